@@ -1,0 +1,61 @@
+# Everything from a fresh clone: `make demo`, `make test`. PYTHON=python3.12 picks another Python, VENV another place.
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+# Another package index to take torch from, such as PyTorch's own of CPU builds, which are a tenth of the size.
+TORCH_INDEX ?=
+
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS)
+
+.DELETE_ON_ERROR:
+.PHONY: help install demo test test-all check format bench clean
+
+help:
+	@echo "make demo      train three language models on a text that every Python has, and compare them"
+	@echo "make test      install, check, and all tests but the slow ones"
+	@echo "make test-all  the slow ones too"
+	@echo "make check     ruff, mypy, house rules and layering"
+	@echo "make format    let ruff rewrite the files"
+	@echo "make bench     the benchmarks, one after another"
+	@echo "make clean     remove what the others made"
+
+install: $(READY)
+
+# torch comes alone and before what needs it, so that no other build of it is pulled in; the build tools
+# come from the same pinned list, so nothing is fetched behind its back.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("weft needs Python 3.11 or later" if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt cmake editables hatchling setuptools wheel
+	$(PIP) install -c constraints.txt --no-deps --retries 1 $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
+	$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]'
+	touch $@
+
+demo: $(READY)
+	$(BIN)/weft demo
+
+check: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_house_rules.py
+
+test: check
+	$(PYTEST)
+
+test-all: check
+	$(PYTEST) -m ''
+
+format: $(READY)
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+bench: $(READY)
+	@set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,24 @@
+"""weft: sequence models from n-gram counts to Transformers; train, compare, generate and score with one run file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weft.run import load
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    # on first use: `weft --help` and `weft.errors` must not wait for torch
+    if name == "load":
+        from weft.run import load
+
+        return load
+    raise AttributeError(f"module 'weft' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,131 @@
+"""`weft generate`: continue prompts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.options import Shared
+from weft.cli.output import finite, write, write_json
+from weft.errors import UsageError
+
+if TYPE_CHECKING:
+    from weft.decode.generate import Continuation
+    from weft.decode.options import GenerateOptions
+    from weft.run import Run
+
+
+def as_json(prompt: str, found: Sequence[Continuation]) -> dict[str, Any]:
+    """A prompt and its continuations, best first."""
+    continuations = [
+        {"text": one.text, "tokens": one.tokens, "log_prob": finite(one.log_prob), "score": finite(one.score)}
+        for one in found
+    ]
+    return {"prompt": prompt, "continuations": continuations}
+
+
+@dataclass(kw_only=True)
+class Generate(Shared):
+    """Continue a prompt by sampling, greedily, or by beam search.
+
+    Without a prompt, prompts are read from standard input, one a line, unless that is a terminal; then the model
+    begins by itself. The prompt is printed before its continuation.
+    """
+
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
+    prompt: Annotated[
+        str | None, typer.Argument(metavar="PROMPT", help="What to continue; - reads standard input.")
+    ] = None
+    prompt_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Read prompts from a file, one a line.")] = (
+        None
+    )
+    no_echo: Annotated[bool, typer.Option("--no-echo", help="Print continuations without their prompts.")] = False
+    length: Annotated[int, typer.Option(metavar="N", help="Tokens to add at most.")] = 100
+    least: Annotated[int, typer.Option(metavar="N", help="Tokens before the text may end.")] = 0
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="End before this text; may be given several times.")
+    ] = None
+    temperature: Annotated[
+        float | None, typer.Option(metavar="X", help="Below 1 safer, above 1 wilder, 0 greedy.  [default: 1]")
+    ] = None
+    greedy: Annotated[bool, typer.Option("--greedy", help="Always the most probable token: --temperature 0.")] = False
+    top_k: Annotated[int | None, typer.Option(metavar="N", help="Sample from the N most probable tokens.")] = None
+    top_p: Annotated[
+        float | None, typer.Option(metavar="X", help="Sample from the fewest tokens that have X of the probability.")
+    ] = None
+    min_p: Annotated[
+        float | None, typer.Option(metavar="X", help="Sample from tokens at least X times as probable as the best.")
+    ] = None
+    samples: Annotated[int, typer.Option(metavar="N", help="Continuations of each prompt.")] = 1
+    seed: Annotated[int, typer.Option(metavar="N", help="The same seed, the same text.")] = 0
+    beam: Annotated[int | None, typer.Option(metavar="N", help="Search with a beam this wide; nothing is drawn.")] = (
+        None
+    )
+    alpha: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="With --beam: score = log-probability / length^X.  [default: 0]"),
+    ] = None
+    best: Annotated[int, typer.Option(metavar="N", help="With --beam: the N best.")] = 1
+    repetition: Annotated[
+        float,
+        typer.Option(metavar="X", help="Divide by X for each time a token stands in the last 64."),
+    ] = 1.0
+    no_repeat: Annotated[int | None, typer.Option(metavar="N", help="No N-gram twice.")] = None
+
+    def run(self) -> int:
+        options = self._options()
+        from weft.run import load
+
+        run = load(self.folder)
+        prompts = self._prompts(run.settings.data.encoding)
+        if self.json:
+            found = run.generate(prompts, options)
+            results = [as_json(*pair) for pair in zip(prompts, found, strict=True)]
+            write_json({"run": str(self.folder), "seed": options.seed, "results": results})
+        elif len(prompts) * options.samples * options.best == 1:
+            self._stream(run, prompts[0], options)
+        else:
+            self._print(run, prompts, options)
+        return 0
+
+    def _options(self) -> GenerateOptions:
+        from weft.decode.options import GenerateOptions
+
+        if self.greedy and self.temperature:
+            raise UsageError(f"--greedy: is --temperature 0; drop it, or --temperature {self.temperature:g}")
+        given = {name: getattr(self, name) for name in GenerateOptions.model_fields} | {"stop": self.stop or []}
+        return GenerateOptions(**given | ({"temperature": 0.0} if self.greedy else {}))
+
+    def _prompts(self, encoding: str) -> list[str]:
+        from weft.cli.lines import input_lines
+
+        if self.prompt_file is not None:
+            if self.prompt is not None:
+                raise UsageError("--prompt-file: does not go with a prompt; give one of them")
+            return list(input_lines([self.prompt_file], encoding))
+        if self.prompt == "-" or (self.prompt is None and not sys.stdin.isatty()):
+            return list(input_lines(None, encoding)) or [""]
+        return [self.prompt or ""]
+
+    def _stream(self, run: Run, prompt: str, options: GenerateOptions) -> None:
+        pieces = run.stream(prompt, options)
+        first = next(pieces, "")  # what can't be done is refused here, before anything is printed
+        for piece in chain([] if self.no_echo else [prompt], [first], pieces):
+            write(piece)
+            sys.stdout.flush()
+        write("\n")
+
+    def _print(self, run: Run, prompts: list[str], options: GenerateOptions) -> None:
+        """One a line where lines are what the model writes; running text under a heading each."""
+        for number, (prompt, found) in enumerate(zip(prompts, run.generate(prompts, options), strict=True), 1):
+            for place, one in enumerate(found, 1):
+                if not run.lines:
+                    of = f"prompt {number}, " if len(prompts) > 1 else ""
+                    write(f"--- {of}{place} of {len(found)} ---\n")
+                write(("" if self.no_echo else prompt) + one.text + "\n")

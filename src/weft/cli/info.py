@@ -1,0 +1,128 @@
+"""`weft info`: what a run is and how far it has come; without a run, what this machine has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from weft.cli.options import Shared
+from weft.cli.output import columns, duration, score_name, size, write, write_json
+
+LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "pydantic", "typer", "rich")
+BUDGETS = ("steps", "tokens", "epochs", "minutes")
+
+
+def about_machine() -> dict[str, Any]:
+    """Versions and hardware, for bug reports."""
+    import platform
+    from importlib.metadata import version
+
+    from weft.cli.threads import cpus
+    from weft.train.folder import environment
+    from weft.train.memory import free
+
+    here = environment()
+    import torch
+
+    return {
+        "weft": here["weft"],
+        "python": here["python"],
+        "libraries": {name: version(name) for name in LIBRARIES},
+        "system": platform.platform(),
+        "cpus": cpus(),
+        "threads": here["threads"],
+        "free_memory": free(torch.device("cpu")),
+        "gpu": here["gpu"],
+    }
+
+
+def _on_disk(path: Path) -> int:
+    """Bytes of a file, or of all files below a folder."""
+    return sum(part.stat().st_size for part in (path.rglob("*") if path.is_dir() else [path]) if part.is_file())
+
+
+def about_run(path: Path) -> dict[str, Any]:
+    """What a run folder holds."""
+    from weft import files
+    from weft.cli.story import read_story
+    from weft.run import load, parameters
+
+    run, story = load(path), read_story(path)
+    settings = run.settings.to_dict()
+    budget = {name: settings["train"][name] for name in BUDGETS if name in settings["train"]}
+    parts = [part for part in sorted(path.iterdir()) if not part.name.startswith(".")]
+    return {
+        "path": str(path),
+        "task": run.settings.task,
+        "kind": run.settings.kind,
+        "parameters": parameters(run.model) if run.folder.weights.exists() else None,
+        "vocabulary": run.tokenizer.size,
+        "tokenizer": run.tokenizer.hash,
+        "tokenizer_kind": run.tokenizer.kind,
+        "budget": {} if story.counted else budget,
+        "progress": story.to_json(),
+        "bytes": {part.name: _on_disk(part) for part in parts},
+        "trained_with": files.read_json(path / "environment.json"),
+        "settings": settings,
+    }
+
+
+def _progress(found: Mapping[str, Any]) -> str:
+    progress = found["progress"]
+    budget = "".join(f" of {value:,} {name}" for name, value in found["budget"].items())
+    steps = f"{progress['tokens']:,} tokens, counted" if progress["counted"] else f"{progress['steps']:,} steps"
+    if progress["training_seconds"] is not None:
+        steps += f", {progress['tokens']:,} tokens, {duration(progress['training_seconds'])}"
+    return f"{'finished' if progress['done'] else 'not finished'}: {steps}" + budget
+
+
+def _best(best: Mapping[str, Any] | None) -> str:
+    return "none" if best is None else f"{score_name(best['name'])} {best['value']:.4f} at step {best['step']:,}"
+
+
+def _files(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.1%} of train"
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def describe(found: Mapping[str, Any]) -> str:
+    """The same for people."""
+    data, disk = found["settings"]["data"], found["bytes"]
+    counted = "not trained yet" if found["parameters"] is None else f"{found['parameters']:,} parameters"
+    large = [f"{name} {size(count)}" for name, count in disk.items() if count >= 100_000]
+    rows = [
+        ["run", found["path"]],
+        ["model", f"{found['kind']} ({found['task']}), {counted}"],
+        ["tokenizer", f"{found['tokenizer_kind']}, {found['vocabulary']:,} tokens, {found['tokenizer'][:8]}"],
+        *[[f"{name} data", _files(data[name])] for name in ("train", "valid", "test") if name in data],
+        ["read as", data["read"]],
+        ["progress", _progress(found)],
+        ["best valid", _best(found["progress"]["best_valid"])],
+        ["on disk", ", ".join([f"{size(sum(disk.values()))} in all", *large])],
+        ["trained with", ", ".join(f"{name} {value}" for name, value in found["trained_with"].items())],
+    ]
+    return columns(rows, left=2)
+
+
+@dataclass(kw_only=True)
+class Info(Shared):
+    """Show what a run is and how far it has come; without a run, versions and hardware for a bug report."""
+
+    folder: Annotated[Path | None, typer.Argument(metavar="RUN", help="The run folder.")] = None
+
+    def run(self) -> int:
+        found = about_machine() if self.folder is None else about_run(self.folder)
+        if self.json:
+            write_json(found)
+        elif self.folder is None:
+            flat = {**found, "libraries": " ".join(f"{name} {number}" for name, number in found["libraries"].items())}
+            flat["free memory"] = size(flat.pop("free_memory"))
+            write(columns([[name, str(value)] for name, value in flat.items()], left=2))
+        else:
+            write(describe(found))
+        return 0

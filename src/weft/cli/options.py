@@ -1,0 +1,44 @@
+"""What commands share. A command is a dataclass: its fields are its arguments and options, `run` does the work.
+
+So that help and completion answer at once, a command's module imports at its top what is light, and the rest in `run`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+
+@dataclass(kw_only=True)
+class Bare:
+    """Options of every command."""
+
+    debug: Annotated[bool, typer.Option("--debug", help="Show where in the code an error arose.")] = False
+
+    def run(self) -> int:
+        """Do what was asked; the exit code."""
+        raise NotImplementedError
+
+
+@dataclass(kw_only=True)
+class Shared(Bare):
+    """Options of every command that works with a model."""
+
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes; errors only.")] = False
+    threads: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Threads to compute with.  [default: one a CPU]")
+    ] = None
+
+
+SHARED = [field.name for field in fields(Shared)]
+
+
+class OwnFirst(TyperCommand):
+    """Help that lists a command's own options before those that all have."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return sorted(super().get_params(ctx), key=lambda param: param.name in SHARED)

@@ -1,0 +1,70 @@
+"""Results on standard output, in a form for people or for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def finite(value: float | None) -> float | None:
+    """A number as JSON can hold it: null where it is none, or infinite."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def write(text: str) -> None:
+    """To standard output, whatever it can't encode as escapes: a result is never lost to a terminal's code page."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def write_json(value: Mapping[str, Any], *, indent: int | None = 2) -> None:
+    """One JSON value; without indent one line of JSONL."""
+    write(json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent) + "\n")
+
+
+def note(text: str, *, quiet: bool) -> None:
+    """To standard error, unless only errors are wanted."""
+    if not quiet:
+        print(text, file=sys.stderr)
+
+
+def columns(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
+    """Rows as aligned lines: the first `left` columns flush left, the others flush right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if place < left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def number(value: float) -> str:
+    """Four decimals; of large numbers, fewer."""
+    return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.1f}"
+
+
+def size(count: float) -> str:
+    """1234567 -> '1.2 MB'."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def duration(seconds: float) -> str:
+    """75.2 -> '1:15', 3700 -> '1:01:40'."""
+    whole = max(0, round(seconds))
+    hours, minutes = whole // 3600, whole // 60 % 60
+    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+
+
+def score_name(name: str) -> str:
+    """nats_per_token -> nats/token."""
+    return name.replace("_per_", "/").replace("_", " ")

@@ -1,0 +1,67 @@
+"""`weft score`: how probable each line is, and each of its tokens."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.options import Shared
+from weft.cli.output import finite, write, write_json
+
+if TYPE_CHECKING:
+    from weft.run import LineScore
+
+LINES = 512  # scored at a time; of a terminal one, for somebody waits for the answer
+
+
+def as_json(line: LineScore, *, tokens: bool) -> dict[str, Any]:
+    """A line for programs; a log-probability that is null is that of what can't be."""
+    found = {"text": line.text, "log_prob": finite(line.log_prob), "perplexity": finite(line.perplexity)}
+    if not tokens:
+        return {**found, "tokens": len(line.tokens)}
+    pairs = zip(line.tokens, line.log_probs, strict=True)
+    return {**found, "tokens": [{"token": token, "surprisal": finite(-value)} for token, value in pairs]}
+
+
+def as_text(line: LineScore, *, tokens: bool) -> str:
+    """A line for people: numbers first, for a text may hold anything."""
+    from weft.text.gate import shown
+
+    if not tokens:
+        return f"{line.log_prob:.4f}\t{line.perplexity:.4f}\t{line.text}\n"
+    pairs = zip(line.tokens, line.log_probs, strict=True)
+    # 0 - x, not -x: a certain token's surprisal is 0, not -0
+    return "".join(f"{shown(token, len(token))}\t{0 - value:.4f}\n" for token, value in pairs) + "\n"
+
+
+@dataclass(kw_only=True)
+class Score(Shared):
+    """Print log-probability (in nats), perplexity and text of every line of standard input."""
+
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Read files, not standard input; may be given several times."),
+    ] = None
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Print every token and its surprisal, a blank line after each line.")
+    ] = False
+
+    def run(self) -> int:
+        from weft.cli.lines import batched, input_lines
+        from weft.run import load
+
+        run = load(self.folder)
+        lines = input_lines(self.data, run.settings.data.encoding)
+        for batch in batched(lines, 1 if not self.data and sys.stdin.isatty() else LINES):
+            for line in run.score(batch):
+                if self.json:
+                    write_json(as_json(line, tokens=self.tokens), indent=None)
+                else:
+                    write(as_text(line, tokens=self.tokens))
+            sys.stdout.flush()
+        return 0

@@ -1,0 +1,47 @@
+"""Ctrl-C and SIGTERM while a run is trained: once saves and stops, twice stops now."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import Any
+
+SHOW_CURSOR = b"\x1b[?25h"
+
+
+class Stop:
+    """Listens for both signals while its block runs. Until `saves` is set it stops at once: nothing is to be saved."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self.saves = False
+        self._before: dict[int, Any] = {}
+
+    @property
+    def asked(self) -> bool:
+        return self.number is not None
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + (self.number or signal.SIGINT)
+
+    def __enter__(self) -> Stop:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._heard)
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        # os.write: the signal may have come in the middle of a print, which can't be entered twice
+        if self.asked:
+            os.write(2, (SHOW_CURSOR if sys.stderr.isatty() else b"") + b"\n")
+            os._exit(128 + number)
+        self.number = number
+        if not self.saves:
+            raise KeyboardInterrupt
+        os.write(2, b"\nweft: saving; press Ctrl-C again to exit now\n")

@@ -1,0 +1,66 @@
+"""How far a run has come and how well it did, from the files in its folder."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from weft import files
+from weft.train import checkpoint
+from weft.train.cursor import Cursor
+
+VALID = "valid_"
+
+
+class Story(NamedTuple):
+    done: bool
+    steps: int
+    tokens: int
+    seconds: float | None  # of training; None where the run was counted, or has no checkpoint yet
+    best: tuple[str, float] | None  # name and value of the best validation score
+    best_step: int
+    counted: bool = False  # made by counting, in one go
+
+    def to_json(self) -> dict[str, Any]:
+        best = None if self.best is None else {"name": self.best[0], "value": self.best[1], "step": self.best_step}
+        progress = {"done": self.done, "counted": self.counted, "steps": self.steps, "tokens": self.tokens}
+        return {**progress, "training_seconds": self.seconds, "best_valid": best}
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    """The lines of a log, up to one that a killed process left torn."""
+    found: list[dict[str, Any]] = []
+    if path.exists():
+        with suppress(ValueError), path.open(encoding="utf-8") as lines:
+            for line in lines:
+                found.append(json.loads(line))
+    return found
+
+
+def _best(records: list[dict[str, Any]]) -> tuple[tuple[str, float] | None, int]:
+    """The first validation score of each record is what a run is judged by; lower is better."""
+    best: tuple[str, float] | None = None
+    step = 0
+    for record in records:
+        scores = [(name, value) for name, value in record.items() if name.startswith(VALID) and value is not None]
+        if scores and (best is None or scores[0][1] < best[1]):
+            best, step = (scores[0][0].removeprefix(VALID), scores[0][1]), record["step"]
+    return best, step
+
+
+def read_story(path: Path) -> Story:
+    """What the newest whole checkpoint and metrics.jsonl tell."""
+    records = _records(path / "metrics.jsonl")
+    best, best_step = _best(records)
+    folder, _ = checkpoint.newest(path)
+    if folder is not None:
+        place = folder / "cursor.json"
+        cursor = Cursor.from_json(files.read_json(place), str(place))
+        return Story(cursor.done, cursor.step, cursor.tokens, cursor.seconds, best, best_step)
+    # a run by gradients logs its training loss from the first step on; one made by counting has none
+    if not (path / "model.safetensors").exists() or any("train_nats_per_token" in record for record in records):
+        return Story(False, 0, 0, None, None, 0)
+    last = records[-1] if records else {}
+    return Story(True, last.get("step", 0), last.get("tokens", 0), None, best, best_step, counted=True)

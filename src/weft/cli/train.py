@@ -1,0 +1,137 @@
+"""`weft train`: a run from its file to its folder, with progress; the same command resumes."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.options import Shared
+from weft.cli.output import duration, note, score_name, write_json
+from weft.errors import DivergedError, ResourceError, WeftError
+
+if TYPE_CHECKING:
+    from weft.train.settings import Settings
+
+
+@contextmanager
+def leaving_nothing(out: Path) -> Iterator[None]:
+    """If the block fails before there is anything to resume, the folders that it made are gone again."""
+    made = [path for path in (out, *out.parents) if not path.exists()]
+    try:
+        yield
+    except DivergedError:
+        raise  # what it logged on its way is worth a look
+    except WeftError:
+        if out in made and not (out / "checkpoints").exists() and not (out / "model.safetensors").exists():
+            _remove(made)
+        raise
+
+
+def _remove(made: list[Path]) -> None:
+    from weft import files
+
+    with suppress(OSError, ResourceError):  # somebody else has begun to use it: it is theirs now
+        with files.Lock(made[0]):
+            shutil.rmtree(made[0])
+        for path in made[1:]:
+            path.rmdir()
+
+
+def is_finished(out: Path, settings: Settings) -> bool:
+    """Whether `out` holds this very run, trained to its end."""
+    from weft.cli.story import read_story
+    from weft.config import differences, read_toml
+    from weft.train.folder import RunFolder
+
+    resolved = RunFolder(out).resolved
+    if not resolved.exists() or differences(read_toml(resolved), settings.to_dict()):
+        return False
+    return read_story(out).done
+
+
+@dataclass(kw_only=True)
+class Train(Shared):
+    """Train what a run file says. The same command resumes a run that was stopped.
+
+    Ctrl-C saves and stops; pressed twice it stops at once.
+    """
+
+    run_file: Annotated[Path, typer.Argument(metavar="RUN.TOML", help="The run file; weft init writes one.")]
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The run folder.  [default: runs/NAME of the run file]")
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="A.B=VALUE", help="Change an option of the run file; may be given several times."
+        ),
+    ] = None
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over: what is in the run folder is deleted.")] = False
+    tokenizer_from: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Use the tokenizer of another run, so that both can be compared.")
+    ] = None
+
+    def run(self) -> int:
+        from weft.config import override, read_toml
+        from weft.train.job import borrow_tokenizer
+        from weft.train.settings import resolve
+
+        values = override(read_toml(self.run_file), self.settings or [])
+        if self.tokenizer_from is not None:
+            values = borrow_tokenizer(values, self.tokenizer_from)
+        out = self.out or Path("runs") / self.run_file.stem
+        settings = resolve(
+            values, base=self.run_file.parent
+        )  # a wrong run file is refused before anything is looked at
+        if not self.fresh and is_finished(out, settings):
+            note(f"{out}: this run is finished; --fresh trains it again", quiet=self.quiet)
+            self._summarise(out, settings)
+            return 0
+        began = time.monotonic()
+        code = self._train(values, out)
+        if code == 0:
+            self._summarise(out, settings, seconds=time.monotonic() - began)
+        return code
+
+    def _train(self, values: dict[str, Any], out: Path) -> int:
+        from weft.cli.display import Display
+        from weft.cli.progress import TrainWatcher
+        from weft.cli.signals import Stop
+        from weft.train.job import train
+        from weft.train.loop import Stopped
+
+        with leaving_nothing(out), Stop() as stop, Display(quiet=self.quiet) as display:
+            try:
+                train(values, out, base=self.run_file.parent, watcher=TrainWatcher(display, stop), fresh=self.fresh)
+            except Stopped:
+                display.clear()
+                display.line(f"weft: stopped and saved in {out}; the same command resumes")
+                return stop.exit_code
+            except KeyboardInterrupt:
+                display.clear()
+                display.line(f"weft: stopped before the first step; the same command goes on with {out}")
+                return stop.exit_code
+        return 0
+
+    def _summarise(self, out: Path, settings: Settings, *, seconds: float | None = None) -> None:
+        from weft.cli.story import read_story
+
+        story = read_story(out)
+        if self.json:
+            took = {} if seconds is None else {"seconds": round(seconds, 3)}
+            write_json({"run": str(out), **story.to_json(), **took})
+            return
+        lines = [f"the run is in {out}" if seconds is None else f"trained in {duration(seconds)}: {out}"]
+        if story.best is not None:
+            at = "" if story.counted else f" at step {story.best_step:,}"
+            lines.insert(0, f"best valid {score_name(story.best[0])} {story.best[1]:.4f}{at}")
+        held_out = len(settings.sources()) > 1
+        lines.append(f"next: weft evaluate {out}{'' if held_out else ' --data FILE'}, or weft generate {out}")
+        note("\n".join(lines), quiet=self.quiet)

@@ -1,0 +1,37 @@
+"""A wrong command line, explained in one line that names the nearest right word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+from typer.exceptions import TyperException
+
+from weft.errors import nearest
+
+
+def one_line(text: str) -> str:
+    """`text` such that nothing a file name holds can end the line, or command the terminal."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def explain(error: TyperException, commands: Collection[str]) -> str:
+    """What typer found wrong."""
+    text, context = error.format_message(), getattr(error, "ctx", None)
+    if unknown := re.match(r"No such command '(.*?)'", text):
+        return f"no such command {unknown[1]!r}{nearest(unknown[1], commands)}"
+    command = "" if context is None or context.parent is None else f"{context.info_name} "
+    place, cure = command and f"{command.rstrip()}: ", f" see weft {command}--help"
+    if text.startswith("No such option"):
+        return f"{place}{_option(error, context)}{cure}"
+    if bad := re.match(r"Invalid value for '(.*?)': (.*)", text, re.DOTALL):
+        return f"{place}{bad[1]}: {bad[2].replace('Input should', 'must').rstrip('.')};{cure}"
+    return f"{place}{text[:1].lower()}{text[1:].rstrip('.')};{cure}"
+
+
+def _option(error: TyperException, context: Any) -> str:
+    name = getattr(error, "option_name", "")
+    known = [] if context is None else [flag for param in context.command.params for flag in param.opts]
+    # all options would fill the screen: the nearest will do
+    return f"no such option {name!r}{nearest(name, known).partition(' known:')[0]}"

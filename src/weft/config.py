@@ -1,0 +1,140 @@
+"""The run file: strict typed tables, helpful refusals, overrides. It knows no table; each lives beside what it configures."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from weft.errors import ConfigError, nearest
+
+T = TypeVar("T", bound="Table")
+
+
+class Table(BaseModel):
+    """A table of the run file. None means "does not apply", is only ever a default, and is left out of files."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class OneOf:
+    """Marks an option that names a part: `Annotated[str, OneOf(MIXERS)]` checks it and lists the names in the schema."""
+
+    def __init__(self, names: Collection[str], what: str = "choice") -> None:
+        self.names, self.what = tuple(names), what
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"type": "string", "enum": list(self.names)}
+
+    def _check(self, name: str) -> str:
+        if name not in self.names:
+            # the braces of a message are a template to pydantic: what the user wrote goes in as a value
+            raise PydanticCustomError("choice", "{text}", {"text": no_such(self.what, name, self.names)})
+        return name
+
+
+def no_such(what: str, name: str, known: Iterable[str]) -> str:
+    return f"no such {what} {name!r}{nearest(name, known)}"
+
+
+def read_table(table: type[T], values: Mapping[str, Any], *, at: str) -> T:
+    """`values` as a checked table; the first fault is raised as `at.option: what was seen, what to do`."""
+    try:
+        return table.model_validate(dict(values))
+    except ValidationError as error:
+        raise ConfigError(_explain(table, error, at)) from None
+
+
+def _explain(table: type[Table], error: ValidationError, at: str) -> str:
+    # a misspelt name explains a missing one: say that first
+    faults = sorted(error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden")
+    fault = faults[0]
+    place, owner = [at] if at else [], table
+    for step in fault["loc"][:-1]:
+        if isinstance(step, str) and step in owner.model_fields:
+            place.append(step)
+            owner = _inner(owner.model_fields[step]) or owner
+    option = str(fault["loc"][-1]) if fault["loc"] else ""
+    if fault["type"] == "extra_forbidden":
+        return f"{'.'.join([*place, option])}: no such option{nearest(option, owner.model_fields)}"
+    if option in owner.model_fields:
+        place.append(option)
+    where = ".".join(place) or "run file"
+    if fault["type"] == "missing":
+        return f"{where}: is needed and not given"
+    text = fault["msg"].removeprefix("Value error, ").removeprefix("Input should ")
+    if fault["type"] in ("value_error", "choice"):
+        return f"{where}: {text}"
+    return f"{where}: must {text}, not {fault['input']!r}"
+
+
+def _inner(field: FieldInfo) -> type[Table] | None:
+    """The table that an option holds, if it holds one."""
+    kinds = [field.annotation, *get_args(field.annotation)]
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Table)), None)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file as nested dicts."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
+    try:
+        return tomllib.loads(raw.decode())
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 (byte {error.start}); a run file is a UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: is not TOML: {error}") from None
+
+
+def override(values: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
+    """`values` with each `a.b=VALUE` set: a value as TOML reads it, bare words as strings."""
+    new = {key: dict(value) if isinstance(value, dict) else value for key, value in values.items()}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        parts = name.strip().split(".")
+        if not equals or not all(parts):
+            raise ConfigError(f"--set {setting}: must look like model.width=512")
+        owner = new
+        for part in parts[:-1]:
+            inner = owner.get(part, {})
+            if not isinstance(inner, dict):
+                raise ConfigError(f"--set {setting}: {part} is a value, not a table")
+            owner[part] = owner = dict(inner)
+        owner[parts[-1]] = _value(text)
+    return new
+
+
+def _value(text: str) -> Any:
+    """What TOML reads as number, boolean, quoted string or array is that; all else (words, paths, dates) is a string."""
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    return value if isinstance(value, bool | int | float | str | list) else text
+
+
+def plain(table: Table) -> dict[str, Any]:
+    """A table as what TOML can hold: None is left out."""
+    return table.model_dump(mode="python", exclude_none=True)
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], at: str = "") -> list[str]:
+    """`model.width: 128 there, 256 here` for every option that two resolved files disagree about."""
+    found: list[str] = []
+    for key in sorted({*old, *new}):
+        a, b, place = old.get(key), new.get(key), f"{at}.{key}" if at else key
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += differences(a, b, place)
+        elif a != b:
+            found.append(f"{place}: {'nothing' if a is None else a} there, {'nothing' if b is None else b} here")
+    return found

@@ -1,0 +1,228 @@
+"""Text as tokens on disk, memory-mapped: made in a stream, opened at once, never held in memory as a whole.
+
+A corpus `name` is a few files in a folder, little endian:
+
+    name.tokens  uint16 or uint32 (N,)  line after line; where lines are units, each is followed by </s>
+    name.starts  int64 (lines + 1,)     where each line starts, and N; only where lines are units
+    name.marks   int64 (M, 4)           tokens, characters, bytes, words up to each line end (or cut in a long line)
+    name.json    what it was made from and how; written last, so what lacks it is unfinished
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft import files
+from weft.data.source import Source
+from weft.data.units import UNITS, count_units
+from weft.errors import DataError, ModelError
+from weft.text.gate import PIECE, cut
+from weft.text.tokenizers import Tokenizer
+
+VERSION = 1
+Watch = Callable[[int, int], None]
+Write = Callable[[bytes], None]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The tokens (N,) of a text; `starts` (lines + 1,) where its lines are units."""
+
+    name: str
+    tokens: np.ndarray
+    starts: np.ndarray | None
+    marks: np.ndarray  # (M, 4), see above
+    tokenizer: str  # the hash of the tokenizer that made it
+    begin: int = Tokenizer.begin
+
+    @property
+    def lines(self) -> int:
+        """How many lines are units; 0 in running text."""
+        return 0 if self.starts is None else len(self.starts) - 1
+
+    def line_edges(self) -> np.ndarray:
+        """int64 (M,): the token offsets of every line's start and of the end, in running text too."""
+        return np.asarray(self.marks[:, 0])
+
+    def units(self, edges: np.ndarray) -> dict[str, np.ndarray]:
+        """Characters, bytes and words between successive token edges (E,): float64 (E - 1,) each.
+
+        Exact where the edges are those of lines; inside a line in proportion to its tokens.
+        """
+        at = np.asarray(edges, dtype=np.int64)
+        tokens = self.line_edges()
+        after = np.clip(np.searchsorted(tokens, at, side="right"), 1, len(tokens) - 1)
+        low, high = np.asarray(self.marks[after - 1]), np.asarray(self.marks[after])
+        share = (at - low[:, 0]) / (high[:, 0] - low[:, 0])
+        found = low[:, 1:] + share[:, None] * (high[:, 1:] - low[:, 1:])
+        return {unit: np.diff(found[:, column]) for column, unit in enumerate(UNITS)}
+
+
+class _Writer:
+    """Takes lines with their ids and keeps the running totals."""
+
+    def __init__(self, outputs: dict[str, Write], dtype: str) -> None:
+        self.outputs, self.dtype = outputs, dtype
+        # tokens, characters, bytes, words so far
+        self.totals = np.zeros((1, 1 + len(UNITS)), dtype=np.int64)
+
+    def add(self, ids: np.ndarray, lengths: np.ndarray, units: np.ndarray) -> None:
+        self.outputs["tokens"](ids.astype(self.dtype).tobytes())
+        rows = np.concatenate([self.totals, self.totals + np.cumsum(np.column_stack([lengths, units]), axis=0)])
+        if "starts" in self.outputs:
+            self.outputs["starts"](rows[:-1, 0].astype("<i8").tobytes())
+        # of several marks at one token only the last is true: a row waits until the next one has more tokens
+        kept = np.flatnonzero(np.diff(rows[:, 0]) > 0)
+        self.outputs["marks"](rows[kept].astype("<i8").tobytes())
+        self.totals = rows[-1:]
+
+    def finish(self) -> dict[str, int]:
+        if "starts" in self.outputs:
+            self.outputs["starts"](self.totals[:, 0].astype("<i8").tobytes())
+        self.outputs["marks"](self.totals.astype("<i8").tobytes())
+        return dict(zip(("tokens", *UNITS), self.totals[0].tolist(), strict=True))
+
+
+def _batches(source: Source, tokenizer: Tokenizer) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Ids, how many each line has, and each line's units, for many lines at a time."""
+    if not source.lines:
+        for piece in source.pieces():
+            lines = cut(piece)
+            ids, lengths = tokenizer.encode_pieces(lines)
+            yield ids, lengths, count_units(lines)
+        return
+    for lines in source.batches():
+        short = max(map(len, lines)) <= PIECE
+        ids, lengths = tokenizer.encode_pieces(lines) if short else tokenizer.encode_flat(lines)
+        ids = np.insert(ids, np.cumsum(lengths), tokenizer.end)
+        yield ids, lengths + 1, count_units([line + "\n" for line in lines])
+
+
+def _total(source: Source) -> int:
+    """About how many bytes of text will be read: for a progress bar."""
+    if all(path.suffix not in (".gz", ".xz", ".zst") for path in source.paths):
+        whole = sum(path.stat().st_size for path in source.paths)
+    else:
+        whole = source.survey().bytes
+    return max(1, int(whole * (source.high - source.low)))
+
+
+def _make(source: Source, tokenizer: Tokenizer, base: Path, watch: Watch | None) -> dict[str, Any]:
+    """Write the arrays beside `base`; what their description will say of them."""
+    dtype = "<u2" if tokenizer.size <= 1 << 16 else "<u4"
+    total, done = _total(source) if watch else 1, 0
+    with ExitStack() as stack:
+        names = ["tokens", "marks", *(["starts"] if source.lines else [])]
+        outputs = {name: stack.enter_context(files.writing(_part(base, name))) for name in names}
+        writer = _Writer({name: output for name, output in outputs.items()}, dtype)
+        for ids, lengths, units in _batches(source, tokenizer):
+            writer.add(ids, lengths, units)
+            done += int(units[:, UNITS.index("bytes")].sum())
+            if watch:
+                watch(min(done, total), total)
+        counts = writer.finish()
+        if not counts["tokens"]:
+            raise DataError(f"{source.name}: gives no token; is there any text in it?")
+    if watch:
+        watch(total, total)
+    return {"dtype": dtype, **counts}
+
+
+def _part(base: Path, name: str) -> Path:
+    return base.with_name(f"{base.name}.{name}")
+
+
+def _origin(source: Source, tokenizer: Tokenizer) -> dict[str, Any]:
+    return {
+        "version": VERSION, "tokenizer": tokenizer.hash, "encoding": source.encoding, "lines": source.lines,
+        "low": source.low, "high": source.high, "files": source.fingerprint(),
+    }  # fmt: skip
+
+
+def _made_from(description: Path) -> dict[str, Any]:
+    """The origin of a finished corpus; nothing where its description is damaged."""
+    try:
+        found = files.read_json(description)["origin"]
+    except (ModelError, KeyError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _difference(old: dict[str, Any], new: dict[str, Any], source: Source) -> str:
+    """In words, what a corpus was made from that is not there any more."""
+    for key in ("version", "tokenizer", "encoding", "lines", "low", "high"):
+        if old.get(key) != new[key]:
+            return f"{key} was {old.get(key)!r} and is {new[key]!r}"
+    before = old.get("files", [])
+    changed = [path for path, was, now in zip(source.paths, before, new["files"], strict=False) if was != now]
+    return f"{changed[0]} has changed" if changed else f"{len(before)} files became {len(new['files'])}"
+
+
+def write_corpus(
+    source: Source,
+    tokenizer: Tokenizer,
+    folder: Path,
+    name: str,
+    *,
+    must_match: bool = False,
+    watch: Watch | None = None,
+) -> Corpus:
+    """The corpus `name` in `folder`: opened if it was made from just this, else made anew.
+
+    `must_match` (a run that goes on) refuses to make it anew. `watch(bytes done, bytes in all)` is told of progress.
+    """
+    base, origin = folder / name, _origin(source, tokenizer)
+    description = _part(base, "json")
+    if description.exists():
+        made_from = _made_from(description)
+        if made_from == origin:
+            return open_corpus(folder, name)
+        if must_match:
+            what = _difference(made_from, origin, source)
+            raise DataError(f"{source.name}: is not what {description} was made from: {what}; put it back, or start a new run")
+        # first, or a stop half-way would leave an old description of new arrays
+        files.remove(description)
+    elif must_match:
+        raise DataError(f"{description}: is missing, so it can't be told whether {source.name} is the same; start a new run")
+    folder.mkdir(parents=True, exist_ok=True)
+    files.write_json(description, {**_make(source, tokenizer, base, watch), "origin": origin})
+    return open_corpus(folder, name)
+
+
+def open_corpus(folder: Path, name: str) -> Corpus:
+    """The finished corpus `name` in `folder`, memory-mapped."""
+    base = folder / name
+    description = _part(base, "json")
+    about = files.read_json(description)
+    try:
+        dtype, count, origin = str(about["dtype"]), int(about["tokens"]), about["origin"]
+        lines, version, tokenizer = bool(origin["lines"]), origin["version"], str(origin["tokenizer"])
+    except (KeyError, TypeError, ValueError):
+        raise ModelError(f"{description}: describes no corpus; remove it to have it made anew") from None
+    if version != VERSION or dtype not in ("<u2", "<u4"):
+        raise ModelError(f"{description}: is of another version; remove it to have it made anew")
+    tokens = _mapped(base, "tokens", np.dtype(dtype))
+    marks = _mapped(base, "marks", np.dtype(("<i8", (1 + len(UNITS),))))
+    starts = _mapped(base, "starts", np.dtype("<i8")) if lines else None
+    ends = {"tokens": len(tokens), "marks": marks[-1, 0], "starts": count if starts is None else starts[-1]}
+    for part, end in ends.items():
+        if end != count:
+            raise ModelError(f"{_part(base, part)}: holds {end} tokens, not {count}; remove {description} to have it made anew")
+    return Corpus(name, tokens, starts, marks, tokenizer)
+
+
+def _mapped(base: Path, name: str, dtype: np.dtype[Any]) -> np.ndarray:
+    path, cure = _part(base, name), f"remove {_part(base, 'json')} to have it made anew"
+    try:
+        # as a plain array: a memmap makes a new object, slowly, of everything that is cut from it
+        return np.asarray(np.memmap(path, dtype=dtype, mode="r"))
+    except FileNotFoundError:
+        raise ModelError(f"{path}: is missing; {cure}") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: is damaged: {error}; {cure}") from None

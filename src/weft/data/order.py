@@ -1,0 +1,289 @@
+"""In which order a corpus is read: training batches as pure functions of (seed, epoch, index), evaluation in one pass.
+
+Nothing random is kept: every number comes from `numpy.random.SeedSequence((seed, epoch))`, so a run goes on from
+(epoch, index) as if it had never stopped. Running text is read as if <s> stood before its first token.
+
+Shapes: B rows, T positions; a row holds T + 1 tokens, the first T are inputs, the last T are targets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.data.corpus import Corpus
+from weft.data.shuffle import Shuffled
+from weft.errors import DataError
+
+# batches that are filled from one stretch of the shuffled lines, sorted by length
+POOL = 100
+
+
+class Batch(NamedTuple):
+    tokens: Tensor  # int64 (B, T + 1)
+    keep: Tensor | None  # bool (B, T + 1), False on padding; None where there is none
+
+
+class Order(Protocol):
+    """Training batches: the same for the same (epoch, index), whatever was asked for before."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows a batch has; of lines, on average."""
+
+    def batches(self, epoch: int) -> int:
+        """How many there are in an epoch."""
+
+    def batch(self, epoch: int, index: int) -> Batch: ...
+
+    def anew(self, index: int) -> bool:
+        """Whether this batch does not go on where the one before it stopped: a carried state is dropped."""
+
+    def largest(self) -> Batch:
+        """A batch as large as any: what memory is measured with."""
+
+    def describe(self, epoch: int, index: int) -> str:
+        """Which part of the corpus a batch is, for messages."""
+
+
+def _gather(corpus: Corpus, starts: np.ndarray, length: int) -> Tensor:
+    """int64 (B, length): rows of running text from position `starts` (B,) on, where position 0 is <s>; past the end the
+    last token stands again."""
+    at = starts[:, None] + np.arange(length) - 1
+    rows = corpus.tokens[np.clip(at, 0, len(corpus.tokens) - 1)].astype(np.int64)
+    rows[at < 0] = corpus.begin
+    return torch.from_numpy(rows)
+
+
+def _some(name: str, numbers: np.ndarray) -> str:
+    shown = ", ".join(str(number) for number in numbers[:8].tolist())
+    return f"{name} {shown}{f' and {len(numbers) - 8} more' if len(numbers) > 8 else ''}"
+
+
+class Windows:
+    """Shuffled windows over running text, a stride apart.
+
+    Each epoch shifts the grid by a random phase, so the borders of windows fall elsewhere, and what is left over at the
+    two ends (less than two strides in all) is another part each time. Every row is full; the last batch may have fewer.
+    """
+
+    def __init__(self, corpus: Corpus, *, window: int, stride: int, rows: int, seed: int) -> None:
+        spare = len(corpus.tokens) - window
+        if spare < 0:
+            raise DataError(
+                f"data: {corpus.name} has {len(corpus.tokens)} tokens, fewer than one window of {window};"
+                f" give more text, or set data.window to {len(corpus.tokens)} or less"
+            )
+        self.corpus, self.window, self.stride, self.rows, self.seed = corpus, window, stride, rows, seed
+        self.count = max(1, (spare + 1) // stride)
+        # the grid may slide from one end to the other: over the epochs every token is a target
+        self.phases = spare - stride * (self.count - 1) + 1
+        self._drawn: tuple[int, int, Shuffled] | None = None
+
+    def batches(self, epoch: int) -> int:
+        return -(-self.count // self.rows)
+
+    def starts(self, epoch: int, index: int) -> np.ndarray:
+        """int64 (B,): the position of each row's first input; 0 is <s>."""
+        if self._drawn is None or self._drawn[0] != epoch:
+            random = np.random.default_rng(np.random.SeedSequence((self.seed, epoch)))
+            self._drawn = (epoch, int(random.integers(self.phases)), Shuffled(self.count, random))
+        _, phase, shuffled = self._drawn
+        numbers = np.arange(index * self.rows, min((index + 1) * self.rows, self.count))
+        return phase + self.stride * shuffled(numbers)
+
+    def batch(self, epoch: int, index: int) -> Batch:
+        return Batch(_gather(self.corpus, self.starts(epoch, index), self.window + 1), None)
+
+    def anew(self, index: int) -> bool:
+        return True
+
+    def largest(self) -> Batch:
+        return self.batch(0, 0)
+
+    def describe(self, epoch: int, index: int) -> str:
+        return _some(f"{self.corpus.name}, windows of {self.window} tokens from token", self.starts(epoch, index))
+
+
+class Streams:
+    """Running text cut into `rows` streams of equal length, read side by side in order: for truncated back-propagation.
+
+    Fewer than `rows` tokens at the end are left out. The last batch of an epoch may be shorter than the window.
+    """
+
+    def __init__(self, corpus: Corpus, *, window: int, rows: int) -> None:
+        self.length = len(corpus.tokens) // rows
+        if self.length < 1:
+            raise DataError(
+                f"data: {corpus.name} has {len(corpus.tokens)} tokens, too few for {rows} streams;"
+                f" give more text, or fewer rows a batch"
+            )
+        self.corpus, self.window, self.rows = corpus, window, rows
+
+    def batches(self, epoch: int) -> int:
+        return -(-self.length // self.window)
+
+    def batch(self, epoch: int, index: int) -> Batch:
+        first = index * self.window
+        width = min(self.window, self.length - first)
+        return Batch(_gather(self.corpus, first + self.length * np.arange(self.rows), width + 1), None)
+
+    def anew(self, index: int) -> bool:
+        return index == 0
+
+    def largest(self) -> Batch:
+        return self.batch(0, 0)
+
+    def describe(self, epoch: int, index: int) -> str:
+        first = index * self.window
+        last = min(first + self.window, self.length) - 1
+        return f"{self.corpus.name}, tokens {first} to {last} of each of {self.rows} streams of {self.length}"
+
+
+def _line_starts(corpus: Corpus) -> np.ndarray:
+    if corpus.starts is None:
+        raise DataError(f'data: {corpus.name} is running text and has no lines; set data.read = "lines"')
+    return corpus.starts
+
+
+def _padded(corpus: Corpus, lines: np.ndarray) -> Batch:
+    """<s>, the line, </s>, right-padded with 0, for each of `lines` (B,)."""
+    starts = _line_starts(corpus)
+    first, lengths = starts[lines], starts[lines + 1] - starts[lines]
+    at = np.arange(int(lengths.max()))
+    keep = at < lengths[:, None]
+    rows = np.where(keep, corpus.tokens[np.where(keep, first[:, None] + at, 0)].astype(np.int64), 0)
+    begin = np.full((len(lines), 1), corpus.begin)
+    real = np.concatenate([np.ones((len(lines), 1), dtype=bool), keep], axis=1)
+    return Batch(torch.from_numpy(np.concatenate([begin, rows], axis=1)), torch.from_numpy(real))
+
+
+def _filled(lengths: np.ndarray, most: int) -> np.ndarray:
+    """Where to cut rising `lengths` (N,) so that rows times the longest is at most `most`: edges from 0 to N."""
+    edges, at = [0], 0
+    while at < len(lengths):
+        # no more rows than this can fit, however long they are
+        near = lengths[at : at + max(1, most // int(lengths[at]))]
+        fits = near * np.arange(1, len(near) + 1) <= most
+        at += max(1, int(np.count_nonzero(fits)))
+        edges.append(at)
+    return np.asarray(edges)
+
+
+class Lines:
+    """Every line on its own, in batches of like length: rows times positions is at most `batch_tokens`.
+
+    Each epoch shuffles the lines, sorts each stretch of about POOL batches by length, cuts it into batches and shuffles
+    these: who is with whom changes too. A line longer than `batch_tokens` is a batch of its own.
+    """
+
+    def __init__(self, corpus: Corpus, *, batch_tokens: int, seed: int) -> None:
+        # positions of each line: its tokens and </s>
+        self.lengths = np.diff(_line_starts(corpus))
+        self.corpus, self.batch_tokens, self.seed = corpus, batch_tokens, seed
+        self._plan: tuple[int, np.ndarray, np.ndarray] | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of an average batch."""
+        return max(1, int(self.batch_tokens / max(1.0, float(self.lengths.mean()))))
+
+    def _planned(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """The lines in order, and (batches, 2) where each batch starts and ends in it; the last epoch's is kept."""
+        if self._plan is None or self._plan[0] != epoch:
+            self._plan = (epoch, *self._make_plan(epoch))
+        return self._plan[1:]
+
+    def _make_plan(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        random = np.random.default_rng(np.random.SeedSequence((self.seed, epoch)))
+        order = random.permutation(len(self.lengths))
+        pool = POOL * self.rows
+        bounds = []
+        for start in range(0, len(order), pool):
+            part = order[start : start + pool]
+            part[:] = part[np.argsort(self.lengths[part], kind="stable")]
+            edges = start + _filled(self.lengths[part], self.batch_tokens)
+            bounds.append(np.stack([edges[:-1], edges[1:]], axis=1))
+        return order, random.permutation(np.concatenate(bounds))
+
+    def lines(self, epoch: int, index: int) -> np.ndarray:
+        """int64 (B,): the numbers of the lines in a batch, from 0."""
+        order, bounds = self._planned(epoch)
+        return order[bounds[index, 0] : bounds[index, 1]]
+
+    def batches(self, epoch: int) -> int:
+        return len(self._planned(epoch)[1])
+
+    def batch(self, epoch: int, index: int) -> Batch:
+        return _padded(self.corpus, self.lines(epoch, index))
+
+    def anew(self, index: int) -> bool:
+        return True
+
+    def largest(self) -> Batch:
+        """The longest lines, as many as fit."""
+        longest = int(self.lengths.max())
+        rows = min(len(self.lengths), max(1, self.batch_tokens // longest))
+        return _padded(self.corpus, np.argpartition(-self.lengths, rows - 1)[:rows])
+
+    def describe(self, epoch: int, index: int) -> str:
+        return _some(f"{self.corpus.name}, lines", np.sort(self.lines(epoch, index)) + 1)
+
+
+class Stretch(NamedTuple):
+    """Rows to score: target j of row b is token `at[b] + j` of the corpus; it counts if j >= first[b] and if kept."""
+
+    tokens: Tensor  # int64 (B, T + 1)
+    keep: Tensor | None  # bool (B, T + 1)
+    first: np.ndarray  # int64 (B,)
+    at: np.ndarray  # int64 (B,)
+    anew: bool  # whether a carried state is dropped before it
+    lines: np.ndarray | None = None  # int64 (B,), which lines these are; None in running text
+
+
+def strided(corpus: Corpus, *, window: int, stride: int, rows: int) -> Iterator[Stretch]:
+    """Running text in windows a stride apart, each counting what the ones before it did not.
+
+    The first counts all it has, every other its last `stride` tokens, with window - stride tokens or more before them.
+    The last one is moved back so that it is full, too: no padding.
+    """
+    total = len(corpus.tokens)
+    window = min(window, total)
+    starts = np.append(np.arange(0, total - window, stride), total - window)
+    # the end of the window before
+    counted = np.concatenate([[0], starts[:-1] + window])
+    for start in range(0, len(starts), rows):
+        at = starts[start : start + rows]
+        yield Stretch(_gather(corpus, at, window + 1), None, counted[start : start + rows] - at, at, True)
+
+
+def carried(corpus: Corpus, *, window: int, rows: int = 1, warm: int = 0) -> Iterator[Stretch]:
+    """Running text in order, `window` tokens at a time, for models that carry a state.
+
+    It is cut into `rows` equal parts that are read side by side, each after the `warm` tokens before it, which don't count.
+    """
+    total = len(corpus.tokens)
+    edges = np.linspace(0, total, rows + 1).astype(np.int64)
+    begin = np.maximum(0, edges[:-1] - warm)
+    longest = int((edges[1:] - begin).max())
+    for offset in range(0, longest, window):
+        at, width = begin + offset, min(window, longest - offset)
+        keep = torch.from_numpy(at[:, None] + np.arange(-1, width) < edges[1:, None])
+        yield Stretch(_gather(corpus, at, width + 1), keep, np.maximum(0, edges[:-1] - at), at, offset == 0)
+
+
+def by_length(corpus: Corpus, *, batch_tokens: int) -> Iterator[Stretch]:
+    """Every line once, short ones first; rows times positions is at most `batch_tokens` (a longer line comes alone)."""
+    starts = _line_starts(corpus)
+    lengths = np.diff(starts)
+    order = np.argsort(lengths, kind="stable")
+    edges = _filled(lengths[order], batch_tokens)
+    for low, high in pairwise(edges.tolist()):
+        lines = order[low:high]
+        tokens, keep = _padded(corpus, lines)
+        yield Stretch(tokens, keep, np.zeros(len(lines), dtype=np.int64), starts[lines], True, lines)

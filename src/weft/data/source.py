@@ -1,0 +1,109 @@
+"""Which text a split is: files, their encoding, how they are read, and the part of them that is meant."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from weft.errors import DataError
+from weft.text.gate import Seen, read_lines, read_text, survey
+
+# how many lines are handed on at once
+LINES = 1 << 14
+_EDGE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Source:
+    """The part from `low` to `high` (shares of the lines, or of the characters of running text) of some files."""
+
+    paths: tuple[Path, ...]
+    encoding: str = "utf-8"
+    lines: bool = False
+    low: float = 0.0
+    high: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """The files, for messages."""
+        return str(self.paths[0]) if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
+
+    def survey(self) -> Seen:
+        """What the whole files hold."""
+        return survey(self.paths, self.encoding)
+
+    def span(self) -> tuple[int, int | None]:
+        """The first line or character that is meant and the one after the last; None: to the end."""
+        if (self.low, self.high) == (0.0, 1.0):
+            return 0, None
+        seen = self.survey()
+        # a newline that read_text puts between files is not in the survey; a share is no worse for it
+        total = seen.lines if self.lines else seen.characters
+        start, stop = int(total * self.low), int(total * self.high) if self.high < 1 else None
+        if start >= (total if stop is None else stop):
+            what = "lines" if self.lines else "characters"
+            raise DataError(
+                f"{self.name}: {total:,} {what} are too few to take the share {self.low:g} to {self.high:g} of them;"
+                " give more text, or files of their own for valid and test"
+            )
+        return start, stop
+
+    def texts(self) -> Iterator[str]:
+        """What a tokenizer is trained on: running text in pieces, or line by line, without the newlines no line has."""
+        if not self.lines:
+            yield from self.pieces()
+            return
+        for lines in self.batches():
+            yield from lines
+
+    def pieces(self) -> Iterator[str]:
+        """The running text of the part."""
+        start, stop = self.span()
+        at = 0
+        for piece in read_text(self.paths, self.encoding):
+            part = piece[max(0, start - at) : None if stop is None else max(0, stop - at)]
+            at += len(piece)
+            if part:
+                yield part
+            if stop is not None and at >= stop:
+                return
+
+    def batches(self) -> Iterator[list[str]]:
+        """The lines of the part, without newlines, many at a time."""
+        start, stop = self.span()
+        lines: list[str] = []
+        size = 0
+        for number, line in enumerate(read_lines(self.paths, self.encoding)):
+            if stop is not None and number >= stop:
+                break
+            if number < start:
+                continue
+            lines.append(line)
+            size += len(line)
+            if len(lines) >= LINES or size > _EDGE:
+                yield lines
+                lines, size = [], 0
+        if lines:
+            yield lines
+
+    def fingerprint(self) -> list[dict[str, Any]]:
+        """Size and SHA-256 of the first and last megabyte of each file: cheap, and few edits pass."""
+        return [_fingerprint(path) for path in self.paths]
+
+
+def _fingerprint(path: Path) -> dict[str, Any]:
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            head = file.read(_EDGE)
+            file.seek(max(0, size - _EDGE))
+            tail = file.read(_EDGE)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except OSError as error:
+        raise DataError(f"{path}: can't be read: {error.strerror}") from None
+    digests = [hashlib.sha256(part).hexdigest() for part in (head, tail)]
+    return {"file": path.name, "bytes": size, "first": digests[0], "last": digests[1]}

@@ -1,0 +1,247 @@
+"""Beam search: batched, over cached states, for any model that steps.
+
+A hypothesis ends with the end token, at the limit, or where `ended` says so. Its score is the sum of its adjusted
+log-probabilities divided by length^alpha, where the length counts every token generated, the end included: alpha 0 is
+the sum, 1 the mean a token, as in Hugging Face and CTranslate2. The end token counts only among the `width` best
+candidates of a step, which is what the field calls beam search; a search over every possible end favours short texts.
+
+Shapes: A sentences still searched, K beams each (1 at first), M candidates, N best, T positions, V words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from weft.decode.choose import NOT_A_NUMBER, NOTHING, Adjust, ban, right_aligned
+from weft.decode.options import check_length
+from weft.decode.steps import Steps
+from weft.errors import ModelError
+from weft.nn.state import select
+
+S = TypeVar("S")
+
+
+class BeamOptions(NamedTuple):
+    width: int
+    limit: int  # tokens
+    end: int | None = None
+    alpha: float = 0.0  # >= 0
+    best: int = 1
+    least: int = 0  # tokens before the end token
+    ended: Callable[[list[int], list[list[int]]], list[bool]] | None = None  # sentences and tokens so far: does it end here?
+
+
+class Hypothesis(NamedTuple):
+    tokens: list[int]  # generated, with the end token, without the prompt
+    score: float
+    log_prob: float  # under the model itself: not adjusted, not divided
+
+
+class BeamEvent(NamedTuple):
+    """One step of the search, for whoever watches."""
+
+    sentences: list[int]  # (A,) rows of the prompt
+    tokens: Tensor  # (A, M) candidates, best first
+    parents: Tensor  # (A, M) the beam each one continues
+    scores: Tensor  # (A, M) sums of log-probabilities
+    kept: Tensor  # (A, K) the candidates that go on
+
+
+class _Beams(NamedTuple):
+    sums: Tensor  # (A, K) of adjusted log-probabilities, -inf where there is no hypothesis
+    log_probs: Tensor  # (A, K) of the model's own, float64
+    tokens: Tensor  # (A, K, T) with the prompt, right-aligned
+
+
+class _Candidates(NamedTuple):
+    sums: Tensor  # (A, M), best first
+    log_probs: Tensor  # (A, M)
+    tokens: Tensor  # (A, M)
+    parents: Tensor  # (A, M)
+
+
+class _Pool(NamedTuple):
+    """The best that have ended, best first; a score is -inf where there is none yet."""
+
+    scores: Tensor  # (A, N)
+    log_probs: Tensor  # (A, N)
+    tokens: Tensor  # (A, N, T) generated ones, -1 behind the last
+
+
+def _expand(beams: _Beams, log_probs: Tensor, allowed: Tensor, width: int) -> _Candidates:
+    """The best tokens over all beams of a sentence: twice the width, for each beam may lose one to the end token."""
+    # first within each beam: then no sum is taken over the whole vocabulary
+    values, words = allowed.topk(min(2 * width, allowed.size(1)), dim=1)
+    spent = beams.log_probs.unsqueeze(2) + log_probs.gather(1, words).view(*beams.sums.shape, -1)
+    totals = beams.sums.unsqueeze(2) + values.view_as(spent)
+    sums, index = totals.flatten(1).topk(min(2 * width, totals[0].numel()), dim=1)
+    tokens = words.view_as(spent).flatten(1).gather(1, index)
+    return _Candidates(sums, spent.flatten(1).gather(1, index), tokens, index // values.size(1))
+
+
+def _keep(candidates: _Candidates, options: BeamOptions) -> Tensor:
+    """Which candidates go on, (A, K)."""
+    sums = candidates.sums
+    if options.end is not None:
+        sums = sums.masked_fill(candidates.tokens == options.end, -math.inf)
+    return sums.topk(min(options.width, sums.size(1)), dim=1).indices
+
+
+def _move(beams: _Beams, candidates: _Candidates, kept: Tensor, end: int | None) -> _Beams:
+    """The beams after the step; one that could only go on with the end token is gone."""
+    parents, tokens = candidates.parents.gather(1, kept), candidates.tokens.gather(1, kept)
+    past = beams.tokens.gather(1, parents.unsqueeze(2).expand(-1, -1, beams.tokens.size(2)))
+    sums = candidates.sums.gather(1, kept)
+    if end is not None:
+        sums = sums.masked_fill(tokens == end, -math.inf)
+    return _Beams(sums, candidates.log_probs.gather(1, kept), torch.cat([past, tokens.unsqueeze(2)], 2))
+
+
+def _said(beams: _Beams, count: int) -> Tensor:
+    """The `count` tokens generated so far, (A, K, count)."""
+    return beams.tokens[:, :, beams.tokens.size(2) - count :]
+
+
+def _add(pool: _Pool, scores: Tensor, log_probs: Tensor, tokens: Tensor) -> _Pool:
+    """The best of a pool and of what has ended now, at scores of -inf what has not: (A, M), (A, M), (A, M, T)."""
+    grown = F.pad(pool.tokens, (0, tokens.size(2) - pool.tokens.size(2)), value=NOTHING)
+    all_scores = torch.cat([pool.scores, scores], 1)
+    best, index = all_scores.topk(pool.scores.size(1), dim=1)
+    all_tokens = torch.cat([grown, tokens], 1).gather(1, index.unsqueeze(2).expand(-1, -1, tokens.size(2)))
+    return _Pool(best, torch.cat([pool.log_probs, log_probs], 1).gather(1, index), all_tokens)
+
+
+def _add_ends(pool: _Pool, beams: _Beams, candidates: _Candidates, options: BeamOptions, count: int) -> _Pool:
+    """The pool with the candidates of this step, the count-th from 0, that are the end token."""
+    if options.end is None:
+        return pool
+    sums, tokens = candidates.sums[:, : options.width], candidates.tokens[:, : options.width]
+    parents = candidates.parents[:, : options.width]
+    past = _said(beams, count).gather(1, parents.unsqueeze(2).expand(-1, -1, count))
+    scores = (sums / (count + 1) ** options.alpha).masked_fill(tokens != options.end, -math.inf)
+    return _add(pool, scores, candidates.log_probs[:, : options.width], torch.cat([past, tokens.unsqueeze(2)], 2))
+
+
+def _add_stuck(pool: _Pool, beams: _Beams, candidates: _Candidates, options: BeamOptions, count: int) -> _Pool:
+    """The pool with the best beam as it stands, where nothing has ended and nothing can go on."""
+    stuck = (candidates.sums[:, :1] == -math.inf) & (pool.scores[:, :1] == -math.inf)
+    scores = (beams.sums[:, :1] / max(count, 1) ** options.alpha).masked_fill(~stuck, -math.inf)
+    tokens = F.pad(_said(beams, count)[:, :1], (0, pool.tokens.size(2) - count), value=NOTHING)
+    return _add(pool, scores, beams.log_probs[:, :1], tokens)
+
+
+def _add_stopped(pool: _Pool, beams: _Beams, options: BeamOptions, sentences: list[int], count: int) -> tuple[_Pool, _Beams]:
+    """Pool and beams after `ended` has moved hypotheses from the beams to the pool."""
+    if options.ended is None:
+        return pool, beams
+    said = _said(beams, count)
+    owners = [sentence for sentence in sentences for _ in range(said.size(1))]
+    over = torch.tensor(options.ended(owners, said.flatten(0, 1).tolist()), device=said.device).view_as(beams.sums)
+    scores = (beams.sums / count**options.alpha).masked_fill(~over, -math.inf)
+    return _add(pool, scores, beams.log_probs, said), beams._replace(sums=beams.sums.masked_fill(over, -math.inf))
+
+
+def _harvest(pool: _Pool, row: int) -> list[Hypothesis]:
+    """What one sentence has found."""
+    if pool.scores[row].isnan().any():  # NaN is sorted before every number
+        raise ModelError(NOT_A_NUMBER)
+    values = zip(pool.tokens[row].tolist(), pool.scores[row].tolist(), pool.log_probs[row].tolist(), strict=True)
+    return [
+        Hypothesis([token for token in tokens if token != NOTHING], score, log_prob)
+        for tokens, score, log_prob in values
+        if score > -math.inf
+    ]
+
+
+class _Search:
+    """All sentences of a batch in the middle of a search."""
+
+    def __init__(self, tokens: Tensor, options: BeamOptions) -> None:
+        size, device = tokens.size(0), tokens.device
+        self.options = options
+        self.sentences = list(range(size))
+        self.found: list[list[Hypothesis]] = [[] for _ in range(size)]
+        zeros = torch.zeros(size, 1, device=device)
+        self.beams = _Beams(zeros, zeros.double(), tokens.unsqueeze(1))
+        none = torch.full((size, options.best), -math.inf, device=device)
+        self.pool = _Pool(none, none.double(), tokens.new_full((size, options.best, 0), NOTHING))
+
+    def advance(
+        self, log_probs: Tensor, adjust: Adjust | None, count: int, watch: Callable[[BeamEvent], None] | None
+    ) -> Tensor:
+        """Choose the count-th token from 0 of every beam; the rows of the old batch that the new one continues."""
+        options, beams = self.options, self.beams
+        allowed, tokens = log_probs.float(), beams.tokens.flatten(0, 1)
+        if options.end is not None and count < options.least:
+            allowed = ban([options.end])(allowed, tokens)
+        if adjust is not None:
+            allowed = adjust(allowed, tokens)
+        candidates = _expand(beams, log_probs, allowed, options.width)
+        kept = _keep(candidates, options)
+        if watch is not None:
+            watch(BeamEvent(self.sentences, candidates.tokens, candidates.parents, candidates.sums, kept))
+        pool = _add_ends(self.pool, beams, candidates, options, count)
+        pool = _add_stuck(pool, beams, candidates, options, count)
+        self.beams = _move(beams, candidates, kept, options.end)
+        self.pool, self.beams = _add_stopped(pool, self.beams, options, self.sentences, count + 1)
+        first = torch.arange(len(self.sentences), device=kept.device).unsqueeze(1) * beams.sums.size(1)
+        return first + candidates.parents.gather(1, kept)
+
+    def leave(self, rows: Tensor) -> Tensor:
+        """Let go of sentences that nothing alive can improve; the rows (A, K) that stay."""
+        # log-probabilities only ever fall, so no hypothesis can end above this
+        hope = self.beams.sums.amax(1) / self.options.limit**self.options.alpha
+        done = (self.pool.scores[:, -1] >= hope).tolist()
+        if not any(done):
+            return rows
+        for row in (row for row, over in enumerate(done) if over):
+            self.found[self.sentences[row]] = _harvest(self.pool, row)
+        stay = [row for row, over in enumerate(done) if not over]
+        self.sentences = [self.sentences[row] for row in stay]
+        index = torch.tensor(stay, dtype=torch.long, device=rows.device)
+        self.beams, self.pool = _Beams(*select(tuple(self.beams), index)), _Pool(*select(tuple(self.pool), index))
+        return rows[index]
+
+    def close(self, count: int) -> list[list[Hypothesis]]:
+        """Everything found; what is alive at the limit counts as it stands."""
+        scores = self.beams.sums / count**self.options.alpha
+        self.pool = _add(self.pool, scores, self.beams.log_probs, _said(self.beams, count))
+        for row, sentence in enumerate(self.sentences):
+            self.found[sentence] = _harvest(self.pool, row)
+        return self.found
+
+
+@torch.no_grad()
+def beam(
+    steps: Steps[S],
+    prompt: Tensor,
+    *,
+    options: BeamOptions,
+    keep: Tensor | None = None,
+    state: S | None = None,
+    adjust: Adjust | None = None,
+    watch: Callable[[BeamEvent], None] | None = None,
+) -> list[list[Hypothesis]]:
+    """The best continuations of each row of `prompt` (B, T), right-padded where keep is False, best first.
+
+    A row gets fewer than `options.best` where there are no more, and one at least: where all is impossible, what was
+    said until then, unended.
+    """
+    check_length(steps.longest, prompt.size(1), options.limit)
+    search = _Search(right_aligned(prompt, keep), options)
+    log_probs, past = steps.start(prompt, keep, state)
+    for count in range(options.limit):
+        rows = search.advance(log_probs, adjust, count, watch)
+        if count + 1 == options.limit:
+            break
+        rows = search.leave(rows)
+        if not search.sentences:
+            return search.found
+        log_probs, past = steps.step(search.beams.tokens[:, :, -1].flatten(), select(past, rows.flatten()))
+    return search.close(options.limit)

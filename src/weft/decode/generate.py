@@ -1,0 +1,186 @@
+"""Text in, text out: continue prompts by sampling or beam search.
+
+A prompt is read behind the begin token, so an empty one is the begin token alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from weft.decode import choose
+from weft.decode.beam import BeamOptions, beam
+from weft.decode.choose import NOTHING, Adjust, Noise
+from weft.decode.options import GenerateOptions, check_length
+from weft.decode.pieces import Speller, Text, added, spell
+from weft.decode.sampling import Until, sample
+from weft.decode.steps import Steps
+
+
+class Continuation(NamedTuple):
+    text: str  # without the prompt, cut before a stop string
+    tokens: list[int]  # all that were generated, the end token and those of a stop string too
+    score: float  # what continuations are ordered by: log_prob, under the length penalty of a beam
+    log_prob: float  # of `tokens`, under the model itself
+
+
+class _Job(NamedTuple):
+    """What every batch of a request shares."""
+
+    steps: Steps[Any]
+    speller: Speller
+    options: GenerateOptions
+    end: int | None
+    device: torch.device
+
+
+def _filters(job: _Job) -> Adjust:
+    """Everything that changes what may come next, in the order it applies."""
+    options = job.options
+    # running text has no end: its models never saw the token
+    never = [job.speller.unk, job.speller.begin] + ([job.speller.end] if job.end is None else [])
+    chosen = [choose.ban(never)]
+    if options.no_repeat is not None:
+        chosen.append(choose.no_repeat(options.no_repeat))
+    if options.repetition > 1:
+        chosen.append(choose.repetition(options.repetition))
+    if options.temperature:
+        chosen.append(choose.temperature(options.temperature))
+    if options.top_k is not None:
+        chosen.append(choose.top_k(options.top_k))
+    if options.top_p is not None and options.top_p < 1:
+        chosen.append(choose.top_p(options.top_p))
+    if options.min_p is not None:
+        chosen.append(choose.min_p(options.min_p))
+    return choose.chain(chosen)
+
+
+def _pad(prompts: Sequence[list[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """Tokens and keep (B, T), padded on the right; None where nothing is, for attention is faster without a mask."""
+    width = max(map(len, prompts))
+    tokens = torch.tensor([prompt + [0] * (width - len(prompt)) for prompt in prompts], device=device)
+    lengths = torch.tensor([len(prompt) for prompt in prompts])
+    padded = bool((lengths < width).any())
+    return tokens, (torch.arange(width) < lengths.unsqueeze(1)).to(device) if padded else None
+
+
+def _noise(job: _Job, rows: Sequence[tuple[int, int]]) -> Noise | None:
+    return None if job.options.temperature == 0 else choose.uniforms(job.options.seed, rows)
+
+
+def _sampled(job: _Job, prompts: Sequence[list[int]], rows: Sequence[tuple[int, int]]) -> list[Continuation]:
+    """A continuation of each prompt; `rows` are (prompt, sample) numbers in the whole request."""
+    texts = [Text(job.speller, prompt, job.options.stop) for prompt in prompts]
+    said: list[list[str]] = [[] for _ in prompts]
+    tokens: list[list[int]] = [[] for _ in prompts]
+
+    def hear(drawn: Tensor) -> Tensor:
+        for row, token in enumerate(drawn.tolist()):
+            if token != NOTHING:
+                tokens[row].append(token)
+                said[row].append(texts[row].push(token))
+        return torch.tensor([text.stopped for text in texts])
+
+    prompt, keep = _pad(prompts, job.device)
+    until = Until(job.options.length, job.end, job.options.least, hear)
+    log_probs = torch.zeros(len(prompts), dtype=torch.float64)
+    for drawn in sample(job.steps, prompt, until=until, keep=keep, adjust=_filters(job), noise=_noise(job, rows)):
+        log_probs += drawn.log_probs
+    return [
+        Continuation("".join([*said[row], texts[row].finish()]), tokens[row], log_prob, log_prob)
+        for row, log_prob in enumerate(log_probs.tolist())
+    ]
+
+
+def _searched(job: _Job, prompts: Sequence[list[int]], width: int) -> list[list[Continuation]]:
+    """The best continuations of each prompt."""
+    options = job.options
+
+    def ended(owners: list[int], tokens: list[list[int]]) -> list[bool]:
+        texts = [added(job.speller, prompts[owner], said) for owner, said in zip(owners, tokens, strict=True)]
+        return [any(stop in text for stop in options.stop) for text in texts]
+
+    search = BeamOptions(
+        width=width,
+        limit=options.length,
+        end=job.end,
+        alpha=options.alpha or 0.0,
+        best=options.best,
+        least=options.least,
+        ended=ended if options.stop else None,
+    )
+    prompt, keep = _pad(prompts, job.device)
+    found = beam(job.steps, prompt, options=search, keep=keep, adjust=_filters(job))
+    return [
+        [Continuation(spell(job.speller, prompts[row], one.tokens, options.stop), *one) for one in best]
+        for row, best in enumerate(found)
+    ]
+
+
+def _pieces(job: _Job, prompt: list[int]) -> Iterator[str]:
+    text = Text(job.speller, prompt, job.options.stop)
+    tokens, keep = _pad([prompt], job.device)
+    until = Until(job.options.length, job.end, job.options.least)
+    for drawn in sample(job.steps, tokens, until=until, keep=keep, adjust=_filters(job), noise=_noise(job, [(0, 0)])):
+        token = int(drawn.tokens)
+        piece = text.push(token) if token != NOTHING else ""
+        if piece:
+            yield piece
+        if text.stopped:
+            return
+    rest = text.finish()
+    if rest:
+        yield rest
+
+
+def _read(job: _Job, prompt: str) -> list[int]:
+    tokens: list[int] = [job.speller.begin, *job.speller.encode(prompt).tolist()]
+    check_length(job.steps.longest, len(tokens), job.options.length)
+    return tokens
+
+
+def generate(
+    steps: Steps[Any],
+    tokenizer: Speller,
+    prompts: Sequence[str],
+    options: GenerateOptions,
+    *,
+    end: int | None,
+    rows: int = 64,
+    device: torch.device | str = "cpu",
+) -> list[list[Continuation]]:
+    """The continuations of each prompt, computed `rows` rows at a time; `end` ends a text, None in running text."""
+    job = _Job(steps, tokenizer, options, end, torch.device(device))
+    read = [_read(job, prompt) for prompt in prompts]
+    jobs = [(prompt, number) for prompt in range(len(read)) for number in range(options.samples)]
+    jobs.sort(key=lambda row: len(read[row[0]]))  # neighbours in length waste little padding
+    found: list[list[Continuation]] = [[] for _ in read]
+    size = max(1, rows // (options.beam or 1))
+    for first in range(0, len(jobs), size):
+        batch = jobs[first : first + size]
+        texts = [read[prompt] for prompt, _ in batch]
+        if options.beam is None:
+            results = [[one] for one in _sampled(job, texts, batch)]
+        else:
+            results = _searched(job, texts, options.beam)
+        for (prompt, _), result in zip(batch, results, strict=True):
+            found[prompt] += result
+    return found
+
+
+def stream(
+    steps: Steps[Any],
+    tokenizer: Speller,
+    prompt: str,
+    options: GenerateOptions,
+    *,
+    end: int | None,
+    device: torch.device | str = "cpu",
+) -> Iterator[str]:
+    """The first continuation that `generate` gives to [prompt], in pieces as they become certain (a beam's at once)."""
+    job = _Job(steps, tokenizer, options, end, torch.device(device))
+    read = _read(job, prompt)
+    return _pieces(job, read) if options.beam is None else iter([_searched(job, [read], options.beam)[0][0].text])

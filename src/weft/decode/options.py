@@ -1,0 +1,104 @@
+"""How to continue a text: the options of `weft generate`. Refusals spell an option as the command line does."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
+
+from weft.config import Table
+from weft.errors import UsageError, nearest
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _explain(error: ValidationError) -> str:
+    fault = error.errors(include_url=False)[0]
+    name = str(fault["loc"][0]) if fault["loc"] else "options"
+    if fault["type"] == "extra_forbidden":
+        return f"{_flag(name)}: no such option{nearest(_flag(name), map(_flag, GenerateOptions.model_fields))}"
+    return f"{_flag(name)}: must {fault['msg'].removeprefix('Input should ')}, not {fault['input']!r}"
+
+
+LEAST = {
+    **dict.fromkeys(("least", "seed", "temperature", "alpha"), 0),
+    **dict.fromkeys(("length", "top_k", "samples", "beam", "best", "repetition", "no_repeat"), 1),
+}
+
+
+def _check_ranges(options: GenerateOptions) -> None:
+    for name, low in LEAST.items():
+        value = getattr(options, name)
+        if value is not None and value < low:
+            raise UsageError(f"{_flag(name)}: must be {low} or more, not {value:g}")
+    if options.top_p is not None and not 0 < options.top_p <= 1:
+        raise UsageError(f"--top-p: must be in (0, 1], not {options.top_p:g}")
+    if options.min_p is not None and not 0 <= options.min_p <= 1:
+        raise UsageError(f"--min-p: must be in [0, 1], not {options.min_p:g}")
+    if "" in options.stop:
+        raise UsageError("--stop: must not be empty")
+    if options.least > options.length:
+        raise UsageError(f"--least: must be at most --length {options.length}, not {options.least}")
+
+
+def _check_company(options: GenerateOptions) -> None:
+    """Refuse options that would silently do nothing beside another one."""
+    if options.beam is None:
+        if options.alpha is not None:
+            raise UsageError("--alpha: needs --beam")
+        if options.best > 1:
+            raise UsageError(f"--best {options.best}: needs --beam; for several samples use --samples {options.best}")
+        if options.temperature == 0 and options.samples > 1:
+            raise UsageError(f"--samples {options.samples}: --temperature 0 gives one continuation; raise it")
+        return
+    for name in ("temperature", "top_k", "top_p", "min_p"):
+        if getattr(options, name) is not None:
+            raise UsageError(f"{_flag(name)}: does not go with --beam, which does not sample")
+    if options.samples > 1:
+        raise UsageError(f"--samples {options.samples}: does not go with --beam; use --best {options.samples}")
+    if options.best > options.beam:
+        raise UsageError(f"--best: must be at most --beam {options.beam}, not {options.best}")
+
+
+class GenerateOptions(Table):
+    """Sampling, unless `beam` is given; temperature 0 is greedy."""
+
+    length: int = 100  # tokens to add at most
+    least: int = 0  # tokens before the end token may come
+    stop: list[str] = Field(default_factory=list)  # the text ends before the first of these
+    temperature: float | None = None  # None: 1
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None  # tokens at least this fraction as probable as the best one
+    samples: int = 1  # continuations a prompt
+    seed: int = 0
+    beam: int | None = None  # width
+    alpha: float | None = None  # score = log-probability / length^alpha; None: 0
+    best: int = 1  # hypotheses a prompt
+    repetition: float = 1.0  # a token's probability is divided by this for each time it stands in the last 64 tokens
+    no_repeat: int | None = None  # no n-gram of this size twice
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _speak_plainly(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            options = handler(values)
+        except ValidationError as error:
+            raise UsageError(_explain(error)) from None
+        _check_ranges(options)
+        _check_company(options)
+        return options
+
+
+def check_length(longest: int | None, prompt: int, length: int) -> None:
+    """Refuse what would pass the last position a model can read; the last token added is never read."""
+    positions = prompt + length - 1
+    if longest is None or positions <= longest:
+        return
+    cure = f"use --length {longest + 1 - prompt}" if prompt <= longest else f"keep at most {longest} tokens of the prompt"
+    raise UsageError(
+        f"--length: {prompt} prompt tokens and {length} more need {positions} positions, "
+        f"but the model reads at most {longest}; {cure}"
+    )

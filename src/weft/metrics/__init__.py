@@ -1,0 +1,1 @@
+"""Addable statistics, and scores with an interval and a signature."""

@@ -1,0 +1,82 @@
+"""Scores of language models, from nats and counts of what was predicted.
+
+An item's statistics: nats (the negative log-probability of its tokens), tokens, characters, bytes, words. Characters
+include the newline of each line; words are separated by whitespace, and each line end counts as one more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from weft import __version__
+from weft.errors import DataError
+from weft.metrics.items import Array, Function, Items, Score, Sums, interval, resample, sums
+
+
+class Measured(NamedTuple):
+    """How the items were measured, for the signature."""
+
+    context: str  # what a token is predicted from: "reset:256", "carry", "stride:64/256"
+    unit: str  # of resampling: "line", "block/1000"
+    tokenizer: str  # hash
+    samples: int = 1000
+    seed: int = 0
+
+
+def signature(measured: Measured, *, tokens: int) -> str:
+    """Every choice behind a score, named."""
+    return (
+        f"weft:{__version__}|context:{measured.context}|unit:{measured.unit}|tokens:{tokens}"
+        f"|resamples:{measured.samples}|seed:{measured.seed}|interval:95%|tokenizer:{measured.tokenizer[:8]}"
+    )
+
+
+def _rate(unit: str, scale: Callable[[Array], Array]) -> Function:
+    def score(totals: Sums) -> Array:
+        count = totals[unit]
+        # a resample may hold nothing of a unit: its rate is not a number, and left out
+        rate = np.divide(totals["nats"], count, out=np.full_like(count, np.nan), where=count > 0)
+        with np.errstate(over="ignore"):  # a perplexity beyond the largest number is infinite
+            return scale(rate)
+
+    return score
+
+
+def _nats(rate: Array) -> Array:
+    return rate
+
+
+def _bits(rate: Array) -> Array:
+    return rate / math.log(2)
+
+
+SCORES: dict[str, tuple[str, Function]] = {  # name: unit, function
+    "nats_per_token": ("tokens", _rate("tokens", _nats)),
+    "bits_per_token": ("tokens", _rate("tokens", _bits)),
+    "perplexity": ("tokens", _rate("tokens", np.exp)),
+    "nats_per_character": ("characters", _rate("characters", _nats)),
+    "bits_per_character": ("characters", _rate("characters", _bits)),
+    "bits_per_byte": ("bytes", _rate("bytes", _bits)),
+    "nats_per_word": ("words", _rate("words", _nats)),
+    "word_perplexity": ("words", _rate("words", np.exp)),
+}
+
+
+def language_scores(items: Items, measured: Measured) -> list[Score]:
+    """Every score whose unit was counted and occurs, with its interval."""
+    total = sums(items.statistics)
+    tokens = int(total["tokens"].item()) if "tokens" in total else 0
+    if not tokens:
+        raise DataError("evaluate: there is no token to score; give it a text that is not empty")
+    again = resample(items.statistics, samples=measured.samples, seed=measured.seed) if len(items.keys) > 1 else None
+    name_of_it = signature(measured, tokens=tokens)
+    scores = []
+    for name, (unit, function) in SCORES.items():
+        if unit in total and total[unit] > 0:
+            low, high = (interval(function(again)) if again is not None else None) or (None, None)
+            scores.append(Score(name, function(total).item(), low, high, name_of_it))
+    return scores

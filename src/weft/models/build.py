@@ -1,0 +1,118 @@
+"""From tables to parts: the one place where the names of the run file become modules."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from weft.models.tables import StackTable
+from weft.nn.attention import FeedForward, SelfAttention
+from weft.nn.connections import Connection, Dense, Highway, Plain, PostNorm, Residual
+from weft.nn.mixers import MIXERS, Both
+from weft.nn.positions import Alibi, Learned, NoPositions, Relative, Rotary, Sinusoidal
+from weft.nn.recurrent import Window
+from weft.nn.stack import Layer, Stack
+
+
+def norm(kind: str, dim: int) -> nn.Module:
+    match kind:
+        case "layer":
+            return nn.LayerNorm(dim)
+        case "rms":
+            return nn.RMSNorm(dim)
+    return nn.Identity()
+
+
+def connection(table: StackTable, depth: int) -> Connection:
+    match table.connection:
+        case "residual":
+            return Residual()
+        case "post-norm":
+            return PostNorm(norm(table.norm, table.width))
+        case "highway":
+            return Highway(table.width)
+        case "dense":
+            return Dense(table.width, depth=depth)
+    return Plain()
+
+
+def added_positions(table: StackTable, longest: int) -> NoPositions:
+    """What is added to the embeddings at the bottom of a stack."""
+    match table.positions:
+        case "sinusoidal":
+            return Sinusoidal(table.width)
+        case "learned":
+            return Learned(table.width, longest=longest)
+    return NoPositions()
+
+
+def inside_positions(kind: str, *, heads: int, head_size: int) -> NoPositions:
+    """What attention itself knows of positions."""
+    match kind:
+        case "relative":
+            return Relative(head_size)
+        case "alibi":
+            return Alibi(heads)
+        case "rotary":
+            return Rotary(head_size)
+    return NoPositions()
+
+
+def attention(table: StackTable, layer: int, window: int | None) -> SelfAttention:
+    heads = table.heads[layer] if isinstance(table.heads, list) else table.heads or 1
+    size = table.head_size or table.width // heads
+    return SelfAttention(
+        table.width,
+        heads=heads,
+        head_size=size,
+        positions=inside_positions(table.positions, heads=heads, head_size=size),
+        inner_norm=nn.RMSNorm(size, elementwise_affine=False) if table.qk_norm else None,
+        window=window,
+        dropout=table.dropout,
+    )
+
+
+def mixer(table: StackTable, layer: int, window: int | None) -> nn.Module:
+    if table.mixer == "attention":
+        return attention(table, layer, window)
+
+    def one(dim: int) -> nn.Module:
+        if table.mixer == "window":
+            return Window(dim, reach=table.context or 1, inlet=table.width)
+        return MIXERS[table.mixer](dim, inlet=table.width)
+
+    return Both(one(table.width // 2), one(table.width // 2)) if table.two_way else one(table.width)
+
+
+def stack(table: StackTable, *, window: int) -> Stack:
+    """The stack of a filled table; `window` is how many positions it is trained to see."""
+    mixers: list[nn.Module] = []
+    for layer in range(table.layers):
+        mixers.append(mixer(table, layer, window))
+        if isinstance(table.feed_forward, int):
+            mixers.append(FeedForward(table.width, hidden=table.feed_forward, activation=table.activation or "gelu"))
+    # with post-norm the norm stands after the sum, and the last one is the outlet's
+    before = "none" if table.connection == "post-norm" else table.norm
+    layers = [
+        Layer(part, connection(table, depth), norm=norm(before, table.width), dropout=table.dropout)
+        for depth, part in enumerate(mixers)
+    ]
+    outlet = norm(before, table.width)
+    if table.connection == "dense":  # what arrives at the top is everything, side by side
+        outlet = nn.Sequential(nn.Linear((len(layers) + 1) * table.width, table.width), outlet)
+    return Stack(layers, positions=added_positions(table, window), outlet=outlet)
+
+
+def scale_attention(part: nn.Module) -> None:
+    """Small normal weights around attention (as GPT-2), the recurrent cells' own elsewhere."""
+    if isinstance(part, nn.Linear):
+        nn.init.normal_(part.weight, std=0.02)
+        nn.init.zeros_(part.bias)
+
+
+def quiet_outlets(model: nn.Module, factor: float) -> None:
+    """What writes to the residual stream starts small, or at zero: a deep stack starts near the identity."""
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith("to_out.weight"):
+                weight.mul_(factor)

@@ -1,0 +1,78 @@
+"""The neural language model: embedding, stack, head. It is trained through `loss` and decoded through `start` and `step`.
+
+Shapes: B rows, T positions, D width, V words.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from weft.models import build
+from weft.models.tables import LanguageTable
+from weft.nn.heads import TokenHead
+from weft.nn.stack import Stack
+
+
+class LanguageModel(nn.Module):
+    """P(next token | the tokens so far), for any stack that reads one way."""
+
+    def __init__(
+        self, embedding: nn.Embedding, stack: Stack, head: TokenHead, *, vocabulary: str, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.embedding, self.stack, self.head, self.dropout = embedding, stack, head, nn.Dropout(dropout)
+        self.vocabulary = vocabulary
+
+    @property
+    def longest(self) -> int | None:
+        return self.stack.positions.longest
+
+    def matrices(self) -> set[str]:
+        """The weights between embedding and head that map vectors to vectors: what Muon is for."""
+        owners = dict(self.stack.layers.named_modules())
+        names = [name for name, weight in self.stack.layers.named_parameters() if weight.dim() == 2]
+        return {f"stack.layers.{name}" for name in names if not isinstance(owners[name.rpartition(".")[0]], nn.Embedding)}
+
+    def forward(self, tokens: Tensor, state: Any = None, keep: Tensor | None = None) -> tuple[Tensor, Any]:
+        """(B, T) -> what the head reads, (B, T, D), and the state after each row's last real token."""
+        y, state = self.stack(self.dropout(self.embedding(tokens)), state, keep)
+        return y, state
+
+    def loss(self, tokens: Tensor, targets: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        """Nats of every target, (B, T), and the state; padding on the right needs no mask here: it lies in the future."""
+        y, state = self(tokens, state)
+        return self.head.loss(y, targets), state
+
+    def start(self, prompt: Tensor, keep: Tensor | None = None, state: Any = None) -> tuple[Tensor, Any]:
+        y, state = self(prompt, state, keep)
+        at = torch.full_like(prompt[:, 0], prompt.size(1) - 1) if keep is None else keep.sum(1) - 1
+        return self.head(y[torch.arange(len(y), device=y.device), at]), state
+
+    def step(self, token: Tensor, state: Any) -> tuple[Tensor, Any]:
+        y, state = self(token[:, None], state)
+        return self.head(y[:, 0]), state
+
+    def score(self, tokens: Tensor, keep: Tensor | None = None, state: Any = None) -> Tensor:
+        nats, _ = self.loss(tokens[:, :-1], tokens[:, 1:], state)
+        return -nats if keep is None else -nats.masked_fill(~keep[:, 1:], 0.0)
+
+
+def language_model(table: LanguageTable, *, words: int, window: int, vocabulary: str) -> LanguageModel:
+    """The model of a filled table, freshly initialised from torch's default generator."""
+    embedding = nn.Embedding(words, table.width)
+    stack = build.stack(table, window=window)
+    cap = None if table.cap == "none" else float(table.cap)
+    head = TokenHead(table.width, words, cap=cap, weight=embedding.weight if table.tied else None)
+    if table.mixer == "attention":
+        stack.apply(build.scale_attention)
+        nn.init.normal_(embedding.weight, std=1.0 if table.norm == "rms" else 0.02)
+    elif table.tied:
+        nn.init.normal_(embedding.weight, std=table.width**-0.5)
+    if table.connection == "residual":
+        build.quiet_outlets(stack, 0.0 if table.zero_init else (2 * table.layers) ** -0.5)
+    if table.zero_init:
+        nn.init.zeros_(head.weight)
+    return LanguageModel(embedding, stack, head, vocabulary=vocabulary, dropout=table.dropout)

@@ -1,0 +1,275 @@
+"""n-gram models: estimated by counting, read as steps, scored in whole texts.
+
+An n-gram is a row of its level; level k holds those of k words. A row's key is (row of its context, one level down) * V
++ last word; keys are sorted, so the n-grams that continue a context lie together. On level 1 the row is the word.
+
+The vocabulary is the tokenizer's, and <s> is the one token that is never predicted. A token that never occurs in the
+training text is what <unk> is to KenLM: all such tokens, <unk> among them, share the uniform part of the single words
+alike, so where every token but <unk> occurs the numbers are KenLM's. In a closed vocabulary they get nothing. An <unk>
+that stands in the training text is counted like any other token.
+
+Shapes: B rows, T positions, V words, N order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Annotated, Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from weft.config import OneOf, Table
+from weft.errors import ModelError
+from weft.models.counts import Level, Tokens, count_ngrams, line_pieces, with_begins
+from weft.models.lookup import Ints, Lookup
+from weft.models.smoothing import SMOOTHINGS, Counted, Smoothed
+
+SHAPE = "shape"  # the array that holds order, size of the vocabulary and begin token
+MOST = 64  # words in an n-gram
+PIECE = 1 << 17  # tokens scored at once: what is in use fits into a processor's cache
+
+Floats = NDArray[np.float32]
+
+
+class NgramTable(Table):
+    """How an n-gram model is estimated."""
+
+    order: int = Field(5, ge=1, le=MOST)
+    smoothing: Annotated[str, OneOf(SMOOTHINGS)] = "kneser-ney"
+    delta: float | None = Field(None, gt=0.0)  # add-delta only
+    # n-grams of each length that occur no more often than this are dropped; the last number holds for longer ones
+    prune: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    closed: bool = False  # tokens that never occur in the training text can't be predicted
+
+    @model_validator(mode="after")
+    def fits(self) -> Self:
+        if self.delta is not None and self.smoothing != "add-delta":
+            raise ValueError(f"delta={self.delta:g}, but smoothing={self.smoothing!r} has none")
+        if len(self.prune) > self.order:
+            raise ValueError(f"prune has {len(self.prune)} numbers for order={self.order}; give at most one a length")
+        if self.prune[:1] not in ([], [0]):
+            raise ValueError(f"prune={self.prune} must begin with 0: it is the tokenizer that drops words")
+        if any(second < first for first, second in pairwise(self.prune)):
+            raise ValueError(f"prune={self.prune} must not decrease: a part of an n-gram that is kept must be kept too")
+        return self
+
+    def filled(self) -> Self:
+        """The same table with every option that applies written out."""
+        if self.smoothing != "add-delta" or self.delta is not None:
+            return self
+        return self.model_copy(update={"delta": 1.0})
+
+
+class Grams(NamedTuple):
+    """The n-grams of one length, in natural logarithms."""
+
+    keys: Ints  # (M,) ascending; empty on level 1
+    log_prob: Floats  # (M,); -inf for what can't be
+    back_off: Floats  # (M,); empty on the highest level
+
+
+class NgramModel:
+    """log P(word | the N - 1 words before). Its state is those words, (B, N - 1), -1 where nothing stands.
+
+    The arrays stay in main memory, mapped where they come from a file; tokens and results may be on any device."""
+
+    longest: int | None = None
+
+    def __init__(self, grams: list[Grams], *, vocabulary: str, begin: int, notes: tuple[str, ...] = ()) -> None:
+        self.grams, self.vocabulary, self.begin, self.notes = grams, vocabulary, begin, notes
+        self.order, self.size = len(grams), len(grams[0].log_prob)
+        self._lookups = [Lookup(level.keys) for level in grams]
+
+    @property
+    def counts(self) -> list[int]:
+        """How many n-grams it holds of each length."""
+        return [len(level.log_prob) for level in self.grams]
+
+    @property
+    def parameters(self) -> int:
+        """How many n-grams it holds, of all lengths together."""
+        return sum(self.counts)
+
+    def start(self, prompt: Tensor, keep: Tensor | None = None, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Read `prompt` (B, T) on top of `state`; log-probabilities of the next word (B, V) and the state."""
+        past = self._past(prompt, state)
+        # the last words of each row: padding is on the right, so where they stand depends on its length
+        length = prompt.new_full((len(prompt),), prompt.size(1)) if keep is None else keep.sum(1)
+        new = past.gather(1, length[:, None] + torch.arange(self.order - 1, device=prompt.device))
+        return self._rows(new), new
+
+    def step(self, token: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Read one more word a row (B,); the same pair."""
+        new = torch.cat([state, token[:, None]], dim=1)[:, 1:]
+        return self._rows(new), new
+
+    def score(self, tokens: Tensor, keep: Tensor | None = None, state: Tensor | None = None) -> Tensor:
+        """Log-probability of every word after the first, (B, T - 1); 0 where keep is False."""
+        past = self._past(tokens, state)
+        found = self._score(past.reshape(-1).cpu().numpy()).reshape(past.shape)[:, self.order :]
+        scores = torch.from_numpy(found).to(tokens.device)
+        return scores if keep is None else scores.masked_fill(~keep[:, 1:], 0.0)
+
+    def loss(self, tokens: Tensor, targets: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Nats of every target (B, T), each after the tokens up to its own place, and the state after the last token."""
+        # the targets are the tokens one place on, but for the last
+        nats = -self.score(torch.cat([tokens, targets[:, -1:]], dim=1), None, state)
+        past = self._past(tokens, state)
+        return nats, past[:, past.size(1) - self.order + 1 :]
+
+    def score_corpus(self, tokens: Tokens, starts: Ints | None) -> Floats:
+        """Log-probability of each id of a text: in lines (`starts`), each after <s>, or running on after one (None)."""
+        found = np.empty(len(tokens), np.float32)
+        if starts is None:
+            for low in range(0, len(tokens), PIECE):
+                past = max(low - self.order + 1, 0)
+                ids = np.asarray(tokens[past : low + PIECE], np.int64)
+                ids = with_begins(ids, None, self.begin) if past == 0 else ids
+                here = found[low : low + PIECE]
+                here[:] = self._score(ids)[-len(here) :]
+            return found
+        for first, last in line_pieces(starts, PIECE):
+            low, high = int(starts[first]), int(starts[last])
+            at = starts[first:last] - low
+            scores = self._score(with_begins(tokens[low:high], at, self.begin))
+            found[low:high] = np.delete(scores, at + np.arange(last - first))
+        return found
+
+    def arrays(self) -> dict[str, Tensor]:
+        """Everything as named arrays, for a file; `from_arrays` reads them."""
+        named = {SHAPE: torch.tensor([self.order, self.size, self.begin])}
+        for k, level in enumerate(self.grams, start=1):
+            named |= {f"{k}.{name}": torch.from_numpy(part) for name, part in level._asdict().items() if len(part)}
+        return named
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Tensor], *, vocabulary: str) -> NgramModel:
+        """The model that `arrays` gave, on these very tensors: what is mapped from a file stays so."""
+        if SHAPE not in arrays or arrays[SHAPE].shape != (3,):
+            raise ModelError(f"n-gram model: no array {SHAPE!r} of 3 numbers; the file is damaged or of another model")
+        order, size, begin = (int(number) for number in arrays[SHAPE])
+        grams = [_level(arrays, k, order) for k in range(1, min(order, MOST) + 1)]
+        if not 0 < len(grams) == order or len(grams[0].log_prob) != size or not 0 <= begin < size:
+            raise ModelError(f"n-gram model: {order=}, {size=}, {begin=} do not fit its arrays; the file is damaged")
+        return cls(grams, vocabulary=vocabulary, begin=begin)
+
+    def _past(self, tokens: Tensor, state: Tensor | None) -> Tensor:
+        """`tokens` after what was read before, (B, N - 1 + T)."""
+        tokens = tokens.long()  # keys of n-grams pass what fewer bits can hold
+        if state is None:
+            state = tokens.new_full((tokens.size(0), self.order - 1), -1)
+        return torch.cat([state, tokens], dim=1)
+
+    def _check(self, tokens: Ints) -> None:
+        if len(tokens) and (most := int(tokens.max())) >= self.size:
+            raise ModelError(f"n-gram model: token id {most}, but it knows {self.size} tokens; use its own tokenizer")
+
+    def _next(self, k: int, node: Ints, tokens: Ints) -> tuple[Ints | slice, Ints, Ints]:
+        """Where an n-gram of k words is followed by a token (n,), the n-gram's row, and the row of both, or -1 (n,)."""
+        at: Ints | slice = slice(1, None)
+        context = node[:-1]
+        if len(context) and context.min() < 0:
+            known = np.flatnonzero(context >= 0)
+            context, at = context.take(known), known + 1
+        key = context * self.size
+        key += tokens[at]
+        return at, context, self._lookups[k].find(key)
+
+    def _score(self, tokens: Ints) -> Floats:
+        """Log-probability of every word (n,), whatever stands before it.
+
+        Lines and batches may follow each other: no n-gram has <s> inside, and none is longer than a row's past."""
+        self._check(tokens)
+        found = self.grams[0].log_prob.take(tokens, mode="clip")
+        node = tokens
+        for k in range(1, self.order):
+            at, context, row = self._next(k, node, tokens)
+            here = self.grams[k - 1].back_off.take(context)
+            here += found[at]
+            if len(self.grams[k].keys):
+                np.copyto(here, self.grams[k].log_prob.take(row, mode="clip"), where=row >= 0)
+            found[at] = here
+            node = np.full(len(tokens), -1)
+            node[at] = row
+        return found
+
+    def _rows(self, contexts: Tensor) -> Tensor:
+        """Log-probabilities of the next word (B, V) after `contexts` (B, N - 1)."""
+        batch, width = contexts.shape
+        found = np.tile(self.grams[0].log_prob, (batch, 1))
+        tokens = contexts.reshape(-1).cpu().numpy()
+        self._check(tokens)
+        node = tokens
+        for k in range(1, self.order):
+            row = node[width - 1 :: width]  # of the n-gram of k words that ends where the next word begins
+            known = np.flatnonzero(row >= 0)
+            found[known] += self.grams[k - 1].back_off[row[known], None]
+            _write_children(found, self.grams[k].keys, self.grams[k].log_prob, known, row[known])
+            at, _, rows = self._next(k, node, tokens)
+            node = np.full(len(tokens), -1)
+            node[at] = rows
+        return torch.from_numpy(found).to(contexts.device)
+
+
+def _write_children(found: Floats, keys: Ints, log_prob: Floats, rows: Ints, nodes: Ints) -> None:
+    """Write over rows of `found` (B, V) what the n-grams that continue each one's context say."""
+    size = found.shape[1]
+    low, high = np.searchsorted(keys, np.stack([nodes, nodes + 1]) * size)
+    many = high - low
+    # place in the level: where the run of a context begins, and one further for each of its words
+    at = np.arange(many.sum()) + np.repeat(low - np.cumsum(many) + many, many)
+    found[np.repeat(rows, many), keys[at] - np.repeat(nodes * size, many)] = log_prob[at]
+
+
+def _level(arrays: Mapping[str, Tensor], k: int, order: int) -> Grams:
+    parts = list[NDArray[Any]]()
+    rows = arrays.get(f"{k}.log_prob", torch.zeros(0)).numel()
+    wanted = {"keys": (torch.int64, k > 1), "log_prob": (torch.float32, True), "back_off": (torch.float32, k < order)}
+    for name, (kind, needed) in wanted.items():
+        part = arrays.get(f"{k}.{name}", torch.zeros(0, dtype=kind))
+        if part.dtype != kind or part.shape != (needed * rows,):
+            raise ModelError(f"n-gram model: array '{k}.{name}' is missing or has the wrong shape; the file is damaged")
+        parts.append(part.numpy())
+    return Grams(*parts)
+
+
+def _pack(levels: list[Level], kept: list[NDArray[np.bool_]], smoothed: Smoothed) -> list[Grams]:
+    """What is kept, renumbered, in logarithms."""
+    size, last = len(levels[0].word), len(levels) - 1
+    renumbered = np.arange(size)
+    grams = list[Grams]()
+    with np.errstate(divide="ignore"):
+        for k, level in enumerate(levels):
+            mine = kept[k]
+            keys = renumbered[level.context[mine]] * size + level.word[mine] if k else np.zeros(0, np.int64)
+            log_prob = np.minimum(np.log(smoothed.probability[k][mine]), 0.0)
+            back_off = np.log(smoothed.weight[k][mine]) if k < last else np.zeros(0)
+            grams.append(Grams(keys, log_prob.astype(np.float32), back_off.astype(np.float32)))
+            renumbered = np.cumsum(mine) - 1
+    return grams
+
+
+def estimate(
+    tokens: Tokens,
+    starts: Ints | None,
+    table: NgramTable,
+    *,
+    size: int,
+    vocabulary: str,
+    begin: int = 1,
+) -> NgramModel:
+    """The model of a text of ids below `size`, in lines with their end tokens (`starts`) or running on (None)."""
+    table = table.filled()
+    levels = count_ngrams(tokens, starts, order=table.order, size=size, begin=begin)
+    least = [*table.prune, *[table.prune[-1] if table.prune else 0] * (table.order - len(table.prune))]
+    kept = [level.occurs > few for level, few in zip(levels, least, strict=True)]
+    kept[0] = np.ones(size, bool)
+    can_be = levels[0].occurs > 0 if table.closed else np.arange(size) != begin
+    smoothed = SMOOTHINGS[table.smoothing](Counted(levels, kept, can_be, table.delta or 0.0))
+    grams = _pack(levels, kept, smoothed)
+    return NgramModel(grams, vocabulary=vocabulary, begin=begin, notes=tuple(smoothed.notes))

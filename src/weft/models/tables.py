@@ -1,0 +1,131 @@
+"""The [model] table of networks, and what each kind means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from weft.config import OneOf, Table
+from weft.nn.attention import ACTIVATIONS
+from weft.nn.mixers import MIXERS
+
+ADDED = ("none", "sinusoidal", "learned")  # positions that any stack can read
+INSIDE = ("relative", "alibi", "rotary")  # positions inside attention
+CONNECTIONS = ("plain", "residual", "post-norm", "highway", "dense")
+NORMS = ("none", "layer", "rms")
+
+
+class StackTable(Table):
+    """A stack of layers of one mixer."""
+
+    mixer: Annotated[str, OneOf(MIXERS)] = "lstm"
+    layers: int = Field(2, ge=1, le=512)
+    width: int = Field(256, ge=1, le=65536)
+    context: int | None = Field(None, ge=1, le=4096)  # window only: how many tokens a prediction sees
+    two_way: bool = False
+    heads: int | list[int] | None = None  # attention only: one number, or one a layer
+    head_size: int | None = Field(None, ge=1, le=65536)  # attention only
+    qk_norm: bool | None = None  # attention only: queries and keys are normalised
+    positions: Annotated[str, OneOf((*ADDED, *INSIDE))] = "none"
+    feed_forward: Annotated[int, Field(ge=1)] | Literal["none"] | None = None  # hidden units, after each mixer
+    activation: Annotated[str, OneOf(ACTIVATIONS)] | None = None
+    connection: Annotated[str, OneOf(CONNECTIONS)] = "plain"
+    norm: Annotated[str, OneOf(NORMS)] = "none"
+    dropout: float = Field(0.0, ge=0.0, lt=1.0)
+
+    @model_validator(mode="after")
+    def fits(self) -> Self:
+        attention = self.mixer == "attention"
+        for option in ("heads", "head_size", "qk_norm"):
+            if getattr(self, option) is not None and not attention:
+                raise ValueError(f"{option}={getattr(self, option)}, but mixer={self.mixer!r} has none")
+        if self.context is not None and self.mixer != "window":
+            raise ValueError(f"context={self.context}, but mixer={self.mixer!r} has none")
+        if self.positions in INSIDE and not attention:
+            raise ValueError(
+                f"positions={self.positions!r} stand inside attention; mixer={self.mixer!r} takes {', '.join(ADDED)}"
+            )
+        if self.connection == "post-norm" and self.norm == "none":
+            raise ValueError("connection='post-norm' needs norm='layer' or 'rms'")
+        if self.two_way and (attention or self.width % 2):
+            raise ValueError(
+                f"two_way gives each side half the width: mixer={self.mixer!r}, width={self.width} can't be halved so"
+            )
+        alone = self.feed_forward == "none" or (self.feed_forward is None and not attention)
+        if alone and self.activation is not None:
+            raise ValueError(f"activation={self.activation!r}, but feed_forward='none' has none")
+        return self._heads_fit() if attention else self
+
+    def _heads_fit(self) -> Self:
+        given = default_heads(self.width) if self.heads is None else self.heads
+        heads = given if isinstance(given, list) else [given]
+        if isinstance(self.heads, list) and len(heads) != self.layers:
+            raise ValueError(f"heads has {len(heads)} numbers for layers={self.layers}; give one number, or one a layer")
+        for number in heads:
+            if number < 1:
+                raise ValueError(f"heads={number} must be at least 1")
+            if self.head_size is None and self.width % number:
+                raise ValueError(f"width={self.width} is not a multiple of heads={number}; change one, or give head_size")
+            size = self.head_size or self.width // number
+            if self.positions == "rotary" and size % 2:
+                raise ValueError(f"positions='rotary' turns pairs: the size of a head, {size}, must be even")
+        return self
+
+    def filled(self) -> Self:
+        """The same table with every option that applies written out."""
+        attention = self.mixer == "attention"
+        hidden = self.feed_forward or (4 * self.width if attention else "none")
+        values: dict[str, Any] = {"feed_forward": hidden}
+        if hidden != "none":
+            values["activation"] = self.activation or "gelu"
+        if attention:
+            heads = self.heads or default_heads(self.width)
+            values |= {"heads": heads, "qk_norm": bool(self.qk_norm)}
+        if self.mixer == "window":
+            values["context"] = self.context or 3
+        return self.model_copy(update=values)
+
+
+def default_heads(width: int) -> int:
+    """Heads of about 32 to 64, and as many as divide the width."""
+    return next(heads for heads in range(max(1, width // 32), 0, -1) if width % heads == 0)
+
+
+class LanguageTable(StackTable):
+    """A stack between an embedding and next-token probabilities."""
+
+    tied: bool = False  # one matrix for the embedding and the output
+    cap: float | Literal["none"] = "none"  # scores stay within +-cap, smoothly
+    zero_init: bool = False  # what writes to the residual stream, and the output, start at zero
+
+    @model_validator(mode="after")
+    def causal(self) -> Self:
+        if self.two_way:
+            raise ValueError("two_way=true lets a position see the tokens it must predict; a language model reads one way")
+        if self.tied and self.zero_init:
+            raise ValueError("zero_init=true would set the embedding to zero where tied=true")
+        if self.cap != "none" and self.cap <= 0:
+            raise ValueError(f"cap={self.cap} must be positive, or 'none'")
+        return self
+
+
+TEXTBOOK: Mapping[str, Any] = {
+    "mixer": "attention",
+    "positions": "learned",
+    "connection": "residual",
+    "norm": "layer",
+    "layers": 4,
+}
+GPT: Mapping[str, Any] = {
+    "mixer": "attention",
+    "positions": "rotary",
+    "connection": "residual",
+    "norm": "rms",
+    "layers": 4,
+    "qk_norm": True,
+    "activation": "squared-relu",
+    "cap": 15.0,
+    "zero_init": True,
+}

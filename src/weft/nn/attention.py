@@ -1,0 +1,125 @@
+"""Self-attention with a key-value cache, and the feed-forward layer that goes with it.
+
+Shapes: B rows, T queries, C cached columns, D width, H heads, E size of a head.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from weft.nn.positions import NoPositions
+
+Cache = tuple[Tensor, Tensor, Tensor]  # keys and values (B, H, C, E), key_at (B, C)
+
+
+class Attend(nn.Module):
+    """The fused kernel as a leaf without parameters, so that whoever explains can watch its inputs by name."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = dropout
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+        drop = self.dropout if self.training else 0.0
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=drop, is_causal=causal)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention of a text to itself (Vaswani et al. 2017); each position sees itself and what was before it, the
+    last `window` positions if that is given. Its state is the keys and values seen so far, and where they stand."""
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        heads: int,
+        head_size: int | None = None,
+        positions: NoPositions | None = None,
+        inner_norm: nn.Module | None = None,
+        window: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        size = head_size or dim // heads
+        self.heads, self.window = heads, window
+        self.positions = positions or NoPositions()
+        self.inner_norm = inner_norm or nn.Identity()  # of queries and keys
+        self.to_qkv = nn.Linear(dim, 3 * heads * size)
+        self.to_out = nn.Linear(heads * size, dim)
+        self.attend = Attend(dropout)
+
+    def forward(self, x: Tensor, state: Cache | None = None, keep: Tensor | None = None) -> tuple[Tensor, Cache]:
+        qkv = self.to_qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, H, E)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        at = torch.arange(x.size(1), device=x.device)[None]
+        if state is not None:
+            at = at + state[2].amax(1, keepdim=True) + 1
+        q, k = self.positions.turn(self.inner_norm(q), at), self.positions.turn(self.inner_norm(k), at)
+        key_at = at.expand(x.size(0), -1) if keep is None else torch.where(keep, at, -1)
+        if state is not None:
+            k, v = torch.cat([state[0], k], dim=2), torch.cat([state[1], v], dim=2)
+            key_at = torch.cat([state[2], key_at], dim=1)
+        # read whole and without padding, every row has the same triangle: the kernel needs no mask
+        whole = state is None and keep is None and (self.window is None or x.size(1) <= self.window)
+        seen_at = at if whole else key_at
+        bias = self.positions.bias(q, at, seen_at)
+        mask = None if whole and bias is None else self._mask(at, seen_at)
+        if bias is not None and mask is not None:
+            mask = bias.masked_fill(~mask, float("-inf"))
+        y = self.attend(q, k, v, mask, mask is None)
+        return self.to_out(y.transpose(1, 2).flatten(2)), self._recent(k, v, key_at)
+
+    def _mask(self, at: Tensor, key_at: Tensor) -> Tensor:
+        """Which keys each query may see, (B, 1, T, C)."""
+        distance = at[:, None, :, None] - key_at[:, None, None, :]
+        allowed = (distance >= 0) & (key_at >= 0)[:, None, None, :]
+        return allowed if self.window is None else allowed & (distance < self.window)
+
+    def _recent(self, k: Tensor, v: Tensor, key_at: Tensor) -> Cache:
+        """Forgets what no later query can see. Rarely (at twice the window), because it copies; by position, because rows of
+        different age have their padding in different columns."""
+        if self.window is None or key_at.size(1) < 2 * self.window:
+            return k, v, key_at
+        key_at, columns = key_at.topk(self.window, dim=1)
+        key_at, columns = key_at.flip(1), columns.flip(1)  # oldest first
+        index = columns[:, None, :, None].expand(-1, k.size(1), -1, k.size(3))
+        return k.gather(2, index), v.gather(2, index), key_at
+
+
+class Gated(nn.Module):
+    """silu(a) * b for the two halves of its input (SwiGLU: Shazeer 2020)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = x.chunk(2, dim=-1)
+        return F.silu(a) * b
+
+
+class SquaredReLU(nn.Module):
+    """relu(x)^2 (So et al. 2021)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x).square()
+
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "gelu": nn.GELU,
+    "relu": nn.ReLU,
+    "squared-relu": SquaredReLU,
+    "gated": Gated,
+}
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with an activation between them, at each position alone; a mixer that remembers nothing."""
+
+    def __init__(self, dim: int, *, hidden: int, activation: str = "gelu") -> None:
+        super().__init__()
+        halves = 2 if activation == "gated" else 1  # a gate needs as many inputs again
+        self.widen = nn.Linear(dim, halves * hidden)
+        self.activation = ACTIVATIONS[activation]()
+        self.to_out = nn.Linear(hidden, dim)
+
+    def forward(self, x: Tensor, state: tuple[()] = (), keep: Tensor | None = None) -> tuple[Tensor, tuple[()]]:
+        return self.to_out(self.activation(self.widen(x))), ()

@@ -1,0 +1,50 @@
+"""The one swap point: everything that lets a position see others. `y, state = mixer(x, state=None, keep=None)`.
+
+A new mixer is one class and one line here; the contract tests (pieces equal the whole, no position sees the future, padding
+changes nothing, rows are independent, joined rows equal rows alone, numerical gradients) pick it up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from weft.nn.attention import SelfAttention
+from weft.nn.recurrent import GRU, LSTM, RNN, GRUBefore, Window
+from weft.nn.state import each, leaves
+
+MIXERS: dict[str, type[nn.Module]] = {
+    "window": Window,
+    "rnn": RNN,
+    "lstm": LSTM,
+    "gru": GRU,
+    "gru-before": GRUBefore,
+    "attention": SelfAttention,
+}
+
+
+def flipped(x: Tensor, keep: Tensor | None) -> Tensor:
+    """Each row's real positions in reverse order, padding left where it is; (B, T, D)."""
+    if keep is None:
+        return x.flip(1)
+    at = torch.arange(x.size(1), device=x.device)
+    index = torch.where(keep, keep.sum(1, keepdim=True) - 1 - at, at)
+    return x.gather(1, index[..., None].expand_as(x))
+
+
+class Both(nn.Module):
+    """Two mixers of half the width, one from each end, side by side. Its state looks like that of one mixer, one way."""
+
+    def __init__(self, ahead: nn.Module, back: nn.Module) -> None:
+        super().__init__()
+        self.ahead, self.back = ahead, back
+
+    def forward(self, x: Tensor, state: None = None, keep: Tensor | None = None) -> tuple[Tensor, Any]:
+        if state is not None:
+            raise ValueError("two-way layers read a whole sequence at once")
+        y, last = self.ahead(x, None, keep)
+        z, first = self.back(flipped(x, keep), None, keep)
+        others = iter(leaves(first))
+        return torch.cat([y, flipped(z, keep)], dim=-1), each(lambda a: torch.cat([a, next(others)], dim=-1), last)

@@ -1,0 +1,124 @@
+"""Recurrent mixers: vanilla RNN, LSTM, GRU in both reset forms, and the fixed window.
+
+Shapes: B rows, T positions, D width, I input width (D unless `inlet` says otherwise).
+Every mixer: `y, state = mixer(x, state=None, keep=None)`; x (B, T, I), y (B, T, D); keep (B, T) is True on tokens, then
+False; the state is that after each row's last real token.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+def last(y: Tensor, keep: Tensor | None, before: Tensor | None) -> Tensor:
+    """What stands at each row's last real position, (B, D); what stood there `before` where a row has none."""
+    if keep is None:
+        return y[:, -1]
+    index = keep.sum(1).sub(1).clamp(min=0)
+    found = y.gather(1, index[:, None, None].expand(-1, 1, y.size(-1)))[:, 0]
+    return torch.where(keep.any(1, keepdim=True), found, torch.zeros_like(found) if before is None else before)
+
+
+class Window(nn.Module):
+    """y(t) = tanh(W [x(t-n+1); ...; x(t)] + b): the fixed-window network (Bengio et al. 2003). Before the text are zeros.
+    Its state is the last n - 1 inputs, (B, n - 1, I)."""
+
+    def __init__(self, dim: int, *, reach: int, inlet: int | None = None) -> None:
+        super().__init__()
+        self.reach = reach
+        self.hidden = nn.Linear(reach * (inlet or dim), dim)
+
+    def forward(self, x: Tensor, state: Tensor | None = None, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        past = x.new_zeros(x.size(0), self.reach - 1, x.size(2)) if state is None else state
+        seen = torch.cat([past, x], dim=1)
+        windows = seen.unfold(1, self.reach, 1).transpose(2, 3).flatten(2)  # (B, T, reach * I), oldest first
+        length = torch.full_like(x[:, 0, 0], x.size(1), dtype=torch.long) if keep is None else keep.sum(1)
+        index = length[:, None] + torch.arange(self.reach - 1, device=x.device)
+        state = seen.gather(1, index[..., None].expand(-1, -1, x.size(2)))
+        return self.hidden(windows).tanh(), state
+
+
+class RNN(nn.Module):
+    """h(t) = tanh(W h(t-1) + U x(t) + b) (Elman 1990). Its state is h, (B, D)."""
+
+    def __init__(self, dim: int, *, inlet: int | None = None) -> None:
+        super().__init__()
+        self.cell = nn.RNN(inlet or dim, dim, batch_first=True)
+
+    def forward(self, x: Tensor, state: Tensor | None = None, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        # PyTorch wants (layers, B, D); outside these classes rows are always on axis 0
+        y, _ = self.cell(x, None if state is None else state[None].to(x.dtype))
+        return y, last(y, keep, state)
+
+
+class LSTM(nn.Module):
+    """Input, forget and output gates around a cell (Hochreiter & Schmidhuber 1997). Its state is (h, c), each (B, D)."""
+
+    def __init__(self, dim: int, *, inlet: int | None = None) -> None:
+        super().__init__()
+        self.dim = dim
+        self.cell = nn.LSTM(inlet or dim, dim, batch_first=True)
+        # remember at first: without it the gradient over 100 steps is gone before training starts (Jozefowicz et al. 2015)
+        _, _, bias, _ = self.cell.all_weights[0]
+        nn.init.constant_(bias[dim : 2 * dim], 1.0)
+
+    def forward(
+        self, x: Tensor, state: tuple[Tensor, Tensor] | None = None, keep: Tensor | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        past = None if state is None else (state[0][None].to(x.dtype), state[1][None].to(x.dtype))
+        if keep is None:
+            y, (_, c) = self.cell(x, past)
+        else:
+            y, c = self._hold_on_padding(x, past, keep)
+        return y, (last(y, keep, None if state is None else state[0]), c[0])
+
+    def _hold_on_padding(self, x: Tensor, past: tuple[Tensor, Tensor] | None, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """One more input column, 1 on padding, that shuts the input gate and opens the forget gate: c stands still there.
+        (h is read off y. Packing would give the same and leave the fast kernel.)"""
+        shut = x.new_zeros(4 * self.dim, 1)
+        shut[: self.dim], shut[self.dim : 2 * self.dim] = -1e4, 1e4
+        start = past or (x.new_zeros(1, x.size(0), self.dim),) * 2
+        read, *others = self.cell.all_weights[0]
+        weights = [torch.cat([read, shut], dim=1), *others]
+        x = torch.cat([x, (~keep)[..., None].to(x.dtype)], dim=-1)
+        y, _, c = torch.lstm(x, start, weights, True, 1, 0.0, self.training, False, True)
+        return y, c
+
+
+class GRU(nn.Module):
+    """Update and reset gates, the reset after the matrix: h~ = tanh(U x + b + r * (W h + b')); h = (1 - u) * h + u * h~.
+    What fused kernels compute (their z is 1 - u). Its state is h, (B, D)."""
+
+    def __init__(self, dim: int, *, inlet: int | None = None) -> None:
+        super().__init__()
+        self.cell = nn.GRU(inlet or dim, dim, batch_first=True)
+
+    def forward(self, x: Tensor, state: Tensor | None = None, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        y, _ = self.cell(x, None if state is None else state[None].to(x.dtype))
+        return y, last(y, keep, state)
+
+
+class GRUBefore(nn.Module):
+    """The published GRU (Cho et al. 2014), the reset before the matrix: h~ = tanh(W (r * h) + U x + b);
+    h = (1 - u) * h + u * h~. No fused kernel computes it: one Python step a position. Its state is h, (B, D)."""
+
+    def __init__(self, dim: int, *, inlet: int | None = None) -> None:
+        super().__init__()
+        self.dim = dim
+        self.read = nn.Linear(inlet or dim, 3 * dim)  # U and b of update, reset and candidate
+        self.gates = nn.Linear(dim, 2 * dim, bias=False)  # W of update and reset
+        self.candidate = nn.Linear(dim, dim, bias=False)  # W of the candidate
+        for weight in self.parameters():
+            nn.init.uniform_(weight, -(dim**-0.5), dim**-0.5)  # as torch's own recurrent cells
+
+    def forward(self, x: Tensor, state: Tensor | None = None, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        h = x.new_zeros(x.size(0), self.dim) if state is None else state
+        outputs = []
+        for read in self.read(x).unbind(1):
+            update, reset = (read[:, : 2 * self.dim] + self.gates(h)).sigmoid().chunk(2, dim=-1)
+            new = (read[:, 2 * self.dim :] + self.candidate(reset * h)).tanh()
+            h = torch.lerp(h, new, update)
+            outputs.append(h)
+        y = torch.stack(outputs, dim=1)
+        return y, last(y, keep, state)

@@ -1,0 +1,48 @@
+"""Layers, one above the other.
+
+Shapes: B rows, T positions, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from weft.nn.connections import Connection
+from weft.nn.positions import NoPositions
+
+
+class Layer(nn.Module):
+    """A mixer with what stands before it (norm) and around it (connection)."""
+
+    def __init__(self, mixer: nn.Module, connection: Connection, *, norm: nn.Module, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.norm, self.mixer, self.connection = norm, mixer, connection
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, state: Any = None, keep: Tensor | None = None) -> tuple[Tensor, Any]:
+        y, state = self.mixer(self.norm(self.connection.enter(x)), state, keep)
+        return self.connection(x, self.dropout(y)), state
+
+
+class Stack(nn.Module):
+    """Positions at the bottom, layers, an outlet on top. Its state is (seen, one state a layer), seen (B, 1) a count."""
+
+    def __init__(self, layers: Sequence[Layer], *, positions: NoPositions, outlet: nn.Module) -> None:
+        super().__init__()
+        self.positions, self.layers, self.outlet = positions, nn.ModuleList(layers), outlet
+
+    def forward(
+        self, x: Tensor, state: tuple[Tensor, tuple[Any, ...]] | None = None, keep: Tensor | None = None
+    ) -> tuple[Tensor, tuple[Tensor, tuple[Any, ...]]]:
+        seen, past = (x.new_zeros(1, 1, dtype=torch.long), (None,) * len(self.layers)) if state is None else state
+        x = self.positions.enter(x, seen + torch.arange(x.size(1), device=x.device))
+        states = []
+        for layer, inner in zip(self.layers, past, strict=True):
+            x, inner = layer(x, inner, keep)
+            states.append(inner)
+        read = x.size(1) if keep is None else keep.sum(1, keepdim=True)
+        return self.outlet(x), ((seen + read).expand(x.size(0), 1), tuple(states))

@@ -1,0 +1,170 @@
+"""A trained run, from Python: `run = weft.load("runs/x")`, then `run.generate(...)`, `run.score(...)`, `run.evaluate(...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from weft.config import read_toml
+from weft.data.corpus import Corpus, write_corpus
+from weft.data.source import Source
+from weft.decode import generate as decoding
+from weft.decode.generate import Continuation
+from weft.decode.options import GenerateOptions
+from weft.errors import UsageError
+from weft.metrics.items import Score
+from weft.metrics.language import Measured, language_scores
+from weft.tasks.language import BLOCK, items
+from weft.tasks.surprisal import Context, parse_context, surprisal
+from weft.text.gate import clean
+from weft.text.tokenizers import Tokenizer
+from weft.train.folder import RunFolder, open_folder
+from weft.train.job import default_context
+from weft.train.network import pick_device
+from weft.train.settings import Settings, resolve
+
+
+class LineScore(NamedTuple):
+    """A line under a model, in nats; the end token is among its tokens where the model reads lines."""
+
+    text: str
+    log_prob: float
+    tokens: list[str]
+    log_probs: list[float]
+
+    @property
+    def perplexity(self) -> float:
+        return float(np.exp(-self.log_prob / len(self.tokens))) if self.tokens else float("nan")
+
+
+class Run:
+    """A run folder, read. Nothing in it is ever run as code."""
+
+    def __init__(self, folder: RunFolder, settings: Settings, tokenizer: Tokenizer, device: torch.device) -> None:
+        self.folder, self.settings, self.tokenizer, self.device = folder, settings, tokenizer, device
+
+    @cached_property
+    def model(self) -> Any:
+        """The model itself: `start`, `step`, `score`, `loss`."""
+        return self.settings.preset.family.load(self.settings, self.tokenizer, self.folder, self.device)
+
+    @property
+    def lines(self) -> bool:
+        return self.settings.data.read == "lines"
+
+    @property
+    def end(self) -> int | None:
+        """The token that ends a text; running text has none."""
+        return self.tokenizer.end if self.lines else None
+
+    def context(self, text: str | None) -> Context:
+        default = default_context(self.settings)
+        return (
+            default
+            if text is None
+            else parse_context(text, lines=self.lines, window=self.settings.data.window, default=default)
+        )
+
+    # ---- whole texts
+
+    def evaluate(
+        self,
+        data: str | Path | Sequence[str | Path] | None = None,
+        *,
+        context: str | None = None,
+        watch: Callable[[int, int], None] | None = None,
+    ) -> list[Score]:
+        """Exact scores over a whole text, with intervals: of `data`, or of the run's own test or validation data."""
+        policy = self.context(context)
+        with TemporaryDirectory() as place, torch.inference_mode():
+            corpus = self._corpus(data, Path(place))
+            nats = surprisal(self.model, corpus, policy, device=self.device, watch=watch)
+            measured = Measured(str(policy), "line" if self.lines else f"block/{BLOCK}", self.tokenizer.hash)
+            return language_scores(items(nats, corpus), measured)
+
+    def _corpus(self, data: str | Path | Sequence[str | Path] | None, place: Path) -> Corpus:
+        if data is None:
+            own = self.settings.sources()
+            name = next((name for name in ("test", "valid") if name in own), None)
+            if name is None:
+                raise UsageError(f"{self.folder.path}: the run has no test or validation data; give --data FILE")
+            return write_corpus(own[name], self.tokenizer, place, name)
+        paths = [data] if isinstance(data, str | Path) else list(data)
+        source = Source(tuple(Path(path) for path in paths), self.settings.data.encoding, self.lines)
+        return write_corpus(source, self.tokenizer, place, "data")
+
+    # ---- lines
+
+    def score(self, lines: Sequence[str], *, rows: int = 64) -> list[LineScore]:
+        """The log-probability of each line, and of each of its tokens."""
+        end = [] if self.end is None else [self.end]
+        texts = [[*self.tokenizer.encode(clean(line, f"line {number}")).tolist(), *end] for number, line in enumerate(lines, 1)]
+        order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
+        found: dict[int, list[float]] = {}
+        for first in range(0, len(order), rows):
+            batch = order[first : first + rows]
+            found |= zip(batch, self._score([texts[index] for index in batch]), strict=True)
+        return [
+            LineScore(line, float(sum(found[index])), [self.tokenizer.show(token) for token in texts[index]], found[index])
+            for index, line in enumerate(lines)
+        ]
+
+    @torch.inference_mode()
+    def _score(self, texts: list[list[int]]) -> list[list[float]]:
+        width = max(map(len, texts))
+        if width == 0:
+            return [[] for _ in texts]
+        longest = self.model.longest
+        if longest is not None and width > longest:
+            raise UsageError(f"a line of {width} tokens is longer than the {longest} that the model can read")
+        tokens = torch.tensor([[self.tokenizer.begin, *text, *[0] * (width - len(text))] for text in texts], device=self.device)
+        keep = torch.arange(width + 1, device=self.device) <= torch.tensor([[len(text)] for text in texts], device=self.device)
+        values = self.model.score(tokens, keep).cpu().tolist()
+        return [row[: len(text)] for row, text in zip(values, texts, strict=True)]
+
+    # ---- generation
+
+    def generate(self, prompts: str | Sequence[str] = "", options: GenerateOptions | None = None) -> list[list[Continuation]]:
+        """Continuations of each prompt, best first."""
+        texts = [prompts] if isinstance(prompts, str) else list(prompts)
+        read = [clean(text, f"prompt {number}") for number, text in enumerate(texts, 1)]
+        return decoding.generate(
+            self.model, self.tokenizer, read, options or GenerateOptions(), end=self.end, device=self.device
+        )
+
+    def stream(self, prompt: str = "", options: GenerateOptions | None = None) -> Iterator[str]:
+        """One continuation, piece by piece as it is found."""
+        return decoding.stream(
+            self.model, self.tokenizer, clean(prompt, "prompt"), options or GenerateOptions(), end=self.end, device=self.device
+        )
+
+    def info(self) -> Mapping[str, Any]:
+        """What the run is: settings, sizes, how far it got."""
+        return {
+            "path": str(self.folder.path),
+            "task": self.settings.task,
+            "kind": self.settings.kind,
+            "parameters": parameters(self.model),
+            "vocabulary": self.tokenizer.size,
+            "tokenizer": self.tokenizer.hash,
+            "settings": self.settings.to_dict(),
+        }
+
+
+def parameters(model: Any) -> int:
+    """Numbers that were learned: weights, or n-grams."""
+    counted = model.parameters
+    return counted if isinstance(counted, int) else sum(weight.numel() for weight in counted())
+
+
+def load(path: str | Path, *, device: str = "auto") -> Run:
+    """The run in a folder that `weft train` wrote. Its files are checked; none of them is run."""
+    folder = open_folder(Path(path))
+    settings = resolve(read_toml(folder.resolved), base=folder.path)
+    return Run(folder, settings, Tokenizer.load(folder.tokenizer), pick_device(device))

@@ -1,0 +1,48 @@
+"""The task of language models: predict each next token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from weft.data.corpus import Corpus
+from weft.data.order import Batch
+from weft.metrics.items import Items
+from weft.nn.state import detach
+from weft.tasks.surprisal import Context, surprisal
+from weft.tasks.task import Loss
+
+BLOCK = 1000  # tokens: the unit of resampling in running text
+
+
+class LanguageTask:
+    """Nats of the next token, over windows, streams or lines."""
+
+    def __init__(self, *, carries: bool, valid: Corpus | None, context: Context, device: torch.device) -> None:
+        self.carries, self.valid, self.context, self.device = carries, valid, context, device
+
+    def loss(self, model: nn.Module, batch: Batch, carry: Any) -> Loss:
+        nats, state = model.loss(batch.tokens[:, :-1], batch.tokens[:, 1:], carry)  # type: ignore[operator]
+        if batch.keep is None:
+            total, count = nats.sum(), torch.tensor(nats.numel(), device=nats.device)
+        else:
+            total, count = nats.masked_fill(~batch.keep[:, 1:], 0.0).sum(), batch.keep[:, 1:].sum()
+        return Loss(total, count, detach(state) if self.carries else None)
+
+    def validate(self, model: Any) -> dict[str, float] | None:
+        if self.valid is None:
+            return None
+        nats = surprisal(model, self.valid, self.context, device=self.device)
+        return {"nats_per_token": float(nats.mean(dtype=np.float64))}
+
+
+def items(nats: NDArray[np.float32], corpus: Corpus) -> Items:
+    """What was measured, line by line, or block by block of running text."""
+    edges = np.append(np.arange(0, len(nats), BLOCK), len(nats)) if corpus.starts is None else np.asarray(corpus.starts)
+    summed = np.add.reduceat(nats.astype(np.float64), edges[:-1])
+    counts = {name: values.astype(np.float64) for name, values in corpus.units(edges).items()}
+    return Items(np.arange(len(edges) - 1), {"nats": summed, "tokens": np.diff(edges).astype(np.float64), **counts})

@@ -1,0 +1,97 @@
+"""The exact nats of every token of a corpus, under a stated context policy.
+
+Shapes: N predicted tokens of the corpus, R rows, T positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from weft.data.corpus import Corpus
+from weft.data.order import Stretch, by_length, carried, strided
+from weft.errors import UsageError
+
+Watch = Callable[[int, int], None]  # tokens done, tokens in all
+BATCH = 16384  # positions computed at once
+ROWS = 32  # parts of a text that are read side by side where a state is carried
+
+
+class Scored(Protocol):
+    """What the policies below need of a model: n-gram and networks alike."""
+
+    def loss(self, tokens: Tensor, targets: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        """Nats of every target, (B, T), and the state after the last token."""
+
+
+class Context(NamedTuple):
+    """What a token may be predicted from.
+
+    reset: its own line. carry: all before it, by a state that is carried on (before each of up to 32 places where the text is
+    cut to be read side by side, `window` tokens are read that don't count). stride: a window of `window` tokens that moves by
+    `stride`, so that each token has at least window - stride tokens before it, but at the start.
+    """
+
+    kind: str
+    window: int
+    stride: int = 0
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "stride":
+                return f"stride:{self.stride}/{self.window}"
+            case "carry":
+                return f"carry:warm-{self.window}"
+        return "reset:line"
+
+
+def parse_context(text: str, *, lines: bool, window: int, default: Context) -> Context:
+    """`stride`, `stride:32`, `carry` or `reset`, as the command line gives it."""
+    kind, _, number = text.partition(":")
+    if lines != (kind == "reset"):
+        raise UsageError(f"--context: {text!r} does not fit data that is read as {'lines' if lines else 'running text'}")
+    if kind == "stride":
+        if number and not (number.isdigit() and 1 <= int(number) <= window):
+            raise UsageError(f"--context: the stride must be from 1 to the window of {window}, not {number!r}")
+        return Context("stride", window, int(number or window))
+    if text == "carry":
+        return Context("carry", window)
+    if text == "reset":
+        return default
+    raise UsageError(f"--context: must be reset, carry, stride or stride:N, not {text!r}")
+
+
+def stretches(corpus: Corpus, context: Context) -> Iterator[Stretch]:
+    """The corpus once through, as the policy has it read."""
+    if corpus.starts is not None:
+        return by_length(corpus, batch_tokens=BATCH)
+    if context.kind == "stride":
+        rows = max(1, BATCH // context.window)
+        return strided(corpus, window=context.window, stride=context.stride, rows=rows)
+    rows = int(np.clip(len(corpus.tokens) // (8 * context.window), 1, ROWS))
+    return carried(corpus, window=max(1, BATCH // rows), rows=rows, warm=context.window)
+
+
+def surprisal(
+    model: Scored, corpus: Corpus, context: Context, *, device: torch.device, watch: Watch | None = None
+) -> NDArray[np.float32]:
+    """Nats of every predicted token, (N,), in the order of the corpus."""
+    found = np.full(len(corpus.tokens), np.nan, dtype=np.float32)
+    state, done = None, 0
+    for part in stretches(corpus, context):
+        tokens = part.tokens.to(device)
+        nats, state = model.loss(tokens[:, :-1], tokens[:, 1:], None if part.anew else state)
+        column = np.arange(tokens.size(1) - 1)
+        counts = column >= part.first[:, None]
+        if part.keep is not None:
+            counts &= part.keep[:, 1:].numpy()
+        found[(part.at[:, None] + column)[counts]] = nats.float().cpu().numpy()[counts]
+        done += int(counts.sum())
+        if watch is not None:
+            watch(done, len(found))
+    return found

@@ -1,0 +1,24 @@
+"""What a task is to the training loop."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor, nn
+
+from weft.data.order import Batch
+
+
+class Loss(NamedTuple):
+    total: Tensor  # nats, summed over what is counted; gradients flow from here
+    count: Tensor  # type: ignore[assignment]  # what is counted; tuples have a method of that name
+    carry: Any  # the state that the next batch starts from, detached; None where batches are independent
+
+
+class Task(Protocol):
+    """What is learned: how batches become losses, and how good a model is."""
+
+    def loss(self, model: nn.Module, batch: Batch, carry: Any) -> Loss: ...
+
+    def validate(self, model: nn.Module) -> dict[str, float] | None:
+        """Scores on the validation data, the one that decides first; None where there is no such data."""

@@ -1,0 +1,148 @@
+"""Tensor files: safetensors that carry a sum of their own bytes. Damage is refused by name; no code in them is run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from weft.errors import ModelError, ResourceError
+from weft.files import writing
+
+# what a stranger's file may cost before it is refused: a million tensors of no size fit into a small header
+LONGEST_HEADER = 16 * 2**20
+MOST_TENSORS = 65_536
+# fmt: off
+TYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2", torch.bool: "BOOL",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
+    torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.uint8: "U8",
+}
+# fmt: on
+_SHARED = "weft.shared"
+_SUM = "weft.sum"  # SHA-256 of the header without it, and of all that follows
+_OFFSETS = re.compile(rb'"data_offsets"\s*:\s*\[')
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """A safetensors file, the same bytes for the same tensors. Tied tensors are written once, by their first name."""
+    first: dict[tuple[Any, ...], str] = {}
+    shared: dict[str, str] = {}
+    for name, tensor in tensors.items():
+        if tensor.numel():  # tensors without elements all lie at address 0
+            place = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+            if first.setdefault(place, name) != name:
+                shared[name] = first[place]
+    # large elements first, so that every tensor starts at a multiple of its element's size
+    names = sorted((name for name in tensors if name not in shared), key=lambda name: (-tensors[name].itemsize, name))
+    notes = dict(metadata or {}) | ({_SHARED: json.dumps(shared)} if shared else {})
+    header: dict[str, Any] = {"__metadata__": dict(sorted(notes.items()))}
+    offset = 0
+    for name in names:
+        tensor, end = tensors[name], offset + tensors[name].nbytes
+        header[name] = {"dtype": TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, end]}
+        offset = end
+    summed = hashlib.sha256(_packed(header))
+    for part in _bytes(tensors, names):
+        summed.update(part)
+    header["__metadata__"][_SUM] = summed.hexdigest()
+    raw = _packed(header)
+    with writing(path) as write:
+        write(len(raw).to_bytes(8, "little") + raw)
+        for part in _bytes(tensors, names):
+            write(part)
+
+
+def _packed(header: Mapping[str, Any]) -> bytes:
+    raw = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    return raw + b" " * (-len(raw) % 8)
+
+
+def _bytes(tensors: Mapping[str, Tensor], names: list[str]) -> Iterator[memoryview]:
+    """One tensor at a time: a model on a GPU is never whole in the host's memory."""
+    for name in names:
+        flat = tensors[name].detach().to("cpu").contiguous().reshape(-1)
+        if flat.numel():
+            yield flat.view(torch.uint8).numpy().data
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors by name, mapped from the file and private to the reader, and the metadata; no code of it is run."""
+    count = _check_header(path)
+    _check_sum(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = list(file.keys())
+            notes = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in names}
+    except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        raise ModelError(f"{path}: is damaged or no safetensors file: {reason}") from None
+    if len(names) != count:
+        raise ModelError(f"{path}: is damaged: it lists a tensor twice")
+    notes.pop(_SUM)
+    for name, owner in _shared(path, notes.pop(_SHARED, "{}")).items():
+        if name in tensors or owner not in tensors:
+            raise ModelError(f"{path}: is damaged: {name!r} is said to share {owner!r}")
+        tensors[name] = tensors[owner]
+    return tensors, notes
+
+
+def _check_header(path: Path) -> int:
+    """How many tensors are listed; refuses by the first bytes and what they announce, before anything is parsed."""
+    try:
+        with path.open("rb") as file:
+            size, start = os.fstat(file.fileno()).st_size, file.read(9)
+            length = int.from_bytes(start[:8], "little")
+            fits = len(start) == 9 and start[8:] == b"{" and 8 + length <= size
+            count = len(_OFFSETS.findall(file.read(length - 1))) if fits and length <= LONGEST_HEADER else 0
+    except FileNotFoundError:
+        raise ModelError(f"{path}: is missing") from None
+    except OSError as error:
+        raise ResourceError(f"{path}: can't be read: {error.strerror}") from None
+    if not fits:
+        if start.startswith(b"PK\x03\x04") or (start[:1] == b"\x80" and start[1:2] in b"\x02\x03\x04\x05"):
+            raise ModelError(f"{path}: is a pickle, which could run code; weft reads safetensors only")
+        raise ModelError(f"{path}: is damaged or no safetensors file: its first bytes do not fit its {size} bytes")
+    if length > LONGEST_HEADER:
+        raise ModelError(f"{path}: its header of {length} bytes is over the limit of {LONGEST_HEADER}")
+    if count > MOST_TENSORS:
+        raise ModelError(f"{path}: its {count} tensors are over the limit of {MOST_TENSORS}")
+    return count
+
+
+def _check_sum(path: Path) -> None:
+    """Refuse a file of which any byte is not as it was written: the format itself would load it with wrong numbers."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header: Any = None
+        with suppress(ValueError, RecursionError):
+            header = json.loads(file.read(length))
+        notes = header.get("__metadata__") if isinstance(header, dict) else None
+        noted = notes.pop(_SUM, None) if isinstance(notes, dict) else None
+        if noted is None:
+            raise ModelError(f"{path}: is damaged or not written by weft: it has no sum of its bytes")
+        summed = hashlib.sha256(_packed(header))
+        while part := file.read(1 << 20):
+            summed.update(part)
+    if summed.hexdigest() != noted:
+        raise ModelError(f"{path}: its SHA-256 differs from the one in its header; the file is damaged")
+
+
+def _shared(path: Path, text: str) -> dict[str, str]:
+    found: Any = None
+    with suppress(ValueError, RecursionError):
+        found = json.loads(text)
+    if not isinstance(found, dict) or not all(isinstance(owner, str) for owner in found.values()):
+        raise ModelError(f"{path}: is damaged: its list of shared tensors can't be read")
+    return found

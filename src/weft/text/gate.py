@@ -1,0 +1,278 @@
+"""The one gate through which all text enters.
+
+Bytes are read as UTF-8, or as the encoding that is asked for, and a line ends at `\\n` only: U+2028, U+0085, form feed
+and the like are content. A `\\r` right before `\\n` is dropped and counted; a lone `\\r` is content. A byte order mark
+at the start is dropped and noted. A last line without `\\n` is a line. Nothing is normalised, replaced or guessed:
+invalid bytes, NUL characters and lone surrogates are refused with their place. Files may be packed (.gz, .xz, .zst).
+
+Memory is bounded by the piece or the line that is asked for, never by the file.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from weft.errors import DataError
+from weft.text.unpack import read_bytes
+
+# running text is handed on in pieces of at most so many characters, and no longer line is tokenised in one go
+PIECE = 1 << 18
+SHOWN = 100
+# what would turn the direction of the terminal's text, or hide: shown as escapes
+_BIDI = re.compile("[\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+
+
+@dataclass
+class Seen:
+    """What was found in one or several files: shown to the user, so that a wrong guess is noticed early."""
+
+    paths: list[Path]
+    encoding: str
+    lines: int = 0
+    blank: int = 0
+    bytes: int = 0
+    characters: int = 0
+    crlf: int = 0
+    notes: list[str] = field(default_factory=list)
+    examples: list[str] = field(default_factory=list)
+
+    @property
+    def newline(self) -> str:
+        """LF, CRLF, or mixed."""
+        if not self.crlf:
+            return "LF"
+        return "CRLF" if self.crlf >= self.lines - len(self.paths) else "mixed"
+
+    def describe(self) -> str:
+        """Several lines for people: files, sizes, encoding, line ends, notes, examples."""
+        name = str(self.paths[0]) if len(self.paths) == 1 else f"{len(self.paths)} files ({self.paths[0]}, ...)"
+        ends = f"{self.newline} line ends"
+        if self.newline == "mixed":
+            ends = f"mixed line ends ({self.crlf:,} CRLF)"
+        head = f"{shown(name)}: {self.lines:,} lines, {self.characters:,} characters, {self.bytes:,} bytes of "
+        rows = [head + f"{self.encoding}, {ends}"]
+        notes = [*self.notes, *([f"blank lines: {self.blank:,}"] if self.blank else [])]
+        rows += [f"  note: {shown(note, 200)}" for note in notes]
+        rows += [f"  e.g.: {shown(example)}" for example in self.examples]
+        return "\n".join(rows)
+
+
+def shown(text: str, most: int = SHOWN) -> str:
+    """`text` for one line of a terminal: cut, with control and direction characters as escapes."""
+    kept = text[:most]
+    parts = [
+        f"\\u{{{ord(char):x}}}" if unicodedata.category(char) in ("Cc", "Cs") or _BIDI.match(char) else char for char in kept
+    ]
+    return "".join(parts) + ("..." if len(text) > most else "")
+
+
+def clean(text: str, where: str) -> str:
+    """`text` itself; refused where it holds what no file could: a lone surrogate or a NUL."""
+    at = text.find("\0")
+    if at >= 0:
+        raise DataError(f"{where}: character {at} is NUL; text has none, is this binary data?")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        code = f"U+{ord(text[error.start]):04X}"
+        raise DataError(
+            f"{where}: character {error.start} is {code}, half of a surrogate pair; send whole characters"
+        ) from None
+    return text
+
+
+def check_encoding(name: str) -> str:
+    """The encoding's usual name; refused if Python has none such for text."""
+    try:
+        "a".encode(name).decode(name)
+        return codecs.lookup(name).name
+    except (LookupError, ValueError):
+        raise DataError(f"data.encoding: no such text encoding {name!r}; usual ones: utf-8, latin-1, cp1252, utf-16") from None
+
+
+def as_paths(paths: str | Path | Sequence[str | Path]) -> list[Path]:
+    """One path or several, as a list."""
+    return [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+
+
+class _Reader:
+    """One file as decoded text with `\\n` line ends, in chunks as they come off the disk."""
+
+    def __init__(self, path: Path, encoding: str, seen: Seen) -> None:
+        self.path, self.encoding, self.seen = path, check_encoding(encoding), seen
+        self.line = 1
+
+    def __iter__(self) -> Iterator[str]:
+        held, first = "", True
+        for chunk in self._decoded():
+            text = held + chunk
+            if first and text:
+                first = False
+                if text[0] == "\ufeff":
+                    text = text[1:]
+                    self.seen.notes.append(f"{self.path.name}: a byte order mark at the start was dropped")
+            # the \n that this \r may belong to is in the next chunk
+            held = "\r" if text.endswith("\r") else ""
+            yield self._checked(text[: len(text) - len(held)])
+        if held:
+            yield self._checked(held)
+
+    def _decoded(self) -> Iterator[str]:
+        decoder = codecs.getincrementaldecoder(self.encoding)("strict")
+        start = 0
+        for chunk in read_bytes(self.path):
+            if start == 0 and self.encoding == "utf-8" and chunk[:2] in (b"\xff\xfe", b"\xfe\xff"):
+                raise DataError(f'{self.path}: starts like UTF-16, not UTF-8; set data.encoding = "utf-16"')
+            held = len(decoder.getstate()[0])
+            try:
+                yield decoder.decode(chunk)
+            except UnicodeError as error:
+                raise self._invalid(error, start - held) from None
+            start += len(chunk)
+            self.seen.bytes += len(chunk)
+        held = len(decoder.getstate()[0])
+        try:
+            yield decoder.decode(b"", final=True)
+        except UnicodeError as error:
+            raise self._invalid(error, start - held) from None
+
+    def _checked(self, text: str) -> str:
+        at = text.find("\0")
+        if at >= 0:
+            line = self.line + text.count("\n", 0, at)
+            raise DataError(
+                f"{self.path}: line {line} holds a NUL character; is it binary data, or UTF-16 (set data.encoding)?"
+            )
+        self.line += text.count("\n")
+        if "\r\n" in text:
+            whole, text = len(text), text.replace("\r\n", "\n")
+            self.seen.crlf += whole - len(text)
+        self.seen.characters += len(text)
+        return text
+
+    def _invalid(self, error: UnicodeError, before: int) -> DataError:
+        if not isinstance(error, UnicodeDecodeError):
+            return DataError(f"{self.path}: is not {self.encoding}: {error}; set data.encoding")
+        line = self.line + error.object[: error.start].count(b"\n")
+        byte, at = error.object[error.start], before + error.start
+        cure = 'set data.encoding, e.g. "latin-1"' if self.encoding == "utf-8" else "set data.encoding to what it is"
+        return DataError(f"{self.path}: line {line}, byte {at} (0x{byte:02x}) is not {self.encoding}; {cure}")
+
+
+def _cut(text: str, most: int) -> int:
+    """Where to end a piece of a line longer than `most`: before its last white space, or else right there."""
+    for at in range(most, most // 2, -1):
+        if text[at].isspace():
+            return at
+    return most
+
+
+def cut(text: str) -> list[str]:
+    """`text` as its lines, each with its `\\n`; those longer than PIECE cut at a white space. Joined: `text`."""
+    if len(text) <= PIECE and text.find("\n") in (-1, len(text) - 1):
+        return [text] if text else []
+    lines = [line + "\n" for line in text.split("\n")]
+    lines[-1] = lines[-1][:-1]
+    if len(text) <= PIECE:
+        return lines if lines[-1] else lines[:-1]
+    parts: list[str] = []
+    for line in lines:
+        while len(line) > PIECE:
+            at = _cut(line, PIECE)
+            parts.append(line[:at])
+            line = line[at:]
+        if line:
+            parts.append(line)
+    return parts
+
+
+def _pieces(chunks: Iterable[str]) -> Iterator[str]:
+    """The same text in pieces of at most PIECE characters that end at a line end, or where `cut` would cut."""
+    buffer = ""
+    for chunk in chunks:
+        buffer += chunk
+        start = 0
+        # one more than a piece: _cut looks at the character after it
+        while len(buffer) - start > PIECE:
+            at = buffer.rfind("\n", start, start + PIECE) + 1
+            if at <= start:
+                at = start + _cut(buffer[start : start + PIECE + 1], PIECE)
+            yield buffer[start:at]
+            start = at
+        buffer = buffer[start:]
+    if buffer:
+        yield buffer
+
+
+def _files(paths: str | Path | Sequence[str | Path], seen: Seen) -> Iterator[Iterator[str]]:
+    for path in as_paths(paths):
+        yield _one_file(path, seen)
+
+
+def _one_file(path: Path, seen: Seen) -> Iterator[str]:
+    """The pieces of one file, refused at its end if there was nothing in it."""
+    before, empty = seen.characters, True
+    for piece in _pieces(_Reader(path, seen.encoding, seen)):
+        empty = empty and not piece.strip("\n")
+        yield piece
+    if seen.characters == before:
+        raise DataError(f"{path}: is empty; give a file with text in it")
+    if empty:
+        raise DataError(f"{path}: holds {seen.characters - before:,} empty lines and no text; give a file with text in it")
+
+
+def read_text(paths: str | Path | Sequence[str | Path], encoding: str = "utf-8", seen: Seen | None = None) -> Iterator[str]:
+    """Running text in pieces of at most PIECE characters; between files a missing last `\\n` is put in."""
+    seen = seen or Seen(as_paths(paths), encoding)
+    last = "\n"
+    for file in _files(paths, seen):
+        if last != "\n":
+            yield "\n"
+        for piece in file:
+            last = piece[-1]
+            yield piece
+
+
+def read_lines(paths: str | Path | Sequence[str | Path], encoding: str = "utf-8", seen: Seen | None = None) -> Iterator[str]:
+    """Every line without its `\\n`."""
+    seen = seen or Seen(as_paths(paths), encoding)
+    for file in _files(paths, seen):
+        # parts of a line longer than a piece
+        open_line: list[str] = []
+        for piece in file:
+            first, *others = piece.split("\n")
+            open_line.append(first)
+            if others:
+                yield "".join(open_line)
+                yield from others[:-1]
+                open_line = [others[-1]]
+        if rest := "".join(open_line):
+            yield rest
+
+
+def survey(paths: str | Path | Sequence[str | Path], encoding: str = "utf-8") -> Seen:
+    """Read everything once: what is there, whether it can be read at all, and three examples."""
+    seen = Seen(as_paths(paths), check_encoding(encoding))
+    for file in _files(paths, seen):
+        # of a line longer than a piece only the start is kept: it may be as long as the file
+        start = ""
+        for piece in file:
+            lines = piece.split("\n")
+            lines[0] = start + lines[0]
+            start = lines.pop()[:PIECE]
+            _note(seen, lines)
+        _note(seen, [start] if start else [])
+    return seen
+
+
+def _note(seen: Seen, lines: list[str]) -> None:
+    seen.lines += len(lines)
+    seen.blank += lines.count("")
+    if len(seen.examples) < 3:
+        found = [line[: SHOWN + 1] for line in lines if line.strip()]
+        seen.examples += found[: 3 - len(seen.examples)]

@@ -1,0 +1,238 @@
+"""Tokenizers: text to ids and back, one `tokenizer.json` each, which plain Hugging Face `tokenizers` loads as well.
+
+Every one starts with the special tokens <unk> = 0, <s> = 1 (begin), </s> = 2 (end). They are no text: typing them
+gives no special id. (The kind `space` reads a word <unk> as what it says, an unknown word.)
+
+    char       characters; lossless for those seen in training
+    byte       bytes of UTF-8; lossless, 259 tokens whatever `size` says
+    bpe        byte pairs merged by frequency; lossless
+    unigram    pieces of a unigram model over bytes; lossless
+    word       words and punctuation marks, white space but newlines lost
+    space      what stands between white space, white space but newlines lost
+    wordpiece  pieces of words, white space but newlines lost
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from itertools import accumulate, chain, pairwise
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import numpy as np
+import tokenizers
+from pydantic import model_validator
+
+from weft import files
+from weft.config import OneOf, Table
+from weft.errors import DataError, ModelError
+from weft.text.gate import clean, cut
+from weft.text.pipelines import PIPELINES, SPECIALS, assemble, by_words, byte_letters
+from weft.text.words import Words
+
+KINDS = tuple(PIPELINES)
+LOSSLESS = {kind: pipeline.lossless for kind, pipeline in PIPELINES.items()}
+LONGEST_FILE = 256 << 20
+# specials and 256 bytes
+_LEAST = {"bpe": 259, "unigram": 259}
+
+Flat = tuple[np.ndarray, np.ndarray]
+
+
+class TokenizerTable(Table):
+    """How text becomes tokens."""
+
+    kind: Annotated[str, OneOf(KINDS, "kind")] = "char"
+    size: int = 8000  # most tokens kept, the three special ones included
+    file: str | None = None  # a tokenizer.json to use as it is, instead of training one
+
+    @model_validator(mode="after")
+    def fits(self) -> Self:
+        least = _LEAST.get(self.kind, len(SPECIALS) + 1)
+        if self.size < least:
+            raise ValueError(f"size={self.size} is too small for kind='{self.kind}': at least {least}")
+        if self.file is not None and self.model_fields_set & {"kind", "size"}:
+            raise ValueError("file and kind or size can't both be given: the file says what it is")
+        return self
+
+
+class Tokenizer:
+    """Text to ids and back. `hash` is the SHA-256 of the file: equal hashes, equal vocabularies."""
+
+    unk, begin, end = 0, 1, 2
+
+    def __init__(self, data: bytes, where: str) -> None:
+        self.data, self.hash = data, hashlib.sha256(data).hexdigest()
+        self._inner = _parse(data, where)
+        self.size = self._inner.get_vocab_size()
+        self.kind = _kind(data)
+        self.lossless = LOSSLESS.get(self.kind, False)
+        self._flat = self._way()
+
+    def _way(self) -> Callable[[list[str]], Flat]:
+        """The fastest way to encode that gives the same ids."""
+        if self.kind == "char":
+            return _Characters(self._inner).encode
+        if self.kind == "byte":
+            return _encode_bytes
+        return Words(self._slowly).encode if self.kind in KINDS else self._by_texts
+
+    def _slowly(self, texts: list[str]) -> list[list[int]]:
+        """By the library underneath, each text whole."""
+        try:
+            return [found.ids for found in self._inner.encode_batch_fast(texts, add_special_tokens=False)]
+        except TypeError:
+            raise _refused(texts) from None
+
+    def _by_texts(self, texts: list[str]) -> Flat:
+        found = self._slowly(texts)
+        lengths = np.fromiter(map(len, found), np.int64, len(found))
+        return np.fromiter(chain.from_iterable(found), np.int64, int(lengths.sum())), lengths
+
+    def encode_pieces(self, pieces: list[str]) -> Flat:
+        """`encode_flat` of what `gate.cut` gave, or would give: no newline inside, none too long."""
+        try:
+            return self._flat(pieces)
+        except UnicodeEncodeError:
+            raise _refused(pieces) from None
+
+    def encode_flat(self, texts: Sequence[str]) -> Flat:
+        """The ids of all texts one after another, int64 (T,), and how many each has (B,)."""
+        pieces = [cut(text) for text in texts]
+        ids, lengths = self.encode_pieces(list(chain.from_iterable(pieces)))
+        ends = np.concatenate([[0], np.cumsum(lengths)])
+        edges = ends[np.fromiter(accumulate(map(len, pieces), initial=0), np.int64, len(pieces) + 1)]
+        return ids, np.diff(edges)
+
+    def encode(self, text: str) -> np.ndarray:
+        """int64 (T,): the ids of its lines one after another, just as those of a file are."""
+        return self.encode_flat([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """`encode` of each, in one go."""
+        ids, lengths = self.encode_flat(texts)
+        edges = [0, *np.cumsum(lengths).tolist()]
+        return [ids[start:stop] for start, stop in pairwise(edges)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text that the ids stand for, special ones dropped; half characters show as U+FFFD."""
+        kept = [int(number) for number in ids if number >= len(SPECIALS)]
+        text: str = self._inner.decode(kept, skip_special_tokens=False)
+        return text
+
+    def token(self, number: int) -> str:
+        """The entry of the vocabulary: no two are the same. `show` says what it looks like in a text."""
+        token: str | None = self._inner.id_to_token(number)
+        if token is None:
+            raise IndexError(f"token {number} of {self.size}")
+        return token
+
+    def show(self, number: int) -> str:
+        """The token as it looks in a text: bytes that are no whole character as escapes, special ones by name."""
+        token = self.token(number)
+        if number < len(SPECIALS) or self.kind not in ("byte", "bpe", "unigram"):
+            return token
+        return bytes(_byte_values()[letter] for letter in token).decode("utf-8", "backslashreplace")
+
+    def save(self, path: Path) -> None:
+        files.write_bytes(path, self.data)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """The tokenizer of a file; a damaged or unsuitable one is refused by name."""
+        try:
+            if path.stat().st_size > LONGEST_FILE:
+                raise ModelError(f"{path}: is larger than {LONGEST_FILE >> 20} MB; no tokenizer is")
+            data = path.read_bytes()
+        except OSError as error:
+            raise ModelError(f"{path}: can't be read: {error.strerror}") from None
+        return cls(data, str(path))
+
+
+class _Characters:
+    """A table over code points."""
+
+    def __init__(self, inner: tokenizers.Tokenizer) -> None:
+        vocabulary = {ord(char): number for char, number in inner.get_vocab().items() if number >= len(SPECIALS)}
+        # the last entry stands for all that lie beyond the table
+        self.table = np.zeros(max(vocabulary, default=0) + 2, dtype=np.int64)
+        self.table[list(vocabulary)] = list(vocabulary.values())
+
+    def encode(self, texts: list[str]) -> Flat:
+        codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32)
+        ids = self.table[np.minimum(codes, len(self.table) - 1)]
+        return ids, np.fromiter(map(len, texts), np.int64, len(texts))
+
+
+def _encode_bytes(texts: list[str]) -> Flat:
+    coded = [text.encode() for text in texts]
+    ids = np.frombuffer(b"".join(coded), dtype=np.uint8).astype(np.int64) + len(SPECIALS)
+    return ids, np.fromiter(map(len, coded), np.int64, len(coded))
+
+
+@cache
+def _byte_values() -> dict[str, int]:
+    return {letter: value for value, letter in enumerate(byte_letters())}
+
+
+def _refused(texts: Sequence[str]) -> Exception:
+    try:
+        for text in texts:
+            clean(text.replace("\0", " "), "text")
+    except DataError as error:
+        return error
+    return TypeError("texts must be str")
+
+
+def _parse(data: bytes, where: str) -> tokenizers.Tokenizer:
+    try:
+        inner = tokenizers.Tokenizer.from_buffer(data)
+    except BaseException as error:
+        # a damaged file can make the library panic, which is no Exception; all else goes on its way
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise ModelError(f"{where}: is no tokenizer.json, or a damaged one: {str(error)[:200]}") from None
+    for number, special in enumerate(SPECIALS):
+        if inner.id_to_token(number) != special:
+            raise ModelError(
+                f"{where}: token {number} is {inner.id_to_token(number)!r}, not {special!r};"
+                f" weft needs {', '.join(SPECIALS)} as tokens 0, 1, 2"
+            )
+    inner.encode_special_tokens = True
+    inner.no_truncation()
+    inner.no_padding()
+    return inner
+
+
+def _kind(data: bytes) -> str:
+    """Which of our kinds wrote the file, by its pipeline; 'file' if none did."""
+    parts: dict[str, Any] = json.loads(data)
+    if parts.get("normalizer") is not None or parts.get("added_tokens"):
+        return "file"
+    found = (parts["model"]["type"], parts["pre_tokenizer"], parts["decoder"])
+    return next((kind for kind in KINDS if found == _own_pipeline(kind)), "file")
+
+
+@cache
+def _own_pipeline(kind: str) -> tuple[str, Any, Any]:
+    parts = json.loads(assemble(kind, by_words([])).to_str())
+    return PIPELINES[kind].model, parts["pre_tokenizer"], parts["decoder"]
+
+
+def from_words(words: Sequence[str]) -> Tokenizer:
+    """A tokenizer of kind `space` with just these words after the special tokens."""
+    return _finished("space", by_words(word for word in words if word not in SPECIALS))
+
+
+def _finished(kind: str, model: tokenizers.models.Model) -> Tokenizer:
+    return Tokenizer(assemble(kind, model).to_str().encode(), f"tokenizer of kind {kind}")
+
+
+def train_tokenizer(table: TokenizerTable, texts: Iterator[str]) -> Tokenizer:
+    """A tokenizer for the texts: the same texts give the same file, byte for byte."""
+    if table.file is not None:
+        return Tokenizer.load(Path(table.file))
+    return _finished(table.kind, PIPELINES[table.kind].train(texts, table.size))

@@ -1,0 +1,86 @@
+"""Bytes of plain and packed files, in chunks; what is no text file, or swells without end, is refused."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import lzma
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from weft.errors import DataError
+
+CHUNK = 1 << 20
+# text packs 3 to 20 times; only what was made to swell passes this
+MOST_RATIO = 200
+RATIO_COUNTS_FROM = 64 << 20
+
+# fmt: off
+_MAGIC = {
+    b"\x1f\x8b": "gzip data; name it .gz", b"\xfd7zXZ\x00": "xz data; name it .xz",
+    b"\x28\xb5\x2f\xfd": "zstd data; name it .zst", b"PK\x03\x04": "a zip archive; unpack it first",
+    b"BZh": "bzip2 data; unpack it first", b"%PDF-": "a PDF document; extract its text first",
+}
+# fmt: on
+
+
+def _zstd(raw: BinaryIO, path: Path) -> Any:
+    try:
+        zstandard = importlib.import_module("zstandard")
+    except ImportError:
+        raise DataError(f'{path}: .zst needs zstandard; pip install "weft[data]"') from None
+    return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+
+
+def _unpacked(raw: BinaryIO, path: Path) -> Any:
+    if path.suffix == ".gz":
+        return gzip.GzipFile(fileobj=raw)
+    if path.suffix == ".xz":
+        return lzma.LZMAFile(raw)
+    return _zstd(raw, path) if path.suffix == ".zst" else raw
+
+
+def _check_kind(path: Path) -> None:
+    if not path.exists():
+        raise DataError(f"{path}: no such file")
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder; give the files in it")
+    if not path.is_file():
+        raise DataError(f"{path}: is not an ordinary file; text is read more than once, so write it to one first")
+
+
+def read_bytes(path: Path) -> Iterator[bytes]:
+    """The bytes of a file, unpacked, in chunks of at most CHUNK."""
+    _check_kind(path)
+    try:
+        with path.open("rb") as raw:
+            yield from _chunks(raw, path)
+    except OSError as error:
+        if isinstance(error, gzip.BadGzipFile):
+            raise _damaged(path, str(error)) from None
+        raise DataError(f"{path}: can't be read: {error.strerror}") from None
+    except (EOFError, lzma.LZMAError, zlib.error) as error:
+        raise _damaged(path, str(error)) from None
+    except Exception as error:
+        if type(error).__name__ != "ZstdError":
+            raise
+        raise _damaged(path, str(error)) from None
+
+
+def _damaged(path: Path, what: str) -> DataError:
+    return DataError(f"{path}: is damaged or not {path.suffix} data: {what[:1].lower()}{what[1:]}")
+
+
+def _chunks(raw: BinaryIO, path: Path) -> Iterator[bytes]:
+    stream, total = _unpacked(raw, path), 0
+    while chunk := stream.read(CHUNK):
+        if total == 0 and stream is raw:
+            kind = next((what for magic, what in _MAGIC.items() if chunk.startswith(magic)), None)
+            if kind:
+                raise DataError(f"{path}: is {kind}")
+        total += len(chunk)
+        if stream is not raw and total > RATIO_COUNTS_FROM and total > MOST_RATIO * raw.tell():
+            raise DataError(f"{path}: unpacks to more than {MOST_RATIO} times its size; if it is meant to, unpack it yourself")
+        yield chunk

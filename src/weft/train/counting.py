@@ -1,0 +1,42 @@
+"""Training by counting: one pass over the corpus, no gradients."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import torch
+
+from weft import files
+from weft.models.ngram import NgramModel, estimate
+
+if TYPE_CHECKING:
+    from weft.text.tokenizers import Tokenizer
+    from weft.train.folder import RunFolder
+    from weft.train.job import Job
+    from weft.train.settings import Settings
+
+
+class Counting:
+    """n-gram models."""
+
+    def check(self, settings: Settings) -> None:
+        """Any data and any table go together."""
+
+    def train(self, job: Job) -> None:
+        corpus, settings = job.corpora["train"], job.settings
+        began = time.perf_counter()
+        model = estimate(corpus.tokens, corpus.starts, settings.model, size=job.tokenizer.size, vocabulary=job.tokenizer.hash)
+        for note in model.notes:
+            job.watcher.note(note)
+        scores = job.task(carries=False).validate(model) or {}
+        with files.Log(job.folder.path / "metrics.jsonl") as metrics, files.Log(job.folder.path / "timings.jsonl") as timings:
+            metrics.cut(0)
+            record = {"step": 1, "tokens": len(corpus.tokens), **{f"valid_{name}": value for name, value in scores.items()}}
+            metrics.write(record)
+            timings.write({"step": 1, "seconds": time.perf_counter() - began})
+        job.folder.write_weights(model.arrays(), job.tokenizer.hash, 1)
+        job.watcher.counted(model.parameters, scores)
+
+    def load(self, settings: Settings, tokenizer: Tokenizer, folder: RunFolder, device: torch.device) -> NgramModel:
+        return NgramModel.from_arrays(folder.read_weights(tokenizer.hash), vocabulary=tokenizer.hash)

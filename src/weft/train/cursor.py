@@ -1,0 +1,36 @@
+"""Where a run stands: everything but weights, optimiser and carry that resuming needs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from weft.errors import ModelError
+
+
+@dataclass
+class Cursor:
+    """Goes into each checkpoint as cursor.json. Nothing random is in it: seeds follow from the step."""
+
+    step: int = 0
+    epoch: int = 0
+    index: int = 0  # of the next batch in the epoch's order
+    tokens: int = 0  # counted by the loss so far
+    seconds: float = 0.0  # spent training, over all processes that worked on the run
+    best: float | None = None  # the best validation score
+    best_step: int = 0
+    waited: int = 0  # validations since then
+    logged: float = 0.0  # nats since the last line of metrics.jsonl
+    counted: int = 0  # tokens since then
+    metrics: int = 0  # length of metrics.jsonl in bytes
+    done: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Any, where: str) -> Cursor:
+        names = {field.name for field in fields(cls)}
+        if not isinstance(values, dict) or set(values) != names:
+            raise ModelError(f"{where}: is not a cursor of this version of weft")
+        return cls(**values)

@@ -1,0 +1,173 @@
+"""The run folder: what `train` writes and everything else reads.
+
+run.toml as written, resolved.toml with every option, tokenizer.json, data/ (tokens on disk), model.safetensors (the best
+weights), metrics.jsonl (functions of the run only), timings.jsonl, checkpoints/, environment.json.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import resource
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from weft import __version__, files
+from weft.config import differences, read_toml
+from weft.errors import ModelError, ResourceError, UsageError
+from weft.tensors import read_tensors, write_tensors
+from weft.train import checkpoint
+from weft.train.loop import Loop
+from weft.train.settings import Settings
+
+FORMAT = "1"
+
+
+class RunFolder:
+    """One run on disk. Writing happens under its lock; reading needs none."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    # ---- names
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.path / "tokenizer.json"
+
+    @property
+    def weights(self) -> Path:
+        return self.path / "model.safetensors"
+
+    @property
+    def data(self) -> Path:
+        return self.path / "data"
+
+    @property
+    def resolved(self) -> Path:
+        return self.path / "resolved.toml"
+
+    # ---- beginning
+
+    def begin(self, settings: Settings, written: str, *, fresh: bool) -> None:
+        """Make the folder, or find it as this very run left it. Call under the lock."""
+        files.sweep(self.path)
+        if fresh:
+            self._clear()
+        if self.resolved.exists():
+            found = differences(read_toml(self.resolved), settings.to_dict())
+            if found:
+                raise UsageError(f"{self.path}: holds another run ({'; '.join(found[:3])}); choose another --out, or --fresh")
+            return
+        strangers = sorted(p.name for p in self.path.iterdir() if not p.name.startswith("."))
+        if strangers:
+            raise UsageError(f"{self.path}: is no run folder and not empty ({strangers[0]}); choose another --out")
+        files.write_text(self.path / "run.toml", written)
+        files.write_text(self.resolved, settings.to_toml())
+
+    def _clear(self) -> None:
+        if not self.resolved.exists() and any(not p.name.startswith(".") for p in self.path.iterdir()):
+            return  # not ours: `begin` refuses it
+        for part in self.path.iterdir():
+            if part.name != ".lock":
+                shutil.rmtree(part) if part.is_dir() else part.unlink()
+
+    def note_environment(self) -> list[str]:
+        """Write environment.json; what differs from the machine that the run began on, if it did."""
+        now = environment()
+        path = self.path / "environment.json"
+        if not path.exists():
+            files.write_json(path, now)
+            return []
+        return differences(files.read_json(path), now)
+
+    # ---- weights
+
+    def write_weights(self, tensors: Mapping[str, Tensor], vocabulary: str, step: int) -> None:
+        notes = {"weft": FORMAT, "vocabulary": vocabulary, "settings": _sum(self.resolved.read_bytes()), "step": str(step)}
+        write_tensors(self.weights, tensors, notes)
+
+    def read_weights(self, vocabulary: str) -> dict[str, Tensor]:
+        """The run's weights; a file of it that was swapped or changed is refused by name."""
+        if not self.weights.exists():
+            raise ModelError(f"{self.path}: has no model.safetensors yet; train it first (the same command resumes)")
+        tensors, notes = read_tensors(self.weights)
+        if notes.get("weft") != FORMAT:
+            raise ModelError(f"{self.weights}: is of version {notes.get('weft')!r}; this weft reads version {FORMAT}")
+        if notes.get("vocabulary") != vocabulary:
+            raise ModelError(f"{self.tokenizer}: is not the tokenizer that the weights were trained with")
+        if notes.get("settings") != _sum(self.resolved.read_bytes()):
+            raise ModelError(f"{self.resolved}: was changed since the weights were written")
+        return tensors
+
+
+class Journal:
+    """Writes a run down while it is trained by gradients."""
+
+    def __init__(self, folder: RunFolder, vocabulary: str) -> None:
+        self.folder, self.vocabulary = folder, vocabulary
+        self.metrics = files.Log(folder.path / "metrics.jsonl")
+        self.timings = files.Log(folder.path / "timings.jsonl")
+
+    def log(self, record: dict[str, Any]) -> int:
+        self.metrics.write(record)
+        return self.metrics.length
+
+    def save(self, loop: Loop) -> None:
+        self.metrics.sync()
+        checkpoint.save(loop, self.folder.path)
+        cursor, memory = loop.cursor, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        self.timings.write(
+            {
+                "step": cursor.step,
+                "seconds": cursor.seconds,
+                "tokens_per_second": cursor.tokens / cursor.seconds if cursor.seconds else None,
+                "peak_memory": torch.cuda.max_memory_allocated() if loop.place.device.type == "cuda" else memory,
+            }
+        )
+
+    def keep_best(self, model: nn.Module, step: int) -> None:
+        self.folder.write_weights(model.state_dict(), self.vocabulary, step)
+
+    def close(self) -> None:
+        self.metrics.close()
+        self.timings.close()
+
+
+def _sum(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def environment() -> dict[str, Any]:
+    """What a run's numbers may depend on beside its run file."""
+    return {
+        "weft": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "system": f"{platform.system()} {platform.machine()}",
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+    }
+
+
+def open_folder(path: Path) -> RunFolder:
+    """An existing run folder."""
+    if not path.is_dir():
+        raise ModelError(f"{path}: no such run folder")
+    folder = RunFolder(path)
+    if not folder.resolved.exists():
+        raise ModelError(f"{path}: is no run folder: it has no resolved.toml")
+    return folder
+
+
+def make_folder(path: Path) -> RunFolder:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResourceError(f"{path}: can't be made: {error.strerror}") from None
+    return RunFolder(path)

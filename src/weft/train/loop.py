@@ -1,0 +1,230 @@
+"""The one training loop: batches in order, gradients, updates, validation, checkpoints. It knows no task and no model."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from weft.data.order import Batch, Order
+from weft.errors import DivergedError
+from weft.nn.state import join, select
+from weft.train.cursor import Cursor
+from weft.train.learner import Learner
+from weft.train.optimizers import Optimizers
+from weft.train.schedules import Schedule, schedule
+from weft.train.tables import TrainTable
+
+SAVE_SECONDS = 60.0  # at most this much work is lost to a power cut
+LINES = 200  # of metrics.jsonl in a run
+
+
+class Stopped(Exception):
+    """Somebody asked the run to stop; it has saved."""
+
+
+class Journal(Protocol):
+    """Where a run is written down; the run folder is one."""
+
+    def log(self, record: dict[str, Any]) -> int:
+        """Adds a line to metrics.jsonl and gives its new length."""
+
+    def save(self, loop: Loop) -> None:
+        """Writes a checkpoint."""
+
+    def keep_best(self, model: nn.Module, step: int) -> None:
+        """Writes the weights that the run will be known by."""
+
+
+class Watcher(Protocol):
+    """Who looks at a run while it goes on; the command line's progress is one."""
+
+    def step(self, loop: Loop, loss: float, seconds: float) -> None: ...
+
+    def validated(self, loop: Loop, scores: dict[str, float]) -> None: ...
+
+    def stopping(self) -> bool: ...
+
+
+class Place(NamedTuple):
+    """Where and how numbers are computed."""
+
+    device: torch.device
+    precision: torch.dtype
+
+    def moved(self, batch: Batch) -> Batch:
+        keep = None if batch.keep is None else batch.keep.to(self.device, non_blocking=True)
+        return Batch(batch.tokens.to(self.device, non_blocking=True), keep)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        if self.precision is torch.float32:
+            return nullcontext()
+        return torch.autocast(self.device.type, self.precision)
+
+
+class Loop:
+    """Carries a learner from the cursor to the end of its budget."""
+
+    def __init__(
+        self, learner: Learner, optimizers: Optimizers, order: Order, *, table: TrainTable, seed: int, place: Place
+    ) -> None:
+        self.learner, self.optimizers, self.order = learner, optimizers, order
+        self.table, self.seed, self.place = table, seed, place
+        self.cursor, self.carry = Cursor(), None
+        self.factor: Schedule = schedule(table.schedule, warmup=table.warmup)
+
+    # ---- how far
+
+    def total_steps(self) -> int | None:
+        """How many updates the budget allows, where that is known."""
+        if self.table.steps is not None:
+            return self.table.steps
+        if self.table.epochs is not None:
+            return max(1, round(self.table.epochs * self.order.batches(0)))
+        return None
+
+    def progress(self, *, ahead: float = 0.0) -> float:
+        """From 0 to 1; with `ahead=0.5`, in the middle of the next update."""
+        cursor, steps = self.cursor, self.total_steps()
+        if steps is not None:
+            return (cursor.step + ahead) / steps
+        if self.table.tokens is not None:
+            each_step = cursor.tokens / cursor.step if cursor.step else self.table.batch_tokens
+            return (cursor.tokens + ahead * each_step) / self.table.tokens
+        return cursor.seconds / (60.0 * (self.table.minutes or 1.0))
+
+    # ---- one update
+
+    def micros(self, batch: Batch) -> Iterator[tuple[Batch, Any]]:
+        """The batch in `accumulate` parts, each with its rows of the carry."""
+        rows = torch.arange(batch.tokens.size(0), device=self.place.device)
+        moved = self.place.moved(batch)
+        for part in rows.chunk(self.table.accumulate):
+            if len(part) == len(rows):
+                yield moved, self.carry
+            else:
+                keep = None if moved.keep is None else moved.keep[part]
+                yield Batch(moved.tokens[part], keep), select(self.carry, part)
+
+    def gradients(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Gradients of the batch's mean loss, in place; its nats and its count, summed."""
+        total = torch.zeros(
+            (), dtype=torch.float64 if self.place.device.type == "cpu" else torch.float32, device=self.place.device
+        )
+        count, carries = torch.zeros((), dtype=torch.long, device=self.place.device), []
+        for micro, carry in self.micros(batch):
+            with self.place.autocast():
+                loss = self.learner(micro, carry)
+            loss.total.backward()
+            total, count = total + loss.total.detach(), count + loss.count
+            carries.append(loss.carry)
+        self.carry = carries[0]
+        for carry in carries[1:]:
+            self.carry = join(self.carry, carry)
+        # one division by the count of everything: parts, processes and one large batch give the same gradient
+        torch._foreach_mul_([w.grad for w in self.optimizers.weights if w.grad is not None], 1.0 / count.float())
+        return total, count
+
+    def update(self) -> tuple[float, int]:
+        """One step of the optimiser; nats and count of its batch."""
+        cursor = self.cursor
+        if self.order.anew(cursor.index):
+            self.carry = None
+        seed_step(self.seed, cursor.step)
+        before = self.carry
+        total, count = self.gradients(self.order.batch(cursor.epoch, cursor.index))
+        weights = self.optimizers.weights
+        norm = torch.nn.utils.get_total_norm([w.grad for w in weights if w.grad is not None])
+        if not math.isfinite(size := norm.item()):
+            self.carry = before
+            self._diverged(total.item(), size)
+        if self.table.clip != "none":
+            torch.nn.utils.clip_grads_with_norm_(weights, self.table.clip, norm)
+        self.optimizers.step(self.factor(self.progress(ahead=0.5)))
+        self.optimizers.clear()
+        return total.item(), int(count)
+
+    def _diverged(self, total: float, norm: float) -> None:
+        cursor = self.cursor
+        what = "loss" if not math.isfinite(total) else "norm of the gradient"
+        seen = total if not math.isfinite(total) else norm
+        batch = self.order.describe(cursor.epoch, cursor.index)
+        raise DivergedError(
+            f"step {cursor.step + 1}: the {what} is {seen} in batch {cursor.index} of epoch {cursor.epoch} ({batch}); "
+            f"no update was made and the last checkpoint is kept; lower train.lr or train.clip, or look at those lines"
+        )
+
+    # ---- the run
+
+    def run(self, journal: Journal, watcher: Watcher) -> None:
+        """Train until the budget or the patience is spent; raises Stopped, having saved, when the watcher wants it."""
+        cursor, saved = self.cursor, time.monotonic()
+        while not cursor.done:
+            began = time.perf_counter()
+            line, check = self._due(LINES), self._due(self.table.validations)
+            nats, count = self.update()
+            self._advance(nats, count)
+            cursor.seconds += time.perf_counter() - began
+            ended = self.progress() >= 1.0
+            if ended or self._due(LINES) > line or cursor.step == 1:
+                self._log_training(journal)
+            watcher.step(self, nats / max(1, count), time.perf_counter() - began)
+            validated = ended or self._due(self.table.validations) > check
+            if validated:
+                self._validate(journal, watcher)
+                cursor.done = ended or (self.table.patience != "none" and cursor.waited >= self.table.patience)
+            stopping = watcher.stopping()
+            if validated or stopping or time.monotonic() - saved > SAVE_SECONDS:
+                journal.save(self)
+                saved = time.monotonic()
+            if stopping and not cursor.done:
+                raise Stopped
+
+    def _due(self, parts: int) -> int:
+        """How many of `parts` equal parts of the budget are over."""
+        return math.floor(min(1.0, self.progress()) * parts + 1e-9)
+
+    def _advance(self, nats: float, count: int) -> None:
+        cursor = self.cursor
+        cursor.step, cursor.index, cursor.tokens = cursor.step + 1, cursor.index + 1, cursor.tokens + count
+        cursor.logged, cursor.counted = cursor.logged + nats, cursor.counted + count
+        if cursor.index == self.order.batches(cursor.epoch):
+            cursor.epoch, cursor.index = cursor.epoch + 1, 0
+
+    def _log_training(self, journal: Journal) -> None:
+        cursor = self.cursor
+        loss = cursor.logged / max(1, cursor.counted)
+        record = {"step": cursor.step, "epoch": cursor.epoch, "tokens": cursor.tokens, "train_nats_per_token": loss}
+        cursor.metrics = journal.log(record)
+        cursor.logged, cursor.counted = 0.0, 0
+
+    def _validate(self, journal: Journal, watcher: Watcher) -> None:
+        cursor = self.cursor
+        self.learner.model.eval()
+        with torch.no_grad(), self.place.autocast():
+            scores = self.learner.task.validate(self.learner.model)
+        self.learner.model.train()
+        if scores is None:  # nothing to choose by: the run is known by its latest weights
+            journal.keep_best(self.learner.model, cursor.step)
+            return
+        cursor.metrics = journal.log({"step": cursor.step, **{f"valid_{name}": value for name, value in scores.items()}})
+        value = next(iter(scores.values()))
+        if cursor.best is None or value < cursor.best:
+            cursor.best, cursor.best_step, cursor.waited = value, cursor.step, 0
+            journal.keep_best(self.learner.model, cursor.step)
+        else:
+            cursor.waited += 1
+        watcher.validated(self, scores)
+
+
+def seed_step(seed: int, step: int) -> None:
+    """Dropout follows from seed and step alone: nothing random is saved, and what happens in between changes nothing."""
+    mixed = (seed * 1_000_003 + step) % 2**63
+    torch.default_generator.manual_seed(mixed)  # torch.manual_seed would format a stack trace each time
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed(mixed)

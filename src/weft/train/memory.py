@@ -1,0 +1,82 @@
+"""What a run will need, worked out before anything large is allocated."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from weft.data.order import Batch
+from weft.errors import ResourceError
+from weft.train.learner import Learner
+from weft.train.loop import Place
+from weft.train.tables import TrainTable
+
+MOMENTS = {"adamw": 2, "muon": 2, "sgd": 1}  # tensors an optimiser keeps for each weight, at most
+
+
+def size(number: float) -> str:
+    """1234567 -> '1.2 MB'."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if number < 1000 or unit == "TB":
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1000
+    return ""
+
+
+def free(device: torch.device) -> int:
+    """Bytes that can still be had: of the GPU, or of the machine, less what a container is held to."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")]
+    status = Path("/proc/meminfo")
+    if status.exists():
+        lines = dict(line.split(":", 1) for line in status.read_text().split("\n") if ":" in line)
+        found = [int(lines["MemAvailable"].split()[0]) * 1024]
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and used.exists() and limit.read_text().strip() != "max":
+        found.append(int(limit.read_text()) - int(used.read_text()))
+    return max(0, min(found))
+
+
+def check_weights(build: Callable[[], nn.Module], table: TrainTable, device: torch.device) -> int:
+    """Refuse a model whose weights, gradients and optimiser do not fit; the number of its parameters."""
+    with torch.device("meta"):
+        weights = sum(weight.numel() for weight in build().parameters())
+    needed = weights * 4 * (2 + MOMENTS[table.optimizer])
+    if needed > (there := free(device)):
+        raise ResourceError(
+            f"model: {weights} parameters need {size(needed)} for weights, gradients and {table.optimizer}, "
+            f"but {size(there)} are free; lower model.width or model.layers"
+        )
+    return weights
+
+
+def check_batch(learner: Learner, batch: Batch, table: TrainTable, place: Place) -> int:
+    """Refuse a batch whose activations do not fit, by running one row of the largest one; the bytes of the batch."""
+    row = place.moved(Batch(batch.tokens[:1], None if batch.keep is None else batch.keep[:1]))
+    kept: dict[int, int] = {}
+
+    def note(part: Tensor) -> Tensor:
+        kept[part.data_ptr()] = part.nbytes
+        return part
+
+    own = {weight.data_ptr() for weight in learner.parameters()}
+    with torch.autograd.graph.saved_tensors_hooks(note, _same), place.autocast():
+        learner(row, None)
+    rows = -(-batch.tokens.size(0) // table.accumulate)
+    needed = rows * sum(count for address, count in kept.items() if address not in own)
+    if needed > (there := free(place.device)):
+        raise ResourceError(
+            f"train.batch_tokens: {rows} rows of {batch.tokens.size(1) - 1} tokens need about {size(needed)} for activations, "
+            f"but {size(there)} are free; lower train.batch_tokens, or raise train.accumulate from {table.accumulate}"
+        )
+    return int(needed)
+
+
+def _same(part: Any) -> Any:
+    return part

@@ -1,0 +1,102 @@
+"""Training by gradients: from settings to a loop, from a run folder to a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from weft.data.order import Lines, Order, Streams, Windows
+from weft.errors import ConfigError, ModelError, UsageError
+from weft.models.language import LanguageModel, language_model
+from weft.train import checkpoint, memory
+from weft.train.learner import Learner
+from weft.train.loop import Loop, Place
+from weft.train.optimizers import optimizers
+
+if TYPE_CHECKING:
+    from weft.text.tokenizers import Tokenizer
+    from weft.train.folder import RunFolder
+    from weft.train.job import Job
+    from weft.train.settings import Settings
+
+
+def pick_device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("train.device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'")
+    return torch.device(name)
+
+
+def pick_place(settings: Settings) -> Place:
+    """bf16 where a GPU has it, float32 elsewhere, unless the run file says so."""
+    device, wanted = pick_device(settings.train.device), settings.train.precision
+    if wanted == "auto":
+        wanted = "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
+    return Place(device, torch.bfloat16 if wanted == "bfloat16" else torch.float32)
+
+
+class Network:
+    """Every model that is a torch module."""
+
+    def check(self, settings: Settings) -> None:
+        if settings.data.read == "stream" and settings.model.positions == "learned":
+            raise ConfigError("model.positions: 'learned' has a last position, but data.read='stream' runs on; use 'rotary'")
+
+    def build(self, settings: Settings, tokenizer: Tokenizer) -> Callable[[], LanguageModel]:
+        return lambda: language_model(
+            settings.model, words=tokenizer.size, window=settings.data.window, vocabulary=tokenizer.hash
+        )
+
+    def order(self, job: Job) -> Order:
+        corpus, data, settings = job.corpora["train"], job.settings.data, job.settings
+        rows = max(1, settings.train.batch_tokens // data.window)
+        match data.read:
+            case "lines":
+                return Lines(corpus, batch_tokens=settings.train.batch_tokens, seed=settings.seed)
+            case "stream":
+                return Streams(corpus, window=data.window, rows=rows)
+        return Windows(corpus, window=data.window, stride=data.stride or data.window, rows=rows, seed=settings.seed)
+
+    def train(self, job: Job) -> None:
+        """From the newest checkpoint, or from the start."""
+        loop = self.loop(job)
+        journal = job.journal()
+        try:
+            folder, faults = checkpoint.newest(job.folder.path)
+            for fault in faults:
+                job.watcher.note(f"{fault}; the checkpoint before it is used")
+            if folder is not None:
+                checkpoint.restore(loop, folder)
+                job.watcher.note(f"resuming at step {loop.cursor.step}")
+            journal.metrics.cut(loop.cursor.metrics)
+            loop.run(journal, job.watcher)
+        finally:
+            journal.close()
+
+    def loop(self, job: Job) -> Loop:
+        settings, place, order = job.settings, pick_place(job.settings), self.order(job)
+        build = self.build(settings, job.tokenizer)
+        memory.check_weights(build, settings.train, place.device)
+        torch.manual_seed(settings.seed)
+        model = build().to(place.device)
+        learner = Learner(job.task(carries=settings.data.read == "stream"), model)
+        memory.check_batch(learner, order.largest(), settings.train, place)
+        fused = any(isinstance(part, nn.RNNBase) for part in model.modules())
+        if settings.train.compile is True or (settings.train.compile == "auto" and place.device.type == "cuda" and not fused):
+            learner.compile()  # in place: saved names, and whoever explains, see the plain model
+        steps = optimizers(model, model.matrices(), settings.train)
+        return Loop(learner, steps, order, table=settings.train, seed=settings.seed, place=place)
+
+    def load(self, settings: Settings, tokenizer: Tokenizer, folder: RunFolder, device: torch.device) -> LanguageModel:
+        model = self.build(settings, tokenizer)()
+        tensors = folder.read_weights(tokenizer.hash)
+        try:
+            model.load_state_dict(tensors)
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())
+            raise ModelError(f"{folder.weights}: does not fit resolved.toml: {reason}") from None
+        return model.to(device).eval()

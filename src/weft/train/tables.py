@@ -1,0 +1,65 @@
+"""The [train] table of models that are trained by gradients."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from weft.config import OneOf, Table
+from weft.train.schedules import SCHEDULES
+
+OPTIMIZERS = ("adamw", "muon", "sgd")
+BUDGETS = ("steps", "tokens", "epochs", "minutes")
+
+
+class TrainTable(Table):
+    """How long and how hard to train."""
+
+    steps: int | None = Field(None, ge=1)  # the budget: one of these four
+    tokens: int | None = Field(None, ge=1)
+    epochs: float | None = Field(None, gt=0)
+    minutes: float | None = Field(None, gt=0)  # does not resume bit for bit
+    batch_tokens: int = Field(4096, ge=1)
+    accumulate: int = Field(1, ge=1)  # parts that each batch is computed in, to save memory
+    optimizer: Annotated[str, OneOf(OPTIMIZERS)] = "adamw"
+    lr: float = Field(1e-3, gt=0)
+    matrix_lr: float | None = Field(None, gt=0)  # muon only: the rate of the matrices inside the network
+    momentum: float | None = Field(None, ge=0, lt=1)  # muon and sgd
+    beta2: float = Field(0.99, ge=0, lt=1)  # adamw, also beside muon
+    weight_decay: float = Field(0.1, ge=0)
+    schedule: Annotated[str, OneOf(SCHEDULES)] = "cosine"
+    warmup: float = Field(0.02, ge=0, lt=1)  # share of the budget
+    clip: float | Literal["none"] = 1.0  # the largest norm of a gradient
+    validations: int = Field(10, ge=1)  # how often in a run the validation data is read, and a checkpoint written
+    patience: int | Literal["none"] = "none"  # validations without a better score before training stops
+    device: Annotated[str, OneOf(("auto", "cpu", "cuda"))] = "auto"
+    precision: Annotated[str, OneOf(("auto", "float32", "bfloat16"))] = "auto"
+    compile: bool | Literal["auto"] = "auto"
+    tensorboard: bool = False
+
+    @model_validator(mode="after")
+    def fits(self) -> Self:
+        given = [name for name in BUDGETS if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} are given; a run has one budget")
+        if self.matrix_lr is not None and self.optimizer != "muon":
+            raise ValueError(f"matrix_lr={self.matrix_lr}, but optimizer={self.optimizer!r} has none")
+        if self.momentum is not None and self.optimizer == "adamw":
+            raise ValueError(f"momentum={self.momentum}, but optimizer='adamw' has none")
+        if self.clip != "none" and self.clip <= 0:
+            raise ValueError(f"clip={self.clip} must be positive, or 'none'")
+        if self.patience != "none" and self.patience < 1:
+            raise ValueError(f"patience={self.patience} must be at least 1, or 'none'")
+        return self
+
+    def filled(self) -> Self:
+        """The same table with every option that applies written out."""
+        values: dict[str, Any] = {}
+        if not any(getattr(self, name) is not None for name in BUDGETS):
+            values["steps"] = 2000
+        if self.optimizer == "muon":
+            values |= {"matrix_lr": self.matrix_lr or 0.02, "momentum": 0.95 if self.momentum is None else self.momentum}
+        if self.optimizer == "sgd":
+            values["momentum"] = 0.9 if self.momentum is None else self.momentum
+        return self.model_copy(update=values)

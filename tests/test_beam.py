@@ -1,0 +1,218 @@
+"""Beam search against brute force, one at a time against a batch, and its promises at the edges."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from toy_steps import TOYS, Bigram, Hashed, TinyGRU, follow
+
+from weft.decode.beam import BeamOptions, beam
+from weft.decode.choose import ban, chain, no_repeat, repetition
+from weft.errors import ModelError, UsageError
+
+every_toy = pytest.mark.parametrize("toy", TOYS.values(), ids=TOYS.keys())
+END = 2
+
+
+def log_rows(model, prompt, tokens):
+    """Log-probabilities (V,) after a prompt and tokens, from the beginning."""
+    return model.start(torch.tensor([[*prompt, *tokens]]))[0][0].tolist()
+
+
+def brute_force(model, prompt, options, banned=()):
+    """Every text there is, with its score: ended by END, or as long as the limit."""
+    found = []
+
+    def extend(tokens, log_prob):
+        if tokens and (tokens[-1] == options.end or len(tokens) == options.limit):
+            found.append((log_prob / len(tokens) ** options.alpha, tokens, log_prob))
+            return
+        for token, more in enumerate(log_rows(model, prompt, tokens)):
+            too_early = token == options.end and len(tokens) < options.least
+            if token not in banned and not too_early and more > -math.inf:
+                extend([*tokens, token], log_prob + more)
+
+    extend([], 0.0)
+    return sorted(found, reverse=True)[: options.best]
+
+
+def same(found, expected):
+    assert [one.tokens for one in found] == [tokens for _, tokens, _ in expected]
+    assert [one.score for one in found] == pytest.approx([score for score, _, _ in expected], abs=1e-4)
+    assert [one.log_prob for one in found] == pytest.approx([log_prob for _, _, log_prob in expected], abs=1e-4)
+
+
+@every_toy
+@pytest.mark.parametrize("alpha", [0.0, 0.7])
+@pytest.mark.parametrize("least", [0, 2])
+def test_a_wide_beam_finds_what_brute_force_finds(toy, alpha, least):
+    model = toy(5)
+    options = BeamOptions(width=150, limit=4, end=END, alpha=alpha, best=3, least=least)
+    for prompt in ([1], [1, 3, 4], [1, 4]):
+        found = beam(model, torch.tensor([prompt]), options=options)
+        same(found[0], brute_force(model, prompt, options))
+
+
+@every_toy
+def test_without_an_end_token_every_text_is_as_long_as_the_limit(toy):
+    model, options = toy(4), BeamOptions(width=64, limit=3, best=3)
+    same(beam(model, torch.tensor([[1]]), options=options)[0], brute_force(model, [1], options))
+
+
+@every_toy
+def test_banned_tokens_take_no_part(toy):
+    model, options = toy(6), BeamOptions(width=100, limit=3, end=END, best=3)
+    found = beam(model, torch.tensor([[1]]), options=options, adjust=ban([0, 1]))
+    same(found[0], brute_force(model, [1], options, banned=(0, 1)))
+
+
+@every_toy
+@pytest.mark.parametrize("alpha", [0.0, 0.7])
+def test_a_batch_of_ragged_prompts_equals_one_at_a_time(toy, alpha):
+    model = toy(9)
+    prompts = [[1, 3, 4, 5, 5], [1], [1, 8, 8], [1, 7]]
+    keep = torch.tensor([[at < len(prompt) for at in range(5)] for prompt in prompts])
+    padded = torch.tensor([prompt + [0] * (5 - len(prompt)) for prompt in prompts])
+    options = BeamOptions(width=4, limit=12, end=END, alpha=alpha, best=3)
+    adjust = chain([ban([0, 1]), no_repeat(2), repetition(1.1)])
+    together = beam(model, padded, options=options, keep=keep, adjust=adjust)
+    for prompt, found in zip(prompts, together, strict=True):
+        alone = beam(model, torch.tensor([prompt]), options=options, adjust=adjust)[0]
+        same(found, [(one.score, one.tokens, one.log_prob) for one in alone])
+
+
+@every_toy
+def test_scores_are_sorted_and_equal_to_scoring_again(toy):
+    model = toy(9)
+    options = BeamOptions(width=5, limit=10, end=END, alpha=0.7, best=5)
+    # a penalty changes which text wins, not what the model thinks of it
+    found = beam(model, torch.tensor([[1, 4]]), options=options, adjust=repetition(1.3))[0]
+    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+    for one in found:
+        again = model.score(torch.tensor([[1, 4, *one.tokens]]))[0, 1:].sum().item()
+        assert one.log_prob == pytest.approx(again, abs=1e-4)
+    plain = beam(model, torch.tensor([[1, 4]]), options=options)[0]
+    for one in plain:
+        assert one.score == pytest.approx(one.log_prob / len(one.tokens) ** 0.7, abs=1e-4)
+
+
+@every_toy
+def test_a_beam_of_one_is_greedy(toy):
+    model, tokens = toy(9), []
+    found = beam(model, torch.tensor([[1]]), options=BeamOptions(width=1, limit=8))[0][0]
+    for _ in range(8):
+        row = log_rows(model, [1], tokens)
+        tokens.append(row.index(max(row)))
+    assert found.tokens == tokens
+
+
+def test_a_sentence_leaves_when_nothing_alive_can_beat_its_best():
+    # from 3 the end is near certain, from 4 it never comes
+    table = torch.full((6, 6), math.log(1e-3))
+    table[3, END], table[4, 5], table[5, 4] = 0.0, 0.0, 0.0
+    model = Bigram(6, table=table.log_softmax(1))
+    options = BeamOptions(width=2, limit=7, end=END)
+    found = beam(model, torch.tensor([[3], [4]]), options=options)
+    assert found[0][0].tokens == [END]
+    assert found[1][0].tokens == [5, 4, 5, 4, 5, 4, 5]
+    assert model.steps_taken == [2] * 6  # two beams of one sentence; never four
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.7, 1.5])
+def test_leaving_early_changes_nothing(alpha):
+    for seed in range(5):
+        model = Bigram(7, seed=seed)
+        options = BeamOptions(width=300, limit=4, end=END, alpha=alpha, best=2)
+        same(beam(model, torch.tensor([[1]]), options=options)[0], brute_force(model, [1], options))
+
+
+def test_impossible_tokens_are_never_said():
+    model = follow([1, 3, 4, 5, 2], 6)
+    found = beam(model, torch.tensor([[1], [4]]), options=BeamOptions(width=4, limit=9, end=END, best=3))
+    assert [(one.tokens, one.score, one.log_prob) for one in found[0]] == [([3, 4, 5, 2], 0.0, 0.0)]
+    assert [one.tokens for one in found[1]] == [[5, 2]]
+
+
+def test_where_all_is_impossible_the_text_stays_as_it_is():
+    model = follow([1, 3, 4, 2], 6)
+    held = BeamOptions(width=3, limit=9, end=END, best=2, least=5, alpha=0.7)  # the end is due after 2
+    assert [one.tokens for one in beam(model, torch.tensor([[1]]), options=held)[0]] == [[3, 4]]
+    nothing = beam(model, torch.tensor([[1], [5]]), options=held, adjust=ban(range(6)))
+    assert [(one.tokens, one.score, one.log_prob) for one in nothing[0] + nothing[1]] == [([], 0.0, 0.0)] * 2
+
+
+def test_a_hypothesis_can_be_ended_from_outside():
+    model = Hashed(6)
+    prompt, asked = (
+        torch.tensor(
+            [
+                [1],
+                [
+                    1,
+                ],
+            ]
+        ),
+        [],
+    )
+
+    def ended(sentences, texts):
+        asked.extend(sentences)
+        return [3 in text for text in texts]
+
+    options = BeamOptions(width=6, limit=8, best=6, ended=ended)
+    for found in beam(model, prompt, options=options):
+        for one in found:
+            assert 3 not in one.tokens[:-1]
+            assert one.tokens[-1] == 3 or len(one.tokens) == 8
+    assert set(asked) == {0, 1}
+
+
+def test_watching_shows_the_candidates_and_what_was_kept():
+    seen = []
+    model = TinyGRU(7)
+    options = BeamOptions(width=3, limit=4, end=END)
+    found = beam(model, torch.tensor([[1], [1]]), options=options, watch=seen.append)
+    assert found == beam(model, torch.tensor([[1], [1]]), options=options)
+    assert [event.tokens.shape for event in seen][:2] == [(2, 6), (2, 6)]
+    for event in seen:
+        kept = event.tokens.gather(1, event.kept)
+        assert event.kept.shape == (len(event.sentences), 3)
+        assert (kept != END).all()
+        assert (event.scores.diff(dim=1) <= 0).all()
+    assert (seen[0].parents == 0).all()
+
+
+@pytest.mark.parametrize("end", [None, END])
+def test_a_model_that_gives_nan_is_refused(end):
+    table = torch.zeros(6, 6).log_softmax(1)
+    table[4, 3] = math.nan
+    with pytest.raises(ModelError) as caught:
+        beam(Bigram(6, table=table), torch.tensor([[1]]), options=BeamOptions(width=6, limit=5, end=end, least=3))
+    assert str(caught.value) == "generate: the model gives NaN for probabilities; its weights are damaged or have diverged"
+
+
+def test_a_condition_is_a_state():
+    model = Hashed(6)
+    _, state = model.start(torch.tensor([[1, 3], [1, 4]]))
+    options = BeamOptions(width=3, limit=4)
+    prompt = torch.tensor([[5], [5]])
+    found = beam(model, prompt, options=options, state=state)
+    assert found == beam(model, torch.tensor([[1, 3, 5], [1, 4, 5]]), options=options)
+
+
+def test_positions_are_counted_before_the_first_step():
+    model = Bigram(6, longest=8)
+    assert len(beam(model, torch.tensor([[1, 3, 4]]), options=BeamOptions(width=2, limit=6))[0][0].tokens) == 6
+    with pytest.raises(UsageError) as caught:
+        beam(model, torch.tensor([[1, 3, 4]]), options=BeamOptions(width=2, limit=7))
+    assert str(caught.value) == (
+        "--length: 3 prompt tokens and 7 more need 9 positions, but the model reads at most 8; use --length 6"
+    )
+    with pytest.raises(UsageError) as caught:
+        beam(model, torch.ones(1, 9, dtype=torch.long), options=BeamOptions(width=2, limit=1))
+    assert str(caught.value) == (
+        "--length: 9 prompt tokens and 1 more need 9 positions, but the model reads at most 8; "
+        "keep at most 8 tokens of the prompt"
+    )

@@ -1,0 +1,561 @@
+"""The command line, used as a user would: help, a run from its file to its text, progress, signals, completion."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+
+from weft import __version__, files
+from weft.cli import display as display_module
+from weft.cli.display import Display
+from weft.cli.main import app, main
+from weft.cli.options import SHARED
+from weft.cli.output import columns, duration, finite, number, size
+from weft.cli.progress import Smooth, TrainWatcher
+from weft.cli.templates import TEMPLATES, template
+from weft.cli.threads import cpus, set_threads
+from weft.data.tables import DataTable
+from weft.decode.options import GenerateOptions
+from weft.models.smoothing import SMOOTHINGS
+from weft.models.tables import CONNECTIONS, NORMS
+from weft.nn.attention import ACTIVATIONS
+from weft.text.tokenizers import KINDS
+from weft.train.presets import TASKS
+from weft.train.schedules import SCHEDULES
+from weft.train.settings import resolve
+from weft.train.tables import BUDGETS, OPTIMIZERS
+
+ROOT = Path(__file__).parents[1]
+NAMES = ["anna", "emma", "hannah", "nora", "noah", "otto", "ada", "bob", "eve", "ava"] * 12
+RUN = """
+task = "lm"
+[data]
+train = "names.txt"
+valid = 0.1
+test = 0.1
+read = "lines"
+[model]
+kind = "lstm"
+layers = 1
+width = 8
+[train]
+steps = 6
+batch_tokens = 128
+validations = 3
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a small run file, its data, and two trained runs."""
+    folder = tmp_path_factory.mktemp("place")
+    (folder / "names.txt").write_text("\n".join(NAMES) + "\n")
+    (folder / "run.toml").write_text(RUN)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+        patch.chdir(folder)
+        assert main(["train", "run.toml", "--quiet"]) == 0
+        running = ["--set", "data.read=windows", "--set", "data.window=16", "--set", "model.kind=transformer"]
+        assert main(["train", "run.toml", "--quiet", "--out", "runs/running", *running]) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch):
+    """What `main` says to OpenMP is forgotten after each test."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+
+
+@pytest.fixture
+def here(place, monkeypatch):
+    monkeypatch.chdir(place)
+    return place
+
+
+@pytest.fixture
+def counted(here):
+    """One more run, made by counting."""
+    if not (here / "ngram.toml").exists():
+        (here / "ngram.toml").write_text(RUN[: RUN.index("[model]")] + '[model]\nkind = "ngram"\norder = 3\n')
+        assert main(["train", "ngram.toml", "--quiet"]) == 0
+    return here
+
+
+@pytest.fixture(params=["run", "running", "ngram"])
+def run(request):
+    """Each of the three by its name."""
+    request.getfixturevalue("counted" if request.param == "ngram" else "here")
+    return request.param
+
+
+def call(capsys, *words):
+    """Exit code, standard output, standard error."""
+    code = main(list(words))
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def feed(monkeypatch, data: bytes):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+# ---- help, version, completion
+
+
+def test_version_and_help(capsys):
+    assert call(capsys, "--version") == (0, f"weft {__version__}\n", "")
+    code, out, err = call(capsys, "--help")
+    assert (code, err) == (0, "")
+    assert [
+        word for word in ("init", "train", "evaluate", "score", "generate", "info") if f"\n  {word} " not in out
+    ] == []
+    assert call(capsys) == (0, out, "")
+    assert call(capsys, "-h")[1] == out
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["train", "--help"], ["init", "lm"]])
+def test_what_needs_no_model_imports_neither_torch_nor_numpy(words):
+    script = (
+        "import sys\nfrom weft.cli.main import main\n"
+        f"code = main({words!r})\n"
+        "heavy = {'torch', 'numpy', 'pydantic_core', 'tokenizers', 'rich'} & set(sys.modules)\n"
+        "sys.exit(f'{code} {heavy}' if code or heavy - {'pydantic_core'} else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=_environment())
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_help_answers_at_once():
+    """In CPU seconds; the best of five, for the machine may be busy."""
+    spent = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "weft.cli.main", "--help"], capture_output=True, env=_environment())
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(spent) < 0.3
+
+
+def _environment(**more):
+    return {**os.environ, "PYTHONPATH": str(ROOT / "src"), **more}
+
+
+def test_completion(tmp_path):
+    def ask(*words, **more):
+        command = [sys.executable, "-m", "weft.cli.main", *words]
+        return subprocess.run(command, capture_output=True, text=True, env=_environment(**more)).stdout
+
+    for shell, mark in (("bash", "complete -o default"), ("zsh", "#compdef weft"), ("fish", "complete --command weft")):
+        script = ask("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+        assert mark in script
+    asked = {"_WEFT_COMPLETE": "complete_bash", "COMP_CWORD": "1"}
+    assert ask(**asked, COMP_WORDS="weft ev").split() == ["evaluate"]
+    asked["COMP_CWORD"] = "4"
+    assert ask(**asked, COMP_WORDS="weft init lm --kind ").split() == sorted(TEMPLATES["lm"])
+
+
+def options_of_the_app():
+    group = typer.main.get_command(app)
+    for name, command in group.commands.items():
+        for param in command.params:
+            yield name, param
+    for param in group.params:
+        yield "", param
+
+
+def test_every_command_and_option_is_in_the_manual():
+    manual = (ROOT / "docs" / "cli.md").read_text()
+    sections = {line.split()[0]: part for part in manual.split("\n## weft ")[1:] for line in [part.partition("\n")[0]]}
+    shared = manual.split("## Options of every command")[1].split("\n## ")[0]
+    missing = []
+    for name, param in options_of_the_app():
+        place = shared if not name or param.name in SHARED else sections.get(name, "")
+        missing += [f"{name} {flag}" for flag in param.opts if flag.startswith("-") and f"`{flag}" not in place]
+    assert missing == []
+    documented = {flag for part in sections.values() for flag in re.findall(r"^\| `(--[a-z-]+)", part, re.MULTILINE)}
+    assert documented - {flag for _, param in options_of_the_app() for flag in param.opts} == set()
+
+
+def test_generate_has_a_flag_for_every_option_with_the_same_default():
+    group = typer.main.get_command(app)
+    flags = {param.name: param.default for param in group.commands["generate"].params}
+    wanted = {name: value for name, value in GenerateOptions().model_dump().items() if name != "stop"}
+    assert {name: flags[name] for name in wanted} == wanted
+    assert flags["stop"] is None
+
+
+# ---- init
+
+
+def uncommented(text):
+    """The file with every option that is shown behind a # in force."""
+    return re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(("task", "kind"), [(task, kind) for task in TEMPLATES for kind in TEMPLATES[task]])
+def test_a_template_resolves_and_shows_the_defaults(task, kind):
+    text = template(task, kind)
+    values = tomllib.loads(text)
+    assert values["model"] == {"kind": kind}
+    settings = resolve(values, base=Path("/nowhere"))
+    assert resolve(tomllib.loads(uncommented(text)), base=Path("/nowhere")) == settings
+    assert len(tomllib.loads(uncommented(text))["data"]) == len(DataTable.model_fields)
+    assert max(map(len, text.split("\n"))) <= 120
+
+
+def test_templates_name_every_task_kind_and_choice():
+    assert {task: set(kinds) for task, kinds in TEMPLATES.items()} == {
+        task: set(kinds) for task, kinds in TASKS.items()
+    }
+    network = [*KINDS, *CONNECTIONS, *NORMS, *ACTIVATIONS, *SCHEDULES, *OPTIMIZERS, *BUDGETS]
+    assert [name for name in network if name not in template("lm", "gpt")] == []
+    assert [name for name in SMOOTHINGS if name not in template("lm", "ngram")] == []
+
+
+def test_init_prints_the_template(capsys):
+    assert call(capsys, "init", "lm") == (0, template("lm", "gpt"), "")
+    assert call(capsys, "init", "lm", "--kind", "ngram") == (0, template("lm", "ngram"), "")
+
+
+# ---- train
+
+
+def test_training_says_what_it_found_and_what_to_do_next(here, capsys):
+    code, out, err = call(capsys, "train", "run.toml", "--out", "runs/loud")
+    assert (code, out) == (0, "")
+    assert f"{here / 'names.txt'}: 120 lines" in err
+    assert re.search(r"^step +2  valid nats/token \d\.\d{4}  best$", err, re.MULTILINE)
+    assert re.search(r"^best valid nats/token \d\.\d{4} at step \d\ntrained in 0:\d\d: runs/loud\n", err, re.MULTILINE)
+    assert err.endswith("next: weft evaluate runs/loud, or weft generate runs/loud\n")
+
+
+def test_a_finished_run_is_left_alone(here, capsys):
+    before = files.sha256(here / "runs/run/model.safetensors")
+    code, out, err = call(capsys, "train", "run.toml")
+    assert (code, out) == (0, "")
+    assert err.startswith("runs/run: this run is finished; --fresh trains it again\nbest valid nats/token ")
+    assert files.sha256(here / "runs/run/model.safetensors") == before
+
+
+def test_a_counted_run_is_finished_too(counted, capsys):
+    code, out, err = call(capsys, "train", "ngram.toml", "--json")
+    assert (code, err) == (0, "runs/ngram: this run is finished; --fresh trains it again\n")
+    assert json.loads(out)["counted"] is True
+
+
+def test_fresh_trains_again_and_json_tells(here, capsys):
+    code, out, err = call(capsys, "train", "run.toml", "--out", "runs/again", "--json", "--quiet")
+    assert (code, err) == (0, "")
+    told = json.loads(out)
+    assert (told["run"], told["done"], told["steps"], told["counted"]) == ("runs/again", True, 6, False)
+    assert told["best_valid"]["name"] == "nats_per_token" and told["seconds"] > 0
+    code, out, _ = call(capsys, "train", "run.toml", "--out", "runs/again", "--json", "--quiet", "--fresh")
+    assert json.loads(out)["best_valid"] == told["best_valid"]
+
+
+def test_two_runs_share_a_tokenizer(here, capsys):
+    words = ["--out", "runs/shared", "--tokenizer-from", "runs/run", "--set", "train.steps=1", "--quiet"]
+    assert call(capsys, "train", "run.toml", *words) == (0, "", "")
+    hashes = {files.sha256(here / "runs" / name / "tokenizer.json") for name in ("run", "shared")}
+    assert len(hashes) == 1
+
+
+def interrupting(monkeypatch, number, at, times=1):
+    """The signal comes in the middle of training, right after a step."""
+    step = TrainWatcher.step
+
+    def step_and_signal(self, loop, loss, seconds):
+        step(self, loop, loss, seconds)
+        if loop.cursor.step == at:
+            for _ in range(times):
+                signal.raise_signal(number)
+
+    monkeypatch.setattr(TrainWatcher, "step", step_and_signal)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_the_same_command_resumes(here, capfd, monkeypatch, number, code):
+    out = f"runs/stopped-{code}"
+    with monkeypatch.context() as patch:
+        interrupting(patch, number, at=3)
+        assert main(["train", "run.toml", "--out", out]) == code
+    err = capfd.readouterr().err
+    assert "weft: saving; press Ctrl-C again to exit now\n" in err
+    assert err.endswith(f"weft: stopped and saved in {out}; the same command resumes\n")
+    assert main(["train", "run.toml", "--out", out]) == 0
+    assert "resuming at step 3\n" in capfd.readouterr().err
+    whole, resumed = (files.sha256(here / path / "model.safetensors") for path in ("runs/run", out))
+    assert whole == resumed
+
+
+def test_a_second_signal_exits_at_once(here, capfd, monkeypatch):
+    interrupting(monkeypatch, signal.SIGINT, at=2, times=2)
+    left = []
+    monkeypatch.setattr(os, "_exit", lambda code: left.append(code))
+    assert main(["train", "run.toml", "--out", "runs/twice"]) == 130
+    assert left == [130]
+
+
+def test_a_signal_before_the_first_step_stops_at_once(here, capsys, monkeypatch):
+    monkeypatch.setattr(TrainWatcher, "note", lambda self, text: signal.raise_signal(signal.SIGTERM))
+    code, _, err = call(capsys, "train", "run.toml", "--out", "runs/early")
+    assert code == 143
+    assert err == "weft: stopped before the first step; the same command goes on with runs/early\n"
+
+
+def test_a_real_process_stops_by_a_real_signal(here):
+    command = [
+        sys.executable,
+        "-m",
+        "weft.cli.main",
+        "train",
+        "run.toml",
+        "--out",
+        "runs/real",
+        "--set",
+        "train.steps=9999999",
+    ]
+    environment = _environment(OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1")
+    settings = ["--set", "train.validations=999999"]
+    with subprocess.Popen([*command, *settings], stderr=subprocess.PIPE, text=True, env=environment) as process:
+        for line in process.stderr:
+            if line.startswith("step"):
+                break
+        process.send_signal(signal.SIGTERM)
+        rest = process.stderr.read()
+        assert process.wait(timeout=60) == 143
+    assert rest.endswith("weft: stopped and saved in runs/real; the same command resumes\n")
+
+
+# ---- evaluate, score, generate, info
+
+
+def test_evaluate(here, capsys):
+    code, out, err = call(capsys, "evaluate", "runs/run")
+    assert (code, err) == (0, "")
+    assert re.match(r" +score +low +high\nnats/token +\d\.\d{4} +\d\.\d{4} +\d\.\d{4}\n", out)
+    code, out, _ = call(capsys, "evaluate", "runs/run", "--json", "--data", "names.txt", "--context", "reset")
+    told = json.loads(out)
+    assert told["run"] == "runs/run" and told["data"] == ["names.txt"]
+    assert list(told["scores"][0]) == ["name", "value", "low", "high", "signature"]
+    assert told["scores"][0]["name"] == "nats_per_token" and "|tokens:" in told["scores"][0]["signature"]
+
+
+def test_evaluate_by_stride_and_by_carry(here, capsys):
+    policies = [("stride", "stride:16/16"), ("stride:4", "stride:4/16")]
+    for policy, signature in policies:
+        code, out, _ = call(capsys, "evaluate", "runs/running", "--context", policy)
+        assert code == 0 and f"|context:{signature}|" in out
+
+
+def test_an_infinite_score_is_null_and_says_so():
+    from weft.cli.evaluate import as_json, as_table
+    from weft.metrics.items import Score
+
+    score = Score("perplexity", float("inf"), 2.0, float("inf"), "s")
+    expected = {"name": "perplexity", "value": None, "low": 2.0, "high": None, "infinite": True, "signature": "s"}
+    assert as_json(score) == expected
+    assert as_table([score]) == "            score     low  high\nperplexity    inf  2.0000   inf\n"
+    assert as_table([Score("perplexity", 3.0, None, None, "s")]).split() == [
+        "score",
+        "low",
+        "high",
+        "perplexity",
+        "3.0000",
+    ]
+
+
+def test_score_reads_standard_input_or_files(here, capsys, monkeypatch):
+    feed(monkeypatch, b"\xef\xbb\xbfanna\r\nbob")
+    code, out, err = call(capsys, "score", "runs/run")
+    assert (code, err) == (0, "")
+    assert [line.split("\t")[2] for line in out.split("\n")[:-1]] == ["anna", "bob"]
+    log_prob, perplexity, _ = out.split("\n")[0].split("\t")
+    assert float(perplexity) == pytest.approx(2.718281828 ** (-float(log_prob) / 5), rel=1e-3)  # 4 letters and the end
+    (here / "two.txt").write_text("anna\nbob\n")
+    assert call(capsys, "score", "runs/run", "--data", "two.txt")[1] == out
+
+
+def test_score_tells_tokens_that_add_up(capsys, monkeypatch, run):
+    feed(monkeypatch, b"anna\n")
+    told = json.loads(call(capsys, "score", f"runs/{run}", "--tokens", "--json")[1])
+    assert "".join(one["token"] for one in told["tokens"]).removesuffix("</s>") == "anna"
+    assert sum(one["surprisal"] for one in told["tokens"]) == pytest.approx(-told["log_prob"], abs=1e-4)
+    feed(monkeypatch, b"anna\n")
+    lines = call(capsys, "score", f"runs/{run}", "--tokens")[1].split("\n")
+    assert [line.split("\t")[0] for line in lines[:4]] == list("anna") and lines[-2:] == ["", ""]
+
+
+def test_score_counts_tokens(here, capsys, monkeypatch):
+    feed(monkeypatch, b"anna\n\n")
+    told = [json.loads(line) for line in call(capsys, "score", "runs/run", "--json")[1].split("\n")[:-1]]
+    assert [(line["text"], line["tokens"]) for line in told] == [("anna", 5), ("", 1)]
+
+
+def test_generate_is_the_same_streamed_or_not(capsys, run):
+    words = ["generate", f"runs/{run}", "an", "--length", "8"]
+    code, out, err = call(capsys, *words)
+    assert (code, err) == (0, "") and out.startswith("an")
+    told = json.loads(call(capsys, *words, "--json")[1])
+    assert told["run"] == f"runs/{run}" and told["seed"] == 0
+    assert [list(result) for result in told["results"]] == [["prompt", "continuations"]]
+    assert "an" + told["results"][0]["continuations"][0]["text"] + "\n" == out
+    assert call(capsys, *words, "--no-echo")[1] == out.removeprefix("an")
+
+
+def test_several_continuations(here, capsys, monkeypatch):
+    code, out, _ = call(capsys, "generate", "runs/run", "an", "--samples", "3", "--length", "5")
+    assert code == 0 and out.count("\n") == 3 and all(line.startswith("an") for line in out.split("\n")[:-1])
+    out = call(capsys, "generate", "runs/running", "an", "--beam", "3", "--best", "2", "--length", "5")[1]
+    assert out.startswith("--- 1 of 2 ---\nan") and "\n--- 2 of 2 ---\nan" in out
+    feed(monkeypatch, b"an\nbo\n")
+    out = call(capsys, "generate", "runs/running", "--greedy", "--length", "2")[1]
+    assert out.startswith("--- prompt 1, 1 of 1 ---\nan") and "\n--- prompt 2, 1 of 1 ---\nbo" in out
+
+
+def test_prompts_come_from_standard_input_a_file_or_nowhere(here, capsys, monkeypatch):
+    (here / "prompts.txt").write_text("an\nbo\n")
+    feed(monkeypatch, b"an\nbo\n")
+    piped = call(capsys, "generate", "runs/run", "-", "--length", "4")[1]
+    assert call(capsys, "generate", "runs/run", "--prompt-file", "prompts.txt", "--length", "4")[1] == piped
+    feed(monkeypatch, b"")
+    nothing = call(capsys, "generate", "runs/run", "--length", "4")[1]
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    assert call(capsys, "generate", "runs/run", "--length", "4")[1] == nothing
+    assert call(capsys, "generate", "runs/run", "", "--length", "4")[1] == nothing
+
+
+def test_info_of_a_run(here, capsys):
+    code, out, err = call(capsys, "info", "runs/run")
+    assert (code, err) == (0, "")
+    found = dict(re.split(r"  +", line, maxsplit=1) for line in out.split("\n")[:-1])
+    assert found["run"] == "runs/run" and found["valid data"] == "10.0% of train" and found["read as"] == "lines"
+    assert re.fullmatch(r"lstm \(lm\), [\d,]+ parameters", found["model"])
+    assert re.fullmatch(r"finished: 6 steps, [\d,]+ tokens, 0:\d\d of 6 steps", found["progress"])
+    assert re.fullmatch(r"nats/token \d\.\d{4} at step \d", found["best valid"])
+    told = json.loads(call(capsys, "info", "runs/run", "--json")[1])
+    assert told["budget"] == {"steps": 6} and told["settings"]["model"]["width"] == 8
+    assert set(told["bytes"]) >= {"model.safetensors", "checkpoints", "resolved.toml"}
+
+
+def test_info_of_counts_and_of_a_run_that_is_not_trained_yet(counted, capsys, monkeypatch):
+    out = call(capsys, "info", "runs/ngram")[1]
+    assert re.search(r"^progress +finished: \d+ tokens, counted$", out, re.MULTILINE)
+    monkeypatch.setattr(TrainWatcher, "step", lambda self, loop, loss, seconds: signal.raise_signal(signal.SIGINT))
+    assert main(["train", "run.toml", "--out", "runs/new", "--quiet"]) == 130
+    out = call(capsys, "info", "runs/new")[1]
+    assert "lstm (lm), not trained yet\n" in out and "not finished: 0 steps of 6 steps\n" in out
+
+
+def test_info_of_the_machine(capsys):
+    told = json.loads(call(capsys, "info", "--json")[1])
+    assert told["weft"] == __version__ and told["libraries"]["torch"] == torch.__version__
+    assert told["cpus"] >= 1 and told["free_memory"] > 0
+    assert call(capsys, "info")[1].startswith(f"weft         {__version__}\n")
+
+
+# ---- output
+
+
+def test_a_reader_that_stops_reading_is_no_error(here):
+    source = "anna\n" * 20000
+    command = f"{sys.executable} -m weft.cli.main score runs/run | head -n 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], input=source.encode(), capture_output=True, env=_environment())
+    assert (done.returncode, done.stderr) == (141, b"") and done.stdout.endswith(b"anna\n")
+
+
+def test_numbers_and_tables():
+    assert [size(count) for count in (999, 1234567, 2.5e12)] == ["999 B", "1.2 MB", "2.5 TB"]
+    assert [duration(seconds) for seconds in (0.2, 75.2, 3700)] == ["0:00", "1:15", "1:01:40"]
+    assert [number(value) for value in (1.23456, 12345.678, float("inf"))] == ["1.2346", "12,345.7", "inf"]
+    assert [finite(value) for value in (1.0, None, float("nan"), float("inf"))] == [1.0, None, None, None]
+    assert columns([["a", "1"], ["bb", "22"]]) == "a    1\nbb  22\n"
+
+
+def test_the_loss_that_is_shown_is_a_mean_from_the_first_step_on():
+    smooth = Smooth()
+    assert smooth.add(4.0) == 4.0
+    assert smooth.add(2.0) == pytest.approx((0.95 * 4 + 2) / 1.95)
+
+
+def shown(stream, shares):
+    """What a display writes when a share is reported each second."""
+    now = [0.0]
+    display = Display(stream=stream, clock=lambda: now[0])
+    with display:
+        for share in shares:
+            display.show("reading", share, "detail")
+            now[0] += 1.0
+        display.line("a note")
+    return stream.getvalue()
+
+
+def test_without_a_terminal_there_is_a_plain_line_every_ten_seconds():
+    text = shown(io.StringIO(), [second / 100 for second in range(25)])
+    assert text == "reading   10%  detail  ETA 1:30\nreading   20%  detail  ETA 1:20\na note\n"
+
+
+def test_on_a_terminal_the_line_is_drawn_over_and_the_cursor_comes_back(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    text = shown(Terminal(), [0.0, 0.25, 0.5])
+    assert "reading   50%  detail  ETA 0:02" in text and "a note" in text
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[38" not in shown(Terminal(), [0.0, 0.25, 0.5])
+
+
+def test_a_dumb_terminal_gets_plain_lines(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    assert "\x1b" not in shown(Terminal(), [0.1] * 12)
+    assert not display_module.is_live(Terminal())
+
+
+def test_quiet_shows_nothing():
+    stream = io.StringIO()
+    display = Display(quiet=True, stream=stream)
+    display.show("reading", 0.5)
+    display.line("a note")
+    assert stream.getvalue() == ""
+
+
+# ---- threads
+
+
+def test_threads(monkeypatch, capsys, tmp_path):
+    before = torch.get_num_threads()
+    try:
+        assert json.loads(call(capsys, "info", "--json", "--threads", "3")[1])["threads"] == 3
+        assert os.environ["OMP_NUM_THREADS"] == "3"
+    finally:
+        torch.set_num_threads(before)
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    set_threads(None)
+    assert (os.environ["OMP_NUM_THREADS"], os.environ["OMP_WAIT_POLICY"]) == (str(cpus()), "PASSIVE")
+
+
+@pytest.mark.parametrize(("text", "share"), [("50000 100000", 1), ("max 100000", None), ("100000 100000", 1)])
+def test_a_container_that_is_held_to_fewer_cpus_has_fewer(monkeypatch, tmp_path, text, share):
+    path = tmp_path / "cpu.max"
+    path.write_text(text)
+    monkeypatch.setattr("weft.cli.threads.QUOTA", path)
+    assert cpus() == (share or len(os.sched_getaffinity(0)))

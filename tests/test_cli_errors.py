@@ -1,0 +1,382 @@
+"""What bad input gets: one line that says where, what was seen and what to do; an exit code; nothing half-written."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+
+import pytest
+
+from weft import files
+from weft.cli.main import main
+from weft.cli.usage import one_line
+from weft.tensors import read_tensors, write_tensors
+from weft.train.tables import TrainTable
+
+RUN = """
+task = "lm"
+[data]
+train = "text.txt"
+window = 16
+[model]
+kind = "transformer"
+layers = 1
+width = 8
+heads = 2
+[train]
+steps = 2
+batch_tokens = 64
+"""
+TEXT = "To be, or not to be: that is the question.\n" * 20
+
+
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with a small run file and its data."""
+    (tmp_path / "text.txt").write_text(TEXT)
+    (tmp_path / "run.toml").write_text(RUN)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def trained(here, capsys):
+    assert main(["train", "run.toml", "--quiet"]) == 0
+    capsys.readouterr()
+    return here
+
+
+def refused(capsys, *words):
+    """The exit code and the one line on standard error; nothing else may be said."""
+    code = main([*words])
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and said.err.startswith("weft: "), said
+    return code, said.err.removeprefix("weft: ").removesuffix("\n")
+
+
+def train(capsys, *settings):
+    """What training with these settings is refused with."""
+    return refused(capsys, "train", "run.toml", "--quiet", *[word for one in settings for word in ("--set", one)])
+
+
+# ---- the command line itself
+
+KNOWN = "init, train, evaluate, score, generate, info"
+USAGE = {
+    "trian": f"no such command 'trian'; did you mean 'train'? known: {KNOWN}",
+    "train run.toml --ot x": "train: no such option '--ot'; did you mean '--out'? see weft train --help",
+    "generate runs/x --tempreature 1": (
+        "generate: no such option '--tempreature'; did you mean '--temperature'? see weft generate --help"
+    ),
+    "score runs/x --zzz": "score: no such option '--zzz'; see weft score --help",
+    "--vresion": "no such option '--vresion'; did you mean '--version'? see weft --help",
+    "train": "train: missing argument 'RUN.TOML'; see weft train --help",
+    "train run.toml --out": "option '--out' requires an argument; see weft --help",
+    "evaluate a b": "evaluate: got unexpected extra argument(s) (b); see weft evaluate --help",
+    "info --threads 0": "info: --threads: must be greater than or equal to 1; see weft info --help",
+    "info --threads x": (
+        "info: --threads: must be a valid integer, unable to parse string as an integer; see weft info --help"
+    ),
+    "init ml": "init: no such task 'ml'; did you mean 'lm'? known: lm",
+    "init lm --kind gtp": (
+        "--kind: no such kind 'gtp'; did you mean 'gpt'? known: gpt, transformer, lstm, gru, rnn, window, ngram"
+    ),
+}
+
+
+@pytest.mark.parametrize("words", USAGE)
+def test_a_wrong_command_line(capsys, words):
+    code, line = refused(capsys, *words.split())
+    assert code == 2
+    assert line.replace(", demo", "") == USAGE[words]
+
+
+def test_nothing_in_a_name_ends_the_line_or_commands_the_terminal(capsys):
+    assert one_line("a\nb\x1b[31m\u202e é") == "a\\nb\\x1b[31m\\u202e é"
+    assert refused(capsys, "info", "no\nrun") == (4, "no\\nrun: no such run folder")
+
+
+def test_debug_shows_where_an_error_arose(capsys):
+    assert main(["info", "nowhere", "--debug"]) == 4
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback (most recent call last):\n") and err.endswith(
+        "\nweft: nowhere: no such run folder\n"
+    )
+
+
+def test_what_is_not_expected_keeps_its_traceback(monkeypatch):
+    monkeypatch.setattr("weft.cli.info.about_machine", lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["info"])
+
+
+def test_ctrl_c_in_any_command_is_130(monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("weft.cli.info.about_machine", interrupted)
+    assert main(["info"]) == 130
+
+
+# ---- the run file
+
+
+def test_a_run_file_that_is_missing_or_no_toml(here, capsys):
+    assert refused(capsys, "train", "nope.toml") == (2, "nope.toml: can't be read: No such file or directory")
+    (here / "bad.toml").write_text("task = \n")
+    assert refused(capsys, "train", "bad.toml") == (2, "bad.toml: is not TOML: Invalid value (at line 1, column 8)")
+    (here / "bad.toml").write_bytes(b"task = '\xe9'")
+    assert refused(capsys, "train", "bad.toml") == (
+        2,
+        "bad.toml: is not UTF-8 (byte 8); a run file is a UTF-8 text",
+    )
+    assert not (here / "runs").exists()
+
+
+CONFIG = {
+    "modle.width=3": "modle: no such option; did you mean 'model'? known: task, seed, data, tokenizer, model, train",
+    "model.kind=gtp": (
+        "model.kind: no such kind 'gtp'; did you mean 'gpt'? known: ngram, window, rnn, lstm, gru, transformer, gpt"
+    ),
+    "train.stpes=3": f"train.stpes: no such option; did you mean 'steps'? known: {', '.join(TrainTable.model_fields)}",
+    "task=ml": "task: no such task 'ml'; did you mean 'lm'? known: lm",
+    "model.heads=3": "model: width=8 is not a multiple of heads=3; change one, or give head_size",
+    "model.width=wide": "model.width: must be a valid integer, not 'wide'",
+    "nonsense": "--set nonsense: must look like model.width=512",
+    "task.x=1": "--set task.x=1: task is a value, not a table",
+}
+
+
+@pytest.mark.parametrize("setting", CONFIG)
+def test_a_run_file_that_cannot_be_right(here, capsys, setting):
+    assert train(capsys, setting) == (2, CONFIG[setting])
+    assert not (here / "runs").exists()
+
+
+# ---- the data
+
+
+def data_files(here):
+    (here / "empty.txt").write_text("")
+    (here / "blank.txt").write_text("\n\n\n")
+    (here / "one.txt").write_text("one line")
+    (here / "binary.txt").write_bytes(b"\x7fELF\x02\x01\x01\x00\x00\x00")
+    (here / "image.txt").write_bytes(b"\x89PNG\r\n\x1a\n")
+    (here / "latin.txt").write_bytes("café au lait\n".encode("latin-1") * 9)
+    (here / "folder").mkdir()
+
+
+DATA = {
+    "nope.txt": "nope.txt: no such file",
+    "folder": "folder: is a folder; give the files in it",
+    "empty.txt": "empty.txt: is empty; give a file with text in it",
+    "blank.txt": "blank.txt: holds 3 empty lines and no text; give a file with text in it",
+    "binary.txt": "binary.txt: line 1 holds a NUL character; is it binary data, or UTF-16 (set data.encoding)?",
+    "image.txt": 'image.txt: line 1, byte 0 (0x89) is not utf-8; set data.encoding, e.g. "latin-1"',
+    "latin.txt": 'latin.txt: line 1, byte 3 (0xe9) is not utf-8; set data.encoding, e.g. "latin-1"',
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_data_that_cannot_be_used(here, capsys, name):
+    data_files(here)
+    assert train(capsys, f"data.train={name}") == (3, f"{here}/{DATA[name]}")
+    assert not (here / "runs").exists()
+
+
+def test_data_of_one_line(here, capsys):
+    data_files(here)
+    code, line = train(capsys, "data.train=one.txt")
+    assert (code, line) == (
+        3,
+        "data: train has 8 tokens, fewer than one window of 16; give more text, or set data.window to 8 or less",
+    )
+    assert not (here / "runs").exists()
+
+
+def test_latin_1_is_read_when_asked_for(here):
+    data_files(here)
+    settings = ["--set", "data.train=latin.txt", "--set", "data.encoding=latin-1"]
+    assert main(["train", "run.toml", "--quiet", *settings]) == 0
+
+
+def test_standard_input_that_cannot_be_used(trained, capsys, monkeypatch):
+    def feed(data):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+    feed(b"be\ncaf\xe9\n")
+    assert refused(capsys, "score", "runs/run") == (
+        3,
+        "standard input: line 2 (byte 0xe9) is not utf-8; convert it first",
+    )
+    feed(b"be\xc3")
+    assert refused(capsys, "score", "runs/run") == (
+        3,
+        "standard input: line 1 (byte 0xc3) is not utf-8; convert it first",
+    )
+    feed(b"be\0\n")
+    assert refused(capsys, "score", "runs/run") == (
+        3,
+        "standard input: line 1 holds a NUL character; is it binary data?",
+    )
+    assert refused(capsys, "score", "runs/run", "--data", "nope.txt") == (3, "nope.txt: no such file")
+
+
+# ---- resources
+
+
+def test_a_model_that_does_not_fit_is_refused_before_it_is_made(here, capsys):
+    code, line = train(capsys, "model.width=65536", "model.layers=100", "model.heads=8")
+    assert code == 5
+    assert re.fullmatch(
+        r"model: \d+ parameters need \d+\.\d TB for weights, gradients and adamw, "
+        r"but \d+\.\d [kMG]B are free; lower model.width or model.layers",
+        line,
+    )
+    assert not (here / "runs").exists()
+
+
+def test_a_folder_in_use(trained, capsys):
+    with files.Lock(trained / "runs" / "run"):
+        code, line = refused(capsys, "train", "run.toml", "--fresh", "--quiet")
+    assert code == 5
+    assert re.fullmatch(r"runs/run: in use by process \d+ \(since [-\d]+ [:\d]+\)", line)
+    assert (trained / "runs/run/model.safetensors").exists()
+
+
+def test_a_run_that_diverges(here, capsys):
+    code, line = train(capsys, "train.lr=1e30", "train.clip=none", "train.steps=9", "train.validations=1")
+    assert code == 6
+    assert re.fullmatch(
+        r"step \d: the (loss|norm of the gradient) is (nan|inf) in batch \d of epoch 0 \(.+\); no update was made and "
+        r"the last checkpoint is kept; lower train.lr or train.clip, or look at those lines",
+        line,
+    )
+    assert (here / "runs/run/metrics.jsonl").exists()
+
+
+# ---- run folders
+
+
+def test_what_is_no_run_folder(here, capsys):
+    for command in ("evaluate", "score", "generate", "info"):
+        assert refused(capsys, command, "nope") == (4, "nope: no such run folder")
+        assert refused(capsys, command, ".") == (4, ".: is no run folder: it has no resolved.toml")
+    assert refused(capsys, "train", "run.toml", "--tokenizer-from", "nope") == (4, "nope: no such run folder")
+    (here / "other").mkdir()
+    (here / "other" / "resolved.toml").write_text("")
+    assert refused(capsys, "train", "run.toml", "--tokenizer-from", "other") == (
+        2,
+        "--tokenizer-from: other has no tokenizer.json",
+    )
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(trained, capsys):
+    assert refused(capsys, "train", "run.toml", "--out", ".") == (
+        2,
+        ".: is no run folder and not empty (run.toml); choose another --out",
+    )
+    code, line = train(capsys, "model.width=16", "train.steps=3")
+    assert (code, line) == (
+        2,
+        "runs/run: holds another run (model.feed_forward: 32 there, 64 here; model.width: 8 there, 16 here; "
+        "train.steps: 2 there, 3 here); choose another --out, or --fresh",
+    )
+    assert (trained / "runs/run/model.safetensors").exists()
+
+
+def test_a_damaged_run(trained, capsys):
+    weights = trained / "runs/run/model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-8])
+    assert refused(capsys, "generate", "runs/run", "To") == (
+        4,
+        "runs/run/model.safetensors: its SHA-256 differs from the one in its header; the file is damaged",
+    )
+    weights.unlink()
+    assert refused(capsys, "evaluate", "runs/run", "--data", "text.txt") == (
+        4,
+        "runs/run: has no model.safetensors yet; train it first (the same command resumes)",
+    )
+    weights.write_bytes(whole)
+    (trained / "runs/run/tokenizer.json").write_text("{")
+    code, line = refused(capsys, "info", "runs/run")
+    assert code == 4 and line.startswith("runs/run/tokenizer.json: is no tokenizer.json, or a damaged one: ")
+
+
+def test_a_run_whose_files_do_not_belong_together(trained, capsys):
+    weights, resolved = trained / "runs/run/model.safetensors", trained / "runs/run/resolved.toml"
+    tensors, notes = read_tensors(weights)
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    write_tensors(weights, tensors, {**notes, "weft": "0"})
+    assert refused(capsys, "generate", "runs/run", "To") == (
+        4,
+        "runs/run/model.safetensors: is of version '0'; this weft reads version 1",
+    )
+    write_tensors(weights, tensors, notes)
+    resolved.write_text(resolved.read_text().replace("seed = 0", "seed = 1"))
+    assert refused(capsys, "generate", "runs/run", "To") == (
+        4,
+        "runs/run/resolved.toml: was changed since the weights were written",
+    )
+
+
+# ---- what is asked of a run
+
+ASKED = {
+    "--top-p 2": "--top-p: must be in (0, 1], not 2",
+    "--length 0": "--length: must be 1 or more, not 0",
+    "--alpha 1": "--alpha: needs --beam",
+    "--beam 2 --top-k 3": "--top-k: does not go with --beam, which does not sample",
+    "--greedy --temperature 2": "--greedy: is --temperature 0; drop it, or --temperature 2",
+    "--prompt-file text.txt": "--prompt-file: does not go with a prompt; give one of them",
+}
+
+
+@pytest.mark.parametrize("words", ASKED)
+def test_generating_what_cannot_be(trained, capsys, words):
+    assert refused(capsys, "generate", "runs/run", "To", *words.split()) == (2, ASKED[words])
+
+
+def test_bad_options_are_refused_before_the_run_is_read(capsys):
+    assert refused(capsys, "generate", "nowhere", "--top-p", "2") == (2, ASKED["--top-p 2"])
+
+
+def test_a_prompt_and_a_length_that_pass_the_last_position(trained, capsys):
+    assert refused(capsys, "generate", "runs/run", "To be", "--length", "12") == (
+        2,
+        "--length: 6 prompt tokens and 12 more need 17 positions, but the model reads at most 16; use --length 11",
+    )
+
+
+def test_a_line_longer_than_the_model_reads(trained, capsys):
+    assert refused(capsys, "score", "runs/run", "--data", "text.txt") == (
+        2,
+        "a line of 42 tokens is longer than the 16 that the model can read",
+    )
+
+
+def test_evaluating_what_is_not_there(trained, capsys):
+    assert refused(capsys, "evaluate", "runs/run") == (
+        2,
+        "runs/run: the run has no test or validation data; give --data FILE",
+    )
+    assert refused(capsys, "evaluate", "runs/run", "--data", "text.txt", "--context", "stride:99") == (
+        2,
+        "--context: the stride must be from 1 to the window of 16, not '99'",
+    )
+    assert refused(capsys, "evaluate", "runs/run", "--data", "text.txt", "--context", "reset") == (
+        2,
+        "--context: 'reset' does not fit data that is read as running text",
+    )
+    assert refused(capsys, "evaluate", "runs/run", "--data", "text.txt", "--context", "all") == (
+        2,
+        "--context: must be reset, carry, stride or stride:N, not 'all'",
+    )

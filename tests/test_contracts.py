@@ -1,0 +1,131 @@
+"""The laws of mixers and stacks, over every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from parts import DIM, MIXER_BUILDERS, STACKS, build_mixer, build_stack
+from torch import Tensor, nn
+
+from weft.nn.mixers import Both
+from weft.nn.recurrent import GRU, LSTM, RNN, GRUBefore, Window
+from weft.nn.state import each, join, leaves, select
+
+EVERYTHING: dict[str, Callable[[], nn.Module]] = {
+    **{name: lambda name=name: build_mixer(name) for name in MIXER_BUILDERS},
+    **{f"stack-{name}": lambda name=name: build_stack(name) for name in STACKS},
+}
+every = pytest.mark.parametrize("build", EVERYTHING.values(), ids=EVERYTHING.keys())
+TIGHT = {"atol": 2e-6, "rtol": 1e-4}
+
+
+def text(rows: int, length: int) -> Tensor:
+    return torch.randn(rows, length, DIM, generator=torch.Generator().manual_seed(length))
+
+
+@every
+@pytest.mark.parametrize("cut", [1, 4, 8])
+def test_reading_in_two_pieces_changes_nothing(build, cut):
+    part, x = build(), text(2, 9)
+    whole, _ = part(x)
+    first, state = part(x[:, :cut])
+    second, _ = part(x[:, cut:], state)
+    torch.testing.assert_close(torch.cat([first, second], dim=1), whole, **TIGHT)
+
+
+@every
+def test_reading_one_by_one_changes_nothing(build):
+    part, x, state, pieces = build(), text(2, 9), None, []
+    whole, _ = part(x)
+    for position in x.split(1, dim=1):
+        y, state = part(position, state)
+        pieces.append(y)
+    torch.testing.assert_close(torch.cat(pieces, dim=1), whole, **TIGHT)
+
+
+@every
+def test_no_position_sees_the_future(build):
+    part, x = build(), text(2, 9).requires_grad_()
+    part(x)[0][:, 3].sum().backward()
+    assert x.grad[:, 3].abs().sum() > 0
+    assert x.grad[:, 4:].abs().sum() == 0
+
+
+@every
+def test_padding_changes_nothing(build):
+    """Prompts of 3 and 7, padded to 7, then four more tokens: each row as if it were alone."""
+    part, x, more = build(), text(2, 7), text(2, 4)
+    keep = torch.arange(7) < torch.tensor([[3], [7]])
+    y, state = part(torch.where(keep[..., None], x, 100.0), None, keep)
+    after, _ = part(more, state)
+    assert torch.isfinite(y).all()
+    for row, length in ((0, 3), (1, 7)):
+        alone, own = part(x[row : row + 1, :length])
+        torch.testing.assert_close(y[row : row + 1, :length], alone, **TIGHT)
+        torch.testing.assert_close(after[row : row + 1], part(more[row : row + 1], own)[0], **TIGHT)
+
+
+@every
+def test_rows_are_independent(build):
+    part, x = build(), text(3, 6)
+    whole, state = part(x)
+    alone, own = part(x[1:2])
+    torch.testing.assert_close(whole[1:2], alone, **TIGHT)
+    for a, b in zip(leaves(select(state, torch.tensor([1]))), leaves(own), strict=True):
+        torch.testing.assert_close(a, b, **TIGHT)
+
+
+@every
+def test_joined_rows_of_different_age_equal_each_row_alone(build):
+    part, old, young, more = build(), text(2, 8), text(1, 5), text(3, 4)
+    _, first = part(old)
+    _, second = part(young)
+    state = join(each(torch.clone, first), each(torch.clone, second))
+    pieces = []
+    for position in more.split(1, dim=1):
+        y, state = part(position, state)
+        pieces.append(y)
+    together = torch.cat(pieces, dim=1)
+    torch.testing.assert_close(together[:2], part(more[:2], first)[0], **TIGHT)
+    torch.testing.assert_close(together[2:], part(more[2:], second)[0], **TIGHT)
+
+
+@every
+def test_every_leaf_of_a_state_has_its_rows_first(build):
+    _, state = build()(text(3, 5))
+    assert all(leaf.size(0) == 3 for leaf in leaves(state))
+
+
+@every
+def test_gradients_equal_numerical_ones(build):
+    part = build().double().train()
+    x = text(1, 4).double().requires_grad_()
+    weights = tuple(weight.requires_grad_() for weight in part.parameters())
+    probe = torch.randn(1, 4, DIM, dtype=torch.double, generator=torch.Generator().manual_seed(1))
+
+    def loss(x: Tensor, *_: Tensor) -> Tensor:
+        return (part(x)[0] * probe).sum()
+
+    assert torch.autograd.gradcheck(loss, (x, *weights), atol=1e-5, fast_mode=True)
+
+
+@pytest.mark.parametrize("build", [RNN, LSTM, GRU, GRUBefore, lambda dim, inlet: Window(dim, reach=3, inlet=inlet)])
+def test_a_two_way_layer_reads_each_row_from_both_its_ends(build):
+    torch.manual_seed(0)
+    ahead, back = build(DIM // 2, inlet=DIM), build(DIM // 2, inlet=DIM)
+    x, keep = text(2, 6), torch.arange(6) < torch.tensor([[4], [6]])
+    y, state = Both(ahead, back)(x, None, keep)
+    alone = x[:1, :4]
+    expected = torch.cat([ahead(alone)[0], back(alone.flip(1))[0].flip(1)], dim=-1)
+    torch.testing.assert_close(y[:1, :4], expected, **TIGHT)
+    for joined, one, other in zip(leaves(state), leaves(ahead(x, None, keep)[1]), leaves(back(alone.flip(1))[1]), strict=True):
+        torch.testing.assert_close(joined[:1], torch.cat([one[:1], other], dim=-1), **TIGHT)
+
+
+def test_a_two_way_layer_takes_no_state():
+    layer = Both(RNN(4, inlet=DIM), RNN(4, inlet=DIM))
+    with pytest.raises(ValueError) as caught:
+        layer(text(1, 3), torch.zeros(1, 8))
+    assert str(caught.value) == "two-way layers read a whole sequence at once"

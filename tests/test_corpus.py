@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import gzip
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.config import read_table
+from weft.data import source as source_module
+from weft.data.corpus import open_corpus, write_corpus
+from weft.data.source import Source
+from weft.data.tables import DataTable
+from weft.data.units import count_units
+from weft.errors import ConfigError, DataError, ModelError
+from weft.text import gate
+from weft.text.tokenizers import KINDS, Tokenizer, TokenizerTable, train_tokenizer
+
+TEXT = "The cat sat.\nDer Hund läuft.\n\nOne more line, and é.\nno newline at the end"
+SHAKESPEARE = Path(__file__).parents[2] / "shared" / "data" / "tinyshakespeare" / "input.txt"
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@cache
+def trained(kind: str) -> Tokenizer:
+    return train_tokenizer(TokenizerTable(kind=kind, size=300), iter([TEXT]))
+
+
+def write(folder: Path, text: str = TEXT, name: str = "a.txt") -> Path:
+    path = folder / name
+    path.write_bytes(text.encode())
+    return path
+
+
+def refusal(error, action) -> str:
+    with pytest.raises(error) as caught:
+        action()
+    return str(caught.value)
+
+
+def words_of(line: str) -> int:
+    return len(line.split()) + 1
+
+
+@every_kind
+def test_running_text_is_the_text_encoded(kind, tmp_path):
+    corpus = write_corpus(Source((write(tmp_path),)), trained(kind), tmp_path / "new" / "folder", "train")
+    assert corpus.tokens.tolist() == trained(kind).encode(TEXT).tolist()
+    assert corpus.tokens.dtype == np.uint16
+    assert (corpus.starts, corpus.lines, corpus.tokenizer) == (None, 0, trained(kind).hash)
+
+
+@every_kind
+def test_where_lines_are_units_each_is_followed_by_its_end(kind, tmp_path):
+    corpus = write_corpus(Source((write(tmp_path),), lines=True), trained(kind), tmp_path, "train")
+    lines = TEXT.split("\n")
+    assert corpus.lines == len(lines)
+    for number, line in enumerate(lines):
+        row = corpus.tokens[corpus.starts[number] : corpus.starts[number + 1]]
+        assert row.tolist() == [*trained(kind).encode(line).tolist(), 2]
+
+
+@every_kind
+@pytest.mark.parametrize("as_lines", [True, False])
+def test_units_are_exact_at_line_edges(kind, as_lines, tmp_path):
+    corpus = write_corpus(Source((write(tmp_path),), lines=as_lines), trained(kind), tmp_path, "train")
+    lines = [line + "\n" for line in TEXT.split("\n")]
+    if not as_lines:
+        lines[-1] = lines[-1][:-1]
+    found = corpus.units(corpus.line_edges())
+    assert found["characters"].tolist() == [len(line) for line in lines]
+    assert found["bytes"].tolist() == [len(line.encode()) for line in lines]
+    assert found["words"].tolist() == [len(line.split()) + line.endswith("\n") for line in lines]
+    whole = corpus.units(np.array([0, len(corpus.tokens)]))
+    assert whole["characters"].tolist() == [sum(map(len, lines))]
+    if as_lines:
+        assert corpus.line_edges().tolist() == corpus.starts.tolist()
+    each = corpus.units(np.arange(len(corpus.tokens) + 1))
+    assert np.isclose(each["bytes"].sum(), len("".join(lines).encode()))
+    assert (each["bytes"] > 0).all()
+    if kind == "char":
+        assert np.allclose(each["characters"], 1)
+    if kind == "byte" and not as_lines:
+        assert np.allclose(each["bytes"], 1)
+
+
+@given(texts=st.lists(st.text(st.sampled_from("ab \t\n\u00a0\u3000\x1cé日🙂")), max_size=6))
+@settings(deadline=None)
+def test_units_are_what_python_counts(texts):
+    lines = [text.replace("\n", " ") + "\n" for text in texts]
+    expected = [[len(line), len(line.encode()), words_of(line)] for line in lines]
+    assert count_units(lines).tolist() == expected
+
+
+@pytest.mark.parametrize("kind", ["char", "bpe", "space"])
+def test_very_long_lines_and_white_space_at_the_end(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(gate, "PIECE", 16)
+    text = "one two three four five six seven\n" + "x" * 50 + "\n\nshort\n" + " " * 40
+    corpus = write_corpus(Source((write(tmp_path, text),)), trained(kind), tmp_path, "a")
+    assert corpus.tokens.tolist() == trained(kind).encode(text).tolist()
+    assert corpus.units(np.array([0, len(corpus.tokens)]))["characters"].tolist() == [len(text)]
+    assert (np.diff(corpus.line_edges()) > 0).all()
+
+
+def test_a_tokenizer_trained_on_lines_has_no_newline(tmp_path):
+    source = Source((write(tmp_path, "emma\nolivia\n" * 3),), lines=True)
+    tokenizer = train_tokenizer(TokenizerTable(kind="char"), source.texts())
+    assert [tokenizer.token(number) for number in range(3, tokenizer.size)] == list("aeilmov")
+
+
+def test_many_batches_of_lines_are_one_corpus(tmp_path, monkeypatch):
+    monkeypatch.setattr(source_module, "LINES", 3)
+    lines = ["a" * (number % 7) for number in range(20)]
+    corpus = write_corpus(Source((write(tmp_path, "\n".join(lines)),), lines=True), trained("char"), tmp_path, "a")
+    assert np.diff(corpus.starts).tolist() == [len(line) + 1 for line in lines]
+
+
+def test_shares_are_taken_off_the_end_in_order(tmp_path):
+    write(tmp_path, "".join(f"{number:03}\n" for number in range(100)))
+    for read, total in (("windows", 400), ("lines", 100)):
+        sources = DataTable(train="a.txt", valid=0.1, test=0.2, read=read).sources(tmp_path)
+        end = "\n" if read == "lines" else ""
+        texts = {name: "".join(text + end for text in source.texts()) for name, source in sources.items()}
+        assert list(texts) == ["train", "valid", "test"]
+        assert "".join(texts.values()) == (tmp_path / "a.txt").read_text()
+        size = {name: len(text) * total // 400 for name, text in texts.items()}
+        assert size == {"train": total * 7 // 10, "valid": total // 10, "test": total // 5}
+    own = DataTable(train="a.txt", valid="a.txt", test=0.5).sources(tmp_path)
+    assert "".join(own["valid"].texts()) == (tmp_path / "a.txt").read_text()
+    assert len("".join(own["train"].texts())) == 200
+
+
+@pytest.mark.skipif(not SHAKESPEARE.exists(), reason="the Tiny Shakespeare text is not here")
+def test_a_tenth_of_tiny_shakespeare_is_the_usual_split():
+    text = SHAKESPEARE.read_text()
+    sources = DataTable(train=SHAKESPEARE.name, valid=0.1).sources(SHAKESPEARE.parent)
+    assert "".join(sources["train"].texts()) == text[: int(len(text) * 0.9)]
+    assert "".join(sources["valid"].texts()) == text[int(len(text) * 0.9) :]
+
+
+def test_a_share_of_too_little_is_refused(tmp_path):
+    path = write(tmp_path, "one\ntwo\n")
+    source = DataTable(train="a.txt", valid=0.1, read="lines").sources(tmp_path)["train"]
+    assert list(source.batches()) == [["one"]]
+    path = write(tmp_path, "one\n")
+    source = DataTable(train="a.txt", valid=0.1, read="lines").sources(tmp_path)["train"]
+    assert refusal(DataError, lambda: list(source.batches())) == (
+        f"{path}: 1 lines are too few to take the share 0 to 0.9 of them;"
+        " give more text, or files of their own for valid and test"
+    )
+
+
+def test_an_unchanged_corpus_is_not_made_again(tmp_path):
+    source = Source((write(tmp_path),))
+    write_corpus(source, trained("char"), tmp_path, "a")
+    before = (tmp_path / "a.tokens").stat()
+    write_corpus(source, trained("char"), tmp_path, "a", must_match=True)
+    assert (tmp_path / "a.tokens").stat().st_ino == before.st_ino
+    write_corpus(source, trained("byte"), tmp_path, "a")
+    assert open_corpus(tmp_path, "a").tokenizer == trained("byte").hash
+    write(tmp_path, TEXT + "!")
+    assert len(write_corpus(source, trained("byte"), tmp_path, "a").tokens) == len((TEXT + "!").encode())
+
+
+def test_a_changed_source_is_refused_where_it_must_be_the_same(tmp_path):
+    path = write(tmp_path)
+    source, about = Source((path,)), tmp_path / "a.json"
+    told = refusal(DataError, lambda: write_corpus(source, trained("char"), tmp_path, "a", must_match=True))
+    assert told == f"{about}: is missing, so it can't be told whether {path} is the same; start a new run"
+    write_corpus(source, trained("char"), tmp_path, "a")
+    told = refusal(DataError, lambda: write_corpus(Source((path,), "latin-1"), trained("char"), tmp_path, "a", must_match=True))
+    head = f"{path}: is not what {about} was made from: "
+    assert told == head + "encoding was 'utf-8' and is 'latin-1'; put it back, or start a new run"
+    two = Source((path, write(tmp_path, "b", "b.txt")))
+    told = refusal(DataError, lambda: write_corpus(two, trained("char"), tmp_path, "a", must_match=True))
+    assert told == (f"{path} and 1 more: is not what {about} was made from: 1 files became 2; put it back, or start a new run")
+    write(tmp_path, TEXT.replace("cat", "dog"))
+    told = refusal(DataError, lambda: write_corpus(source, trained("char"), tmp_path, "a", must_match=True))
+    assert told == head + f"{path} has changed; put it back, or start a new run"
+    path.unlink()
+    told = refusal(DataError, lambda: write_corpus(source, trained("char"), tmp_path, "a", must_match=True))
+    assert told == f"{path}: no such file"
+
+
+def test_nothing_is_left_of_a_corpus_that_failed(tmp_path):
+    source = Source((write(tmp_path, "good\n" * 100000 + "bad \0\n"),))
+    folder = tmp_path / "out"
+    with pytest.raises(DataError):
+        write_corpus(source, trained("char"), folder, "a")
+    assert list(folder.iterdir()) == []
+
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_corpus(Source((write(tmp_path),)), trained("char"), folder, "a", watch=stop)
+    assert list(folder.iterdir()) == []
+
+
+def test_text_without_a_token_is_refused(tmp_path):
+    path = write(tmp_path, "   \t ")
+    told = refusal(DataError, lambda: write_corpus(Source((path,)), trained("space"), tmp_path, "a"))
+    assert told == f"{path}: gives no token; is there any text in it?"
+
+
+def test_progress_is_told_in_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(gate, "PIECE", 64)
+    text = "some words and é\n" * 50
+    packed = tmp_path / "a.gz"
+    packed.write_bytes(gzip.compress(text.encode()))
+    for path in (write(tmp_path, text), packed):
+        seen: list[tuple[int, int]] = []
+        write_corpus(Source((path,)), trained("char"), tmp_path, "a", watch=lambda *told, seen=seen: seen.append(told))
+        assert len(seen) > 10
+        assert seen == sorted(seen)
+        assert seen[-1] == (len(text.encode()), len(text.encode()))
+
+
+def test_damaged_corpora_are_refused_by_name(tmp_path):
+    def told():
+        return refusal(ModelError, lambda: open_corpus(tmp_path, "a"))
+
+    about, tokens = tmp_path / "a.json", tmp_path / "a.tokens"
+    assert told() == f"{about}: is missing"
+    write_corpus(Source((write(tmp_path),), lines=True), trained("char"), tmp_path, "a")
+    count = len(open_corpus(tmp_path, "a").tokens)
+    whole = tokens.read_bytes()
+    tokens.write_bytes(whole[:-2])
+    assert told() == f"{tokens}: holds {count - 1} tokens, not {count}; remove {about} to have it made anew"
+    tokens.write_bytes(whole[:-1])
+    assert told().startswith(f"{tokens}: is damaged: ")
+    tokens.unlink()
+    assert told() == f"{tokens}: is missing; remove {about} to have it made anew"
+    about.write_text("[]")
+    assert told() == f"{about}: describes no corpus; remove it to have it made anew"
+    about.write_text('{"dtype": "<u2", "tokens": 1, "origin": {"lines": false, "version": 99, "tokenizer": ""}}')
+    assert told() == f"{about}: is of another version; remove it to have it made anew"
+    # whoever has the text just makes it anew
+    about.write_text("{ damaged")
+    assert len(write_corpus(Source((write(tmp_path),), lines=True), trained("char"), tmp_path, "a").tokens) == count
+
+
+def test_large_vocabularies_take_four_bytes(tmp_path, monkeypatch):
+    tokenizer = train_tokenizer(TokenizerTable(kind="char", size=300), iter([TEXT]))
+    tokenizer.size = 1 << 17
+    assert write_corpus(Source((write(tmp_path),)), tokenizer, tmp_path, "a").tokens.dtype == np.uint32
+
+
+def test_the_table_fills_in_its_stride_and_finds_its_files(tmp_path):
+    assert DataTable(train="a").resolved().stride == 256
+    assert DataTable(train="a", window=64, stride=16).resolved().stride == 16
+    assert DataTable(train="a", read="lines").resolved().stride is None
+    table = read_table(DataTable, {"train": ["a", "b/c"], "valid": "d", "encoding": "latin-1", "read": "lines"}, at="data")
+    sources = table.sources(tmp_path)
+    assert sources["train"] == Source((tmp_path / "a", tmp_path / "b/c"), "latin-1", True)
+    assert sources["valid"] == Source((tmp_path / "d",), "latin-1", True)
+    assert "test" not in sources
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({}, "data.train: is needed and not given"),
+        ({"train": ""}, "data: train='' names no file"),
+        ({"train": []}, "data: train=[] names no file"),
+        ({"train": "a", "valid": 1.5}, "data: valid=1.5, a share of train, must be between 0 and 1"),
+        ({"train": "a", "test": 0.0}, "data: test=0, a share of train, must be between 0 and 1"),
+        ({"train": "a", "valid": 0.5, "test": 0.5}, "data: valid=0.5 and test=0.5 leave nothing of train"),
+        ({"train": "a", "window": 0}, "data: window=0 must be at least 1"),
+        ({"train": "a", "window": 8, "stride": 9}, "data: stride=9 must be from 1 to window=8"),
+        ({"train": "a", "stride": 0}, "data: stride=0 must be from 1 to window=256"),
+        ({"train": "a", "read": "lines", "stride": 4}, "data: stride=4, but read='lines' has no windows; drop it"),
+        (
+            {"train": "a", "encoding": "utf9"},
+            "data: no such text encoding 'utf9'; usual ones: utf-8, latin-1, cp1252, utf-16",
+        ),
+    ],
+)
+def test_tables_that_cannot_be_right_are_refused(values, told):
+    assert refusal(ConfigError, lambda: read_table(DataTable, values, at="data")) == told

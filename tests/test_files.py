@@ -1,0 +1,753 @@
+"""Files are whole or absent after any failure, and what is damaged is refused by name."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import os
+import pickle
+import random
+import re
+import signal
+import subprocess
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from weft import files
+from weft import tensors as tensor_files
+from weft.errors import ModelError, ResourceError, WeftError
+
+
+def refusal(kind: type[WeftError], call: Callable[[], object]) -> str:
+    with pytest.raises(kind) as caught:
+        call()
+    return str(caught.value)
+
+
+class Faulty:
+    """The `os` of files.py, whose n-th call fails with a given error; writes are cut short before that."""
+
+    CALLS = ("open", "write", "fsync", "close", "replace", "rename", "ftruncate", "pwrite")
+
+    def __init__(self, fail_at: int, number: int) -> None:
+        self.count, self.fail_at, self.number = 0, fail_at, number
+        self.name = ""
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(os, name)
+        if name not in self.CALLS:
+            return real
+
+        def call(*values: Any) -> Any:
+            self.count += 1
+            if self.count == self.fail_at:
+                self.name = name
+                if name == "close":  # the kernel frees the descriptor even where it reports an error
+                    os.close(*values)
+                raise OSError(self.number, os.strerror(self.number))
+            if name == "write":
+                return os.write(values[0], values[1][: max(1, len(values[1]) // 2)])
+            return real(*values)
+
+        return call
+
+
+# ---- one file
+
+
+def test_a_file_is_what_was_written_and_has_the_mode_of_an_ordinary_file(tmp_path):
+    path = tmp_path / "x"
+    old = os.umask(0o027)
+    try:
+        files.write_bytes(path, b"\x00one")
+    finally:
+        os.umask(old)
+    assert path.read_bytes() == b"\x00one"
+    assert path.stat().st_mode & 0o777 == 0o640
+    files.write_text(path, "zwei ü\r\n")
+    assert path.read_bytes() == "zwei ü\r\n".encode()
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_json_keeps_its_order_ends_in_a_newline_and_has_no_nan(tmp_path):
+    path = tmp_path / "x.json"
+    files.write_json(path, {"b": [1.5, float("nan"), (float("inf"),)], "a": "ü"})
+    assert path.read_text() == '{\n  "b": [\n    1.5,\n    null,\n    [\n      null\n    ]\n  ],\n  "a": "ü"\n}\n'
+    assert files.read_json(path) == {"b": [1.5, None, [None]], "a": "ü"}
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"a": 1} x'])
+def test_damaged_json_is_refused_by_name(tmp_path, raw):
+    path = tmp_path / "cursor.json"
+    path.write_bytes(raw)
+    message = refusal(ModelError, lambda: files.read_json(path))
+    assert message.startswith(f"{path}: is damaged: it can't be read as JSON: ")
+    assert "\n" not in message
+
+
+def test_missing_and_unreadable_json(tmp_path):
+    path = tmp_path / "cursor.json"
+    assert refusal(ModelError, lambda: files.read_json(path)) == f"{path}: is missing"
+    assert refusal(ResourceError, lambda: files.read_json(tmp_path)) == f"{tmp_path}: can't be read: Is a directory"
+
+
+def test_a_block_that_fails_leaves_the_old_file_and_its_own_error(tmp_path):
+    path = tmp_path / "x"
+    files.write_bytes(path, b"old")
+    with pytest.raises(OSError, match="elsewhere"), files.writing(path) as write:
+        write(b"new")
+        raise OSError(errno.ENOENT, "elsewhere")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_a_stream_of_pieces_becomes_one_file(tmp_path):
+    with files.writing(tmp_path / "x") as write:
+        for number in range(100):
+            write(memoryview(torch.full((3,), number, dtype=torch.int16).numpy()))
+        assert not (tmp_path / "x").exists()
+    assert (tmp_path / "x").read_bytes() == b"".join(bytes([n, 0] * 3) for n in range(100))
+
+
+SEEN = {
+    errno.ENOSPC: "no space left on the disk; free some and try again,",
+    errno.EDQUOT: "the disk quota is used up; free some space and try again,",
+    errno.EROFS: "can't be written: Read-only file system;",
+    errno.EACCES: "can't be written: Permission denied;",
+    errno.EIO: "can't be written: Input/output error;",
+}
+
+
+def _tensors(scale: float) -> dict[str, torch.Tensor]:
+    return {"a": torch.full((3, 5), scale), "b": torch.arange(4)}
+
+
+WRITERS: dict[str, Callable[[Path, int], None]] = {
+    "bytes": lambda path, value: files.write_bytes(path, b"%d" % value * 50),
+    "json": lambda path, value: files.write_json(path, {"value": value}),
+    "tensors": lambda path, value: tensor_files.write_tensors(path, _tensors(value), {"value": str(value)}),
+}
+
+
+@pytest.mark.parametrize("number", SEEN, ids=errno.errorcode.get)
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS.keys())
+def test_whichever_call_fails_the_file_is_the_old_one_or_the_new_one(tmp_path, monkeypatch, write, number):
+    path = tmp_path / "x"
+    write(path, 2)
+    new = path.read_bytes()
+    write(path, 1)
+    old = path.read_bytes()
+    failed, n = [], 0
+    while True:
+        n += 1
+        faulty = Faulty(n, number)
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "os", faulty)
+            if not _fails(lambda: write(path, 2), path, number, replaced="replace" in failed):
+                break
+        failed.append(faulty.name)
+        assert path.read_bytes() == (new if "replace" in failed[:-1] else old)
+        assert os.listdir(tmp_path) == ["x"]
+    assert path.read_bytes() == new
+    assert failed[0] == "open" and failed.count("write") >= 6
+    assert failed[-6:] == ["fsync", "close", "replace", "open", "fsync", "close"]
+
+
+def _fails(call: Callable[[], None], path: Path, number: int, *, replaced: bool) -> bool:
+    try:
+        call()
+    except ResourceError as error:
+        state = "it is complete, but a power cut could undo it" if replaced else "nothing was changed"
+        assert str(error) == f"{path}: {SEEN[number]} {state}"
+        return True
+    return False
+
+
+def test_a_folder_that_can_not_be_synced_as_such_is_no_failure(tmp_path, monkeypatch):
+    for n in range(1, 12):
+        monkeypatch.setattr(files, "os", faulty := Faulty(n, errno.EINVAL))
+        try:
+            files.write_bytes(tmp_path / "x", b"four")
+        except ResourceError:
+            continue
+        assert faulty.name == "fsync"
+        return
+    pytest.fail("never reached")
+
+
+def test_no_folder_and_no_permission(tmp_path):
+    path = tmp_path / "none" / "x"
+    assert refusal(ResourceError, lambda: files.write_bytes(path, b"")) == (
+        f"{path}: can't be written: No such file or directory; nothing was changed"
+    )
+    if os.getuid() == 0:
+        return  # root may write anywhere
+    tmp_path.chmod(0o500)
+    path = tmp_path / "x"
+    assert refusal(ResourceError, lambda: files.write_bytes(path, b"")) == (
+        f"{path}: can't be written: Permission denied; nothing was changed"
+    )
+
+
+def test_a_full_disk(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)], capture_output=True)
+    if made.returncode:
+        pytest.skip("no right to mount a small disk here")
+    try:
+        path = disk / "model.safetensors"
+        tensor_files.write_tensors(path, {"a": torch.zeros(20_000)})
+        old = path.read_bytes()
+        message = refusal(ResourceError, lambda: tensor_files.write_tensors(path, {"a": torch.ones(60_000)}))
+        assert message == f"{path}: no space left on the disk; free some and try again, nothing was changed"
+        assert path.read_bytes() == old
+        assert os.listdir(disk) == ["model.safetensors"]
+        with files.Log(disk / "metrics.jsonl") as log:
+            log.write({"step": 1})
+            message = refusal(ResourceError, lambda: log.write({"text": "x" * 300_000}))
+            assert message == (f"{log.path}: no space left on the disk; free some and try again, the line is not in it")
+            log.write({"step": 2})
+        assert log.path.read_text() == '{"step": 1}\n{"step": 2}\n'
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_leftovers_are_known_by_their_name_and_nothing_else_is_swept(tmp_path):
+    kept = [tmp_path / name for name in ("model.safetensors", ".lock", ".x.tmp", "x.tmp-1-0123456789ab")]
+    for path in kept:
+        path.touch()
+    left = [files.temporary(tmp_path / name) for name in ("model.safetensors", "000400", "n" * 255)]
+    left[0].touch()
+    left[1].mkdir()
+    (left[1] / "model.safetensors").touch()
+    left[2].touch()
+    assert sorted(files.sweep(tmp_path)) == sorted(left)
+    assert sorted(tmp_path.iterdir()) == sorted(kept)
+
+
+# ---- logs
+
+
+def test_a_log_grows_by_lines_and_is_cut_back_on_resume(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    with files.Log(path) as log:
+        assert log.length == 0
+        log.write({"step": 1, "loss": 2.5})
+        log.sync()
+        mark = log.length
+        assert path.stat().st_size == mark
+        log.write({"step": 2, "loss": float("nan")})
+    assert path.read_text() == '{"step": 1, "loss": 2.5}\n{"step": 2, "loss": null}\n'
+    with files.Log(path) as log:
+        log.cut(mark)
+        log.write({"step": 2, "word": "ü"})
+        assert log.length == path.stat().st_size
+        log.close()
+    assert path.read_bytes() == '{"step": 1, "loss": 2.5}\n{"step": 2, "word": "ü"}\n'.encode()
+
+
+def test_a_log_that_lost_lines_is_refused(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"{}\n")
+    with files.Log(path) as log:
+        assert refusal(ModelError, lambda: log.cut(4)) == (
+            f"{path}: has 3 bytes, but the checkpoint knows 4; lines are missing"
+        )
+
+
+def test_a_line_is_in_the_log_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    with files.Log(path) as log:
+        log.write({"step": 1})
+        for n in range(1, 100):
+            with monkeypatch.context() as patch:
+                patch.setattr(files, "os", Faulty(n, errno.ENOSPC))
+                try:
+                    log.write({"step": 2})
+                    break
+                except ResourceError as error:
+                    assert str(error) == (f"{path}: no space left on the disk; free some and try again, the line is not in it")
+            assert path.read_text() == '{"step": 1}\n'
+        assert n > 4
+        assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
+        monkeypatch.setattr(files, "os", Faulty(1, errno.EIO))
+        assert refusal(ResourceError, log.sync) == (
+            f"{path}: can't be written: Input/output error; its last lines may not survive a power cut"
+        )
+
+
+# ---- tensors
+
+
+@pytest.mark.parametrize("dtype", files.TYPES, ids=str)
+def test_every_type_and_shape_comes_back(tmp_path, dtype):
+    path = tmp_path / "x.safetensors"
+    numbers = torch.randint(0, 2, (3, 4), generator=torch.Generator().manual_seed(0)).to(dtype)
+    tensors = {
+        "table": numbers,
+        "turned": numbers.t(),
+        "part": numbers[:, 1:3],
+        "one": numbers[1, 1],
+        "none": numbers[:0],
+        "odd": torch.tensor([True, False, True]),
+        "data_offsets": torch.zeros(2),
+        "ü/\n": torch.tensor(7, dtype=torch.uint8),
+    }
+    tensor_files.write_tensors(path, tensors, {"note": "ü"})
+    found, metadata = tensor_files.read_tensors(path)
+    assert metadata == {"note": "ü"}
+    assert found.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert found[name].dtype is tensor.dtype and found[name].shape == tensor.shape
+        assert found[name].tolist() == tensor.tolist()
+
+
+def test_tied_tensors_are_written_once_and_come_back_tied(tmp_path):
+    path = tmp_path / "x.safetensors"
+    table = torch.randn(1000, 8)
+    tied = {"embed": table, "head": table.view(1000, 8), "half": table[:500], "zero": table[:0], "zero2": table[:0]}
+    tensor_files.write_tensors(path, tied)
+    assert path.stat().st_size < 1000 * 8 * 4 + 500 * 8 * 4 + 1000
+    found, metadata = tensor_files.read_tensors(path)
+    assert metadata == {}
+    assert found["head"].data_ptr() == found["embed"].data_ptr() != found["half"].data_ptr()
+    assert all(torch.equal(found[name], tied[name]) for name in tied)
+
+
+def test_the_same_tensors_give_the_same_bytes(tmp_path):
+    a, b = torch.randn(3), torch.arange(5)
+    tensor_files.write_tensors(tmp_path / "1", {"a": a, "b": b}, {"x": "1", "y": "2"})
+    tensor_files.write_tensors(tmp_path / "2", {"b": b.clone(), "a": a.clone()}, {"y": "2", "x": "1"})
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
+
+
+def test_reading_maps_the_file_and_never_changes_it(tmp_path):
+    path = tmp_path / "x.safetensors"
+    tensor_files.write_tensors(path, {"a": torch.zeros(100_000)})
+    before = path.read_bytes()
+    first, second = tensor_files.read_tensors(path)[0]["a"], tensor_files.read_tensors(path)[0]["a"]
+    assert str(path) in Path("/proc/self/maps").read_text()
+    first.fill_(1)
+    assert second.sum() == 0
+    tensor_files.write_tensors(path, {"a": torch.ones(3)})  # replaced while it is mapped
+    assert second.sum() == 0 and first.sum() == 100_000
+    tensor_files.write_tensors(path, {"a": torch.zeros(100_000)})
+    assert path.read_bytes() == before
+
+
+class Bomb:
+    """A pickle that leaves a mark when it is loaded."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.mark),)
+
+
+def pickles(mark: Path) -> Iterator[bytes]:
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        yield pickle.dumps(Bomb(mark), protocol=protocol)
+        yield pickle.dumps({"weight": [Bomb(mark)] * 200}, protocol=protocol)
+    for zipped in (True, False):
+        buffer = io.BytesIO()
+        torch.save({"weight": Bomb(mark)}, buffer, _use_new_zipfile_serialization=zipped)
+        yield buffer.getvalue()
+
+
+def test_a_renamed_pickle_is_never_run_and_the_safe_format_is_named(tmp_path):
+    path, mark = tmp_path / "model.safetensors", tmp_path / "mark"
+    told = 0
+    for raw in pickles(mark):
+        path.write_bytes(raw)
+        message = refusal(ModelError, lambda: tensor_files.read_tensors(path))
+        assert message.startswith(f"{path}: is ") and "safetensors" in message
+        told += message == f"{path}: is a pickle, which could run code; weft reads safetensors only"
+        assert not mark.exists()
+    assert told == 10  # protocols 0 and 1 have no mark of their own
+
+
+def packed(header: bytes | dict[str, Any], body: bytes = b"", *, length: int | None = None) -> bytes:
+    raw = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return (len(raw) if length is None else length).to_bytes(8, "little") + raw + body
+
+
+def entry(shape: list[int], offsets: list[int], dtype: str = "F32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+HEAD = "is damaged or no safetensors file: "
+FIRST = "is damaged or no safetensors file: its first bytes do not fit its "
+TWICE = "is damaged: it lists a tensor twice"
+ONE = packed({"a": entry([1], [0, 4])}, b"1234")
+DAMAGED = {
+    "empty": (b"", FIRST + "0 bytes"),
+    "short": (b"\x02\0\0", FIRST + "3 bytes"),
+    "text": (b"once upon a time", FIRST + "16 bytes"),
+    "no header": (packed(b"", b"1234"), FIRST + "12 bytes"),
+    "header past the end": (packed(b"{}", length=3), FIRST + "10 bytes"),
+    "header of 2^63 bytes": (packed(b"{}", length=2**63), FIRST + "10 bytes"),
+    "cut": (ONE[:-1], HEAD),
+    "longer": (ONE + b"5", HEAD),
+    "not JSON": (packed(b"{{{{{{}}"), HEAD),
+    "overlap": (packed({"a": entry([1], [0, 4]), "b": entry([1], [2, 6])}, b"123456"), HEAD),
+    "hole": (packed({"a": entry([1], [0, 4]), "b": entry([1], [8, 12])}, b"1" * 12), HEAD),
+    "negative": (packed({"a": entry([-1], [0, 4])}, b"1234"), HEAD),
+    "overflow": (packed({"a": entry([2**62, 2**62], [0, 4])}, b"1234"), HEAD),
+    "wrong shape": (packed({"a": entry([2], [0, 4])}, b"1234"), HEAD),
+    "unknown type": (packed({"a": entry([1], [0, 4], "F33")}, b"1234"), HEAD),
+    "backwards": (packed({"a": entry([1], [4, 0])}, b"1234"), HEAD),
+    "twice": (packed(b'{"a":%s,"a":%s}' % ((json.dumps(entry([1], [0, 4])).encode(),) * 2), b"1234"), TWICE),
+    "shares nothing": (
+        packed({"__metadata__": {"weft.shared": '{"b": "c"}'}, "a": entry([1], [0, 4])}, b"1234"),
+        "is damaged: 'b' is said to share 'c'",
+    ),
+    "shares itself": (
+        packed({"__metadata__": {"weft.shared": '{"a": "a"}'}, "a": entry([1], [0, 4])}, b"1234"),
+        "is damaged: 'a' is said to share 'a'",
+    ),
+    "shares a list": (
+        packed({"__metadata__": {"weft.shared": "[1]"}, "a": entry([1], [0, 4])}, b"1234"),
+        "is damaged: its list of shared tensors can't be read",
+    ),
+    "shares no JSON": (
+        packed({"__metadata__": {"weft.shared": "{"}, "a": entry([1], [0, 4])}, b"1234"),
+        "is damaged: its list of shared tensors can't be read",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_damaged_or_hostile_tensor_file_is_refused_by_name(tmp_path, case):
+    raw, start = DAMAGED[case]
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(raw)
+    message = refusal(ModelError, lambda: tensor_files.read_tensors(path))
+    assert message.startswith(f"{path}: {start}")
+    assert message == f"{path}: {start}" or start == HEAD
+    assert "\n" not in message
+
+
+def test_a_tensor_file_cut_anywhere_is_refused(tmp_path):
+    path = tmp_path / "model.safetensors"
+    tensor_files.write_tensors(path, _tensors(1), {"a": "b"})
+    raw = path.read_bytes()
+    for length in range(len(raw)):
+        path.write_bytes(raw[:length])
+        assert str(path) in refusal(ModelError, lambda: tensor_files.read_tensors(path))
+
+
+@pytest.mark.parametrize("count", [100_000, 1_000_000])
+def test_a_header_that_would_cost_much_is_refused_at_once(tmp_path, count):
+    path = tmp_path / "model.safetensors"
+    tensors = b",".join(b'"%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}' % n for n in range(count))
+    path.write_bytes(raw := packed(b"{" + tensors + b"}"))
+    before = time.process_time()
+    message = refusal(ModelError, lambda: tensor_files.read_tensors(path))
+    assert time.process_time() - before < 1
+    assert message == (
+        f"{path}: its 100000 tensors are over the limit of 65536"
+        if count == 100_000
+        else f"{path}: its header of {len(raw) - 8} bytes is over the limit of 16777216"
+    )
+
+
+def test_no_tensor_file_at_all(tmp_path):
+    path = tmp_path / "model.safetensors"
+    assert refusal(ModelError, lambda: tensor_files.read_tensors(path)) == f"{path}: is missing"
+    assert refusal(ResourceError, lambda: tensor_files.read_tensors(tmp_path)) == f"{tmp_path}: can't be read: Is a directory"
+
+
+# ---- folders
+
+
+def checkpoint(folder: Path, value: int = 1) -> Path:
+    folder.mkdir(parents=True)
+    tensor_files.write_tensors(folder / "model.safetensors", _tensors(value))
+    files.write_json(folder / "cursor.json", {"step": value})
+    (folder / "parts").mkdir()
+    files.write_bytes(folder / "parts" / "a", b"%d" % value)
+    files.write_manifest(folder)
+    return folder
+
+
+def test_a_manifest_lists_size_and_hash_of_every_file(tmp_path):
+    folder = checkpoint(tmp_path / "000400")
+    listed = json.loads((folder / "manifest.json").read_text())
+    assert listed["version"] == 1
+    assert list(listed["files"]) == ["cursor.json", "model.safetensors", "parts/a"]
+    assert listed["files"]["parts/a"] == {"size": 1, "sha256": hashlib.sha256(b"1").hexdigest()}
+    (folder / ".DS_Store").touch()
+    (folder / ".x").mkdir()
+    (folder / ".x" / "y").touch()
+    files.verify(folder)
+
+
+def test_every_flipped_bit_is_noticed(tmp_path):
+    folder = checkpoint(tmp_path / "000400")
+    chance = random.Random(0)
+    for name in ("cursor.json", "model.safetensors", "parts/a", "manifest.json"):
+        path = folder / name
+        raw = path.read_bytes()
+        for _ in range(50):
+            bad = bytearray(raw)
+            bad[chance.randrange(len(raw))] ^= 1 << chance.randrange(8)
+            path.write_bytes(bad)
+            message = refusal(ModelError, lambda: files.verify(folder))
+            if name != "manifest.json":
+                assert message == f"{path}: its SHA-256 differs from manifest.json; the file is damaged"
+        path.write_bytes(raw)
+        files.verify(folder)
+
+
+def test_missing_short_foreign_and_linked_files_are_named(tmp_path):
+    folder = checkpoint(tmp_path / "000400")
+    path = folder / "cursor.json"
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-2])
+    assert refusal(ModelError, lambda: files.verify(folder)) == (
+        f"{path}: has {len(raw) - 2} bytes, manifest.json says {len(raw)}; the file is damaged"
+    )
+    path.unlink()
+    assert refusal(ModelError, lambda: files.verify(folder)) == f"{path}: is missing, but manifest.json lists it"
+    (tmp_path / "outside").write_bytes(raw)
+    path.symlink_to(tmp_path / "outside")
+    assert refusal(ModelError, lambda: files.verify(folder)) == (
+        f"{path}: is not an ordinary file; a link or device is never followed"
+    )
+    path.unlink()
+    path.write_bytes(raw)
+    (folder / "optimizer.safetensors").touch()
+    assert refusal(ModelError, lambda: files.verify(folder)) == (
+        f"{folder}/optimizer.safetensors: is not in manifest.json; it does not belong here"
+    )
+
+
+def test_a_file_of_another_run_is_noticed(tmp_path):
+    one, two = checkpoint(tmp_path / "1", 1), checkpoint(tmp_path / "2", 2)
+    os.replace(two / "model.safetensors", one / "model.safetensors")
+    assert refusal(ModelError, lambda: files.verify(one)) == (
+        f"{one}/model.safetensors: its SHA-256 differs from manifest.json; the file is damaged"
+    )
+
+
+@pytest.mark.parametrize("listed", ["[]", "{}", '{"version": 1, "files": []}'])
+def test_a_manifest_that_lists_nothing_is_refused(tmp_path, listed):
+    (tmp_path / "manifest.json").write_text(listed)
+    assert refusal(ModelError, lambda: files.verify(tmp_path)) == (f"{tmp_path}/manifest.json: is damaged: it lists no files")
+
+
+def test_manifests_absent_newer_or_pointing_elsewhere(tmp_path):
+    assert refusal(ModelError, lambda: files.verify(tmp_path)) == f"{tmp_path}: has no manifest.json; it is incomplete"
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text('{"version": 2, "files": {}}')
+    assert refusal(ModelError, lambda: files.verify(tmp_path)) == (f"{manifest}: is of version 2; this weft reads version 1")
+    for name in ("../x", "/etc/passwd", "a/../manifest.json"):
+        manifest.write_text(json.dumps({"version": 1, "files": {name: {"size": 1, "sha256": ""}}}))
+        assert refusal(ModelError, lambda: files.verify(tmp_path)).endswith("is missing, but manifest.json lists it")
+    (tmp_path / "x").touch()
+    manifest.write_text('{"version": 1, "files": {"x": 3}}')
+    assert refusal(ModelError, lambda: files.verify(tmp_path)) == (
+        f"{tmp_path}/x: has 0 bytes, manifest.json says None; the file is damaged"
+    )
+
+
+def test_hashing_what_is_not_there(tmp_path):
+    (tmp_path / "x").write_bytes(b"abc")
+    assert files.sha256(tmp_path / "x") == hashlib.sha256(b"abc").hexdigest()
+    path = tmp_path / "y"
+    assert refusal(ResourceError, lambda: files.sha256(path)) == f"{path}: can't be read: No such file or directory"
+
+
+def test_a_folder_is_published_whole_and_never_over_another(tmp_path, monkeypatch):
+    final = tmp_path / "000400"
+    temp = checkpoint(files.temporary(final))
+    for n in range(1, 20):
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "os", Faulty(n, errno.EIO))
+            try:
+                files.publish(temp, final)
+                break
+            except ResourceError as error:
+                state = "it is complete, but a power cut could undo it" if final.exists() else "nothing was changed"
+                assert str(error) == f"{final}: can't be written: Input/output error; {state}"
+        if final.exists():
+            files.verify(final)
+            os.rename(final, temp)
+    assert n == 8  # open, fsync, close; rename; open, fsync, close
+    files.verify(final)
+    other = checkpoint(files.temporary(final), 2)
+    assert refusal(ResourceError, lambda: files.publish(other, final)) == (
+        f"{final}: is already there; remove it first, nothing was changed"
+    )
+    files.remove(final)
+    files.publish(other, final)
+    assert files.read_json(final / "cursor.json") == {"step": 2}
+    assert os.listdir(tmp_path) == ["000400"]
+
+
+def test_removing(tmp_path):
+    files.remove(tmp_path / "none")
+    (tmp_path / "link").symlink_to(checkpoint(tmp_path / "kept"))
+    files.remove(tmp_path / "link")
+    files.write_bytes(tmp_path / "file", b"")
+    files.remove(tmp_path / "file")
+    assert os.listdir(tmp_path) == ["kept"]
+    files.verify(tmp_path / "kept")
+
+
+# ---- locks
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Run `work` in a fork that never returns into pytest; its process id."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on; torch's threads are idle here
+        child = os.fork()
+    if child == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return child
+
+
+def test_a_folder_has_one_holder_and_the_second_is_told_who(tmp_path):
+    with files.Lock(tmp_path):
+        message = refusal(ResourceError, lambda: files.Lock(tmp_path).__enter__())
+        assert re.fullmatch(
+            re.escape(f"{tmp_path}: in use by process {os.getpid()} (since ") + r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\)",
+            message,
+        )
+        os.truncate(tmp_path / ".lock", 0)
+        assert refusal(ResourceError, lambda: files.Lock(tmp_path).__enter__()) == (f"{tmp_path}: in use by another process")
+    with files.Lock(tmp_path), pytest.raises(ResourceError), files.Lock(tmp_path):
+        pass
+    with files.Lock(tmp_path):
+        pass
+
+
+def test_the_lock_of_a_dead_process_is_free_at_once(tmp_path):
+    ready, go = os.pipe()
+
+    def hold() -> None:
+        with files.Lock(tmp_path):
+            os.write(go, b"x")
+            time.sleep(60)
+
+    child = in_child(hold)
+    assert os.read(ready, 1) == b"x"
+    assert f"in use by process {child} " in refusal(ResourceError, lambda: files.Lock(tmp_path).__enter__())
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with files.Lock(tmp_path):
+        pass
+    os.close(ready)
+    os.close(go)
+
+
+def test_folders_that_can_not_be_locked(tmp_path, monkeypatch):
+    path = tmp_path / "none"
+    assert refusal(ResourceError, lambda: files.Lock(path).__enter__()) == (
+        f"{path}: can't be written: No such file or directory; nothing was changed"
+    )
+
+    def refuse(descriptor: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(files.fcntl, "flock", refuse)
+    assert refusal(ResourceError, lambda: files.Lock(tmp_path).__enter__()) == (
+        f"{tmp_path}: can't be locked: No locks available"
+    )
+
+
+# ---- killed while saving
+
+
+def save_forever(folder: Path, told: int) -> None:
+    """What training does: a numbered checkpoint, the newest weights, the oldest removed; a byte to `told` each time."""
+    files.sweep(folder)
+    done = [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
+    step = max(done, default=0)
+    while True:
+        step += 1
+        final = folder / f"{step:06d}"
+        files.publish(checkpoint(files.temporary(final), step), final)
+        tensor_files.write_tensors(folder / "model.safetensors", _tensors(step))
+        files.remove(folder / f"{step - 2:06d}")
+        os.write(told, b"x")
+
+
+class Deadly(Faulty):
+    """Kills its process before the n-th call; every call is a moment between two others."""
+
+    def __getattr__(self, name: str) -> Any:
+        call = super().__getattr__(name)
+        if name in self.CALLS and self.count + 1 == self.fail_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call
+
+
+def test_killed_before_each_call_of_a_save_the_newest_complete_checkpoint_loads(tmp_path, monkeypatch):
+    """Saving 2 beside 1, then removing 1, as training does; n-th call after n-th call until none is left."""
+    kills = 0
+    while True:
+        folder = tmp_path / str(kills)
+        checkpoint(folder / "000001", 1)
+
+        def save(folder: Path = folder, fatal: int = kills + 1) -> None:
+            monkeypatch.setattr(files, "os", Deadly(fatal, 0))
+            files.publish(checkpoint(files.temporary(folder / "000002"), 2), folder / "000002")
+            files.remove(folder / "000001")
+
+        _, status = os.waitpid(in_child(save), 0)
+        kept = sorted(path for path in folder.iterdir() if path.name.isdigit())
+        for path in kept:
+            files.verify(path)
+        assert kept
+        assert files.read_json(kept[-1] / "cursor.json")["step"] == int(kept[-1].name)
+        files.sweep(folder)
+        assert sorted(folder.iterdir()) == kept
+        if not os.WIFSIGNALED(status):
+            break
+        kills += 1
+    assert kills > 60
+    assert [path.name for path in kept] == ["000002"]
+
+
+def test_killed_at_any_moment_what_is_there_is_whole(tmp_path):
+    chance = random.Random(1)
+    newest = 0
+    heard, told = os.pipe()
+    for _ in range(20):
+        child = in_child(lambda: save_forever(tmp_path, told))
+        os.read(heard, 1)  # one save at least, however slow the machine: then any moment of the next few
+        time.sleep(chance.uniform(0, 0.02))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.set_blocking(heard, False)
+        with suppress(BlockingIOError):
+            os.read(heard, 10_000)
+        os.set_blocking(heard, True)
+        kept = sorted(path for path in tmp_path.iterdir() if path.name.isdigit())
+        for folder in kept:
+            files.verify(folder)
+            assert tensor_files.read_tensors(folder / "model.safetensors")[0]["a"].eq(int(folder.name)).all()
+        assert int(kept[-1].name) > newest
+        newest = int(kept[-1].name)
+        assert tensor_files.read_tensors(tmp_path / "model.safetensors")[0]["a"][0, 0].item() in (newest, newest - 1)
+    assert newest >= 20
+    os.close(heard)
+    os.close(told)
+    files.sweep(tmp_path)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]

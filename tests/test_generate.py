@@ -1,0 +1,319 @@
+"""Text in, text out: stop strings, streams, ragged batches, and several models as one."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from toy_steps import TOYS, Bigram, Bytes, Hashed, Strings, TinyGRU, follow
+
+from weft.decode.beam import BeamOptions, beam
+from weft.decode.ensemble import Ensemble, Mixture, Product
+from weft.decode.generate import generate, stream
+from weft.decode.options import GenerateOptions
+from weft.decode.pieces import Stopping, Text, added, spell
+from weft.errors import UsageError
+from weft.models.language import language_model
+from weft.models.tables import LanguageTable
+from weft.text.tokenizers import KINDS, TokenizerTable, train_tokenizer
+
+LETTERS = Strings("abcdefghij")
+every_toy = pytest.mark.parametrize("toy", TOYS.values(), ids=TOYS.keys())
+
+
+def pieces(speller, prompt, tokens, stops=()):
+    text = Text(speller, prompt, stops)
+    return [*(text.push(token) for token in tokens), text.finish()]
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.binary(max_size=40) | st.text(max_size=20).map(str.encode), st.text(max_size=5))
+@example("é€😀".encode()[:-1], "é")
+@example(b"\xf0\x9f\xff\x98a\xe2\x82", "")
+def test_pieces_of_any_bytes_join_to_the_whole(raw, prompt):
+    before = [1, *Bytes().ids(prompt)]
+    found = pieces(Bytes(), before, [3 + byte for byte in raw])
+    assert "".join(found) == raw.decode(errors="replace")
+
+
+def test_a_character_is_given_out_when_it_is_complete():
+    found = pieces(Bytes(), [1], [3 + byte for byte in "a€b".encode()])
+    assert found == ["a", "", "", "€", "b", ""]
+
+
+def test_words_after_a_prompt_begin_with_their_space():
+    words = Strings(["the", "cat", "sat"], between=" ")
+    assert pieces(words, [1, 3, 4], [5, 3]) == [" sat", " the", ""]
+    assert pieces(words, [1], [5, 3]) == ["sat", " the", ""]
+
+
+KINDS_OF_TEXT = ["the cat sat on the mat.\nthe dog didn't.\n", "Ünïcode 😀 and tabs\t too\n"] * 8
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pieces_of_every_tokenizer_join_to_the_whole(kind):
+    tokenizer = train_tokenizer(TokenizerTable(kind=kind, size=300), iter(KINDS_OF_TEXT))
+    rng = np.random.default_rng(0)
+    for prompt in ("", "the cat", "the cat sat\n", "Ünïcode"):
+        before = [1, *tokenizer.encode(prompt).tolist()]
+        for _ in range(15):
+            tokens = rng.integers(3, tokenizer.size, size=rng.integers(1, 25)).tolist()
+            assert "".join(pieces(tokenizer, before, [*tokens, 2])) == added(tokenizer, before, tokens)
+    # a text goes on as it was: a prompt and what is added to it make the text that its tokens spell
+    text = tokenizer.encode(KINDS_OF_TEXT[0]).tolist()
+    whole = tokenizer.decode(text)
+    for at in range(len(text)):
+        assert tokenizer.decode(text[:at]) + "".join(pieces(tokenizer, [1, *text[:at]], text[at:])) == whole
+
+
+def naive_cut(text, stops):
+    """The text before the stop string that is complete first."""
+    for end in range(1, len(text) + 1):
+        ended = [stop for stop in stops if text[:end].endswith(stop)]
+        if ended:
+            return text[: end - max(map(len, ended))]
+    return text
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.lists(st.text("abc", max_size=3), max_size=12),
+    st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=3),
+)
+@example(["a", "b", "c"], ["abc", "b"])
+def test_the_cut_does_not_depend_on_the_pieces(parts, stops):
+    stopping = Stopping(stops)
+    found = [stopping.push(part) for part in parts]
+    sure = "".join(found)
+    whole = naive_cut("".join(parts), stops)
+    assert whole.startswith(sure)
+    assert sure + stopping.finish() == whole
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.integers(3, 258), max_size=30), st.lists(st.text("ab\ufffdé", min_size=1, max_size=3), max_size=2))
+def test_a_stream_says_what_the_whole_says_before_a_stop_string(tokens, stops):
+    whole = naive_cut(Bytes().decode(tokens), stops) if stops else Bytes().decode(tokens)
+    assert spell(Bytes(), [1], tokens, stops) == whole
+
+
+def test_a_stop_string_is_found_across_tokens_and_its_tokens_are_counted():
+    # a b b c ..., said by tokens of one or two letters
+    speller = Strings(["a", "bb", "bc", "cd"])
+    model = follow([1, 3, 4, 5, 6, 3], 7)
+    [[found]] = generate(model, speller, [""], GenerateOptions(length=9, stop=["bcc"], temperature=0.0), end=None)
+    assert found.text == "abb"
+    assert found.tokens == [3, 4, 5, 6]
+    assert list(stream(model, speller, "", GenerateOptions(length=9, stop=["bcc"], temperature=0.0), end=None)) == [
+        "a",
+        "b",
+        "b",
+    ]
+
+
+@every_toy
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 0.0},
+        {"temperature": 0.8, "top_k": 9, "repetition": 1.2},
+        {"top_p": 0.8, "stop": ["ab", "j"]},
+        {"min_p": 0.1, "no_repeat": 3},
+        {"beam": 3, "alpha": 0.7, "stop": ["c"]},
+    ],
+    ids=lambda options: "-".join(options),
+)
+@pytest.mark.parametrize("end", [None, 2], ids=["running", "lines"])
+def test_a_stream_joins_to_what_generate_gives(toy, options, end):
+    model, options = toy(13), GenerateOptions(length=30, **options)
+    for prompt in ("", "abc"):
+        [[whole]] = generate(model, LETTERS, [prompt], options, end=end)
+        assert "".join(stream(model, LETTERS, prompt, options, end=end)) == whole.text
+        assert all(stop not in whole.text for stop in options.stop)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_stream_of_bytes_joins_to_what_generate_gives(seed):
+    model, options = TinyGRU(259, seed=seed), GenerateOptions(length=80, seed=seed, stop=["\ufffd\ufffd"])
+    [[whole]] = generate(model, Bytes(), ["é"], options, end=None)
+    assert "".join(stream(model, Bytes(), "é", options, end=None)) == whole.text
+
+
+@every_toy
+@pytest.mark.parametrize("options", [{"samples": 3, "seed": 5}, {"beam": 4, "best": 3}], ids=["samples", "beam"])
+def test_batches_change_nothing(toy, options):
+    model, options = toy(13), GenerateOptions(length=15, **options)
+    prompts = ["abcdef", "", "jj", "a", "hihihihi"]
+    whole = generate(model, LETTERS, prompts, options, end=2)
+    for rows in (1, 7):
+        small = generate(model, LETTERS, prompts, options, end=2, rows=rows)
+        for many, few in zip(whole, small, strict=True):
+            assert [one[:2] for one in many] == [one[:2] for one in few]
+            assert [one.log_prob for one in many] == pytest.approx([one.log_prob for one in few], abs=1e-4)
+    assert [len(many) for many in whole] == [3] * 5
+
+
+def test_seeds_repeat_and_samples_differ():
+    model, options = Hashed(13), GenerateOptions(length=20, samples=4, seed=1)
+    first = generate(model, LETTERS, ["ab", "ab"], options, end=None)
+    assert first == generate(model, LETTERS, ["ab", "ab"], options, end=None)
+    assert len({one.text for many in first for one in many}) == 8
+    other = generate(model, LETTERS, ["ab"], options.model_copy(update={"seed": 2}), end=None)
+    assert {one.text for one in other[0]}.isdisjoint(one.text for one in first[0])
+    # one more sample leaves those before it as they were
+    more = generate(model, LETTERS, ["ab"], options.model_copy(update={"samples": 5}), end=None)
+    assert more[0][:4] == first[0]
+
+
+@every_toy
+@pytest.mark.parametrize("options", [{"samples": 2}, {"beam": 3, "best": 3, "alpha": 0.5}], ids=["samples", "beam"])
+def test_log_probabilities_equal_scoring_again(toy, options):
+    model = toy(13)
+    [found] = generate(model, LETTERS, ["abc"], GenerateOptions(length=12, **options), end=2)
+    for one in found:
+        again = model.score(torch.tensor([[1, 3, 4, 5, *one.tokens]]))[0, 3:].sum().item()
+        assert one.log_prob == pytest.approx(again, abs=1e-4)
+        assert one.text == LETTERS.decode(one.tokens)
+    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True) or "samples" in options
+
+
+@pytest.mark.parametrize("options", [{"samples": 40}, {"beam": 4, "best": 4}], ids=["samples", "beam"])
+def test_special_tokens_are_never_said(options):
+    table = torch.full((13, 13), -4.0)
+    table[:, :3] = 0.0  # the model would say little else
+    model, options = Bigram(13, table=table.log_softmax(1)), GenerateOptions(length=8, **options)
+    [running] = generate(model, LETTERS, [""], options, end=None)
+    assert all(min(one.tokens) > 2 and len(one.tokens) == 8 for one in running)
+    [lines] = generate(model, LETTERS, [""], options, end=2)
+    assert {min(one.tokens) for one in lines} == {2}
+    assert all(2 not in one.tokens[:-1] for one in lines)
+
+
+def test_the_end_waits_for_the_least_length():
+    table = torch.full((13, 13), -4.0)
+    table[:, 2] = 0.0
+    model = Bigram(13, table=table.log_softmax(1))
+    for more in ({}, {"temperature": 0.0}, {"beam": 2}):
+        [[one]] = generate(model, LETTERS, [""], GenerateOptions(length=9, least=4, **more), end=2)
+        assert len(one.tokens) >= 5
+        assert one.tokens.index(2) >= 4
+
+
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NO_GPU)])
+@pytest.mark.parametrize("mixer", ["attention", "lstm", "window"])
+def test_real_models_say_what_they_score(mixer, device):
+    torch.manual_seed(0)
+    table = LanguageTable(mixer=mixer, layers=2, width=16).filled()
+    model = language_model(table, words=13, window=32, vocabulary="").eval().to(device)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.3)
+    asked = [
+        {"samples": 2, "top_p": 0.9, "repetition": 1.1},
+        {"beam": 3, "best": 2, "no_repeat": 2, "stop": ["ab", "j"]},
+    ]
+    prompts = ["abc", "", "fghij"]
+    for options in asked:
+        found = generate(model, LETTERS, prompts, GenerateOptions(length=10, **options), end=2, device=device)
+        for prompt, many in zip(prompts, found, strict=True):
+            before = [1, *LETTERS.ids(prompt)]
+            for one in many:
+                tokens = torch.tensor([before + one.tokens], device=device)
+                again = model.score(tokens)[0, len(before) - 1 :].sum().item()
+                assert one.log_prob == pytest.approx(again, abs=1e-3)
+
+
+def test_no_prompt_gives_no_continuation():
+    assert generate(Hashed(13), LETTERS, [], GenerateOptions(), end=None) == []
+
+
+@pytest.mark.parametrize("how", [generate, stream])
+def test_a_prompt_that_passes_the_last_position_is_refused_before_the_first_step(how):
+    model, options = Bigram(13, longest=16), GenerateOptions(length=12)
+    prompt = ["", "abcdef"] if how is generate else "abcdef"
+    with pytest.raises(UsageError) as caught:
+        how(model, LETTERS, prompt, options, end=None)
+    assert str(caught.value) == (
+        "--length: 7 prompt tokens and 12 more need 18 positions, but the model reads at most 16; use --length 10"
+    )
+    assert model.steps_taken == []
+
+
+def both(combine):
+    return Ensemble([TinyGRU(9, seed=1), Hashed(9), Bigram(9)], combine)
+
+
+def explicit(models, weights, tokens, kind):
+    """The ensemble's log-probabilities after tokens, by the definition, in float64."""
+    rows = torch.stack([model.start(torch.tensor([tokens]))[0][0].double() for model in models])
+    weights = torch.tensor(weights, dtype=torch.float64).unsqueeze(1)
+    if kind is Mixture:
+        return (rows.exp() * weights).sum(0).log()
+    return (rows * weights).sum(0).log_softmax(0)
+
+
+@pytest.mark.parametrize("kind", [Mixture, Product])
+def test_an_ensemble_is_what_its_definition_says(kind):
+    weights = [0.5, 0.3, 0.2]
+    model = both(kind(weights))
+    tokens = [1, 4, 8, 3, 3, 5]
+    log_probs, state = model.start(torch.tensor([tokens[:2]]))
+    for at in range(2, len(tokens)):
+        expected = explicit(model.parts, weights, tokens[:at], kind)
+        torch.testing.assert_close(log_probs[0].double(), expected, rtol=0, atol=1e-5)
+        log_probs, state = model.step(torch.tensor(tokens[at : at + 1]), state)
+    scores = model.score(torch.tensor([tokens]))[0]
+    expected = [explicit(model.parts, weights, tokens[:at], kind)[tokens[at]].item() for at in range(1, len(tokens))]
+    assert scores.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", [Mixture, Product])
+def test_an_ensemble_scores_ragged_rows_and_searches(kind):
+    model = both(kind([0.5, 0.3, 0.2]))
+    tokens, keep = torch.tensor([[1, 4, 8, 3], [1, 5, 0, 0]]), torch.tensor([[True] * 4, [True] * 2 + [False] * 2])
+    scores = model.score(tokens, keep)
+    assert scores[1, 1:].tolist() == [0, 0]
+    torch.testing.assert_close(scores[1:, :1], model.score(tokens[1:, :2]))
+    assert model.score(tokens[:, :1]).shape == (2, 0)
+    [found] = beam(model, torch.tensor([[1]]), options=BeamOptions(width=3, limit=6, end=2, best=2))
+    for one in found:
+        assert one.log_prob == pytest.approx(model.score(torch.tensor([[1, *one.tokens]])).sum().item(), abs=1e-4)
+
+
+def test_parts_that_agree_on_nothing_leave_nothing():
+    one, other = follow([1, 3], 5), follow([1, 4], 5)
+    log_probs, _ = Ensemble([one, other], Product([1.0, 0.5])).start(torch.tensor([[1]]))
+    assert log_probs.tolist() == [[-math.inf] * 5]
+    log_probs, _ = Ensemble([one, other], Mixture([0.25, 0.75])).start(torch.tensor([[1]]))
+    torch.testing.assert_close(log_probs.exp(), torch.tensor([[0, 0, 0, 0.25, 0.75]]))
+
+
+def test_an_ensemble_reads_as_far_as_its_shortest_part():
+    parts = [Bigram(5), Bigram(5, longest=64), Bigram(5, longest=32)]
+    assert Ensemble(parts, Product([1, 1, 1])).longest == 32
+    assert Ensemble(parts[:1], Product([1])).longest is None
+
+
+def test_parts_that_do_not_fit_are_refused():
+    one, other = Bigram(5), Bigram(5, vocabulary="99887766" * 8)
+    with pytest.raises(UsageError) as caught:
+        Ensemble([one, one, other], Product([1, 1, 1]))
+    assert str(caught.value) == (
+        "ensemble: model 1 has the tokenizer ab12cd34, model 3 has 99887766; train them with one (--tokenizer-from)"
+    )
+    with pytest.raises(UsageError) as caught:
+        Ensemble([one, one], Product([1.0]))
+    assert str(caught.value) == "ensemble: 2 models, but 1 weights"
+    with pytest.raises(UsageError) as caught:
+        Product([1.0, 0.0])
+    assert str(caught.value) == "ensemble: weights must be positive numbers, not [1.0, 0.0]"
+    with pytest.raises(UsageError) as caught:
+        Mixture([0.5, 0.6])
+    assert str(caught.value) == "ensemble: the weights of a mixture must add up to 1, not 1.1"

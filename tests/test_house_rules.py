@@ -1,0 +1,392 @@
+"""The house rules that a machine can check, over every file of src/ (CONTRIBUTING.md gives the reasons)."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import weft
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted((ROOT / "src" / "weft").rglob("*.py"))
+NAMES = [path.relative_to(ROOT / "src").as_posix() for path in SOURCES]
+
+# Exceptions, each with its reason: {"weft/place.py:function": "why"}.
+STARS_ALLOWED: dict[str, str] = {}
+ASSERTS_ALLOWED: dict[str, str] = {}
+
+# What each part may import of weft, besides itself. A name stands for the module or folder weft.<name>.
+BASE = {"errors", "config", "files"}
+TEXT = BASE | {"text"}
+MODELS = TEXT | {"data", "nn", "decode.steps", "models"}
+LAYERS: dict[str, set[str]] = {
+    "errors": set(),
+    "config": {"errors"},
+    "files": {"errors"},
+    "text": BASE,
+    "data": TEXT,
+    "nn": {"errors"},
+    "models": MODELS,
+    "decode": TEXT | {"nn.state"},
+    "metrics": TEXT | {"data"},
+    "tasks": MODELS | {"decode", "metrics"},
+    "train": MODELS | {"decode", "metrics", "tasks"},
+    "run": MODELS | {"decode", "metrics", "tasks", "train"},
+    "interop": MODELS | {"decode", "metrics", "tasks", "train", "run"},
+    "explain": MODELS | {"decode", "metrics", "tasks", "train", "run"},
+    "compare": MODELS | {"decode", "metrics", "tasks", "train", "run"},
+    "report": MODELS | {"decode", "metrics", "tasks", "train", "run", "explain", "compare"},
+    "serve": MODELS | {"decode", "metrics", "tasks", "train", "run", "interop", "explain"},
+}
+TOP = {"cli", "__main__", "__init__"}  # these may see everything
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions(module: ast.AST) -> Iterator[Function]:
+    return (node for node in ast.walk(module) if isinstance(node, Function))
+
+
+def parameters(function: Function) -> int:
+    """How many a caller sees: self and cls are not among them."""
+    spec = function.args
+    names = [arg.arg for arg in [*spec.posonlyargs, *spec.args]]
+    return len(names) + len(spec.kwonlyargs) - (names[:1] in (["self"], ["cls"]))
+
+
+def nesting(node: ast.AST) -> int:
+    """The most blocks around a statement of a function; elif is as deep as its if, an inner function starts anew."""
+    deepest = 0
+    for name, field in ast.iter_fields(node):
+        if not isinstance(field, list):
+            continue
+        for child in field:
+            if not isinstance(child, ast.AST) or isinstance(child, Function | ast.ClassDef | ast.Lambda):
+                continue
+            blocks = isinstance(child, ast.If | ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith | ast.Try)
+            blocks = blocks or isinstance(child, ast.Match)
+            follows = name == "orelse" and isinstance(node, ast.If) and len(field) == 1 and isinstance(child, ast.If)
+            deepest = max(deepest, nesting(child) + (blocks and not follows))
+    return deepest
+
+
+def long_files(path: Path, module: ast.Module) -> Iterator[str]:
+    lines = path.read_text(encoding="utf-8").count("\n")
+    if lines > 400:
+        yield f"{lines} lines; at most 400"
+
+
+def long_functions(path: Path, module: ast.Module) -> Iterator[str]:
+    for function in functions(module):
+        lines = (function.end_lineno or 0) - function.lineno + 1
+        if lines > 60:
+            yield f"{function.lineno}: {function.name} has {lines} lines; at most 60"
+
+
+def many_parameters(path: Path, module: ast.Module) -> Iterator[str]:
+    for function in functions(module):
+        if parameters(function) > 7:
+            yield f"{function.lineno}: {function.name} has {parameters(function)} parameters; at most 7"
+
+
+def deep_nesting(path: Path, module: ast.Module) -> Iterator[str]:
+    for function in functions(module):
+        if nesting(function) > 3:
+            yield f"{function.lineno}: {function.name} is {nesting(function)} blocks deep; at most 3"
+
+
+def stars(path: Path, module: ast.Module) -> Iterator[str]:
+    for function in functions(module):
+        place = f"{path.relative_to(ROOT / 'src').as_posix()}:{function.name}"
+        if (function.args.vararg or function.args.kwarg) and place not in STARS_ALLOWED:
+            yield f"{function.lineno}: {function.name} takes *args or **kwargs"
+
+
+def asserts(path: Path, module: ast.Module) -> Iterator[str]:
+    for node in ast.walk(module):
+        place = f"{path.relative_to(ROOT / 'src').as_posix()}:{getattr(node, 'lineno', 0)}"
+        if isinstance(node, ast.Assert) and place not in ASSERTS_ALLOWED:
+            yield f"{node.lineno}: assert; raise an error from weft.errors, or none"
+
+
+def dotted(node: ast.AST) -> str:
+    """'torch.load' for such an expression; '' for anything else."""
+    if isinstance(node, ast.Attribute):
+        inner = dotted(node.value)
+        return f"{inner}.{node.attr}" if inner else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def in_cli(path: Path) -> bool:
+    return path.is_relative_to(ROOT / "src" / "weft" / "cli") or path.name == "__main__.py"
+
+
+def printing(path: Path, module: ast.Module) -> Iterator[str]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and dotted(node.func) in ("print", "input", "breakpoint") and not in_cli(path):
+            yield f"{node.lineno}: {dotted(node.func)}; only cli/ talks to the user"
+
+
+def environment(path: Path, module: ast.Module) -> Iterator[str]:
+    for node in ast.walk(module):
+        if dotted(node) in ("os.environ", "os.getenv", "os.putenv") and not in_cli(path):
+            yield f"{getattr(node, 'lineno', 0)}: {dotted(node)}; only cli/ reads the environment"
+
+
+GLOBAL_STATE = {
+    "torch.set_num_threads",
+    "torch.set_num_interop_threads",
+    "torch.set_default_dtype",
+    "torch.set_default_device",
+    "torch.use_deterministic_algorithms",
+    "torch.set_float32_matmul_precision",
+    "random.seed",
+    "numpy.random.seed",
+    "np.random.seed",
+}
+
+
+def global_state(path: Path, module: ast.Module) -> Iterator[str]:
+    seeds = {"torch.manual_seed"} if "train" not in path.parts else set()  # the loop seeds before each step
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and dotted(node.func) in GLOBAL_STATE | seeds and not in_cli(path):
+            yield f"{node.lineno}: {dotted(node.func)} changes the state of the whole process"
+
+
+UNSAFE = {"eval", "exec", "compile", "torch.load", "torch.save", "__import__", "numpy.load", "np.load"}
+UNSAFE_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
+
+
+def unsafe(path: Path, module: ast.Module) -> Iterator[str]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and dotted(node.func) in UNSAFE:
+            plain = any(word.arg == "allow_pickle" and _is_false(word.value) for word in node.keywords)
+            if not (dotted(node.func).endswith("p.load") or dotted(node.func) == "numpy.load") or not plain:
+                yield f"{node.lineno}: {dotted(node.func)} can run what a file says"
+        for name in imported(node):
+            if name.split(".")[0] in UNSAFE_MODULES:
+                yield f"{getattr(node, 'lineno', 0)}: imports {name}, which can run what a file says"
+
+
+def _is_false(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value is False
+
+
+def split_lines(path: Path, module: ast.Module) -> Iterator[str]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.Attribute) and node.attr == "splitlines":
+            yield f"{node.lineno}: splitlines also splits at U+2028, U+0085 and others; split at '\\n'"
+
+
+def imported(node: ast.AST) -> list[str]:
+    """What an import statement names, as dotted modules or names in them."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    return []
+
+
+def layering(path: Path, module: ast.Module) -> Iterator[str]:
+    part = path.relative_to(ROOT / "src" / "weft").parts[0].removesuffix(".py")
+    if part in TOP:
+        return
+    if part not in LAYERS:
+        yield f"weft.{part} has no place in the table of layers"
+        return
+    for node in ast.walk(module):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            yield f"{node.lineno}: relative import; write weft.{part}"
+        for name in imported(node):
+            steps = name.split(".")
+            if steps[0] != "weft" or steps[1:2] in ([], [part], ["__version__"]):
+                continue
+            if not {steps[1], ".".join(steps[1:3])} & LAYERS[part]:
+                yield f"{getattr(node, 'lineno', 0)}: weft.{part} may not import {name}"
+
+
+def part_classes() -> set[str]:
+    """The classes that models are made of; tables and tuples of values are not among them."""
+    plain = {"Table", "NamedTuple", "Protocol", "Enum", "StrEnum"}
+    return {
+        node.name
+        for path in SOURCES
+        if {"nn", "models"} & set(path.relative_to(ROOT / "src").parts)
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ClassDef) and not any(_stem(base) in plain for base in node.bases)
+    }
+
+
+def _stem(base: ast.AST) -> str:
+    return dotted(base.value if isinstance(base, ast.Subscript) else base).split(".")[-1]
+
+
+def asking_for_kinds(path: Path, module: ast.Module) -> Iterator[str]:
+    for node in ast.walk(module):
+        if not isinstance(node, ast.Call) or dotted(node.func) not in ("isinstance", "issubclass", "hasattr"):
+            continue
+        asked = {dotted(part).split(".")[-1] for part in ast.walk(node.args[1])}
+        if dotted(node.func) == "hasattr" or asked & KINDS:
+            yield f"{node.lineno}: {ast.unparse(node)}; the protocol is missing something"
+
+
+KINDS = part_classes()
+Rule = Callable[[Path, ast.Module], Iterator[str]]
+RULES: list[Rule] = [
+    long_files,
+    long_functions,
+    many_parameters,
+    deep_nesting,
+    stars,
+    asserts,
+    printing,
+    environment,
+    global_state,
+    unsafe,
+    split_lines,
+    asking_for_kinds,
+    layering,
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_sources_keep_the_rule(rule):
+    found = [f"{name}: {fault}" for name, path in zip(NAMES, SOURCES, strict=True) for fault in rule(path, tree(path))]
+    assert not found, "\n" + "\n".join(found)
+
+
+BROKEN: dict[str, str] = {
+    "long_files": "\n" * 401,
+    "long_functions": "def f():\n" + "    pass\n" * 60,
+    "many_parameters": "def f(a, b, c, d, e, f, *, g, h): pass",
+    "deep_nesting": (
+        "def f():\n if a:\n  pass\n elif b:\n  for x in y:\n   try:\n    pass\n   except E:\n    with z:\n     pass\n"
+    ),
+    "stars": "class A:\n def f(self, *a): pass",
+    "asserts": "assert x",
+    "printing": "print(1)",
+    "environment": "import os\nx = os.environ['A']",
+    "global_state": "torch.manual_seed(0)",
+    "unsafe": "from pickle import loads",
+    "split_lines": "x = text.splitlines()",
+    "asking_for_kinds": "hasattr(model, 'encode')",
+    "layering": "from weft.cli import main",
+}
+KEPT: dict[str, str] = {
+    "long_files": "\n" * 400,
+    "long_functions": "def f():\n" + "    pass\n" * 59,
+    "many_parameters": "class A:\n def f(self, a, b, c, d, e, f, *, g): pass",
+    "deep_nesting": "def f():\n if a:\n  pass\n elif b:\n  for x in y:\n   with z:\n    def g():\n     if c: pass\n",
+    "stars": "def f(a, *, b): g(*a, **b)",
+    "asserts": "raise ValueError",
+    "printing": "console.print(1)",
+    "environment": "import os\nos.getpid()",
+    "global_state": "generator.manual_seed(0)",
+    "unsafe": "np.load(path, allow_pickle=False)\nmodule.eval()\nlearner.compile()",
+    "split_lines": "x = text.split('\\n')",
+    "asking_for_kinds": "isinstance(x, Tensor | tuple)",
+    "layering": "from weft.errors import ModelError\nfrom weft.nn.state import select\nimport torch",
+}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_rule_itself_sees_a_breach_and_nothing_else(tmp_path, monkeypatch, rule):
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    path = tmp_path / "src" / "weft" / "nn" / "broken.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(BROKEN[rule.__name__])
+    assert len(list(rule(path, tree(path)))) == 1
+    path.write_text(KEPT[rule.__name__])
+    assert list(rule(path, tree(path))) == []
+
+
+@pytest.mark.parametrize("text", ["torch.load(x)", "eval(x)", "np.load(x)", "numpy.load(x, allow_pickle=True)"])
+def test_what_can_run_a_file_is_seen(text):
+    assert len(list(unsafe(Path("x.py"), ast.parse(text)))) == 1
+
+
+def test_asking_for_a_class_of_a_model_is_seen(monkeypatch):
+    monkeypatch.setitem(globals(), "KINDS", {"LSTM"})
+    for text in ("isinstance(x, mixers.LSTM)", "isinstance(x, (int, LSTM))", "issubclass(x, LSTM | None)"):
+        assert len(list(asking_for_kinds(Path("x.py"), ast.parse(text)))) == 1
+
+
+OURS = {"WeftError", "UsageError", "ConfigError", "DataError", "ModelError", "ResourceError", "DivergedError"}
+
+
+def fragments(node: ast.AST) -> list[str]:
+    """The fixed pieces of every string below a node."""
+    return [part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+
+
+def test_every_error_message_is_asserted_somewhere():
+    """By its longest fixed piece: a test that has it word for word has the message."""
+    known = "\0".join(text for path in (ROOT / "tests").rglob("*.py") for text in fragments(tree(path)))
+    found = []
+    for name, path in zip(NAMES, SOURCES, strict=True):
+        for node in ast.walk(tree(path)):
+            if not isinstance(node, ast.Call) or dotted(node.func).split(".")[-1] not in OURS or not node.args:
+                continue
+            piece = max(fragments(node.args[0]), key=len, default="").strip(" :;,.'()")
+            if len(piece) > 3 and piece not in known:
+                found.append(f"{name}:{node.lineno}: no test has {piece!r}")
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_the_layers_have_no_circle():
+    for part, allowed in LAYERS.items():
+        for other in allowed - {part}:
+            assert part not in LAYERS[other.split(".")[0]] or "." in other, f"{part} and {other} import each other"
+
+
+def test_exceptions_to_the_rules_still_exist():
+    for place in STARS_ALLOWED | ASSERTS_ALLOWED:
+        name, _, _ = place.partition(":")
+        assert name in NAMES, f"{place} is excused and not there"
+
+
+def tracked() -> list[Path]:
+    """The files of the repository: as git knows them, else those of the folders that hold them."""
+    asked = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    try:
+        listed = subprocess.run(asked, cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    except (OSError, subprocess.CalledProcessError):
+        folders = ("src", "tests", "docs", "examples", "benchmarks")
+        return [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+    return [path for path in (ROOT / name for name in listed.split("\0") if name) if path.is_file()]
+
+
+# a user's home, a temporary folder or a work folder, spelt out; #! lines and the paths of a manual are not meant
+MACHINE = re.compile(rb"""(?:^|[\s"'`(=:,])(/(?:work|root|home|tmp|Users|mnt|opt)/[A-Za-z0-9._-])""", re.MULTILINE)
+
+
+def test_no_file_names_a_place_on_somebody_s_machine():
+    found = []
+    for path in tracked():
+        raw = path.read_bytes()
+        if path == Path(__file__) or b"\0" in raw:
+            continue
+        found += [f"{path.relative_to(ROOT)}: {match[1].decode()}..." for match in MACHINE.finditer(raw)]
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_the_public_names():
+    assert sorted(weft.__all__) == ["__version__", "load"]
+    assert dir(weft) == sorted(weft.__all__)
+    assert re.fullmatch(r"\d+\.\d+\.\d+", weft.__version__)
+
+
+def test_an_unknown_public_name_is_an_attribute_error():
+    with pytest.raises(AttributeError) as caught:
+        _ = weft.laod
+    assert str(caught.value) == "module 'weft' has no attribute 'laod'"

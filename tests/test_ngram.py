@@ -1,0 +1,420 @@
+"""n-gram models against the published formulas, a hand-worked example, and the laws of steps."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ngram_formulas import FORMULAS
+
+from weft import tensors as tensor_files
+from weft.config import plain, read_table
+from weft.errors import ConfigError, DataError, ModelError
+from weft.models import counts, lookup, ngram
+from weft.models.lookup import Lookup, halve
+from weft.models.ngram import NgramModel, NgramTable, estimate
+from weft.nn.state import join, rows, select
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+SIZE = 9  # <unk>, <s>, </s> and six words, of which the last never occurs
+every_smoothing = pytest.mark.parametrize("smoothing", FORMULAS)
+
+
+def text(seed: int, lines: int = 60) -> list[list[int]]:
+    """Lines of skewed random words that depend a little on the word before, each with its end token."""
+    generator = np.random.default_rng(seed)
+    made = []
+    for _ in range(lines):
+        line, last = [], 0
+        for _ in range(generator.integers(0, 9)):
+            last = int(min(generator.geometric(0.4) + last % 2, 5)) + 2
+            line.append(last)
+        made.append([*line, 2])
+    return made
+
+
+def flat(lines: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    tokens = np.array([word for line in lines for word in line], np.uint32)
+    return tokens, np.cumsum([0, *map(len, lines)])
+
+
+def model_of(lines: list[list[int]], size: int = SIZE, **options) -> NgramModel:
+    return estimate(*flat(lines), NgramTable(**options), size=size, vocabulary="v")
+
+
+def contexts(seed: int, longest: int) -> list[tuple[int, ...]]:
+    generator = np.random.default_rng(seed)
+    found = [(), (1,), (0,), (8,)]
+    for _ in range(25):
+        length = int(generator.integers(1, longest + 1))
+        words = tuple(int(word) for word in generator.integers(2, 8, length))
+        found += [words, (1, *words)]
+    return found
+
+
+def row(model: NgramModel, context: tuple[int, ...]) -> torch.Tensor:
+    """Probabilities after a context (V,); the empty one is asked for with a word that nothing follows."""
+    if not context:
+        return model._rows(torch.full((1, model.order - 1), -1))[0].double().exp()
+    return model.start(torch.tensor([context]))[0][0].double().exp()
+
+
+@every_smoothing
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+@pytest.mark.parametrize("prune", [[], [0, 1], [0, 0, 2]])
+@pytest.mark.parametrize("closed", [False, True])
+def test_every_probability_is_that_of_the_formulas(smoothing, order, prune, closed):
+    lines, prune = text(order), prune[:order]
+    options = {"delta": 0.3} if smoothing == "add-delta" else {}
+    model = model_of(lines, order=order, smoothing=smoothing, prune=prune, closed=closed, **options)
+    formulas = FORMULAS[smoothing](lines, order=order, size=SIZE, prune=prune, closed=closed, delta=0.3)
+    for context in contexts(order, order):
+        expected = torch.tensor([formulas.p(word, context) for word in range(SIZE)], dtype=torch.float64)
+        torch.testing.assert_close(row(model, context), expected, rtol=1e-5, atol=1e-9, msg=f"after {context}")
+
+
+def test_discounts_of_kneser_ney_come_from_the_counts_where_they_can():
+    lines = text(0, lines=400)
+    model = model_of(lines, size=SIZE, order=3)
+    assert len(model.notes) < 3
+    formulas = FORMULAS["kneser-ney"](lines, order=3, size=SIZE)
+    assert formulas.discounts[3] != {1: 0.5, 2: 1.0, 3: 1.5}
+    for context in contexts(0, 3):
+        expected = torch.tensor([formulas.p(word, context) for word in range(SIZE)], dtype=torch.float64)
+        torch.testing.assert_close(row(model, context), expected, rtol=1e-5, atol=1e-9)
+
+
+A, B, END, UNK = 3, 4, 2, 0
+WORKED = {  # the lines "a b" and "a", order 2: worked out by hand
+    # seen before a: <s>; before b: a; before </s>: a, b. All discounts fall back to 1/2, 1, 3/2.
+    # singles: (1 - 1/2) / 4 + (1/2 + 1/2 + 1) / 4 * 1/4 = 1/4 for a and b, 3/8 for </s>, 1/8 for <unk>
+    "kneser-ney": {
+        (B, A): 1 / 4 + 1 / 2 * 1 / 4,
+        (END, A): 1 / 4 + 1 / 2 * 3 / 8,
+        (UNK, A): 1 / 2 * 1 / 8,
+        (A, 1): 5 / 8,
+    },
+    "ml": {(B, A): 1 / 2, (END, A): 1 / 2, (UNK, A): 0, (A, 1): 1, (END, B): 1},
+    # four words share: a, b, </s>, <unk>
+    "add-delta": {(B, A): 2 / 6, (END, A): 2 / 6, (UNK, A): 1 / 6, (A, 1): 3 / 6, (END, B): 2 / 5, (UNK, UNK): 1 / 4},
+    # singles: b once, a and </s> twice: D = 1 / (1 + 4); <unk> gets 3 D / 5. Pairs: 3 once, 1 twice: D = 3/5.
+    "back-off": {(B, A): 0.4 / 2, (END, B): 0.4, (UNK, A): 0.6 * 0.12 / (0.12 + 0.36), (A, A): 0.6 * 0.36 / 0.48},
+}
+
+
+@every_smoothing
+def test_a_bigram_worked_by_hand(smoothing):
+    model = model_of([[A, B, END], [A, END]], size=5, order=2, smoothing=smoothing)
+    for (word, context), expected in WORKED[smoothing].items():
+        assert row(model, (context,))[word].item() == pytest.approx(expected, rel=1e-6)
+
+
+lines_of_ids = st.lists(st.lists(st.integers(3, 7), max_size=6).map(lambda line: [*line, 2]), min_size=1, max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lines=lines_of_ids,
+    order=st.integers(1, 4),
+    smoothing=st.sampled_from(list(FORMULAS)),
+    prune=st.sampled_from([[], [0, 1], [0, 0, 1]]),
+    closed=st.booleans(),
+    running=st.booleans(),
+)
+def test_probabilities_after_any_context_sum_to_one(lines, order, smoothing, prune, closed, running):
+    table = NgramTable(order=order, smoothing=smoothing, prune=prune[:order], closed=closed)
+    tokens, starts = flat(lines)
+    model = estimate(tokens, None if running else starts, table, size=SIZE, vocabulary="v")
+    prompts = torch.tensor(np.random.default_rng(0).integers(0, SIZE, (30, 3)))
+    for length in (1, 2, 3):
+        log_probs, _ = model.start(prompts[:, :length])
+        assert not log_probs.isnan().any()
+        torch.testing.assert_close(log_probs.double().exp().sum(1), torch.ones(30, dtype=torch.float64))
+        assert (log_probs[:, 1] == -math.inf).all()  # <s> is never predicted
+
+
+def test_a_token_that_never_occurs_is_as_likely_as_the_unknown_one_unless_the_vocabulary_is_closed():
+    lines = text(1)
+    open_, closed = (row(model_of(lines, order=3, closed=flag), (3, 4)) for flag in (False, True))
+    assert open_[8] == open_[0] > 0
+    assert closed[8] == closed[0] == 0
+
+
+def test_an_unknown_token_in_the_training_text_is_counted_like_any_other():
+    model = model_of([[0, 3, 2]] * 3 + [[3, 2]], size=5, order=2, smoothing="ml")
+    assert row(model, (1,))[0].item() == pytest.approx(3 / 4)
+    assert row(model, (0,))[3].item() == pytest.approx(1)
+
+
+@every_smoothing
+@pytest.mark.parametrize("order", [1, 2, 4])
+def test_steps_start_and_score_agree(smoothing, order):
+    model = model_of(text(2), order=order, smoothing=smoothing)
+    tokens = torch.tensor([[1, 3, 4, 3, 5, 6, 2], [1, 7, 7, 3, 3, 4, 2], [1, 8, 3, 0, 4, 4, 2]])
+    scores = model.score(tokens)
+    log_probs, state = model.start(tokens[:, :1])
+    for t in range(1, tokens.size(1)):
+        torch.testing.assert_close(log_probs.gather(1, tokens[:, t : t + 1])[:, 0], scores[:, t - 1])
+        at_once, same = model.start(tokens[:, : t + 1])
+        log_probs, state = model.step(tokens[:, t], state)
+        assert torch.equal(at_once, log_probs) and torch.equal(same, state)
+        later = model.score(tokens[:, t:], state=model.start(tokens[:, :t])[1])
+        assert torch.equal(later, scores[:, t:])
+    assert state.shape == (3, order - 1)
+
+
+@pytest.mark.parametrize("order", [1, 2, 4])
+def test_the_loss_of_a_text_read_in_two_parts_is_that_of_the_whole(order):
+    model = model_of(text(2), order=order)
+    tokens = torch.tensor([[1, 3, 4, 3, 5, 6, 2], [1, 7, 7, 3, 3, 4, 2]])
+    whole, state = model.loss(tokens[:, :-1], tokens[:, 1:])
+    assert torch.equal(whole, -model.score(tokens))
+    first, middle = model.loss(tokens[:, :3], tokens[:, 1:4])
+    second, last = model.loss(tokens[:, 3:-1], tokens[:, 4:], middle)
+    assert torch.equal(torch.cat([first, second], dim=1), whole)
+    assert torch.equal(last, state) and torch.equal(state, model.start(tokens[:, :-1])[1])
+
+
+def test_padding_on_the_right_changes_nothing():
+    model = model_of(text(3), order=4)
+    tokens = torch.tensor([[1, 3, 4, 3, 5], [1, 4, 0, 0, 0], [1, 7, 3, 2, 0]])
+    keep = torch.tensor([[True] * 5, [True] * 2 + [False] * 3, [True] * 4 + [False]])
+    log_probs, state = model.start(tokens, keep)
+    scores = model.score(tokens, keep)
+    for i, length in enumerate([5, 2, 4]):
+        alone, own = model.start(tokens[i : i + 1, :length])
+        assert torch.equal(log_probs[i], alone[0]) and torch.equal(state[i], own[0])
+        assert torch.equal(scores[i, : length - 1], model.score(tokens[i : i + 1, :length])[0])
+        assert (scores[i, length - 1 :] == 0).all()
+
+
+def test_a_step_after_a_prompt_that_is_all_padding_for_one_row_keeps_its_past():
+    model = model_of(text(3), order=3)
+    _, state = model.start(torch.tensor([[1, 3], [1, 4]]))
+    keep = torch.tensor([[True, True], [False, False]])
+    _, new = model.start(torch.tensor([[5, 6], [0, 0]]), keep, state)
+    assert new.tolist() == [[5, 6], [1, 4]]
+
+
+def test_rows_of_different_age_join_and_select():
+    model = model_of(text(4), order=4)
+    _, young = model.start(torch.tensor([[1]]))
+    _, old = model.start(torch.tensor([[1, 3, 4, 3, 5]]))
+    both = join(young, old)
+    assert rows(both) == 2
+    log_probs, state = model.step(torch.tensor([3, 4]), both)
+    for i, (token, alone) in enumerate([(3, young), (4, old)]):
+        expected, own = model.step(torch.tensor([token]), alone)
+        assert torch.equal(log_probs[i], expected[0]) and torch.equal(state[i], own[0])
+    order = torch.tensor([1, 1, 0])
+    assert torch.equal(
+        model.step(torch.tensor([3, 3, 3]), select(state, order))[0][2], model.step(torch.tensor([3, 3]), state)[0][0]
+    )
+
+
+@pytest.mark.parametrize("order", [1, 3, 5])
+@pytest.mark.parametrize("running", [False, True])
+def test_a_whole_text_is_scored_as_its_lines_are(monkeypatch, order, running):
+    monkeypatch.setattr(ngram, "PIECE", 7)
+    lines = text(5)
+    model = model_of(lines, order=order)
+    tokens, starts = flat(lines)
+    found = model.score_corpus(tokens, None if running else starts)
+    units = [[word for line in lines for word in line]] if running else lines
+    expected = [model.score(torch.tensor([[1, *unit]]))[0].numpy() for unit in units]
+    np.testing.assert_array_equal(found, np.concatenate(expected))
+    assert model.score_corpus(tokens[:0], None).shape == (0,)
+
+
+@pytest.mark.parametrize("order", [1, 2, 5])
+@pytest.mark.parametrize("running", [False, True])
+def test_a_long_text_counted_in_pieces_gives_the_same_model(monkeypatch, tmp_path, order, running):
+    tokens, starts = flat(text(6, lines=150))
+    starts = None if running else starts
+    table = NgramTable(order=order, prune=[0, 1][:order])
+    whole = estimate(tokens, starts, table, size=SIZE, vocabulary="v").arrays()
+    tokens.tofile(tmp_path / "tokens")
+    monkeypatch.setattr(counts, "PIECE", 50)
+    mapped = np.memmap(tmp_path / "tokens", np.uint32, "r")
+    pieces = estimate(mapped, starts, table, size=SIZE, vocabulary="v").arrays()
+    assert whole.keys() == pieces.keys()
+    assert all(torch.equal(whole[name], pieces[name]) for name in whole)
+
+
+def test_orders_beyond_what_one_number_can_hold_are_sorted_in_several_passes():
+    line = [int(word) for word in np.random.default_rng(0).integers(3, 70_000, 40)] * 2
+    model = model_of([[*line, 2], [*line, 2]], size=70_000, order=9, smoothing="ml")
+    assert model.counts == [70_000, *[42] * 8]  # 40 in the round, one at each end
+    # only the last word of the round leaves a choice, between its first and the end, and comes twice
+    assert model.score_corpus(*flat([[*line, 2]])).sum() == pytest.approx(2 * math.log(1 / 2), abs=1e-6)
+
+
+@every_smoothing
+def test_running_text_is_one_long_line_without_an_end(smoothing):
+    words = [word for line in text(8) for word in line[:-1]]
+    table = NgramTable(order=3, smoothing=smoothing)
+    model = estimate(np.array(words), None, table, size=SIZE, vocabulary="v")
+    formulas = FORMULAS[smoothing]([words], order=3, size=SIZE)
+    for context in contexts(8, 3):
+        expected = torch.tensor([formulas.p(word, context) for word in range(SIZE)], dtype=torch.float64)
+        torch.testing.assert_close(row(model, context), expected, rtol=1e-5, atol=1e-9)
+
+
+def test_running_text_has_one_begin_and_no_line_ends():
+    tokens = np.array([3, 4, 3, 4, 3])
+    model = estimate(tokens, None, NgramTable(order=2, smoothing="ml"), size=5, vocabulary="v")
+    assert row(model, (1,))[3].item() == 1
+    assert row(model, (3,))[4].item() == 1
+    assert row(model, ())[3].item() == pytest.approx(3 / 5)
+
+
+def test_the_hash_table_finds_what_halving_finds():
+    generator = np.random.default_rng(0)
+    keys = np.unique(generator.integers(0, 4000, 1500))
+    keys = np.concatenate([keys, np.unique(generator.integers(2**50, 2**62, 500))])
+    wanted = np.concatenate([generator.integers(0, 4000, 5000), keys, keys + 1, [-1, -7, 2**63 - 1]])
+    by_table = Lookup(keys)
+    found = by_table.find(wanted)
+    assert by_table.table is not None
+    np.testing.assert_array_equal(found, halve(keys, wanted))
+    assert (keys[found[found >= 0]] == wanted[found >= 0]).all()
+    assert lookup.Lookup(keys[:0]).find(wanted).max() == -1
+
+
+def test_arrays_come_back_from_a_mapped_file(tmp_path):
+    model = model_of(text(7), order=3)
+    tensor_files.write_tensors(tmp_path / "model.safetensors", model.arrays())
+    tensors, _ = tensor_files.read_tensors(tmp_path / "model.safetensors")
+    again = NgramModel.from_arrays(tensors, vocabulary="w")
+    assert again.grams[2].keys.ctypes.data == tensors["3.keys"].data_ptr()  # nothing was copied
+    assert (again.order, again.size, again.begin, again.vocabulary, again.longest) == (3, SIZE, 1, "w", None)
+    assert again.parameters == model.parameters == sum(model.counts)
+    tokens = torch.tensor([[1, 3, 4, 5, 3, 2]])
+    assert torch.equal(again.score(tokens), model.score(tokens))
+    assert all(torch.equal(again.start(tokens)[i], model.start(tokens)[i]) for i in (0, 1))
+
+
+def test_everything_pruned_above_single_words_still_sums_to_one(tmp_path):
+    model = model_of([[3, 4, 2]], order=3, prune=[0, 9])
+    assert model.counts == [SIZE, 0, 0]
+    assert row(model, (1, 3)).sum().item() == pytest.approx(1)
+    tokens = torch.tensor([[1, 3, 4, 2]])
+    tensor_files.write_tensors(tmp_path / "model.safetensors", model.arrays())
+    again = NgramModel.from_arrays(tensor_files.read_tensors(tmp_path / "model.safetensors")[0], vocabulary="v")
+    assert torch.equal(again.score(tokens), model.score(tokens))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"shape": None}, "n-gram model: no array 'shape' of 3 numbers; the file is damaged or of another model"),
+        (
+            {"shape": torch.tensor([2, 8, 1])},
+            "n-gram model: order=2, size=8, begin=1 do not fit its arrays; the file is damaged",
+        ),
+        (
+            {"shape": torch.tensor([0, 9, 1])},
+            "n-gram model: order=0, size=9, begin=1 do not fit its arrays; the file is damaged",
+        ),
+        (
+            {"shape": torch.tensor([10**15, 9, 1])},
+            "n-gram model: array '2.back_off' is missing or has the wrong shape; the file is damaged",
+        ),
+        ({"2.keys": None}, "n-gram model: array '2.keys' is missing or has the wrong shape; the file is damaged"),
+        (
+            {"1.back_off": torch.zeros(9, dtype=torch.float64)},
+            "n-gram model: array '1.back_off' is missing or has the wrong shape; the file is damaged",
+        ),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(change, message):
+    arrays = model_of(text(7), order=2).arrays() | change
+    with pytest.raises(ModelError) as caught:
+        NgramModel.from_arrays({name: part for name, part in arrays.items() if part is not None}, vocabulary="v")
+    assert str(caught.value) == message
+
+
+def test_tokens_of_few_bits_are_scored_alike():
+    lines = [[int(word) for word in np.random.default_rng(0).integers(3, 70_000, 200)] + [2]]
+    model = model_of(lines, size=70_000, order=3)
+    tokens = torch.tensor([[1, *lines[0]]])
+    assert torch.equal(model.score(tokens.int()), model.score(tokens))
+    assert torch.equal(model.start(tokens.int())[0], model.start(tokens)[0])
+
+
+def test_ids_of_another_vocabulary_are_refused():
+    model = model_of(text(7), order=2)
+    for ask in (model.score, lambda tokens: model.start(tokens)):
+        with pytest.raises(ModelError) as caught:
+            ask(torch.tensor([[1, 9]]))
+        assert str(caught.value) == "n-gram model: token id 9, but it knows 9 tokens; use its own tokenizer"
+    for ids, bad in ((np.array([3, 9, 2]), 9), (np.array([3, -1, 2]), -1)):
+        with pytest.raises(DataError) as refused:
+            estimate(ids, None, NgramTable(), size=9, vocabulary="v")
+        assert str(refused.value) == (f"n-gram counts: token id {bad}, but the vocabulary has 9 tokens; use its own tokenizer")
+
+
+def test_a_text_without_tokens_is_refused():
+    with pytest.raises(DataError) as caught:
+        estimate(np.zeros(0, np.uint16), None, NgramTable(), size=9, vocabulary="v")
+    assert str(caught.value) == "n-gram counts: the training text has no tokens"
+
+
+def test_discounts_that_fall_back_are_noted():
+    model = model_of([[3, 4, 2], [3, 2]], order=1)
+    assert model.notes == (
+        "kneser-ney: the counts of 1-grams give no usable discounts (small or repetitive text?): 0.5, 1 and 1.5 are used",
+    )
+    assert model_of([[3, 2]], order=1, smoothing="back-off").notes == (
+        "back-off: no 1-gram occurs twice: a discount of 0.5 is used",
+    )
+    assert model_of([[3, 2]] * 2, order=1, smoothing="back-off").notes == (
+        "back-off: no 1-gram occurs once: a discount of 0.5 is used",
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"smoothing": "kneser-nay"},
+            "model.smoothing: no such choice 'kneser-nay'; did you mean 'kneser-ney'?"
+            " known: kneser-ney, back-off, add-delta, ml",
+        ),
+        ({"delta": 0.5}, "model: delta=0.5, but smoothing='kneser-ney' has none"),
+        ({"order": 0}, "model.order: must be greater than or equal to 1, not 0"),
+        ({"order": 2, "prune": [0, 0, 1]}, "model: prune has 3 numbers for order=2; give at most one a length"),
+        ({"prune": [1, 1]}, "model: prune=[1, 1] must begin with 0: it is the tokenizer that drops words"),
+        (
+            {"prune": [0, 2, 1]},
+            "model: prune=[0, 2, 1] must not decrease: a part of an n-gram that is kept must be kept too",
+        ),
+        ({"smoothing": "add-delta", "delta": 0.0}, "model.delta: must be greater than 0, not 0.0"),
+    ],
+)
+def test_tables_that_can_not_be_right_are_refused(values, message):
+    with pytest.raises(ConfigError) as caught:
+        read_table(NgramTable, values, at="model")
+    assert str(caught.value) == message
+
+
+def test_a_filled_table_reads_back_equal():
+    for values in ({}, {"smoothing": "add-delta"}, {"smoothing": "add-delta", "delta": 0.5}, {"prune": [0, 0, 1]}):
+        table = read_table(NgramTable, values, at="model").filled()
+        assert read_table(NgramTable, plain(table), at="model") == table
+    assert NgramTable(smoothing="add-delta").filled().delta == 1.0
+    assert "delta" not in plain(NgramTable().filled())
+
+
+@pytest.mark.skipif(not (DATA / "names-makemore").exists(), reason="needs the names-makemore data")
+def test_the_bigram_of_names_with_one_added_is_the_lecture_s_number():
+    # Karpathy's makemore: 27 symbols, '.' for both ends, every pair counted once more: 2.4546 nats on all of it
+    names = (DATA / "names-makemore" / "names.txt").read_text().split()
+    lines = [[ord(letter) - ord("a") + 3 for letter in name] + [2] for name in names]
+    model = model_of(lines, size=29, order=2, smoothing="add-delta", delta=1.0, closed=True)
+    assert f"{-model.score_corpus(*flat(lines)).mean(dtype=float):.4f}" == "2.4546"

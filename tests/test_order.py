@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.data import shuffle
+from weft.data.corpus import Corpus, write_corpus
+from weft.data.order import Lines, Order, Streams, Windows, by_length, carried, strided
+from weft.data.shuffle import Shuffled
+from weft.data.source import Source
+from weft.errors import DataError
+from weft.text.tokenizers import TokenizerTable, train_tokenizer
+
+
+def running(count: int) -> Corpus:
+    """Token i is i + 10."""
+    return Corpus("train", np.arange(10, 10 + count, dtype=np.uint16), None, np.zeros((1, 4), dtype=np.int64), "")
+
+
+def of_lines(lengths: list[int]) -> Corpus:
+    """Lines of the given numbers of tokens, their number + 10 repeated, each with its end."""
+    tokens = np.concatenate([[number + 10] * length + [2] for number, length in enumerate(lengths)])
+    starts = np.concatenate([[0], np.cumsum(np.asarray(lengths) + 1)])
+    return Corpus("train", tokens.astype(np.uint16), starts, np.zeros((1, 4), dtype=np.int64), "")
+
+
+def lengths_like_text(count: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng(seed).gamma(2.0, 8.0, size=count).astype(int).tolist()
+
+
+def refusal(action) -> str:
+    with pytest.raises(DataError) as caught:
+        action()
+    return str(caught.value)
+
+
+ORDERS = {
+    "windows": Windows(running(1000), window=16, stride=8, rows=7, seed=3),
+    "streams": Streams(running(1000), window=16, rows=7),
+    "lines": Lines(of_lines(lengths_like_text(300)), batch_tokens=256, seed=3),
+}
+every_order = pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS.keys())
+
+
+@every_order
+def test_a_batch_depends_on_nothing_but_epoch_and_index(order: Order):
+    places = [(epoch, index) for epoch in range(3) for index in range(order.batches(epoch))]
+    first = [order.batch(*place) for place in places]
+    for number in np.random.default_rng(0).permutation(len(places))[:60]:
+        again = order.batch(*places[number])
+        assert torch.equal(again.tokens, first[number].tokens)
+        assert (again.keep is None) == (first[number].keep is None)
+        assert again.keep is None or torch.equal(again.keep, first[number].keep)
+
+
+@every_order
+def test_rows_are_int64_and_at_least_one_target_long(order: Order):
+    for index in range(order.batches(0)):
+        tokens, keep = order.batch(0, index)
+        assert tokens.dtype is torch.int64
+        assert tokens.size(1) >= 2
+        if keep is not None:
+            assert keep.shape == tokens.shape
+            assert keep.dtype is torch.bool
+            # padding is on the right, and 0
+            assert (keep[:, 1:] <= keep[:, :-1]).all()
+            assert (tokens[~keep] == 0).all()
+
+
+@every_order
+def test_no_batch_is_larger_than_the_largest(order: Order):
+    most = order.largest().tokens[:, 1:]
+    for index in range(order.batches(0)):
+        tokens = order.batch(0, index).tokens[:, 1:]
+        assert tokens.size(1) <= most.size(1)
+        assert tokens.numel() <= max(most.numel(), 256)
+
+
+def shuffled(count: int, seed: int) -> Shuffled:
+    return Shuffled(count, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("kept", [0, 1 << 20])
+@given(count=st.integers(1, 3000), seed=st.integers(0, 2**63))
+@settings(deadline=None, max_examples=30)
+def test_a_shuffle_is_a_permutation(kept, count, seed):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shuffle, "MOST_KEPT", kept)
+        order = shuffled(count, seed)
+        whole = order(np.arange(count)).tolist()
+        assert sorted(whole) == list(range(count))
+        assert order(np.arange(count // 2, count)).tolist() == whole[count // 2 :]
+        assert shuffled(count, seed)(np.arange(count)).tolist() == whole
+
+
+def test_a_shuffle_of_very_many_is_random():
+    count = 5_000_011
+    assert count > shuffle.MOST_KEPT
+    found = shuffled(count, 1)(np.arange(20_000))
+    assert len(set(found.tolist())) == 20_000
+    assert abs(np.corrcoef(np.arange(20_000), found)[0, 1]) < 0.04
+    assert abs(np.corrcoef(found[1:], found[:-1])[0, 1]) < 0.04
+    # places of the first number over seeds, and steps between neighbours, in tenths of the range
+    first = np.array([shuffled(count, seed)(np.arange(1))[0] for seed in range(4000)])
+    for values in (found, np.diff(found) % count, first):
+        counts = np.bincount(values * 10 // count, minlength=10)
+        expected = len(values) / 10
+        # far beyond what chance gives: the 0.999999 quantile of chi-square with 9 degrees of freedom
+        assert ((counts - expected) ** 2 / expected).sum() < 46
+
+
+def windows_of(order: Windows, epoch: int) -> torch.Tensor:
+    return torch.cat([order.batch(epoch, index).tokens for index in range(order.batches(epoch))])
+
+
+def test_windows_are_full_and_begin_stands_before_the_first_token():
+    order = Windows(running(20), window=4, stride=4, rows=3, seed=0)
+    seen = set()
+    for epoch in range(40):
+        rows = windows_of(order, epoch)
+        assert rows.shape == (order.count, 5)
+        for row in rows.tolist():
+            assert row[1:] == list(range(row[1], row[1] + 4))
+            assert row[0] == (1 if row[1] == 10 else row[1] - 1)
+            seen.update(row[1:])
+    # over the epochs every token is a target
+    assert seen == set(range(10, 30))
+
+
+def test_windows_of_one_epoch_lie_on_one_grid_and_none_comes_twice():
+    order = Windows(running(1000), window=16, stride=8, rows=7, seed=3)
+    grids = set()
+    for epoch in range(30):
+        starts = windows_of(order, epoch)[:, 1].sort().values
+        assert (starts.diff() == 8).all()
+        assert 10 <= starts[0] < 10 + 2 * 8
+        assert 1010 - 2 * 8 < starts[-1] + 16 <= 1010
+        grids.add(int(starts[0]))
+    assert len(grids) > 5
+
+
+def test_windows_come_in_another_order_each_epoch_and_for_each_seed():
+    first = windows_of(Windows(running(1000), window=8, stride=8, rows=9, seed=1), 0)
+    assert not torch.equal(first, windows_of(Windows(running(1000), window=8, stride=8, rows=9, seed=1), 1))
+    assert not torch.equal(first, windows_of(Windows(running(1000), window=8, stride=8, rows=9, seed=2), 0))
+
+
+@given(count=st.integers(1, 60), window=st.integers(1, 60), stride=st.integers(1, 60), rows=st.integers(1, 9))
+@settings(deadline=None)
+def test_windows_of_any_size_stay_inside(count, window, stride, rows):
+    if window > count:
+        return
+    order = Windows(running(count), window=window, stride=min(stride, window), rows=rows, seed=0)
+    for epoch in range(3):
+        found = windows_of(order, epoch)
+        assert len(found) == order.count
+        assert int(found.max()) < 10 + count
+    # at most what a grid loses: less than two strides
+    assert order.count * order.stride + window - order.stride > count - 2 * order.stride
+
+
+def test_streams_go_on_where_they_stopped():
+    corpus = running(103)
+    order = Streams(corpus, window=4, rows=5)
+    parts = [order.batch(0, index).tokens for index in range(order.batches(0))]
+    assert [part.size(1) - 1 for part in parts] == [4, 4, 4, 4, 4]
+    for before, after in pairwise(parts):
+        assert torch.equal(before[:, -1], after[:, 0])
+    targets = torch.cat([part[:, 1:] for part in parts], dim=1)
+    # all but the last three tokens, each once
+    assert targets.flatten().tolist() == list(range(10, 110))
+    assert parts[0][:, 0].tolist() == [1, 29, 49, 69, 89]
+    assert [order.anew(index) for index in range(3)] == [True, False, False]
+    assert torch.equal(order.batch(7, 2).tokens, parts[2])
+    short = Streams(running(103), window=6, rows=5)
+    assert [short.batch(0, index).tokens.size(1) - 1 for index in range(short.batches(0))] == [6, 6, 6, 2]
+
+
+def test_every_line_is_in_an_epoch_once_whole():
+    lengths = [*lengths_like_text(500), 0, 400]
+    order = Lines(of_lines(lengths), batch_tokens=128, seed=0)
+    for epoch in range(2):
+        seen = []
+        for index in range(order.batches(epoch)):
+            tokens, keep = order.batch(epoch, index)
+            assert tokens[:, 1:].numel() <= 128 or len(tokens) == 1
+            for number, row, real in zip(order.lines(epoch, index), tokens, keep, strict=True):
+                assert row[real].tolist() == [1] + [int(number) + 10] * lengths[number] + [2]
+                seen.append(int(number))
+        assert sorted(seen) == list(range(len(lengths)))
+
+
+def test_little_of_a_batch_is_padding():
+    corpus = of_lines(lengths_like_text(20_000))
+    order = Lines(corpus, batch_tokens=1024, seed=0)
+    sizes = [order.batch(0, index) for index in range(order.batches(0))]
+    padded = sum(tokens[:, 1:].numel() for tokens, _ in sizes)
+    assert len(corpus.tokens) / padded > 0.95
+    assert padded / (1024 * len(sizes)) > 0.9
+
+
+def test_batches_of_lines_have_other_members_each_epoch():
+    order = Lines(of_lines(lengths_like_text(2000)), batch_tokens=256, seed=0)
+    first, second = (
+        {frozenset(order.lines(epoch, index).tolist()) for index in range(order.batches(epoch))} for epoch in (0, 1)
+    )
+    assert len(first & second) < len(first) / 20
+    widths = [order.batch(0, index).tokens.size(1) for index in range(order.batches(0))]
+    assert abs(np.corrcoef(np.arange(len(widths)), widths)[0, 1]) < 0.3
+
+
+def test_the_largest_batch_of_lines_holds_the_longest():
+    order = Lines(of_lines([3, 9, 1, 9, 2]), batch_tokens=20, seed=0)
+    assert order.largest().tokens.shape == (2, 11)
+    assert Lines(of_lines([3, 50]), batch_tokens=20, seed=0).largest().tokens.shape == (1, 52)
+
+
+def counted(stretches) -> list[int]:
+    """Which tokens of the corpus were counted, in order."""
+    found = []
+    for stretch in stretches:
+        for row, (first, at) in enumerate(zip(stretch.first.tolist(), stretch.at.tolist(), strict=True)):
+            real = stretch.tokens.size(1) if stretch.keep is None else int(stretch.keep[row].sum())
+            for target in range(first, real - 1):
+                found.append((at + target, int(stretch.tokens[row, target + 1])))
+    return found
+
+
+@given(count=st.integers(1, 80), window=st.integers(1, 90), stride=st.integers(1, 90), rows=st.integers(1, 7))
+@settings(deadline=None)
+def test_strided_windows_count_every_token_once(count, window, stride, rows):
+    stride = min(stride, window)
+    stretches = list(strided(running(count), window=window, stride=stride, rows=rows))
+    assert counted(stretches) == [(number, number + 10) for number in range(count)]
+    for number, stretch in enumerate(stretches):
+        assert len(stretch.tokens) <= rows
+        assert stretch.keep is None
+        assert stretch.anew
+        assert stretch.tokens[0, 0] == (1 if stretch.at[0] == 0 else stretch.at[0] + 9)
+        # all but the first window have at least window - stride tokens to look back at
+        assert (stretch.first[number == 0 :] >= min(window - stride, count)).all()
+
+
+def test_strided_windows_by_hand():
+    first, second = strided(running(9), window=4, stride=2, rows=2)
+    assert first.tokens.tolist() == [[1, 10, 11, 12, 13], [11, 12, 13, 14, 15]]
+    assert second.tokens.tolist() == [[13, 14, 15, 16, 17], [14, 15, 16, 17, 18]]
+    assert [first.first.tolist(), second.first.tolist()] == [[0, 2], [2, 3]]
+    assert [first.at.tolist(), second.at.tolist()] == [[0, 2], [4, 5]]
+
+
+@pytest.mark.parametrize("window", [1, 4, 9, 100])
+def test_a_carried_pass_counts_every_token_once_in_order(window):
+    stretches = list(carried(running(30), window=window))
+    assert counted(stretches) == [(number, number + 10) for number in range(30)]
+    assert [stretch.anew for stretch in stretches] == [True] + [False] * (len(stretches) - 1)
+
+
+def test_lines_by_length_count_every_token_once_and_say_which_they_are():
+    lengths = [*lengths_like_text(200), 0, 300]
+    corpus = of_lines(lengths)
+    stretches = list(by_length(corpus, batch_tokens=128))
+    assert sorted(number for number, _ in counted(stretches)) == list(range(len(corpus.tokens)))
+    assert sorted(np.concatenate([stretch.lines for stretch in stretches]).tolist()) == list(range(len(lengths)))
+    for stretch in stretches:
+        assert stretch.tokens[:, 1:].numel() <= 128 or len(stretch.tokens) == 1
+        assert stretch.keep.sum(1).tolist() == [lengths[line] + 2 for line in stretch.lines]
+        assert stretch.at.tolist() == corpus.starts[stretch.lines].tolist()
+
+
+def test_what_is_too_small_is_refused_with_numbers_and_cure():
+    told = refusal(lambda: Windows(running(9), window=10, stride=10, rows=2, seed=0))
+    assert told == ("data: train has 9 tokens, fewer than one window of 10; give more text, or set data.window to 9 or less")
+    told = refusal(lambda: Streams(running(9), window=10, rows=12))
+    assert told == "data: train has 9 tokens, too few for 12 streams; give more text, or fewer rows a batch"
+    told = refusal(lambda: Lines(running(9), batch_tokens=10, seed=0))
+    assert told == 'data: train is running text and has no lines; set data.read = "lines"'
+    assert refusal(lambda: list(by_length(running(9), batch_tokens=10))) == told
+
+
+def test_a_batch_can_be_named_in_a_message():
+    assert ORDERS["streams"].describe(0, 1) == "train, tokens 16 to 31 of each of 7 streams of 142"
+    order = Windows(running(20), window=4, stride=4, rows=2, seed=0)
+    starts = order.starts(5, 1).tolist()
+    assert order.describe(5, 1) == f"train, windows of 4 tokens from token {starts[0]}, {starts[1]}"
+    order = Lines(of_lines([1] * 12), batch_tokens=100, seed=0)
+    assert order.describe(0, 0) == "train, lines 1, 2, 3, 4, 5, 6, 7, 8 and 4 more"
+
+
+def test_a_corpus_on_disk_is_read_as_it_is(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("abc\nde\n")
+    tokenizer = train_tokenizer(TokenizerTable(kind="char"), iter(["abcde\n"]))
+    corpus = write_corpus(Source((tmp_path / "a.txt",)), tokenizer, tmp_path, "train")
+    tokens = Windows(corpus, window=7, stride=7, rows=4, seed=0).batch(0, 0).tokens
+    assert tokens[0, 0] == tokenizer.begin
+    assert tokenizer.decode(tokens[0].tolist()) == "abc\nde\n"
+    corpus = write_corpus(Source((tmp_path / "a.txt",), lines=True), tokenizer, tmp_path, "lines")
+    tokens, keep = Lines(corpus, batch_tokens=100, seed=0).batch(0, 0)
+    assert tokens.tolist() == [[1, 7, 8, 2, 0], [1, 4, 5, 6, 2]]
+    assert keep.sum(1).tolist() == [4, 5]

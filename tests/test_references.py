@@ -1,0 +1,514 @@
+"""Every layer against its reference: the equations in plain loops, torch.nn with the same weights, GPT-2, "hello"."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from parts import shaken
+from torch import Tensor, nn
+
+from weft.models.build import stack
+from weft.models.language import LanguageModel, language_model
+from weft.models.tables import CONNECTIONS, NORMS, LanguageTable, StackTable
+from weft.nn.attention import ACTIVATIONS, FeedForward, SelfAttention
+from weft.nn.heads import TokenHead
+from weft.nn.mixers import Both
+from weft.nn.positions import Alibi, Learned, Relative, Rotary, Sinusoidal
+from weft.nn.recurrent import GRU, LSTM, RNN, GRUBefore, Window
+
+Array = NDArray[np.float64]
+EXACT = {"atol": 1e-12, "rtol": 1e-10}
+FLOAT32 = {"atol": 2e-6, "rtol": 1e-4}
+
+
+def text(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
+
+
+def array(tensor: Tensor) -> Array:
+    return tensor.detach().double().numpy()
+
+
+def seeded(build: Callable[[], nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return shaken(build()).double().eval()
+
+
+def agree(found: Tensor, expected: Array, **within: float) -> None:
+    np.testing.assert_allclose(array(found), expected, **(within or EXACT))
+
+
+def sigmoid(x: Array) -> Array:
+    return 1.0 / (1.0 + np.exp(-x))
+
+
+# ---- the recurrent equations: one row (T, I), its state before, the outputs (T, D) and the state after
+
+
+def window_equations(part: Window, x: Array, past: Array) -> tuple[Array, Array]:
+    w, b = array(part.hidden.weight), array(part.hidden.bias)
+    seen = [*past, *x]
+    outputs = [np.tanh(w @ np.concatenate(seen[t : t + part.reach]) + b) for t in range(len(x))]
+    return np.array(outputs), np.array(seen[len(x) :])
+
+
+def rnn_equations(part: RNN, x: Array, h: Array) -> tuple[Array, Array]:
+    u, w, b, b_h = (array(weight) for weight in part.cell.all_weights[0])
+    outputs = []
+    for read in x:
+        h = np.tanh(w @ h + u @ read + b + b_h)
+        outputs.append(h)
+    return np.array(outputs), h
+
+
+def lstm_equations(part: LSTM, x: Array, state: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+    (h, c), outputs = state, []
+    (u_i, u_f, u_c, u_o), (w_i, w_f, w_c, w_o), (b_i, b_f, b_c, b_o), (d_i, d_f, d_c, d_o) = (
+        np.split(array(weight), 4) for weight in part.cell.all_weights[0]
+    )
+    for read in x:
+        i = sigmoid(w_i @ h + u_i @ read + b_i + d_i)
+        f = sigmoid(w_f @ h + u_f @ read + b_f + d_f)
+        o = sigmoid(w_o @ h + u_o @ read + b_o + d_o)
+        c = f * c + i * np.tanh(w_c @ h + u_c @ read + b_c + d_c)
+        h = o * np.tanh(c)
+        outputs.append(h)
+    return np.array(outputs), (h, c)
+
+
+def gru_after_equations(part: GRU, x: Array, h: Array) -> tuple[Array, Array]:
+    (u_r, u_z, u_n), (w_r, w_z, w_n), (b_r, b_z, b_n), (d_r, d_z, d_n) = (
+        np.split(array(weight), 3) for weight in part.cell.all_weights[0]
+    )
+    outputs = []
+    for read in x:
+        r = sigmoid(w_r @ h + u_r @ read + b_r + d_r)
+        u = 1.0 - sigmoid(w_z @ h + u_z @ read + b_z + d_z)  # fused kernels store the gate that keeps
+        new = np.tanh(u_n @ read + b_n + r * (w_n @ h + d_n))
+        h = (1.0 - u) * h + u * new
+        outputs.append(h)
+    return np.array(outputs), h
+
+
+def gru_before_equations(part: GRUBefore, x: Array, h: Array) -> tuple[Array, Array]:
+    (u_u, u_r, u_h), (b_u, b_r, b_h) = np.split(array(part.read.weight), 3), np.split(array(part.read.bias), 3)
+    (w_u, w_r), w_h = np.split(array(part.gates.weight), 2), array(part.candidate.weight)
+    outputs = []
+    for read in x:
+        u = sigmoid(w_u @ h + u_u @ read + b_u)
+        r = sigmoid(w_r @ h + u_r @ read + b_r)
+        new = np.tanh(w_h @ (r * h) + u_h @ read + b_h)
+        h = (1.0 - u) * h + u * new
+        outputs.append(h)
+    return np.array(outputs), h
+
+
+RECURRENT = {
+    "window": (lambda: Window(5, reach=3, inlet=4), window_equations, (2, 4)),
+    "rnn": (lambda: RNN(5, inlet=4), rnn_equations, (5,)),
+    "lstm": (lambda: LSTM(5, inlet=4), lstm_equations, (5,)),
+    "gru": (lambda: GRU(5, inlet=4), gru_after_equations, (5,)),
+    "gru-before": (lambda: GRUBefore(5, inlet=4), gru_before_equations, (5,)),
+}
+
+
+@pytest.mark.parametrize("started", [False, True], ids=["from-zeros", "from-a-state"])
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_recurrent_layer_is_its_equations(name, started):
+    build, equations, shape = RECURRENT[name]
+    part, x = seeded(build), text(2, 6, 4)
+    past = text(2, *shape, seed=1) if started else torch.zeros(2, *shape, dtype=torch.double)
+    before = (past, past.flip(0)) if name == "lstm" else past
+    y, after = part(x, before if started else None)
+    for row in range(2):
+        own = tuple(array(side[row]) for side in before) if name == "lstm" else array(before[row])
+        expected, state = equations(part, array(x[row]), own)
+        agree(y[row], expected)
+        for found, reference in zip(after, state, strict=True) if name == "lstm" else [(after, state)]:
+            agree(found[row], reference)
+
+
+# ---- connections and norms, in a stack of two recurrent layers
+
+
+def normalised(x: Array, norm: nn.Module, kind: str) -> Array:
+    if kind == "rms":
+        return x / np.sqrt(np.mean(x**2, -1, keepdims=True) + np.finfo(np.float64).eps) * array(norm.weight)
+    if kind == "layer":
+        centred = x - x.mean(-1, keepdims=True)
+        return centred / np.sqrt(np.mean(centred**2, -1, keepdims=True) + 1e-5) * array(norm.weight) + array(norm.bias)
+    return x
+
+
+def connected(kind: str, part: nn.Module, x: Array, y: Array, norm: str) -> Array:
+    match kind:
+        case "plain":
+            return y
+        case "residual":
+            return x + y
+        case "post-norm":
+            return normalised(x + y, part.norm, norm)
+        case "highway":
+            gate = sigmoid(x @ array(part.gate.weight).T + array(part.gate.bias))
+            return gate * y + (1.0 - gate) * x
+        case "dense":
+            return np.concatenate([x, y], axis=-1)
+    raise AssertionError(kind)
+
+
+JOINED = [(kind, norm) for kind in CONNECTIONS for norm in NORMS if (kind, norm) != ("post-norm", "none")]
+
+
+@pytest.mark.parametrize(("kind", "norm"), JOINED)
+def test_a_stack_is_its_connections_equations(kind, norm):
+    whole = seeded(lambda: stack(StackTable(mixer="rnn", width=6, connection=kind, norm=norm).filled(), window=16))
+    given = text(1, 5, 6)
+    x, before = array(given[0]), "none" if kind == "post-norm" else norm
+    for layer in whole.layers:
+        entered = x
+        if kind == "dense":
+            entered = x @ array(layer.connection.narrow.weight).T + array(layer.connection.narrow.bias)
+        y, _ = rnn_equations(layer.mixer, normalised(entered, layer.norm, before), np.zeros(6))
+        x = connected(kind, layer.connection, x, y, norm)
+    outlet = whole.outlet
+    if kind == "dense":
+        assert x.shape == (5, 18)
+        x, outlet = x @ array(outlet[0].weight).T + array(outlet[0].bias), outlet[1]
+    agree(whole(given)[0][0], normalised(x, outlet, before))
+
+
+# ---- feed-forward and head
+
+ACTIVATION_EQUATIONS: dict[str, Callable[[Array], Array]] = {
+    "gelu": lambda x: x * 0.5 * (1.0 + np.vectorize(math.erf)(x / math.sqrt(2.0))),
+    "relu": lambda x: np.maximum(x, 0.0),
+    "squared-relu": lambda x: np.maximum(x, 0.0) ** 2,
+    "gated": lambda x: x[:7] * sigmoid(x[:7]) * x[7:],
+}
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_feed_forward_layer_is_its_equation(activation):
+    part, x = seeded(lambda: FeedForward(4, hidden=7, activation=activation)), text(1, 3, 4)
+    w, b, out, c = (array(weight) for weight in (part.widen.weight, part.widen.bias, part.to_out.weight, part.to_out.bias))
+    expected = [out @ ACTIVATION_EQUATIONS[activation](w @ position + b) + c for position in array(x[0])]
+    y, state = part(x)
+    agree(y[0], np.array(expected))
+    assert state == ()
+
+
+@pytest.mark.parametrize("cap", [None, 1.5])
+def test_the_token_head_is_a_capped_softmax(cap):
+    part, x, targets = seeded(lambda: TokenHead(4, 6, cap=cap)), text(2, 3, 4), torch.tensor([[0, 5, 2], [1, 1, 4]])
+    log_probs, nats = part(x), part.loss(x, targets)
+    for row in range(2):
+        for t in range(3):
+            scores = [w @ array(x[row, t]) + b for w, b in zip(array(part.weight), array(part.bias), strict=True)]
+            if cap is not None:
+                scores = [cap * math.tanh(score / cap) for score in scores]
+                assert max(abs(score) for score in scores) < cap
+            total = math.log(sum(math.exp(score) for score in scores))
+            agree(log_probs[row, t], np.array(scores) - total, **FLOAT32)
+            assert nats[row, t].item() == pytest.approx(total - scores[targets[row, t]], abs=2e-6)
+
+
+def test_tied_weights_are_one_parameter_that_learns_from_both_sides():
+    torch.manual_seed(0)
+    options = {"mixer": "rnn", "layers": 1, "width": 6}
+    tied = language_model(LanguageTable(**options, tied=True).filled(), words=5, window=8, vocabulary="")
+    loose = language_model(LanguageTable(**options).filled(), words=5, window=8, vocabulary="")
+    loose.load_state_dict(tied.state_dict())  # the state has the matrix under both its names
+    assert tied.head.weight is tied.embedding.weight
+    assert "head.weight" not in dict(tied.named_parameters())
+    tokens = torch.tensor([[0, 3, 2, 1]])
+    for model in (tied, loose):
+        model.loss(tokens[:, :-1], tokens[:, 1:])[0].sum().backward()
+    torch.testing.assert_close(tied(tokens)[0], loose(tokens)[0])
+    torch.testing.assert_close(tied.head.weight.grad, loose.head.weight.grad + loose.embedding.weight.grad)
+
+
+# ---- attention: every score in a loop, for each kind of position
+
+
+def turned(x: Array, at: int) -> Array:
+    """Su et al. 2021, equation 34, with coordinate i paired with i + E/2 instead of its neighbour."""
+    half, new = len(x) // 2, np.empty_like(x)
+    for i in range(half):
+        angle = at * 10000.0 ** (-2.0 * i / len(x))
+        new[i] = x[i] * math.cos(angle) - x[i + half] * math.sin(angle)
+        new[i + half] = x[i] * math.sin(angle) + x[i + half] * math.cos(angle)
+    return new
+
+
+def score(part: SelfAttention, kind: str, q: Array, k: Array, where: tuple[int, int, int]) -> float:
+    """The score of query i for key j in a head, before the softmax."""
+    head, i, j = where
+    root = math.sqrt(len(q))
+    match kind:
+        case "rotary":
+            return turned(q, i) @ turned(k, j) / root
+        case "alibi":
+            return q @ k / root - 2.0 ** (-8.0 * (head + 1) / part.heads) * (i - j)
+        case "relative":
+            reach = part.positions.reach
+            return q @ (k + array(part.positions.keys.weight)[max(j - i, -reach) + reach]) / root
+        case "qk-norm":
+            epsilon = np.finfo(np.float64).eps
+            unit_q, unit_k = q / math.sqrt(np.mean(q**2) + epsilon), k / math.sqrt(np.mean(k**2) + epsilon)
+            return unit_q @ unit_k / root
+    return q @ k / root
+
+
+def attention_equations(part: SelfAttention, kind: str, x: Array, window: int) -> Array:
+    queries, keys, values = np.split(x @ array(part.to_qkv.weight).T + array(part.to_qkv.bias), 3, axis=-1)
+    size = queries.shape[1] // part.heads
+    y = np.zeros_like(queries)
+    for head in range(part.heads):
+        own = slice(head * size, (head + 1) * size)
+        for i in range(len(x)):
+            seen = range(max(0, i - window + 1), i + 1)
+            weights = np.exp([score(part, kind, queries[i, own], keys[j, own], (head, i, j)) for j in seen])
+            y[i, own] = (weights / weights.sum()) @ values[list(seen), own]
+    return y @ array(part.to_out.weight).T + array(part.to_out.bias)
+
+
+INNER = {
+    "none": {},
+    "rotary": {"positions": Rotary(4)},
+    "alibi": {"positions": Alibi(3)},
+    "relative": {"positions": Relative(4, reach=3)},
+    "qk-norm": {"inner_norm": nn.RMSNorm(4, elementwise_affine=False)},
+}
+
+
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("kind", INNER)
+def test_attention_is_its_equations(kind, window):
+    part = seeded(lambda: SelfAttention(6, heads=3, head_size=4, window=window, **INNER[kind]))
+    x = text(1, 8, 6)
+    # rates and slopes are made in float32
+    agree(part(x)[0][0], attention_equations(part, kind, array(x[0]), window or 8), atol=1e-6, rtol=1e-6)
+
+
+def test_rotary_is_the_papers_rotation_of_neighbours_with_the_coordinates_in_another_order():
+    part, x = Rotary(6).double(), text(1, 1, 5, 6)
+    found = part.turn(x, torch.arange(5)[None] + 3)[0, 0]
+    order = [0, 2, 4, 1, 3, 5]  # where the paper's coordinate pairs (0, 1), (2, 3), (4, 5) stand here
+    for t in range(5):
+        matrix = np.zeros((6, 6))
+        for i in range(3):
+            angle = (t + 3) * 10000.0 ** (-2.0 * i / 6)
+            matrix[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] = [
+                [math.cos(angle), -math.sin(angle)],
+                [math.sin(angle), math.cos(angle)],
+            ]
+        paper = np.empty(6)
+        paper[order] = array(x[0, 0, t])
+        agree(found[t], (matrix @ paper)[order], atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shift", [1, 17, 1000])
+def test_rotary_scores_see_distances_only(shift):
+    part, q, k, at = Rotary(8).double(), text(1, 2, 6, 8), text(1, 2, 6, 8, seed=1), torch.arange(6)[None]
+    here = part.turn(q, at) @ part.turn(k, at).mT
+    there = part.turn(q, at + shift) @ part.turn(k, at + shift).mT
+    torch.testing.assert_close(there, here, atol=1e-9, rtol=0.0)
+    assert (part.turn(q, at + shift) @ part.turn(k, at).mT - here).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("dim", [6, 7])
+def test_sinusoidal_positions_are_the_papers(dim):
+    found = Sinusoidal(dim).double().enter(torch.zeros(1, 9, dim, dtype=torch.double), torch.arange(9)[None])
+    for at in range(9):
+        for i in range(dim):
+            angle = at / 10000.0 ** (2 * (i // 2) / dim)
+            assert found[0, at, i].item() == pytest.approx(math.cos(angle) if i % 2 else math.sin(angle), abs=1e-5)
+
+
+def test_learned_positions_are_rows_of_a_table():
+    part, x = seeded(lambda: Learned(3, longest=5)), text(2, 2, 3)
+    found = part.enter(x, torch.tensor([[0, 1], [3, 4]]))
+    for row, position, at in ((0, 0, 0), (0, 1, 1), (1, 0, 3), (1, 1, 4)):
+        agree(found[row, position], array(x[row, position]) + array(part.table.weight)[at])
+    with pytest.raises(ValueError) as caught:
+        part.enter(text(1, 6, 3), torch.arange(6)[None])
+    assert str(caught.value) == "positions: 6 tokens do not fit a table of 5"
+
+
+# ---- torch.nn with the same weights
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(RNN, nn.RNN), (LSTM, nn.LSTM), (GRU, nn.GRU)])
+def test_two_recurrent_layers_are_torchs(ours, theirs):
+    torch.manual_seed(0)
+    reference = theirs(6, 6, num_layers=2, batch_first=True)
+    whole = stack(StackTable(mixer=ours.__name__.lower(), width=6).filled(), window=16)
+    for number, layer in enumerate(whole.layers):
+        for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+            getattr(layer.mixer.cell, f"{kind}_l0").data.copy_(getattr(reference, f"{kind}_l{number}"))
+    x = text(3, 7, 6).float()
+    (expected, last), (y, (seen, states)) = reference(x), whole(x)
+    torch.testing.assert_close(y, expected, **FLOAT32)
+    assert seen.tolist() == [[7]] * 3
+    hidden = [state[0] if ours is LSTM else state for state in states]
+    torch.testing.assert_close(torch.stack(hidden), last[0] if ours is LSTM else last, **FLOAT32)
+    if ours is LSTM:
+        torch.testing.assert_close(torch.stack([state[1] for state in states]), last[1], **FLOAT32)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(RNN, nn.RNN), (LSTM, nn.LSTM), (GRU, nn.GRU)])
+def test_a_two_way_layer_is_torchs_on_packed_rows(ours, theirs):
+    torch.manual_seed(0)
+    reference, part = theirs(6, 4, bidirectional=True, batch_first=True), Both(ours(4, inlet=6), ours(4, inlet=6))
+    for side, suffix in ((part.ahead, "l0"), (part.back, "l0_reverse")):
+        for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+            getattr(side.cell, f"{kind}_l0").data.copy_(getattr(reference, f"{kind}_{suffix}"))
+    x, lengths = text(3, 7, 6).float().requires_grad_(), torch.tensor([4, 7, 1])
+    keep = torch.arange(7) < lengths[:, None]
+    y, state = part(x, None, keep)
+    packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+    out, last = reference(packed)
+    expected, _ = nn.utils.rnn.pad_packed_sequence(out, batch_first=True)
+    torch.testing.assert_close(y[keep], expected[keep], **FLOAT32)
+    for found, wanted in zip(state, last, strict=True) if ours is LSTM else [(state, last)]:
+        torch.testing.assert_close(found, wanted.transpose(0, 1).flatten(1), **FLOAT32)
+    probe = text(3, 7, 8, seed=1).float() * keep[..., None]
+    (found,), (wanted,) = (torch.autograd.grad((z * probe).sum(), x) for z in (y, expected))
+    torch.testing.assert_close(found, wanted, **FLOAT32)
+
+
+def copy_attention(part: SelfAttention, reference: nn.MultiheadAttention) -> None:
+    part.to_qkv.load_state_dict({"weight": reference.in_proj_weight, "bias": reference.in_proj_bias})
+    part.to_out.load_state_dict(reference.out_proj.state_dict())
+
+
+def test_attention_is_torchs():
+    torch.manual_seed(0)
+    reference, part, x = nn.MultiheadAttention(8, 2, batch_first=True), SelfAttention(8, heads=2), text(2, 6, 8).float()
+    copy_attention(part, shaken(reference))
+    future = torch.ones(6, 6, dtype=torch.bool).triu(1)
+    torch.testing.assert_close(part(x)[0], reference(x, x, x, attn_mask=future, need_weights=False)[0], **FLOAT32)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+@pytest.mark.parametrize("connection", ["residual", "post-norm"])
+def test_a_transformer_is_torchs(connection, activation):
+    torch.manual_seed(0)
+    before = connection == "residual"
+    one = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, activation=activation, batch_first=True, norm_first=before)
+    top = nn.LayerNorm(8) if before else None
+    reference = shaken(nn.TransformerEncoder(one, 2, norm=top, enable_nested_tensor=False))
+    options = {"mixer": "attention", "width": 8, "heads": 2, "feed_forward": 16, "norm": "layer"}
+    whole = stack(StackTable(**options, activation=activation, connection=connection).filled(), window=16)
+    for number, theirs in enumerate(reference.layers):
+        attend, forward = whole.layers[2 * number : 2 * number + 2]
+        copy_attention(attend.mixer, theirs.self_attn)
+        forward.mixer.widen.load_state_dict(theirs.linear1.state_dict())
+        forward.mixer.to_out.load_state_dict(theirs.linear2.state_dict())
+        for ours, norm in ((attend, theirs.norm1), (forward, theirs.norm2)):
+            (ours if before else ours.connection).norm.load_state_dict(norm.state_dict())
+    if top is not None:
+        whole.outlet.load_state_dict(reference.norm.state_dict())
+    x = text(2, 6, 8).float().requires_grad_()
+    y, expected = whole(x)[0], reference(x, nn.Transformer.generate_square_subsequent_mask(6), is_causal=True)
+    torch.testing.assert_close(y, expected, atol=1e-5, rtol=1e-4)
+    probe = text(2, 6, 8, seed=1).float()
+    (found,), (wanted,) = (torch.autograd.grad((z * probe).sum(), x) for z in (y, expected))
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-3)
+
+
+# ---- GPT-2 with the same weights
+
+
+def copy_gpt2(model: LanguageModel, theirs: dict[str, Tensor]) -> None:
+    """Their linear maps are stored transposed; their head has no bias, and neither has ours at first."""
+
+    def copy(part: nn.Module, name: str, *, turn: bool = False) -> None:
+        weight = theirs[f"transformer.{name}.weight"]
+        part.load_state_dict({"weight": weight.T if turn else weight, "bias": theirs[f"transformer.{name}.bias"]})
+
+    model.embedding.load_state_dict({"weight": theirs["transformer.wte.weight"]})
+    model.stack.positions.table.load_state_dict({"weight": theirs["transformer.wpe.weight"]})
+    for number in range(len(model.stack.layers) // 2):
+        attend, forward = model.stack.layers[2 * number : 2 * number + 2]
+        for part, name in ((attend.norm, "ln_1"), (forward.norm, "ln_2")):
+            copy(part, f"h.{number}.{name}")
+        for part, name in ((attend.mixer.to_qkv, "attn.c_attn"), (attend.mixer.to_out, "attn.c_proj")):
+            copy(part, f"h.{number}.{name}", turn=True)
+        for part, name in ((forward.mixer.widen, "mlp.c_fc"), (forward.mixer.to_out, "mlp.c_proj")):
+            copy(part, f"h.{number}.{name}", turn=True)
+    copy(model.stack.outlet, "ln_f")
+
+
+def test_a_textbook_transformer_is_gpt2():
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install weft[hf]")
+    torch.manual_seed(0)
+    # published GPT-2 approximates gelu with tanh; ours is exact, and theirs can be
+    sizes = {"vocab_size": 11, "n_positions": 12, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_inner": 24}
+    reference = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, activation_function="gelu"))
+    shaken(reference).eval()
+    options = {"mixer": "attention", "positions": "learned", "connection": "residual", "norm": "layer", "tied": True}
+    table = LanguageTable(**options, layers=2, width=16, heads=4, feed_forward=24).filled()
+    model = language_model(table, words=11, window=12, vocabulary="").eval()
+    copy_gpt2(model, reference.state_dict())
+    tokens = torch.randint(11, (3, 12), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = reference(tokens).logits
+        torch.testing.assert_close(model.head.scores(model(tokens)[0]), expected, atol=1e-5, rtol=1e-5)
+        # and with its cache, a token at a time
+        log_probs, state = model.start(tokens[:, :5])
+        for position in range(5, 12):
+            torch.testing.assert_close(log_probs, expected[:, position - 1].log_softmax(-1), atol=1e-5, rtol=1e-5)
+            log_probs, state = model.step(tokens[:, position], state)
+        nats = torch.nn.functional.cross_entropy(expected[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+        assert -model.score(tokens).mean().item() == pytest.approx(nats.item(), abs=1e-5)
+
+
+# ---- the lecture's example: the vocabulary h, e, l, o and the training sequence "hello"
+
+
+def test_one_step_of_an_rnn_worked_by_hand():
+    """h(t) = tanh(W_hh h(t-1) + W_xh x(t)) with x = (1, 0) and then (0, 1)."""
+    part = RNN(2)
+    part.cell.load_state_dict(
+        {
+            "weight_ih_l0": torch.tensor([[0.5, -1.0], [0.25, 2.0]]),  # W_xh
+            "weight_hh_l0": torch.tensor([[1.0, 0.0], [-2.0, 0.5]]),  # W_hh
+            "bias_ih_l0": torch.zeros(2),
+            "bias_hh_l0": torch.zeros(2),
+        }
+    )
+    y, h = part(torch.eye(2)[None])
+    # tanh(0.5) = 0.46212, tanh(0.25) = 0.24492
+    torch.testing.assert_close(y[0, 0], torch.tensor([0.46212, 0.24492]), atol=1e-5, rtol=0.0)
+    # tanh(0.46212 - 1) = tanh(-0.53788) = -0.49138, tanh(-2 * 0.46212 + 0.5 * 0.24492 + 2) = tanh(1.19822) = 0.83311
+    torch.testing.assert_close(y[0, 1], torch.tensor([-0.49138, 0.83311]), atol=1e-5, rtol=0.0)
+    torch.testing.assert_close(h[0], y[0, 1])
+
+
+def test_an_rnn_learns_to_spell_hello():
+    torch.manual_seed(0)
+    table = LanguageTable(mixer="rnn", layers=1, width=8).filled()
+    model = language_model(table, words=4, window=8, vocabulary="")
+    letters = "helo"
+    tokens = torch.tensor([[letters.index(letter) for letter in "hello"]])
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
+    for _ in range(200):
+        optimizer.zero_grad()
+        nats, _ = model.loss(tokens[:, :-1], tokens[:, 1:])
+        nats.mean().backward()
+        optimizer.step()
+    # the same letter l is followed by l once and by o once: only the state can tell which
+    assert nats.max().item() < 0.05
+    log_probs, state = model.start(tokens[:, :1])
+    spelt = "h"
+    for _ in range(4):
+        token = log_probs.argmax(-1)
+        spelt += letters[token]
+        log_probs, state = model.step(token, state)
+    assert spelt == "hello"

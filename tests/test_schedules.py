@@ -1,0 +1,331 @@
+"""Schedules, Muon, optimisers and their states, and gradients that are added up in parts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from weft.errors import ModelError
+from weft.models.language import LanguageModel, language_model
+from weft.models.tables import LanguageTable
+from weft.nn.state import detach, leaves
+from weft.train.learner import Batch, Learner, Loss
+from weft.train.loop import Loop, Place
+from weft.train.muon import Muon, orthogonal
+from weft.train.optimizers import Optimizers, optimizers
+from weft.train.schedules import SCHEDULES, schedule
+from weft.train.tables import OPTIMIZERS, TrainTable
+
+# ---- schedules
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("constant", {0.0: 1.0, 0.5: 1.0, 1.0: 1.0}),
+        ("linear", {0.0: 1.0, 0.25: 0.75, 1.0: 0.0}),
+        ("cosine", {0.0: 1.0, 1 / 3: 0.775, 0.5: 0.55, 1.0: 0.1}),
+        ("inverse-square-root", {0.0: 1.0, 0.01: 1.0, 0.04: 0.5, 1.0: 0.1}),
+        ("warmup-stable-decay", {0.0: 1.0, 0.6: 1.0, 0.8: 0.5, 1.0: 0.0}),
+    ],
+)
+def test_schedules_at_worked_points(name, expected):
+    found = {progress: schedule(name, warmup=0.0)(progress) for progress in expected}
+    assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_warm_up_is_a_linear_rise_times_the_fall(name):
+    factor = schedule(name, warmup=0.1)
+    assert factor(0.0) == 0.0
+    fall = (lambda progress: min(1.0, math.sqrt(0.1 / progress))) if name == "inverse-square-root" else SCHEDULES[name]
+    for progress in (0.025, 0.05, 0.1, 0.4, 0.9):
+        assert factor(progress) == pytest.approx(min(1.0, progress / 0.1) * fall(progress))
+
+
+def test_the_inverse_square_root_is_the_transformers():
+    """Vaswani et al. 2017, equation 3: min(step^-0.5, step * warmup^-1.5), here with the peak at 1."""
+    factor, warmup = schedule("inverse-square-root", warmup=0.04), 40
+    for step in (1, 20, 40, 41, 160, 1000):
+        paper = min(step**-0.5, step * warmup**-1.5) / warmup**-0.5
+        assert factor(step / 1000) == pytest.approx(paper)
+
+
+@settings(deadline=None)
+@given(st.sampled_from(list(SCHEDULES)), st.floats(0.0, 0.99), st.floats(0.0, 2.0), st.floats(0.0, 2.0))
+def test_a_factor_is_between_0_and_1_and_never_rises_after_the_warm_up(name, warmup, first, second):
+    factor = schedule(name, warmup=warmup)
+    early, late = sorted((first, second))
+    assert 0.0 <= factor(early) <= 1.0
+    if early >= warmup:
+        assert factor(late) <= factor(early)
+
+
+def test_past_the_end_a_schedule_stays_where_it_ended():
+    for name in SCHEDULES:
+        factor = schedule(name, warmup=0.02)
+        assert factor(1.5) == factor(1.0)
+
+
+# ---- Muon
+
+
+def with_singular_values(rows: int, columns: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """U, V^T and U S V^T with S from 0.05 to 1."""
+    generator = torch.Generator().manual_seed(seed)
+    u, _, vt = torch.linalg.svd(torch.randn(rows, columns, generator=generator), full_matrices=False)
+    return u, vt, u * torch.linspace(1.0, 0.05, min(rows, columns)) @ vt
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
+@pytest.mark.parametrize("shape", [(8, 8), (12, 5), (5, 12), (6, 1)], ids=["square", "tall", "wide", "column"])
+def test_orthogonal_keeps_the_directions_and_evens_out_the_sizes(shape, scale):
+    u, vt, matrix = with_singular_values(*shape, seed=0)
+    found = orthogonal(scale * matrix[None])[0]
+    assert found.shape == shape
+    sizes = u.mT @ found @ vt.mT  # a polynomial in the matrix: the singular vectors stay
+    torch.testing.assert_close(sizes, sizes.diag().diag(), atol=1e-4, rtol=0.0)
+    assert sizes.diag().min() > 0.6 and sizes.diag().max() < 1.3
+    assert torch.linalg.matrix_norm(found - u @ vt, 2) < 0.4
+
+
+def test_orthogonal_is_five_steps_of_the_quintic():
+    u, vt, matrix = with_singular_values(4, 7, seed=1)
+    values = torch.linspace(1.0, 0.05, 4, dtype=torch.double)
+    values = values / values.norm()
+    for _ in range(5):
+        values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+    torch.testing.assert_close(orthogonal(matrix[None])[0], u * values.float() @ vt, atol=1e-5, rtol=1e-4)
+
+
+def test_a_gradient_of_zero_moves_nothing():
+    assert orthogonal(torch.zeros(2, 3, 4)).tolist() == torch.zeros(2, 3, 4).tolist()
+
+
+def weights_of(shapes: list[tuple[int, int]]) -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(0)
+    return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
+
+
+def test_muon_on_a_batch_of_matrices_equals_each_alone():
+    shapes = [(4, 6), (6, 4), (4, 6), (4, 4), (4, 6), (6, 4)]
+    together, alone = weights_of(shapes), weights_of(shapes)
+    options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
+    groups = [Muon(together, **options), *(Muon([weight], **options) for weight in alone)]
+    for step in range(4):
+        generator = torch.Generator().manual_seed(step)
+        for one, other in zip(together, alone, strict=True):
+            one.grad = torch.randn(one.shape, generator=generator)
+            other.grad = one.grad.clone()
+        for optimizer in groups:
+            optimizer.step()
+    for one, other in zip(together, alone, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (8, 2), (2, 8)])
+def test_muon_steps_along_its_momentum(shape):
+    """Jordan et al. 2024: buffer, Nesterov's look ahead, orthogonal, larger where the matrix is tall; decay apart."""
+    (weight,) = weights_of([shape])
+    optimizer = Muon([weight], lr=0.1, momentum=0.9, weight_decay=0.5)
+    expected, buffer = weight.detach().clone(), torch.zeros(shape)
+    for step in range(3):
+        gradient = torch.randn(shape, generator=torch.Generator().manual_seed(step))
+        weight.grad = gradient.clone()
+        optimizer.step()
+        assert torch.equal(weight.grad, gradient)
+        buffer = 0.9 * buffer + 0.1 * gradient
+        update = orthogonal((0.9 * buffer + 0.1 * gradient)[None])[0]
+        expected = expected * (1.0 - 0.1 * 0.5) - 0.1 * math.sqrt(max(1.0, shape[0] / shape[1])) * update
+        torch.testing.assert_close(weight.detach(), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_muon_leaves_weights_without_a_gradient_alone():
+    still, moved = weights_of([(3, 3), (3, 3)])
+    before = still.detach().clone()
+    moved.grad = torch.ones(3, 3)
+    optimizer = Muon([still, moved], lr=0.1, momentum=0.9, weight_decay=0.5)
+    optimizer.step()
+    assert torch.equal(still, before)
+    assert list(optimizer.state) == [moved]
+
+
+# ---- optimisers and their states
+
+
+def small_model(mixer: str = "lstm") -> LanguageModel:
+    torch.manual_seed(0)
+    return language_model(LanguageTable(mixer=mixer, layers=2, width=8, tied=True).filled(), words=7, window=8, vocabulary="")
+
+
+def matrices_of(model: nn.Module) -> set[str]:
+    return {name for name, weight in model.named_parameters() if name.startswith("stack") and weight.dim() == 2}
+
+
+def started(name: str, model: nn.Module) -> Optimizers:
+    return optimizers(model, matrices_of(model), TrainTable(optimizer=name, lr=0.01, weight_decay=0.1).filled())
+
+
+def train(model: LanguageModel, parts: Optimizers, steps: range) -> None:
+    for step in steps:
+        tokens = torch.randint(7, (3, 6), generator=torch.Generator().manual_seed(step))
+        model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean().backward()
+        parts.step(1.0 - step / 40)
+        parts.clear()
+
+
+@pytest.mark.parametrize("mixer", ["lstm", "attention"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_restored_optimiser_goes_on_bit_for_bit(name, mixer):
+    model = small_model(mixer)
+    parts = started(name, model)
+    train(model, parts, range(10))
+    weights = {key: value.clone() for key, value in model.state_dict().items()}
+    saved = {key: value.clone() for key, value in parts.tensors().items()}
+    assert saved and all(key.rpartition("/")[0] in dict(model.named_parameters()) for key in saved)
+    train(model, parts, range(10, 20))
+
+    again = small_model(mixer)
+    again.load_state_dict(weights)
+    restored = started(name, again)
+    given = {key: value.clone() for key, value in saved.items()}
+    restored.restore(given)
+    train(again, restored, range(10, 20))
+    for (key, one), other in zip(model.state_dict().items(), again.state_dict().values(), strict=True):
+        assert torch.equal(one, other), key
+    assert parts.tensors().keys() == restored.tensors().keys()
+    for key, value in parts.tensors().items():
+        assert torch.equal(value, restored.tensors()[key]), key
+        assert torch.equal(given[key], saved[key]), key  # updates are in place, and what was read may be a memory map
+
+    forgetful = small_model(mixer)
+    forgetful.load_state_dict(weights)
+    train(forgetful, started(name, forgetful), range(10, 20))
+    assert not torch.equal(forgetful.embedding.weight, model.embedding.weight)
+
+
+def test_a_state_of_another_model_is_refused():
+    with pytest.raises(ModelError) as caught:
+        started("sgd", small_model()).restore({"stack.nowhere/momentum_buffer": torch.zeros(2)})
+    assert str(caught.value) == "optimizer state: 'stack.nowhere' is no parameter of this model"
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_parameter_has_one_optimiser(name):
+    model = small_model()
+    parts = started(name, model)
+    owned = [weight for part in parts.parts for group in part.param_groups for weight in group["params"]]
+    assert len(owned) == len(set(owned)) == len(list(model.parameters()))
+    assert set(owned) == set(parts.weights) == set(model.parameters())
+    if name == "muon":
+        inside = {parts.names[weight] for group in parts.parts[0].param_groups for weight in group["params"]}
+        assert inside == matrices_of(model)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_matrices_decay_and_vectors_do_not(name):
+    model = small_model()
+    before = {key: weight.detach().clone() for key, weight in model.named_parameters()}
+    parts = started(name, model)
+    for weight in model.parameters():
+        weight.grad = torch.zeros_like(weight)
+    parts.step(0.5)
+    for key, weight in model.named_parameters():
+        rate = 0.02 if name == "muon" and key in matrices_of(model) else 0.01
+        kept = 1.0 - 0.5 * rate * 0.1 if weight.dim() == 2 else 1.0
+        torch.testing.assert_close(weight.detach(), kept * before[key], atol=1e-7, rtol=1e-6)
+
+
+def test_each_factor_is_of_the_rate_that_was_given():
+    line = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(line.weight, 1.0)
+    parts = optimizers(line, set(), TrainTable(optimizer="sgd", lr=0.1, momentum=0.0, weight_decay=0.0).filled())
+    for factor, expected in ((0.5, 0.95), (0.5, 0.9), (1.0, 0.8), (0.0, 0.8)):
+        line.weight.grad = torch.ones(1, 1)
+        parts.step(factor)
+        assert line.weight.item() == pytest.approx(expected)
+    parts.clear()
+    assert line.weight.grad is None
+
+
+# ---- a batch in parts
+
+
+class Reading:
+    """The loss of a language model over ragged rows, its state carried on."""
+
+    def loss(self, model: nn.Module, batch: Batch, carry: Any) -> Loss:
+        keep = torch.ones_like(batch.tokens, dtype=torch.bool) if batch.keep is None else batch.keep
+        nats, state = model.loss(batch.tokens[:, :-1], batch.tokens[:, 1:], carry)
+        counted = keep[:, 1:]
+        return Loss((nats * counted).sum(), counted.sum(), detach(state))
+
+    def validate(self, model: nn.Module) -> None:
+        return None
+
+
+class OneBatch:
+    """The least that a loop asks of an order."""
+
+    def batches(self, epoch: int) -> int:
+        return 1
+
+    def batch(self, epoch: int, index: int) -> Batch:
+        raise AssertionError("the batch is given by hand")
+
+    def anew(self, index: int) -> bool:
+        return False
+
+    def describe(self, epoch: int, index: int) -> str:
+        return ""
+
+
+def two_batches(accumulate: int, mixer: str, ragged: bool) -> tuple[Loop, tuple[Tensor, Tensor]]:
+    """A loop after the gradients of a second batch, which starts from the carry of the first; nats and count."""
+    model = small_model(mixer)
+    table = TrainTable(accumulate=accumulate).filled()
+    loop = Loop(
+        Learner(Reading(), model),
+        optimizers(model, set(), table),
+        OneBatch(),
+        table=table,
+        seed=0,
+        place=Place(torch.device("cpu"), torch.float32),
+    )
+    tokens = torch.randint(7, (7, 6), generator=torch.Generator().manual_seed(0))
+    keep = torch.arange(6) < torch.tensor([[6], [2], [3], [6], [5], [2], [4]]) if ragged else None
+    loop.gradients(Batch(tokens, None))
+    loop.optimizers.clear()
+    return loop, loop.gradients(Batch(tokens.flip(0), keep))
+
+
+@pytest.mark.parametrize("ragged", [False, True], ids=["whole", "ragged"])
+@pytest.mark.parametrize("mixer", ["lstm", "attention"])
+@pytest.mark.parametrize("accumulate", [2, 3, 7, 20])
+def test_a_batch_in_parts_has_the_gradient_of_the_whole(accumulate, mixer, ragged):
+    whole, (nats, count) = two_batches(1, mixer, ragged)
+    parts, (summed, counted) = two_batches(accumulate, mixer, ragged)
+    assert count == counted == (21 if ragged else 35)
+    torch.testing.assert_close(summed, nats, atol=1e-5, rtol=1e-6)
+    for one, other in zip(whole.optimizers.weights, parts.optimizers.weights, strict=True):
+        torch.testing.assert_close(other.grad, one.grad, atol=1e-6, rtol=1e-5)
+    for one, other in zip(leaves(whole.carry), leaves(parts.carry), strict=True):
+        torch.testing.assert_close(other, one, atol=1e-6, rtol=1e-5)
+
+
+def test_the_gradient_is_of_the_mean_over_tokens():
+    loop, _ = two_batches(3, "lstm", ragged=True)
+    model = small_model()
+    tokens = torch.randint(7, (7, 6), generator=torch.Generator().manual_seed(0))
+    keep = torch.arange(6) < torch.tensor([[6], [2], [3], [6], [5], [2], [4]])
+    _, state = model(tokens[:, :-1])
+    nats, _ = model.loss(tokens.flip(0)[:, :-1], tokens.flip(0)[:, 1:], detach(state))
+    nats[keep[:, 1:]].mean().backward()
+    for one, other in zip(model.parameters(), loop.optimizers.weights, strict=True):
+        torch.testing.assert_close(other.grad, one.grad, atol=1e-6, rtol=1e-5)

@@ -1,0 +1,109 @@
+"""States: visiting, choosing, cutting off and joining their rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from weft.nn.state import detach, each, join, leaves, rows, select
+
+MASK, COUNT = torch.tensor([[True, False], [True, True]]), torch.tensor([[2], [3]])
+NESTED = (COUNT, (None, (torch.ones(2, 3), MASK), ()))
+
+
+def test_each_changes_every_tensor_and_nothing_else():
+    doubled = each(lambda part: part * 2, (COUNT, (None, (torch.ones(2, 3),), ())))
+    assert doubled[0].tolist() == [[4], [6]]
+    assert doubled[1][0] is None and doubled[1][2] == ()
+    assert doubled[1][1][0].tolist() == [[2.0] * 3] * 2
+    assert each(torch.clone, None) is None
+
+
+def test_leaves_are_in_the_order_of_each():
+    assert [tuple(leaf.shape) for leaf in leaves(NESTED)] == [(2, 1), (2, 3), (2, 2)]
+    assert leaves(None) == [] and leaves(()) == []
+
+
+def test_rows_of_nothing_are_none():
+    assert rows(NESTED) == 2
+    assert rows(None) == rows((None, ())) == 0
+
+
+def test_select_keeps_repeats_reorders_and_drops_rows():
+    chosen = select(NESTED, torch.tensor([1, 1, 0]))
+    assert chosen[0].tolist() == [[3], [3], [2]]
+    assert chosen[1][1][1].tolist() == [[True, True], [True, True], [True, False]]
+    assert chosen[1][0] is None
+    assert rows(select(NESTED, torch.tensor([], dtype=torch.long))) == 0
+    assert select(None, torch.tensor([0])) is None
+
+
+def test_select_copies_even_when_it_changes_nothing():
+    state = torch.zeros(2, 1)
+    branch = select(state, torch.arange(2))
+    branch.add_(1.0)
+    assert state.tolist() == [[0.0], [0.0]]
+
+
+def test_detach_cuts_the_graph_and_keeps_the_numbers():
+    weight = torch.ones(2, 2, requires_grad=True)
+    cut = detach((weight * 2, (weight * 3, None)))
+    assert [leaf.requires_grad for leaf in leaves(cut)] == [False, False]
+    assert cut[1][0].tolist() == [[3.0, 3.0], [3.0, 3.0]] and cut[1][1] is None
+
+
+def test_join_fills_shorter_parts_with_what_no_mask_lets_through():
+    short = (torch.tensor([[1]]), torch.tensor([[True]]), torch.tensor([[[0.5]]]))
+    long = (torch.tensor([[2, 3, 4]]), torch.tensor([[True, True, False]]), torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]))
+    numbers, masks, values = join(short, long)
+    assert numbers.tolist() == [[1, -1, -1], [2, 3, 4]]
+    assert masks.tolist() == [[True, False, False], [True, True, False]]  # -1 stored as a bool would be True
+    assert values.tolist() == [[[0.5, -1.0], [-1.0, -1.0]], [[1.0, 2.0], [3.0, 4.0]]]
+    turned = join(long, short)
+    assert turned[0].tolist() == [[2, 3, 4], [1, -1, -1]]
+    assert turned[1].tolist() == [[True, True, False], [True, False, False]]
+
+
+def test_join_of_nothing_is_nothing():
+    assert join(None, None) is None
+    assert join((None, ()), (None, ())) == (None, ())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [None, torch.zeros(1, 1), (torch.zeros(1, 1),), (None, torch.zeros(1, 1)), (torch.zeros(1, 1), ())],
+    ids=["nothing", "tensor", "fewer", "another-order", "another-kind"],
+)
+def test_states_of_two_models_are_not_joined(other):
+    state = (torch.zeros(1, 1), torch.zeros(1, 1))
+    for first, second in ((state, other), (other, state)):
+        with pytest.raises(ValueError) as caught:
+            join(first, second)
+        assert str(caught.value) == "join: the two states are not of one model"
+
+
+def random_state(count: int, length: int, seed: int) -> tuple[Tensor, tuple[None, Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, 2, length, 3, generator=generator), (
+        None,
+        torch.rand(count, length, generator=generator) > 0.5,
+    )
+
+
+sizes = st.integers(1, 4)
+
+
+@settings(deadline=None, max_examples=50)
+@given(sizes, sizes, sizes, sizes)
+def test_each_joined_row_begins_as_it_was(few, short, many, long):
+    first, second = random_state(few, short, 0), random_state(many, long, 1)
+    joined = join(first, second)
+    assert rows(joined) == few + many
+    for part, length, chosen in ((first, short, range(few)), (second, long, range(few, few + many))):
+        values, (_, mask) = select(joined, torch.tensor(list(chosen)))
+        torch.testing.assert_close(values[:, :, :length], part[0])
+        torch.testing.assert_close(mask[:, :length], part[1][1])
+        assert (values[:, :, length:] == -1).all() and not mask[:, length:].any()
