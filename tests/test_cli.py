@@ -126,7 +126,7 @@ def test_version_and_help(capsys):
     code, out, err = call(capsys, "--help")
     assert (code, err) == (0, "")
     assert [
-        word for word in ("init", "train", "evaluate", "score", "generate", "info") if f"\n  {word} " not in out
+        word for word in ("init", "train", "evaluate", "score", "generate", "info", "demo") if f"\n  {word} " not in out
     ] == []
     assert call(capsys) == (0, out, "")
     assert call(capsys, "-h")[1] == out
@@ -460,6 +460,8 @@ def test_info_of_a_run(here, capsys):
 def test_info_of_counts_and_of_a_run_that_is_not_trained_yet(counted, capsys, monkeypatch):
     out = call(capsys, "info", "runs/ngram")[1]
     assert re.search(r"^progress +finished: \d+ tokens, counted$", out, re.MULTILINE)
+    assert re.search(r"^best valid +nats/token \d\.\d{4}$", out, re.MULTILINE)
+    assert re.search(r"^model +ngram \(lm\), [\d,]+ n-grams$", out, re.MULTILINE)
     monkeypatch.setattr(TrainWatcher, "step", lambda self, loop, loss, seconds: signal.raise_signal(signal.SIGINT))
     assert main(["train", "run.toml", "--out", "runs/new", "--quiet"]) == 130
     out = call(capsys, "info", "runs/new")[1]

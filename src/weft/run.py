@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from weft.config import read_toml
+from weft.config import no_such, read_toml
 from weft.data.corpus import Corpus, write_corpus
 from weft.data.source import Source
 from weft.decode import generate as decoding
@@ -25,9 +25,10 @@ from weft.tasks.surprisal import Context, parse_context, surprisal
 from weft.text.gate import clean
 from weft.text.tokenizers import Tokenizer
 from weft.train.folder import RunFolder, open_folder
-from weft.train.job import default_context
-from weft.train.network import pick_device
+from weft.train.network import default_context, pick_device
 from weft.train.settings import Settings, resolve
+
+DEVICES = ("auto", "cpu", "cuda")
 
 
 class LineScore(NamedTuple):
@@ -96,6 +97,8 @@ class Run:
                 raise UsageError(f"{self.folder.path}: the run has no test or validation data; give --data FILE")
             return write_corpus(own[name], self.tokenizer, place, name)
         paths = [data] if isinstance(data, str | Path) else list(data)
+        if not paths:
+            raise UsageError("evaluate: data names no file")
         source = Source(tuple(Path(path) for path in paths), self.settings.data.encoding, self.lines)
         return write_corpus(source, self.tokenizer, place, "data")
 
@@ -165,6 +168,8 @@ def parameters(model: Any) -> int:
 
 def load(path: str | Path, *, device: str = "auto") -> Run:
     """The run in a folder that `weft train` wrote. Its files are checked; none of them is run."""
+    if device not in DEVICES:
+        raise UsageError(f"load: {no_such('device', device, DEVICES)}")
     folder = open_folder(Path(path))
     settings = resolve(read_toml(folder.resolved), base=folder.path)
     return Run(folder, settings, Tokenizer.load(folder.tokenizer), pick_device(device))

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 def as_json(prompt: str, found: Sequence[Continuation]) -> dict[str, Any]:
     """A prompt and its continuations, best first."""
     continuations = [
-        {"text": one.text, "tokens": one.tokens, "log_prob": finite(one.log_prob), "score": finite(one.score)}
-        for one in found
+        {"text": one.text, "tokens": one.tokens, "log_prob": finite(one.log_prob), "score": finite(one.score)} for one in found
     ]
     return {"prompt": prompt, "continuations": continuations}
 
@@ -39,12 +38,8 @@ class Generate(Shared):
     """
 
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
-    prompt: Annotated[
-        str | None, typer.Argument(metavar="PROMPT", help="What to continue; - reads standard input.")
-    ] = None
-    prompt_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Read prompts from a file, one a line.")] = (
-        None
-    )
+    prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="What to continue; - reads standard input.")] = None
+    prompt_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Read prompts from a file, one a line.")] = None
     no_echo: Annotated[bool, typer.Option("--no-echo", help="Print continuations without their prompts.")] = False
     length: Annotated[int, typer.Option(metavar="N", help="Tokens to add at most.")] = 100
     least: Annotated[int, typer.Option(metavar="N", help="Tokens before the text may end.")] = 0
@@ -64,9 +59,7 @@ class Generate(Shared):
     ] = None
     samples: Annotated[int, typer.Option(metavar="N", help="Continuations of each prompt.")] = 1
     seed: Annotated[int, typer.Option(metavar="N", help="The same seed, the same text.")] = 0
-    beam: Annotated[int | None, typer.Option(metavar="N", help="Search with a beam this wide; nothing is drawn.")] = (
-        None
-    )
+    beam: Annotated[int | None, typer.Option(metavar="N", help="Search with a beam this wide; nothing is drawn.")] = None
     alpha: Annotated[
         float | None,
         typer.Option(metavar="X", help="With --beam: score = log-probability / length^X.  [default: 0]"),

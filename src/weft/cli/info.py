@@ -80,8 +80,12 @@ def _progress(found: Mapping[str, Any]) -> str:
     return f"{'finished' if progress['done'] else 'not finished'}: {steps}" + budget
 
 
-def _best(best: Mapping[str, Any] | None) -> str:
-    return "none" if best is None else f"{score_name(best['name'])} {best['value']:.4f} at step {best['step']:,}"
+def _best(progress: Mapping[str, Any]) -> str:
+    best = progress["best_valid"]
+    if best is None:
+        return "none"
+    at = "" if progress["counted"] else f" at step {best['step']:,}"
+    return f"{score_name(best['name'])} {best['value']:.4f}{at}"
 
 
 def _files(value: Any) -> str:
@@ -93,7 +97,8 @@ def _files(value: Any) -> str:
 def describe(found: Mapping[str, Any]) -> str:
     """The same for people."""
     data, disk = found["settings"]["data"], found["bytes"]
-    counted = "not trained yet" if found["parameters"] is None else f"{found['parameters']:,} parameters"
+    unit = "n-grams" if found["progress"]["counted"] else "parameters"
+    counted = "not trained yet" if found["parameters"] is None else f"{found['parameters']:,} {unit}"
     large = [f"{name} {size(count)}" for name, count in disk.items() if count >= 100_000]
     rows = [
         ["run", found["path"]],
@@ -102,7 +107,7 @@ def describe(found: Mapping[str, Any]) -> str:
         *[[f"{name} data", _files(data[name])] for name in ("train", "valid", "test") if name in data],
         ["read as", data["read"]],
         ["progress", _progress(found)],
-        ["best valid", _best(found["progress"]["best_valid"])],
+        ["best valid", _best(found["progress"])],
         ["on disk", ", ".join([f"{size(sum(disk.values()))} in all", *large])],
         ["trained with", ", ".join(f"{name} {value}" for name, value in found["trained_with"].items())],
     ]

@@ -27,9 +27,7 @@ def _decoded(encoding: str) -> Iterator[str]:
         except UnicodeDecodeError as error:
             line += error.object[: error.start].count(b"\n")
             byte = error.object[error.start]
-            raise DataError(
-                f"standard input: line {line} (byte 0x{byte:02x}) is not {encoding}; convert it first"
-            ) from None
+            raise DataError(f"standard input: line {line} (byte 0x{byte:02x}) is not {encoding}; convert it first") from None
         line += text.count("\n")
         yield text
 

@@ -6,14 +6,13 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Annotated, Any
 
 import typer
 from typer.exceptions import TyperException
 
 from weft import __version__
+from weft.cli.demo import Demo
 from weft.cli.evaluate import Evaluate
 from weft.cli.generate import Generate
 from weft.cli.info import Info
@@ -40,11 +39,10 @@ COMMANDS: dict[str, type[Bare]] = {
     "score": Score,
     "generate": Generate,
     "info": Info,
+    "demo": Demo,
 }
 for _name, _command in COMMANDS.items():
     app.command(_name, cls=OwnFirst)(_command)
-if find_spec("weft.cli.demo") is not None:
-    app.command("demo")(import_module("weft.cli.demo").demo)
 
 
 def _print_version(wanted: bool) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from weft.cli.display import Display
-from weft.cli.output import score_name, size
+from weft.cli.output import score_name
 from weft.cli.signals import Stop
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class TrainWatcher:
     def note(self, text: str) -> None:
         self.display.line(text)
 
-    def reading(self, name: str, done: int, total: int) -> None:
-        self.display.show(f"tokenising {name}", done / max(1, total), f"{size(done)} of {size(total)}")
+    def working(self, name: str, done: int, total: int) -> None:
+        self.display.show(name, done / max(1, total))
 
     def step(self, loop: Loop, loss: float, seconds: float) -> None:
         self.stop.saves = True

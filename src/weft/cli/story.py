@@ -64,3 +64,10 @@ def read_story(path: Path) -> Story:
         return Story(False, 0, 0, None, None, 0)
     last = records[-1] if records else {}
     return Story(True, last.get("step", 0), last.get("tokens", 0), None, best, best_step, counted=True)
+
+
+def read_timing(path: Path) -> tuple[float, float]:
+    """Seconds of training, and tokens read in each of them."""
+    last = (_records(path / "timings.jsonl") or [{}])[-1]
+    seconds = float(last.get("seconds") or 0.0)
+    return seconds, read_story(path).tokens / seconds if seconds else 0.0

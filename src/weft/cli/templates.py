@@ -137,9 +137,7 @@ def _train(kind: Kind) -> str:
     if kind.muon:
         values |= {"optimizer": "muon", "schedule": "linear", "lr": "4e-3", "weight_decay": "0.0", "warmup": "0.0"}
         values |= {"beta2": "0.95", "muon": MUON}
-    return TRAIN.format(
-        **{name: _quoted(text) if name in ("optimizer", "schedule") else text for name, text in values.items()}
-    )
+    return TRAIN.format(**{name: _quoted(text) if name in ("optimizer", "schedule") else text for name, text in values.items()})
 
 
 def template(task: str, name: str) -> str:

@@ -64,14 +64,12 @@ class Train(Shared):
     """
 
     run_file: Annotated[Path, typer.Argument(metavar="RUN.TOML", help="The run file; weft init writes one.")]
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The run folder.  [default: runs/NAME of the run file]")
-    ] = None
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The run folder.  [default: runs/NAME of the run file]")] = (
+        None
+    )
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="A.B=VALUE", help="Change an option of the run file; may be given several times."
-        ),
+        typer.Option("--set", metavar="A.B=VALUE", help="Change an option of the run file; may be given several times."),
     ] = None
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over: what is in the run folder is deleted.")] = False
     tokenizer_from: Annotated[
@@ -87,9 +85,7 @@ class Train(Shared):
         if self.tokenizer_from is not None:
             values = borrow_tokenizer(values, self.tokenizer_from)
         out = self.out or Path("runs") / self.run_file.stem
-        settings = resolve(
-            values, base=self.run_file.parent
-        )  # a wrong run file is refused before anything is looked at
+        settings = resolve(values, base=self.run_file.parent)  # a wrong run file is refused before anything is looked at
         if not self.fresh and is_finished(out, settings):
             note(f"{out}: this run is finished; --fresh trains it again", quiet=self.quiet)
             self._summarise(out, settings)

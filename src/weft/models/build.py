@@ -103,11 +103,12 @@ def stack(table: StackTable, *, window: int) -> Stack:
     return Stack(layers, positions=added_positions(table, window), outlet=outlet)
 
 
-def scale_attention(part: nn.Module) -> None:
-    """Small normal weights around attention (as GPT-2), the recurrent cells' own elsewhere."""
-    if isinstance(part, nn.Linear):
-        nn.init.normal_(part.weight, std=0.02)
-        nn.init.zeros_(part.bias)
+def scale_mixers(stack: Stack) -> None:
+    """Small normal weights in attention and feed-forward layers (as GPT-2); what joins layers keeps its own start."""
+    for name, part in stack.layers.named_modules():
+        if isinstance(part, nn.Linear) and ".mixer." in name:
+            nn.init.normal_(part.weight, std=0.02)
+            nn.init.zeros_(part.bias)
 
 
 def quiet_outlets(model: nn.Module, factor: float) -> None:

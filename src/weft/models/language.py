@@ -56,6 +56,8 @@ class LanguageModel(nn.Module):
         return self.head(y[:, 0]), state
 
     def score(self, tokens: Tensor, keep: Tensor | None = None, state: Any = None) -> Tensor:
+        if tokens.size(1) < 2:  # no recurrent cell reads nothing
+            return torch.zeros(tokens.size(0), 0, device=tokens.device)
         nats, _ = self.loss(tokens[:, :-1], tokens[:, 1:], state)
         return -nats if keep is None else -nats.masked_fill(~keep[:, 1:], 0.0)
 
@@ -67,8 +69,9 @@ def language_model(table: LanguageTable, *, words: int, window: int, vocabulary:
     cap = None if table.cap == "none" else float(table.cap)
     head = TokenHead(table.width, words, cap=cap, weight=embedding.weight if table.tied else None)
     if table.mixer == "attention":
-        stack.apply(build.scale_attention)
-        nn.init.normal_(embedding.weight, std=1.0 if table.norm == "rms" else 0.02)
+        build.scale_mixers(stack)
+        # tied, it is the head as well: large ones would have each token predict itself
+        nn.init.normal_(embedding.weight, std=1.0 if table.norm == "rms" and not table.tied else 0.02)
     elif table.tied:
         nn.init.normal_(embedding.weight, std=table.width**-0.5)
     if table.connection == "residual":

@@ -14,7 +14,7 @@ from weft.data.order import Batch
 from weft.metrics.items import Items
 from weft.nn.state import detach
 from weft.tasks.surprisal import Context, surprisal
-from weft.tasks.task import Loss
+from weft.tasks.task import Loss, Watch
 
 BLOCK = 1000  # tokens: the unit of resampling in running text
 
@@ -33,10 +33,10 @@ class LanguageTask:
             total, count = nats.masked_fill(~batch.keep[:, 1:], 0.0).sum(), batch.keep[:, 1:].sum()
         return Loss(total, count, detach(state) if self.carries else None)
 
-    def validate(self, model: Any) -> dict[str, float] | None:
+    def validate(self, model: Any, watch: Watch | None = None) -> dict[str, float] | None:
         if self.valid is None:
             return None
-        nats = surprisal(model, self.valid, self.context, device=self.device)
+        nats = surprisal(model, self.valid, self.context, device=self.device, watch=watch)
         return {"nats_per_token": float(nats.mean(dtype=np.float64))}
 
 

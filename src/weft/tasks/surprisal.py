@@ -5,7 +5,7 @@ Shapes: N predicted tokens of the corpus, R rows, T positions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -15,15 +15,19 @@ from torch import Tensor
 
 from weft.data.corpus import Corpus
 from weft.data.order import Stretch, by_length, carried, strided
-from weft.errors import UsageError
+from weft.errors import DataError, UsageError
+from weft.tasks.task import Watch
 
-Watch = Callable[[int, int], None]  # tokens done, tokens in all
 BATCH = 16384  # positions computed at once
 ROWS = 32  # parts of a text that are read side by side where a state is carried
 
 
 class Scored(Protocol):
     """What the policies below need of a model: n-gram and networks alike."""
+
+    @property
+    def longest(self) -> int | None:
+        """How many positions it can read."""
 
     def loss(self, tokens: Tensor, targets: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         """Nats of every target, (B, T), and the state after the last token."""
@@ -52,13 +56,13 @@ class Context(NamedTuple):
 
 def parse_context(text: str, *, lines: bool, window: int, default: Context) -> Context:
     """`stride`, `stride:32`, `carry` or `reset`, as the command line gives it."""
-    kind, _, number = text.partition(":")
+    kind, colon, number = text.partition(":")
     if lines != (kind == "reset"):
         raise UsageError(f"--context: {text!r} does not fit data that is read as {'lines' if lines else 'running text'}")
     if kind == "stride":
-        if number and not (number.isdigit() and 1 <= int(number) <= window):
+        if colon and not (number.isdecimal() and 1 <= int(number) <= window):
             raise UsageError(f"--context: the stride must be from 1 to the window of {window}, not {number!r}")
-        return Context("stride", window, int(number or window))
+        return Context("stride", window, int(number) if colon else window)
     if text == "carry":
         return Context("carry", window)
     if text == "reset":
@@ -77,10 +81,27 @@ def stretches(corpus: Corpus, context: Context) -> Iterator[Stretch]:
     return carried(corpus, window=max(1, BATCH // rows), rows=rows, warm=context.window)
 
 
+def check_positions(longest: int | None, corpus: Corpus, context: Context) -> None:
+    """Refuse, before the first token, a text that would pass the last position a model can read."""
+    if longest is None:
+        return
+    if corpus.starts is not None:
+        lengths = np.diff(corpus.starts)
+        line = int(lengths.argmax())
+        if lengths[line] > longest:
+            raise DataError(
+                f"data: line {line + 1} of {corpus.name} has {lengths[line]} tokens, but the model reads at most {longest}; "
+                f"shorten it, or train with data.window = {lengths[line]} or other positions"
+            )
+    elif context.kind == "carry" and len(corpus.tokens) > longest:
+        raise UsageError(f"--context: 'carry' runs on, but the model reads at most {longest} positions; use 'stride'")
+
+
 def surprisal(
     model: Scored, corpus: Corpus, context: Context, *, device: torch.device, watch: Watch | None = None
 ) -> NDArray[np.float32]:
     """Nats of every predicted token, (N,), in the order of the corpus."""
+    check_positions(model.longest, corpus, context)
     found = np.full(len(corpus.tokens), np.nan, dtype=np.float32)
     state, done = None, 0
     for part in stretches(corpus, context):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
 from weft.data.order import Batch
+
+Watch = Callable[[int, int], None]  # done, in all
 
 
 class Loss(NamedTuple):
@@ -20,5 +23,5 @@ class Task(Protocol):
 
     def loss(self, model: nn.Module, batch: Batch, carry: Any) -> Loss: ...
 
-    def validate(self, model: nn.Module) -> dict[str, float] | None:
+    def validate(self, model: nn.Module, watch: Watch | None = None) -> dict[str, float] | None:
         """Scores on the validation data, the one that decides first; None where there is no such data."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,16 +26,18 @@ class Counting:
 
     def train(self, job: Job) -> None:
         corpus, settings = job.corpora["train"], job.settings
+        job.watcher.working("counting n-grams", 0, 1)
         began = time.perf_counter()
         model = estimate(corpus.tokens, corpus.starts, settings.model, size=job.tokenizer.size, vocabulary=job.tokenizer.hash)
         for note in model.notes:
             job.watcher.note(note)
-        scores = job.task(carries=False).validate(model) or {}
+        seconds = time.perf_counter() - began
+        scores = job.task(carries=False).validate(model, partial(job.watcher.working, "validating")) or {}
         with files.Log(job.folder.path / "metrics.jsonl") as metrics, files.Log(job.folder.path / "timings.jsonl") as timings:
             metrics.cut(0)
             record = {"step": 1, "tokens": len(corpus.tokens), **{f"valid_{name}": value for name, value in scores.items()}}
             metrics.write(record)
-            timings.write({"step": 1, "seconds": time.perf_counter() - began})
+            timings.write({"step": 1, "seconds": seconds})
         job.folder.write_weights(model.arrays(), job.tokenizer.hash, 1)
         job.watcher.counted(model.parameters, scores)
 

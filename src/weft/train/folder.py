@@ -109,13 +109,17 @@ class RunFolder:
 class Journal:
     """Writes a run down while it is trained by gradients."""
 
-    def __init__(self, folder: RunFolder, vocabulary: str) -> None:
+    def __init__(self, folder: RunFolder, vocabulary: str, *, tensorboard: bool = False) -> None:
         self.folder, self.vocabulary = folder, vocabulary
+        self.board = open_board(folder.path / "tensorboard") if tensorboard else None
         self.metrics = files.Log(folder.path / "metrics.jsonl")
         self.timings = files.Log(folder.path / "timings.jsonl")
 
     def log(self, record: dict[str, Any]) -> int:
         self.metrics.write(record)
+        for name in record:
+            if self.board is not None and name not in ("step", "epoch"):
+                self.board.add_scalar(name, record[name], record["step"])
         return self.metrics.length
 
     def save(self, loop: Loop) -> None:
@@ -137,6 +141,17 @@ class Journal:
     def close(self) -> None:
         self.metrics.close()
         self.timings.close()
+        if self.board is not None:
+            self.board.close()
+
+
+def open_board(path: Path) -> Any:
+    """A writer of TensorBoard event files."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ResourceError('train.tensorboard: needs the package tensorboard: pip install "weft[tensorboard]"') from None
+    return SummaryWriter(path)
 
 
 def _sum(data: bytes) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,12 +14,11 @@ from weft.data.corpus import Corpus, write_corpus
 from weft.data.source import Source
 from weft.errors import UsageError
 from weft.tasks.language import LanguageTask
-from weft.tasks.surprisal import Context
 from weft.text.tokenizers import Tokenizer, train_tokenizer
 from weft.train import checkpoint
 from weft.train.folder import Journal, RunFolder, make_folder, open_folder
 from weft.train.loop import Loop
-from weft.train.network import pick_device
+from weft.train.network import default_context, pick_device
 from weft.train.settings import Settings, resolve
 
 
@@ -28,8 +27,8 @@ class Watcher(Protocol):
 
     def note(self, text: str) -> None: ...
 
-    def reading(self, name: str, done: int, total: int) -> None:
-        """Bytes of a file that are tokenised."""
+    def working(self, name: str, done: int, total: int) -> None:
+        """How much of something that takes a while is done: tokenising, counting, validating."""
 
     def step(self, loop: Loop, loss: float, seconds: float) -> None: ...
 
@@ -38,15 +37,6 @@ class Watcher(Protocol):
     def counted(self, parameters: int, scores: dict[str, float]) -> None: ...
 
     def stopping(self) -> bool: ...
-
-
-def default_context(settings: Settings) -> Context:
-    """Lines by themselves; running text by a moving window where attention limits the view, by a carried state elsewhere."""
-    window = settings.data.window
-    if settings.data.read == "lines":
-        return Context("reset", window)
-    attends = getattr(settings.model, "mixer", None) == "attention"
-    return Context("stride", window, window) if attends else Context("carry", window)
 
 
 @dataclass
@@ -68,7 +58,7 @@ class Job:
         )
 
     def journal(self) -> Journal:
-        return Journal(self.folder, self.tokenizer.hash)
+        return Journal(self.folder, self.tokenizer.hash, tensorboard=self.settings.train.tensorboard)
 
 
 def train(values: Mapping[str, Any], out: Path, *, base: Path, watcher: Watcher, fresh: bool = False) -> RunFolder:
@@ -96,16 +86,26 @@ def prepare_tokenizer(settings: Settings, folder: RunFolder, watcher: Watcher) -
     source = settings.sources()["train"]
     if settings.tokenizer.file is None:
         watcher.note(source.survey().describe())
-    tokenizer = train_tokenizer(settings.tokenizer, source.texts())
+    tokenizer = train_tokenizer(settings.tokenizer, _watched(source, watcher))
     tokenizer.save(folder.tokenizer)
     return tokenizer
+
+
+def _watched(source: Source, watcher: Watcher) -> Iterator[str]:
+    """The texts of a source, with the progress of whoever reads them."""
+    done, total = 0, source.survey().characters
+    for text in source.texts():
+        watcher.working("reading for the tokenizer", done, total)
+        done += len(text)
+        yield text
+    watcher.working("making the tokenizer", 0, 1)
 
 
 def prepare_corpus(name: str, source: Source, tokenizer: Tokenizer, folder: RunFolder, watcher: Watcher) -> Corpus:
     """The tokens of a split, on disk; what an earlier process made is used again if the text is still the same."""
 
     def watch(done: int, total: int) -> None:
-        watcher.reading(name, done, total)
+        watcher.working(f"tokenising {name}", done, total)
 
     begun = bool(checkpoint.names(folder.path))
     return write_corpus(source, tokenizer, folder.data, name, watch=watch, must_match=begun)

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -47,6 +48,8 @@ class Watcher(Protocol):
     def step(self, loop: Loop, loss: float, seconds: float) -> None: ...
 
     def validated(self, loop: Loop, scores: dict[str, float]) -> None: ...
+
+    def working(self, name: str, done: int, total: int) -> None: ...
 
     def stopping(self) -> bool: ...
 
@@ -207,7 +210,7 @@ class Loop:
         cursor = self.cursor
         self.learner.model.eval()
         with torch.no_grad(), self.place.autocast():
-            scores = self.learner.task.validate(self.learner.model)
+            scores = self.learner.task.validate(self.learner.model, partial(watcher.working, "validating"))
         self.learner.model.train()
         if scores is None:  # nothing to choose by: the run is known by its latest weights
             journal.keep_best(self.learner.model, cursor.step)

@@ -11,6 +11,7 @@ from torch import nn
 from weft.data.order import Lines, Order, Streams, Windows
 from weft.errors import ConfigError, ModelError, UsageError
 from weft.models.language import LanguageModel, language_model
+from weft.tasks.surprisal import Context, check_positions
 from weft.train import checkpoint, memory
 from weft.train.learner import Learner
 from weft.train.loop import Loop, Place
@@ -37,6 +38,17 @@ def pick_place(settings: Settings) -> Place:
     if wanted == "auto":
         wanted = "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
     return Place(device, torch.bfloat16 if wanted == "bfloat16" else torch.float32)
+
+
+def default_context(settings: Settings) -> Context:
+    """Lines by themselves; running text by a moving window where attention limits the view or positions were learned within
+    windows, by a carried state elsewhere."""
+    window = settings.data.window
+    if settings.data.read == "lines":
+        return Context("reset", window)
+    attends = getattr(settings.model, "mixer", None) == "attention"
+    placed = settings.data.read == "windows" and getattr(settings.model, "positions", "none") != "none"
+    return Context("stride", window, window) if attends or placed else Context("carry", window)
 
 
 class Network:
@@ -83,7 +95,10 @@ class Network:
         memory.check_weights(build, settings.train, place.device)
         torch.manual_seed(settings.seed)
         model = build().to(place.device)
-        learner = Learner(job.task(carries=settings.data.read == "stream"), model)
+        task = job.task(carries=settings.data.read == "stream")
+        for corpus in job.corpora.values():
+            check_positions(model.longest, corpus, task.context)
+        learner = Learner(task, model)
         memory.check_batch(learner, order.largest(), settings.train, place)
         fused = any(isinstance(part, nn.RNNBase) for part in model.modules())
         if settings.train.compile is True or (settings.train.compile == "auto" and place.device.type == "cuda" and not fused):

@@ -45,7 +45,7 @@ MUON: Mapping[str, Any] = {
     "lr": 4e-3,
     "beta2": 0.95,
     "schedule": "linear",
-    "weight_decay": 0.0,
+    "weight_decay": 0.1,
     "warmup": 0.0,
 }
 

@@ -54,7 +54,9 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         model = {"kind": self.kind, **plain(self.model)}
-        tables = {"data": plain(self.data), "tokenizer": plain(self.tokenizer), "model": model, "train": plain(self.train)}
+        file = self.tokenizer.file  # a file says itself what it is
+        tokenizer = plain(self.tokenizer) if file is None else {"file": file}
+        tables = {"data": plain(self.data), "tokenizer": tokenizer, "model": model, "train": plain(self.train)}
         return {"task": self.task, "seed": self.seed, **tables}
 
     def to_toml(self) -> str:
@@ -69,8 +71,10 @@ def resolve(values: Mapping[str, Any], *, base: Path) -> Settings:
     if "kind" not in options:
         raise ConfigError(f"model.kind: is needed and not given; known: {', '.join(presets)}")
     kind = options.pop("kind")
+    if not isinstance(kind, str):
+        raise ConfigError(f"model.kind: must be a valid string, not {kind!r}")
     if kind not in presets:
-        raise ConfigError(f"model.kind: {no_such('kind', str(kind), presets)}")
+        raise ConfigError(f"model.kind: {no_such('kind', kind, presets)}")
     preset = presets[kind]
     model = read_table(preset.table, {**preset.values, **options}, at="model")
     train = read_table(TrainTable, {**preset.train, **run.train}, at="train")

@@ -1,0 +1,112 @@
+"""Small training runs that the tests of training share."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from weft import files
+from weft.train import checkpoint
+from weft.train.folder import RunFolder
+from weft.train.job import train
+from weft.train.loop import Loop
+
+WORDS = "the a cat dog bird sees hears finds old young and then in on by house tree river . ,".split()
+
+
+def make_text(path: Path, *, words: int = 600, seed: int = 0) -> Path:
+    """Lines of a few words, learnable and never the same twice."""
+    chance = random.Random(seed)
+    lines = [" ".join(chance.choices(WORDS, k=chance.randint(2, 8))) for _ in range(words // 5)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+class Silent:
+    """A watcher that remembers what it was told, and stops a run after the step it is given."""
+
+    def __init__(self, stop_at: int | None = None, look: Callable[[Loop], None] | None = None) -> None:
+        self.stop_at, self.look = stop_at, look
+        self.notes: list[str] = []
+        self.losses: list[float] = []
+        self.scores: list[tuple[int, float]] = []
+        self.at = 0
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def working(self, name: str, done: int, total: int) -> None:
+        pass
+
+    def step(self, loop: Loop, loss: float, seconds: float) -> None:
+        self.at = loop.cursor.step
+        self.losses.append(loss)
+        if self.look is not None:
+            self.look(loop)
+
+    def validated(self, loop: Loop, scores: dict[str, float]) -> None:
+        self.scores.append((loop.cursor.step, next(iter(scores.values()))))
+
+    def counted(self, parameters: int, scores: dict[str, float]) -> None:
+        pass
+
+    def stopping(self) -> bool:
+        return self.at == self.stop_at
+
+
+MODELS: dict[str, dict[str, Any]] = {
+    "window": {"kind": "window", "width": 8, "context": 3, "dropout": 0.1},
+    "lstm": {"kind": "lstm", "width": 8, "layers": 2, "dropout": 0.2},
+    "transformer": {"kind": "transformer", "width": 8, "layers": 1, "heads": 2, "dropout": 0.2},
+    "gpt": {"kind": "gpt", "width": 8, "layers": 1, "heads": 2, "dropout": 0.1},
+}
+
+
+def run_file(text: Path, model: str = "window", **options: Any) -> dict[str, Any]:
+    """A run file for `text`; options are given as `train__steps=5`."""
+    values: dict[str, Any] = {
+        "task": "lm",
+        "seed": 3,
+        "data": {"train": str(text), "valid": 0.1, "read": "windows", "window": 16},
+        "model": dict(MODELS[model]),
+        "train": {"steps": 20, "batch_tokens": 64, "validations": 4, "lr": 0.01, "device": "cpu"},
+    }
+    for name, value in options.items():
+        table, _, option = name.partition("__")
+        if option:
+            values[table][option] = value
+        else:
+            values[table] = value
+    for budget in ("tokens", "epochs", "minutes"):
+        if budget in values["train"]:
+            values["train"].pop("steps")
+    return values
+
+
+def train_here(values: dict[str, Any], out: Path, watcher: Silent | None = None, *, fresh: bool = False) -> RunFolder:
+    return train(values, out, base=out.parent, watcher=watcher or Silent(), fresh=fresh)
+
+
+def sums(out: Path) -> dict[str, str]:
+    """SHA-256 of all that a run must arrive at, whatever happened to it on the way."""
+    newest = out / "checkpoints" / checkpoint.names(out)[-1]
+    found = {part: files.sha256(newest / f"{part}.safetensors") for part in ("model", "optimizer", "carry")}
+    cursor = {**files.read_json(newest / "cursor.json"), "seconds": 0.0}
+    found["cursor"] = hashlib.sha256(repr(sorted(cursor.items())).encode()).hexdigest()
+    return found | {"best": files.sha256(out / "model.safetensors"), "metrics": files.sha256(out / "metrics.jsonl")}
+
+
+def leftovers(out: Path) -> list[Path]:
+    """Hidden files and folders that a finished run has no use for."""
+    return [path for path in out.rglob(".*") if path.name != ".lock"]
+
+
+def flip(path: Path, bit: int | None = None) -> None:
+    """Change one bit of a file, the middle one unless told."""
+    data = bytearray(path.read_bytes())
+    at = len(data) * 4 if bit is None else bit
+    data[at // 8] ^= 1 << at % 8
+    path.write_bytes(data)

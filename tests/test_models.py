@@ -1,0 +1,443 @@
+"""The laws of the step contract over every kind of language model, and how models begin."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from parts import shaken
+from torch import Tensor, nn
+
+from weft.config import read_table
+from weft.decode.beam import BeamOptions, beam
+from weft.decode.choose import uniforms
+from weft.decode.ensemble import Ensemble, Mixture, Product
+from weft.decode.sampling import Until, sample
+from weft.models.language import LanguageModel, language_model
+from weft.models.ngram import NgramModel, NgramTable, estimate
+from weft.models.tables import ADDED, CONNECTIONS, INSIDE
+from weft.nn.state import join, leaves, select
+from weft.train.presets import LM
+
+WORDS, WIDTH, WINDOW = 7, 8, 32
+NETWORKS = [kind for kind, preset in LM.items() if preset.table is not NgramTable]
+CLOSE = {"atol": 1e-5, "rtol": 1e-5}
+
+
+def fresh(kind: str, *, window: int = WINDOW, words: int = WORDS, **options: Any) -> LanguageModel:
+    """A small network of a kind, as it begins."""
+    preset = LM[kind]
+    table = read_table(preset.table, {**preset.values, "width": WIDTH, "layers": 2, **options}, at="model").filled()
+    torch.manual_seed(0)
+    return language_model(table, words=words, window=window, vocabulary="v").eval()
+
+
+def network(kind: str, **options: Any) -> LanguageModel:
+    return shaken(fresh(kind, **options))  # type: ignore[return-value]
+
+
+def ngram(words: int = WORDS, **options: Any) -> NgramModel:
+    generator = np.random.default_rng(0)
+    lines = [[*generator.integers(3, words, generator.integers(0, 9)).tolist(), 2] for _ in range(40)]
+    tokens, starts = np.concatenate(lines), np.cumsum([0, *map(len, lines)])
+    return estimate(tokens, starts, NgramTable(**options), size=words, vocabulary="v")
+
+
+BUILDERS: dict[str, Callable[[], Any]] = {
+    **{kind: lambda kind=kind: network(kind) for kind in NETWORKS},
+    **{f"gpt-{where}": lambda where=where: network("gpt", positions=where) for where in (*ADDED, *INSIDE)},
+    **{f"lstm-{where}": lambda where=where: network("lstm", positions=where) for where in ADDED[1:]},
+    **{f"gru-{kind}": lambda kind=kind: network("gru", connection=kind, norm="layer") for kind in CONNECTIONS},
+    **{f"transformer-{kind}": lambda kind=kind: network("transformer", connection=kind) for kind in CONNECTIONS},
+    "gru-before": lambda: network("gru", mixer="gru-before"),
+    "gpt-window-4": lambda: network("gpt", window=4),
+    "gpt-heads": lambda: network("gpt", heads=[1, 2], head_size=4, feed_forward="none", activation=None),
+    "gpt-tied": lambda: network("gpt", tied=True, zero_init=False),
+    "lstm-tied": lambda: network("lstm", tied=True, feed_forward=16, connection="residual"),
+    **{f"ngram-{order}": lambda order=order: ngram(order=order) for order in (1, 2, 5)},
+    **{f"ngram-{way}": lambda way=way: ngram(order=3, smoothing=way) for way in ("back-off", "add-delta", "ml")},
+}
+ENSEMBLES: dict[str, Callable[[], Any]] = {
+    "mixture": lambda: Ensemble([ngram(), network("lstm"), network("gpt", window=4)], Mixture([0.5, 0.3, 0.2])),
+    "product": lambda: Ensemble([ngram(), network("transformer")], Product([0.7, 0.6])),
+}
+made = cache(lambda name: (BUILDERS | ENSEMBLES)[name]())
+every_model = pytest.mark.parametrize("name", BUILDERS)
+everything_that_steps = pytest.mark.parametrize("name", [*BUILDERS, *ENSEMBLES])
+
+
+@pytest.fixture(autouse=True)
+def no_graphs():
+    with torch.no_grad():
+        yield
+
+
+def text(rows: int, length: int, *, words: int = WORDS) -> Tensor:
+    """Rows of tokens behind a begin token."""
+    tokens = torch.randint(3, words, (rows, length), generator=torch.Generator().manual_seed(length))
+    return torch.cat([torch.ones(rows, 1, dtype=torch.long), tokens[:, 1:]], dim=1)
+
+
+def by_steps(model: Any, tokens: Tensor) -> Tensor:
+    """Log-probabilities (B, T, V) after each token, read one by one."""
+    log_probs, state = model.start(tokens[:, :1])
+    found = [log_probs]
+    for token in tokens[:, 1:].unbind(1):
+        log_probs, state = model.step(token, state)
+        found.append(log_probs)
+    return torch.stack(found, dim=1)
+
+
+# ---- the laws
+
+
+@everything_that_steps
+def test_steps_one_by_one_equal_the_score_of_one_pass(name):
+    model, tokens = made(name), text(3, 11)
+    expected = by_steps(model, tokens)[:, :-1].gather(2, tokens[:, 1:, None])[..., 0]
+    torch.testing.assert_close(model.score(tokens), expected, **CLOSE)
+
+
+@everything_that_steps
+def test_log_probabilities_sum_to_one_at_every_position(name):
+    found = by_steps(made(name), text(2, 9))
+    assert found.shape == (2, 9, WORDS) and found.dtype == torch.float32
+    torch.testing.assert_close(found.logsumexp(-1), torch.zeros(2, 9), **CLOSE)
+
+
+@everything_that_steps
+@pytest.mark.parametrize("cut", [1, 5, 8])
+def test_a_prompt_is_read_as_its_tokens_are(name, cut):
+    model, tokens = made(name), text(2, 9)
+    expected = by_steps(model, tokens)
+    log_probs, state = model.start(tokens[:, :cut])
+    torch.testing.assert_close(log_probs, expected[:, cut - 1], **CLOSE)
+    # the rest on top of what was read: as a prompt, and scored
+    again, _ = model.start(tokens[:, cut:], None, state)
+    torch.testing.assert_close(again, expected[:, -1], **CLOSE)
+    rest = expected[:, cut:-1].gather(2, tokens[:, cut + 1 :, None])[..., 0]
+    torch.testing.assert_close(model.score(tokens[:, cut:], None, model.start(tokens[:, :cut])[1]), rest, **CLOSE)
+
+
+@everything_that_steps
+@pytest.mark.parametrize("filling", [0, 5])
+def test_ragged_prompts_equal_each_alone_whatever_pads_them(name, filling):
+    model, tokens, more = made(name), text(3, 7), text(3, 6)
+    lengths = torch.tensor([[1], [4], [7]])
+    keep = torch.arange(7) < lengths
+    together, state = model.start(tokens.masked_fill(~keep, filling), keep)
+    stepped, _ = model.step(more[:, 1], state)
+    for row, length in enumerate(lengths[:, 0].tolist()):
+        alone, own = model.start(tokens[row : row + 1, :length])
+        torch.testing.assert_close(together[row : row + 1], alone, **CLOSE)
+        torch.testing.assert_close(stepped[row : row + 1], model.step(more[row : row + 1, 1], own)[0], **CLOSE)
+
+
+@everything_that_steps
+def test_scores_of_padding_are_0_and_padding_changes_no_score(name):
+    model, tokens = made(name), text(3, 8)
+    keep = torch.arange(8) < torch.tensor([[8], [3], [1]])
+    found = model.score(tokens.masked_fill(~keep, 0), keep)
+    assert found.shape == (3, 7)
+    assert (found[~keep[:, 1:]] == 0).all()
+    torch.testing.assert_close(found, model.score(tokens).masked_fill(~keep[:, 1:], 0.0), **CLOSE)
+
+
+@everything_that_steps
+def test_one_token_has_nothing_to_score(name):
+    assert made(name).score(torch.ones(3, 1, dtype=torch.long)).shape == (3, 0)
+
+
+@everything_that_steps
+def test_a_state_is_tensors_in_tuples_with_the_rows_first(name):
+    def check(part: Any) -> None:
+        assert part is None or isinstance(part, Tensor | tuple)
+        if isinstance(part, Tensor):
+            assert part.dim() >= 2 and part.size(0) == 3 and not part.requires_grad
+        for inner in part if isinstance(part, tuple) else ():
+            check(inner)
+
+    _, state = made(name).start(text(3, 5))
+    check(state)
+    check(made(name).step(torch.tensor([3, 4, 5]), state)[1])
+
+
+@everything_that_steps
+def test_rows_are_kept_repeated_reordered_and_dropped(name):
+    """Branches of one row go on with different tokens, as in a beam."""
+    model, tokens = made(name), text(3, 6)
+    rows, following = torch.tensor([2, 0, 2]), torch.tensor([3, 4, 5])
+    branches, state = model.step(following, select(model.start(tokens)[1], rows))
+    further, _ = model.step(following, select(state, torch.tensor([2, 1, 0])))
+    for at, (row, token) in enumerate(zip(rows, following, strict=True)):
+        before = torch.cat([tokens[row], token[None]])
+        torch.testing.assert_close(branches[at], model.start(before[None])[0][0], **CLOSE)
+        last = torch.cat([before, following[2 - at][None]])
+        torch.testing.assert_close(further[2 - at], model.start(last[None])[0][0], **CLOSE)
+
+
+@everything_that_steps
+def test_joined_rows_of_different_age_equal_each_row_alone(name):
+    model, old, young, more = made(name), text(2, 9), text(1, 2), text(3, 8)
+    state = join(model.start(old)[1], model.start(young)[1])
+    first, second = model.start(old)[1], model.start(young)[1]
+    for token in more[:, 1:].unbind(1):
+        together, state = model.step(token, state)
+        one, first = model.step(token[:2], first)
+        other, second = model.step(token[2:], second)
+        torch.testing.assert_close(together, torch.cat([one, other]), **CLOSE)
+
+
+@every_model
+def test_the_loss_is_the_score(name):
+    model, tokens = made(name), text(3, 8)
+    nats, state = model.loss(tokens[:, :-1], tokens[:, 1:])
+    torch.testing.assert_close(-nats, model.score(tokens), **CLOSE)
+    # the state is that after the last token read, the last target not among them
+    torch.testing.assert_close(model.step(tokens[:, -1], state)[0], model.start(tokens)[0], **CLOSE)
+
+
+@every_model
+@pytest.mark.parametrize("cut", [1, 4, 9])
+def test_a_loss_in_pieces_equals_the_whole(name, cut):
+    model, tokens = made(name), text(2, 11)
+    inputs, targets = tokens[:, :-1], tokens[:, 1:]
+    whole, _ = model.loss(inputs, targets)
+    first, state = model.loss(inputs[:, :cut], targets[:, :cut])
+    second, _ = model.loss(inputs[:, cut:], targets[:, cut:], state)
+    torch.testing.assert_close(torch.cat([first, second], dim=1), whole, **CLOSE)
+
+
+def test_only_a_table_of_positions_has_a_last_one():
+    longest = {name: made(name).longest for name in [*BUILDERS, *ENSEMBLES]}
+    limited = {name: length for name, length in longest.items() if length is not None}
+    transformers = ["transformer", *(f"transformer-{kind}" for kind in CONNECTIONS)]
+    assert limited == dict.fromkeys([*transformers, "gpt-learned", "lstm-learned", "product"], WINDOW)
+
+
+def test_models_know_their_vocabulary():
+    assert {made(name).vocabulary for name in [*BUILDERS, *ENSEMBLES]} == {"v"}
+
+
+# ---- search
+
+
+def texts_by_force(model: Any, prompt: list[int], *, limit: int, end: int, words: int) -> list[tuple[float, list[int]]]:
+    """Every text of at most `limit` tokens with its log-probability, best first: all are written out and scored."""
+    endings = torch.tensor(list(itertools.product(range(words), repeat=limit)))
+    whole = torch.cat([torch.tensor(prompt).expand(len(endings), -1), endings], dim=1)
+    scores = model.score(whole)[:, len(prompt) - 1 :].double()
+    found: dict[tuple[int, ...], float] = {}
+    for tokens, values in zip(endings.tolist(), scores.tolist(), strict=True):
+        length = tokens.index(end) + 1 if end in tokens else limit
+        found[tuple(tokens[:length])] = sum(values[:length])
+    return sorted(((value, list(tokens)) for tokens, value in found.items()), reverse=True)
+
+
+SEARCHED: dict[str, Callable[[], Any]] = {
+    "ngram": lambda: ngram(5, order=3),
+    "lstm": lambda: network("lstm", words=5),
+    "transformer": lambda: network("transformer", words=5),
+    "gpt": lambda: network("gpt", words=5, window=3),
+    "ensemble": lambda: Ensemble([ngram(5, order=2), network("lstm", words=5)], Mixture([0.4, 0.6])),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+@pytest.mark.parametrize("prompt", [[1], [1, 4, 3, 3]], ids=["begin", "prompt"])
+@pytest.mark.parametrize("alpha", [0.0, 0.8])
+def test_a_wide_beam_finds_the_best_of_all_texts(name, prompt, alpha):
+    model, limit = SEARCHED[name](), 4
+    options = BeamOptions(width=5**3, limit=limit, end=2, alpha=alpha, best=6)
+    found = beam(model, torch.tensor([prompt]), options=options)[0]
+    every = texts_by_force(model, prompt, limit=limit, end=2, words=5)
+    every = sorted(((value / len(tokens) ** alpha, tokens, value) for value, tokens in every), reverse=True)[:6]
+    assert [one.tokens for one in found] == [tokens for _, tokens, _ in every]
+    assert [one.score for one in found] == pytest.approx([score for score, _, _ in every], abs=1e-4)
+    assert [one.log_prob for one in found] == pytest.approx([value for _, _, value in every], abs=1e-4)
+
+
+@everything_that_steps
+def test_greedy_is_the_path_of_the_most_probable_tokens(name):
+    model, tokens = made(name), text(2, 3)
+    drawn = [one.tokens for one in sample(model, tokens, until=Until(limit=8))]
+    for _ in range(8):
+        tokens = torch.cat([tokens, model.start(tokens)[0].argmax(1, keepdim=True)], dim=1)
+    assert torch.equal(torch.stack(drawn, dim=1), tokens[:, 3:])
+
+
+@everything_that_steps
+def test_sampling_says_what_the_model_scores(name):
+    model, prompt = made(name), text(3, 4)
+    keep = torch.arange(4) < torch.tensor([[4], [2], [1]])
+    noise = uniforms(0, [(row, 0) for row in range(3)])
+    drawn = list(sample(model, prompt, until=Until(limit=12), keep=keep, noise=noise))
+    said = torch.stack([one.tokens for one in drawn], dim=1)
+    spent = torch.stack([one.log_probs for one in drawn], dim=1)
+    assert len(set(map(tuple, said.tolist()))) == 3
+    for row, length in enumerate(keep.sum(1).tolist()):
+        whole = torch.cat([prompt[row, :length], said[row]])
+        expected = model.score(whole[None])[0, length - 1 :].double()
+        assert torch.isfinite(expected).all()
+        torch.testing.assert_close(spent[row], expected, **CLOSE)
+
+
+# ---- attention's memory
+
+
+@pytest.mark.parametrize("where", ["none", "sinusoidal", *INSIDE])
+@pytest.mark.parametrize("read", [1, 7, 30])
+def test_what_attention_remembers_is_bounded_and_generation_runs_on(where, read):
+    model, window = network("gpt", positions=where, window=4), 4
+    log_probs, state = model.start(text(2, read))
+    tokens = text(2, read)
+    for _ in range(25):
+        columns = [key_at.size(1) for key_at in leaves(state) if key_at.dtype == torch.long][1:]
+        assert columns and max(columns) < 2 * window
+        assert torch.isfinite(log_probs).all()
+        tokens = torch.cat([tokens, log_probs.argmax(1, keepdim=True)], dim=1)
+        log_probs, state = model.step(tokens[:, -1], state)
+    torch.testing.assert_close(log_probs, model.start(tokens)[0], **CLOSE)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_attention_forgets_what_lies_beyond_its_window_in_each_layer(layers):
+    """Each layer looks window - 1 tokens further back: what lies beyond all of them changes nothing."""
+    model, tokens = network("gpt", window=4, layers=layers), text(1, 20)
+    reach = layers * 3 + 1
+    for back, same in ((reach, False), (reach + 1, True)):
+        other = tokens.clone()
+        other[0, -back] = 3 + (tokens[0, -back] - 2) % 4
+        assert torch.allclose(model.start(other)[0], model.start(tokens)[0], atol=1e-7) == same
+
+
+# ---- what models are made of
+
+
+def stack_of(kind: str) -> int:
+    """Parameters of the stack, by hand: D wide, two layers, a window of W."""
+    d, w, n = WIDTH, WINDOW, 3
+    attention = (3 * d * d + 3 * d) + (d * d + d)
+    feed_forward = (4 * d * d + 4 * d) + (4 * d * d + d)
+    return {
+        "window": 2 * (n * d * d + d),
+        "rnn": 2 * (2 * d * d + 2 * d),
+        "lstm": 2 * 4 * (2 * d * d + 2 * d),
+        "gru": 2 * 3 * (2 * d * d + 2 * d),
+        "transformer": w * d + 2 * (attention + feed_forward + 2 * 2 * d) + 2 * d,  # norms have gain and bias
+        "gpt": 2 * (attention + feed_forward + 2 * d) + d,  # RMS norms have a gain
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_parameters_by_hand(kind):
+    counted = sum(weight.numel() for weight in fresh(kind).parameters())
+    assert counted == WORDS * WIDTH + stack_of(kind) + WORDS * WIDTH + WORDS
+
+
+def test_parameters_of_options_by_hand():
+    d = WIDTH
+    plain = sum(weight.numel() for weight in fresh("gru").parameters())
+    more = {
+        "gru-before": (fresh("gru", mixer="gru-before"), -2 * 3 * d),  # one bias a gate, not two
+        "tied": (fresh("gru", tied=True), -WORDS * d),
+        "residual": (fresh("gru", connection="residual"), 0),
+        "highway": (fresh("gru", connection="highway"), 2 * (d * d + d)),
+        "dense": (fresh("gru", connection="dense"), (d * d + d) + (2 * d * d + d) + (3 * d * d + d)),
+        "post-norm": (fresh("gru", connection="post-norm", norm="layer"), 2 * 2 * d),
+        "layer": (fresh("gru", norm="layer"), 3 * 2 * d),
+        "rms": (fresh("gru", norm="rms"), 3 * d),
+        "sinusoidal": (fresh("gru", positions="sinusoidal"), 0),
+        "feed-forward": (fresh("gru", feed_forward=5), 2 * (2 * 5 * d + 5 + d)),
+        "gated": (fresh("gru", feed_forward=5, activation="gated"), 2 * (d * 10 + 10 + 5 * d + d)),
+    }
+    assert {name: sum(w.numel() for w in model.parameters()) - plain for name, (model, _) in more.items()} == {
+        name: expected for name, (_, expected) in more.items()
+    }
+    gpt = sum(weight.numel() for weight in fresh("gpt", positions="none").parameters())
+    more = {
+        "rotary": (fresh("gpt"), 0),
+        "alibi": (fresh("gpt", positions="alibi"), 0),
+        "relative": (fresh("gpt", positions="relative"), 2 * 65 * d),  # one head: a vector a distance from -32 to 32
+        "heads": (fresh("gpt", positions="none", heads=[1, 2], head_size=4), -2 * (4 * d * d + 3 * d) + 12 * (4 * d + 3)),
+    }
+    assert {name: sum(w.numel() for w in model.parameters()) - gpt for name, (model, _) in more.items()} == {
+        name: expected for name, (_, expected) in more.items()
+    }
+
+
+def test_parameters_of_an_ngram_model_are_its_ngrams():
+    # 3 4 3 4 </s>: five pairs with the one of <s>, all different but 3 4
+    model = estimate(np.array([3, 4, 3, 4, 2]), np.array([0, 5]), NgramTable(order=2), size=5, vocabulary="v")
+    assert model.counts == [5, 4]
+    assert model.parameters == 9
+
+
+@pytest.mark.parametrize("name", [name for name in BUILDERS if not name.startswith("ngram")])
+def test_matrices_are_the_linear_and_recurrent_maps_inside(name):
+    model = made(name)
+    maps = {place: part for place, part in model.stack.layers.named_modules() if isinstance(part, nn.Linear | nn.RNNBase)}
+    weights = {
+        f"stack.layers.{place}.{own}" for place, part in maps.items() for own, weight in part.named_parameters() if weight.dim() > 1
+    }
+    assert model.matrices() == weights and weights
+    assert all(dict(model.named_parameters())[name].dim() == 2 for name in weights)
+
+
+# ---- how models begin
+
+
+def test_zero_init_gives_uniform_predictions_and_a_stack_that_does_nothing():
+    model, tokens = fresh("gpt"), text(2, 9)
+    assert torch.equal(by_steps(model, tokens), torch.full((2, 9, WORDS), -math.log(WORDS)))
+    assert torch.equal(model(tokens)[0], model.stack.outlet(model.embedding(tokens)))
+    lstm = fresh("lstm", zero_init=True)
+    torch.testing.assert_close(by_steps(lstm, tokens), torch.full((2, 9, WORDS), -math.log(WORDS)))
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_a_model_begins_knowing_nothing(kind, tied):
+    """Its first loss is about that of a guess, log V; large scores would have to be unlearned first."""
+    model = fresh(kind, width=128, words=100, layers=4, tied=tied, zero_init=False)
+    tokens = text(8, 33, words=100)
+    nats, _ = model.loss(tokens[:, :-1], tokens[:, 1:])
+    assert nats.mean().item() == pytest.approx(math.log(100), abs=0.8)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "transformer", "gpt"])
+def test_highways_begin_mostly_closed_around_every_mixer(kind):
+    for layer in fresh(kind, connection="highway").stack.layers:
+        assert torch.equal(layer.connection.gate.bias, torch.full((WIDTH,), -1.0))
+
+
+def test_what_writes_to_the_residual_stream_begins_smaller_the_deeper_the_stack():
+    for layers in (1, 8):
+        model = fresh("transformer", layers=layers, width=64)
+        spread = [weight.std().item() for name, weight in model.named_parameters() if name.endswith("to_out.weight")]
+        assert spread == pytest.approx([0.02 * (2 * layers) ** -0.5] * 2 * layers, rel=0.1)
+        inside = [weight.std().item() for name, weight in model.named_parameters() if name.endswith(("qkv.weight", "widen.weight"))]
+        assert inside == pytest.approx([0.02] * 2 * layers, rel=0.1)
+
+
+def test_a_model_follows_from_the_seed():
+    for kind in NETWORKS:
+        first, second = fresh(kind).state_dict(), fresh(kind).state_dict()
+        assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_dropout_works_in_training_alone():
+    for kind in ("lstm", "gpt", "transformer"):
+        tokens = text(2, 9)
+        model, still = network(kind, dropout=0.5), network(kind)
+        expected = still.loss(tokens[:, :-1], tokens[:, 1:])[0]
+        torch.testing.assert_close(model.loss(tokens[:, :-1], tokens[:, 1:])[0], expected, **CLOSE)
+        torch.testing.assert_close(still.train().loss(tokens[:, :-1], tokens[:, 1:])[0], expected, **CLOSE)
+        dropped = [model.train().loss(tokens[:, :-1], tokens[:, 1:])[0] for _ in range(2)]
+        assert (dropped[0] != dropped[1]).any() and torch.isfinite(dropped[0]).all()

@@ -1,0 +1,304 @@
+"""A run that is killed or stopped at any moment and resumed arrives where the uninterrupted run arrives, bit for bit."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from killable import Killable, lines
+from small_runs import Silent, flip, leftovers, make_text, run_file, sums, train_here
+
+from weft import files
+from weft.errors import ModelError
+from weft.tensors import read_tensors
+from weft.train import checkpoint
+from weft.train.cursor import Cursor
+from weft.train.loop import Stopped
+
+SETUPS: dict[str, dict[str, Any]] = {
+    "window": {"model": "window"},
+    "lstm-stream": {"model": "lstm", "data__read": "stream"},
+    "transformer": {"model": "transformer", "train__accumulate": 2},
+    "gpt-stream": {"model": "gpt", "data__read": "stream"},
+}
+every_setup = pytest.mark.parametrize("setup", SETUPS)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_text(tmp_path_factory.mktemp("text") / "text.txt")
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Killable]:
+    with Killable() as server:
+        yield server
+
+
+def setup_file(text: Path, setup: str, *, steps: int, validations: int) -> dict[str, Any]:
+    return run_file(text, train__steps=steps, train__validations=validations, **SETUPS[setup])
+
+
+def training(out: Path) -> bool:
+    """Whether a run has begun to train and has not ended."""
+    found, _ = checkpoint.newest(out)
+    begun = (out / "metrics.jsonl").exists()
+    return begun and (found is None or not files.read_json(found / "cursor.json")["done"])
+
+
+def steps_saved(out: Path) -> int:
+    return max(map(int, checkpoint.names(out)), default=0)
+
+
+# ---- killed
+
+KILLS = 6  # of each setup, so 24 in all
+
+
+@every_setup
+def test_killed_at_random_moments_a_run_ends_as_if_it_had_not_been(tmp_path, text, children, setup):
+    values = setup_file(text, setup, steps=60, validations=24)
+    children.train(values, tmp_path / "warm")  # pages in, so that the next one tells how long a run takes
+    began = time.monotonic()
+    assert children.train(values, tmp_path / "whole")
+    took = time.monotonic() - began
+    wanted, chance = sums(tmp_path / "whole"), random.Random(setup)
+    kills, patience, out = 0, 0.6, tmp_path / "killed-0"
+    while kills < KILLS or out.exists():
+        before = steps_saved(out)
+        limit = chance.uniform(0, patience * took) if kills < KILLS else None
+        if children.train(values, out, seconds=limit):
+            assert sums(out) == wanted
+            assert leftovers(out) == []
+            out = tmp_path / f"killed-{kills}-ended"  # and from the start again, until there were kills enough
+            continue
+        kills += training(out)
+        # on a machine that has become slow, children need longer to get anywhere
+        patience = 0.6 if steps_saved(out) > before else 1.2 * patience
+    assert kills >= KILLS
+
+
+def test_killed_before_each_line_of_a_save(tmp_path, text, children):
+    """Child after child works on one run and dies one line later in its first save than the child before it."""
+    values = setup_file(text, "gpt-stream", steps=80, validations=80)
+    assert children.train(values, tmp_path / "whole")
+    wanted, out, kills = sums(tmp_path / "whole"), tmp_path / "killed", 0
+    for line in range(1, lines("save") + 1):
+        if not children.train(values, out, before=("save", line)):
+            kills += 1
+            continue
+        assert sums(out) == wanted
+        shutil.rmtree(out)
+    assert children.train(values, out)
+    assert sums(out) == wanted
+    assert leftovers(out) == []
+    assert kills >= 25
+
+
+def test_killed_before_each_line_of_the_beginning(tmp_path, text, children):
+    """Before there is a checkpoint, the same command makes good what is missing."""
+    values = setup_file(text, "window", steps=1, validations=1)
+    assert children.train(values, tmp_path / "whole")
+    wanted, line = sums(tmp_path / "whole"), 1
+    while not children.train(values, out := tmp_path / f"killed-{line}", before=("begin", line)):
+        assert children.train(values, out), line
+        assert sums(out) == wanted
+        assert leftovers(out) == []
+        assert (out / "run.toml").read_bytes() == (tmp_path / "whole" / "run.toml").read_bytes()
+        line += 1
+    assert line > 30
+
+
+def test_killed_while_an_old_run_is_cleared_away(tmp_path, text, children):
+    old, new = (setup_file(text, setup, steps=1, validations=1) for setup in ("transformer", "window"))
+    assert children.train(new, tmp_path / "whole")
+    assert children.train(old, tmp_path / "old")
+    line = 1
+    while True:
+        out = tmp_path / f"killed-{line}"
+        shutil.copytree(tmp_path / "old", out)
+        ended = children.train(new, out, before=("clear", line), fresh=True)
+        assert ended or children.train(new, out, fresh=True)
+        assert sums(out) == sums(tmp_path / "whole")
+        assert leftovers(out) == []
+        if ended:
+            break
+        line += 1
+    assert line > 20
+
+
+# ---- stopped
+
+
+@every_setup
+def test_stopped_after_every_step_a_run_ends_as_if_it_had_not_been(tmp_path, text, setup):
+    values, steps = setup_file(text, setup, steps=9, validations=3), 9
+    whole, out = Silent(), tmp_path / "stopped"
+    train_here(values, tmp_path / "whole", whole)
+    losses = []
+    for step in range(1, steps):
+        watcher = Silent(stop_at=step)
+        with pytest.raises(Stopped):
+            train_here(values, out, watcher)
+        losses += watcher.losses
+        assert steps_saved(out) == step
+        assert ("resuming at step" in "".join(watcher.notes)) == (step > 1)
+    last = Silent()
+    train_here(values, out, last)
+    assert last.notes == ["resuming at step 8"]
+    assert losses + last.losses == whole.losses
+    assert sums(out) == sums(tmp_path / "whole")
+    assert len(checkpoint.names(out)) == 2
+
+
+def test_a_stop_at_the_last_step_is_the_end(tmp_path, text):
+    values = setup_file(text, "window", steps=4, validations=2)
+    train_here(values, tmp_path / "whole")
+    train_here(values, tmp_path / "stopped", Silent(stop_at=4))
+    assert sums(tmp_path / "stopped") == sums(tmp_path / "whole")
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path, text):
+    values = setup_file(text, "lstm-stream", steps=4, validations=2)
+    train_here(values, tmp_path / "run")
+    before, again = sums(tmp_path / "run"), Silent()
+    train_here(values, tmp_path / "run", again)
+    assert again.losses == []
+    assert sums(tmp_path / "run") == before
+
+
+def test_patience_is_counted_over_stops(tmp_path, text):
+    """A rate far too high: the score gets worse, and every validation of a patience of 3 is in another process."""
+    values = run_file(text, "window", train__steps=40, train__validations=40, train__lr=2.0, train__patience=3)
+    whole = Silent()
+    train_here(values, tmp_path / "whole", whole)
+    ended = whole.scores[-1][0]
+    assert ended < 40
+    assert len(whole.losses) == ended
+    for step in range(1, ended):
+        with pytest.raises(Stopped):
+            train_here(values, tmp_path / "stopped", Silent(stop_at=step))
+    train_here(values, tmp_path / "stopped")
+    assert sums(tmp_path / "stopped") == sums(tmp_path / "whole")
+
+
+# ---- damaged
+
+
+def stopped_run(tmp_path: Path, values: dict[str, Any], step: int) -> Path:
+    """A run that was stopped at `step`; the uninterrupted one lies beside it."""
+    train_here(values, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        train_here(values, tmp_path / "stopped", Silent(stop_at=step))
+    return tmp_path / "stopped"
+
+
+FILES = ["model.safetensors", "optimizer.safetensors", "carry.safetensors", "cursor.json", "manifest.json"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_checkpoint_is_left_for_the_one_before_it(tmp_path, text, name):
+    values = setup_file(text, "lstm-stream", steps=8, validations=4)
+    out = stopped_run(tmp_path, values, 5)
+    newest = out / "checkpoints" / "000005"
+    flip(newest / name)
+    with pytest.raises(ModelError) as caught:
+        files.verify(newest)
+    watcher = Silent()
+    train_here(values, out, watcher)
+    assert watcher.notes == [f"{caught.value}; the checkpoint before it is used", "resuming at step 4"]
+    assert sums(out) == sums(tmp_path / "whole")
+
+
+def test_without_any_whole_checkpoint_a_run_starts_again_and_says_so(tmp_path, text):
+    values = setup_file(text, "window", steps=8, validations=4)
+    out = stopped_run(tmp_path, values, 5)
+    for step in ("000004", "000005"):
+        (out / "checkpoints" / step / "manifest.json").unlink()
+    watcher = Silent()
+    train_here(values, out, watcher)
+    places = [out / "checkpoints" / step for step in ("000005", "000004")]
+    assert watcher.notes == [
+        *[f"{place}: has no manifest.json: it is incomplete, or no checkpoint" for place in places],
+        "no checkpoint is whole: training starts again from the first step",
+    ]
+    assert len(watcher.losses) == 8
+    assert sums(out) == sums(tmp_path / "whole")
+
+
+def test_metrics_that_lost_lines_are_refused(tmp_path, text):
+    values = setup_file(text, "window", steps=8, validations=4)
+    out = stopped_run(tmp_path, values, 5)
+    log = out / "metrics.jsonl"
+    size = log.stat().st_size
+    log.write_bytes(log.read_bytes()[:-10])
+    with pytest.raises(ModelError) as caught:
+        train_here(values, out)
+    assert str(caught.value) == f"{log}: has {size - 10} bytes, but the checkpoint knows {size}; lines are missing"
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path, text):
+    values = setup_file(text, "window", steps=8, validations=4)
+    out = stopped_run(tmp_path, values, 5)
+    newest = out / "checkpoints" / "000005"
+    shutil.rmtree(newest)
+    train_here(run_file(text, "window", model__width=16, train__steps=5), tmp_path / "other")
+    shutil.copytree(tmp_path / "other" / "checkpoints" / "000005", newest)
+    with pytest.raises(ModelError) as caught:
+        train_here(values, out)
+    assert str(caught.value).startswith(
+        f"{newest}: does not fit the model of this run: Error(s) in loading state_dict for LanguageModel: "
+        "size mismatch for embedding.weight: "
+    )
+    assert "\n" not in str(caught.value)
+
+
+def test_a_cursor_of_another_version_is_refused(tmp_path, text):
+    values = setup_file(text, "window", steps=8, validations=4)
+    out = stopped_run(tmp_path, values, 5)
+    path = out / "checkpoints" / "000005" / "cursor.json"
+    for content in ({**Cursor().to_json(), "more": 1}, {"step": 1}, [], None):
+        files.write_json(path, content)
+        files.write_manifest(path.parent)
+        with pytest.raises(ModelError) as caught:
+            train_here(values, out)
+        assert str(caught.value) == f"{path}: is not a cursor of this version of weft"
+
+
+# ---- what is in a checkpoint
+
+
+def test_a_checkpoint_holds_weights_optimiser_carry_and_cursor_and_no_more(tmp_path, text):
+    values = setup_file(text, "gpt-stream", steps=8, validations=4)
+    out = stopped_run(tmp_path, values, 5)
+    newest = out / "checkpoints" / "000005"
+    assert sorted(path.name for path in newest.iterdir()) == sorted(FILES)
+    weights, _ = read_tensors(newest / "model.safetensors")
+    optimizer, _ = read_tensors(newest / "optimizer.safetensors")
+    owners = {name.rpartition("/")[0] for name in optimizer}
+    assert owners == set(weights)
+    keys = {name.rpartition("/")[2] for name in optimizer}
+    assert keys == {"momentum", "step", "exp_avg", "exp_avg_sq"}
+    carry, notes = read_tensors(newest / "carry.safetensors")
+    # seen, and keys, values and positions of the one layer of attention; the feed-forward layer remembers nothing
+    assert notes == {"shape": "[0, [[0, 0, 0], []]]"}
+    assert carry["0000"].tolist() == [[5 * 16]] * 4
+    assert files.read_json(newest / "cursor.json")["step"] == 5
+
+
+def test_without_its_carry_a_resumed_run_would_end_elsewhere(tmp_path, text, monkeypatch):
+    values = setup_file(text, "lstm-stream", steps=8, validations=4)
+    out = stopped_run(tmp_path, values, 5)
+    fill = checkpoint.fill
+    monkeypatch.setattr(checkpoint, "fill", lambda shape, tensors: None)
+    shutil.copytree(out, tmp_path / "lost")
+    train_here(values, tmp_path / "lost")
+    monkeypatch.setattr(checkpoint, "fill", fill)
+    train_here(values, out)
+    assert sums(out) == sums(tmp_path / "whole")
+    assert sums(tmp_path / "lost")["model"] != sums(out)["model"]

@@ -1,0 +1,277 @@
+"""From a run file to settings and back: what wins over what, what is refused, and where paths point."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weft.config import override
+from weft.errors import ConfigError, ModelError, UsageError
+from weft.models.ngram import NgramTable
+from weft.models.tables import LanguageTable
+from weft.text.tokenizers import TokenizerTable, train_tokenizer
+from weft.train.job import borrow_tokenizer, default_context
+from weft.train.network import pick_device
+from weft.train.presets import LM, TASKS
+from weft.train.settings import Settings, resolve
+from weft.train.tables import TrainTable
+
+BASE = Path("runs", "files").absolute()
+every_kind = pytest.mark.parametrize("kind", LM)
+
+
+def run_file(kind: str = "lstm", *, settings: tuple[str, ...] = (), **tables: dict[str, Any]) -> dict[str, Any]:
+    """A run file with `--set` applied; tables are joined to those that are always there."""
+    values: dict[str, Any] = {"task": "lm", "data": {"train": "a.txt"}, "model": {"kind": kind}}
+    for name, table in tables.items():
+        values[name] = {**values.get(name, {}), **table}
+    return override(values, settings)
+
+
+def settings_of(*args: Any, **tables: Any) -> Settings:
+    return resolve(run_file(*args, **tables), base=BASE)
+
+
+# ---- what wins
+
+
+def test_defaults_then_the_preset_then_the_run_file_then_set():
+    default, preset = LanguageTable(), LM["gpt"].values
+    assert (default.width, default.layers, default.cap) == (256, 2, "none")
+    assert (preset["layers"], preset["cap"]) == (4, 15.0)
+    plain = settings_of("gpt").model
+    assert (plain.width, plain.layers, plain.cap) == (256, 4, 15.0)
+    written = settings_of("gpt", model={"layers": 6, "width": 64}).model
+    assert (written.width, written.layers, written.cap) == (64, 6, 15.0)
+    asked = settings_of("gpt", settings=("model.layers=8", "model.cap=none"), model={"layers": 6, "width": 64}).model
+    assert (asked.width, asked.layers, asked.cap) == (64, 8, "none")
+
+
+def test_the_train_table_goes_the_same_way():
+    assert (TrainTable().lr, TrainTable().optimizer) == (1e-3, "adamw")
+    assert (settings_of("lstm").train.lr, settings_of("lstm").train.optimizer) == (3e-3, "adamw")
+    assert (settings_of("gpt").train.lr, settings_of("gpt").train.optimizer) == (4e-3, "muon")
+    assert settings_of("lstm", train={"lr": 0.5}).train.lr == 0.5
+    assert settings_of("lstm", train={"lr": 0.5}, settings=("train.lr=0.25",)).train.lr == 0.25
+    assert settings_of("transformer").train == TrainTable().filled()
+
+
+def test_a_kind_can_be_changed_by_set():
+    settings = settings_of("lstm", settings=("model.kind=ngram", "seed=7"))
+    assert (settings.kind, settings.seed, settings.model) == ("ngram", 7, NgramTable())
+    assert settings.preset is LM["ngram"]
+
+
+@every_kind
+def test_a_preset_sets_what_it_says(kind):
+    settings = settings_of(kind)
+    preset = LM[kind]
+    assert {name: getattr(settings.model, name) for name in preset.values} == dict(preset.values)
+    assert {name: getattr(settings.train, name) for name in preset.train} == dict(preset.train)
+    assert type(settings.model) is preset.table
+
+
+def test_the_kinds_of_a_language_model():
+    assert list(TASKS) == ["lm"]
+    assert list(LM) == ["ngram", "window", "rnn", "lstm", "gru", "transformer", "gpt"]
+    mixers = {kind: settings_of(kind).model.mixer for kind in LM if kind != "ngram"}
+    attention = dict.fromkeys(("transformer", "gpt"), "attention")
+    assert mixers == {"window": "window", "rnn": "rnn", "lstm": "lstm", "gru": "gru", **attention}
+
+
+# ---- there and back
+
+
+VARIANTS: list[dict[str, dict[str, Any]]] = [
+    {},
+    {"data": {"train": ["a.txt", "b.txt"], "valid": 0.1, "test": "c.txt", "encoding": "latin-1", "read": "lines"}},
+    {"data": {"window": 32, "stride": 8}, "tokenizer": {"kind": "bpe", "size": 300}},
+    {"tokenizer": {"file": "tokenizer.json"}},
+    {"train": {"minutes": 2.5, "optimizer": "sgd", "clip": "none", "patience": 3}},
+]
+
+
+@every_kind
+@pytest.mark.parametrize("tables", VARIANTS, ids=["plain", "lines", "windows", "file", "train"])
+def test_a_resolved_file_reads_back_equal(kind, tables):
+    settings = settings_of(kind, **tables)
+    values = tomllib.loads(settings.to_toml())
+    assert values == settings.to_dict()
+    elsewhere = Path("somewhere", "else").absolute()  # its paths are absolute: it means the same anywhere
+    again = resolve(values, base=elsewhere)
+    assert again.to_dict() == settings.to_dict()
+    assert (again.model, again.train, again.data) == (settings.model, settings.train, settings.data)
+
+
+@every_kind
+def test_a_resolved_file_names_every_option_that_applies(kind):
+    values = settings_of(kind).to_dict()
+    assert list(values) == ["task", "seed", "data", "tokenizer", "model", "train"]
+    table = LM[kind].table
+    left_out = set(table.model_fields) - set(values["model"])
+    assert all(table.model_fields[name].default is None for name in left_out)
+    assert values["model"]["kind"] == kind and values["train"]["steps"] == 2000
+
+
+# ---- paths
+
+
+def test_paths_are_seen_from_the_run_file():
+    settings = settings_of(data={"train": ["a.txt", "../b.txt"], "valid": "/data/v.txt", "test": 0.25})
+    assert settings.data.train == [str(BASE / "a.txt"), str(BASE / "../b.txt")]
+    assert (settings.data.valid, settings.data.test) == ("/data/v.txt", 0.25)
+    sources = settings.sources()
+    assert sources["train"].paths == (BASE / "a.txt", BASE / "../b.txt")
+    assert (sources["valid"].paths, sources["test"].low) == ((Path("/data/v.txt"),), 0.75)
+    relative = resolve(run_file(), base=Path("here"))
+    assert relative.data.train == str(Path("here/a.txt").absolute())
+
+
+def test_a_tokenizer_file_is_seen_from_the_run_file_and_says_itself_what_it_is():
+    settings = settings_of(tokenizer={"file": "tokenizer.json"})
+    assert settings.tokenizer.file == str(BASE / "tokenizer.json")
+    assert settings.to_dict()["tokenizer"] == {"file": str(BASE / "tokenizer.json")}
+    assert settings_of().to_dict()["tokenizer"] == {"kind": "char", "size": 8000}
+
+
+def test_the_tokenizer_of_another_run_is_borrowed(tmp_path):
+    run = tmp_path / "other"
+    run.mkdir()
+    (run / "resolved.toml").write_text("")
+    values = run_file(tokenizer={"kind": "bpe", "size": 400})
+
+    def refusal(error: type[Exception], folder: Path) -> str:
+        with pytest.raises(error) as caught:
+            borrow_tokenizer(values, folder)
+        return str(caught.value)
+
+    assert refusal(UsageError, run) == f"--tokenizer-from: {run} has no tokenizer.json"
+    assert refusal(ModelError, tmp_path / "nowhere") == f"{tmp_path / 'nowhere'}: no such run folder"
+    train_tokenizer(TokenizerTable(), iter(["abc"])).save(run / "tokenizer.json")
+    borrowed = borrow_tokenizer(values, run)
+    assert borrowed == {**values, "tokenizer": {"file": str((run / "tokenizer.json").resolve())}}
+    assert values["tokenizer"] == {"kind": "bpe", "size": 400}  # a copy was changed
+    assert resolve(borrowed, base=BASE).tokenizer.file == str((run / "tokenizer.json").resolve())
+
+
+# ---- what is refused
+
+
+TOP = "task, seed, data, tokenizer, model, train"
+DATA = "train, valid, test, encoding, read, window, stride"
+KINDS = "ngram, window, rnn, lstm, gru, transformer, gpt"
+MODEL = ", ".join(LanguageTable.model_fields)
+TRAIN = ", ".join(TrainTable.model_fields)
+
+
+def without(name: str) -> dict[str, Any]:
+    return {key: value for key, value in run_file().items() if key != name}
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({}, "task: is needed and not given"),
+    (without("task"), "task: is needed and not given"),
+    (without("data"), "data: is needed and not given"),
+    (without("model"), "model: is needed and not given"),
+    ({**run_file(), "task": "ml"}, "task: no such task 'ml'; did you mean 'lm'? known: lm"),
+    ({**run_file(), "task": "translate"}, "task: no such task 'translate'; known: lm"),
+    ({**run_file(), "task": 3}, "task: must be a valid string, not 3"),
+    ({**run_file(), "model": {}}, f"model.kind: is needed and not given; known: {KINDS}"),
+    ({**run_file(), "model": {"width": 8}}, f"model.kind: is needed and not given; known: {KINDS}"),
+    (run_file("gtp"), f"model.kind: no such kind 'gtp'; did you mean 'gpt'? known: {KINDS}"),
+    (run_file(model={"kind": 3}), "model.kind: must be a valid string, not 3"),
+    (run_file(model={"kind": ["lstm"]}), "model.kind: must be a valid string, not ['lstm']"),
+    ({**run_file(), "modle": {}}, f"modle: no such option; did you mean 'model'? known: {TOP}"),
+    # the misspelt table is the reason why the right one is missing
+    ({**without("model"), "modell": {"kind": "gpt"}}, f"modell: no such option; did you mean 'model'? known: {TOP}"),
+    ({**run_file(), "seed": -1}, "seed: must be greater than or equal to 0, not -1"),
+    ({**run_file(), "seed": "one"}, "seed: must be a valid integer, not 'one'"),
+    ({**run_file(), "model": "lstm"}, "model: must be a valid dictionary, not 'lstm'"),
+    ({**run_file(), "train": 3}, "train: must be a valid dictionary, not 3"),
+    ({**run_file(), "data": {}}, "data.train: is needed and not given"),
+    ({**run_file(), "data": {"trian": "a"}}, f"data.trian: no such option; did you mean 'train'? known: {DATA}"),
+    (run_file(data={"raed": "lines"}), f"data.raed: no such option; did you mean 'read'? known: {DATA}"),
+    (run_file(data={"read": "line"}), "data.read: must be 'windows', 'stream' or 'lines', not 'line'"),
+    (run_file(data={"window": 0}), "data: window=0 must be at least 1"),
+    (run_file(data={"stride": 8, "read": "lines"}), "data: stride=8, but read='lines' has no windows; drop it"),
+    (run_file(tokenizer={"kidn": "bpe"}), "tokenizer.kidn: no such option; did you mean 'kind'? known: kind, size, file"),
+    (
+        run_file(tokenizer={"kind": "bep"}),
+        "tokenizer.kind: no such kind 'bep'; did you mean 'bpe'? known: char, byte, bpe, unigram, word, space, wordpiece",
+    ),
+    (
+        run_file(tokenizer={"kind": "bpe", "file": "t.json"}),
+        "tokenizer: file and kind or size can't both be given: the file says what it is",
+    ),
+    (run_file(model={"widht": 8}), f"model.widht: no such option; did you mean 'width'? known: {MODEL}"),
+    (
+        run_file("ngram", model={"ordr": 3}),
+        "model.ordr: no such option; did you mean 'order'? known: order, smoothing, delta, prune, closed",
+    ),
+    (run_file("ngram", model={"width": 8}), "model.width: no such option; known: order, smoothing, delta, prune, closed"),
+    (run_file(train={"stpes": 3}), f"train.stpes: no such option; did you mean 'steps'? known: {TRAIN}"),
+    (run_file(train={"steps": 3, "minutes": 1.0}), "train: steps and minutes are given; a run has one budget"),
+    (run_file("gpt", model={"mixer": "lstm"}), "model: qk_norm=True, but mixer='lstm' has none"),
+    (run_file("gpt", train={"optimizer": "adamw", "momentum": 0.5}), "train: momentum=0.5, but optimizer='adamw' has none"),
+    (run_file("gpt", model={"tied": True}), "model: zero_init=true would set the embedding to zero where tied=true"),
+    (
+        run_file("lstm", model={"two_way": True}),
+        "model: two_way=true lets a position see the tokens it must predict; a language model reads one way",
+    ),
+    (
+        run_file("transformer", data={"read": "stream"}),
+        "model.positions: 'learned' has a last position, but data.read='stream' runs on; use 'rotary'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), REFUSED, ids=[message[:60] for _, message in REFUSED])
+def test_what_is_refused_and_in_which_words(values, message):
+    with pytest.raises(ConfigError) as caught:
+        resolve(values, base=BASE)
+    assert str(caught.value) == message
+
+
+def test_positions_without_an_end_may_be_streamed():
+    for kind in ("gpt", "lstm", "ngram"):
+        assert settings_of(kind, data={"read": "stream"}).data.read == "stream"
+
+
+@pytest.mark.parametrize("name", ["cuda", "auto", "cpu"])
+def test_a_device_that_is_not_there_is_refused(monkeypatch, name):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    if name != "cuda":
+        assert pick_device(name).type == "cpu"
+        return
+    with pytest.raises(UsageError) as caught:
+        pick_device(name)
+    assert str(caught.value) == "train.device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'"
+
+
+# ---- how a run is evaluated unless it is asked otherwise
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "model", "context"),
+    [
+        ("gpt", {}, {}, "stride:64/64"),
+        ("transformer", {}, {}, "stride:64/64"),
+        ("gpt", {"read": "stream"}, {}, "stride:64/64"),
+        ("lstm", {}, {}, "carry:warm-64"),
+        ("lstm", {"read": "stream"}, {}, "carry:warm-64"),
+        ("window", {}, {}, "carry:warm-64"),
+        ("ngram", {}, {}, "carry:warm-64"),
+        # positions that were learned within windows mean nothing beyond them
+        ("lstm", {}, {"positions": "learned"}, "stride:64/64"),
+        ("lstm", {}, {"positions": "sinusoidal"}, "stride:64/64"),
+        ("lstm", {"read": "stream"}, {"positions": "sinusoidal"}, "carry:warm-64"),
+        ("lstm", {"read": "lines"}, {}, "reset:line"),
+        ("gpt", {"read": "lines"}, {}, "reset:line"),
+        ("ngram", {"read": "lines"}, {}, "reset:line"),
+    ],
+)
+def test_the_context_that_suits_a_run(kind, data, model, context):
+    assert str(default_context(settings_of(kind, data={"window": 64, **data}, model=model))) == context

@@ -1,0 +1,340 @@
+"""The nats of every token: each counted once, each from the context that the policy names."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from parts import shaken
+from torch import Tensor
+
+from weft.config import read_table
+from weft.data.corpus import Corpus, write_corpus
+from weft.data.order import Batch
+from weft.data.source import Source
+from weft.errors import DataError, UsageError
+from weft.models.language import LanguageModel, language_model
+from weft.models.ngram import NgramModel, NgramTable, estimate
+from weft.tasks import surprisal as module
+from weft.tasks.language import LanguageTask, items
+from weft.tasks.surprisal import Context, check_positions, parse_context, stretches, surprisal
+from weft.text.tokenizers import TokenizerTable, train_tokenizer
+from weft.train.presets import LM
+
+WORDS, CPU = 9, torch.device("cpu")
+NO_MARKS = np.zeros((1, 4), dtype=np.int64)
+
+
+def running(count: int) -> Corpus:
+    tokens = np.random.default_rng(0).integers(3, WORDS, count).astype(np.uint16)
+    return Corpus("valid", tokens, None, NO_MARKS, "")
+
+
+def in_lines(lengths: list[int]) -> Corpus:
+    """Lines of the given numbers of tokens, each with its end."""
+    generator = np.random.default_rng(0)
+    tokens = np.concatenate([[*generator.integers(3, WORDS, length), 2] for length in lengths])
+    starts = np.concatenate([[0], np.cumsum(np.asarray(lengths) + 1)])
+    return Corpus("valid", tokens.astype(np.uint16), starts, NO_MARKS, "")
+
+
+def network(kind: str, *, window: int = 8, **options: Any) -> LanguageModel:
+    preset = LM[kind]
+    table = read_table(preset.table, {**preset.values, "width": 8, "layers": 2, **options}, at="model").filled()
+    torch.manual_seed(0)
+    return shaken(language_model(table, words=WORDS, window=window, vocabulary="v")).eval()  # type: ignore[return-value]
+
+
+def ngram(order: int = 3) -> NgramModel:
+    return estimate(running(300).tokens, None, NgramTable(order=order), size=WORDS, vocabulary="v")
+
+
+def nats_of(model: Any, corpus: Corpus, context: Context) -> np.ndarray:
+    with torch.no_grad():
+        return surprisal(model, corpus, context, device=CPU)
+
+
+def nats_after(model: Any, tokens: list[int]) -> np.ndarray:
+    """Of every token but the first, in one pass."""
+    with torch.no_grad():
+        return -model.score(torch.tensor([tokens]))[0].numpy()
+
+
+class Naming:
+    """Gives every target its own id for nats, and says what it was asked."""
+
+    longest = None
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, ...]] = []
+
+    def loss(self, tokens: Tensor, targets: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        assert torch.equal(tokens[:, 1:], targets[:, :-1])
+        self.asked.append(tuple(tokens.shape))
+        return targets.float(), torch.zeros(len(tokens), 1)
+
+
+POLICIES = {
+    "carry": (running(1234), Context("carry", 8)),
+    "carry-all-at-once": (running(30), Context("carry", 8)),
+    "stride": (running(1234), Context("stride", 8, 3)),
+    "stride-by-windows": (running(1234), Context("stride", 8, 8)),
+    "stride-one-by-one": (running(100), Context("stride", 8, 1)),
+    "lines": (in_lines([3, 0, 12, 5, 0, 90, 1] * 20), Context("reset", 8)),
+    "shorter-than-the-window": (running(5), Context("stride", 8, 2)),
+    "shorter-than-the-warm-up": (running(5), Context("carry", 8)),
+    "one-token-carried": (running(1), Context("carry", 8)),
+    "one-token-strided": (running(1), Context("stride", 8, 8)),
+    "one-empty-line": (in_lines([0]), Context("reset", 8)),
+}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("size", [64, 16384])
+def test_every_token_is_counted_once(monkeypatch, name, size):
+    monkeypatch.setattr(module, "BATCH", size)
+    corpus, context = POLICIES[name]
+    told: list[tuple[int, int]] = []
+    model = Naming()
+    found = surprisal(model, corpus, context, device=CPU, watch=lambda done, total: told.append((done, total)))
+    # as many writes as tokens, and none left out
+    assert told[-1] == (len(corpus.tokens), len(corpus.tokens))
+    assert [done for done, _ in told] == sorted(done for done, _ in told) and len(told) == len(model.asked)
+    assert found.tolist() == corpus.tokens.tolist()
+    assert max(rows * width for rows, width in model.asked) <= max(size, 91)  # the longest line comes alone
+
+
+# ---- carry
+
+
+@pytest.mark.parametrize("order", [1, 2, 5])
+def test_an_ngram_model_carried_side_by_side_gives_what_one_pass_gives(monkeypatch, order):
+    monkeypatch.setattr(module, "BATCH", 256)
+    model, corpus = ngram(order), running(3000)
+    found = nats_of(model, corpus, Context("carry", 8))
+    assert len(next(iter(stretches(corpus, Context("carry", 8)))).tokens) == 32
+    assert np.array_equal(found, -model.score_corpus(corpus.tokens, None))
+    assert np.array_equal(found, nats_after(model, [1, *corpus.tokens.tolist()]))
+
+
+def test_a_window_network_carried_side_by_side_gives_what_one_pass_gives(monkeypatch):
+    monkeypatch.setattr(module, "BATCH", 256)
+    model, corpus = network("window"), running(3000)  # two layers see 2 + 2 tokens before the last, fewer than the 8 read
+    found = nats_of(model, corpus, Context("carry", 8))
+    np.testing.assert_allclose(found, nats_after(model, [1, *corpus.tokens.tolist()]), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["rnn", "lstm", "gru"])
+def test_a_recurrent_network_carried_side_by_side_gives_nearly_what_one_pass_gives(monkeypatch, kind):
+    monkeypatch.setattr(module, "BATCH", 1024)
+    model, corpus = network(kind), running(9000)
+    found = nats_of(model, corpus, Context("carry", 32))
+    whole = nats_after(model, [1, *corpus.tokens.tolist()])
+    assert found.mean() == pytest.approx(whole.mean(), abs=1e-3)
+    # the first part has nothing before it that it could miss
+    np.testing.assert_allclose(found[: 9000 // 32], whole[: 9000 // 32], atol=1e-4)
+
+
+def test_one_row_carried_in_pieces_is_one_pass_for_attention_too(monkeypatch):
+    monkeypatch.setattr(module, "BATCH", 16)
+    monkeypatch.setattr(module, "ROWS", 1)
+    corpus = running(100)
+    for kind in ("lstm", "gpt"):
+        model = network(kind)
+        found = nats_of(model, corpus, Context("carry", 8))
+        np.testing.assert_allclose(found, nats_after(model, [1, *corpus.tokens.tolist()]), atol=1e-4)
+
+
+# ---- stride
+
+
+@pytest.mark.parametrize("kind", ["transformer", "gpt", "lstm", "ngram"])
+@pytest.mark.parametrize(("count", "stride"), [(50, 3), (50, 8), (51, 1), (8, 5), (5, 5)])
+def test_a_stride_is_its_definition(monkeypatch, kind, count, stride):
+    """Window after window by hand: a token counts in the first one that it lies in."""
+    monkeypatch.setattr(module, "BATCH", 32)
+    model, corpus, window = ngram() if kind == "ngram" else network(kind), running(count), 8
+    text, expected = [1, *corpus.tokens.tolist()], np.full(count, np.nan)
+    start = 0
+    while np.isnan(expected).any():
+        start = min(start, max(0, count - window))  # the last is moved back so that it is full
+        nats = nats_after(model, text[start : start + window + 1])
+        new = np.isnan(expected[start : start + window])
+        expected[start : start + window][new] = nats[new]
+        start += stride
+    np.testing.assert_allclose(nats_of(model, corpus, Context("stride", window, stride)), expected, atol=1e-5)
+
+
+def test_a_small_stride_gives_every_token_more_to_see():
+    """The n-gram model of order 5 sees all it can where 4 tokens or more are before each: window - stride >= 4."""
+    model, corpus = ngram(5), running(200)
+    exact = -model.score_corpus(corpus.tokens, None)
+    assert np.array_equal(nats_of(model, corpus, Context("stride", 8, 4)), exact)
+    assert not np.array_equal(nats_of(model, corpus, Context("stride", 8, 8)), exact)
+
+
+# ---- lines
+
+
+@pytest.mark.parametrize("kind", ["window", "lstm", "transformer", "gpt", "ngram"])
+def test_lines_in_batches_equal_each_alone(monkeypatch, kind):
+    monkeypatch.setattr(module, "BATCH", 64)
+    corpus = in_lines([3, 0, 12, 5, 0, 30, 1, 7])
+    model = ngram() if kind == "ngram" else network(kind, window=31)
+    alone = [nats_after(model, [1, *line.tolist()]) for line in np.split(corpus.tokens, corpus.starts[1:-1])]
+    np.testing.assert_allclose(nats_of(model, corpus, Context("reset", 31)), np.concatenate(alone), atol=1e-5)
+
+
+# ---- positions that end
+
+
+def refusal(error: type[Exception], action: Any) -> str:
+    with pytest.raises(error) as caught:
+        action()
+    assert type(caught.value) is error
+    return str(caught.value)
+
+
+def test_a_line_beyond_the_last_position_is_refused_with_its_number():
+    model, corpus = network("transformer"), in_lines([3, 8, 2, 9])
+    message = (
+        "data: line 4 of valid has 10 tokens, but the model reads at most 8; "
+        "shorten it, or train with data.window = 10 or other positions"
+    )
+    assert refusal(DataError, lambda: nats_of(model, corpus, Context("reset", 8))) == message
+    fits = in_lines([3, 7])  # with its end 8 tokens: <s> and 7 are read
+    assert np.isfinite(nats_of(model, fits, Context("reset", 8))).all()
+    for kind in ("gpt", "lstm"):
+        assert np.isfinite(nats_of(network(kind), corpus, Context("reset", 8))).all()
+
+
+def test_a_carried_pass_beyond_the_last_position_is_refused():
+    model = network("transformer")
+    assert refusal(UsageError, lambda: nats_of(model, running(9), Context("carry", 8))) == (
+        "--context: 'carry' runs on, but the model reads at most 8 positions; use 'stride'"
+    )
+    assert np.isfinite(nats_of(model, running(8), Context("carry", 8))).all()
+    check_positions(None, running(9), Context("carry", 8))
+    check_positions(8, running(9), Context("stride", 8, 8))
+
+
+# ---- what the command line says
+
+
+def parsed(text: str, *, lines: bool = False) -> Context:
+    return parse_context(text, lines=lines, window=64, default=Context("reset", 64))
+
+
+def test_policies_as_the_command_line_names_them():
+    assert parsed("stride") == Context("stride", 64, 64)
+    assert parsed("stride:16") == Context("stride", 64, 16)
+    assert parsed("carry") == Context("carry", 64)
+    assert parsed("reset", lines=True) == Context("reset", 64)
+    named = [Context("stride", 64, 16), Context("carry", 64), Context("reset", 64)]
+    assert [str(context) for context in named] == ["stride:16/64", "carry:warm-64", "reset:line"]
+
+
+REFUSED = {
+    ("stride:65", False): "--context: the stride must be from 1 to the window of 64, not '65'",
+    ("stride:0", False): "--context: the stride must be from 1 to the window of 64, not '0'",
+    ("stride:-1", False): "--context: the stride must be from 1 to the window of 64, not '-1'",
+    ("stride:", False): "--context: the stride must be from 1 to the window of 64, not ''",
+    ("stride:²", False): "--context: the stride must be from 1 to the window of 64, not '²'",
+    ("stride:1.5", False): "--context: the stride must be from 1 to the window of 64, not '1.5'",
+    ("carried", False): "--context: must be reset, carry, stride or stride:N, not 'carried'",
+    ("carry:4", False): "--context: must be reset, carry, stride or stride:N, not 'carry:4'",
+    ("", False): "--context: must be reset, carry, stride or stride:N, not ''",
+    ("reset:4", True): "--context: must be reset, carry, stride or stride:N, not 'reset:4'",
+    ("reset", False): "--context: 'reset' does not fit data that is read as running text",
+    ("carry", True): "--context: 'carry' does not fit data that is read as lines",
+    ("stride:4", True): "--context: 'stride:4' does not fit data that is read as lines",
+}
+
+
+@pytest.mark.parametrize(("text", "lines"), REFUSED)
+def test_policies_that_are_refused(text, lines):
+    assert refusal(UsageError, lambda: parsed(text, lines=lines)) == REFUSED[text, lines]
+
+
+# ---- from nats to items
+
+
+TEXT = "ab cd\n\né\nlast one"
+
+
+def on_disk(folder: Any, *, lines: bool, text: str = TEXT) -> Corpus:
+    path = folder / "text.txt"
+    path.write_text(text, encoding="utf-8")
+    tokenizer = train_tokenizer(TokenizerTable(), iter([text]))
+    return write_corpus(Source((path,), lines=lines), tokenizer, folder, "test")
+
+
+def test_a_line_is_an_item_with_its_units(tmp_path):
+    corpus = on_disk(tmp_path, lines=True)
+    nats = np.arange(len(corpus.tokens), dtype=np.float32)
+    found = items(nats, corpus)
+    assert found.keys.tolist() == [0, 1, 2, 3]
+    assert {name: values.tolist() for name, values in found.statistics.items()} == {
+        "nats": [0 + 1 + 2 + 3 + 4 + 5, 6, 7 + 8, sum(range(9, 18))],
+        "tokens": [6, 1, 2, 9],  # characters and the end
+        "characters": [6, 1, 2, 9],  # the end of a line is a newline
+        "bytes": [6, 1, 3, 9],
+        "words": [3, 1, 2, 3],
+    }
+    assert all(values.dtype == np.float64 for values in found.statistics.values())
+
+
+def test_a_thousand_tokens_of_running_text_are_an_item(tmp_path):
+    text = "ab cd ef\n" * 300  # 2700 characters
+    corpus = on_disk(tmp_path, lines=False, text=text)
+    nats = np.random.default_rng(0).random(2700).astype(np.float32)
+    found = items(nats, corpus).statistics
+    assert found["tokens"].tolist() == [1000, 1000, 700]
+    assert found["nats"].tolist() == pytest.approx([nats[:1000].sum(), nats[1000:2000].sum(), nats[2000:].sum()], rel=1e-5)
+    assert {name: values.sum() for name, values in found.items()} == pytest.approx(
+        {"nats": nats.sum(dtype=np.float64), "tokens": 2700, "characters": 2700, "bytes": 2700, "words": 1200}
+    )
+    assert found["characters"].tolist() == pytest.approx([1000, 1000, 700])
+
+
+def test_one_token_is_one_item(tmp_path):
+    corpus = on_disk(tmp_path, lines=False, text="a")
+    found = items(np.array([0.5], np.float32), corpus)
+    assert {name: values.tolist() for name, values in found.statistics.items()} == {
+        "nats": [0.5], "tokens": [1], "characters": [1], "bytes": [1], "words": [1],
+    }  # fmt: skip
+
+
+# ---- the task
+
+
+def test_the_loss_of_a_batch_sums_over_real_targets():
+    model = network("lstm")
+    task = LanguageTask(carries=False, valid=None, context=Context("reset", 8), device=CPU)
+    tokens = torch.tensor([[1, 3, 4, 2, 0, 0], [1, 5, 6, 7, 8, 2]])
+    keep = torch.arange(6) < torch.tensor([[4], [6]])
+    loss = task.loss(model, Batch(tokens, keep), None)
+    expected = nats_after(model, [1, 3, 4, 2]).sum() + nats_after(model, [1, 5, 6, 7, 8, 2]).sum()
+    assert loss.total.item() == pytest.approx(expected, rel=1e-5)
+    assert (loss.count.item(), loss.carry) == (3 + 5, None)
+    loss.total.backward()
+    assert model.embedding.weight.grad is not None
+    assert task.validate(model) is None
+
+
+def test_a_carried_loss_goes_on_where_it_stopped():
+    model = network("gru")
+    task = LanguageTask(carries=True, valid=running(40), context=Context("carry", 8), device=CPU)
+    text = torch.tensor([[1, 3, 4, 5, 6, 7, 8, 3, 4]])
+    first = task.loss(model, Batch(text[:, :5], None), None)
+    second = task.loss(model, Batch(text[:, 4:], None), first.carry)
+    whole = nats_after(model, text[0].tolist())
+    assert [first.total.item(), second.total.item()] == pytest.approx([whole[:4].sum(), whole[4:].sum()], rel=1e-5)
+    assert (first.count.item(), second.count.item()) == (4, 4)
+    with torch.no_grad():
+        scores = task.validate(model)
+    assert scores == {"nats_per_token": pytest.approx(nats_after(model, [1, *running(40).tokens.tolist()]).mean(), rel=1e-5)}
+    assert math.isfinite(scores["nats_per_token"])
