@@ -10,6 +10,7 @@ runs that take turns.
 from __future__ import annotations
 
 import argparse
+import gzip
 import math
 import os
 import resource
@@ -128,15 +129,34 @@ def report(model: NgramModel, words: list[str], out: Path, arpa: Path, texts: li
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--lmplz", type=Path, required=True)
-    parser.add_argument("--text", type=Path, required=True)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lmplz", type=Path, help="KenLM's estimator")
+    parser.add_argument("--text", type=Path, help="default: the English sentences of tatoeba-eng-fra")
     parser.add_argument("--heldout", type=Path, default=None)
     parser.add_argument("--order", type=int, default=5)
     parser.add_argument("--prune", type=int, nargs="*", default=[])
     parser.add_argument("--memory", default="1G", help="lmplz -S: its default, 80 %% of all, costs it seconds of system time")
     parser.add_argument("--repeat", type=int, default=3)
     options = parser.parse_args()
+    if options.lmplz is None:
+        parser.exit(0, "skipped: give --lmplz PATH, KenLM's estimator\n")
+    with tempfile.TemporaryDirectory() as place:
+        options.text = options.text or english(Path(place))
+        compare(options)
+
+
+def english(folder: Path) -> Path:
+    """The first column of the sentence pairs, as a file of its own."""
+    pairs = Path(__file__).resolve().parents[2] / "shared" / "data" / "tatoeba-eng-fra" / "fra.txt.gz"
+    if not pairs.exists():
+        raise SystemExit(f"skipped: {pairs} is not there; give --text FILE")
+    text = folder / "english.txt"
+    with gzip.open(pairs, "rb") as lines:
+        text.write_bytes(b"".join(line.split(b"\t")[0] + b"\n" for line in lines))
+    return text
+
+
+def compare(options: argparse.Namespace) -> None:
     if not options.text.read_bytes().endswith(b"\n"):
         raise SystemExit(f"{options.text}: must end with a line end; lmplz gives a last line without one no </s>")
     torch.set_num_threads(1)

@@ -66,13 +66,16 @@ def measure_peer(tokenizer: Tokenizer, path: Path, most: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text", type=Path, required=True, help="a file whose words are used")
+    default = Path(__file__).resolve().parents[2] / "shared" / "data" / "tinyshakespeare" / "input.txt"
+    parser.add_argument("--text", type=Path, default=default, help="a file whose words are used")
     parser.add_argument("--megabytes", type=int, default=1000)
     parser.add_argument("--peer-megabytes", type=int, default=100, help="how much of it the peer encodes")
     parser.add_argument("--kind", choices=KINDS, default="bpe")
     parser.add_argument("--size", type=int, default=8000)
     parser.add_argument("--lines", action="store_true", help="every line is a unit")
     args = parser.parse_args()
+    if not args.text.exists():
+        parser.exit(0, f"skipped: {args.text} is not there; give --text FILE\n")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "text.txt"
         make_text(args.text, path, args.megabytes * 1_000_000)

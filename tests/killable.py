@@ -1,7 +1,7 @@
 """Training in processes that are killed: after a while, or before a given line of the code.
 
-Run as a script this is a server that has everything imported and nothing used; it forks a child for each line on its
-standard input, so that a child costs milliseconds. (A fork of pytest itself might have inherited threads or a GPU.)
+Run as a script this is a server that forks a child for each line on its standard input, so that a child costs
+milliseconds, not the seconds that importing torch takes. (A fork of pytest itself might inherit threads or a GPU.)
 """
 
 from __future__ import annotations
@@ -11,26 +11,27 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Self
 
-from small_runs import Silent, train_here
+import torch
+from small_runs import Silent, make_text, run_file, train_here
 
 from weft import files
-from weft.data import corpus
+from weft.data.corpus import write_corpus
 from weft.train import checkpoint
 from weft.train.folder import Journal, RunFolder
-from weft.train.job import prepare_corpus, prepare_tokenizer, train
-from weft.train.loop import Loop
+from weft.train.job import prepare_tokenizer, train
 
 # what runs in each part of a run, outermost first; a child can be killed before each line of it
 PARTS = {
-    "save": [Loop._validate, Journal.save, checkpoint.save, files.write_manifest, files.publish, files.remove],
-    "begin": [train, RunFolder.begin, RunFolder.note_environment, prepare_tokenizer, prepare_corpus, corpus.write_corpus],
-    "clear": [RunFolder._clear, files.remove],
+    "save": [Journal.keep_best, Journal.save, checkpoint.save, files.publish],
+    "begin": [train, RunFolder.begin, prepare_tokenizer, write_corpus],
+    "clear": [RunFolder._clear],
 }
 
 
@@ -69,6 +70,7 @@ class Killable:
         self.server = subprocess.Popen(
             [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
+        self._answer()  # it is warm
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
@@ -87,9 +89,12 @@ class Killable:
         job = {"values": values, "out": str(out), "seconds": seconds, "before": before, "fresh": fresh}
         self.server.stdin.write(json.dumps(job) + "\n")  # type: ignore[union-attr]
         self.server.stdin.flush()  # type: ignore[union-attr]
-        status = int(self.server.stdout.readline())  # type: ignore[union-attr]
+        status = self._answer()
         assert status in (0, -signal.SIGKILL), "the child failed: see standard error"
         return status == 0
+
+    def _answer(self) -> int:
+        return int(self.server.stdout.readline())  # type: ignore[union-attr]
 
 
 def work(job: dict[str, Any]) -> None:
@@ -110,7 +115,22 @@ def wait(child: int, seconds: float | None) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+def warm() -> None:
+    """Have all of torch imported that a first step imports: most of its optimisers' code comes only then."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as place:
+        text = make_text(Path(place) / "text.txt")
+        train_here(run_file(text, "gpt", train__steps=1), Path(place) / "run")
+
+
+def answer(number: int) -> None:
+    sys.stdout.write(f"{number}\n")
+    sys.stdout.flush()
+
+
 def serve() -> None:
+    warm()
+    answer(0)
     for line in sys.stdin:
         job = json.loads(line)
         child = os.fork()
@@ -123,8 +143,8 @@ def serve() -> None:
                 traceback.print_exc()
             finally:
                 os._exit(status)
-        sys.stdout.write(f"{wait(child, job['seconds'])}\n")
-        sys.stdout.flush()
+        answer(wait(child, job["seconds"]))
+    os._exit(0)  # at once: there is nothing to put in order
 
 
 if __name__ == "__main__":

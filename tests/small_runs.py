@@ -8,7 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from weft import files
+from weft.data.corpus import Corpus
 from weft.train import checkpoint
 from weft.train.folder import RunFolder
 from weft.train.job import train
@@ -23,6 +26,12 @@ def make_text(path: Path, *, words: int = 600, seed: int = 0) -> Path:
     lines = [" ".join(chance.choices(WORDS, k=chance.randint(2, 8))) for _ in range(words // 5)]
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def make_corpus(tokens: list[int]) -> Corpus:
+    """Running text of these tokens, in memory."""
+    marks = np.array([[0] * 4, [len(tokens)] * 4], dtype=np.int64)
+    return Corpus("train", np.array(tokens, dtype=np.uint16), None, marks, "")
 
 
 class Silent:

@@ -111,6 +111,17 @@ def test_gradients_equal_numerical_ones(build):
     assert torch.autograd.gradcheck(loss, (x, *weights), atol=1e-5, fast_mode=True)
 
 
+@every
+def test_autocast_to_bf16_works_forward_and_back(build):
+    part, x = build().train(), text(2, 9)
+    with torch.autocast("cpu", torch.bfloat16):
+        first, state = part(x[:, :5])
+        second, _ = part(x[:, 5:], state)
+        loss = first.float().sum() + second.float().sum()
+    loss.backward()
+    assert all(torch.isfinite(weight.grad).all() for weight in part.parameters())
+
+
 @pytest.mark.parametrize("build", [RNN, LSTM, GRU, GRUBefore, lambda dim, inlet: Window(dim, reach=3, inlet=inlet)])
 def test_a_two_way_layer_reads_each_row_from_both_its_ends(build):
     torch.manual_seed(0)

@@ -384,7 +384,10 @@ def test_matrices_are_the_linear_and_recurrent_maps_inside(name):
     model = made(name)
     maps = {place: part for place, part in model.stack.layers.named_modules() if isinstance(part, nn.Linear | nn.RNNBase)}
     weights = {
-        f"stack.layers.{place}.{own}" for place, part in maps.items() for own, weight in part.named_parameters() if weight.dim() > 1
+        f"stack.layers.{place}.{own}"
+        for place, part in maps.items()
+        for own, weight in part.named_parameters()
+        if weight.dim() > 1
     }
     assert model.matrices() == weights and weights
     assert all(dict(model.named_parameters())[name].dim() == 2 for name in weights)
@@ -422,7 +425,9 @@ def test_what_writes_to_the_residual_stream_begins_smaller_the_deeper_the_stack(
         model = fresh("transformer", layers=layers, width=64)
         spread = [weight.std().item() for name, weight in model.named_parameters() if name.endswith("to_out.weight")]
         assert spread == pytest.approx([0.02 * (2 * layers) ** -0.5] * 2 * layers, rel=0.1)
-        inside = [weight.std().item() for name, weight in model.named_parameters() if name.endswith(("qkv.weight", "widen.weight"))]
+        inside = [
+            weight.std().item() for name, weight in model.named_parameters() if name.endswith(("qkv.weight", "widen.weight"))
+        ]
         assert inside == pytest.approx([0.02] * 2 * layers, rel=0.1)
 
 

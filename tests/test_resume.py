@@ -6,6 +6,7 @@ import random
 import shutil
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -62,24 +63,24 @@ KILLS = 6  # of each setup, so 24 in all
 
 @every_setup
 def test_killed_at_random_moments_a_run_ends_as_if_it_had_not_been(tmp_path, text, children, setup):
-    values = setup_file(text, setup, steps=60, validations=24)
-    children.train(values, tmp_path / "warm")  # pages in, so that the next one tells how long a run takes
+    values = setup_file(text, setup, steps=48, validations=24)
     began = time.monotonic()
     assert children.train(values, tmp_path / "whole")
     took = time.monotonic() - began
     wanted, chance = sums(tmp_path / "whole"), random.Random(setup)
-    kills, patience, out = 0, 0.6, tmp_path / "killed-0"
+    kills, share, folders = 0, 0.6, count()
+    out = tmp_path / f"killed-{next(folders)}"
     while kills < KILLS or out.exists():
         before = steps_saved(out)
-        limit = chance.uniform(0, patience * took) if kills < KILLS else None
+        limit = chance.uniform(0, share * took) if kills < KILLS else None
         if children.train(values, out, seconds=limit):
             assert sums(out) == wanted
             assert leftovers(out) == []
-            out = tmp_path / f"killed-{kills}-ended"  # and from the start again, until there were kills enough
+            out = tmp_path / f"killed-{next(folders)}"  # and from the start again, until there were kills enough
             continue
         kills += training(out)
         # on a machine that has become slow, children need longer to get anywhere
-        patience = 0.6 if steps_saved(out) > before else 1.2 * patience
+        share = 0.6 if steps_saved(out) > before else 1.2 * share
     assert kills >= KILLS
 
 
@@ -97,7 +98,7 @@ def test_killed_before_each_line_of_a_save(tmp_path, text, children):
     assert children.train(values, out)
     assert sums(out) == wanted
     assert leftovers(out) == []
-    assert kills >= 25
+    assert kills >= 20
 
 
 def test_killed_before_each_line_of_the_beginning(tmp_path, text, children):
@@ -111,7 +112,7 @@ def test_killed_before_each_line_of_the_beginning(tmp_path, text, children):
         assert leftovers(out) == []
         assert (out / "run.toml").read_bytes() == (tmp_path / "whole" / "run.toml").read_bytes()
         line += 1
-    assert line > 30
+    assert line > 20
 
 
 def test_killed_while_an_old_run_is_cleared_away(tmp_path, text, children):
@@ -128,8 +129,8 @@ def test_killed_while_an_old_run_is_cleared_away(tmp_path, text, children):
         assert leftovers(out) == []
         if ended:
             break
-        line += 1
-    assert line > 20
+        line += 2  # one of the loop, one that removes
+    assert line > 15
 
 
 # ---- stopped
@@ -224,7 +225,7 @@ def test_without_any_whole_checkpoint_a_run_starts_again_and_says_so(tmp_path, t
     train_here(values, out, watcher)
     places = [out / "checkpoints" / step for step in ("000005", "000004")]
     assert watcher.notes == [
-        *[f"{place}: has no manifest.json: it is incomplete, or no checkpoint" for place in places],
+        *[f"{place}: has no manifest.json; it is incomplete" for place in places],
         "no checkpoint is whole: training starts again from the first step",
     ]
     assert len(watcher.losses) == 8

@@ -135,7 +135,7 @@ def _train(kind: Kind) -> str:
     if kind.recurrent:
         values |= {"lr": "3e-3", "weight_decay": "0.01"}
     if kind.muon:
-        values |= {"optimizer": "muon", "schedule": "linear", "lr": "4e-3", "weight_decay": "0.0", "warmup": "0.0"}
+        values |= {"optimizer": "muon", "schedule": "linear", "lr": "4e-3", "weight_decay": "0.1", "warmup": "0.0"}
         values |= {"beta2": "0.95", "muon": MUON}
     return TRAIN.format(**{name: _quoted(text) if name in ("optimizer", "schedule") else text for name, text in values.items()})
 

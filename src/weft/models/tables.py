@@ -105,7 +105,7 @@ class LanguageTable(StackTable):
         if self.two_way:
             raise ValueError("two_way=true lets a position see the tokens it must predict; a language model reads one way")
         if self.tied and self.zero_init:
-            raise ValueError("zero_init=true would set the embedding to zero where tied=true")
+            raise ValueError("tied=true makes the embedding the output, which zero_init=true sets to zero; add zero_init=false")
         if self.cap != "none" and self.cap <= 0:
             raise ValueError(f"cap={self.cap} must be positive, or 'none'")
         return self

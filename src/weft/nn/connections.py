@@ -53,8 +53,8 @@ class Highway(nn.Module):
         return x
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        gate = self.gate(x).sigmoid()
-        return torch.lerp(x, y, gate)
+        gate = self.gate(x).sigmoid().to(x.dtype)
+        return torch.lerp(x, y.to(x.dtype), gate)
 
 
 class Dense(nn.Module):

@@ -20,6 +20,13 @@ def last(y: Tensor, keep: Tensor | None, before: Tensor | None) -> Tensor:
     return torch.where(keep.any(1, keepdim=True), found, torch.zeros_like(found) if before is None else before)
 
 
+def _in_one_piece(weights: list[Tensor]) -> list[Tensor]:
+    """The same weights as views of one buffer, which is how cuDNN wants them."""
+    flat = torch.cat([weight.reshape(-1) for weight in weights])
+    parts = flat.split([weight.numel() for weight in weights])
+    return [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
+
+
 class Window(nn.Module):
     """y(t) = tanh(W [x(t-n+1); ...; x(t)] + b): the fixed-window network (Bengio et al. 2003). Before the text are zeros.
     Its state is the last n - 1 inputs, (B, n - 1, I)."""
@@ -80,7 +87,7 @@ class LSTM(nn.Module):
         shut[: self.dim], shut[self.dim : 2 * self.dim] = -1e4, 1e4
         start = past or (x.new_zeros(1, x.size(0), self.dim),) * 2
         read, *others = self.cell.all_weights[0]
-        weights = [torch.cat([read, shut], dim=1), *others]
+        weights = _in_one_piece([torch.cat([read, shut], dim=1), *others])
         x = torch.cat([x, (~keep)[..., None].to(x.dtype)], dim=-1)
         y, _, c = torch.lstm(x, start, weights, True, 1, 0.0, self.training, False, True)
         return y, c
@@ -118,7 +125,7 @@ class GRUBefore(nn.Module):
         for read in self.read(x).unbind(1):
             update, reset = (read[:, : 2 * self.dim] + self.gates(h)).sigmoid().chunk(2, dim=-1)
             new = (read[:, 2 * self.dim :] + self.candidate(reset * h)).tanh()
-            h = torch.lerp(h, new, update)
+            h = torch.lerp(h, new.to(h.dtype), update.to(h.dtype))  # under autocast only the products are in bf16
             outputs.append(h)
         y = torch.stack(outputs, dim=1)
         return y, last(y, keep, state)

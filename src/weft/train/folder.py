@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import platform
 import resource
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -55,27 +54,35 @@ class RunFolder:
     # ---- beginning
 
     def begin(self, settings: Settings, written: str, *, fresh: bool) -> None:
-        """Make the folder, or find it as this very run left it. Call under the lock."""
-        files.sweep(self.path)
+        """Make the folder, or find it as this very run left it. Call under the lock.
+
+        resolved.toml is what makes a folder a run's: it is written first and cleared away last, so that whatever moment a
+        process is killed at, the next one knows the folder for its own.
+        """
+        for place in (self.path, self.data, self.path / "checkpoints"):
+            if place.is_dir():
+                files.sweep(place)
         if fresh:
             self._clear()
         if self.resolved.exists():
             found = differences(read_toml(self.resolved), settings.to_dict())
             if found:
                 raise UsageError(f"{self.path}: holds another run ({'; '.join(found[:3])}); choose another --out, or --fresh")
-            return
-        strangers = sorted(p.name for p in self.path.iterdir() if not p.name.startswith("."))
-        if strangers:
-            raise UsageError(f"{self.path}: is no run folder and not empty ({strangers[0]}); choose another --out")
-        files.write_text(self.path / "run.toml", written)
-        files.write_text(self.resolved, settings.to_toml())
+        else:
+            if strangers := self._contents():
+                raise UsageError(f"{self.path}: is no run folder and not empty ({strangers[0].name}); choose another --out")
+            files.write_text(self.resolved, settings.to_toml())
+        if not (self.path / "run.toml").exists():
+            files.write_text(self.path / "run.toml", written)
+
+    def _contents(self) -> list[Path]:
+        return sorted(path for path in self.path.iterdir() if not path.name.startswith("."))
 
     def _clear(self) -> None:
-        if not self.resolved.exists() and any(not p.name.startswith(".") for p in self.path.iterdir()):
-            return  # not ours: `begin` refuses it
-        for part in self.path.iterdir():
-            if part.name != ".lock":
-                shutil.rmtree(part) if part.is_dir() else part.unlink()
+        if not self.resolved.exists():
+            return  # not ours: `begin` refuses it, unless it is empty
+        for part in sorted(self._contents(), key=lambda path: path == self.resolved):
+            files.remove(part)
 
     def note_environment(self) -> list[str]:
         """Write environment.json; what differs from the machine that the run began on, if it did."""

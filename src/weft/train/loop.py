@@ -138,24 +138,24 @@ class Loop:
         cursor = self.cursor
         if self.order.anew(cursor.index):
             self.carry = None
-        seed_step(self.seed, cursor.step)
+        seed_step(self.seed, cursor.step, self.place.device)
         before = self.carry
         total, count = self.gradients(self.order.batch(cursor.epoch, cursor.index))
         weights = self.optimizers.weights
         norm = torch.nn.utils.get_total_norm([w.grad for w in weights if w.grad is not None])
-        if not math.isfinite(size := norm.item()):
+        nats, size = total.item(), norm.item()
+        if not (math.isfinite(nats) and math.isfinite(size)):  # both: an infinite loss may have a gradient of 1
             self.carry = before
-            self._diverged(total.item(), size)
+            self._diverged(nats, size)
         if self.table.clip != "none":
             torch.nn.utils.clip_grads_with_norm_(weights, self.table.clip, norm)
         self.optimizers.step(self.factor(self.progress(ahead=0.5)))
         self.optimizers.clear()
-        return total.item(), int(count)
+        return nats, int(count)
 
-    def _diverged(self, total: float, norm: float) -> None:
+    def _diverged(self, nats: float, norm: float) -> None:
         cursor = self.cursor
-        what = "loss" if not math.isfinite(total) else "norm of the gradient"
-        seen = total if not math.isfinite(total) else norm
+        what, seen = ("norm of the gradient", norm) if math.isfinite(nats) else ("loss", nats)
         batch = self.order.describe(cursor.epoch, cursor.index)
         raise DivergedError(
             f"step {cursor.step + 1}: the {what} is {seen} in batch {cursor.index} of epoch {cursor.epoch} ({batch}); "
@@ -215,8 +215,13 @@ class Loop:
         if scores is None:  # nothing to choose by: the run is known by its latest weights
             journal.keep_best(self.learner.model, cursor.step)
             return
+        decides, value = next(iter(scores.items()))
+        if not math.isfinite(value):  # nothing is better or worse than NaN: there would be no choosing any more
+            raise DivergedError(
+                f"step {cursor.step}: the {decides} of the validation data is {value}; "
+                f"the last checkpoint is kept; lower train.lr or train.clip"
+            )
         cursor.metrics = journal.log({"step": cursor.step, **{f"valid_{name}": value for name, value in scores.items()}})
-        value = next(iter(scores.values()))
         if cursor.best is None or value < cursor.best:
             cursor.best, cursor.best_step, cursor.waited = value, cursor.step, 0
             journal.keep_best(self.learner.model, cursor.step)
@@ -225,9 +230,9 @@ class Loop:
         watcher.validated(self, scores)
 
 
-def seed_step(seed: int, step: int) -> None:
+def seed_step(seed: int, step: int, device: torch.device) -> None:
     """Dropout follows from seed and step alone: nothing random is saved, and what happens in between changes nothing."""
     mixed = (seed * 1_000_003 + step) % 2**63
     torch.default_generator.manual_seed(mixed)  # torch.manual_seed would format a stack trace each time
-    if torch.cuda.is_available():
+    if device.type == "cuda":
         torch.cuda.manual_seed(mixed)

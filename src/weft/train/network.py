@@ -80,7 +80,9 @@ class Network:
         try:
             folder, faults = checkpoint.newest(job.folder.path)
             for fault in faults:
-                job.watcher.note(f"{fault}; the checkpoint before it is used")
+                job.watcher.note(fault if folder is None else f"{fault}; the checkpoint before it is used")
+            if folder is None and faults:
+                job.watcher.note("no checkpoint is whole: training starts again from the first step")
             if folder is not None:
                 checkpoint.restore(loop, folder)
                 job.watcher.note(f"resuming at step {loop.cursor.step}")

@@ -1,0 +1,68 @@
+"""Names, character by character: a bigram, a window of 3, LSTM, GRU and Transformer against published numbers.
+
+32,033 names, shuffled with random.seed(42) and split 80/10/10; nats a character, the end of a name among them.
+The bars: bigram counts with add-1 on all names 2.4546; window of 3 valid 2.11; LSTM and GRU test 2.00; Transformer test 1.92.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+from _measured import HEAD, arguments, row, trained
+
+DROPPED: dict[str, Any] = {"lr": 3e-3, "weight_decay": 0.05, "batch_tokens": 1024, "epochs": 20.0}
+MODELS: dict[str, dict[str, Any]] = {
+    "window": {
+        "model": {"kind": "window", "context": 3, "width": 200},
+        "train": {"lr": 5e-3, "weight_decay": 0.01, "batch_tokens": 2048, "epochs": 20.0},
+    },
+    "lstm": {"model": {"kind": "lstm", "layers": 2, "width": 192, "dropout": 0.3}, "train": DROPPED},
+    "gru": {
+        "model": {"kind": "gru", "layers": 2, "width": 192, "dropout": 0.35, "connection": "residual"},
+        "train": DROPPED,
+    },
+    "gpt": {
+        "model": {"kind": "gpt", "layers": 4, "width": 64, "heads": 4, "dropout": 0.1, "activation": "gated"},
+        "train": {"matrix_lr": 0.01, "weight_decay": 0.1, "batch_tokens": 2048, "epochs": 60.0},
+    },
+}
+BARS = {"window": 2.11, "lstm": 2.00, "gru": 2.00, "gpt": 1.92}  # the window's on valid, the others' on test
+
+
+def split(data: Path, folder: Path) -> None:
+    names = [name for name in data.read_text().split("\n") if name]
+    (folder / "all.txt").write_text("\n".join(names) + "\n")
+    random.seed(42)
+    random.shuffle(names)
+    first, second = int(0.8 * len(names)), int(0.9 * len(names))
+    for part, chosen in (("train", names[:first]), ("valid", names[first:second]), ("test", names[second:])):
+        (folder / f"{part}.txt").write_text("\n".join(chosen) + "\n")
+
+
+def main() -> None:
+    options = arguments(__doc__ or "", "names-makemore/names.txt")
+    folder = options.out / "names"
+    folder.mkdir(parents=True, exist_ok=True)
+    split(options.data, folder)
+    lines = [HEAD]
+    if not options.only or "bigram" in options.only:
+        model = {"kind": "ngram", "order": 2, "smoothing": "add-delta", "closed": True}
+        values = {"task": "lm", "data": {"train": "all.txt", "read": "lines"}, "model": model}
+        run, seconds = trained(values, folder / "bigram", folder)
+        score = {s.name: s.value for s in run.evaluate(folder / "all.txt")}["nats_per_token"]
+        lines.append(row("bigram, all names", run, score, 2.4546, seconds))
+    data = {"train": "train.txt", "valid": "valid.txt", "test": "test.txt", "read": "lines", "window": 32}
+    for name, recipe in MODELS.items():
+        if options.only and name not in options.only:
+            continue
+        run, seconds = trained({"task": "lm", "data": data, **recipe}, folder / name, folder)
+        part = "valid" if name == "window" else "test"
+        score = {s.name: s.value for s in run.evaluate(folder / f"{part}.txt")}["nats_per_token"]
+        lines.append(row(f"{name}, {part}", run, score, BARS[name], seconds))
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

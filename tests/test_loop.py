@@ -1,0 +1,542 @@
+"""The training loop: where it ends, what an update is, what it writes down, and what it refuses to go on with."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_runs import Silent, make_corpus, make_text, run_file, sums, train_here
+from torch import Tensor, nn
+
+from weft.data.order import Batch, Lines, Order, Streams, Windows
+from weft.errors import ConfigError, DivergedError, UsageError
+from weft.models.language import LanguageModel, language_model
+from weft.models.tables import LanguageTable
+from weft.nn.state import detach, leaves
+from weft.tasks.language import LanguageTask
+from weft.tasks.surprisal import Context
+from weft.tasks.task import Loss, Watch
+from weft.tensors import read_tensors
+from weft.train import checkpoint, network
+from weft.train.learner import Learner
+from weft.train.loop import Loop, Place
+from weft.train.optimizers import optimizers
+from weft.train.schedules import schedule
+from weft.train.settings import resolve
+from weft.train.tables import TrainTable
+
+CPU = Place(torch.device("cpu"), torch.float32)
+WINDOW = 4
+CORPUS = make_corpus(torch.randint(3, 9, (99,), generator=torch.Generator().manual_seed(0)).tolist())
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_text(tmp_path_factory.mktemp("text") / "text.txt")
+
+
+def metrics(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().split("\n") if line]
+
+
+class Notebook:
+    """A journal in memory."""
+
+    def __init__(self) -> None:
+        self.records: list[dict[str, Any]] = []
+        self.saved: list[int] = []
+        self.best: list[int] = []
+
+    def log(self, record: dict[str, Any]) -> int:
+        self.records.append(record)
+        return len(self.records)
+
+    def save(self, loop: Loop) -> None:
+        self.saved.append(loop.cursor.step)
+
+    def keep_best(self, model: nn.Module, step: int) -> None:
+        self.best.append(step)
+
+
+class Scored:
+    """A task whose validation gives one number after another."""
+
+    def __init__(self, task: LanguageTask, scores: list[float]) -> None:
+        self.loss, self.scores = task.loss, list(scores)
+
+    def validate(self, model: nn.Module, watch: Watch | None = None) -> dict[str, float]:
+        assert not model.training and not torch.is_grad_enabled()
+        return {"nats_per_token": self.scores.pop(0), "other": -1.0}
+
+
+def small_model(mixer: str = "lstm", **options: Any) -> LanguageModel:
+    torch.manual_seed(0)
+    table = LanguageTable(mixer=mixer, width=8, layers=1, **options).filled()
+    return language_model(table, words=9, window=WINDOW, vocabulary="")
+
+
+def small_loop(
+    model: LanguageModel, *, stream: bool = False, rows: int = 4, scores: list[float] | None = None, **train: Any
+) -> Loop:
+    """A loop over CORPUS: 24 windows of 4 tokens, 6 batches an epoch; or as streams."""
+    given = {"batch_tokens": rows * WINDOW, "lr": 0.1, "warmup": 0.0, "schedule": "constant", **train}
+    table = TrainTable(**given).filled()
+    order: Order = Windows(CORPUS, window=WINDOW, stride=WINDOW, rows=rows, seed=0)
+    if stream:
+        order = Streams(CORPUS, window=WINDOW, rows=rows)
+    task: Any = LanguageTask(carries=stream, valid=None, context=Context("carry", WINDOW), device=CPU.device)
+    learner = Learner(task if scores is None else Scored(task, scores), model)
+    return Loop(learner, optimizers(model, model.matrices(), table), order, table=table, seed=0, place=CPU)
+
+
+def run(loop: Loop, watcher: Silent | None = None) -> Notebook:
+    notebook = Notebook()
+    loop.run(notebook, watcher or Silent())
+    return notebook
+
+
+def weights(loop: Loop) -> dict[str, Tensor]:
+    return {name: weight.detach().clone() for name, weight in loop.learner.model.state_dict().items()}
+
+
+# ---- how far
+
+
+def test_a_budget_in_steps():
+    loop = small_loop(small_model(), steps=8)
+    run(loop)
+    assert loop.cursor.step == 8
+    assert (loop.cursor.epoch, loop.cursor.index) == (1, 2)
+    assert loop.cursor.done
+
+
+@pytest.mark.parametrize(("epochs", "steps", "place"), [(1, 6, (1, 0)), (2.5, 15, (2, 3)), (0.01, 1, (0, 1))])
+def test_a_budget_in_epochs(epochs, steps, place):
+    loop = small_loop(small_model(), epochs=epochs)
+    run(loop)
+    assert (loop.cursor.step, (loop.cursor.epoch, loop.cursor.index)) == (steps, place)
+
+
+@pytest.mark.parametrize(("tokens", "steps"), [(1, 1), (16, 1), (17, 2), (100, 7)])
+def test_a_budget_in_tokens_ends_with_the_batch_that_reaches_it(tokens, steps):
+    loop = small_loop(small_model(), tokens=tokens)
+    run(loop)
+    assert loop.cursor.step == steps
+    assert loop.cursor.tokens == 16 * steps
+    assert loop.cursor.tokens - 16 < tokens <= loop.cursor.tokens
+
+
+def test_tokens_are_those_that_the_loss_counts():
+    """Of lines, padding is none of them."""
+    loop = small_loop(small_model(), steps=2)
+    corpus = make_corpus([3, 2, 4, 5, 2, 6, 7, 8, 3, 2])
+    lines = type(corpus)(**{**vars(corpus), "starts": torch.tensor([0, 2, 5, 10]).numpy()})
+    loop.order = Lines(lines, batch_tokens=100, seed=0)
+    run(loop)
+    assert loop.cursor.tokens == 2 * 10
+
+
+def test_a_budget_in_minutes(monkeypatch):
+    """By a clock that a second passes on at each look: an update is timed by its begin and its end."""
+    now = iter(range(1_000_000))
+    monkeypatch.setattr("weft.train.loop.time.perf_counter", lambda: float(next(now)))
+    loop = small_loop(small_model(), minutes=0.1)
+    run(loop)
+    assert loop.cursor.seconds == 6.0
+    assert loop.cursor.step == 6
+
+
+def test_the_rate_follows_the_schedule_in_the_middle_of_each_update(monkeypatch):
+    loop = small_loop(small_model(), steps=5, schedule="linear", warmup=0.4)
+    rates = []
+    step = loop.optimizers.step
+    monkeypatch.setattr(loop.optimizers, "step", lambda factor: (rates.append(factor), step(factor)))
+    run(loop)
+    factor = schedule("linear", warmup=0.4)
+    assert rates == pytest.approx([factor(progress) for progress in (0.1, 0.3, 0.5, 0.7, 0.9)])
+    assert rates == pytest.approx([0.25 * 0.9, 0.75 * 0.7, 0.5, 0.3, 0.1])
+    assert [group["lr"] for part in loop.optimizers.parts for group in part.param_groups] == pytest.approx([0.01, 0.01])
+
+
+@pytest.mark.parametrize("budget", [{"tokens": 64}, {"epochs": 4 / 6}, {"steps": 4}])
+def test_the_same_length_in_other_words_is_the_same_run(budget):
+    loop, other = small_loop(small_model(), steps=4, schedule="cosine"), small_loop(small_model(), schedule="cosine", **budget)
+    run(loop), run(other)
+    assert all(map(torch.equal, weights(loop).values(), weights(other).values()))
+
+
+# ---- validation, patience, checkpoints
+
+
+@pytest.mark.parametrize(("steps", "validations", "at"), [(6, 3, [2, 4, 6]), (7, 3, [3, 5, 7]), (3, 10, [1, 2, 3]), (5, 1, [5])])
+def test_validations_are_spread_over_the_run_and_each_is_saved(steps, validations, at):
+    watcher = Silent()
+    notebook = run(small_loop(small_model(), steps=steps, validations=validations, scores=[1.0] * steps), watcher)
+    assert [step for step, _ in watcher.scores] == at
+    assert notebook.saved == at
+
+
+def test_patience_counts_validations_without_a_better_score():
+    scores = [5.0, 4.0, 4.5, 4.0, 3.0, 3.0, 3.5, 2.0]
+    loop = small_loop(small_model(), steps=8, validations=8, patience=2, scores=scores)
+    notebook = run(loop)
+    assert loop.cursor.step == 4  # 4.5 and another 4.0 are no better than 4.0
+    assert (loop.cursor.best, loop.cursor.best_step, loop.cursor.waited) == (4.0, 2, 2)
+    assert loop.cursor.done
+    assert (notebook.best, notebook.saved) == ([1, 2], [1, 2, 3, 4])
+    loop = small_loop(small_model(), steps=8, validations=8, patience=3, scores=scores)
+    assert run(loop).best == [1, 2, 5, 8]
+    assert loop.cursor.step == 8
+
+
+def test_without_patience_the_best_is_kept_and_the_run_goes_on():
+    loop = small_loop(small_model(), steps=5, validations=5, scores=[2.0, 3.0, 3.0, 1.0, 3.0])
+    assert run(loop).best == [1, 4]
+    assert loop.cursor.step == 5
+
+
+def test_without_validation_data_the_latest_weights_are_kept():
+    loop = small_loop(small_model(), steps=6, validations=3)
+    notebook = run(loop)
+    assert notebook.best == [2, 4, 6]
+    assert loop.cursor.best is None
+
+
+def test_the_run_folder_has_the_best_and_the_last_weights(tmp_path, text, monkeypatch):
+    scores = iter([3.0, 1.0, 2.0, 2.0])
+    monkeypatch.setattr(LanguageTask, "validate", lambda task, model, watch: {"nats_per_token": next(scores)})
+    seen: dict[int, dict[str, Tensor]] = {}
+    watcher = Silent(look=lambda loop: seen.update({loop.cursor.step: weights(loop)}))
+    train_here(run_file(text, "gpt", train__steps=8, train__validations=4), tmp_path / "run", watcher)
+    best, notes = read_tensors(tmp_path / "run" / "model.safetensors")
+    assert notes["step"] == "4"
+    assert all(torch.equal(best[name], weight) for name, weight in seen[4].items())
+    assert checkpoint.names(tmp_path / "run") == ["000006", "000008"]
+    last, _ = read_tensors(tmp_path / "run" / "checkpoints" / "000008" / "model.safetensors")
+    assert all(torch.equal(last[name], weight) for name, weight in seen[8].items())
+    assert not all(torch.equal(last[name], best[name]) for name in best)
+
+
+def test_a_long_run_saves_every_minute_too(monkeypatch):
+    now = iter(range(0, 1_000_000, 25))
+    monkeypatch.setattr("weft.train.loop.time.monotonic", lambda: float(next(now)))
+    assert run(small_loop(small_model(), steps=9, validations=1)).saved == [3, 6, 9]
+
+
+# ---- what is written down
+
+
+def test_metrics_are_functions_of_the_run_only(tmp_path, text):
+    values = run_file(text, "lstm", train__steps=6, train__validations=3)
+    watcher = Silent()
+    train_here(values, tmp_path / "run", watcher)
+    records = metrics(tmp_path / "run")
+    trained = [record for record in records if "train_nats_per_token" in record]
+    validated = [record for record in records if "valid_nats_per_token" in record]
+    assert [record["step"] for record in trained] == [1, 2, 3, 4, 5, 6]
+    assert set(trained[0]) == {"step", "epoch", "tokens", "train_nats_per_token"}
+    assert [record["train_nats_per_token"] for record in trained] == pytest.approx(watcher.losses)
+    assert [(record["step"], record["valid_nats_per_token"]) for record in validated] == watcher.scores
+    assert [record["tokens"] for record in trained] == [64 * step for step in range(1, 7)]
+
+
+def test_a_long_run_has_about_200_lines_each_the_mean_since_the_one_before():
+    watcher = Silent()
+    notebook = run(small_loop(small_model(), steps=500, validations=1), watcher)
+    steps = [record["step"] for record in notebook.records]
+    assert steps[:5] == [1, 3, 5, 8, 10]
+    assert len(steps) == 201
+    found = [record["train_nats_per_token"] for record in notebook.records]
+    edges = [0, *steps]
+    means = [sum(watcher.losses[low:high]) / (high - low) for low, high in zip(edges, edges[1:], strict=False)]
+    assert found == pytest.approx(means)
+
+
+@pytest.mark.parametrize("model", ["window", "lstm", "transformer", "gpt"])
+def test_two_runs_of_one_file_are_equal_and_another_seed_is_not(tmp_path, text, model):
+    values = run_file(text, model, train__steps=4, train__validations=2)
+    for name in ("one", "two"):
+        train_here(values, tmp_path / name)
+    train_here({**values, "seed": 4}, tmp_path / "three")
+    assert sums(tmp_path / "one") == sums(tmp_path / "two")
+    assert (tmp_path / "one" / "metrics.jsonl").read_bytes() != (tmp_path / "three" / "metrics.jsonl").read_bytes()
+
+
+def test_what_happens_between_steps_changes_nothing(tmp_path, text):
+    """Validation more or less often, sampling, dropout elsewhere: every step seeds itself."""
+
+    def meddle(loop: Loop) -> None:
+        torch.rand(7)
+        loop.learner.model(torch.zeros(1, 3, dtype=torch.long))
+
+    found = []
+    for name, validations, look in (("a", 1, None), ("b", 6, None), ("c", 1, meddle)):
+        values = run_file(text, "transformer", train__steps=6, train__validations=validations)
+        train_here(values, tmp_path / name, Silent(look=look))
+        found.append(sums(tmp_path / name)["model"])
+    assert len(set(found)) == 1
+
+
+def test_dropout_differs_from_step_to_step():
+    loop = small_loop(small_model(dropout=0.5), steps=2, lr=1e-30)
+    loop.order.batch = lambda epoch, index: Batch(torch.arange(20).reshape(4, 5) % 9, None)  # type: ignore[method-assign]
+    watcher = Silent()
+    run(loop, watcher)
+    assert watcher.losses[0] != watcher.losses[1]
+
+
+# ---- one update
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
+@pytest.mark.parametrize("stream", [False, True], ids=["windows", "stream"])
+@pytest.mark.parametrize("mixer", ["lstm", "attention"])
+def test_updates_by_parts_are_updates_by_whole_batches(mixer, stream, optimizer):
+    """Three updates; with streams, the second and third start from a carry that was put together from parts."""
+    loops = [
+        small_loop(small_model(mixer), stream=stream, steps=3, accumulate=parts, optimizer=optimizer, lr=0.01)
+        for parts in (1, 2, 3)
+    ]
+    for loop in loops:
+        run(loop)
+    assert (loops[0].carry is not None) == stream
+    for loop in loops[1:]:
+        for name, weight in weights(loops[0]).items():
+            torch.testing.assert_close(weights(loop)[name], weight, atol=1e-6, rtol=0.0, msg=name)
+        for one, other in zip(leaves(loops[0].carry), leaves(loop.carry), strict=True):
+            torch.testing.assert_close(other, one, atol=1e-5, rtol=1e-5)
+
+
+def test_an_update_by_hand():
+    """SGD without momentum: the weights less the rate times the gradient of the mean loss."""
+    loop = small_loop(small_model(), steps=1, optimizer="sgd", momentum=0.0, weight_decay=0.0, clip="none")
+    model = small_model()
+    batch = loop.order.batch(0, 0)
+    nats, _ = model.loss(batch.tokens[:, :-1], batch.tokens[:, 1:])
+    nats.mean().backward()
+    run(loop)
+    for name, weight in model.named_parameters():
+        torch.testing.assert_close(weights(loop)[name], weight.detach() - 0.1 * weight.grad, msg=name)
+
+
+@pytest.mark.parametrize(("clip", "norm"), [(0.01, 0.01), (1e6, None), ("none", None)])
+def test_clipping_shortens_what_is_longer_and_leaves_the_rest(monkeypatch, clip, norm):
+    loop = small_loop(small_model(), steps=1, clip=clip, optimizer="sgd", momentum=0.0, weight_decay=0.0)
+    before, model = weights(loop), small_model()
+    batch = loop.order.batch(0, 0)
+    model.loss(batch.tokens[:, :-1], batch.tokens[:, 1:])[0].mean().backward()
+    length = torch.nn.utils.get_total_norm([weight.grad for weight in model.parameters()])
+    run(loop)
+    moved = torch.cat([(before[name] - weight).flatten() for name, weight in weights(loop).items()]) / 0.1
+    gradient = torch.cat([weight.grad.flatten() for weight in model.parameters()])
+    assert length > 0.05
+    assert moved.norm().item() == pytest.approx(norm or length.item(), rel=1e-3)
+    torch.testing.assert_close(moved / moved.norm(), gradient / length, atol=1e-4, rtol=1e-3)
+
+
+# ---- the carry
+
+
+def test_streams_start_from_the_state_that_the_batch_before_ended_in():
+    model = small_model()
+    loop = small_loop(small_model(), stream=True, steps=9, lr=1e-30)
+    watcher = Silent()
+    run(loop, watcher)
+    state, losses = None, []
+    for index in range(6):  # 24 tokens a stream: 6 batches of 4
+        tokens = loop.order.batch(0, index).tokens
+        nats, state = model.loss(tokens[:, :-1], tokens[:, 1:], state)
+        losses.append(nats.mean().item())
+    assert loop.order.batches(0) == 6
+    # the next epoch starts from nothing
+    assert watcher.losses == pytest.approx([*losses, *losses[:3]], abs=1e-6)
+
+
+@pytest.mark.parametrize("mixer", ["window", "rnn", "lstm", "gru", "attention"])
+def test_training_with_a_carry_is_not_training_without(mixer):
+    found = []
+    for carries in (True, False):
+        loop = small_loop(small_model(mixer), stream=True, steps=4)
+        loop.learner.task.carries = carries
+        run(loop)
+        found.append(torch.cat([weight.flatten() for weight in weights(loop).values()]))
+    assert not torch.equal(*found)
+
+
+@pytest.mark.parametrize("mixer", ["window", "rnn", "lstm", "gru", "gru-before", "attention"])
+def test_a_carry_is_cut_off_from_the_graph_and_has_a_row_for_each_stream(mixer):
+    loop = small_loop(small_model(mixer), stream=True, steps=3)
+    run(loop)
+    parts = leaves(loop.carry)
+    assert parts
+    assert all(part.grad_fn is None and not part.requires_grad and part.size(0) == 4 for part in parts)
+
+
+def test_the_carry_of_attention_is_bounded_and_what_it_forgot_was_out_of_sight():
+    """Twice the window at most, and the loss is that of a model which keeps everything and masks it."""
+    model, sizes, losses, longest = small_model("attention", positions="rotary"), [], [], None
+    loop = small_loop(small_model("attention", positions="rotary"), stream=True, rows=2, steps=12, lr=1e-30)
+    watcher = Silent(look=lambda loop: sizes.append(max(part.size(1) for part in leaves(loop.carry) if part.dim() == 2)))
+    run(loop, watcher)
+    for layer in model.stack.layers:
+        if layer.mixer.__class__.__name__ == "SelfAttention":
+            layer.mixer._recent = lambda keys, values, key_at: (keys, values, key_at)
+    for index in range(12):
+        tokens = loop.order.batch(0, index).tokens
+        nats, longest = model.loss(tokens[:, :-1], tokens[:, 1:], longest)
+        losses.append(nats.mean().item())
+    assert max(sizes) < 2 * WINDOW
+    assert longest[0].tolist() == [[48], [48]]
+    assert watcher.losses == pytest.approx(losses, abs=1e-5)
+
+
+def test_windows_carry_nothing():
+    loop = small_loop(small_model(), steps=2)
+    run(loop)
+    assert loop.carry is None
+
+
+# ---- what it refuses to go on with
+
+CURE = "no update was made and the last checkpoint is kept; lower train.lr or train.clip, or look at those lines"
+
+
+def diverged(loop: Loop) -> str:
+    with pytest.raises(DivergedError) as caught:
+        run(loop)
+    return str(caught.value)
+
+
+def spoil(loop: Loop, at: int, change: Callable[[Loss, nn.Module], Loss]) -> None:
+    """Have the loss changed from step `at` on."""
+    honest = loop.learner.task.loss
+
+    def loss(model: nn.Module, batch: Batch, carry: Any) -> Loss:
+        found = honest(model, batch, carry)
+        return found if loop.cursor.step < at else change(found, model)
+
+    loop.learner.task.loss = loss  # type: ignore[method-assign]
+
+
+class Steep(torch.autograd.Function):
+    """What it is given, and a gradient that no float32 can hold the length of."""
+
+    @staticmethod
+    def forward(context: Any, value: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        return gradient * 1e38
+
+
+def test_a_weight_that_is_nan_stops_the_run_before_the_update():
+    loop = small_loop(small_model(), steps=9)
+    for _ in range(8):
+        loop._advance(*loop.update())
+    with torch.no_grad():
+        loop.learner.model.head.weight[0, 0] = math.nan
+    before, momenta = weights(loop), {name: part.clone() for name, part in loop.optimizers.tensors().items()}
+    rows = ", ".join(map(str, loop.order.starts(1, 2)))  # type: ignore[attr-defined]
+    assert diverged(loop) == (
+        f"step 9: the loss is nan in batch 2 of epoch 1 (train, windows of 4 tokens from token {rows}); {CURE}"
+    )
+    assert loop.cursor.step == 8
+    for name, weight in weights(loop).items():
+        torch.testing.assert_close(weight, before[name], rtol=0, atol=0, equal_nan=True)
+    assert all(torch.equal(part, momenta[name]) for name, part in loop.optimizers.tensors().items())
+
+
+def test_a_gradient_that_overflows_stops_the_run_and_the_carry_is_as_before():
+    loop = small_loop(small_model(), stream=True, steps=9)
+    loop._advance(*loop.update())
+    carry = detach(loop.carry)
+    spoil(loop, 1, lambda loss, model: loss._replace(total=Steep.apply(loss.total)))
+    where = "batch 1 of epoch 0 (train, tokens 4 to 7 of each of 4 streams of 24)"
+    assert diverged(loop) == f"step 2: the norm of the gradient is inf in {where}; {CURE}"
+    assert all(map(torch.equal, leaves(loop.carry), leaves(carry)))
+
+
+def test_an_infinite_loss_with_a_finite_gradient_stops_the_run():
+    """A target whose score is 2e38 under the best: infinitely unlikely in float32, and the gradient is 1."""
+    loop = small_loop(small_model(), steps=9)
+    before = weights(loop)
+    spoil(loop, 0, lambda loss, model: loss._replace(total=loss.total + math.inf))
+    assert diverged(loop).startswith("step 1: the loss is inf in batch 0 of epoch 0 (train, windows of 4 tokens from ")
+    assert all(map(torch.equal, weights(loop).values(), before.values()))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_validation_score_that_is_no_number_stops_the_run(value):
+    """Else nothing would ever be better than it."""
+    loop = small_loop(small_model(), steps=9, validations=9, scores=[3.0, value])
+    assert diverged(loop) == (
+        f"step 2: the nats_per_token of the validation data is {value}; the last checkpoint is kept; lower train.lr or train.clip"
+    )
+    assert (loop.cursor.best, loop.cursor.best_step) == (3.0, 1)
+
+
+def test_a_run_that_diverges_keeps_its_checkpoint_and_its_best_weights(tmp_path, text):
+    values, out = run_file(text, "lstm", train__steps=9, train__validations=9), tmp_path / "run"
+
+    def spoil_weights(loop: Loop) -> None:
+        if loop.cursor.step == 5:
+            with torch.no_grad():
+                loop.learner.model.embedding.weight.fill_(math.inf)
+
+    with pytest.raises(DivergedError, match=r"^step 5: the nats_per_token of the validation data is nan; "):
+        train_here(values, out, Silent(look=spoil_weights))
+    assert checkpoint.names(out) == ["000003", "000004"]
+    assert checkpoint.newest(out)[1] == []
+    assert all(weight.isfinite().all() for weight in read_tensors(out / "model.safetensors")[0].values())
+    train_here(values, out)
+    train_here(values, tmp_path / "whole")
+    assert sums(out) == sums(tmp_path / "whole")
+
+
+# ---- where and how numbers are computed
+
+
+def test_a_gpu_that_is_not_there(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UsageError) as caught:
+        network.pick_device("cuda")
+    assert str(caught.value) == "train.device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'"
+    assert network.pick_device("auto") == network.pick_device("cpu") == torch.device("cpu")
+
+
+def test_streams_run_past_any_learned_position(text):
+    with pytest.raises(ConfigError) as caught:
+        resolve(run_file(text, "transformer", data__read="stream"), base=text.parent)
+    assert str(caught.value) == (
+        "model.positions: 'learned' has a last position, but data.read='stream' runs on; use 'rotary'"
+    )
+
+
+def test_bfloat16_trains_and_the_weights_stay_float32(tmp_path, text):
+    watcher = Silent()
+    values = run_file(text, "gpt", train__steps=12, train__precision="bfloat16", data__read="stream")
+    train_here(values, tmp_path / "run", watcher)
+    weights, _ = read_tensors(tmp_path / "run" / "model.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}
+    assert watcher.losses[-1] < watcher.losses[0] - 0.1
+    exact = Silent()
+    train_here({**values, "train": {**values["train"], "precision": "float32"}}, tmp_path / "exact", exact)
+    assert watcher.losses == pytest.approx(exact.losses, rel=0.05)
+    assert watcher.losses != exact.losses
+
+
+@pytest.mark.parametrize("kind", ["window", "rnn", "gru", "gru-before", "lstm", "transformer", "gpt"])
+@pytest.mark.parametrize("read", ["windows", "lines"])
+def test_every_kind_learns(tmp_path, text, kind, read):
+    values = run_file(text, "window", data__read=read, data__window=48, train__batch_tokens=256, train__validations=2)
+    values["model"] = {"kind": "gru", "mixer": "gru-before"} if kind == "gru-before" else {"kind": kind}
+    values["model"] |= {"width": 16, "layers": 1}
+    watcher = Silent()
+    train_here(values, tmp_path / "run", watcher)
+    assert watcher.scores[-1][1] < watcher.scores[0][1] < watcher.losses[0]

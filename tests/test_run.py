@@ -1,0 +1,470 @@
+"""A trained run from Python: every family trained for a few steps, then loaded, asked, scored and evaluated."""
+
+from __future__ import annotations
+
+import math
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import weft
+from weft.config import override
+from weft.decode.ensemble import Ensemble, Mixture
+from weft.decode.generate import generate
+from weft.decode.options import GenerateOptions
+from weft.errors import DataError, ModelError, UsageError
+from weft.run import LineScore, Run
+from weft.tasks.language import BLOCK
+from weft.tensors import read_tensors, write_tensors
+from weft.train.job import borrow_tokenizer, train
+from weft.train.presets import LM
+
+# no two parts are alike: valid and test data can be told apart
+NAMES = random.Random(0).choices(["anna", "bob", "hannah", "zoë", "otto", "eve", "ada", "élise"], k=160)
+SENTENCES = "\n".join(random.Random(0).choices(["der Hund läuft.", "the cat sat on the mat.", "", "to be or not to be"], k=160))
+
+
+class Silent:
+    """Looks on and says nothing, but remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.steps, self.scores = 0, list[dict[str, float]]()
+        self.parameters = 0
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def working(self, name: str, done: int, total: int) -> None:
+        assert 0 <= done <= total
+
+    def step(self, loop: Any, loss: float, seconds: float) -> None:
+        self.steps += 1
+
+    def validated(self, loop: Any, scores: dict[str, float]) -> None:
+        self.scores.append(scores)
+
+    def counted(self, parameters: int, scores: dict[str, float]) -> None:
+        self.parameters = parameters
+        self.scores.append(scores)
+
+    def stopping(self) -> bool:
+        return False
+
+
+class Runs:
+    """Runs by name, each trained when it is first asked for, with one tokenizer a way of reading."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.watchers = place, dict[str, Silent]()
+        (place / "names.txt").write_text("\n".join(NAMES) + "\n", encoding="utf-8")
+        (place / "text.txt").write_text(SENTENCES, encoding="utf-8")
+
+    def folder(self, name: str, settings: Sequence[str] = ()) -> Path:
+        """`kind-read`, or `kind-read-anything` with settings of its own."""
+        folder = self.place / name
+        if folder.exists():
+            return folder
+        kind, read, *_ = name.split("-")
+        lines = read == "lines"
+        data = {"train": "names.txt" if lines else "text.txt", "valid": 0.1, "test": 0.1, "read": read, "window": 16}
+        values: dict[str, Any] = {"task": "lm", "data": data, "model": {"kind": kind}}
+        if kind != "ngram":
+            values["model"] |= {"width": 8, "layers": 1}
+            values["train"] = {"steps": 4, "batch_tokens": 128, "validations": 2, "device": "cpu"}
+        shared = self.place / ("ngram-lines" if lines else "ngram-windows")
+        if name != shared.name:
+            self.folder(shared.name)
+            values = borrow_tokenizer(values, shared)
+        self.watchers[name] = Silent()
+        train(override(values, settings), folder, base=self.place, watcher=self.watchers[name])
+        return folder
+
+    def __getitem__(self, name: str) -> Run:
+        return weft.load(self.folder(name), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return Runs(tmp_path_factory.mktemp("runs"))
+
+
+FAMILIES = [*(f"{kind}-windows" for kind in LM), "lstm-stream", "gpt-stream", *(f"{kind}-lines" for kind in LM)]
+every_run = pytest.mark.parametrize("name", FAMILIES)
+a_few = pytest.mark.parametrize("name", ["ngram-lines", "ngram-windows", "lstm-lines", "transformer-lines", "gpt-windows"])
+
+
+def refusal(error: type[Exception], action: Any) -> str:
+    with pytest.raises(error) as caught:
+        action()
+    assert type(caught.value) is error
+    return str(caught.value)
+
+
+def log_probs_of(run: Run, ids: list[int]) -> list[float]:
+    """Of each token behind the begin token, by the model itself."""
+    with torch.no_grad():
+        found: list[float] = run.model.score(torch.tensor([[1, *ids]]))[0].tolist()
+    return found
+
+
+# ---- training and loading
+
+
+@every_run
+def test_every_family_trains_and_loads(runs, name):
+    run = runs[name]
+    watcher = runs.watchers[name]
+    kind, _, read = name.partition("-")
+    assert (run.settings.kind, run.settings.data.read, run.lines) == (kind, read, read == "lines")
+    assert run.end == (2 if run.lines else None)
+    assert run.model.vocabulary == run.tokenizer.hash
+    assert (watcher.steps, len(watcher.scores)) == ((0, 1) if kind == "ngram" else (4, 2))
+    assert all(math.isfinite(scores["nats_per_token"]) for scores in watcher.scores)
+    if kind == "ngram":
+        assert watcher.parameters == run.model.parameters
+    else:
+        assert not run.model.training
+
+
+def test_a_model_is_read_when_it_is_first_needed(runs, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(runs.folder("lstm-lines"), folder)
+    (folder / "model.safetensors").rename(tmp_path / "away")
+    run = weft.load(str(folder), device="cpu")
+    assert (run.settings.kind, run.tokenizer.size) == ("lstm", runs["lstm-lines"].tokenizer.size)
+    assert "model" not in vars(run)
+    assert refusal(ModelError, lambda: run.model) == (
+        f"{folder}: has no model.safetensors yet; train it first (the same command resumes)"
+    )
+    (tmp_path / "away").rename(folder / "model.safetensors")
+    assert run.model is run.model  # a run that was not ready is asked again, one that is loaded is not
+
+
+def test_what_cannot_be_loaded_is_refused(runs, tmp_path):
+    assert refusal(ModelError, lambda: weft.load(tmp_path / "nowhere")) == f"{tmp_path / 'nowhere'}: no such run folder"
+    assert refusal(ModelError, lambda: weft.load(tmp_path)) == f"{tmp_path}: is no run folder: it has no resolved.toml"
+    assert refusal(UsageError, lambda: weft.load(runs.folder("lstm-lines"), device="gpu")) == (
+        "load: no such device 'gpu'; did you mean 'cpu'? known: auto, cpu, cuda"
+    )
+
+
+def test_weights_of_another_shape_are_refused(runs, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(runs.folder("lstm-lines"), folder)
+    tensors, notes = read_tensors(folder / "model.safetensors")
+    kept = {name: tensor.clone() for name, tensor in tensors.items() if name != "head.bias"}
+    write_tensors(folder / "model.safetensors", kept, notes)
+    assert refusal(ModelError, lambda: weft.load(folder, device="cpu").model) == (
+        f"{folder / 'model.safetensors'}: does not fit resolved.toml: "
+        'Error(s) in loading state_dict for LanguageModel: Missing key(s) in state_dict: "head.bias".'
+    )
+
+
+def test_the_tokenizer_of_another_run_is_refused(runs, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(runs.folder("lstm-lines"), folder)
+    shutil.copy(runs["gpt-windows"].folder.tokenizer, folder / "tokenizer.json")
+    assert refusal(ModelError, lambda: weft.load(folder, device="cpu").model) == (
+        f"{folder / 'tokenizer.json'}: is not the tokenizer that the weights were trained with"
+    )
+
+
+def test_runs_are_loaded_from_where_they_were_moved(runs, tmp_path):
+    shutil.copytree(runs.folder("gpt-windows"), tmp_path / "moved")
+    moved, here = weft.load(tmp_path / "moved", device="cpu"), runs["gpt-windows"]
+    assert moved.score(["the cat"]) == here.score(["the cat"])
+    assert moved.evaluate() == here.evaluate()  # the data is where it was
+
+
+def test_what_a_run_is(runs):
+    for name in ("ngram-lines", "lstm-lines"):
+        run, info = runs[name], runs[name].info()
+        assert list(info) == ["path", "task", "kind", "parameters", "vocabulary", "tokenizer", "settings"]
+        assert (info["path"], info["task"], info["kind"]) == (str(runs.place / name), "lm", name.split("-")[0])
+        assert (info["vocabulary"], info["tokenizer"]) == (run.tokenizer.size, run.tokenizer.hash)
+        assert info["settings"] == run.settings.to_dict()
+    d, v = 8, info["vocabulary"]
+    assert info["parameters"] == v * d + 4 * (2 * d * d + 2 * d) + v * d + v
+    assert runs["ngram-lines"].info()["parameters"] == sum(runs["ngram-lines"].model.counts)
+
+
+# ---- generating
+
+
+@every_run
+def test_greedy_text_is_the_same_each_time_and_in_any_company(runs, name):
+    run, options = runs[name], GenerateOptions(length=8, temperature=0.0)
+    prompts = ["an", "", "otto"]
+    found = run.generate(prompts, options)
+    assert [len(many) for many in found] == [1, 1, 1]
+    assert [many[0].tokens for many in found] == [many[0].tokens for many in runs[name].generate(prompts, options)]
+    for prompt, many in zip(prompts, found, strict=True):
+        alone = run.generate(prompt, options)[0][0]
+        assert (alone.tokens, alone.text) == (many[0].tokens, many[0].text)
+        assert alone.log_prob == pytest.approx(many[0].log_prob, abs=1e-4)
+        # the argmax path, read anew each time
+        tokens = [run.tokenizer.begin, *run.tokenizer.encode(prompt).tolist()]
+        for token in alone.tokens:
+            with torch.no_grad():
+                log_probs = run.model.start(torch.tensor([tokens]))[0][0]
+            log_probs[[0, 1, *([] if run.lines else [2])]] = -math.inf
+            assert token == int(log_probs.argmax())
+            tokens.append(token)
+
+
+@every_run
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.0}, {"top_k": 5, "seed": 3}, {"beam": 3}], ids=str)
+def test_a_stream_is_what_generate_gives(runs, name, options):
+    run, options = runs[name], GenerateOptions(length=9, **options)
+    for prompt in ("", "th"):
+        assert "".join(run.stream(prompt, options)) == run.generate([prompt], options)[0][0].text
+
+
+def test_without_options_text_is_drawn_by_seed_0(runs):
+    run = runs["lstm-lines"]
+    assert run.generate("a") == run.generate(["a"], GenerateOptions())
+    assert run.generate("a", GenerateOptions(seed=1, length=30)) != run.generate("a", GenerateOptions(length=30))
+    assert run.generate([]) == []
+    assert "".join(run.stream()) == run.generate()[0][0].text
+
+
+def test_attention_writes_on_beyond_its_window(runs):
+    found = runs["gpt-windows"].generate("to be", GenerateOptions(length=60, temperature=0.0))[0][0]
+    assert len(found.tokens) == 60 and math.isfinite(found.log_prob)
+    assert refusal(UsageError, lambda: runs["transformer-windows"].generate("to be", GenerateOptions(length=60))) == (
+        "--length: 6 prompt tokens and 60 more need 65 positions, but the model reads at most 16; use --length 11"
+    )
+
+
+BAD = {
+    "a\0b": "character 1 is NUL; text has none, is this binary data?",
+    "\ud800": "character 0 is U+D800, half of a surrogate pair; send whole characters",
+    "ok \udc80": "character 3 is U+DC80, half of a surrogate pair; send whole characters",
+}
+
+
+@pytest.mark.parametrize("text", BAD, ids=ascii)
+@pytest.mark.parametrize("name", ["ngram-lines", "gpt-windows"])
+def test_text_that_no_file_could_hold_is_refused(runs, name, text):
+    run = runs[name]
+    assert refusal(DataError, lambda: run.generate(["fine", text])) == f"prompt 2: {BAD[text]}"
+    assert refusal(DataError, lambda: run.generate(text)) == f"prompt 1: {BAD[text]}"
+    assert refusal(DataError, lambda: run.stream(text)) == f"prompt: {BAD[text]}"
+    assert refusal(DataError, lambda: run.score(["fine", "also", text])) == f"line 3: {BAD[text]}"
+
+
+# ---- scoring
+
+
+@every_run
+def test_a_line_is_the_sum_of_its_tokens(runs, name):
+    run = runs[name]
+    lines = ["anna", "", "zoë", "a", "never seen: ☃", "otto\u2028x", "bob"]
+    found = run.score(lines)
+    assert [line.text for line in found] == lines
+    for line in found:
+        ids = run.tokenizer.encode(line.text).tolist() + ([2] if run.lines else [])
+        assert line.tokens == [run.tokenizer.show(token) for token in ids] and len(line.log_probs) == len(ids)
+        assert line.log_prob == pytest.approx(sum(line.log_probs), abs=1e-6)
+        if ids:
+            alone = log_probs_of(run, ids)
+            assert line.log_probs == pytest.approx(alone, abs=1e-4)
+            assert line.perplexity == pytest.approx(math.exp(-line.log_prob / len(ids)))
+
+
+def test_the_end_of_a_line_is_one_of_its_tokens_where_lines_are_units(runs):
+    first, empty = runs["lstm-lines"].score(["bob", ""])
+    assert (first.tokens, empty.tokens) == (["b", "o", "b", "</s>"], ["</s>"])
+    assert empty.log_prob == empty.log_probs[0] < 0
+    first, empty = runs["lstm-windows"].score(["be\n", ""])
+    assert (first.tokens, empty.tokens) == (["b", "e", "\n"], [])
+    assert (empty.log_prob, empty.log_probs) == (0.0, [])
+    assert math.isnan(empty.perplexity)
+    assert runs["lstm-windows"].score(["", ""]) == [LineScore("", 0.0, [], [])] * 2
+    assert runs["lstm-windows"].score([]) == []
+
+
+@a_few
+def test_batches_change_no_score(runs, name):
+    run = runs[name]
+    lines = [name[:length] for name in NAMES[:5] for length in range(5)]
+    together = run.score(lines)
+    for rows in (1, 7):
+        for one, other in zip(run.score(lines, rows=rows), together, strict=True):
+            assert (one.text, one.tokens) == (other.text, other.tokens)
+            assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
+
+
+def test_a_line_longer_than_the_last_position_is_refused(runs):
+    run = runs["transformer-lines"]
+    assert len(run.score(["a" * 15])[0].tokens) == 16
+    assert refusal(UsageError, lambda: run.score(["a" * 16])) == (
+        "a line of 17 tokens is longer than the 16 that the model can read"
+    )
+    assert len(runs["gpt-lines"].score(["a" * 40])[0].tokens) == 41
+
+
+# ---- evaluating
+
+
+def by_name(scores: Any) -> dict[str, float]:
+    return {score.name: score.value for score in scores}
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name.endswith("lines")])
+def test_scores_of_lines_are_explicit_sums(runs, name):
+    run = runs[name]
+    path = runs.place / "new.txt"
+    lines = ["hannah", "", "zoë", "bob"]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    scored = run.score(lines)
+    nats, tokens = -sum(line.log_prob for line in scored), sum(len(line.tokens) for line in scored)
+    found = by_name(run.evaluate(path))
+    characters, size, words = len("hannahzoëbob") + 4, len("hannahzoëbob".encode()) + 4, 3 + 4
+    assert tokens == characters == 16
+    assert found == pytest.approx(
+        {
+            "nats_per_token": nats / tokens,
+            "bits_per_token": nats / tokens / math.log(2),
+            "perplexity": math.exp(nats / tokens),
+            "nats_per_character": nats / characters,
+            "bits_per_character": nats / characters / math.log(2),
+            "bits_per_byte": nats / size / math.log(2),
+            "nats_per_word": nats / words,
+            "word_perplexity": math.exp(nats / words),
+        },
+        rel=1e-5,
+    )
+    assert run.evaluate(path)[0].signature == (
+        f"weft:{weft.__version__}|context:reset:line|unit:line|tokens:16|resamples:1000|seed:0|interval:95%"
+        f"|tokenizer:{run.tokenizer.hash[:8]}"
+    )
+
+
+@pytest.mark.parametrize("name", ["ngram-windows", "window-windows", "lstm-windows", "gpt-windows", "transformer-windows"])
+def test_scores_of_running_text_are_explicit_sums(runs, name):
+    run = runs[name]
+    path = runs.place / "short.txt"
+    path.write_text("to be or not", encoding="utf-8")  # 12 tokens: one window
+    ids = run.tokenizer.encode("to be or not").tolist()
+    nats = -sum(log_probs_of(run, ids))
+    for context in (None, "stride", "carry"):
+        found = run.evaluate([path], context=context)
+        assert by_name(found)["nats_per_token"] == pytest.approx(nats / 12, rel=1e-5)
+        assert (found[0].low, found[0].high) == (None, None)  # one block
+    policy = "carry:warm-16" if name[0] not in "gt" else "stride:16/16"
+    assert f"|context:{policy}|unit:block/{BLOCK}|tokens:12|" in run.evaluate(path)[0].signature
+
+
+def test_one_character_can_be_evaluated(runs):
+    path = runs.place / "one.txt"
+    path.write_text("t")
+    for name in ("ngram-windows", "lstm-stream", "gpt-windows", "lstm-lines"):
+        run = runs[name]
+        line = run.score(["t"])[0]
+        assert by_name(run.evaluate(path))["nats_per_token"] == pytest.approx(-line.log_prob / len(line.tokens), rel=1e-5)
+
+
+@a_few
+def test_the_run_s_own_test_data_is_meant_unless_other_is_given(runs, name, tmp_path):
+    run = runs[name]
+    # the last tenth, in lines or in characters
+    part = "\n".join(NAMES[144:]) + "\n" if run.lines else SENTENCES[int(len(SENTENCES) * 0.9) :]
+    (tmp_path / "test.txt").write_text(part, encoding="utf-8")
+    told: list[tuple[int, int]] = []
+    assert run.evaluate(watch=lambda done, total: told.append((done, total))) == run.evaluate(tmp_path / "test.txt")
+    assert told[-1][0] == told[-1][1] > 0
+    halves = [tmp_path / "one.txt", tmp_path / "two.txt"]
+    cut = part.index("\n", len(part) // 2) + 1
+    for path, text in zip(halves, (part[:cut], part[cut:]), strict=True):
+        path.write_text(text, encoding="utf-8")
+    assert run.evaluate([str(path) for path in halves]) == run.evaluate()
+
+
+def test_validation_data_is_taken_where_there_is_no_test_data(runs):
+    folder = runs.folder("lstm-lines-halves", ("data.valid=0.5", "data.test=names.txt"))
+    text = folder / "resolved.toml"
+    text.write_text("\n".join(line for line in text.read_text().split("\n") if not line.startswith("test =")))
+    run = weft.load(folder, device="cpu")
+    assert list(run.settings.sources()) == ["train", "valid"]
+    run.model = runs["lstm-lines"].model  # its own weights are refused now: resolved.toml was changed
+    assert int(run.evaluate()[0].signature.split("tokens:")[1].split("|")[0]) == sum(len(name) + 1 for name in NAMES[80:])
+    text.write_text("\n".join(line for line in text.read_text().split("\n") if not line.startswith("valid =")))
+    run = weft.load(folder, device="cpu")
+    assert refusal(UsageError, run.evaluate) == f"{folder}: the run has no test or validation data; give --data FILE"
+
+
+def test_data_that_names_no_file_is_refused(runs):
+    assert refusal(UsageError, lambda: runs["ngram-lines"].evaluate([])) == "evaluate: data names no file"
+    missing = runs.place / "missing.txt"
+    assert refusal(DataError, lambda: runs["ngram-lines"].evaluate(missing)) == f"{missing}: no such file"
+
+
+def test_policies_go_with_the_way_of_reading(runs):
+    lines, windows = runs["lstm-lines"], runs["lstm-windows"]
+    assert refusal(UsageError, lambda: lines.evaluate(context="carry")) == (
+        "--context: 'carry' does not fit data that is read as lines"
+    )
+    assert refusal(UsageError, lambda: windows.evaluate(context="reset")) == (
+        "--context: 'reset' does not fit data that is read as running text"
+    )
+    assert lines.evaluate(context="reset") == lines.evaluate()
+    assert windows.evaluate(context="carry") == windows.evaluate()
+    assert "|context:stride:4/16|" in windows.evaluate(context="stride:4")[0].signature
+
+
+def test_a_carried_evaluation_beyond_the_last_position_is_refused(runs):
+    assert refusal(UsageError, lambda: runs["transformer-windows"].evaluate(context="carry")) == (
+        "--context: 'carry' runs on, but the model reads at most 16 positions; use 'stride'"
+    )
+
+
+def test_a_line_beyond_the_last_position_is_refused_before_training(runs, tmp_path):
+    (tmp_path / "long.txt").write_text("bob\n" * 30 + "hannah" * 3 + "\nbob\n")
+    values = {
+        "task": "lm",
+        "data": {"train": "long.txt", "read": "lines", "window": 16},
+        "model": {"kind": "transformer", "width": 8},
+    }
+    watcher = Silent()
+    assert refusal(DataError, lambda: train(values, tmp_path / "run", base=tmp_path, watcher=watcher)) == (
+        "data: line 31 of train has 19 tokens, but the model reads at most 16; "
+        "shorten it, or train with data.window = 19 or other positions"
+    )
+    assert watcher.steps == 0
+
+
+def test_learned_positions_under_a_recurrent_network_are_evaluated_in_windows(runs):
+    """A carried state would pass the last position."""
+    folder = runs.folder("gru-windows-learned", ("model.positions=learned",))
+    run = weft.load(folder, device="cpu")
+    assert "|context:stride:16/16|" in run.evaluate()[0].signature
+    assert runs.watchers["gru-windows-learned"].scores
+
+
+# ---- several runs
+
+
+def test_runs_with_one_tokenizer_form_an_ensemble(runs):
+    parts = [runs["ngram-lines"], runs["lstm-lines"]]
+    both = Ensemble([run.model for run in parts], Mixture([0.5, 0.5]))
+    ids = [1, *parts[0].tokenizer.encode("hannah").tolist(), 2]
+    with torch.no_grad():
+        found = both.score(torch.tensor([ids]))[0].exp()
+    means = np.mean([np.exp(run.score(["hannah"])[0].log_probs) for run in parts], axis=0)
+    assert found.tolist() == pytest.approx(means.tolist(), rel=1e-4)
+    options = GenerateOptions(length=12, beam=3, best=2)
+    texts = generate(both, parts[0].tokenizer, ["an", ""], options, end=parts[0].end)
+    assert [len(many) for many in texts] == [2, 2]
+    others = Ensemble([runs["gpt-windows"].model], Mixture([1.0]))
+    assert refusal(UsageError, lambda: Ensemble([both, others], Mixture([0.5, 0.5]))) == (
+        f"ensemble: model 1 has the tokenizer {parts[0].tokenizer.hash[:8]}, model 2 has "
+        f"{runs['gpt-windows'].tokenizer.hash[:8]}; train them with one (--tokenizer-from)"
+    )
