@@ -17,7 +17,7 @@ from weft.train.folder import RunFolder
 from weft.train.job import train
 from weft.train.loop import Loop
 
-WORDS = "the a cat dog bird sees hears finds old young and then in on by house tree river . ,".split()
+WORDS = ["the", "a", "cat", "dog", "bird", "sees", "hears", "finds", "old", "and", "then", "in", "by", "tree", "river", "."]
 
 
 def make_text(path: Path, *, words: int = 600, seed: int = 0) -> Path:

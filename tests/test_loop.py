@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,9 @@ def test_the_same_length_in_other_words_is_the_same_run(budget):
 # ---- validation, patience, checkpoints
 
 
-@pytest.mark.parametrize(("steps", "validations", "at"), [(6, 3, [2, 4, 6]), (7, 3, [3, 5, 7]), (3, 10, [1, 2, 3]), (5, 1, [5])])
+@pytest.mark.parametrize(
+    ("steps", "validations", "at"), [(6, 3, [2, 4, 6]), (7, 3, [3, 5, 7]), (3, 10, [1, 2, 3]), (5, 1, [5])]
+)
 def test_validations_are_spread_over_the_run_and_each_is_saved(steps, validations, at):
     watcher = Silent()
     notebook = run(small_loop(small_model(), steps=steps, validations=validations, scores=[1.0] * steps), watcher)
@@ -253,7 +256,7 @@ def test_a_long_run_has_about_200_lines_each_the_mean_since_the_one_before():
     assert len(steps) == 201
     found = [record["train_nats_per_token"] for record in notebook.records]
     edges = [0, *steps]
-    means = [sum(watcher.losses[low:high]) / (high - low) for low, high in zip(edges, edges[1:], strict=False)]
+    means = [sum(watcher.losses[low:high]) / (high - low) for low, high in pairwise(edges)]
     assert found == pytest.approx(means)
 
 
@@ -476,7 +479,8 @@ def test_a_validation_score_that_is_no_number_stops_the_run(value):
     """Else nothing would ever be better than it."""
     loop = small_loop(small_model(), steps=9, validations=9, scores=[3.0, value])
     assert diverged(loop) == (
-        f"step 2: the nats_per_token of the validation data is {value}; the last checkpoint is kept; lower train.lr or train.clip"
+        f"step 2: the nats_per_token of the validation data is {value}; "
+        "the last checkpoint is kept; lower train.lr or train.clip"
     )
     assert (loop.cursor.best, loop.cursor.best_step) == (3.0, 1)
 
@@ -513,9 +517,7 @@ def test_a_gpu_that_is_not_there(monkeypatch):
 def test_streams_run_past_any_learned_position(text):
     with pytest.raises(ConfigError) as caught:
         resolve(run_file(text, "transformer", data__read="stream"), base=text.parent)
-    assert str(caught.value) == (
-        "model.positions: 'learned' has a last position, but data.read='stream' runs on; use 'rotary'"
-    )
+    assert str(caught.value) == ("model.positions: 'learned' has a last position, but data.read='stream' runs on; use 'rotary'")
 
 
 def test_bfloat16_trains_and_the_weights_stay_float32(tmp_path, text):

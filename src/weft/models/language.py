@@ -78,4 +78,4 @@ def language_model(table: LanguageTable, *, words: int, window: int, vocabulary:
         build.quiet_outlets(stack, 0.0 if table.zero_init else (2 * table.layers) ** -0.5)
     if table.zero_init:
         nn.init.zeros_(head.weight)
-    return LanguageModel(embedding, stack, head, vocabulary=vocabulary, dropout=table.dropout)
+    return LanguageModel(embedding, stack, head, vocabulary=vocabulary, dropout=table.embedding_dropout or 0.0)

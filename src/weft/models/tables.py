@@ -97,6 +97,7 @@ class LanguageTable(StackTable):
     """A stack between an embedding and next-token probabilities."""
 
     tied: bool = False  # one matrix for the embedding and the output
+    embedding_dropout: float | None = Field(None, ge=0.0, lt=1.0)  # as `dropout`, unless given
     cap: float | Literal["none"] = "none"  # scores stay within +-cap, smoothly
     zero_init: bool = False  # what writes to the residual stream, and the output, start at zero
 
@@ -109,6 +110,10 @@ class LanguageTable(StackTable):
         if self.cap != "none" and self.cap <= 0:
             raise ValueError(f"cap={self.cap} must be positive, or 'none'")
         return self
+
+    def filled(self) -> Self:
+        dropout = self.dropout if self.embedding_dropout is None else self.embedding_dropout
+        return super().filled().model_copy(update={"embedding_dropout": dropout})
 
 
 TEXTBOOK: Mapping[str, Any] = {

@@ -23,7 +23,7 @@ def last(y: Tensor, keep: Tensor | None, before: Tensor | None) -> Tensor:
 def _in_one_piece(weights: list[Tensor]) -> list[Tensor]:
     """The same weights as views of one buffer, which is how cuDNN wants them."""
     flat = torch.cat([weight.reshape(-1) for weight in weights])
-    parts = flat.split([weight.numel() for weight in weights])
+    parts = torch.split(flat, [weight.numel() for weight in weights])
     return [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
 
 

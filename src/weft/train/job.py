@@ -80,8 +80,9 @@ def train(values: Mapping[str, Any], out: Path, *, base: Path, watcher: Watcher,
 
 
 def prepare_tokenizer(settings: Settings, folder: RunFolder, watcher: Watcher) -> Tokenizer:
-    """The run's own, if it has one; else trained on the training text, or taken from the file that is named."""
-    if folder.tokenizer.exists():
+    """The run's own once it has a checkpoint; until then made anew, since the text may have changed: trained on the training
+    text, or taken from the file that is named."""
+    if checkpoint.names(folder.path):
         return Tokenizer.load(folder.tokenizer)
     source = settings.sources()["train"]
     if settings.tokenizer.file is None:

@@ -57,19 +57,27 @@ def check_weights(build: Callable[[], nn.Module], table: TrainTable, device: tor
 
 
 def check_batch(learner: Learner, batch: Batch, table: TrainTable, place: Place) -> int:
-    """Refuse a batch whose activations do not fit, by running one row of the largest one; the bytes of the batch."""
+    """Refuse a batch whose activations do not fit, by running one row of the largest one; the bytes of the batch.
+
+    Where a state is carried, the row is read on top of one: attention sees the window before it as well.
+    """
     row = place.moved(Batch(batch.tokens[:1], None if batch.keep is None else batch.keep[:1]))
-    kept: dict[int, int] = {}
+    kept: dict[int, Tensor] = {}
 
     def note(part: Tensor) -> Tensor:
-        kept[part.data_ptr()] = part.nbytes
+        kept[part.data_ptr()] = part
         return part
 
     own = {weight.data_ptr() for weight in learner.parameters()}
+    with torch.no_grad(), place.autocast():
+        carry = learner(row, None).carry
     with torch.autograd.graph.saved_tensors_hooks(note, _same), place.autocast():
-        learner(row, None)
+        learner(row, carry)
     rows = -(-batch.tokens.size(0) // table.accumulate)
-    needed = rows * sum(count for address, count in kept.items() if address not in own)
+    saved = [part for address, part in kept.items() if address not in own]
+    # on the way back there is the gradient of the largest, most often the scores of all words, and that of what made it
+    largest = max((part.nbytes for part in saved if part.is_floating_point()), default=0)
+    needed = rows * (sum(part.nbytes for part in saved) + 2 * largest)
     if needed > (there := free(place.device)):
         raise ResourceError(
             f"train.batch_tokens: {rows} rows of {batch.tokens.size(1) - 1} tokens need about {size(needed)} for activations, "

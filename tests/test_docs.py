@@ -1,0 +1,197 @@
+"""The manual: its Python runs, the README's tour works, and its tables have every option with its default and no other."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic_core import PydanticUndefined
+
+from weft.cli.main import main
+from weft.config import Table
+from weft.data.tables import DataTable
+from weft.decode.options import GenerateOptions
+from weft.models.ngram import NgramTable
+from weft.models.tables import CONNECTIONS, LanguageTable
+from weft.nn.mixers import MIXERS
+from weft.text.tokenizers import KINDS, TokenizerTable
+from weft.train.presets import TASKS
+from weft.train.schedules import SCHEDULES
+from weft.train.settings import RunTable
+from weft.train.tables import TrainTable
+
+ROOT = Path(__file__).parents[1]
+README, DOCS = ROOT / "README.md", ROOT / "docs"
+PAGES = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md", *sorted(DOCS.glob("*.md"))]
+FEW = ["--quiet", "--set", "train.steps=3", "--set", "train.validations=1", "--set", "train.batch_tokens=512"]
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    """The fenced blocks of a page in one language; those of none are commands or their output."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def section(path: Path, heading: str) -> str:
+    """What stands under a heading, up to the next of its rank or a higher one."""
+    rank = heading.index(" ")
+    found = re.search(rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{rank}}} |\Z)", path.read_text(), re.MULTILINE | re.DOTALL)
+    assert found, f"{path.name} has no {heading!r}"
+    return found[1]
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """The rows of a page's tables whose first cell is a name in code: the name, and the other cells."""
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.split("\n") if line.startswith("| `")]
+    return {row[0].strip("`"): row[1:] for row in cells}
+
+
+# ---- the tour, and Python
+
+
+def run_line(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line of the README as a shell would run it, as far as the README goes: echo, |, > and cp."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|>")
+    lexer.whitespace_split = True
+    words, output = list(lexer), None
+    if words[0] == "cp":
+        shutil.copy(words[1], words[2])
+        return
+    if words[0] == "echo":
+        assert words[2] == "|"
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"{words[1]}\n".encode())))
+        words = words[3:]
+    if ">" in words:
+        words, output = words[: words.index(">")], Path(words[-1])
+    assert words[0] == "weft"
+    few = [*FEW, *(["--set", "model.width=32"] if "model.kind=ngram" not in words else [])]
+    assert main([*words[1:], *few] if words[1] == "train" else words[1:]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out or words[1] == "train"
+    if output is not None:
+        output.write_text(out)
+
+
+@pytest.fixture
+def toured(tmp_path, monkeypatch, capsys) -> Path:
+    """A folder in which the README's tour was run, with fewer steps and a shorter text."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    tales = tmp_path / "examples" / "data" / "tales.txt"
+    tales.write_text("\n".join(tales.read_text().split("\n")[:100]) + "\n")
+    monkeypatch.chdir(tmp_path)
+    tour = [line for block in blocks(README, "") for line in block.split("\n") if re.match(r"weft [a-z]|cp |echo ", line)]
+    assert len(tour) >= 10
+    for line in tour:
+        run_line(line, monkeypatch, capsys)
+    return tmp_path
+
+
+def test_the_tour_works_and_so_does_every_piece_of_python(toured, capsys):
+    for page in (README, DOCS / "python.md"):
+        names: dict[str, Any] = {"__name__": page.stem}
+        found = blocks(page, "python")
+        assert found
+        for number, block in enumerate(found, 1):
+            exec(compile(block, f"{page.name}, block {number}", "exec"), names)
+    said = capsys.readouterr().out
+    # numbers that are the same on every machine but for the last digit
+    for line in re.findall(r"^(?:rnn|gru|lstm) +gain .*$", (DOCS / "python.md").read_text(), re.MULTILINE):
+        assert line in said
+    assert "2 model.widht: no such option; did you mean 'width'" in said
+
+
+def test_the_readme_offers_every_command():
+    offered = re.search(r"`weft (init[a-z ]*)`", README.read_text())
+    assert offered
+    for command in offered[1].split():
+        assert (ROOT / "src" / "weft" / "cli" / f"{command}.py").exists()
+
+
+# ---- options
+
+OPTIONS: dict[str, tuple[str, str, type[Table], set[str]]] = {  # page, heading, table, what stands elsewhere
+    "run": ("README.md", "# weft, the manual", RunTable, {"data", "tokenizer", "model", "train"}),
+    "data": ("data.md", "## [data]", DataTable, set()),
+    "tokenizer": ("tokenizers.md", "## [tokenizer]", TokenizerTable, set()),
+    "networks": ("models.md", "## [model] of networks", LanguageTable, set()),
+    "ngrams": ("models.md", "## [model] of n-grams", NgramTable, set()),
+    "train": ("training.md", "## [train]", TrainTable, set()),
+    "generate": ("generate.md", "## Options", GenerateOptions, set()),
+}
+
+
+def default(table: type[Table], name: str) -> str:
+    """An option's default as a page shows it: TOML in code; nothing where it has none, or it does not always apply."""
+    value = table.model_fields[name].get_default(call_default_factory=True)
+    return "" if value is None or value is PydanticUndefined else f"`{json.dumps(value)}`"
+
+
+@pytest.mark.parametrize("which", OPTIONS)
+def test_every_option_is_documented_with_its_default_and_no_other(which):
+    page, heading, table, elsewhere = OPTIONS[which]
+    text = section(DOCS / page, heading)
+    first = text[text.index("| option |") :]
+    found = rows(first.split("\n\n")[0])
+    assert list(found) == [name for name in table.model_fields if name not in elsewhere]
+    assert {name: cells[0] for name, cells in found.items()} == {name: default(table, name) for name in found}
+
+
+def test_the_recipes_of_kinds_are_what_presets_say():
+    text = (DOCS / "models.md").read_text()
+    lines = text[text.index("| kind | `[model]` |") :].split("\n\n")[0]
+    for kind, preset in TASKS["lm"].items():
+        if preset.table is not LanguageTable:
+            continue
+        given = {name: value for name, value in preset.train.items() if TrainTable.model_fields[name].default != value}
+        model = ", ".join(f"`{name} = {json.dumps(value)}`" for name, value in preset.values.items())
+        train = ", ".join(f"`{name} = {json.dumps(value)}`" for name, value in given.items())
+        row = next(line for line in lines.split("\n") if line.startswith(f"| `{kind}` |"))
+        cells = rows(row)[kind]
+        assert sorted(cells[0].split(", ")) == sorted(model.split(", ")), kind
+        assert sorted(cells[1].split(", ")) == sorted(train.split(", ")), kind
+
+
+def test_every_choice_is_explained():
+    models, tokenizers = DOCS / "models.md", DOCS / "tokenizers.md"
+    assert set(MIXERS) <= set(rows(section(models, "### Mixers")))
+    assert set(CONNECTIONS) == set(rows(section(models, "### Connections")))
+    assert set(TASKS["lm"]) <= set(rows(section(models, "# Models").split("\n## ")[0]))
+    assert set(KINDS) <= set(rows(section(tokenizers, "## [tokenizer]")))
+    assert set(SCHEDULES) <= set(rows(section(DOCS / "training.md", "## [train]")))
+
+
+# ---- links
+
+
+def anchor(heading: str) -> str:
+    """A heading as a link names it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+
+
+def test_every_link_leads_somewhere():
+    found = []
+    for page in PAGES:
+        prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+            name, _, place = target.partition("#")
+            if "://" in target or name == "results.md" or name.endswith("/results.md"):
+                continue  # results are written down as they are measured
+            there = (page.parent / name).resolve() if name else page
+            headings = (
+                re.findall(r"^#+ (.*)$", there.read_text(), re.MULTILINE) if there.suffix == ".md" and there.exists() else []
+            )
+            if not there.exists() or (place and place not in map(anchor, headings)):
+                found.append(f"{page.name}: {target}")
+    assert found == []
+
+
+def test_every_page_is_in_the_index():
+    listed = (DOCS / "README.md").read_text()
+    assert [page.name for page in DOCS.glob("*.md") if page.name != "README.md" and f"]({page.name})" not in listed] == []

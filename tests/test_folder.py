@@ -1,0 +1,398 @@
+"""The run folder: what is in it, whose it is, and what is refused of it by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from small_runs import Silent, flip, make_text, run_file, sums, train_here
+
+import weft
+from weft import files
+from weft.config import read_toml
+from weft.errors import DataError, ModelError, ResourceError, UsageError, WeftError
+from weft.tensors import read_tensors, write_tensors
+from weft.text.tokenizers import Tokenizer
+from weft.train import checkpoint, folder
+from weft.train.folder import RunFolder, make_folder, open_folder
+from weft.train.job import train
+from weft.train.loop import Stopped
+from weft.train.presets import TASKS
+from weft.train.settings import resolve
+
+KINDS = [(task, kind) for task, kinds in TASKS.items() for kind in kinds]
+
+
+def refusal(kind: type[WeftError], call: Callable[[], object]) -> str:
+    with pytest.raises(kind) as caught:
+        call()
+    assert type(caught.value) is kind
+    return str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_text(tmp_path_factory.mktemp("text") / "text.txt")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Path:
+    """A run of 2 steps; copy it before you touch it."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    train_here(small(text), out)
+    return out
+
+
+@pytest.fixture
+def run(tmp_path: Path, finished: Path) -> Path:
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+def small(text: Path, **options: Any) -> dict[str, Any]:
+    return run_file(text, "window", **{"train__steps": 2, "train__validations": 2, **options})
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
+
+
+# ---- what is in it
+
+
+def test_a_run_folder_is_this_and_no_more(finished):
+    assert sorted(path.name for path in finished.iterdir()) == [
+        ".lock",
+        "checkpoints",
+        "data",
+        "environment.json",
+        "metrics.jsonl",
+        "model.safetensors",
+        "resolved.toml",
+        "run.toml",
+        "timings.jsonl",
+        "tokenizer.json",
+    ]
+    assert not (finished / ".lock").read_bytes()
+
+
+@pytest.mark.parametrize(("task", "kind"), KINDS)
+def test_the_resolved_file_reads_back_to_equal_settings(tmp_path, text, task, kind):
+    values = {"task": task, "data": {"train": str(text), "valid": 0.1}, "model": {"kind": kind}}
+    settings = resolve(values, base=Path("elsewhere"))
+    with files.Lock(make_folder(tmp_path / "run").path):
+        RunFolder(tmp_path / "run").begin(settings, "", fresh=False)
+    again = resolve(read_toml(tmp_path / "run" / "resolved.toml"), base=Path("somewhere/else"))
+    assert again == settings
+    assert again.to_toml() == settings.to_toml() == (tmp_path / "run" / "resolved.toml").read_text()
+
+
+def test_the_run_file_is_kept_as_it_was_given(finished, text):
+    assert read_toml(finished / "run.toml") == small(text)
+    resolved = read_toml(finished / "resolved.toml")
+    assert resolved["model"]["mixer"] == "window"
+    assert resolved["data"]["stride"] == 16
+    assert resolved["tokenizer"] == {"kind": "char", "size": 8000}
+
+
+def test_another_spelling_of_the_same_run_resumes_it_and_the_first_one_is_kept(run, text):
+    written = (run / "run.toml").read_bytes()
+    train_here(small(text, model__layers=1, train__clip=1.0), run)  # what the defaults are anyway
+    assert (run / "run.toml").read_bytes() == written
+
+
+def test_a_run_is_resumed_from_another_place(tmp_path, text, monkeypatch):
+    """Paths of a run file are seen from where it lies, once and for all."""
+    values = small(text, data__train=text.name)
+    with pytest.raises(Stopped):
+        train(values, tmp_path / "run", base=text.parent, watcher=Silent(stop_at=1))
+    monkeypatch.chdir(tmp_path)
+    train(values, Path("run"), base=text.parent, watcher=Silent())
+    assert weft.load("run").settings.data.train == str(text)
+
+
+# ---- whose it is
+
+
+def test_another_run_in_the_folder_is_refused_and_nothing_is_touched(run, text):
+    before = contents(run)
+    assert refusal(UsageError, lambda: train_here(small(text, model__width=16, train__lr=0.02), run)) == (
+        f"{run}: holds another run (model.width: 8 there, 16 here; train.lr: 0.01 there, 0.02 here);"
+        " choose another --out, or --fresh"
+    )
+    assert contents(run) == before
+
+
+def test_many_differences_are_shown_as_three(run, text):
+    values = small(text, model__width=16, model__context=2, train__lr=0.02, train__clip="none", seed=9)
+    assert refusal(UsageError, lambda: train_here(values, run)) == (
+        f"{run}: holds another run (model.context: 3 there, 2 here; model.width: 8 there, 16 here; seed: 3 there, 9 here);"
+        " choose another --out, or --fresh"
+    )
+
+
+def test_fresh_starts_over(run, text):
+    (run / "model.safetensors").write_bytes(b"spoilt")
+    (run / "notes.txt").write_text("of the old run")
+    (run / ".hidden").write_text("not ours")
+    train_here(small(text, model__width=16), run, fresh=True)
+    assert open_folder(run).read_weights(Tokenizer.load(run / "tokenizer.json").hash)["embedding.weight"].shape[1] == 16
+    assert not (run / "notes.txt").exists()
+    assert (run / ".hidden").exists()
+
+
+def test_fresh_in_a_new_folder_is_a_new_run(tmp_path, text, finished):
+    train_here(small(text), tmp_path / "new", fresh=True)
+    assert sums(tmp_path / "new") == sums(finished)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_folder_of_somebody_else_is_refused_and_nothing_is_touched(tmp_path, text, fresh):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("x")
+    (tmp_path / "thesis" / "appendix").mkdir()
+    message = refusal(UsageError, lambda: train_here(small(text), tmp_path / "thesis", fresh=fresh))
+    assert message == f"{tmp_path / 'thesis'}: is no run folder and not empty (appendix); choose another --out"
+    assert contents(tmp_path / "thesis") == {".lock": b"", "chapter.tex": b"x"}
+
+
+def test_a_folder_with_hidden_files_only_is_empty(tmp_path, text):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".DS_Store").write_text("x")
+    train_here(small(text), tmp_path / "run")
+
+
+def test_a_folder_in_use_is_refused_and_read_all_the_same(run, text):
+    with files.Lock(run):
+        for fresh in (False, True):
+            message = refusal(ResourceError, lambda fresh=fresh: train_here(small(text), run, fresh=fresh))
+            assert re.fullmatch(
+                re.escape(f"{run}: in use by process {os.getpid()} (since ") + r"[-\d]+ [:\d]+\)",
+                message,
+            )
+        assert weft.load(run).info()["kind"] == "window"
+
+
+def test_a_folder_that_can_not_be_made(tmp_path, text):
+    (tmp_path / "file").write_text("")
+    message = refusal(ResourceError, lambda: train_here(small(text), tmp_path / "file" / "run"))
+    assert message == f"{tmp_path / 'file' / 'run'}: can't be made: Not a directory"
+
+
+def test_no_run_folder(tmp_path):
+    assert refusal(ModelError, lambda: weft.load(tmp_path / "none")) == f"{tmp_path / 'none'}: no such run folder"
+    assert refusal(ModelError, lambda: weft.load(tmp_path)) == f"{tmp_path}: is no run folder: it has no resolved.toml"
+
+
+# ---- damaged weights
+
+
+def test_every_flipped_bit_of_the_weights_is_refused_by_name(run):
+    """Two hundred of them, spread over the file, and none gives a model with wrong numbers."""
+    path = run / "model.safetensors"
+    whole = path.read_bytes()
+    messages = set()
+    for bit in range(0, len(whole) * 8, len(whole) * 8 // 200):
+        flip(path, bit)
+        message = refusal(ModelError, lambda: weft.load(run).model)
+        assert message.startswith(f"{path}: ")
+        assert "\n" not in message
+        messages.add(message.removeprefix(f"{path}: ").partition(":")[0])
+        path.write_bytes(whole)
+    assert "its SHA-256 differs from the one in its header; the file is damaged" in messages
+    assert len(messages) <= 4
+    assert weft.load(run).model is not None
+
+
+@pytest.mark.parametrize("kept", [0, 1, 7, 8, 9, 100, -1])
+def test_weights_that_were_cut_off_are_refused_by_name(run, kept):
+    path = run / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:kept])
+    message = refusal(ModelError, lambda: weft.load(run).model)
+    size = path.stat().st_size
+    assert message in (
+        f"{path}: is damaged or no safetensors file: its first bytes do not fit its {size} bytes",
+        f"{path}: its SHA-256 differs from the one in its header; the file is damaged",
+    )
+
+
+def test_weights_of_another_program_are_refused(run):
+    """A well-formed safetensors file that lacks the sum: nobody can tell whether it is whole."""
+    path = run / "model.safetensors"
+    tensors = {name: tensor.clone() for name, tensor in read_tensors(path)[0].items()}
+    save_file(tensors, path, {"weft": "1"})
+    message = refusal(ModelError, lambda: weft.load(run).model)
+    assert message == f"{path}: is damaged or not written by weft: it has no sum of its bytes"
+
+
+def test_no_weights_yet(run):
+    (run / "model.safetensors").unlink()
+    message = refusal(ModelError, lambda: weft.load(run).model)
+    assert message == f"{run}: has no model.safetensors yet; train it first (the same command resumes)"
+
+
+# ---- files that do not belong together
+
+
+def rewrite(path: Path, tensors: dict[str, torch.Tensor] | None = None, **notes: str) -> None:
+    old, noted = read_tensors(path)
+    copies = {name: tensor.clone() for name, tensor in (old if tensors is None else tensors).items()}
+    write_tensors(path, copies, {**noted, **notes})
+
+
+def test_weights_of_another_version_are_refused(run):
+    rewrite(run / "model.safetensors", weft="2")
+    message = refusal(ModelError, lambda: weft.load(run).model)
+    assert message == f"{run / 'model.safetensors'}: is of version '2'; this weft reads version 1"
+
+
+def test_another_tokenizer_is_refused(tmp_path, run, text):
+    train_here(small(text, tokenizer={"kind": "char", "size": 10}), tmp_path / "other")
+    shutil.copy(tmp_path / "other" / "tokenizer.json", run / "tokenizer.json")
+    message = refusal(ModelError, lambda: weft.load(run).model)
+    assert message == f"{run / 'tokenizer.json'}: is not the tokenizer that the weights were trained with"
+
+
+def test_weights_of_another_run_are_refused(tmp_path, run, text):
+    train_here({**small(text), "seed": 4}, tmp_path / "other")
+    shutil.copy(tmp_path / "other" / "model.safetensors", run / "model.safetensors")
+    message = refusal(ModelError, lambda: weft.load(run).model)
+    assert message == f"{run / 'resolved.toml'}: was changed since the weights were written"
+
+
+def test_an_edited_resolved_file_is_refused(run):
+    path = run / "resolved.toml"
+    path.write_text(path.read_text().replace("width = 8", "width = 16"))
+    assert refusal(ModelError, lambda: weft.load(run).model) == f"{path}: was changed since the weights were written"
+
+
+def test_weights_that_do_not_fit_are_refused(run):
+    """Nothing was changed by hand, but the model has other parts: another version of weft made it."""
+    path = run / "model.safetensors"
+    tensors, _ = read_tensors(path)
+    rewrite(path, {name: tensor for name, tensor in tensors.items() if name != "embedding.weight"})
+    assert refusal(ModelError, lambda: weft.load(run).model) == (
+        f"{path}: does not fit resolved.toml: Error(s) in loading state_dict for LanguageModel: "
+        'Missing key(s) in state_dict: "embedding.weight".'
+    )
+
+
+# ---- another environment, other data
+
+
+def test_another_environment_is_noted(run, text, monkeypatch):
+    before = (run / "environment.json").read_bytes()
+    monkeypatch.setattr(folder, "environment", lambda: {**files.read_json(run / "environment.json"), "torch": "9.9"})
+    watcher = Silent()
+    train_here(small(text), run, watcher)
+    assert watcher.notes == [
+        f"resuming on another machine or set-up, so not bit for bit (torch: {torch.__version__} there, 9.9 here)",
+        "resuming at step 2",
+    ]
+    assert (run / "environment.json").read_bytes() == before
+
+
+def test_the_environment_is_what_numbers_depend_on(finished):
+    found = files.read_json(finished / "environment.json")
+    assert set(found) == {"weft", "python", "torch", "system", "threads", "gpu"}
+    assert found["torch"] == torch.__version__
+    assert found["weft"] == weft.__version__
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> tuple[dict[str, Any], Path]:
+    """A run stopped after its first step, with text of its own."""
+    values = small(make_text(tmp_path / "text.txt"))
+    with pytest.raises(Stopped):
+        train_here(values, tmp_path / "run", Silent(stop_at=1))
+    return values, tmp_path / "run"
+
+
+def test_data_that_changed_since_is_refused(tmp_path, stopped):
+    values, out = stopped
+    text = tmp_path / "text.txt"
+    before, whole = contents(out), text.read_text()
+    text.write_text(whole.replace("cat", "cow", 1))
+    assert refusal(DataError, lambda: train_here(values, out)) == (
+        f"{text}: is not what {out / 'data' / 'train.json'} was made from: {text} has changed; put it back, or start a new run"
+    )
+    assert contents(out) == before
+    text.write_text(whole)
+    train_here(values, out)
+    train_here(values, tmp_path / "whole")
+    assert sums(out) == sums(tmp_path / "whole")
+
+
+def test_data_that_is_gone_is_refused(tmp_path, stopped):
+    values, out = stopped
+    (tmp_path / "text.txt").rename(tmp_path / "moved.txt")
+    assert refusal(DataError, lambda: train_here(values, out)) == f"{tmp_path / 'text.txt'}: no such file"
+    assert checkpoint.names(out) == ["000001"]
+
+
+def test_tokens_that_are_gone_are_refused(stopped):
+    values, out = stopped
+    (out / "data" / "train.tokens").unlink()
+    assert refusal(ModelError, lambda: train_here(values, out)) == (
+        f"{out / 'data' / 'train.tokens'}: is missing; remove {out / 'data' / 'train.json'} to have it made anew"
+    )
+
+
+def test_a_tokenizer_that_is_gone_is_refused(stopped):
+    values, out = stopped
+    (out / "tokenizer.json").unlink()
+    assert refusal(ModelError, lambda: train_here(values, out)).startswith(f"{out / 'tokenizer.json'}: ")
+
+
+@pytest.mark.parametrize("model", ["window", "ngram"])
+def test_until_there_is_a_checkpoint_changed_data_are_a_new_run(tmp_path, model):
+    """Also the tokenizer is that of the new text."""
+    text = make_text(tmp_path / "text.txt")
+    values = small(text)
+    if model == "ngram":
+        values["model"] = {"kind": "ngram", "order": 2}
+    train_here(values, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints", ignore_errors=True)
+    text.write_text(text.read_text().replace("cat", "Çat"))
+    train_here(values, tmp_path / "run")
+    train_here(values, tmp_path / "new")
+    for name in ("tokenizer.json", "data/train.tokens", "model.safetensors", "metrics.jsonl"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "new" / name).read_bytes()
+
+
+# ---- timings and TensorBoard
+
+
+def test_timings_are_kept_apart(finished):
+    lines = [line for line in (finished / "timings.jsonl").read_text().split("\n") if line]
+    assert len(lines) == 2
+    assert set(json.loads(lines[0])) == {"step", "seconds", "tokens_per_second", "peak_memory"}
+
+
+def test_tensorboard_shows_the_metrics_and_changes_nothing(tmp_path, text, finished):
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
+    train_here(small(text, train__tensorboard=True), tmp_path / "run")
+    (events,) = (tmp_path / "run" / "tensorboard").iterdir()
+    shown: dict[str, list[tuple[int, float]]] = {}
+    for event in loader.EventFileLoader(str(events)).Load():
+        for value in event.summary.value:
+            shown.setdefault(value.tag, []).append((event.step, pytest.approx(value.tensor.float_val[0])))
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().split("\n") if line]
+    for name in ("train_nats_per_token", "valid_nats_per_token", "tokens"):
+        assert [(record["step"], record[name]) for record in records if name in record] == shown[name]
+    assert sums(tmp_path / "run").items() - sums(finished).items() == {("best", sums(tmp_path / "run")["best"])}
+    assert sums(tmp_path / "run")["model"] == sums(finished)["model"]
+
+
+def test_tensorboard_that_is_not_installed_is_asked_for(tmp_path, text, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    message = refusal(ResourceError, lambda: train_here(small(text, train__tensorboard=True), tmp_path / "run"))
+    assert message == 'train.tensorboard: needs the package tensorboard: pip install "weft[tensorboard]"'
