@@ -19,7 +19,8 @@ from weft.config import Table
 from weft.data.tables import DataTable
 from weft.decode.options import GenerateOptions
 from weft.models.ngram import NgramTable
-from weft.models.tables import CONNECTIONS, LanguageTable
+from weft.models.smoothing import SMOOTHINGS
+from weft.models.tables import ADDED, CONNECTIONS, INSIDE, LanguageTable
 from weft.nn.mixers import MIXERS
 from weft.text.tokenizers import KINDS, TokenizerTable
 from weft.train.presets import TASKS
@@ -46,10 +47,18 @@ def section(path: Path, heading: str) -> str:
     return found[1]
 
 
+def table(path: Path, heading: str, head: str) -> str:
+    """The table under a heading whose first line begins with `head`."""
+    text = section(path, heading)
+    return text[text.index(head) :].split("\n\n")[0]
+
+
 def rows(text: str) -> dict[str, list[str]]:
     """The rows of a page's tables whose first cell is a name in code: the name, and the other cells."""
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.split("\n") if line.startswith("| `")]
-    return {row[0].strip("`"): row[1:] for row in cells}
+    found = {row[0].strip("`"): row[1:] for row in cells}
+    assert len(found) == len(cells), "a name stands there twice"
+    return found
 
 
 # ---- the tour, and Python
@@ -127,44 +136,42 @@ OPTIONS: dict[str, tuple[str, str, type[Table], set[str]]] = {  # page, heading,
 }
 
 
-def default(table: type[Table], name: str) -> str:
+def default(options: type[Table], name: str) -> str:
     """An option's default as a page shows it: TOML in code; nothing where it has none, or it does not always apply."""
-    value = table.model_fields[name].get_default(call_default_factory=True)
+    value = options.model_fields[name].get_default(call_default_factory=True)
     return "" if value is None or value is PydanticUndefined else f"`{json.dumps(value)}`"
 
 
 @pytest.mark.parametrize("which", OPTIONS)
 def test_every_option_is_documented_with_its_default_and_no_other(which):
-    page, heading, table, elsewhere = OPTIONS[which]
-    text = section(DOCS / page, heading)
-    first = text[text.index("| option |") :]
-    found = rows(first.split("\n\n")[0])
-    assert list(found) == [name for name in table.model_fields if name not in elsewhere]
-    assert {name: cells[0] for name, cells in found.items()} == {name: default(table, name) for name in found}
+    page, heading, options, elsewhere = OPTIONS[which]
+    found = rows(table(DOCS / page, heading, "| option |"))
+    assert set(found) == set(options.model_fields) - elsewhere
+    assert {name: cells[0] for name, cells in found.items()} == {name: default(options, name) for name in found}
 
 
 def test_the_recipes_of_kinds_are_what_presets_say():
-    text = (DOCS / "models.md").read_text()
-    lines = text[text.index("| kind | `[model]` |") :].split("\n\n")[0]
+    found = rows(table(DOCS / "models.md", "# Models", "| kind | `[model]` |"))
     for kind, preset in TASKS["lm"].items():
         if preset.table is not LanguageTable:
             continue
         given = {name: value for name, value in preset.train.items() if TrainTable.model_fields[name].default != value}
         model = ", ".join(f"`{name} = {json.dumps(value)}`" for name, value in preset.values.items())
         train = ", ".join(f"`{name} = {json.dumps(value)}`" for name, value in given.items())
-        row = next(line for line in lines.split("\n") if line.startswith(f"| `{kind}` |"))
-        cells = rows(row)[kind]
-        assert sorted(cells[0].split(", ")) == sorted(model.split(", ")), kind
-        assert sorted(cells[1].split(", ")) == sorted(train.split(", ")), kind
+        assert [sorted(cell.split(", ")) for cell in found[kind]] == [sorted(model.split(", ")), sorted(train.split(", "))], (
+            kind
+        )
 
 
 def test_every_choice_is_explained():
-    models, tokenizers = DOCS / "models.md", DOCS / "tokenizers.md"
-    assert set(MIXERS) <= set(rows(section(models, "### Mixers")))
-    assert set(CONNECTIONS) == set(rows(section(models, "### Connections")))
-    assert set(TASKS["lm"]) <= set(rows(section(models, "# Models").split("\n## ")[0]))
-    assert set(KINDS) <= set(rows(section(tokenizers, "## [tokenizer]")))
-    assert set(SCHEDULES) <= set(rows(section(DOCS / "training.md", "## [train]")))
+    models, tokenizers, training = DOCS / "models.md", DOCS / "tokenizers.md", DOCS / "training.md"
+    assert set(rows(table(models, "# Models", "| kind | what"))) == set(TASKS["lm"])
+    assert set(rows(section(models, "### Mixers"))) == set(MIXERS)
+    assert set(rows(section(models, "### Positions"))) == {*ADDED, *INSIDE}
+    assert set(rows(section(models, "### Connections"))) == set(CONNECTIONS)
+    assert set(rows(table(models, "## [model] of n-grams", "| smoothing |"))) == set(SMOOTHINGS)
+    assert set(rows(table(tokenizers, "## [tokenizer]", "| kind |"))) == set(KINDS)
+    assert set(rows(table(training, "## [train]", "| schedule |"))) == set(SCHEDULES)
 
 
 # ---- links
