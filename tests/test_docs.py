@@ -36,7 +36,8 @@ FEW = ["--quiet", "--set", "train.steps=3", "--set", "train.validations=1", "--s
 
 def blocks(path: Path, language: str) -> list[str]:
     """The fenced blocks of a page in one language; those of none are commands or their output."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL)
+    return [block for name, block in found if name == language]
 
 
 def section(path: Path, heading: str) -> str:

@@ -27,8 +27,11 @@ FEW = ["--quiet", "--set", "train.steps=3", "--set", "train.validations=1", "--s
 
 
 def commands(path: Path) -> list[list[str]]:
-    """The words of every command of a file, as a shell would split them."""
-    return [shlex.split(line)[1:] for line in re.findall(r"^(?:#   )?(weft [a-z].*)$", path.read_text(), re.MULTILINE)]
+    """The words of every command of a file, as a shell would split them: indented comments, or blocks of a page."""
+    text, mark = path.read_text(), "#   "
+    if path.suffix == ".md":
+        text, mark = "".join(re.findall(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)), ""
+    return [shlex.split(line)[1:] for line in re.findall(rf"^{mark}(weft [a-z].*)$", text, re.MULTILINE)]
 
 
 def settings(path: Path, words: list[str]) -> Settings:

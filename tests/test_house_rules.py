@@ -17,7 +17,10 @@ SOURCES = sorted((ROOT / "src" / "weft").rglob("*.py"))
 NAMES = [path.relative_to(ROOT / "src").as_posix() for path in SOURCES]
 
 # Exceptions, each with its reason: {"weft/place.py:function": "why"}.
-STARS_ALLOWED: dict[str, str] = {}
+STARS_ALLOWED: dict[str, str] = {
+    "weft/run.py:generate": "options by name, as people type them; GenerateOptions refuses unknown ones",
+    "weft/run.py:stream": "as generate",
+}
 ASSERTS_ALLOWED: dict[str, str] = {}
 
 # What each part may import of weft, besides itself. A name stands for the module or folder weft.<name>.

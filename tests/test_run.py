@@ -468,3 +468,12 @@ def test_runs_with_one_tokenizer_form_an_ensemble(runs):
         f"ensemble: model 1 has the tokenizer {parts[0].tokenizer.hash[:8]}, model 2 has "
         f"{runs['gpt-windows'].tokenizer.hash[:8]}; train them with one (--tokenizer-from)"
     )
+
+
+def test_options_may_be_given_by_name(runs):
+    run = runs["ngram-windows"]
+    named = run.generate("The", length=5, temperature=0)
+    assert named == run.generate("The", GenerateOptions(length=5, temperature=0))
+    assert "".join(run.stream("The", length=5, temperature=0)) == named[0][0].text
+    told = refusal(UsageError, lambda: run.generate("The", top_q=0.9))
+    assert told.startswith("--top-q: no such option; did you mean")

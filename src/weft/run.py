@@ -133,19 +133,20 @@ class Run:
 
     # ---- generation
 
-    def generate(self, prompts: str | Sequence[str] = "", options: GenerateOptions | None = None) -> list[list[Continuation]]:
-        """Continuations of each prompt, best first."""
+    def generate(
+        self, prompts: str | Sequence[str] = "", options: GenerateOptions | None = None, **named: Any
+    ) -> list[list[Continuation]]:
+        """Continuations of each prompt, best first; options as one object, or by name: `generate("The", top_p=0.9)`."""
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         read = [clean(text, f"prompt {number}") for number, text in enumerate(texts, 1)]
         return decoding.generate(
-            self.model, self.tokenizer, read, options or GenerateOptions(), end=self.end, device=self.device
+            self.model, self.tokenizer, read, options or GenerateOptions(**named), end=self.end, device=self.device
         )
 
-    def stream(self, prompt: str = "", options: GenerateOptions | None = None) -> Iterator[str]:
+    def stream(self, prompt: str = "", options: GenerateOptions | None = None, **named: Any) -> Iterator[str]:
         """One continuation, piece by piece as it is found."""
-        return decoding.stream(
-            self.model, self.tokenizer, clean(prompt, "prompt"), options or GenerateOptions(), end=self.end, device=self.device
-        )
+        chosen = options or GenerateOptions(**named)
+        return decoding.stream(self.model, self.tokenizer, clean(prompt, "prompt"), chosen, end=self.end, device=self.device)
 
     def info(self) -> Mapping[str, Any]:
         """What the run is: settings, sizes, how far it got."""
