@@ -475,5 +475,7 @@ def test_options_may_be_given_by_name(runs):
     named = run.generate("The", length=5, temperature=0)
     assert named == run.generate("The", GenerateOptions(length=5, temperature=0))
     assert "".join(run.stream("The", length=5, temperature=0)) == named[0][0].text
+    told = refusal(UsageError, lambda: run.generate("The", GenerateOptions(), seed=1))
+    assert told == "generate: options are given as an object and by name (seed); use one of the two"
     told = refusal(UsageError, lambda: run.generate("The", top_q=0.9))
     assert told.startswith("--top-q: no such option; did you mean")

@@ -140,12 +140,12 @@ class Run:
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         read = [clean(text, f"prompt {number}") for number, text in enumerate(texts, 1)]
         return decoding.generate(
-            self.model, self.tokenizer, read, options or GenerateOptions(**named), end=self.end, device=self.device
+            self.model, self.tokenizer, read, _chosen(options, named), end=self.end, device=self.device
         )
 
     def stream(self, prompt: str = "", options: GenerateOptions | None = None, **named: Any) -> Iterator[str]:
         """One continuation, piece by piece as it is found."""
-        chosen = options or GenerateOptions(**named)
+        chosen = _chosen(options, named)
         return decoding.stream(self.model, self.tokenizer, clean(prompt, "prompt"), chosen, end=self.end, device=self.device)
 
     def info(self) -> Mapping[str, Any]:
@@ -159,6 +159,12 @@ class Run:
             "tokenizer": self.tokenizer.hash,
             "settings": self.settings.to_dict(),
         }
+
+
+def _chosen(options: GenerateOptions | None, named: Mapping[str, Any]) -> GenerateOptions:
+    if options is not None and named:
+        raise UsageError(f"generate: options are given as an object and by name ({', '.join(named)}); use one of the two")
+    return GenerateOptions(**named) if options is None else options
 
 
 def parameters(model: Any) -> int:

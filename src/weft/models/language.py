@@ -70,8 +70,9 @@ def language_model(table: LanguageTable, *, words: int, window: int, vocabulary:
     head = TokenHead(table.width, words, cap=cap, weight=embedding.weight if table.tied else None)
     if table.mixer == "attention":
         build.scale_mixers(stack)
-        # tied, it is the head as well: large ones would have each token predict itself
-        nn.init.normal_(embedding.weight, std=1.0 if table.norm == "rms" and not table.tied else 0.02)
+        # as loud as sinusoids are, or as quiet as learned positions start; tied, it is the head as well, where loud ones
+        # would have each token predict itself
+        nn.init.normal_(embedding.weight, std=0.02 if table.tied or table.positions == "learned" else 1.0)
     elif table.tied:
         nn.init.normal_(embedding.weight, std=table.width**-0.5)
     if table.connection == "residual":
