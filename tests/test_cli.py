@@ -223,9 +223,7 @@ def test_a_template_resolves_and_shows_the_defaults(task, kind):
 
 
 def test_templates_name_every_task_kind_and_choice():
-    assert {task: set(kinds) for task, kinds in TEMPLATES.items()} == {
-        task: set(kinds) for task, kinds in TASKS.items()
-    }
+    assert {task: set(kinds) for task, kinds in TEMPLATES.items()} == {task: set(kinds) for task, kinds in TASKS.items()}
     network = [*KINDS, *CONNECTIONS, *NORMS, *ACTIVATIONS, *SCHEDULES, *OPTIMIZERS, *BUDGETS]
     assert [name for name in network if name not in template("lm", "gpt")] == []
     assert [name for name in SMOOTHINGS if name not in template("lm", "ngram")] == []

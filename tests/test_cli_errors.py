@@ -104,9 +104,7 @@ def test_nothing_in_a_name_ends_the_line_or_commands_the_terminal(capsys):
 def test_debug_shows_where_an_error_arose(capsys):
     assert main(["info", "nowhere", "--debug"]) == 4
     err = capsys.readouterr().err
-    assert err.startswith("Traceback (most recent call last):\n") and err.endswith(
-        "\nweft: nowhere: no such run folder\n"
-    )
+    assert err.startswith("Traceback (most recent call last):\n") and err.endswith("\nweft: nowhere: no such run folder\n")
 
 
 def test_what_is_not_expected_keeps_its_traceback(monkeypatch):

@@ -216,7 +216,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (run_file(train={"steps": 3, "minutes": 1.0}), "train: steps and minutes are given; a run has one budget"),
     (run_file("gpt", model={"mixer": "lstm"}), "model: qk_norm=True, but mixer='lstm' has none"),
     (run_file("gpt", train={"optimizer": "adamw", "momentum": 0.5}), "train: momentum=0.5, but optimizer='adamw' has none"),
-    (run_file("gpt", model={"tied": True}), "model: tied=true makes the embedding the output, which zero_init=true sets to zero; add zero_init=false"),
+    (
+        run_file("gpt", model={"tied": True}),
+        "model: tied=true makes the embedding the output, which zero_init=true sets to zero; add zero_init=false",
+    ),
     (
         run_file("lstm", model={"two_way": True}),
         "model: two_way=true lets a position see the tokens it must predict; a language model reads one way",

@@ -91,7 +91,10 @@ LANGUAGE_MESSAGES = [
         {"two_way": True},
         "model: two_way=true lets a position see the tokens it must predict; a language model reads one way",
     ),
-    ({"tied": True, "zero_init": True}, "model: tied=true makes the embedding the output, which zero_init=true sets to zero; add zero_init=false"),
+    (
+        {"tied": True, "zero_init": True},
+        "model: tied=true makes the embedding the output, which zero_init=true sets to zero; add zero_init=false",
+    ),
     ({"cap": 0.0}, "model: cap=0.0 must be positive, or 'none'"),
     ({"cap": -2}, "model: cap=-2.0 must be positive, or 'none'"),
     ({"cap": "non"}, "model.cap: must be a valid number, not 'non'"),

@@ -139,9 +139,7 @@ class Run:
         """Continuations of each prompt, best first; options as one object, or by name: `generate("The", top_p=0.9)`."""
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         read = [clean(text, f"prompt {number}") for number, text in enumerate(texts, 1)]
-        return decoding.generate(
-            self.model, self.tokenizer, read, _chosen(options, named), end=self.end, device=self.device
-        )
+        return decoding.generate(self.model, self.tokenizer, read, _chosen(options, named), end=self.end, device=self.device)
 
     def stream(self, prompt: str = "", options: GenerateOptions | None = None, **named: Any) -> Iterator[str]:
         """One continuation, piece by piece as it is found."""
