@@ -85,7 +85,8 @@ STACK_MESSAGES = [
 LANGUAGE_MESSAGES = [
     (
         {"zero_int": True},
-        f"model.zero_int: no such option; did you mean 'zero_init'? known: {STACK_OPTIONS}, tied, embedding_dropout, cap, zero_init",
+        f"model.zero_int: no such option; did you mean 'zero_init'? known: {STACK_OPTIONS}, "
+        "tied, embedding_dropout, cap, zero_init",
     ),
     (
         {"two_way": True},
