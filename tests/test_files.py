@@ -289,7 +289,7 @@ def test_a_line_is_in_the_log_whole_or_not_at_all(tmp_path, monkeypatch):
 # ---- tensors
 
 
-@pytest.mark.parametrize("dtype", files.TYPES, ids=str)
+@pytest.mark.parametrize("dtype", tensor_files.TYPES, ids=str)
 def test_every_type_and_shape_comes_back(tmp_path, dtype):
     path = tmp_path / "x.safetensors"
     numbers = torch.randint(0, 2, (3, 4), generator=torch.Generator().manual_seed(0)).to(dtype)
