@@ -220,7 +220,8 @@ def test_weights_that_were_cut_off_are_refused_by_name(run, kept):
     size = path.stat().st_size
     assert message in (
         f"{path}: is damaged or no safetensors file: its first bytes do not fit its {size} bytes",
-        f"{path}: its SHA-256 differs from the one in its header; the file is damaged",
+        f"{path}: is damaged or no safetensors file: "
+        "Error while deserializing header: incomplete metadata, file not fully covered",
     )
 
 
