@@ -291,7 +291,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(trained, capsys):
 def test_a_damaged_run(trained, capsys):
     weights = trained / "runs/run/model.safetensors"
     whole = weights.read_bytes()
-    weights.write_bytes(whole[:-8])
+    weights.write_bytes(whole[:-8] + bytes(8 * [255]))
     assert refused(capsys, "generate", "runs/run", "To") == (
         4,
         "runs/run/model.safetensors: its SHA-256 differs from the one in its header; the file is damaged",
