@@ -9,7 +9,7 @@ import torch
 from parts import DIM, MIXER_BUILDERS, STACKS, build_mixer, build_stack
 from torch import Tensor, nn
 
-from weft.nn.mixers import Both
+from weft.nn.mixers import COMPILED, MIXERS, Both
 from weft.nn.recurrent import GRU, LSTM, RNN, GRUBefore, Window
 from weft.nn.state import each, join, leaves, select
 
@@ -140,3 +140,18 @@ def test_a_two_way_layer_takes_no_state():
     with pytest.raises(ValueError) as caught:
         layer(text(1, 3), torch.zeros(1, 8))
     assert str(caught.value) == "two-way layers read a whole sequence at once"
+
+
+def test_what_is_compiled_has_no_fused_recurrent_kernel_and_no_step_a_position():
+    """torch's compiler refuses the one, and unrolls the other: a position a graph, minutes for each new length."""
+    assert set(COMPILED) <= set(MIXERS)
+    calls: list[nn.Module] = []
+    for name in COMPILED:
+        part = build_mixer(name)
+        assert not any(isinstance(inner, nn.RNNBase) for inner in part.modules())
+        linear = [inner for inner in part.modules() if isinstance(inner, nn.Linear)]
+        for inner in linear:
+            inner.register_forward_hook(lambda inner, *_: calls.append(inner))
+        part(text(1, 9))
+        assert calls == linear
+        calls.clear()

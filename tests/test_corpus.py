@@ -233,11 +233,17 @@ def test_damaged_corpora_are_refused_by_name(tmp_path):
     assert told() == f"{tokens}: holds {count - 1} tokens, not {count}; remove {about} to have it made anew"
     tokens.write_bytes(whole[:-1])
     assert told().startswith(f"{tokens}: is damaged: ")
+    for part in ("tokens", "starts", "marks"):
+        path = tmp_path / f"a.{part}"
+        data = tokens.write_bytes(whole) and path.read_bytes()
+        path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+        assert told() == f"{path}: is not as it was written; remove {about} to have it made anew"
+        path.write_bytes(data)
     tokens.unlink()
     assert told() == f"{tokens}: is missing; remove {about} to have it made anew"
     about.write_text("[]")
     assert told() == f"{about}: describes no corpus; remove it to have it made anew"
-    about.write_text('{"dtype": "<u2", "tokens": 1, "origin": {"lines": false, "version": 99, "tokenizer": ""}}')
+    about.write_text('{"dtype": "<u2", "tokens": 1, "sums": {}, "origin": {"lines": false, "version": 99, "tokenizer": ""}}')
     assert told() == f"{about}: is of another version; remove it to have it made anew"
     # whoever has the text just makes it anew
     about.write_text("{ damaged")

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from weft.models.build import stack
 from weft.models.language import LanguageModel, language_model
 from weft.models.tables import CONNECTIONS, NORMS, LanguageTable, StackTable
+from weft.nn import heads
 from weft.nn.attention import ACTIVATIONS, FeedForward, SelfAttention
 from weft.nn.heads import TokenHead
 from weft.nn.mixers import Both
@@ -217,6 +218,18 @@ def test_the_token_head_is_a_capped_softmax(cap):
             assert nats[row, t].item() == pytest.approx(total - scores[targets[row, t]], abs=2e-6)
 
 
+def test_without_gradients_losses_come_a_few_positions_at_a_time(monkeypatch):
+    part, x, targets = seeded(lambda: TokenHead(4, 6)), text(2, 7, 4), torch.arange(14).view(2, 7) % 6
+    monkeypatch.setattr(heads, "MOST", 18)  # three positions
+    asked: list[int] = []
+    scores = part.scores
+    monkeypatch.setattr(part, "scores", lambda x: asked.append(len(x)) or scores(x))
+    whole = part.loss(x, targets)
+    with torch.no_grad():
+        torch.testing.assert_close(part.loss(x, targets), whole)
+    assert asked == [14, 3, 3, 3, 3, 2]
+
+
 def test_tied_weights_are_one_parameter_that_learns_from_both_sides():
     torch.manual_seed(0)
     options = {"mixer": "rnn", "layers": 1, "width": 6}
@@ -319,6 +332,17 @@ def test_rotary_scores_see_distances_only(shift):
     there = part.turn(q, at + shift) @ part.turn(k, at + shift).mT
     torch.testing.assert_close(there, here, atol=1e-9, rtol=0.0)
     assert (part.turn(q, at + shift) @ part.turn(k, at).mT - here).abs().max() > 0.1
+
+
+def test_far_into_a_stream_positions_are_still_told_apart():
+    """In float32 the angle of position 10 million would be off by half a radian."""
+    part, q, k, at = Rotary(8), text(1, 2, 6, 8).float(), text(1, 2, 6, 8, seed=1).float(), torch.arange(6)[None]
+    here = part.turn(q, at) @ part.turn(k, at).mT
+    far = at + 10**7
+    torch.testing.assert_close(part.turn(q, far) @ part.turn(k, far).mT, here, atol=1e-5, rtol=0.0)
+    waves = Sinusoidal(8).enter(torch.zeros(1, 6, 8), far)
+    exact = Sinusoidal(8).double().enter(torch.zeros(1, 6, 8, dtype=torch.double), far)
+    torch.testing.assert_close(waves, exact.float(), atol=1e-6, rtol=0.0)
 
 
 @pytest.mark.parametrize("dim", [6, 7])

@@ -292,14 +292,20 @@ def test_the_end_of_a_line_is_one_of_its_tokens_where_lines_are_units(runs):
 
 
 @a_few
-def test_batches_change_no_score(runs, name):
+def test_batches_and_pieces_change_no_score(runs, name, monkeypatch):
     run = runs[name]
     lines = [name[:length] for name in NAMES[:5] for length in range(5)]
     together = run.score(lines)
-    for rows in (1, 7):
-        for one, other in zip(run.score(lines, rows=rows), together, strict=True):
+    for positions, piece in ((1, 4096), (20, 4096), (16384, 2)):
+        monkeypatch.setattr("weft.run.BATCH", positions)
+        monkeypatch.setattr("weft.tasks.surprisal.PIECE", piece)
+        for one, other in zip(run.score(lines), together, strict=True):
             assert (one.text, one.tokens) == (other.text, other.tokens)
             assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
+
+
+def test_a_string_is_one_line(runs):
+    assert runs["ngram-lines"].score("anna") == runs["ngram-lines"].score(["anna"])
 
 
 def test_a_line_longer_than_the_last_position_is_refused(runs):
@@ -336,8 +342,10 @@ def test_scores_of_lines_are_explicit_sums(runs, name):
             "perplexity": math.exp(nats / tokens),
             "nats_per_character": nats / characters,
             "bits_per_character": nats / characters / math.log(2),
+            "nats_per_byte": nats / size,
             "bits_per_byte": nats / size / math.log(2),
             "nats_per_word": nats / words,
+            "bits_per_word": nats / words / math.log(2),
             "word_perplexity": math.exp(nats / words),
         },
         rel=1e-5,
@@ -386,6 +394,21 @@ def test_the_run_s_own_test_data_is_meant_unless_other_is_given(runs, name, tmp_
     for path, text in zip(halves, (part[:cut], part[cut:]), strict=True):
         path.write_text(text, encoding="utf-8")
     assert run.evaluate([str(path) for path in halves]) == run.evaluate()
+
+
+def test_where_the_text_is_gone_the_run_folder_has_its_tokens(runs, tmp_path):
+    run = runs["gpt-windows"]
+    shutil.copytree(run.folder.path, tmp_path / "moved")
+    text = tmp_path / "moved" / "resolved.toml"
+    moved = weft.load(tmp_path / "moved", device="cpu")
+    moved.model = run.model  # its own weights are refused: resolved.toml is changed
+    before = moved.evaluate()
+    text.write_text(text.read_text().replace(str(runs.place), str(tmp_path / "nowhere")))
+    moved = weft.load(tmp_path / "moved", device="cpu")
+    moved.model = run.model
+    assert moved.evaluate() == before
+    shutil.rmtree(tmp_path / "moved" / "data")
+    assert refusal(DataError, moved.evaluate).endswith(": no such file")
 
 
 def test_validation_data_is_taken_where_there_is_no_test_data(runs):

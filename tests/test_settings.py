@@ -90,7 +90,7 @@ VARIANTS: list[dict[str, dict[str, Any]]] = [
     {"data": {"train": ["a.txt", "b.txt"], "valid": 0.1, "test": "c.txt", "encoding": "latin-1", "read": "lines"}},
     {"data": {"window": 32, "stride": 8}, "tokenizer": {"kind": "bpe", "size": 300}},
     {"tokenizer": {"file": "tokenizer.json"}},
-    {"train": {"minutes": 2.5, "optimizer": "sgd", "clip": "none", "patience": 3}},
+    {"data": {"valid": 0.1}, "train": {"minutes": 2.5, "optimizer": "sgd", "clip": "none", "patience": 3}},
 ]
 
 
@@ -224,6 +224,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         run_file("lstm", model={"two_way": True}),
         "model: two_way=true lets a position see the tokens it must predict; a language model reads one way",
     ),
+    (
+        run_file(train={"patience": 3}),
+        "train.patience: counts validations, but data.valid is not given; give it, or drop patience",
+    ),
+    # what would pass 64 bits when sizes are worked out
+    (run_file(data={"window": 2**31}), f"data.window: must be less than or equal to {2**31 - 1}, not {2**31}"),
+    (run_file(model={"feed_forward": 2**60}), f"model.feed_forward: must be less than or equal to {2**20}, not {2**60}"),
+    (run_file("gpt", model={"heads": 2**60}), f"model.heads: must be less than or equal to {2**20}, not {2**60}"),
+    (run_file(train={"accumulate": 2**64}), f"train.accumulate: must be less than or equal to 65536, not {2**64}"),
     (
         run_file("transformer", data={"read": "stream"}),
         "model.positions: 'learned' has a last position, but data.read='stream' runs on; use 'rotary'",

@@ -198,6 +198,24 @@ def refusal(error: type[Exception], action: Any) -> str:
     return str(caught.value)
 
 
+@pytest.mark.parametrize("kind", ["ngram", "window", "lstm", "transformer", "gpt"])
+def test_a_long_line_is_read_in_pieces(monkeypatch, kind):
+    model: Any = ngram() if kind == "ngram" else network(kind, window=40)
+    corpus, asked = in_lines([30, 7]), []
+    whole = nats_of(model, corpus, Context("reset", 40))
+    real = model.loss
+
+    def loss(tokens: Tensor, targets: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        asked.append(tokens.size(1))
+        return real(tokens, targets, state)
+
+    monkeypatch.setattr(model, "loss", loss)
+    monkeypatch.setattr(module, "PIECE", 9)
+    np.testing.assert_allclose(nats_of(model, corpus, Context("reset", 40)), whole, atol=1e-5)
+    assert max(asked) == 9
+    assert sum(asked) == 31
+
+
 def test_a_line_beyond_the_last_position_is_refused_with_its_number():
     model, corpus = network("transformer"), in_lines([3, 8, 2, 9])
     message = (

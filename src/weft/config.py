@@ -14,6 +14,8 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from weft.errors import ConfigError, nearest
 
 T = TypeVar("T", bound="Table")
+LONGEST = 1 << 20  # bytes of a run file
+SHOWN = 80  # characters of a wrong value
 
 
 class Table(BaseModel):
@@ -73,7 +75,13 @@ def _explain(table: type[Table], error: ValidationError, at: str) -> str:
     text = fault["msg"].removeprefix("Value error, ").removeprefix("Input should ")
     if fault["type"] in ("value_error", "choice"):
         return f"{where}: {text}"
-    return f"{where}: must {text}, not {fault['input']!r}"
+    return f"{where}: must {text}, not {_short(fault['input'])}"
+
+
+def _short(value: Any) -> str:
+    """A value as a message shows it: whatever was given, the line stays readable."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def _inner(field: FieldInfo) -> type[Table] | None:
@@ -85,14 +93,17 @@ def _inner(field: FieldInfo) -> type[Table] | None:
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file as nested dicts."""
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            raw = file.read(LONGEST + 1)
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
+    if len(raw) > LONGEST:
+        raise ConfigError(f"{path}: is larger than {LONGEST >> 20} MB; no run file is")
     try:
         return tomllib.loads(raw.decode())
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 (byte {error.start}); a run file is a UTF-8 text") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # numbers too long, or tables too deep, for Python
         raise ConfigError(f"{path}: is not TOML: {error}") from None
 
 
@@ -117,10 +128,11 @@ def override(values: Mapping[str, Any], settings: Iterable[str]) -> dict[str, An
 def _value(text: str) -> Any:
     """What TOML reads as number, boolean, quoted string or array is that; all else (words, paths, dates) is a string."""
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        found = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
         return text
-    return value if isinstance(value, bool | int | float | str | list) else text
+    value = found.pop("value")
+    return value if not found and isinstance(value, bool | int | float | str | list) else text
 
 
 def plain(table: Table) -> dict[str, Any]:

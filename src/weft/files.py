@@ -23,7 +23,6 @@ from typing import Any, Self
 from weft.errors import ModelError, ResourceError
 
 MANIFEST = "manifest.json"
-LONGEST_JSON = 256 * 2**20
 _LEFTOVER = re.compile(r"\..*\.tmp-\d+-[0-9a-f]{12}")
 
 
@@ -135,8 +134,15 @@ def _finite(value: Any) -> Any:
     return value
 
 
+def refuse_device(path: Path) -> None:
+    """Refuse a pipe or a device: to open one is to wait, or to read without end."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise ModelError(f"{path}: is a pipe or a device, not a file")
+
+
 def read_json(path: Path) -> Any:
     """What a JSON file that weft wrote holds."""
+    refuse_device(path)
     try:
         return json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -253,6 +259,22 @@ def publish(temp: Path, final: Path) -> None:
         os.rename(temp, final)
     with _refusing(final, "it is complete, but a power cut could undo it"):
         sync_folder(final.parent)
+
+
+@contextmanager
+def building(final: Path) -> Iterator[Path]:
+    """Gives a folder to fill; when the block ends well it is `final`, with its manifest, else nothing is left of it."""
+    temp = temporary(final)
+    with _refusing(final):
+        os.mkdir(temp)
+    try:
+        yield temp
+        write_manifest(temp)
+        remove(final)
+        publish(temp, final)
+    except BaseException:
+        _discard(temp)  # a disk that is full needs the space
+        raise
 
 
 def remove(path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -11,17 +12,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from weft.config import no_such, read_toml
-from weft.data.corpus import Corpus, write_corpus
+from weft.config import no_such
+from weft.data.corpus import Corpus, open_corpus, write_corpus
+from weft.data.order import filled
 from weft.data.source import Source
 from weft.decode import generate as decoding
 from weft.decode.generate import Continuation
 from weft.decode.options import GenerateOptions
-from weft.errors import UsageError
+from weft.errors import ConfigError, ModelError, UsageError
 from weft.metrics.items import Score
 from weft.metrics.language import Measured, language_scores
 from weft.tasks.language import BLOCK, items
-from weft.tasks.surprisal import Context, parse_context, surprisal
+from weft.tasks.surprisal import BATCH, Context, nats_of, parse_context, surprisal
 from weft.text.gate import clean
 from weft.text.tokenizers import Tokenizer
 from weft.train.folder import RunFolder, open_folder
@@ -95,27 +97,38 @@ class Run:
             name = next((name for name in ("test", "valid") if name in own), None)
             if name is None:
                 raise UsageError(f"{self.folder.path}: the run has no test or validation data; give --data FILE")
-            return write_corpus(own[name], self.tokenizer, place, name)
+            return self._own(name, own[name], place)
         paths = [data] if isinstance(data, str | Path) else list(data)
         if not paths:
             raise UsageError("evaluate: data names no file")
         source = Source(tuple(Path(path) for path in paths), self.settings.data.encoding, self.lines)
         return write_corpus(source, self.tokenizer, place, "data")
 
+    def _own(self, name: str, source: Source, place: Path) -> Corpus:
+        """A split of the run: from its text, or, where that is not there, from the tokens that training left."""
+        if (self.folder.data / f"{name}.json").exists() and not any(path.exists() for path in source.paths):
+            corpus = open_corpus(self.folder.data, name)
+            if corpus.tokenizer == self.tokenizer.hash:
+                return corpus
+        return write_corpus(source, self.tokenizer, place, name)
+
     # ---- lines
 
-    def score(self, lines: Sequence[str], *, rows: int = 64) -> list[LineScore]:
-        """The log-probability of each line, and of each of its tokens."""
+    def score(self, lines: str | Sequence[str]) -> list[LineScore]:
+        """The log-probability of each line (a string is one), and of each of its tokens."""
+        read = [clean(line, f"line {number}") for number, line in enumerate([lines] if isinstance(lines, str) else lines, 1)]
         end = [] if self.end is None else [self.end]
-        texts = [[*self.tokenizer.encode(clean(line, f"line {number}")).tolist(), *end] for number, line in enumerate(lines, 1)]
-        order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
+        texts = [[*ids.tolist(), *end] for ids in self.tokenizer.encode_batch(read)]
+        order = np.argsort([len(text) for text in texts], kind="stable")
+        # <s> is a position too
+        edges = filled(np.array([len(texts[index]) + 1 for index in order], np.int64), BATCH)
         found: dict[int, list[float]] = {}
-        for first in range(0, len(order), rows):
-            batch = order[first : first + rows]
+        for low, high in pairwise(edges.tolist()):
+            batch = order[low:high].tolist()
             found |= zip(batch, self._score([texts[index] for index in batch]), strict=True)
         return [
             LineScore(line, float(sum(found[index])), [self.tokenizer.show(token) for token in texts[index]], found[index])
-            for index, line in enumerate(lines)
+            for index, line in enumerate(read)
         ]
 
     @torch.inference_mode()
@@ -127,8 +140,8 @@ class Run:
         if longest is not None and width > longest:
             raise UsageError(f"a line of {width} tokens is longer than the {longest} that the model can read")
         tokens = torch.tensor([[self.tokenizer.begin, *text, *[0] * (width - len(text))] for text in texts], device=self.device)
-        keep = torch.arange(width + 1, device=self.device) <= torch.tensor([[len(text)] for text in texts], device=self.device)
-        values = self.model.score(tokens, keep).cpu().tolist()
+        # padding lies behind a row's last token, so what it would score is cut off
+        values = (-nats_of(self.model, tokens)[0]).cpu().tolist()
         return [row[: len(text)] for row, text in zip(values, texts, strict=True)]
 
     # ---- generation
@@ -176,5 +189,8 @@ def load(path: str | Path, *, device: str = "auto") -> Run:
     if device not in DEVICES:
         raise UsageError(f"load: {no_such('device', device, DEVICES)}")
     folder = open_folder(Path(path))
-    settings = resolve(read_toml(folder.resolved), base=folder.path)
+    try:
+        settings = resolve(folder.read_resolved(), base=folder.path)
+    except ConfigError as error:
+        raise ModelError(f"{folder.resolved}: is damaged, or of another version: {error}") from None
     return Run(folder, settings, Tokenizer.load(folder.tokenizer), pick_device(device))

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from weft.errors import ModelError, ResourceError
-from weft.files import writing
+from weft.files import refuse_device, writing
 
 # what a stranger's file may cost before it is refused: a million tensors of no size fit into a small header
 LONGEST_HEADER = 16 * 2**20
@@ -100,6 +100,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def _check_header(path: Path) -> int:
     """How many tensors are listed; refuses by the first bytes and what they announce, before anything is parsed."""
+    refuse_device(path)
     try:
         with path.open("rb") as file:
             size, start = os.fstat(file.fileno()).st_size, file.read(9)

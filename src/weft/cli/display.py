@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
-from weft.cli.output import duration
+from weft.cli.output import duration, say
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -43,7 +43,7 @@ class Display:
         if self.quiet:
             return
         if self._drawing is None:
-            print(text, file=self.stream, flush=True)
+            say(text, self.stream)
         else:
             self._drawing.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -70,7 +70,7 @@ class Display:
         if self.live:
             self._draw(share, text)
         else:
-            print(text, file=self.stream, flush=True)
+            say(text, self.stream)
 
     def _eta(self, share: float, now: float) -> str:
         # what an earlier process did took none of this one's time

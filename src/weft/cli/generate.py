@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from weft.decode.options import GenerateOptions
     from weft.run import Run
 
+MOST_PROMPTS = 1_000_000
+
 
 def as_json(prompt: str, found: Sequence[Continuation]) -> dict[str, Any]:
     """A prompt and its continuations, best first."""
@@ -27,6 +29,14 @@ def as_json(prompt: str, found: Sequence[Continuation]) -> dict[str, Any]:
         {"text": one.text, "tokens": one.tokens, "log_prob": finite(one.log_prob), "score": finite(one.score)} for one in found
     ]
     return {"prompt": prompt, "continuations": continuations}
+
+
+def _all(lines: Iterator[str], where: str) -> list[str]:
+    """The prompts; they are sorted by length before the first is continued, so input without end is refused."""
+    prompts = list(islice(lines, MOST_PROMPTS + 1))
+    if len(prompts) > MOST_PROMPTS:
+        raise UsageError(f"{where}: has more than {MOST_PROMPTS:,} prompts; split it")
+    return prompts
 
 
 @dataclass(kw_only=True)
@@ -101,9 +111,9 @@ class Generate(Shared):
         if self.prompt_file is not None:
             if self.prompt is not None:
                 raise UsageError("--prompt-file: does not go with a prompt; give one of them")
-            return list(input_lines([self.prompt_file], encoding))
+            return _all(input_lines([self.prompt_file], encoding), str(self.prompt_file))
         if self.prompt == "-" or (self.prompt is None and not sys.stdin.isatty()):
-            return list(input_lines(None, encoding)) or [""]
+            return _all(input_lines(None, encoding), "standard input") or [""]
         return [self.prompt or ""]
 
     def _stream(self, run: Run, prompt: str, options: GenerateOptions) -> None:

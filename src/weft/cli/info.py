@@ -47,9 +47,9 @@ def _on_disk(path: Path) -> int:
 
 def about_run(path: Path) -> dict[str, Any]:
     """What a run folder holds."""
-    from weft import files
     from weft.cli.story import read_story
     from weft.run import load, parameters
+    from weft.train.folder import read_environment
 
     run, story = load(path), read_story(path)
     settings = run.settings.to_dict()
@@ -66,7 +66,7 @@ def about_run(path: Path) -> dict[str, Any]:
         "budget": {} if story.counted else budget,
         "progress": story.to_json(),
         "bytes": {part.name: _on_disk(part) for part in parts},
-        "trained_with": files.read_json(path / "environment.json"),
+        "trained_with": read_environment(path),
         "settings": settings,
     }
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from weft.errors import DataError
-from weft.text.gate import read_lines
+from weft.text.gate import clean, read_lines
 
 T = TypeVar("T")
 CHUNK = 1 << 16
+LONGEST = 1 << 24  # characters of a line: input without end has none
 
 
 def _decoded(encoding: str) -> Iterator[str]:
@@ -28,27 +29,33 @@ def _decoded(encoding: str) -> Iterator[str]:
             line += error.object[: error.start].count(b"\n")
             byte = error.object[error.start]
             raise DataError(f"standard input: line {line} (byte 0x{byte:02x}) is not {encoding}; convert it first") from None
+        except UnicodeError as error:  # UTF-16 without its first mark
+            raise DataError(f"standard input: is not {encoding}: {error}; convert it first") from None
+        if "\0" in text:
+            line += text.count("\n", 0, text.find("\0"))
+            raise DataError(f"standard input: line {line} holds a NUL character; is it binary data?")
         line += text.count("\n")
         yield text
 
 
 def _checked(line: str, number: int, *, ended: bool) -> str:
-    if "\0" in line:
-        raise DataError(f"standard input: line {number} holds a NUL character; is it binary data?")
-    line = line.removeprefix("\ufeff") if number == 1 else line
+    line = clean(line, f"standard input: line {number}").removeprefix("\ufeff" if number == 1 else "")
     return line.removesuffix("\r") if ended else line
 
 
 def stdin_lines(encoding: str) -> Iterator[str]:
     """Lines of standard input as they come, without `\\n`; what the gate refuses in a file is refused here too."""
     open_line: list[str] = []
-    number = 1
+    number, size = 1, 0
     for text in _decoded(encoding):
         first, *others = text.split("\n")
         open_line.append(first)
+        size += len(first)
+        if size > LONGEST:
+            raise DataError(f"standard input: line {number} has more than {LONGEST:,} characters; is it text?")
         for other in others:
             yield _checked("".join(open_line), number, ended=True)
-            open_line, number = [other], number + 1
+            open_line, number, size = [other], number + 1, len(other)
     if rest := "".join(open_line):
         yield _checked(rest, number, ended=False)
 

@@ -18,13 +18,16 @@ from weft.cli.generate import Generate
 from weft.cli.info import Info
 from weft.cli.init import Init
 from weft.cli.options import Bare, OwnFirst, Shared
+from weft.cli.output import say
 from weft.cli.score import Score
+from weft.cli.signals import Terminated, terminable
+from weft.cli.standard import open_standard_files
 from weft.cli.threads import set_threads
 from weft.cli.train import Train
 from weft.cli.usage import explain, one_line
-from weft.errors import WeftError
+from weft.errors import ResourceError, WeftError
 
-SIGINT, SIGPIPE = 130, 141
+SIGINT, SIGPIPE, SIGTERM = 130, 141, 143
 
 app = typer.Typer(
     add_completion=True,
@@ -80,21 +83,49 @@ def main(args: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
     words = list(sys.argv[1:] if args is None else args) or ["--help"]
     try:
-        return _run(words)
+        open_standard_files()
+        with terminable():
+            return _run(words)
     except TyperException as error:
-        print(f"weft: {one_line(explain(error, COMMANDS))}", file=sys.stderr)
+        say(f"weft: {one_line(explain(error, COMMANDS))}")
         return 2
     except WeftError as error:
         if "--debug" in words:
             traceback.print_exc()
-        print(f"weft: {one_line(str(error))}", file=sys.stderr)
+        say(f"weft: {one_line(str(error))}")
         return error.exit_code
     except KeyboardInterrupt:
         return SIGINT
-    except BrokenPipeError:
-        # whoever read our output has seen enough; Python would complain when it flushes at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except Terminated:
+        return SIGTERM
+    except BrokenPipeError:  # whoever read our output has seen enough
+        _drop_output()
         return SIGPIPE
+    except (OSError, MemoryError, RuntimeError) as error:
+        line = _resources(error)
+        if line is None:
+            raise
+        if "--debug" in words:
+            traceback.print_exc()
+        _drop_output()
+        say(f"weft: {one_line(line)}")
+        return ResourceError.exit_code
+
+
+def _drop_output() -> None:
+    """What could not be written can't be written at exit either, and Python would complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _resources(error: Exception) -> str | None:
+    """What the machine refused, in words; None where the fault is our own."""
+    if isinstance(error, OSError):
+        where = "input or output" if error.filename is None else os.fsdecode(error.filename)
+        return None if error.strerror is None else f"{where}: {error.strerror}"
+    # torch has no type of its own for a computer's memory
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "t allocate memory" in str(error):
+        return "memory: there is not enough for this; make the text, the batch or the model smaller"
+    return None
 
 
 if __name__ == "__main__":

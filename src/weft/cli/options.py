@@ -29,9 +29,9 @@ class Shared(Bare):
 
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes; errors only.")] = False
-    threads: Annotated[int | None, typer.Option(min=1, metavar="N", help="Threads to compute with.  [default: one a CPU]")] = (
-        None
-    )
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=1024, metavar="N", help="Threads to compute with.  [default: one a CPU]")
+    ] = None
 
 
 SHARED = [field.name for field in fields(Shared)]

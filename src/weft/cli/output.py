@@ -6,7 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 
 def finite(value: float | None) -> float | None:
@@ -25,10 +25,20 @@ def write_json(value: Mapping[str, Any], *, indent: int | None = 2) -> None:
     write(json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent) + "\n")
 
 
+def say(text: str, stream: TextIO | None = None) -> None:
+    """A line to standard error; one that can't be written is lost, for work is worth more than the word of it."""
+    try:
+        print(text, file=stream or sys.stderr, flush=True)
+    except BrokenPipeError:
+        raise  # whoever looked on has gone
+    except OSError:  # a log on a full disk
+        pass
+
+
 def note(text: str, *, quiet: bool) -> None:
     """To standard error, unless only errors are wanted."""
     if not quiet:
-        print(text, file=sys.stderr)
+        say(text)
 
 
 def columns(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:

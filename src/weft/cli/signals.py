@@ -1,14 +1,38 @@
-"""Ctrl-C and SIGTERM while a run is trained: once saves and stops, twice stops now."""
+"""Ctrl-C and SIGTERM: while a run is trained, once saves and stops, twice stops now; elsewhere they stop what is done."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 SHOW_CURSOR = b"\x1b[?25h"
+
+
+class Terminated(BaseException):
+    """SIGTERM came: what is open is closed, what is temporary is removed."""
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM raises Terminated while the block runs; `Stop` inside it takes its place."""
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():  # only there does Python hear signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, heard)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Stop:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft import files
+from weft.errors import ModelError
 from weft.train import checkpoint
 from weft.train.cursor import Cursor
 
@@ -32,10 +33,13 @@ class Story(NamedTuple):
 def _records(path: Path) -> list[dict[str, Any]]:
     """The lines of a log, up to one that a killed process left torn."""
     found: list[dict[str, Any]] = []
-    if path.exists():
+    if path.is_file():
         with suppress(ValueError), path.open(encoding="utf-8") as lines:
             for line in lines:
-                found.append(json.loads(line))
+                record = json.loads(line)
+                if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+                    raise ModelError(f"{path}: line {len(found) + 1} is no record of a run; the file is damaged")
+                found.append(record)
     return found
 
 
@@ -44,7 +48,7 @@ def _best(records: list[dict[str, Any]]) -> tuple[tuple[str, float] | None, int]
     best: tuple[str, float] | None = None
     step = 0
     for record in records:
-        scores = [(name, value) for name, value in record.items() if name.startswith(VALID) and value is not None]
+        scores = [(name, value) for name, value in record.items() if name.startswith(VALID) and isinstance(value, float)]
         if scores and (best is None or scores[0][1] < best[1]):
             best, step = (scores[0][0].removeprefix(VALID), scores[0][1]), record["step"]
     return best, step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import typer
 
 from weft.cli.options import Shared
 from weft.cli.output import duration, note, score_name, write_json
-from weft.errors import DivergedError, ResourceError, WeftError
+from weft.errors import DivergedError, ResourceError
 
 if TYPE_CHECKING:
     from weft.train.settings import Settings
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 @contextmanager
 def leaving_nothing(out: Path) -> Iterator[None]:
     """If the block fails before there is anything to resume, the folders that it made are gone again."""
-    made = [path for path in (out, *out.parents) if not path.exists()]
+    made = [path for path in (out, *out.parents) if not os.path.lexists(path)]  # Path.exists fails on too long a name
     try:
         yield
     except DivergedError:
         raise  # what it logged on its way is worth a look
-    except WeftError:
+    except Exception:
         if out in made and not (out / "checkpoints").exists() and not (out / "model.safetensors").exists():
             _remove(made)
         raise
@@ -47,13 +48,13 @@ def _remove(made: list[Path]) -> None:
 def is_finished(out: Path, settings: Settings) -> bool:
     """Whether `out` holds this very run, trained to its end."""
     from weft.cli.story import read_story
-    from weft.config import differences, read_toml
+    from weft.config import differences
     from weft.train.folder import RunFolder
 
-    resolved = RunFolder(out).resolved
-    if not resolved.exists() or differences(read_toml(resolved), settings.to_dict()):
+    folder = RunFolder(out)
+    if not os.path.isfile(folder.resolved) or differences(folder.read_resolved(), settings.to_dict()):
         return False
-    return read_story(out).done
+    return folder.weights.is_file() and read_story(out).done
 
 
 @dataclass(kw_only=True)

@@ -163,7 +163,7 @@ def _padded(corpus: Corpus, lines: np.ndarray) -> Batch:
     return Batch(torch.from_numpy(np.concatenate([begin, rows], axis=1)), torch.from_numpy(real))
 
 
-def _filled(lengths: np.ndarray, most: int) -> np.ndarray:
+def filled(lengths: np.ndarray, most: int) -> np.ndarray:
     """Where to cut rising `lengths` (N,) so that rows times the longest is at most `most`: edges from 0 to N."""
     edges, at = [0], 0
     while at < len(lengths):
@@ -207,7 +207,7 @@ class Lines:
         for start in range(0, len(order), pool):
             part = order[start : start + pool]
             part[:] = part[np.argsort(self.lengths[part], kind="stable")]
-            edges = start + _filled(self.lengths[part], self.batch_tokens)
+            edges = start + filled(self.lengths[part], self.batch_tokens)
             bounds.append(np.stack([edges[:-1], edges[1:]], axis=1))
         return order, random.permutation(np.concatenate(bounds))
 
@@ -282,7 +282,7 @@ def by_length(corpus: Corpus, *, batch_tokens: int) -> Iterator[Stretch]:
     starts = _line_starts(corpus)
     lengths = np.diff(starts)
     order = np.argsort(lengths, kind="stable")
-    edges = _filled(lengths[order], batch_tokens)
+    edges = filled(lengths[order], batch_tokens)
     for low, high in pairwise(edges.tolist()):
         lines = order[low:high]
         tokens, keep = _padded(corpus, lines)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from weft.errors import DataError
 from weft.text.gate import Seen, read_lines, read_text, survey
+from weft.text.unpack import check_kind
 
 # how many lines are handed on at once
 LINES = 1 << 14
@@ -31,17 +33,17 @@ class Source:
         """The files, for messages."""
         return str(self.paths[0]) if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
 
-    def survey(self) -> Seen:
-        """What the whole files hold."""
+    @cached_property
+    def seen(self) -> Seen:
+        """What the whole files hold, read once."""
         return survey(self.paths, self.encoding)
 
     def span(self) -> tuple[int, int | None]:
         """The first line or character that is meant and the one after the last; None: to the end."""
         if (self.low, self.high) == (0.0, 1.0):
             return 0, None
-        seen = self.survey()
         # a newline that read_text puts between files is not in the survey; a share is no worse for it
-        total = seen.lines if self.lines else seen.characters
+        total = self.seen.lines if self.lines else self.seen.characters
         start, stop = int(total * self.low), int(total * self.high) if self.high < 1 else None
         if start >= (total if stop is None else stop):
             what = "lines" if self.lines else "characters"
@@ -95,14 +97,13 @@ class Source:
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:
+    check_kind(path)
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
             head = file.read(_EDGE)
             file.seek(max(0, size - _EDGE))
             tail = file.read(_EDGE)
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
     except OSError as error:
         raise DataError(f"{path}: can't be read: {error.strerror}") from None
     digests = [hashlib.sha256(part).hexdigest() for part in (head, tail)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from weft.config import Table
 from weft.data.source import Source
@@ -24,7 +24,7 @@ class DataTable(Table):
     encoding: str = "utf-8"
     # running text in shuffled windows, running text in contiguous streams, or every line on its own
     read: Literal["windows", "stream", "lines"] = "windows"
-    window: int = 256  # tokens; running text only
+    window: int = Field(256, le=2**31 - 1)  # tokens; running text only
     stride: int | None = None  # from one window to the next; windows only
 
     @model_validator(mode="after")

@@ -59,7 +59,8 @@ def ban(banned: Sequence[int]) -> Adjust:
 
 def temperature(value: float) -> Adjust:
     """Probabilities to the power 1 / value."""
-    value = max(value, 1e-20)  # float32 has no much smaller number; this is greedy long before
+    # float32 has no much smaller or larger numbers; long before, this is greedy, or takes all tokens alike
+    value = min(max(value, 1e-20), 1e20)
 
     def adjust(log_probs: Tensor, tokens: Tensor) -> Tensor:
         # the best at 0, so that it stays finite; and a row of -inf alone must not become NaN

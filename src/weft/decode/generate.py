@@ -6,6 +6,7 @@ A prompt is read behind the begin token, so an empty one is the begin token alon
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -155,12 +156,11 @@ def generate(
     """The continuations of each prompt, computed `rows` rows at a time; `end` ends a text, None in running text."""
     job = _Job(steps, tokenizer, options, end, torch.device(device))
     read = [_read(job, prompt) for prompt in prompts]
-    jobs = [(prompt, number) for prompt in range(len(read)) for number in range(options.samples)]
-    jobs.sort(key=lambda row: len(read[row[0]]))  # neighbours in length waste little padding
+    ordered = sorted(range(len(read)), key=lambda prompt: len(read[prompt]))  # neighbours in length waste little padding
+    jobs = ((prompt, number) for prompt in ordered for number in range(options.samples))
     found: list[list[Continuation]] = [[] for _ in read]
     size = max(1, rows // (options.beam or 1))
-    for first in range(0, len(jobs), size):
-        batch = jobs[first : first + size]
+    while batch := list(islice(jobs, size)):
         texts = [read[prompt] for prompt, _ in batch]
         if options.beam is None:
             results = [[one] for one in _sampled(job, texts, batch)]

@@ -26,6 +26,8 @@ LEAST = {
     **dict.fromkeys(("least", "seed", "temperature", "alpha"), 0),
     **dict.fromkeys(("length", "top_k", "samples", "beam", "best", "repetition", "no_repeat"), 1),
 }
+# what takes more memory than there is, or would not end in a lifetime, is a slip of the finger
+MOST = {"length": 10**9, "samples": 10**5, "beam": 10**4, "alpha": 10}
 
 
 def _check_ranges(options: GenerateOptions) -> None:
@@ -33,6 +35,10 @@ def _check_ranges(options: GenerateOptions) -> None:
         value = getattr(options, name)
         if value is not None and value < low:
             raise UsageError(f"{_flag(name)}: must be {low} or more, not {value:g}")
+    for name, high in MOST.items():
+        value = getattr(options, name)
+        if value is not None and value > high:
+            raise UsageError(f"{_flag(name)}: must be {high} or less, not {value}")
     if options.top_p is not None and not 0 < options.top_p <= 1:
         raise UsageError(f"--top-p: must be in (0, 1], not {options.top_p:g}")
     if options.min_p is not None and not 0 <= options.min_p <= 1:

@@ -25,11 +25,11 @@ from weft.errors import ModelError
 from weft.files import writing
 from weft.models.lookup import Ints, halve
 from weft.models.ngram import Grams, NgramModel
+from weft.text.pipelines import SPECIALS
 
 ZERO = -99.0  # log10 of what can't be; this low or lower is read so
 PIECE = 1 << 13  # n-grams written at once: their text is put together in the processor's cache
 READ = 1 << 16  # n-grams read at once
-SPECIAL = ("<unk>", "<s>", "</s>")  # ids 0, 1, 2
 _CANT_STAND = re.compile(r"[\s\x00-\x20\x7f]|\\(?=x\{[0-9a-f]*\})")
 _ESCAPE = re.compile(r"\\x\{([0-9a-f]*)\}")
 
@@ -279,7 +279,7 @@ def _sections(reader: _Reader, count: int, k: int, highest: bool) -> Iterator[_S
 
 def _read_words(reader: _Reader, count: int, highest: bool) -> tuple[dict[bytes, int], Grams]:
     """Number of each word as the file spells it, and level 1."""
-    number = {word.encode(): i for i, word in enumerate(SPECIAL)}
+    number = {word.encode(): i for i, word in enumerate(SPECIALS)}
     log_prob, back_off = [np.full(3, -math.inf)], [np.zeros(3)]
     seen: set[bytes] = set()
     for section in _sections(reader, count, 1, highest):

@@ -106,12 +106,3 @@ def interval(values: Array, share: float = 0.95) -> tuple[float, float] | None:
     aside = (1 - share) / 2 * len(ordered)
     low, high = math.floor(aside), math.ceil(len(ordered) - aside) - 1
     return float(ordered[low]), float(ordered[high])
-
-
-def bootstrap(
-    statistics: Mapping[str, Array], score: Function, *, samples: int = 1000, seed: int = 0
-) -> tuple[float | None, float | None]:
-    """The 95 % interval of a score over items drawn again; of fewer than two items it is not defined."""
-    if len(next(iter(statistics.values()))) < 2:
-        return None, None
-    return interval(score(resample(statistics, samples=samples, seed=seed))) or (None, None)

@@ -60,8 +60,10 @@ SCORES: dict[str, tuple[str, Function]] = {  # name: unit, function
     "perplexity": ("tokens", _rate("tokens", np.exp)),
     "nats_per_character": ("characters", _rate("characters", _nats)),
     "bits_per_character": ("characters", _rate("characters", _bits)),
+    "nats_per_byte": ("bytes", _rate("bytes", _nats)),
     "bits_per_byte": ("bytes", _rate("bytes", _bits)),
     "nats_per_word": ("words", _rate("words", _nats)),
+    "bits_per_word": ("words", _rate("words", _bits)),
     "word_perplexity": ("words", _rate("words", np.exp)),
 }
 

@@ -13,7 +13,10 @@ from torch import Tensor, nn
 from weft.models import build
 from weft.models.tables import LanguageTable
 from weft.nn.heads import TokenHead
+from weft.nn.recurrent import last
 from weft.nn.stack import Stack
+
+PIECE = 512  # tokens of a prompt that are read at once: attention weighs each against each
 
 
 class LanguageModel(nn.Module):
@@ -47,9 +50,12 @@ class LanguageModel(nn.Module):
         return self.head.loss(y, targets), state
 
     def start(self, prompt: Tensor, keep: Tensor | None = None, state: Any = None) -> tuple[Tensor, Any]:
-        y, state = self(prompt, state, keep)
-        at = torch.full_like(prompt[:, 0], prompt.size(1) - 1) if keep is None else keep.sum(1) - 1
-        return self.head(y[torch.arange(len(y), device=y.device), at]), state
+        found: Tensor | None = None
+        for low in range(0, prompt.size(1), PIECE):
+            real = None if keep is None else keep[:, low : low + PIECE]
+            y, state = self(prompt[:, low : low + PIECE], state, real)
+            found = last(y, real, found)
+        return self.head(found), state
 
     def step(self, token: Tensor, state: Any) -> tuple[Tensor, Any]:
         y, state = self(token[:, None], state)

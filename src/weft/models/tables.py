@@ -15,6 +15,7 @@ ADDED = ("none", "sinusoidal", "learned")  # positions that any stack can read
 INSIDE = ("relative", "alibi", "rotary")  # positions inside attention
 CONNECTIONS = ("plain", "residual", "post-norm", "highway", "dense")
 NORMS = ("none", "layer", "rms")
+Count = Annotated[int, Field(le=2**20)]  # of heads or hidden units: no size computed from it passes what 64 bits hold
 
 
 class StackTable(Table):
@@ -25,11 +26,11 @@ class StackTable(Table):
     width: int = Field(256, ge=1, le=65536)
     context: int | None = Field(None, ge=1, le=4096)  # window only: how many tokens a prediction sees
     two_way: bool = False
-    heads: int | list[int] | None = None  # attention only: one number, or one a layer
+    heads: Count | list[Count] | None = None  # attention only: one number, or one a layer
     head_size: int | None = Field(None, ge=1, le=65536)  # attention only
     qk_norm: bool | None = None  # attention only: queries and keys are normalised
     positions: Annotated[str, OneOf((*ADDED, *INSIDE))] = "none"
-    feed_forward: Annotated[int, Field(ge=1)] | Literal["none"] | None = None  # hidden units, after each mixer
+    feed_forward: Annotated[Count, Field(ge=1)] | Literal["none"] | None = None  # hidden units, after each mixer
     activation: Annotated[str, OneOf(ACTIVATIONS)] | None = None
     connection: Annotated[str, OneOf(CONNECTIONS)] = "plain"
     norm: Annotated[str, OneOf(NORMS)] = "none"

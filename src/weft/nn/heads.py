@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+MOST = 1 << 25  # scores held at once where no gradient needs them: 128 MB
+
 
 class TokenHead(nn.Module):
     """Next-token scores, log-probabilities and losses. `weight` may be the embedding's own (tied)."""
@@ -30,5 +32,11 @@ class TokenHead(nn.Module):
 
     def loss(self, x: Tensor, targets: Tensor) -> Tensor:
         """Nats of each target, (B, T); x (B, T, D), targets (B, T)."""
-        scores = self.scores(x)
-        return F.cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
+        rows, wanted = x.flatten(0, 1), targets.flatten()
+        if torch.is_grad_enabled():
+            return F.cross_entropy(self.scores(rows), wanted, reduction="none").view_as(targets)
+        # scoring a whole text reads more positions at once than training does, and a vocabulary is wide
+        size = max(1, MOST // len(self.weight))
+        parts = zip(torch.split(rows, size), torch.split(wanted, size), strict=True)
+        nats = [F.cross_entropy(self.scores(row), word, reduction="none") for row, word in parts]
+        return torch.cat(nats).view_as(targets)

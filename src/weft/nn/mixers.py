@@ -23,6 +23,8 @@ MIXERS: dict[str, type[nn.Module]] = {
     "gru-before": GRUBefore,
     "attention": SelfAttention,
 }
+# the others are fused kernels, which torch's compiler refuses, or one Python step a position, which it would unroll
+COMPILED = ("window", "attention")
 
 
 def flipped(x: Tensor, keep: Tensor | None) -> Tensor:

@@ -10,6 +10,11 @@ import torch
 from torch import Tensor, nn
 
 
+def angles(at: Tensor, rates: Tensor) -> Tensor:
+    """at (B, T) times rates (R,): (B, T, R) in float64, for a stream runs on and float32 can't tell far neighbours apart."""
+    return at[..., None] * rates.double()
+
+
 class NoPositions(nn.Module):
     """The three places where a position can come in; each kind fills one of them. (One of the two base classes of the package:
     six kinds with two empty methods each would be longer.)"""
@@ -40,7 +45,7 @@ class Sinusoidal(NoPositions):
         self.register_buffer("rates", 10000.0 ** (-torch.arange(0, dim, 2) / dim), persistent=False)
 
     def enter(self, x: Tensor, at: Tensor) -> Tensor:
-        angle = at[..., None] * self.rates
+        angle = angles(at, self.rates)
         wave = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)  # sin, cos, sin, cos, ...
         return x + wave[..., : self.dim].to(x.dtype)
 
@@ -103,7 +108,7 @@ class Rotary(NoPositions):
         self.register_buffer("rates", 10000.0 ** (-torch.arange(half) / half), persistent=False)
 
     def turn(self, x: Tensor, at: Tensor) -> Tensor:
-        angle = (at[..., None] * self.rates)[:, None]  # (B, 1, T, E / 2)
+        angle = angles(at, self.rates)[:, None]  # (B, 1, T, E / 2)
         cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
         first, second = x.chunk(2, dim=-1)
         return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)

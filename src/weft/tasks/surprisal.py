@@ -19,6 +19,7 @@ from weft.errors import DataError, UsageError
 from weft.tasks.task import Watch
 
 BATCH = 16384  # positions computed at once
+PIECE = 4096  # positions of a row computed at once: attention's mask grows with their square
 ROWS = 32  # parts of a text that are read side by side where a state is carried
 
 
@@ -60,7 +61,8 @@ def parse_context(text: str, *, lines: bool, window: int, default: Context) -> C
     if lines != (kind == "reset"):
         raise UsageError(f"--context: {text!r} does not fit data that is read as {'lines' if lines else 'running text'}")
     if kind == "stride":
-        if colon and not (number.isdecimal() and 1 <= int(number) <= window):
+        # the length first: Python refuses to read a number of thousands of digits
+        if colon and not (number.isdecimal() and len(number) < 20 and 1 <= int(number) <= window):
             raise UsageError(f"--context: the stride must be from 1 to the window of {window}, not {number!r}")
         return Context("stride", window, int(number) if colon else window)
     if text == "carry":
@@ -97,6 +99,16 @@ def check_positions(longest: int | None, corpus: Corpus, context: Context) -> No
         raise UsageError(f"--context: 'carry' runs on, but the model reads at most {longest} positions; use 'stride'")
 
 
+def nats_of(model: Scored, tokens: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+    """Nats of every token after the first, (B, T - 1), and the state: a long text piece by piece, equal to all at once."""
+    parts = []
+    for start in range(0, tokens.size(1) - 1, PIECE):
+        piece = tokens[:, start : start + PIECE + 1]
+        nats, state = model.loss(piece[:, :-1], piece[:, 1:], state)
+        parts.append(nats)
+    return torch.cat(parts, dim=1), state
+
+
 def surprisal(
     model: Scored, corpus: Corpus, context: Context, *, device: torch.device, watch: Watch | None = None
 ) -> NDArray[np.float32]:
@@ -106,7 +118,7 @@ def surprisal(
     state, done = None, 0
     for part in stretches(corpus, context):
         tokens = part.tokens.to(device)
-        nats, state = model.loss(tokens[:, :-1], tokens[:, 1:], None if part.anew else state)
+        nats, state = nats_of(model, tokens, None if part.anew else state)
         column = np.arange(tokens.size(1) - 1)
         counts = column >= part.first[:, None]
         if part.keep is not None:

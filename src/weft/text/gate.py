@@ -148,6 +148,8 @@ class _Reader:
             raise DataError(
                 f"{self.path}: line {line} holds a NUL character; is it binary data, or UTF-16 (set data.encoding)?"
             )
+        if self.encoding != "utf-8" and not text.isascii():  # some, like UTF-7, let half a surrogate pair through
+            clean(text, f"{self.path}: after line {self.line}")
         self.line += text.count("\n")
         if "\r\n" in text:
             whole, text = len(text), text.replace("\r\n", "\n")

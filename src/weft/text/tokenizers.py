@@ -38,6 +38,8 @@ LOSSLESS = {kind: pipeline.lossless for kind, pipeline in PIPELINES.items()}
 LONGEST_FILE = 256 << 20
 # specials and 256 bytes
 _LEAST = {"bpe": 259, "unigram": 259}
+# their trainers take memory for all tokens at once, seen or not
+_MOST = {"bpe": 1 << 20, "unigram": 1 << 20, "wordpiece": 1 << 20}
 
 Flat = tuple[np.ndarray, np.ndarray]
 
@@ -54,6 +56,8 @@ class TokenizerTable(Table):
         least = _LEAST.get(self.kind, len(SPECIALS) + 1)
         if self.size < least:
             raise ValueError(f"size={self.size} is too small for kind='{self.kind}': at least {least}")
+        if self.size > (most := _MOST.get(self.kind, 2**31 - 1)):
+            raise ValueError(f"size={self.size} is too large for kind='{self.kind}': at most {most}")
         if self.file is not None and self.model_fields_set & {"kind", "size"}:
             raise ValueError("file and kind or size can't both be given: the file says what it is")
         return self
@@ -67,7 +71,7 @@ class Tokenizer:
     def __init__(self, data: bytes, where: str) -> None:
         self.data, self.hash = data, hashlib.sha256(data).hexdigest()
         self._inner = _parse(data, where)
-        self.size = self._inner.get_vocab_size()
+        self.size = _size(self._inner, where)
         self.kind = _kind(data)
         self.lossless = LOSSLESS.get(self.kind, False)
         self._flat = self._way()
@@ -86,6 +90,8 @@ class Tokenizer:
             return [found.ids for found in self._inner.encode_batch_fast(texts, add_special_tokens=False)]
         except TypeError:
             raise _refused(texts) from None
+        except Exception as error:  # the library has no type of its own: a file from elsewhere may lack its unknown token
+            raise ModelError(f"tokenizer: can't encode a text: {error}") from None
 
     def _by_texts(self, texts: list[str]) -> Flat:
         found = self._slowly(texts)
@@ -144,6 +150,7 @@ class Tokenizer:
     def load(cls, path: Path) -> Self:
         """The tokenizer of a file; a damaged or unsuitable one is refused by name."""
         try:
+            files.refuse_device(path)
             if path.stat().st_size > LONGEST_FILE:
                 raise ModelError(f"{path}: is larger than {LONGEST_FILE >> 20} MB; no tokenizer is")
             data = path.read_bytes()
@@ -207,13 +214,28 @@ def _parse(data: bytes, where: str) -> tokenizers.Tokenizer:
     return inner
 
 
+def _size(inner: tokenizers.Tokenizer, where: str) -> int:
+    """How many tokens there are; they must be numbered without a gap, for a number is a row of the embedding."""
+    numbers = set(inner.get_vocab().values())
+    if numbers != set(range(len(numbers))) or len(numbers) != inner.get_vocab_size():
+        raise ModelError(f"{where}: its {inner.get_vocab_size()} tokens do not have the numbers from 0 on, one each")
+    return len(numbers)
+
+
 def _kind(data: bytes) -> str:
     """Which of our kinds wrote the file, by its pipeline; 'file' if none did."""
     parts: dict[str, Any] = json.loads(data)
     if parts.get("normalizer") is not None or parts.get("added_tokens"):
         return "file"
-    found = (parts["model"]["type"], parts["pre_tokenizer"], parts["decoder"])
-    return next((kind for kind in KINDS if found == _own_pipeline(kind)), "file")
+    model = parts["model"]
+    found = (model.get("type"), parts.get("pre_tokenizer"), parts.get("decoder"))
+    kind = next((kind for kind in KINDS if found == _own_pipeline(kind)), "file")
+    # those two are encoded without asking the library: only what they are known by may do
+    if kind == "char" and any(len(token) != 1 for token, number in model["vocab"].items() if number >= len(SPECIALS)):
+        return "file"
+    if kind == "byte" and (model["merges"] or list(model["vocab"])[len(SPECIALS) :] != byte_letters()):
+        return "file"
+    return kind
 
 
 @cache

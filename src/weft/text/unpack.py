@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib
 import lzma
+import stat
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,18 +43,23 @@ def _unpacked(raw: BinaryIO, path: Path) -> Any:
     return _zstd(raw, path) if path.suffix == ".zst" else raw
 
 
-def _check_kind(path: Path) -> None:
-    if not path.exists():
-        raise DataError(f"{path}: no such file")
-    if path.is_dir():
+def check_kind(path: Path) -> None:
+    """Refuse what is no file of text, before it is opened: to open a pipe is to wait for whoever writes to it."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last: a NUL in its name
+        raise DataError(f"{path}: no such file") from None
+    except OSError as error:
+        raise DataError(f"{path}: can't be read: {error.strerror}") from None
+    if stat.S_ISDIR(mode):
         raise DataError(f"{path}: is a folder; give the files in it")
-    if not path.is_file():
+    if not stat.S_ISREG(mode):
         raise DataError(f"{path}: is not an ordinary file; text is read more than once, so write it to one first")
 
 
 def read_bytes(path: Path) -> Iterator[bytes]:
     """The bytes of a file, unpacked, in chunks of at most CHUNK."""
-    _check_kind(path)
+    check_kind(path)
     try:
         with path.open("rb") as raw:
             yield from _chunks(raw, path)

@@ -41,16 +41,12 @@ def save(loop: Loop, root: Path) -> Path:
     folder.mkdir(exist_ok=True)
     files.sweep(folder)  # what a killed process left
     final = folder / f"{loop.cursor.step:06d}"
-    temp = files.temporary(final)
-    temp.mkdir()
-    write_tensors(temp / "model.safetensors", loop.learner.model.state_dict())
-    write_tensors(temp / "optimizer.safetensors", loop.optimizers.tensors())
-    carry = {f"{number:04d}": part for number, part in enumerate(leaves(loop.carry))}
-    write_tensors(temp / "carry.safetensors", carry, {"shape": json.dumps(shape_of(loop.carry))})
-    files.write_json(temp / "cursor.json", loop.cursor.to_json())
-    files.write_manifest(temp)
-    files.remove(final)
-    files.publish(temp, final)
+    with files.building(final) as temp:
+        write_tensors(temp / "model.safetensors", loop.learner.model.state_dict())
+        write_tensors(temp / "optimizer.safetensors", loop.optimizers.tensors())
+        carry = {f"{number:04d}": part for number, part in enumerate(leaves(loop.carry))}
+        write_tensors(temp / "carry.safetensors", carry, {"shape": json.dumps(shape_of(loop.carry))})
+        files.write_json(temp / "cursor.json", loop.cursor.to_json())
     for old in names(root)[:-KEPT]:
         files.remove(folder / old)
     return final

@@ -7,6 +7,7 @@ weights), metrics.jsonl (functions of the run only), timings.jsonl, checkpoints/
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import resource
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from weft import __version__, files
 from weft.config import differences, read_toml
-from weft.errors import ModelError, ResourceError, UsageError
+from weft.errors import ConfigError, ModelError, ResourceError, UsageError
 from weft.tensors import read_tensors, write_tensors
 from weft.train import checkpoint
 from weft.train.loop import Loop
@@ -51,7 +52,19 @@ class RunFolder:
     def resolved(self) -> Path:
         return self.path / "resolved.toml"
 
+    def read_resolved(self) -> dict[str, Any]:
+        """resolved.toml as it is; it was written by weft, so a fault in it is damage."""
+        try:
+            return read_toml(self.resolved)
+        except ConfigError as error:
+            raise ModelError(str(error)) from None
+
     # ---- beginning
+
+    def refuse_strangers(self) -> None:
+        """Leave a folder alone that holds something, but no run. Call it before the lock, too, which is a file in it."""
+        if not self.resolved.is_file() and (strangers := self._contents()):
+            raise UsageError(f"{self.path}: is no run folder and not empty ({strangers[0].name}); choose another --out")
 
     def begin(self, settings: Settings, written: str, *, fresh: bool) -> None:
         """Make the folder, or find it as this very run left it. Call under the lock.
@@ -64,13 +77,12 @@ class RunFolder:
                 files.sweep(place)
         if fresh:
             self._clear()
-        if self.resolved.exists():
-            found = differences(read_toml(self.resolved), settings.to_dict())
+        if self.resolved.is_file():
+            found = differences(self.read_resolved(), settings.to_dict())
             if found:
                 raise UsageError(f"{self.path}: holds another run ({'; '.join(found[:3])}); choose another --out, or --fresh")
         else:
-            if strangers := self._contents():
-                raise UsageError(f"{self.path}: is no run folder and not empty ({strangers[0].name}); choose another --out")
+            self.refuse_strangers()
             files.write_text(self.resolved, settings.to_toml())
         if not (self.path / "run.toml").exists():
             files.write_text(self.path / "run.toml", written)
@@ -79,7 +91,7 @@ class RunFolder:
         return sorted(path for path in self.path.iterdir() if not path.name.startswith("."))
 
     def _clear(self) -> None:
-        if not self.resolved.exists():
+        if not self.resolved.is_file():
             return  # not ours: `begin` refuses it, unless it is empty
         for part in sorted(self._contents(), key=lambda path: path == self.resolved):
             files.remove(part)
@@ -91,7 +103,7 @@ class RunFolder:
         if not path.exists():
             files.write_json(path, now)
             return []
-        return differences(files.read_json(path), now)
+        return differences(read_environment(self.path), now)
 
     # ---- weights
 
@@ -165,6 +177,14 @@ def _sum(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def read_environment(path: Path) -> dict[str, Any]:
+    """What the run folder `path` was trained with."""
+    found = files.read_json(path / "environment.json")
+    if not isinstance(found, dict):
+        raise ModelError(f"{path / 'environment.json'}: is damaged: it holds no table; remove it and resume")
+    return found
+
+
 def environment() -> dict[str, Any]:
     """What a run's numbers may depend on beside its run file."""
     return {
@@ -177,17 +197,29 @@ def environment() -> dict[str, Any]:
     }
 
 
+def _is_utf_8(path: Path) -> bool:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def open_folder(path: Path) -> RunFolder:
     """An existing run folder."""
-    if not path.is_dir():
+    if not _is_utf_8(path):
+        raise UsageError(f"{path}: its name is not UTF-8, and no tensor file can be read there; rename it")
+    if not os.path.isdir(path):  # Path.is_dir fails on too long a name
         raise ModelError(f"{path}: no such run folder")
     folder = RunFolder(path)
-    if not folder.resolved.exists():
+    if not folder.resolved.is_file():
         raise ModelError(f"{path}: is no run folder: it has no resolved.toml")
     return folder
 
 
 def make_folder(path: Path) -> RunFolder:
+    if not _is_utf_8(path):
+        raise UsageError(f"{path}: its name is not UTF-8, and no tensor file can be read there; choose another --out")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -65,28 +65,26 @@ def train(values: Mapping[str, Any], out: Path, *, base: Path, watcher: Watcher,
     """Train what a run file says into `out`, or go on where an earlier process stopped; paths are seen from `base`."""
     settings = resolve(values, base=base)
     folder = make_folder(out)
+    folder.refuse_strangers()
     with files.Lock(out):
         folder.begin(settings, tomli_w.dumps(dict(values)), fresh=fresh)
         changed = folder.note_environment()
         if changed:
             watcher.note(f"resuming on another machine or set-up, so not bit for bit ({'; '.join(changed)})")
-        tokenizer = prepare_tokenizer(settings, folder, watcher)
+        sources = settings.sources()
+        tokenizer = prepare_tokenizer(settings, sources["train"], folder, watcher)
         folder.data.mkdir(exist_ok=True)
-        corpora = {
-            name: prepare_corpus(name, source, tokenizer, folder, watcher) for name, source in settings.sources().items()
-        }
+        corpora = {name: prepare_corpus(name, source, tokenizer, folder, watcher) for name, source in sources.items()}
         settings.preset.family.train(Job(settings, folder, tokenizer, corpora, watcher))
     return folder
 
 
-def prepare_tokenizer(settings: Settings, folder: RunFolder, watcher: Watcher) -> Tokenizer:
+def prepare_tokenizer(settings: Settings, source: Source, folder: RunFolder, watcher: Watcher) -> Tokenizer:
     """The run's own once it has a checkpoint; until then made anew, since the text may have changed: trained on the training
     text, or taken from the file that is named."""
     if checkpoint.names(folder.path):
         return Tokenizer.load(folder.tokenizer)
-    source = settings.sources()["train"]
-    if settings.tokenizer.file is None:
-        watcher.note(source.survey().describe())
+    watcher.note(source.seen.describe())
     tokenizer = train_tokenizer(settings.tokenizer, _watched(source, watcher))
     tokenizer.save(folder.tokenizer)
     return tokenizer
@@ -94,7 +92,7 @@ def prepare_tokenizer(settings: Settings, folder: RunFolder, watcher: Watcher) -
 
 def _watched(source: Source, watcher: Watcher) -> Iterator[str]:
     """The texts of a source, with the progress of whoever reads them."""
-    done, total = 0, source.survey().characters
+    done, total = 0, source.seen.characters
     for text in source.texts():
         watcher.working("reading for the tokenizer", done, total)
         done += len(text)

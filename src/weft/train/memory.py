@@ -16,6 +16,7 @@ from weft.train.learner import Learner
 from weft.train.loop import Place
 from weft.train.tables import TrainTable
 
+FIRST = 4096  # positions of a row that are run without asking
 MOMENTS = {"adamw": 2, "muon": 2, "sgd": 1}  # tensors an optimiser keeps for each weight, at most
 
 
@@ -59,9 +60,31 @@ def check_weights(build: Callable[[], nn.Module], table: TrainTable, device: tor
 def check_batch(learner: Learner, batch: Batch, table: TrainTable, place: Place) -> int:
     """Refuse a batch whose activations do not fit, by running one row of the largest one; the bytes of the batch.
 
+    Of a long row first a part is run, then twice as much: what is refused is refused before it takes the memory.
+    """
+    width, rows = batch.tokens.size(1) - 1, -(-batch.tokens.size(0) // table.accumulate)
+    length = min(width, FIRST)
+    while True:
+        keep = None if batch.keep is None else batch.keep[:1, : length + 1]
+        each = row_bytes(learner, place.moved(Batch(batch.tokens[:1, : length + 1], keep)), place)
+        needed, there = rows * each * width // length, free(place.device)
+        # twice the positions take up to four times the memory, and as much again on the way
+        if needed > there or (length < width and 8 * each > there):
+            cure = f"lower train.batch_tokens, or raise train.accumulate from {table.accumulate}"
+            raise ResourceError(
+                f"train.batch_tokens: {rows} rows of {width} tokens need about {size(needed)} for activations, "
+                f"but {size(there)} are free; {cure if rows > 1 else 'lower data.window, or cut the longest lines'}"
+            )
+        if length == width:
+            return needed
+        length = min(width, 2 * length)
+
+
+def row_bytes(learner: Learner, row: Batch, place: Place) -> int:
+    """What one row holds on to from the way there to the way back.
+
     Where a state is carried, the row is read on top of one: attention sees the window before it as well.
     """
-    row = place.moved(Batch(batch.tokens[:1], None if batch.keep is None else batch.keep[:1]))
     kept: dict[int, Tensor] = {}
 
     def note(part: Tensor) -> Tensor:
@@ -73,17 +96,10 @@ def check_batch(learner: Learner, batch: Batch, table: TrainTable, place: Place)
         carry = learner(row, None).carry
     with torch.autograd.graph.saved_tensors_hooks(note, _same), place.autocast():
         learner(row, carry)
-    rows = -(-batch.tokens.size(0) // table.accumulate)
     saved = [part for address, part in kept.items() if address not in own]
     # on the way back there is the gradient of the largest, most often the scores of all words, and that of what made it
     largest = max((part.nbytes for part in saved if part.is_floating_point()), default=0)
-    needed = rows * (sum(part.nbytes for part in saved) + 2 * largest)
-    if needed > (there := free(place.device)):
-        raise ResourceError(
-            f"train.batch_tokens: {rows} rows of {batch.tokens.size(1) - 1} tokens need about {size(needed)} for activations, "
-            f"but {size(there)} are free; lower train.batch_tokens, or raise train.accumulate from {table.accumulate}"
-        )
-    return int(needed)
+    return int(sum(part.nbytes for part in saved) + 2 * largest)
 
 
 def _same(part: Any) -> Any:

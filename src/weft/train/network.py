@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 
 from weft.data.order import Lines, Order, Streams, Windows
 from weft.errors import ConfigError, ModelError, UsageError
 from weft.models.language import LanguageModel, language_model
+from weft.nn.mixers import COMPILED
 from weft.tasks.surprisal import Context, check_positions
 from weft.train import checkpoint, memory
 from weft.train.learner import Learner
@@ -55,6 +55,8 @@ class Network:
     """Every model that is a torch module."""
 
     def check(self, settings: Settings) -> None:
+        if settings.train.patience != "none" and settings.data.valid is None:
+            raise ConfigError("train.patience: counts validations, but data.valid is not given; give it, or drop patience")
         if settings.data.read == "stream" and settings.model.positions == "learned":
             raise ConfigError("model.positions: 'learned' has a last position, but data.read='stream' runs on; use 'rotary'")
 
@@ -85,11 +87,17 @@ class Network:
                 job.watcher.note("no checkpoint is whole: training starts again from the first step")
             if folder is not None:
                 checkpoint.restore(loop, folder)
+                self._check_best(loop, job.folder)
                 job.watcher.note(f"resuming at step {loop.cursor.step}")
             journal.metrics.cut(loop.cursor.metrics)
             loop.run(journal, job.watcher)
         finally:
             journal.close()
+
+    def _check_best(self, loop: Loop, folder: RunFolder) -> None:
+        """Refuse to go on where the weights that the run is known by are gone: it may never find as good ones again."""
+        if not folder.weights.is_file() and (loop.cursor.done or loop.cursor.best is not None):
+            raise ModelError(f"{folder.weights}: is missing, and was written at an earlier step; --fresh trains it again")
 
     def loop(self, job: Job) -> Loop:
         settings, place, order = job.settings, pick_place(job.settings), self.order(job)
@@ -102,15 +110,15 @@ class Network:
             check_positions(model.longest, corpus, task.context)
         learner = Learner(task, model)
         memory.check_batch(learner, order.largest(), settings.train, place)
-        fused = any(isinstance(part, nn.RNNBase) for part in model.modules())
-        if settings.train.compile is True or (settings.train.compile == "auto" and place.device.type == "cuda" and not fused):
+        auto = place.device.type == "cuda" and settings.model.mixer in COMPILED
+        if settings.train.compile is True or (settings.train.compile == "auto" and auto):
             learner.compile()  # in place: saved names, and whoever explains, see the plain model
         steps = optimizers(model, model.matrices(), settings.train)
         return Loop(learner, steps, order, table=settings.train, seed=settings.seed, place=place)
 
     def load(self, settings: Settings, tokenizer: Tokenizer, folder: RunFolder, device: torch.device) -> LanguageModel:
+        tensors = folder.read_weights(tokenizer.hash)  # first: what resolved.toml says is believed only if they know it
         model = self.build(settings, tokenizer)()
-        tensors = folder.read_weights(tokenizer.hash)
         try:
             model.load_state_dict(tensors)
         except RuntimeError as error:

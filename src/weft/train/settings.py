@@ -84,6 +84,14 @@ def resolve(values: Mapping[str, Any], *, base: Path) -> Settings:
     return settings
 
 
+def _utf_8(path: str) -> str:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{path}: its name is not UTF-8, so no run file can hold it; rename it") from None
+    return path
+
+
 def _placed(table: T, base: Path) -> T:
     """The same table with absolute paths: a run is resumed and evaluated from anywhere."""
     named = {name: getattr(table, name) for name in ("train", "valid", "test", "file") if name in type(table).model_fields}
@@ -91,6 +99,6 @@ def _placed(table: T, base: Path) -> T:
     def absolute(value: Any) -> Any:
         if isinstance(value, list):
             return [absolute(part) for part in value]
-        return str((base / value).absolute()) if isinstance(value, str) else value
+        return _utf_8(str((base / value).absolute())) if isinstance(value, str) else value
 
     return table.model_copy(update={name: absolute(value) for name, value in named.items()})

@@ -21,7 +21,7 @@ class TrainTable(Table):
     epochs: float | None = Field(None, gt=0)
     minutes: float | None = Field(None, gt=0)  # does not resume bit for bit
     batch_tokens: int = Field(4096, ge=1)
-    accumulate: int = Field(1, ge=1)  # parts that each batch is computed in, to save memory
+    accumulate: int = Field(1, ge=1, le=65536)  # parts that each batch is computed in, to save memory
     optimizer: Annotated[str, OneOf(OPTIMIZERS)] = "adamw"
     lr: float = Field(1e-3, gt=0)
     matrix_lr: float | None = Field(None, gt=0)  # muon only: the rate of the matrices inside the network

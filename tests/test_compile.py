@@ -1,0 +1,43 @@
+"""A compiled learner: the same run, by the same names. The tracer is torch's own; what it makes of the graph is not ours."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_runs import Silent, make_text, run_file, train_here
+from torch import nn
+
+from weft.tensors import read_tensors
+from weft.train.learner import Learner
+from weft.train.loop import Stopped
+
+
+@pytest.fixture
+def graphs(monkeypatch) -> list[torch.fx.GraphModule]:
+    """The graphs that were traced; they run as they are, for a compiler of code would take minutes."""
+    found: list[torch.fx.GraphModule] = []
+
+    def keep(graph: torch.fx.GraphModule, inputs: object) -> torch.fx.GraphModule:
+        found.append(graph)
+        return graph
+
+    torch.compiler.reset()
+    monkeypatch.setattr(Learner, "compile", lambda self: nn.Module.compile(self, backend=keep))
+    return found
+
+
+@pytest.mark.parametrize(("model", "read"), [("window", "windows"), ("gpt", "stream"), ("gpt", "lines")])
+def test_a_compiled_run_is_the_plain_one(tmp_path, graphs, model, read):
+    text = make_text(tmp_path / "text.txt")
+    options = {"data__read": read, "model__dropout": 0.0, "train__steps": 8, "train__validations": 1}
+    plain, compiled = Silent(), Silent()
+    train_here(run_file(text, model, **options), tmp_path / "plain", plain)
+    assert graphs == []
+    values = run_file(text, model, **options, train__compile=True)
+    with pytest.raises(Stopped):
+        train_here(values, tmp_path / "run", Silent(stop_at=4))
+    train_here(values, tmp_path / "run", compiled)
+    assert compiled.losses == pytest.approx(plain.losses[4:], abs=1e-4)
+    assert 1 <= len(graphs) <= 4  # with and without a carry, one length and any length; not one a step
+    weights, _ = read_tensors(tmp_path / "run" / "model.safetensors")
+    assert weights.keys() == read_tensors(tmp_path / "plain" / "model.safetensors")[0].keys()
