@@ -33,13 +33,14 @@ class Story(NamedTuple):
 def _records(path: Path) -> list[dict[str, Any]]:
     """The lines of a log, up to one that a killed process left torn."""
     found: list[dict[str, Any]] = []
-    if path.is_file():
-        with suppress(ValueError), path.open(encoding="utf-8") as lines:
-            for line in lines:
-                record = json.loads(line)
-                if not isinstance(record, dict) or not isinstance(record.get("step"), int):
-                    raise ModelError(f"{path}: line {len(found) + 1} is no record of a run; the file is damaged")
-                found.append(record)
+    if not path.is_file():
+        return found
+    with suppress(ValueError), path.open(encoding="utf-8") as lines:
+        for line in lines:
+            record = json.loads(line)
+            if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+                raise ModelError(f"{path}: line {len(found) + 1} is no record of a run; the file is damaged")
+            found.append(record)
     return found
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -188,15 +188,17 @@ def write_corpus(
 ) -> Corpus:
     """The corpus `name` in `folder`: opened if it was made from just this, else made anew.
 
-    `must_match` (a run that goes on) refuses to make it anew. `watch(bytes done, bytes in all)` is told of progress.
+    `must_match` (a run that goes on) refuses to make it anew from another text. `watch(bytes done, bytes in all)` is told
+    of progress.
     """
     base, origin = folder / name, _origin(source, tokenizer)
     description = _part(base, "json")
     if description.exists():
         made_from = _made_from(description)
         if made_from == origin:
-            return open_corpus(folder, name)
-        if must_match:
+            with suppress(ModelError):  # damaged or gone, but the text is the same: made anew, nothing is lost
+                return open_corpus(folder, name)
+        elif must_match:
             what = _difference(made_from, origin, source)
             raise DataError(f"{source.name}: is not what {description} was made from: {what}; put it back, or start a new run")
         # first, or a stop half-way would leave an old description of new arrays

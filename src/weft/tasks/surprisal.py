@@ -38,7 +38,7 @@ class Context(NamedTuple):
     """What a token may be predicted from.
 
     reset: its own line. carry: all before it, by a state that is carried on (before each of up to 32 places where the text is
-    cut to be read side by side, `window` tokens are read that don't count). stride: a window of `window` tokens that moves by
+    cut to be read side by side, `warm` tokens are read that don't count). stride: a window of `window` tokens that moves by
     `stride`, so that each token has at least window - stride tokens before it, but at the start.
     """
 
@@ -51,8 +51,13 @@ class Context(NamedTuple):
             case "stride":
                 return f"stride:{self.stride}/{self.window}"
             case "carry":
-                return f"carry:warm-{self.window}"
+                return f"carry:warm-{self.warm}"
         return "reset:line"
+
+    @property
+    def warm(self) -> int:
+        """Tokens that are read, not counted, before each part of a carried text: more than any n-gram looks back."""
+        return max(self.window, 64)
 
 
 def parse_context(text: str, *, lines: bool, window: int, default: Context) -> Context:
@@ -79,8 +84,8 @@ def stretches(corpus: Corpus, context: Context) -> Iterator[Stretch]:
     if context.kind == "stride":
         rows = max(1, BATCH // context.window)
         return strided(corpus, window=context.window, stride=context.stride, rows=rows)
-    rows = int(np.clip(len(corpus.tokens) // (8 * context.window), 1, ROWS))
-    return carried(corpus, window=max(1, BATCH // rows), rows=rows, warm=context.window)
+    rows = int(np.clip(len(corpus.tokens) // (8 * context.warm), 1, ROWS))
+    return carried(corpus, window=max(1, BATCH // rows), rows=rows, warm=context.warm)
 
 
 def check_positions(longest: int | None, corpus: Corpus, context: Context) -> None:

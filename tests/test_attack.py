@@ -1,0 +1,442 @@
+"""What somebody tries who wants to see it break: one line and an exit code, no trace, no hang, nothing left behind."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from weft import files
+from weft.cli.main import main
+from weft.cli.output import say
+from weft.data.order import Batch
+from weft.decode.choose import temperature
+from weft.errors import ModelError, UsageError
+from weft.models.language import PIECE
+from weft.text.tokenizers import Tokenizer, TokenizerTable, train_tokenizer
+from weft.train import memory
+from weft.train.folder import make_folder
+
+RUN = """
+task = "lm"
+[data]
+train = "text.txt"
+window = 16
+read = "windows"
+[model]
+kind = "gpt"
+layers = 1
+width = 8
+[train]
+steps = 2
+batch_tokens = 64
+"""
+TEXT = "To be, or not to be: that is the question.\n" * 20
+SOURCE = Path(__file__).parents[1] / "src"
+
+
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    (tmp_path / "text.txt").write_text(TEXT)
+    (tmp_path / "run.toml").write_text(RUN)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def trained(here, capsys):
+    assert main(["train", "run.toml", "--quiet"]) == 0
+    capsys.readouterr()
+    return here
+
+
+def refused(capsys, *words):
+    code = main([*words])
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and said.err.startswith("weft: "), said
+    return code, said.err.removeprefix("weft: ").removesuffix("\n")
+
+
+def train(capsys, *settings):
+    return refused(capsys, "train", "run.toml", "--quiet", *[word for one in settings for word in ("--set", one)])
+
+
+def feed(monkeypatch, data):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def weft(*words, **options):
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([sys.executable, "-m", "weft", *words], env=environment, stderr=subprocess.PIPE, **options)
+
+
+# ---- names and kinds of files
+
+LONG = "a" * 300
+
+
+def test_names_that_are_too_long(here, capsys):
+    assert train(capsys, f"data.train={LONG}") == (3, f"{here / LONG}: can't be read: File name too long")
+    assert not (here / "runs").exists()
+    assert refused(capsys, "evaluate", LONG) == (4, f"{LONG}: no such run folder")
+    assert refused(capsys, "train", "run.toml", "--out", LONG) == (5, f"{LONG}: can't be made: File name too long")
+    assert refused(capsys, "train", "run.toml", "--tokenizer-from", LONG) == (4, f"{LONG}: no such run folder")
+
+
+def test_names_that_are_not_utf_8(trained, capsys):
+    odd = os.fsdecode(b"\xff")
+    assert train(capsys, f"data.train={odd}") == (
+        2,
+        f"{trained}/\\udcff: its name is not UTF-8, so no run file can hold it; rename it",
+    )
+    assert refused(capsys, "train", "run.toml", "--out", odd) == (
+        2,
+        "\\udcff: its name is not UTF-8, and no tensor file can be read there; choose another --out",
+    )
+    (trained / "runs" / "run").rename(trained / odd)
+    assert refused(capsys, "evaluate", odd) == (
+        2,
+        "\\udcff: its name is not UTF-8, and no tensor file can be read there; rename it",
+    )
+
+
+def test_a_pipe_is_not_waited_for(trained, capsys):
+    os.mkfifo("pipe")
+    told = "pipe: is not an ordinary file; text is read more than once, so write it to one first"
+    assert refused(capsys, "evaluate", "runs/run", "--data", "pipe") == (3, told)
+    for name in ("tokenizer.json", "model.safetensors", "environment.json"):
+        path = trained / "runs" / "run" / name
+        whole = path.read_bytes()
+        path.unlink()
+        os.mkfifo(path)
+        assert refused(capsys, "info", "runs/run") == (4, f"runs/run/{name}: is a pipe or a device, not a file")
+        path.unlink()
+        path.write_bytes(whole)
+    (trained / "runs" / "run" / "resolved.toml").unlink()
+    os.mkfifo("runs/run/resolved.toml")
+    assert refused(capsys, "info", "runs/run") == (4, "runs/run: is no run folder: it has no resolved.toml")
+    assert main(["train", "run.toml", "--quiet"]) == 2
+
+
+def test_a_run_file_without_end(capsys):
+    assert refused(capsys, "train", "/dev/zero") == (2, "/dev/zero: is larger than 1 MB; no run file is")
+
+
+def test_a_folder_of_somebody_else_gets_no_lock(here, capsys):
+    assert main(["train", "run.toml", "--out", ".", "--quiet"]) == 2
+    assert sorted(path.name for path in here.iterdir()) == ["run.toml", "text.txt"]
+
+
+# ---- the run file
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "[" * 20000, "{a=" * 2000], ids=["digits", "lists", "tables"])
+def test_a_value_that_python_can_not_read_is_a_string(here, capsys, text):
+    assert train(capsys, f"train.steps={text}") == (2, f"train.steps: must be a valid integer, not '{text[:79]}...")
+    (here / "run.toml").write_text(f"{RUN}lr = {text}\n")
+    code, line = train(capsys)
+    assert code == 2 and line.startswith("run.toml: is not TOML: ")
+
+
+def test_a_setting_is_one_value(here, capsys):
+    assert train(capsys, "model.width=16\nx=1") == (2, "model.width: must be a valid integer, not '16\\nx=1'")
+
+
+def test_sizes_that_no_tokenizer_has(here, capsys):
+    assert train(capsys, "tokenizer.kind=bpe", "tokenizer.size=1000000000") == (
+        2,
+        "tokenizer: size=1000000000 is too large for kind='bpe': at most 1048576",
+    )
+    assert train(capsys, "tokenizer.kind=word", f"tokenizer.size={2**70}") == (
+        2,
+        f"tokenizer: size={2**70} is too large for kind='word': at most 2147483647",
+    )
+
+
+def test_half_a_surrogate_pair_in_an_encoding_that_has_them(here, capsys):
+    (here / "text.txt").write_bytes(b"abc\n+2AA-\n")
+    assert train(capsys, "data.encoding=utf-7") == (
+        3,
+        f"{here}/text.txt: after line 1: character 4 is U+D800, half of a surrogate pair; send whole characters",
+    )
+
+
+# ---- memory
+
+
+def test_a_line_that_is_too_long_to_learn_from_is_refused_before_it_takes_the_memory(here, capsys):
+    (here / "text.txt").write_text("x" * 1_000_000)
+    code, line = train(capsys, "data.read=lines", "train.batch_tokens=1024")
+    assert code == 5
+    assert line.startswith("train.batch_tokens: 1 rows of 1000001 tokens need about ")
+    assert line.endswith(" are free; lower data.window, or cut the longest lines")
+    assert not (here / "runs").exists()
+
+
+def test_a_long_row_is_measured_in_growing_parts(monkeypatch):
+    lengths = []
+
+    def row_bytes(learner, row, place):
+        lengths.append(row.tokens.size(1) - 1)
+        return 10 * lengths[-1]
+
+    monkeypatch.setattr(memory, "row_bytes", row_bytes)
+    monkeypatch.setattr(memory, "free", lambda device: 10**9)
+    table, place = memory.TrainTable(), memory.Place(torch.device("cpu"), torch.float32)
+    batch = Batch(torch.zeros(3, 10_001, dtype=torch.long), None)
+    assert memory.check_batch(None, batch, table, place) == 3 * 100_000
+    assert lengths == [4096, 8192, 10_000]
+
+
+def test_long_lines_and_prompts_take_little_memory(trained, capsys, monkeypatch):
+    feed(monkeypatch, b"x" * 30_000 + b"\n" + b"To be\n")
+    assert main(["score", "runs/run", "--json"]) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["tokens"], second["tokens"]) == (30_000, 5)
+    feed(monkeypatch, b"x" * 30_000 + b"\n")
+    assert main(["generate", "runs/run", "--length", "3", "--no-echo"]) == 0
+    assert len(capsys.readouterr().out) == 4
+
+
+def test_a_prompt_read_in_pieces_is_the_prompt(trained):
+    import weft as package
+
+    model = package.load("runs/run").model
+    lengths = [PIECE + 40, 3, 2 * PIECE]
+    prompt = torch.randint(3, 10, (3, max(lengths)), generator=torch.Generator().manual_seed(0))
+    keep = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    with torch.no_grad():
+        together, state = model.start(prompt, keep)
+        after, _ = model.step(torch.tensor([4, 4, 4]), state)
+        for row, length in enumerate(lengths):
+            y, _ = model(prompt[row : row + 1, :length])
+            torch.testing.assert_close(together[row], model.head(y[0, -1]))
+            y, _ = model(torch.cat([prompt[row, :length], torch.tensor([4])])[None])
+            torch.testing.assert_close(after[row], model.head(y[0, -1]))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), OSError(5, "Input/output error")],
+)
+def test_what_the_machine_refuses_is_one_line(monkeypatch, capsys, error):
+    def fails():
+        raise error
+
+    monkeypatch.setattr("weft.cli.info.about_machine", fails)
+    monkeypatch.setattr("weft.cli.main._drop_output", lambda: None)
+    told = "memory: there is not enough for this; make the text, the batch or the model smaller"
+    assert refused(capsys, "info") == (5, "input or output: Input/output error" if isinstance(error, OSError) else told)
+
+
+# ---- what is asked of a run
+
+ASKED = {
+    "--length 10000000000": "--length: must be 1000000000 or less, not 10000000000",
+    "--samples 1000000000": "--samples: must be 100000 or less, not 1000000000",
+    "--beam 1000000": "--beam: must be 10000 or less, not 1000000",
+    "--beam 2 --alpha 1e308": "--alpha: must be 10 or less, not 1e+308",
+}
+
+
+@pytest.mark.parametrize("words", ASKED)
+def test_options_that_would_never_end(capsys, words):
+    assert refused(capsys, "generate", "nowhere", *words.split()) == (2, ASKED[words])
+
+
+def test_threads_that_no_machine_has(capsys):
+    told = "info: --threads: must be less than or equal to 1024; see weft info --help"
+    assert refused(capsys, "info", "--threads", "1000000") == (2, told)
+
+
+def test_a_stride_of_thousands_of_digits(trained, capsys):
+    told = f"--context: the stride must be from 1 to the window of 16, not '{'9' * 5000}'"
+    assert refused(capsys, "evaluate", "runs/run", "--data", "text.txt", "--context", f"stride:{'9' * 5000}") == (2, told)
+
+
+def test_a_temperature_beyond_all_numbers_takes_all_tokens_alike():
+    hot = temperature(1e308)(torch.tensor([[0.0, -5.0, -torch.inf]]), torch.zeros(1, 0))
+    assert hot.softmax(1).tolist() == [[0.5, 0.5, 0.0]]
+
+
+def test_input_without_end(trained, capsys, monkeypatch):
+    for name, told in {
+        "/dev/zero": "standard input: line 1 holds a NUL character; is it binary data?",
+        "x": "standard input: line 1 has more than 1,000 characters; is it text?",
+    }.items():
+        monkeypatch.setattr("weft.cli.lines.LONGEST", 1000)
+        with open(name, "rb") if name != "x" else io.BytesIO(b"x" * 200_000) as source:
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(source)))
+            assert refused(capsys, "score", "runs/run") == (3, told)
+    monkeypatch.setattr("weft.cli.generate.MOST_PROMPTS", 1000)
+    feed(monkeypatch, b"y\n" * 2000)
+    assert refused(capsys, "generate", "runs/run") == (2, "standard input: has more than 1,000 prompts; split it")
+
+
+def test_utf_16_without_its_mark(here, capsys, monkeypatch):
+    (here / "text.txt").write_text(TEXT, encoding="utf-16")
+    assert main(["train", "run.toml", "--quiet", "--set", "data.encoding=utf-16"]) == 0
+    feed(monkeypatch, "To be\n".encode("utf-16-be"))
+    assert refused(capsys, "score", "runs/run") == (
+        3,
+        "standard input: is not utf-16: UTF-16 stream does not start with BOM; convert it first",
+    )
+
+
+# ---- standard files and signals
+
+
+def test_closed_standard_files(trained):
+    command = f"exec {sys.executable} -m weft evaluate runs/run --data text.txt"
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    closed = subprocess.run(["bash", "-c", f"{command} <&- 2>&-"], env=environment, capture_output=True, check=False)
+    assert closed.returncode == 0 and closed.stdout.startswith(b"  ")
+    for end in (">&-", "> /dev/full"):
+        lost = subprocess.run(["bash", "-c", f"{command} {end}"], env=environment, capture_output=True, check=False)
+        assert lost.returncode == 5 and lost.stderr.startswith(b"weft: input or output: ") and lost.stderr.count(b"\n") == 1
+
+
+def test_a_word_that_can_not_be_said_stops_no_work():
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    say("x", Full())
+
+
+def test_sigterm_leaves_no_temporary_files(trained, monkeypatch):
+    (trained / "big.txt").write_text(TEXT * 30_000)
+    place = trained / "temporary"
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    process = weft("evaluate", "runs/run", "--data", "big.txt", stdout=subprocess.PIPE)
+    ends = time.monotonic() + 60
+    while not list(place.glob("*/.data.tokens*")) and time.monotonic() < ends:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (143, b"", b"")
+    assert not list(place.glob("tmp*"))
+
+
+# ---- files of a run
+
+
+def test_damaged_notes_of_a_run(trained, capsys):
+    run = trained / "runs" / "run"
+    metrics, resolved = run / "metrics.jsonl", run / "resolved.toml"
+    for line in ("[1, 2]", "null", '{"a": 1}'):
+        whole = metrics.read_text()
+        metrics.write_text(f"{line}\n")
+        told = "runs/run/metrics.jsonl: line 1 is no record of a run; the file is damaged"
+        assert refused(capsys, "info", "runs/run") == (4, told)
+        metrics.write_text(whole)
+    (run / "environment.json").write_text("[]")
+    told = "runs/run/environment.json: is damaged: it holds no table; remove it and resume"
+    assert refused(capsys, "info", "runs/run") == (4, told)
+    whole = resolved.read_text()
+    resolved.write_text(whole.replace("window", "widnow"))
+    code, line = refused(capsys, "generate", "runs/run", "To")
+    assert (code, line.partition("; known:")[0]) == (
+        4,
+        "runs/run/resolved.toml: is damaged, or of another version: data.widnow: no such option; did you mean 'window'?",
+    )
+    resolved.write_text("[")
+    for words in (["info", "runs/run"], ["train", "run.toml", "--quiet"]):
+        code, line = refused(capsys, *words)
+        assert code == 4 and line.startswith("runs/run/resolved.toml: is not TOML: ")
+
+
+def test_sizes_in_a_changed_file_are_not_believed(trained, capsys):
+    resolved = trained / "runs" / "run" / "resolved.toml"
+    resolved.write_text(resolved.read_text().replace("width = 8", "width = 65536").replace("layers = 1", "layers = 512"))
+    told = "runs/run/resolved.toml: was changed since the weights were written"
+    assert refused(capsys, "generate", "runs/run", "To") == (4, told)
+
+
+def test_weights_that_are_gone_are_missed(trained, capsys):
+    (trained / "runs" / "run" / "model.safetensors").unlink()
+    told = "runs/run/model.safetensors: is missing, and was written at an earlier step; --fresh trains it again"
+    assert refused(capsys, "train", "run.toml", "--quiet") == (4, told)
+    assert main(["train", "run.toml", "--quiet", "--fresh"]) == 0
+
+
+def test_a_checkpoint_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path):
+    with pytest.raises(ZeroDivisionError), files.building(tmp_path / "000001") as place:
+        (place / "half").write_text("x")
+        raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_folder_is_made_where_it_can_be_read(tmp_path):
+    with pytest.raises(UsageError):
+        make_folder(tmp_path / os.fsdecode(b"\xff"))
+
+
+# ---- tokenizers from elsewhere
+
+
+def changed(change, kind="char"):
+    """A tokenizer file of ours with a change."""
+    own = train_tokenizer(TokenizerTable(kind=kind), iter([TEXT]))
+    parts = copy.deepcopy(json.loads(own.data))
+    change(parts)
+    return json.dumps(parts).encode()
+
+
+def test_tokens_without_numbers_of_their_own_are_refused():
+    def far(parts):
+        parts["model"]["vocab"]["Q"] = 10**6
+
+    def twice(parts):
+        parts["model"]["vocab"]["Q"] = 5
+
+    for change in (far, twice):
+        with pytest.raises(ModelError, match=r"^x: its \d+ tokens do not have the numbers from 0 on, one each$"):
+            Tokenizer(changed(change), "x")
+
+
+def test_what_only_looks_like_one_of_ours_is_read_by_the_library():
+    def pair(parts):
+        parts["model"]["vocab"]["be"] = len(parts["model"]["vocab"])
+
+    def bare(parts):
+        del parts["decoder"]
+
+    def turned(parts):
+        words = list(parts["model"]["vocab"])
+        parts["model"]["vocab"] = {word: number for number, word in enumerate([*words[:3], *reversed(words[3:])])}
+
+    for change, kind in ((pair, "char"), (bare, "char"), (turned, "byte")):
+        odd = Tokenizer(changed(change, kind), "x")
+        assert odd.kind == "file" and odd.encode("be").tolist() == odd._slowly(["be"])[0]
+    for kind in ("char", "byte"):
+        assert Tokenizer(changed(lambda parts: None, kind), "x").kind == kind
+
+
+def test_a_tokenizer_without_its_unknown_token_is_refused_when_it_is_missed():
+    def nameless(parts):
+        parts["model"]["unk_token"] = "zz"
+
+    odd = Tokenizer(changed(nameless, "word"), "x")
+    with pytest.raises(ModelError) as told:
+        odd.encode("zebra")
+    assert str(told.value) == "tokenizer: can't encode a text: WordLevel error: Missing [UNK] token from the vocabulary"
+    assert isinstance(odd.encode("be"), np.ndarray)
