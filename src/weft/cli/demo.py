@@ -22,11 +22,11 @@ MODELS: dict[str, dict[str, Any]] = {
     "ngram": {"model": {"kind": "ngram", "order": 5}},
     "lstm": {
         "model": {"kind": "lstm", "layers": 1, "width": 256, "dropout": 0.2},
-        "train": {"steps": 400, "batch_tokens": 2048, "validations": 4},
+        "train": {"steps": 300, "batch_tokens": 2048, "validations": 3},
     },
     "gpt": {
         "model": {"kind": "gpt", "layers": 3, "width": 192, "dropout": 0.1},
-        "train": {"steps": 400, "batch_tokens": 2048, "validations": 4},
+        "train": {"steps": 300, "batch_tokens": 2048, "validations": 3, "weight_decay": 0.0},
     },
 }
 

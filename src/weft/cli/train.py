@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 @contextmanager
 def leaving_nothing(out: Path) -> Iterator[None]:
     """If the block fails before there is anything to resume, the folders that it made are gone again."""
-    made = [path for path in (out, *out.parents) if not os.path.lexists(path)]  # Path.exists fails on too long a name
+    made = [path for path in (out, *out.parents) if not os.path.exists(path)]  # Path.exists fails on too long a name
     try:
         yield
     except DivergedError:
         raise  # what it logged on its way is worth a look
     except Exception:
-        if out in made and not (out / "checkpoints").exists() and not (out / "model.safetensors").exists():
+        if out in made and not any(os.path.exists(out / name) for name in ("checkpoints", "model.safetensors")):
             _remove(made)
         raise
 
