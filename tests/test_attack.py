@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import errno
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +26,7 @@ from weft.data.order import Batch
 from weft.decode.choose import temperature
 from weft.errors import ModelError, UsageError
 from weft.models.language import PIECE
+from weft.tensors import read_tensors, write_tensors
 from weft.text.tokenizers import Tokenizer, TokenizerTable, train_tokenizer
 from weft.train import memory
 from weft.train.folder import make_folder
@@ -440,3 +443,93 @@ def test_a_tokenizer_without_its_unknown_token_is_refused_when_it_is_missed():
         odd.encode("zebra")
     assert str(told.value) == "tokenizer: can't encode a text: WordLevel error: Missing [UNK] token from the vocabulary"
     assert isinstance(odd.encode("be"), np.ndarray)
+
+
+# ---- checkpoints made by somebody else, with a manifest that is right
+
+
+@pytest.fixture
+def stopped(trained, monkeypatch):
+    """A run with a checkpoint, one step before its end, and that checkpoint."""
+    monkeypatch.setattr("weft.cli.progress.TrainWatcher.stopping", lambda self: True)
+    assert main(["train", "run.toml", "--quiet", "--fresh", "--set", "data.read=stream"]) == 130
+    monkeypatch.undo()
+    monkeypatch.chdir(trained)
+    return trained / "runs" / "run" / "checkpoints" / "000001"
+
+
+def forged(folder, name, change):
+    path = folder / name
+    if name == "cursor.json":
+        values = json.loads(path.read_text())
+        change(values)
+        path.write_text(json.dumps(values))
+    else:
+        found, notes = read_tensors(path)
+        tensors = {key: tensor.clone() for key, tensor in found.items()}
+        change(tensors, notes)
+        write_tensors(path, tensors, notes)
+    owner = json.loads((folder / files.MANIFEST).read_text())["owner"]
+    (folder / files.MANIFEST).unlink()
+    files.write_manifest(folder, owner=owner)
+
+
+def resume(capsys):
+    code, line = refused(capsys, "train", "run.toml", "--quiet", "--set", "data.read=stream")
+    assert code == 4
+    return line.removeprefix("runs/run/checkpoints/000001/")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("step", "'x'"),
+        ("index", "-5"),
+        ("epoch", "1.5"),
+        ("tokens", "None"),
+        ("best", "'a'"),
+        ("done", "1"),
+        ("seconds", "True"),
+    ],
+)
+def test_a_cursor_that_holds_something_else(stopped, capsys, name, value):
+    forged(stopped, "cursor.json", lambda values: values.update({name: ast.literal_eval(value)}))
+    assert resume(capsys) == f"cursor.json: is damaged: {name} is {value}"
+
+
+def test_a_cursor_beyond_the_end(stopped, capsys):
+    forged(stopped, "cursor.json", lambda values: values.update(index=10**6))
+    assert resume(capsys) == "cursor.json: is damaged: there is no batch 1000000 in epoch 0"
+
+
+def test_an_optimiser_that_does_not_fit_its_weights(stopped, capsys):
+    """Shapes are checked before anything is computed: a fused update would write past the end of a small tensor."""
+
+    def small(tensors, notes):
+        tensors["embedding.weight/exp_avg"] = torch.zeros(2)
+
+    def less(tensors, notes):
+        tensors["embedding.weight/exp_avg"] = torch.zeros(tensors["embedding.weight/exp_avg_sq"].shape)
+        del tensors["embedding.weight/exp_avg_sq"]
+
+    forged(stopped, "optimizer.safetensors", small)
+    assert resume(capsys) == ("optimizer state: 'embedding.weight/exp_avg' has the shape [2], which does not fit its weight")
+    forged(stopped, "optimizer.safetensors", less)
+    assert resume(capsys) == "optimizer state: 'embedding.weight' has no 'exp_avg_sq'"
+
+
+def test_a_carried_state_that_is_not_what_it_says(stopped, capsys):
+    def note(shape):
+        return lambda tensors, notes: notes.update(shape=shape)
+
+    for shape in ("[[[[", "7", "[0, 0, 0, 0, 0, 0, 0, 0, 0]"):
+        forged(stopped, "carry.safetensors", note(shape))
+        assert resume(capsys) == "carry.safetensors: is damaged: its tensors do not have the shape it notes"
+
+
+def test_a_checkpoint_of_another_run(stopped, capsys):
+    assert main(["train", "run.toml", "--quiet", "--set", "data.read=stream", "--set", "seed=1", "--out", "other"]) == 0
+    shutil.rmtree(stopped)
+    shutil.copytree("other/checkpoints/000001", stopped)
+    shutil.copy("other/metrics.jsonl", stopped.parents[1])
+    assert resume(capsys) == "runs/run/checkpoints/000001: is a checkpoint of another run; remove it"

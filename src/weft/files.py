@@ -213,11 +213,12 @@ def _contents(folder: Path) -> list[str]:
     return sorted(name for name in shown if name != MANIFEST)
 
 
-def write_manifest(folder: Path) -> None:
-    """Write down size and SHA-256 of every file; without it a folder counts as incomplete, so it comes last."""
+def write_manifest(folder: Path, *, owner: str = "") -> None:
+    """Write down size and SHA-256 of every file, and whose they are; without it a folder counts as incomplete, so it comes
+    last."""
     paths = {name: folder / name for name in _contents(folder)}
     files = {name: {"size": path.stat().st_size, "sha256": sha256(path)} for name, path in paths.items()}
-    write_json(folder / MANIFEST, {"version": 1, "files": files})
+    write_json(folder / MANIFEST, {"version": 1, **({"owner": owner} if owner else {}), "files": files})
 
 
 def verify(folder: Path) -> None:
@@ -262,14 +263,14 @@ def publish(temp: Path, final: Path) -> None:
 
 
 @contextmanager
-def building(final: Path) -> Iterator[Path]:
+def building(final: Path, *, owner: str = "") -> Iterator[Path]:
     """Gives a folder to fill; when the block ends well it is `final`, with its manifest, else nothing is left of it."""
     temp = temporary(final)
     with _refusing(final):
         os.mkdir(temp)
     try:
         yield temp
-        write_manifest(temp)
+        write_manifest(temp, owner=owner)
         remove(final)
         publish(temp, final)
     except BaseException:

@@ -25,8 +25,8 @@ MODELS: dict[str, dict[str, Any]] = {
         "train": {"steps": 300, "batch_tokens": 2048, "validations": 3},
     },
     "gpt": {
-        "model": {"kind": "gpt", "layers": 3, "width": 192, "dropout": 0.1},
-        "train": {"steps": 300, "batch_tokens": 2048, "validations": 3, "weight_decay": 0.0},
+        "model": {"kind": "gpt", "layers": 3, "width": 160},
+        "train": {"steps": 300, "batch_tokens": 2048, "validations": 3},
     },
 }
 

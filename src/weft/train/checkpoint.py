@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from weft import files
@@ -35,13 +34,19 @@ def fill(shape: Any, tensors: list[Tensor]) -> Any:
     return tensors.pop(0) if shape == 0 else tuple(fill(part, tensors) for part in shape)
 
 
+def owner(root: Path) -> str:
+    """The sum of resolved.toml: weights of the same shapes may be those of another run. Empty where there is none."""
+    resolved = root / "resolved.toml"
+    return files.sha256(resolved) if resolved.exists() else ""
+
+
 def save(loop: Loop, root: Path) -> Path:
     """Write checkpoints/STEP under `root`, then drop all but the newest two."""
     folder = root / "checkpoints"
     folder.mkdir(exist_ok=True)
     files.sweep(folder)  # what a killed process left
     final = folder / f"{loop.cursor.step:06d}"
-    with files.building(final) as temp:
+    with files.building(final, owner=owner(root)) as temp:
         write_tensors(temp / "model.safetensors", loop.learner.model.state_dict())
         write_tensors(temp / "optimizer.safetensors", loop.optimizers.tensors())
         carry = {f"{number:04d}": part for number, part in enumerate(leaves(loop.carry))}
@@ -67,12 +72,26 @@ def restore(loop: Loop, folder: Path) -> None:
         loop.learner.model.load_state_dict(weights)
     except RuntimeError as error:
         raise ModelError(f"{folder}: does not fit the model of this run: {' '.join(str(error).split())}") from None
+    if files.read_json(folder / files.MANIFEST).get("owner", "") != owner(folder.parents[1]):
+        raise ModelError(f"{folder}: is a checkpoint of another run; remove it")
     loop.optimizers.restore(read_tensors(folder / "optimizer.safetensors")[0])
-    carry, notes = read_tensors(folder / "carry.safetensors")
-    parts = [carry[name].to(device) for name in sorted(carry)]
+    carry = read_carry(folder / "carry.safetensors")
     # copies: what is mapped from a file that is removed later would hold on to it
-    loop.carry = each(torch.clone, fill(json.loads(notes["shape"]), parts))
-    loop.cursor = Cursor.from_json(files.read_json(folder / "cursor.json"), str(folder / "cursor.json"))
+    loop.carry = each(lambda part: part.to(device, copy=True), carry)
+    place = folder / "cursor.json"
+    loop.cursor = Cursor.from_json(files.read_json(place), str(place))
+    if loop.cursor.index >= loop.order.batches(loop.cursor.epoch):
+        raise ModelError(f"{place}: is damaged: there is no batch {loop.cursor.index} in epoch {loop.cursor.epoch}")
+
+
+def read_carry(path: Path) -> Any:
+    """The state that a checkpoint carries on."""
+    tensors, notes = read_tensors(path)
+    parts = [tensors[name] for name in sorted(tensors)]
+    try:
+        return fill(json.loads(notes["shape"]), parts)
+    except (KeyError, ValueError, IndexError, TypeError, RecursionError):
+        raise ModelError(f"{path}: is damaged: its tensors do not have the shape it notes") from None
 
 
 def newest(root: Path) -> tuple[Path | None, list[str]]:

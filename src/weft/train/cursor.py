@@ -8,6 +8,15 @@ from typing import Any
 from weft.errors import ModelError
 
 
+def _fits(value: Any, kind: str) -> bool:
+    """Whether a value is what a field of that kind may hold: a count, a number, or whether."""
+    if kind == "bool" or isinstance(value, bool):
+        return kind == "bool" and isinstance(value, bool)
+    if value is None:
+        return "None" in kind
+    return isinstance(value, int if kind == "int" else int | float) and value >= 0
+
+
 @dataclass
 class Cursor:
     """Goes into each checkpoint as cursor.json. Nothing random is in it: seeds follow from the step."""
@@ -33,4 +42,7 @@ class Cursor:
         names = {field.name for field in fields(cls)}
         if not isinstance(values, dict) or set(values) != names:
             raise ModelError(f"{where}: is not a cursor of this version of weft")
+        for field in fields(cls):
+            if not _fits(values[field.name], str(field.type)):
+                raise ModelError(f"{where}: is damaged: {field.name} is {values[field.name]!r}")
         return cls(**values)

@@ -47,8 +47,16 @@ class Optimizers:
             if parameter not in owners:
                 raise ModelError(f"optimizer state: {parameter!r} is no parameter of this model")
             part, weight = owners[parameter]
+            if value.shape != (() if key == "step" else weight.shape) or not value.is_floating_point():
+                # a fused update would write past the end of one that is too small
+                raise ModelError(f"optimizer state: {name!r} has the shape {list(value.shape)}, which does not fit its weight")
             # a copy, since updates are in place; fused optimisers want their step counters beside the weight too
             part.state[weight][key] = value.to(weight.device, copy=True)
+        for part in self.parts:
+            keys = {key for state in part.state.values() for key in state}
+            for weight, state in part.state.items():
+                if missing := keys.difference(state):
+                    raise ModelError(f"optimizer state: {self.names[weight]!r} has no {min(missing)!r}")
 
 
 def _groups(weights: Iterable[Tensor], decay: float) -> list[dict[str, object]]:
