@@ -72,8 +72,6 @@ def restore(loop: Loop, folder: Path) -> None:
         loop.learner.model.load_state_dict(weights)
     except RuntimeError as error:
         raise ModelError(f"{folder}: does not fit the model of this run: {' '.join(str(error).split())}") from None
-    if files.read_json(folder / files.MANIFEST).get("owner", "") != owner(folder.parents[1]):
-        raise ModelError(f"{folder}: is a checkpoint of another run; remove it")
     loop.optimizers.restore(read_tensors(folder / "optimizer.safetensors")[0])
     carry = read_carry(folder / "carry.safetensors")
     # copies: what is mapped from a file that is removed later would hold on to it
@@ -82,6 +80,8 @@ def restore(loop: Loop, folder: Path) -> None:
     loop.cursor = Cursor.from_json(files.read_json(place), str(place))
     if loop.cursor.index >= loop.order.batches(loop.cursor.epoch):
         raise ModelError(f"{place}: is damaged: there is no batch {loop.cursor.index} in epoch {loop.cursor.epoch}")
+    if files.read_json(folder / files.MANIFEST).get("owner", "") != owner(folder.parents[1]):
+        raise ModelError(f"{folder}: is a checkpoint of another run; remove it")
 
 
 def read_carry(path: Path) -> Any:
