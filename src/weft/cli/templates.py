@@ -53,7 +53,7 @@ kind = "{kind}"{pad}# {about}
 """
 SIZES = """\
 # dropout = 0.0                    # 0.1 to 0.3 helps when the text is small and training long
-# embedding_dropout = 0.0          # as dropout, unless given; 0 helps where the vocabulary is small
+# embedding_dropout = 0.0          # of the embeddings alone; as dropout, unless given
 # tied = false                     # true: one matrix for reading and for predicting tokens
 # connection = {connection:<20}# between layers: plain, residual, post-norm, highway, dense
 # norm = {norm:<26}# none, layer, rms
