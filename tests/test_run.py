@@ -367,7 +367,7 @@ def test_scores_of_running_text_are_explicit_sums(runs, name):
         found = run.evaluate([path], context=context)
         assert by_name(found)["nats_per_token"] == pytest.approx(nats / 12, rel=1e-5)
         assert (found[0].low, found[0].high) == (None, None)  # one block
-    policy = "carry:warm-16" if name[0] not in "gt" else "stride:16/16"
+    policy = "carry:warm-64" if name[0] not in "gt" else "stride:16/16"
     assert f"|context:{policy}|unit:block/{BLOCK}|tokens:12|" in run.evaluate(path)[0].signature
 
 
