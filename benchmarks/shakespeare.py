@@ -15,7 +15,7 @@ SMALL: dict[str, Any] = {"layers": 4, "heads": 4, "width": 128}
 BUDGET: dict[str, Any] = {"steps": 2000, "batch_tokens": 768, "validations": 4}
 RUNS: dict[str, tuple[dict[str, Any], int, float]] = {
     "transformer": ({"model": {"kind": "transformer", **SMALL}, "train": {**BUDGET, "lr": 2e-3, "warmup": 0.05}}, 64, 1.90),
-    "gpt": ({"model": {"kind": "gpt", **SMALL}, "train": BUDGET}, 64, 1.60),
+    "gpt": ({"model": {"kind": "gpt", **SMALL}, "train": {**BUDGET, "weight_decay": 0.0}}, 64, 1.60),
     "gpu": (
         {
             "model": {"kind": "gpt", "layers": 6, "heads": 6, "width": 384, "dropout": 0.35},
