@@ -168,6 +168,8 @@ def test_a_folder_with_hidden_files_only_is_empty(tmp_path, text):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".DS_Store").write_text("x")
     train_here(small(text), tmp_path / "run")
+    assert (tmp_path / "run" / "model.safetensors").exists()
+    assert (tmp_path / "run" / ".DS_Store").read_text() == "x"
 
 
 def test_a_folder_in_use_is_refused_and_read_all_the_same(run, text):
