@@ -102,7 +102,7 @@ def train_here(values: dict[str, Any], out: Path, watcher: Silent | None = None,
 def sums(out: Path) -> dict[str, str]:
     """SHA-256 of all that a run must arrive at, whatever happened to it on the way."""
     newest = out / "checkpoints" / checkpoint.names(out)[-1]
-    found = {part: files.sha256(newest / f"{part}.safetensors") for part in ("model", "optimizer", "carry")}
+    found = {path.stem: files.sha256(path) for path in newest.glob("*.safetensors")}
     cursor = {**files.read_json(newest / "cursor.json"), "seconds": 0.0}
     found["cursor"] = hashlib.sha256(repr(sorted(cursor.items())).encode()).hexdigest()
     return found | {"best": files.sha256(out / "model.safetensors"), "metrics": files.sha256(out / "metrics.jsonl")}

@@ -26,9 +26,10 @@ ASSERTS_ALLOWED: dict[str, str] = {}
 # What each part may import of weft, besides itself. A name stands for the module or folder weft.<name>.
 BASE = {"errors", "config", "files"}
 TEXT = BASE | {"text"}
-MODELS = TEXT | {"data", "nn", "decode.steps", "models"}
+MODELS = TEXT | {"machine", "data", "nn", "decode.steps", "models"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
+    "machine": set(),
     "config": {"errors"},
     "files": {"errors"},
     "tensors": {"errors", "files"},
@@ -36,7 +37,7 @@ LAYERS: dict[str, set[str]] = {
     "data": TEXT,
     "nn": {"errors"},
     "models": MODELS,
-    "decode": TEXT | {"nn.state"},
+    "decode": TEXT | {"machine", "nn.state"},
     "metrics": TEXT | {"data"},
     "tasks": MODELS | {"decode", "metrics"},
     "train": MODELS | {"decode", "metrics", "tasks", "tensors"},

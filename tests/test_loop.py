@@ -15,15 +15,16 @@ from small_runs import Silent, make_corpus, make_text, run_file, sums, train_her
 from torch import Tensor, nn
 
 from weft.data.order import Batch, Lines, Order, Streams, Windows
-from weft.errors import ConfigError, DivergedError, UsageError
+from weft.errors import ConfigError, DivergedError, ResourceError, UsageError
 from weft.models.language import LanguageModel, language_model
 from weft.models.tables import LanguageTable
 from weft.nn.state import detach, leaves
+from weft.run import load
 from weft.tasks.language import LanguageTask
 from weft.tasks.surprisal import Context
 from weft.tasks.task import Loss, Watch
 from weft.tensors import read_tensors
-from weft.train import checkpoint, network
+from weft.train import checkpoint, memory, network
 from weft.train.learner import Learner
 from weft.train.loop import Loop, Place
 from weft.train.optimizers import optimizers
@@ -229,6 +230,93 @@ def test_a_long_run_saves_every_minute_too(monkeypatch):
     now = iter(range(0, 1_000_000, 25))
     monkeypatch.setattr("weft.train.loop.time.monotonic", lambda: float(next(now)))
     assert run(small_loop(small_model(), steps=9, validations=1)).saved == [3, 6, 9]
+
+
+# ---- averaged weights
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_averages_by_hand(tied):
+    """The decay is (1 + step) / (10 + step) as long as that is less; tied weights are averaged once."""
+    loop = small_loop(small_model(tied=tied), steps=5, average=0.25)
+    wanted = weights(loop)
+    for step, decay in enumerate((2 / 11, 3 / 12, 0.25, 0.25, 0.25), start=1):
+        loop._advance(*loop.update())
+        wanted = {name: decay * wanted[name] + (1 - decay) * weight for name, weight in weights(loop).items()}
+        for name, average in loop.average.tensors().items():
+            torch.testing.assert_close(average, wanted[name], msg=f"{name} at step {step}")
+    assert ("head.weight" in loop.average.tensors()) != tied
+    with loop.average.shown():
+        assert all(torch.allclose(weight, wanted[name], atol=1e-6) for name, weight in weights(loop).items())
+
+
+def test_an_average_of_decay_0_is_the_weights():
+    loop = small_loop(small_model(), steps=4, average=0.0)
+    run(loop)
+    assert all(torch.equal(average, weights(loop)[name]) for name, average in loop.average.tensors().items())
+
+
+@pytest.mark.parametrize("mixer", ["lstm", "attention"])
+def test_training_goes_on_with_the_weights_themselves(mixer):
+    """Validation swaps them for the averages and back, without a bit lost."""
+    plain = small_loop(small_model(mixer), steps=6, validations=3, scores=[1.0] * 3)
+    averaged = small_loop(small_model(mixer), steps=6, validations=3, scores=[1.0] * 3, average=0.9)
+    run(plain), run(averaged)
+    assert all(map(torch.equal, weights(plain).values(), weights(averaged).values()))
+
+
+def test_averaged_weights_are_validated_and_kept(tmp_path, text, monkeypatch):
+    scores, validated = iter([3.0, 1.0, 2.0, 2.0]), []
+
+    def validate(task: LanguageTask, model: nn.Module, watch: Watch) -> dict[str, float]:
+        validated.append({name: weight.clone() for name, weight in model.state_dict().items()})
+        return {"nats_per_token": next(scores)}
+
+    monkeypatch.setattr(LanguageTask, "validate", validate)
+    seen: dict[int, dict[str, Tensor]] = {}
+
+    def look(loop: Loop) -> None:
+        seen[loop.cursor.step] = {name: average.clone() for name, average in loop.average.tensors().items()}
+
+    values = run_file(text, "gpt", train__steps=8, train__validations=4, train__average=0.9)
+    train_here(values, tmp_path / "run", Silent(look=look))
+    best, notes = read_tensors(tmp_path / "run" / "model.safetensors")
+    assert notes["step"] == "4"
+    assert all(torch.equal(best[name], average) for name, average in seen[4].items())
+    for step, found in zip((2, 4, 6, 8), validated, strict=True):
+        assert all(torch.equal(found[name], average) for name, average in seen[step].items())
+    loaded = load(tmp_path / "run").model.state_dict()
+    assert all(torch.equal(loaded[name], average) for name, average in seen[4].items())
+
+
+def test_the_weights_are_back_after_a_validation_that_failed():
+    loop = small_loop(small_model(), steps=2, validations=2, scores=[math.nan], average=0.9)
+    seen: dict[str, Tensor] = {}
+    with pytest.raises(DivergedError):
+        run(loop, Silent(look=lambda loop: seen.update(weights(loop))))
+    assert all(map(torch.equal, weights(loop).values(), seen.values()))
+
+
+def test_averages_are_counted_before_there_are_any(monkeypatch):
+    parameters = sum(weight.numel() for weight in small_model().parameters())
+    table = TrainTable(average=0.5).filled()
+    monkeypatch.setattr(memory, "free", lambda device: 4 * 5 * parameters)
+    assert memory.check_weights(small_model, table, CPU.device) == parameters
+    monkeypatch.setattr(memory, "free", lambda device: 4 * 5 * parameters - 1)
+    with pytest.raises(ResourceError) as caught:
+        memory.check_weights(small_model, table, CPU.device)
+    needed, there = memory.size(20 * parameters), memory.size(20 * parameters - 1)
+    assert str(caught.value) == (
+        f"model: {parameters} parameters need {needed} for weights, gradients, averages and adamw, "
+        f"but {there} are free; lower model.width or model.layers"
+    )
+
+
+@pytest.mark.parametrize("average", [1.0, -0.1])
+def test_a_decay_outside_its_range(text, average):
+    with pytest.raises(ConfigError) as caught:
+        resolve(run_file(text, train__average=average), base=text.parent)
+    assert str(caught.value) == f"train: average={average} must be at least 0 and less than 1, or 'none'"
 
 
 # ---- what is written down

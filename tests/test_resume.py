@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from killable import Killable, lines
 from small_runs import Silent, flip, leftovers, make_text, run_file, sums, train_here
 
 from weft import files
 from weft.errors import ModelError
-from weft.tensors import read_tensors
+from weft.tensors import read_tensors, write_tensors
 from weft.train import checkpoint
+from weft.train.average import Average
 from weft.train.cursor import Cursor
 from weft.train.loop import Stopped
 
@@ -26,6 +28,7 @@ SETUPS: dict[str, dict[str, Any]] = {
     "lstm-stream": {"model": "lstm", "data__read": "stream"},
     "transformer": {"model": "transformer", "train__accumulate": 2},
     "gpt-stream": {"model": "gpt", "data__read": "stream"},
+    "gpt-stream-average": {"model": "gpt", "data__read": "stream", "train__average": 0.9},
 }
 every_setup = pytest.mark.parametrize("setup", SETUPS)
 
@@ -58,7 +61,7 @@ def steps_saved(out: Path) -> int:
 
 # ---- killed
 
-KILLS = 6  # of each setup, so 24 in all
+KILLS = 6  # of each setup, so 30 in all
 
 
 @every_setup
@@ -86,7 +89,7 @@ def test_killed_at_random_moments_a_run_ends_as_if_it_had_not_been(tmp_path, tex
 
 def test_killed_before_each_line_of_a_save(tmp_path, text, children):
     """Child after child works on one run and dies one line later in its first save than the child before it."""
-    values = setup_file(text, "gpt-stream", steps=80, validations=80)
+    values = setup_file(text, "gpt-stream-average", steps=80, validations=80)
     assert children.train(values, tmp_path / "whole")
     wanted, out, kills = sums(tmp_path / "whole"), tmp_path / "killed", 0
     for line in range(1, lines("save") + 1):
@@ -243,6 +246,20 @@ def test_metrics_that_lost_lines_are_refused(tmp_path, text):
     assert str(caught.value) == f"{log}: has {size - 10} bytes, but the checkpoint knows {size}; lines are missing"
 
 
+@pytest.mark.parametrize("change", [lambda part: part[:-1], None], ids=["shape", "name"])
+def test_averages_of_another_model_are_refused(tmp_path, text, change):
+    values = setup_file(text, "gpt-stream-average", steps=8, validations=4)
+    out = stopped_run(tmp_path, values, 5)
+    path = out / "checkpoints" / "000005" / "average.safetensors"
+    averages = read_tensors(path)[0]
+    weight = averages.pop("embedding.weight")
+    write_tensors(path, averages | ({} if change is None else {"embedding.weight": change(weight)}))
+    files.write_manifest(path.parent)
+    with pytest.raises(ModelError) as caught:
+        train_here(values, out)
+    assert str(caught.value) == (f"{path}: does not fit the model of this run: it averages weights of other names or shapes")
+
+
 def test_a_checkpoint_of_another_model_is_refused(tmp_path, text):
     values = setup_file(text, "window", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
@@ -290,6 +307,26 @@ def test_a_checkpoint_holds_weights_optimiser_carry_and_cursor_and_no_more(tmp_p
     assert notes == {"shape": "[0, [[0, 0, 0], []]]"}
     assert carry["0000"].tolist() == [[5 * 16]] * 4
     assert files.read_json(newest / "cursor.json")["step"] == 5
+
+
+def test_averages_are_in_a_checkpoint_beside_the_weights_and_are_restored(tmp_path, text, monkeypatch):
+    values = setup_file(text, "gpt-stream-average", steps=8, validations=4)
+    out = stopped_run(tmp_path, values, 5)
+    newest = out / "checkpoints" / "000005"
+    assert sorted(path.name for path in newest.iterdir()) == sorted([*FILES, "average.safetensors"])
+    weights, averages = (read_tensors(newest / f"{name}.safetensors")[0] for name in ("model", "average"))
+    assert set(averages) == set(weights)
+    assert not any(torch.equal(averages[name], weights[name]) for name in weights if weights[name].dim() == 2)
+    shutil.copytree(out, tmp_path / "lost")
+    with monkeypatch.context() as patch:
+        patch.setattr(Average, "restore", lambda average, tensors, at: None)
+        train_here(values, tmp_path / "lost")
+    train_here(values, out)
+    wanted, lost = sums(tmp_path / "whole"), sums(tmp_path / "lost")
+    assert sums(out) == wanted
+    # training itself does not depend on them
+    assert {name for name in wanted if lost[name] != wanted[name]} >= {"average", "best", "metrics"}
+    assert all(lost[name] == wanted[name] for name in ("model", "optimizer", "carry"))
 
 
 def test_without_its_carry_a_resumed_run_would_end_elsewhere(tmp_path, text, monkeypatch):

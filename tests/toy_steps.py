@@ -17,6 +17,9 @@ class Toy:
         self.words, self.longest, self.vocabulary = words, longest, vocabulary
         self.steps_taken: list[int] = []  # rows of each step
 
+    def row_bytes(self, tokens):
+        return 12 * self.words + 8 * 12
+
     def start(self, prompt, keep=None, state=None):
         state = self.first(prompt.size(0)) if state is None else state
         for at in range(prompt.size(1)):

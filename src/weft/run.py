@@ -27,7 +27,8 @@ from weft.tasks.surprisal import BATCH, Context, nats_of, parse_context, surpris
 from weft.text.gate import clean
 from weft.text.tokenizers import Tokenizer
 from weft.train.folder import RunFolder, open_folder
-from weft.train.network import default_context, pick_device
+from weft.train.device import pick_device
+from weft.train.language import default_context
 from weft.train.settings import Settings, resolve
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -59,7 +60,7 @@ class Run:
 
     @property
     def lines(self) -> bool:
-        return self.settings.data.read == "lines"
+        return bool(self.settings.data.read == "lines")
 
     @property
     def end(self) -> int | None:

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from weft import files
-from weft.data.source import Source
+from weft.data.source import Readable
 from weft.data.units import UNITS, count_units
 from weft.errors import DataError, ModelError
-from weft.text.gate import PIECE, cut
+from weft.text.gate import PIECE
 from weft.text.tokenizers import Tokenizer
 
 VERSION = 2
@@ -47,6 +47,12 @@ class Corpus:
     def lines(self) -> int:
         """How many lines are units; 0 in running text."""
         return 0 if self.starts is None else len(self.starts) - 1
+
+    def line_starts(self) -> np.ndarray:
+        """int64 (lines + 1,): where each line starts, and the end; refused in running text."""
+        if self.starts is None:
+            raise DataError(f'data: {self.name} is running text and has no lines; set data.read = "lines"')
+        return self.starts
 
     def line_edges(self) -> np.ndarray:
         """int64 (M,): the token offsets of every line's start and of the end, in running text too."""
@@ -102,34 +108,24 @@ class _Writer:
         return dict(zip(("tokens", *UNITS), self.totals[0].tolist(), strict=True))
 
 
-def _batches(source: Source, tokenizer: Tokenizer) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def _batches(source: Readable, tokenizer: Tokenizer) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Ids, how many each line has, and each line's units, for many lines at a time."""
-    if not source.lines:
-        for piece in source.pieces():
-            lines = cut(piece)
+    for lines in source.batches():
+        if not source.lines:
             ids, lengths = tokenizer.encode_pieces(lines)
             yield ids, lengths, count_units(lines)
-        return
-    for lines in source.batches():
-        short = max(map(len, lines)) <= PIECE
-        ids, lengths = tokenizer.encode_pieces(lines) if short else tokenizer.encode_flat(lines)
+            continue
+        # a field of a table may have newlines inside
+        plain = max(map(len, lines)) <= PIECE and not any("\n" in line for line in lines)
+        ids, lengths = tokenizer.encode_pieces(lines) if plain else tokenizer.encode_flat(lines)
         ids = np.insert(ids, np.cumsum(lengths), tokenizer.end)
         yield ids, lengths + 1, count_units([line + "\n" for line in lines])
 
 
-def _total(source: Source) -> int:
-    """About how many bytes of text will be read: for a progress bar."""
-    if all(path.suffix not in (".gz", ".xz", ".zst") for path in source.paths):
-        whole = sum(path.stat().st_size for path in source.paths)
-    else:
-        whole = source.seen.bytes
-    return max(1, int(whole * (source.high - source.low)))
-
-
-def _make(source: Source, tokenizer: Tokenizer, base: Path, watch: Watch | None) -> dict[str, Any]:
+def _make(source: Readable, tokenizer: Tokenizer, base: Path, watch: Watch | None) -> dict[str, Any]:
     """Write the arrays beside `base`; what their description will say of them."""
     dtype = "<u2" if tokenizer.size <= 1 << 16 else "<u4"
-    total, done = _total(source) if watch else 1, 0
+    total, done = max(1, source.size()) if watch else 1, 0
     with ExitStack() as stack:
         names = ["tokens", "marks", *(["starts"] if source.lines else [])]
         outputs = {name: _Summed(stack.enter_context(files.writing(_part(base, name)))) for name in names}
@@ -151,13 +147,6 @@ def _part(base: Path, name: str) -> Path:
     return base.with_name(f"{base.name}.{name}")
 
 
-def _origin(source: Source, tokenizer: Tokenizer) -> dict[str, Any]:
-    return {
-        "version": VERSION, "tokenizer": tokenizer.hash, "encoding": source.encoding, "lines": source.lines,
-        "low": source.low, "high": source.high, "files": source.fingerprint(),
-    }  # fmt: skip
-
-
 def _made_from(description: Path) -> dict[str, Any]:
     """The origin of a finished corpus; nothing where its description is damaged."""
     try:
@@ -167,10 +156,10 @@ def _made_from(description: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _difference(old: dict[str, Any], new: dict[str, Any], source: Source) -> str:
+def _difference(old: dict[str, Any], new: dict[str, Any], source: Readable) -> str:
     """In words, what a corpus was made from that is not there any more."""
-    for key in ("version", "tokenizer", "encoding", "lines", "low", "high"):
-        if old.get(key) != new[key]:
+    for key in new:
+        if key != "files" and old.get(key) != new[key]:
             return f"{key} was {old.get(key)!r} and is {new[key]!r}"
     before = old.get("files", [])
     changed = [path for path, was, now in zip(source.paths, before, new["files"], strict=False) if was != now]
@@ -178,7 +167,7 @@ def _difference(old: dict[str, Any], new: dict[str, Any], source: Source) -> str
 
 
 def write_corpus(
-    source: Source,
+    source: Readable,
     tokenizer: Tokenizer,
     folder: Path,
     name: str,
@@ -191,7 +180,7 @@ def write_corpus(
     `must_match` (a run that goes on) refuses to make it anew from another text. `watch(bytes done, bytes in all)` is told
     of progress.
     """
-    base, origin = folder / name, _origin(source, tokenizer)
+    base, origin = folder / name, {"version": VERSION, "tokenizer": tokenizer.hash, **source.origin()}
     description = _part(base, "json")
     if description.exists():
         made_from = _made_from(description)

@@ -8,13 +8,14 @@ Shapes: B rows, T positions; a row holds T + 1 tokens, the first T are inputs, t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from weft.data.corpus import Corpus
 from weft.data.shuffle import Shuffled
@@ -29,8 +30,21 @@ class Batch(NamedTuple):
     keep: Tensor | None  # bool (B, T + 1), False on padding; None where there is none
 
 
-class Order(Protocol):
-    """Training batches: the same for the same (epoch, index), whatever was asked for before."""
+B = TypeVar("B", bound=tuple[Any, ...])
+
+
+def changed(batch: B, change: Callable[[Tensor], Tensor]) -> B:
+    """The same batch, of whatever kind, with every tensor changed."""
+    kind: Any = type(batch)
+    new: B = kind._make(None if part is None else change(part) for part in batch)
+    return new
+
+
+Rows = TypeVar("Rows", bound=tuple[Any, ...], covariant=True, default=Batch)
+
+
+class Order(Protocol[Rows]):
+    """Training batches, tuples of tensors (B, ...): the same for the same (epoch, index), whatever was asked for before."""
 
     @property
     def rows(self) -> int:
@@ -39,12 +53,12 @@ class Order(Protocol):
     def batches(self, epoch: int) -> int:
         """How many there are in an epoch."""
 
-    def batch(self, epoch: int, index: int) -> Batch: ...
+    def batch(self, epoch: int, index: int) -> Rows: ...
 
     def anew(self, index: int) -> bool:
         """Whether this batch does not go on where the one before it stopped: a carried state is dropped."""
 
-    def largest(self) -> Batch:
+    def largest(self) -> Rows:
         """A batch as large as any: what memory is measured with."""
 
     def describe(self, epoch: int, index: int) -> str:
@@ -60,7 +74,8 @@ def _gather(corpus: Corpus, starts: np.ndarray, length: int) -> Tensor:
     return torch.from_numpy(rows)
 
 
-def _some(name: str, numbers: np.ndarray) -> str:
+def some(name: str, numbers: np.ndarray) -> str:
+    """The first few of `numbers` (N,) after `name`, for messages."""
     shown = ", ".join(str(number) for number in numbers[:8].tolist())
     return f"{name} {shown}{f' and {len(numbers) - 8} more' if len(numbers) > 8 else ''}"
 
@@ -107,7 +122,7 @@ class Windows:
         return self.batch(0, 0)
 
     def describe(self, epoch: int, index: int) -> str:
-        return _some(f"{self.corpus.name}, windows of {self.window} tokens from token", self.starts(epoch, index))
+        return some(f"{self.corpus.name}, windows of {self.window} tokens from token", self.starts(epoch, index))
 
 
 class Streams:
@@ -145,30 +160,24 @@ class Streams:
         return f"{self.corpus.name}, tokens {first} to {last} of each of {self.rows} streams of {self.length}"
 
 
-def _line_starts(corpus: Corpus) -> np.ndarray:
-    if corpus.starts is None:
-        raise DataError(f'data: {corpus.name} is running text and has no lines; set data.read = "lines"')
-    return corpus.starts
-
-
-def _padded(corpus: Corpus, lines: np.ndarray) -> Batch:
-    """<s>, the line, </s>, right-padded with 0, for each of `lines` (B,)."""
-    starts = _line_starts(corpus)
+def padded(corpus: Corpus, lines: np.ndarray) -> tuple[Tensor, Tensor]:
+    """<s>, the line, </s>, right-padded with 0, for each of `lines` (B,): tokens and what to keep, both (B, T + 1)."""
+    starts = corpus.line_starts()
     first, lengths = starts[lines], starts[lines + 1] - starts[lines]
     at = np.arange(int(lengths.max()))
     keep = at < lengths[:, None]
     rows = np.where(keep, corpus.tokens[np.where(keep, first[:, None] + at, 0)].astype(np.int64), 0)
     begin = np.full((len(lines), 1), corpus.begin)
     real = np.concatenate([np.ones((len(lines), 1), dtype=bool), keep], axis=1)
-    return Batch(torch.from_numpy(np.concatenate([begin, rows], axis=1)), torch.from_numpy(real))
+    return torch.from_numpy(np.concatenate([begin, rows], axis=1)), torch.from_numpy(real)
 
 
 def filled(lengths: np.ndarray, most: int) -> np.ndarray:
-    """Where to cut rising `lengths` (N,) so that rows times the longest is at most `most`: edges from 0 to N."""
+    """Where to cut `lengths` (N,) so that rows times the longest is at most `most`: edges from 0 to N."""
     edges, at = [0], 0
     while at < len(lengths):
         # no more rows than this can fit, however long they are
-        near = lengths[at : at + max(1, most // int(lengths[at]))]
+        near = np.maximum.accumulate(lengths[at : at + max(1, most // int(lengths[at]))])
         fits = near * np.arange(1, len(near) + 1) <= most
         at += max(1, int(np.count_nonzero(fits)))
         edges.append(at)
@@ -184,7 +193,7 @@ class Lines:
 
     def __init__(self, corpus: Corpus, *, batch_tokens: int, seed: int) -> None:
         # positions of each line: its tokens and </s>
-        self.lengths = np.diff(_line_starts(corpus))
+        self.lengths = np.diff(corpus.line_starts())
         self.corpus, self.batch_tokens, self.seed = corpus, batch_tokens, seed
         self._plan: tuple[int, np.ndarray, np.ndarray] | None = None
 
@@ -220,7 +229,7 @@ class Lines:
         return len(self._planned(epoch)[1])
 
     def batch(self, epoch: int, index: int) -> Batch:
-        return _padded(self.corpus, self.lines(epoch, index))
+        return Batch(*padded(self.corpus, self.lines(epoch, index)))
 
     def anew(self, index: int) -> bool:
         return True
@@ -229,10 +238,10 @@ class Lines:
         """The longest lines, as many as fit."""
         longest = int(self.lengths.max())
         rows = min(len(self.lengths), max(1, self.batch_tokens // longest))
-        return _padded(self.corpus, np.argpartition(-self.lengths, rows - 1)[:rows])
+        return Batch(*padded(self.corpus, np.argpartition(-self.lengths, rows - 1)[:rows]))
 
     def describe(self, epoch: int, index: int) -> str:
-        return _some(f"{self.corpus.name}, lines", np.sort(self.lines(epoch, index)) + 1)
+        return some(f"{self.corpus.name}, lines", np.sort(self.lines(epoch, index)) + 1)
 
 
 class Stretch(NamedTuple):
@@ -279,11 +288,11 @@ def carried(corpus: Corpus, *, window: int, rows: int = 1, warm: int = 0) -> Ite
 
 def by_length(corpus: Corpus, *, batch_tokens: int) -> Iterator[Stretch]:
     """Every line once, short ones first; rows times positions is at most `batch_tokens` (a longer line comes alone)."""
-    starts = _line_starts(corpus)
+    starts = corpus.line_starts()
     lengths = np.diff(starts)
     order = np.argsort(lengths, kind="stable")
     edges = filled(lengths[order], batch_tokens)
     for low, high in pairwise(edges.tolist()):
         lines = order[low:high]
-        tokens, keep = _padded(corpus, lines)
+        tokens, keep = padded(corpus, lines)
         yield Stretch(tokens, keep, np.zeros(len(lines), dtype=np.int64), starts[lines], True, lines)

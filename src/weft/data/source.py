@@ -3,19 +3,66 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from weft.errors import DataError
-from weft.text.gate import Seen, read_lines, read_text, survey
-from weft.text.unpack import check_kind
+from weft.text.gate import Seen, cut, read_lines, read_text, survey
+from weft.text.unpack import PACKED, check_kind
 
 # how many lines are handed on at once
 LINES = 1 << 14
 _EDGE = 1 << 20
+
+
+class Readable(Protocol):
+    """What a corpus is made from: the text of a split, or one side of its pairs."""
+
+    @property
+    def name(self) -> str:
+        """The files, for messages."""
+
+    @property
+    def paths(self) -> tuple[Path, ...]: ...
+
+    @property
+    def lines(self) -> bool:
+        """Whether every line is a text of its own."""
+
+    def texts(self) -> Iterator[str]:
+        """What a tokenizer is trained on."""
+
+    def batches(self) -> Iterator[list[str]]:
+        """What is tokenised, many at a time: lines without their newlines, or those of running text with them."""
+
+    def size(self) -> int:
+        """About how many bytes of text that will be."""
+
+    def origin(self) -> dict[str, Any]:
+        """What it depends on: the same origin, the same text; `files` has a fingerprint for each path."""
+
+
+def span(total: int, low: float, high: float) -> tuple[int, int | None]:
+    """The first of `total` things in a share of them and the one after the last; None: to the end."""
+    return int(total * low), int(total * high) if high < 1 else None
+
+
+def in_batches(lines: Iterable[str]) -> Iterator[list[str]]:
+    """The same lines, many at a time, but not so many that they are large."""
+    held: list[str] = []
+    size = 0
+    for line in lines:
+        held.append(line)
+        size += len(line)
+        if len(held) >= LINES or size > _EDGE:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
 
 
 @dataclass(frozen=True)
@@ -44,7 +91,7 @@ class Source:
             return 0, None
         # a newline that read_text puts between files is not in the survey; a share is no worse for it
         total = self.seen.lines if self.lines else self.seen.characters
-        start, stop = int(total * self.low), int(total * self.high) if self.high < 1 else None
+        start, stop = span(total, self.low, self.high)
         if start >= (total if stop is None else stop):
             what = "lines" if self.lines else "characters"
             raise DataError(
@@ -54,7 +101,7 @@ class Source:
         return start, stop
 
     def texts(self) -> Iterator[str]:
-        """What a tokenizer is trained on: running text in pieces, or line by line, without the newlines no line has."""
+        """Running text in pieces, or line by line, without the newlines no line has."""
         if not self.lines:
             yield from self.pieces()
             return
@@ -74,26 +121,26 @@ class Source:
                 return
 
     def batches(self) -> Iterator[list[str]]:
-        """The lines of the part, without newlines, many at a time."""
-        start, stop = self.span()
-        lines: list[str] = []
-        size = 0
-        for number, line in enumerate(read_lines(self.paths, self.encoding)):
-            if stop is not None and number >= stop:
-                break
-            if number < start:
-                continue
-            lines.append(line)
-            size += len(line)
-            if len(lines) >= LINES or size > _EDGE:
-                yield lines
-                lines, size = [], 0
-        if lines:
-            yield lines
+        """The lines of the part, many at a time; those of running text with their newlines."""
+        if not self.lines:
+            yield from map(cut, self.pieces())
+            return
+        yield from in_batches(islice(read_lines(self.paths, self.encoding), *self.span()))
 
-    def fingerprint(self) -> list[dict[str, Any]]:
-        """Size and SHA-256 of the first and last megabyte of each file: cheap, and few edits pass."""
-        return [_fingerprint(path) for path in self.paths]
+    def size(self) -> int:
+        """About how many bytes of text there are; only packed files are read for it."""
+        packed = any(path.suffix in PACKED for path in self.paths)
+        whole = self.seen.bytes if packed else sum(path.stat().st_size for path in self.paths)
+        return int(whole * (self.high - self.low))
+
+    def origin(self) -> dict[str, Any]:
+        part = {"low": self.low, "high": self.high}
+        return {"encoding": self.encoding, "lines": self.lines, **part, "files": fingerprints(self.paths)}
+
+
+def fingerprints(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """Size and SHA-256 of the first and last megabyte of each file: cheap, and few edits pass."""
+    return [_fingerprint(path) for path in paths]
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:

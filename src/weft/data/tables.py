@@ -13,14 +13,50 @@ from weft.errors import DataError
 from weft.text.gate import as_paths, check_encoding
 
 Files = str | list[str]
+Split = Files | float | None  # files, a share of train, or none
+
+
+def check_splits(train: Files, valid: Split, test: Split, encoding: str) -> None:
+    """Refuse what names no file, leaves nothing of train, or can't be decoded; pydantic says where."""
+    shares = [share for share in (valid, test) if isinstance(share, float)]
+    for name, files in (("train", train), ("valid", valid), ("test", test)):
+        if isinstance(files, str | list) and not (files and all(files)):
+            raise ValueError(f"{name}={files!r} names no file")
+        if isinstance(files, float) and not 0 < files < 1:
+            raise ValueError(f"{name}={files:g}, a share of train, must be between 0 and 1")
+    if sum(shares) >= 1:
+        raise ValueError(f"valid={valid:g} and test={test:g} leave nothing of train")
+    try:
+        check_encoding(encoding)
+    except DataError as error:
+        raise ValueError(str(error).removeprefix("data.encoding: ")) from None
+
+
+def parts(train: Files, valid: Split, test: Split) -> dict[str, tuple[Files, float, float]]:
+    """The files of train, valid and test, as far as given, and which part of them is meant: from one share to another."""
+    cuts = {"train": 1.0}
+    for name, share in (("test", test), ("valid", valid)):
+        if isinstance(share, float):
+            cuts[name] = cuts["train"]
+            # 1 - 0.1 - 0.1 is 0.8 only after rounding, and a character more or less is another split
+            cuts["train"] = round(cuts["train"] - share, 12)
+    found = {"train": (train, 0.0, cuts["train"])}
+    low = cuts["train"]
+    for name, files in (("valid", valid), ("test", test)):
+        if isinstance(files, float):
+            found[name] = (train, low, cuts[name])
+            low = cuts[name]
+        elif files is not None:
+            found[name] = (files, 0.0, 1.0)
+    return found
 
 
 class DataTable(Table):
     """Which text, and how it is read."""
 
     train: Files
-    valid: Files | float | None = None  # files, or the share of train that is taken off its end
-    test: Files | float | None = None  # likewise; the order is train, valid, test
+    valid: Split = None  # files, or the share of train that is taken off its end
+    test: Split = None  # likewise; the order is train, valid, test
     encoding: str = "utf-8"
     # running text in shuffled windows, running text in contiguous streams, or every line on its own
     read: Literal["windows", "stream", "lines"] = "windows"
@@ -29,24 +65,13 @@ class DataTable(Table):
 
     @model_validator(mode="after")
     def fits(self) -> Self:
-        shares = [share for share in (self.valid, self.test) if isinstance(share, float)]
-        for name, files in (("train", self.train), ("valid", self.valid), ("test", self.test)):
-            if isinstance(files, str | list) and not (files and all(files)):
-                raise ValueError(f"{name}={files!r} names no file")
-            if isinstance(files, float) and not 0 < files < 1:
-                raise ValueError(f"{name}={files:g}, a share of train, must be between 0 and 1")
-        if sum(shares) >= 1:
-            raise ValueError(f"valid={self.valid:g} and test={self.test:g} leave nothing of train")
+        check_splits(self.train, self.valid, self.test, self.encoding)
         if self.window < 1:
             raise ValueError(f"window={self.window} must be at least 1")
         if self.stride is not None and self.read != "windows":
             raise ValueError(f"stride={self.stride}, but read='{self.read}' has no windows; drop it")
         if self.stride is not None and not 1 <= self.stride <= self.window:
             raise ValueError(f"stride={self.stride} must be from 1 to window={self.window}")
-        try:
-            check_encoding(self.encoding)
-        except DataError as error:
-            raise ValueError(str(error).removeprefix("data.encoding: ")) from None
         return self
 
     def resolved(self) -> Self:
@@ -57,22 +82,8 @@ class DataTable(Table):
 
     def sources(self, base: Path) -> dict[str, Source]:
         """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""
-        cuts = {"train": 1.0}
-        for name, share in (("test", self.test), ("valid", self.valid)):
-            if isinstance(share, float):
-                cuts[name] = cuts["train"]
-                # 1 - 0.1 - 0.1 is 0.8 only after rounding, and a character more or less is another split
-                cuts["train"] = round(cuts["train"] - share, 12)
-        found = {"train": self._source(self.train, base, (0.0, cuts["train"]))}
-        low = cuts["train"]
-        for name, files in (("valid", self.valid), ("test", self.test)):
-            if isinstance(files, float):
-                found[name] = self._source(self.train, base, (low, cuts[name]))
-                low = cuts[name]
-            elif files is not None:
-                found[name] = self._source(files, base, (0.0, 1.0))
-        return found
-
-    def _source(self, files: Files, base: Path, part: tuple[float, float]) -> Source:
-        paths = tuple(base / path for path in as_paths(files))
-        return Source(paths, self.encoding, self.read == "lines", part[0], part[1])
+        lines = self.read == "lines"
+        return {
+            name: Source(tuple(base / path for path in as_paths(files)), self.encoding, lines, low, high)
+            for name, (files, low, high) in parts(self.train, self.valid, self.test).items()
+        }

@@ -19,6 +19,12 @@ from weft.decode.options import GenerateOptions, check_length
 from weft.decode.pieces import Speller, Text, added, spell
 from weft.decode.sampling import Until, sample
 from weft.decode.steps import Steps
+from weft.errors import ResourceError
+from weft.machine import free, peak, size
+
+COPIES = 3  # of a row in a step: what was before, what of it goes on, and what comes of that
+READ = 512  # tokens of a prompt that are read to see what reading takes
+FEW = 4096  # positions that are read side by side without a look
 
 
 class Continuation(NamedTuple):
@@ -59,7 +65,7 @@ def _filters(job: _Job) -> Adjust:
     return choose.chain(chosen)
 
 
-def _pad(prompts: Sequence[list[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
+def pad(prompts: Sequence[list[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
     """Tokens and keep (B, T), padded on the right; None where nothing is, for attention is faster without a mask."""
     width = max(map(len, prompts))
     tokens = torch.tensor([prompt + [0] * (width - len(prompt)) for prompt in prompts], device=device)
@@ -85,7 +91,7 @@ def _sampled(job: _Job, prompts: Sequence[list[int]], rows: Sequence[tuple[int, 
                 said[row].append(texts[row].push(token))
         return torch.tensor([text.stopped for text in texts])
 
-    prompt, keep = _pad(prompts, job.device)
+    prompt, keep = pad(prompts, job.device)
     until = Until(job.options.length, job.end, job.options.least, hear)
     log_probs = torch.zeros(len(prompts), dtype=torch.float64)
     for drawn in sample(job.steps, prompt, until=until, keep=keep, adjust=_filters(job), noise=_noise(job, rows)):
@@ -113,7 +119,7 @@ def _searched(job: _Job, prompts: Sequence[list[int]], width: int) -> list[list[
         least=options.least,
         ended=ended if options.stop else None,
     )
-    prompt, keep = _pad(prompts, job.device)
+    prompt, keep = pad(prompts, job.device)
     found = beam(job.steps, prompt, options=search, keep=keep, adjust=_filters(job))
     return [
         [Continuation(spell(job.speller, prompts[row], one.tokens, options.stop), *one) for one in best]
@@ -123,7 +129,7 @@ def _searched(job: _Job, prompts: Sequence[list[int]], width: int) -> list[list[
 
 def _pieces(job: _Job, prompt: list[int]) -> Iterator[str]:
     text = Text(job.speller, prompt, job.options.stop)
-    tokens, keep = _pad([prompt], job.device)
+    tokens, keep = pad([prompt], job.device)
     until = Until(job.options.length, job.end, job.options.least)
     for drawn in sample(job.steps, tokens, until=until, keep=keep, adjust=_filters(job), noise=_noise(job, [(0, 0)])):
         token = int(drawn.tokens)
@@ -135,6 +141,25 @@ def _pieces(job: _Job, prompt: list[int]) -> Iterator[str]:
     rest = text.finish()
     if rest:
         yield rest
+
+
+def _fitting(job: _Job, prompts: Sequence[list[int]], most: int) -> int:
+    """How many prompts, at most `most`, fit into memory side by side; refuses what does not fit alone."""
+    options, longest = job.options, max(prompts, key=len, default=[0])
+    width, tokens, there = options.beam or 1, len(longest) + options.length - 1, free(job.device)
+    each = COPIES * width * (job.steps.row_bytes(tokens) + 8 * tokens)  # the tokens themselves are kept, too
+    if each > there:
+        what, cure = ("a row", "--length") if options.beam is None else (f"a beam of {width} rows", "--beam or --length")
+        raise ResourceError(
+            f"generate: {what} of up to {tokens} tokens needs about {size(each)} for its state and scores, "
+            f"but {size(there)} are free; lower {cure}"
+        )
+    some = longest[:READ]
+    if most * len(some) > FEW:
+        prompt = torch.tensor([some], device=job.device)
+        with torch.no_grad():
+            each = max(each, peak(lambda rows: job.steps.start(prompt.expand(rows, -1)), 1))
+    return min(most, max(1, there // each))
 
 
 def _read(job: _Job, prompt: str) -> list[int]:
@@ -159,8 +184,8 @@ def generate(
     ordered = sorted(range(len(read)), key=lambda prompt: len(read[prompt]))  # neighbours in length waste little padding
     jobs = ((prompt, number) for prompt in ordered for number in range(options.samples))
     found: list[list[Continuation]] = [[] for _ in read]
-    size = max(1, rows // (options.beam or 1))
-    while batch := list(islice(jobs, size)):
+    together = _fitting(job, read, max(1, rows // (options.beam or 1)))
+    while batch := list(islice(jobs, together)):
         texts = [read[prompt] for prompt, _ in batch]
         if options.beam is None:
             results = [[one] for one in _sampled(job, texts, batch)]
@@ -183,4 +208,5 @@ def stream(
     """The first continuation that `generate` gives to [prompt], in pieces as they become certain (a beam's at once)."""
     job = _Job(steps, tokenizer, options, end, torch.device(device))
     read = _read(job, prompt)
+    _fitting(job, [read], 1)
     return _pieces(job, read) if options.beam is None else iter([_searched(job, [read], options.beam)[0][0].text])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Self
 
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
@@ -10,16 +11,18 @@ from weft.config import Table
 from weft.errors import UsageError, nearest
 
 
-def _flag(name: str) -> str:
+def spelled(name: str) -> str:
+    """An option as the command line has it."""
     return "--" + name.replace("_", "-")
 
 
-def _explain(error: ValidationError) -> str:
+def explain_option(error: ValidationError, known: Iterable[str]) -> str:
+    """What is wrong with the first option that is."""
     fault = error.errors(include_url=False)[0]
     name = str(fault["loc"][0]) if fault["loc"] else "options"
     if fault["type"] == "extra_forbidden":
-        return f"{_flag(name)}: no such option{nearest(_flag(name), map(_flag, GenerateOptions.model_fields))}"
-    return f"{_flag(name)}: must {fault['msg'].removeprefix('Input should ')}, not {fault['input']!r}"
+        return f"{spelled(name)}: no such option{nearest(spelled(name), map(spelled, known))}"
+    return f"{spelled(name)}: must {fault['msg'].removeprefix('Input should ')}, not {fault['input']!r}"
 
 
 LEAST = {
@@ -34,11 +37,11 @@ def _check_ranges(options: GenerateOptions) -> None:
     for name, low in LEAST.items():
         value = getattr(options, name)
         if value is not None and value < low:
-            raise UsageError(f"{_flag(name)}: must be {low} or more, not {value:g}")
+            raise UsageError(f"{spelled(name)}: must be {low} or more, not {value:g}")
     for name, high in MOST.items():
         value = getattr(options, name)
         if value is not None and value > high:
-            raise UsageError(f"{_flag(name)}: must be {high} or less, not {value}")
+            raise UsageError(f"{spelled(name)}: must be {high} or less, not {value}")
     if options.top_p is not None and not 0 < options.top_p <= 1:
         raise UsageError(f"--top-p: must be in (0, 1], not {options.top_p:g}")
     if options.min_p is not None and not 0 <= options.min_p <= 1:
@@ -61,7 +64,7 @@ def _check_company(options: GenerateOptions) -> None:
         return
     for name in ("temperature", "top_k", "top_p", "min_p"):
         if getattr(options, name) is not None:
-            raise UsageError(f"{_flag(name)}: does not go with --beam, which does not sample")
+            raise UsageError(f"{spelled(name)}: does not go with --beam, which does not sample")
     if options.samples > 1:
         raise UsageError(f"--samples {options.samples}: does not go with --beam; use --best {options.samples}")
     if options.best > options.beam:
@@ -92,7 +95,7 @@ class GenerateOptions(Table):
         try:
             options = handler(values)
         except ValidationError as error:
-            raise UsageError(_explain(error)) from None
+            raise UsageError(explain_option(error, cls.model_fields)) from None
         _check_ranges(options)
         _check_company(options)
         return options

@@ -23,6 +23,9 @@ class Steps(Protocol[S]):
     def longest(self) -> int | None:
         """How many positions it can read; the search checks it once, before the first step."""
 
+    def row_bytes(self, tokens: int) -> int:
+        """The most bytes that one row takes while so many tokens are read: its state, and log-probabilities in the making."""
+
     def start(self, prompt: Tensor, keep: Tensor | None = None, state: S | None = None) -> tuple[Tensor, S]:
         """Read `prompt` (B, T >= 1), right-padded where keep (B, T) is False, on top of `state`;
         the next token's log-probabilities (B, V) and the state."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 
@@ -68,7 +70,8 @@ def attention(table: StackTable, layer: int, window: int | None) -> SelfAttentio
         positions=inside_positions(table.positions, heads=heads, head_size=size),
         inner_norm=nn.RMSNorm(size, elementwise_affine=False) if table.qk_norm else None,
         window=window,
-        dropout=table.dropout,
+        two_way=table.two_way,
+        dropout=table.attention_dropout or 0.0,
     )
 
 
@@ -84,13 +87,8 @@ def mixer(table: StackTable, layer: int, window: int | None) -> nn.Module:
     return Both(one(table.width // 2), one(table.width // 2)) if table.two_way else one(table.width)
 
 
-def stack(table: StackTable, *, window: int) -> Stack:
-    """The stack of a filled table; `window` is how many positions it is trained to see."""
-    mixers: list[nn.Module] = []
-    for layer in range(table.layers):
-        mixers.append(mixer(table, layer, window))
-        if isinstance(table.feed_forward, int):
-            mixers.append(FeedForward(table.width, hidden=table.feed_forward, activation=table.activation or "gelu"))
+def layered(table: StackTable, mixers: Sequence[nn.Module], positions: NoPositions) -> Stack:
+    """The mixers one above the other, each with the table's norm and connection."""
     # with post-norm the norm stands after the sum, and the last one is the outlet's
     before = "none" if table.connection == "post-norm" else table.norm
     layers = [
@@ -100,7 +98,29 @@ def stack(table: StackTable, *, window: int) -> Stack:
     outlet = norm(before, table.width)
     if table.connection == "dense":  # what arrives at the top is everything, side by side
         outlet = nn.Sequential(nn.Linear((len(layers) + 1) * table.width, table.width), outlet)
-    return Stack(layers, positions=added_positions(table, window), outlet=outlet)
+    return Stack(layers, positions=positions, outlet=outlet)
+
+
+def feed_forward(table: StackTable) -> list[nn.Module]:
+    """What stands after each mixer: one part, or none."""
+    if not isinstance(table.feed_forward, int):
+        return []
+    return [FeedForward(table.width, hidden=table.feed_forward, activation=table.activation or "gelu")]
+
+
+def stack(table: StackTable, *, window: int) -> Stack:
+    """The stack of a filled table; `window` is how many positions it is trained to see."""
+    mixers: list[nn.Module] = []
+    for layer in range(table.layers):
+        mixers += [mixer(table, layer, window), *feed_forward(table)]
+    return layered(table, mixers, added_positions(table, window))
+
+
+def matrices(stack: Stack, at: str) -> set[str]:
+    """The weights inside a stack that map vectors to vectors, what Muon is for; `at` is its name in the model."""
+    owners = dict(stack.layers.named_modules())
+    names = [name for name, weight in stack.layers.named_parameters() if weight.dim() == 2]
+    return {f"{at}.layers.{name}" for name in names if not isinstance(owners[name.rpartition(".")[0]], nn.Embedding)}
 
 
 def scale_mixers(stack: Stack) -> None:

@@ -15,6 +15,7 @@ from weft.models.tables import LanguageTable
 from weft.nn.heads import TokenHead
 from weft.nn.recurrent import last
 from weft.nn.stack import Stack
+from weft.nn.state import leaves
 
 PIECE = 512  # tokens of a prompt that are read at once: attention weighs each against each
 
@@ -23,11 +24,11 @@ class LanguageModel(nn.Module):
     """P(next token | the tokens so far), for any stack that reads one way."""
 
     def __init__(
-        self, embedding: nn.Embedding, stack: Stack, head: TokenHead, *, vocabulary: str, dropout: float = 0.0
+        self, embedding: nn.Embedding, stack: Stack, head: TokenHead, *, window: int, vocabulary: str, dropout: float = 0.0
     ) -> None:
         super().__init__()
         self.embedding, self.stack, self.head, self.dropout = embedding, stack, head, nn.Dropout(dropout)
-        self.vocabulary = vocabulary
+        self.window, self.vocabulary = window, vocabulary  # the window: what attention in the stack sees
 
     @property
     def longest(self) -> int | None:
@@ -35,19 +36,26 @@ class LanguageModel(nn.Module):
 
     def matrices(self) -> set[str]:
         """The weights between embedding and head that map vectors to vectors: what Muon is for."""
-        owners = dict(self.stack.layers.named_modules())
-        names = [name for name, weight in self.stack.layers.named_parameters() if weight.dim() == 2]
-        return {f"stack.layers.{name}" for name in names if not isinstance(owners[name.rpartition(".")[0]], nn.Embedding)}
+        return build.matrices(self.stack, "stack")
+
+    @torch.no_grad()
+    def row_bytes(self, tokens: int) -> int:
+        """The most bytes that one row takes while so many tokens are read: its state, and log-probabilities in the making."""
+        prompt = self.head.bias.new_zeros(1, min(2, tokens), dtype=torch.long)
+        first, second = (sum(part.nbytes for part in leaves(self(read)[1])) for read in (prompt[:, :1], prompt))
+        # attention adds a column a token, until at twice the window it forgets half of them
+        columns = min(tokens, 2 * self.window)
+        return first + (columns - 1) * (second - first) + 3 * self.head.bias.nbytes  # scores, capped, and normalised
 
     def forward(self, tokens: Tensor, state: Any = None, keep: Tensor | None = None) -> tuple[Tensor, Any]:
         """(B, T) -> what the head reads, (B, T, D), and the state after each row's last real token."""
         y, state = self.stack(self.dropout(self.embedding(tokens)), state, keep)
         return y, state
 
-    def loss(self, tokens: Tensor, targets: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+    def loss(self, tokens: Tensor, targets: Tensor, state: Any = None, smoothing: float = 0.0) -> tuple[Tensor, Any]:
         """Nats of every target, (B, T), and the state; padding on the right needs no mask here: it lies in the future."""
         y, state = self(tokens, state)
-        return self.head.loss(y, targets), state
+        return self.head.loss(y, targets, smoothing), state
 
     def start(self, prompt: Tensor, keep: Tensor | None = None, state: Any = None) -> tuple[Tensor, Any]:
         found: Tensor | None = None
@@ -85,4 +93,5 @@ def language_model(table: LanguageTable, *, words: int, window: int, vocabulary:
         build.quiet_outlets(stack, 0.0 if table.zero_init else (2 * table.layers) ** -0.5)
     if table.zero_init:
         nn.init.zeros_(head.weight)
-    return LanguageModel(embedding, stack, head, vocabulary=vocabulary, dropout=table.embedding_dropout or 0.0)
+    drop = table.embedding_dropout or 0.0
+    return LanguageModel(embedding, stack, head, window=window, vocabulary=vocabulary, dropout=drop)

@@ -35,11 +35,12 @@ class StackTable(Table):
     connection: Annotated[str, OneOf(CONNECTIONS)] = "plain"
     norm: Annotated[str, OneOf(NORMS)] = "none"
     dropout: float = Field(0.0, ge=0.0, lt=1.0)
+    attention_dropout: float | None = Field(None, ge=0.0, lt=1.0)  # attention only: of its weights; as `dropout`, unless given
 
     @model_validator(mode="after")
     def fits(self) -> Self:
         attention = self.mixer == "attention"
-        for option in ("heads", "head_size", "qk_norm"):
+        for option in ("heads", "head_size", "qk_norm", "attention_dropout"):
             if getattr(self, option) is not None and not attention:
                 raise ValueError(f"{option}={getattr(self, option)}, but mixer={self.mixer!r} has none")
         if self.context is not None and self.mixer != "window":
@@ -50,7 +51,7 @@ class StackTable(Table):
             )
         if self.connection == "post-norm" and self.norm == "none":
             raise ValueError("connection='post-norm' needs norm='layer' or 'rms'")
-        if self.two_way and (attention or self.width % 2):
+        if self.two_way and not attention and self.width % 2:
             raise ValueError(
                 f"two_way gives each side half the width: mixer={self.mixer!r}, width={self.width} can't be halved so"
             )
@@ -83,7 +84,8 @@ class StackTable(Table):
             values["activation"] = self.activation or "gelu"
         if attention:
             heads = self.heads or default_heads(self.width)
-            values |= {"heads": heads, "qk_norm": bool(self.qk_norm)}
+            dropout = self.dropout if self.attention_dropout is None else self.attention_dropout
+            values |= {"heads": heads, "qk_norm": bool(self.qk_norm), "attention_dropout": dropout}
         if self.mixer == "window":
             values["context"] = self.context or 3
         return self.model_copy(update=values)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.nn.memory import Memory
 from weft.nn.positions import NoPositions
 
 Cache = tuple[Tensor, Tensor, Tensor]  # keys and values (B, H, C, E), key_at (B, C)
@@ -17,18 +18,29 @@ Cache = tuple[Tensor, Tensor, Tensor]  # keys and values (B, H, C, E), key_at (B
 class Attend(nn.Module):
     """The fused kernel as a leaf without parameters, so that whoever explains can watch its inputs by name."""
 
-    def __init__(self, dropout: float = 0.0) -> None:
+    def __init__(self, dropout: float = 0.0, *, scale: float | None = None) -> None:
         super().__init__()
-        self.dropout = dropout
+        self.dropout, self.scale = dropout, scale  # of the scores; None: 1 / sqrt(E)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
         drop = self.dropout if self.training else 0.0
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=drop, is_causal=causal)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=drop, is_causal=causal, scale=self.scale)
+
+    def weights(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+        """What the kernel keeps to itself, from the same inputs: how much each query takes of each key, (B, H, T, C)."""
+        scores = q @ k.transpose(-2, -1) * (q.size(-1) ** -0.5 if self.scale is None else self.scale)
+        if causal:
+            mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+        if mask is not None:
+            scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+        # a query that may see nothing takes nothing, as in the kernel; softmax alone makes it NaN
+        return scores.softmax(-1).masked_fill(scores == float("-inf"), 0.0)
 
 
 class SelfAttention(nn.Module):
     """Multi-head attention of a text to itself (Vaswani et al. 2017); each position sees itself and what was before it, the
-    last `window` positions if that is given. Its state is the keys and values seen so far, and where they stand."""
+    last `window` positions if that is given; two-way, all of the text. Its state is the keys and values seen so far, and
+    where they stand."""
 
     def __init__(
         self,
@@ -39,11 +51,12 @@ class SelfAttention(nn.Module):
         positions: NoPositions | None = None,
         inner_norm: nn.Module | None = None,
         window: int | None = None,
+        two_way: bool = False,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         size = head_size or dim // heads
-        self.heads, self.window = heads, window
+        self.heads, self.window, self.two_way = heads, window, two_way
         self.positions = positions or NoPositions()
         self.inner_norm = inner_norm or nn.Identity()  # of queries and keys
         self.to_qkv = nn.Linear(dim, 3 * heads * size)
@@ -51,6 +64,8 @@ class SelfAttention(nn.Module):
         self.attend = Attend(dropout)
 
     def forward(self, x: Tensor, state: Cache | None = None, keep: Tensor | None = None) -> tuple[Tensor, Cache]:
+        if self.two_way and state is not None:
+            raise ValueError("two-way layers read a whole sequence at once")
         qkv = self.to_qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, H, E)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         at = torch.arange(x.size(1), device=x.device)[None]
@@ -62,17 +77,23 @@ class SelfAttention(nn.Module):
             k, v = torch.cat([state[0], k], dim=2), torch.cat([state[1], v], dim=2)
             key_at = torch.cat([state[2], key_at], dim=1)
         # read whole and without padding, every row has the same triangle: the kernel needs no mask
-        whole = state is None and keep is None and (self.window is None or x.size(1) <= self.window)
+        short = self.two_way or self.window is None or x.size(1) <= self.window
+        whole = state is None and keep is None and short
         seen_at = at if whole else key_at
         bias = self.positions.bias(q, at, seen_at)
-        mask = None if whole and bias is None else self._mask(at, seen_at)
-        if bias is not None and mask is not None:
-            mask = bias.masked_fill(~mask, float("-inf"))
-        y = self.attend(q, k, v, mask, mask is None)
+        mask = None if whole and (bias is None or self.two_way) else self._mask(at, seen_at)
+        if bias is not None:
+            mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
+        y = self.attend(q, k, v, mask, mask is None and not self.two_way)
         return self.to_out(y.transpose(1, 2).flatten(2)), self._recent(k, v, key_at)
 
+    def given(self, memory: Memory) -> None:
+        """Nothing: a text is read without knowing a source."""
+
     def _mask(self, at: Tensor, key_at: Tensor) -> Tensor:
-        """Which keys each query may see, (B, 1, T, C)."""
+        """Which keys each query may see, (B, 1, T or 1, C)."""
+        if self.two_way:
+            return (key_at >= 0)[:, None, None, :]
         distance = at[:, None, :, None] - key_at[:, None, None, :]
         allowed = (distance >= 0) & (key_at >= 0)[:, None, None, :]
         return allowed if self.window is None else allowed & (distance < self.window)
@@ -80,7 +101,7 @@ class SelfAttention(nn.Module):
     def _recent(self, k: Tensor, v: Tensor, key_at: Tensor) -> Cache:
         """Forgets what no later query can see. Rarely (at twice the window), because it copies; by position, because rows of
         different age have their padding in different columns."""
-        if self.window is None or key_at.size(1) < 2 * self.window:
+        if self.two_way or self.window is None or key_at.size(1) < 2 * self.window:
             return k, v, key_at
         key_at, columns = key_at.topk(self.window, dim=1)
         key_at, columns = key_at.flip(1), columns.flip(1)  # oldest first
@@ -123,3 +144,6 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor, state: tuple[()] = (), keep: Tensor | None = None) -> tuple[Tensor, tuple[()]]:
         return self.to_out(self.activation(self.widen(x))), ()
+
+    def given(self, memory: Memory) -> tuple[()]:
+        return ()

@@ -30,13 +30,18 @@ class TokenHead(nn.Module):
         """(..., D) -> log-probabilities (..., V)."""
         return self.scores(x).log_softmax(-1)
 
-    def loss(self, x: Tensor, targets: Tensor) -> Tensor:
-        """Nats of each target, (B, T); x (B, T, D), targets (B, T)."""
+    def loss(self, x: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+        """Nats of each target, (B, T); x (B, T, D), targets (B, T). With smoothing, the target has the share 1 - smoothing
+        and all words share the rest (Szegedy et al. 2016)."""
         rows, wanted = x.flatten(0, 1), targets.flatten()
         if torch.is_grad_enabled():
-            return F.cross_entropy(self.scores(rows), wanted, reduction="none").view_as(targets)
+            # the kernel smooths by a sum over the words: no distribution of targets is ever made
+            nats = F.cross_entropy(self.scores(rows), wanted, reduction="none", label_smoothing=smoothing)
+            return nats.view_as(targets)
         # scoring a whole text reads more positions at once than training does, and a vocabulary is wide
         size = max(1, MOST // len(self.weight))
         parts = zip(torch.split(rows, size), torch.split(wanted, size), strict=True)
-        nats = [F.cross_entropy(self.scores(row), word, reduction="none") for row, word in parts]
-        return torch.cat(nats).view_as(targets)
+        found = [
+            F.cross_entropy(self.scores(row), word, reduction="none", label_smoothing=smoothing) for row, word in parts
+        ]
+        return torch.cat(found).view_as(targets)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.nn.connections import Connection
+from weft.nn.memory import Memory
 from weft.nn.positions import NoPositions
 
 
@@ -27,6 +28,11 @@ class Layer(nn.Module):
         y, state = self.mixer(self.norm(self.connection.enter(x)), state, keep)
         return self.connection(x, self.dropout(y)), state
 
+    def given(self, memory: Memory) -> Any:
+        """What the mixer knows of a source before it reads."""
+        known: Any = self.mixer
+        return known.given(memory)
+
 
 class Stack(nn.Module):
     """Positions at the bottom, layers, an outlet on top. Its state is (seen, one state a layer), seen (B, 1) a count."""
@@ -36,9 +42,11 @@ class Stack(nn.Module):
         self.positions, self.layers, self.outlet = positions, nn.ModuleList(layers), outlet
 
     def forward(
-        self, x: Tensor, state: tuple[Tensor, tuple[Any, ...]] | None = None, keep: Tensor | None = None
+        self, x: Tensor, state: tuple[Tensor | None, tuple[Any, ...]] | None = None, keep: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, tuple[Any, ...]]]:
-        seen, past = (x.new_zeros(1, 1, dtype=torch.long), (None,) * len(self.layers)) if state is None else state
+        seen, past = (None, (None,) * len(self.layers)) if state is None else state
+        if seen is None:  # one row for all: where every text starts, positions are computed once
+            seen = x.new_zeros(1, 1, dtype=torch.long)
         x = self.positions.enter(x, seen + torch.arange(x.size(1), device=x.device))
         states = []
         for layer, inner in zip(self.layers, past, strict=True):
@@ -46,3 +54,8 @@ class Stack(nn.Module):
             states.append(inner)
         read = x.size(1) if keep is None else keep.sum(1, keepdim=True)
         return self.outlet(x), ((seen + read).expand(x.size(0), 1), tuple(states))
+
+    def given(self, memory: Memory) -> tuple[None, tuple[Any, ...]]:
+        """The state of a decoder that has read nothing but a source."""
+        layers: Any = self.layers
+        return None, tuple(layer.given(memory) for layer in layers)

@@ -50,6 +50,12 @@ def select(state: S, rows: Tensor) -> S:
     return each(lambda part: part.index_select(0, rows), state)
 
 
+def hold(new: S, old: S, keep: Tensor) -> S:
+    """The rows of `new` where keep (B,) is True, those of `old` elsewhere; both have the same shape."""
+    past = iter(leaves(old))
+    return each(lambda part: torch.where(keep.view(-1, *[1] * (part.dim() - 1)), part, next(past)), new)
+
+
 def detach(state: S) -> S:
     """The same numbers, cut off from the graph that made them."""
     return each(lambda part: part.detach(), state)

@@ -22,11 +22,14 @@ BLOCK = 1000  # tokens: the unit of resampling in running text
 class LanguageTask:
     """Nats of the next token, over windows, streams or lines."""
 
-    def __init__(self, *, carries: bool, valid: Corpus | None, context: Context, device: torch.device) -> None:
-        self.carries, self.valid, self.context, self.device = carries, valid, context, device
+    def __init__(
+        self, *, carries: bool, valid: Corpus | None, context: Context, device: torch.device, smoothing: float = 0.0
+    ) -> None:
+        self.carries, self.valid, self.context, self.device, self.smoothing = carries, valid, context, device, smoothing
 
     def loss(self, model: nn.Module, batch: Batch, carry: Any) -> Loss:
-        nats, state = model.loss(batch.tokens[:, :-1], batch.tokens[:, 1:], carry)  # type: ignore[operator]
+        inputs, targets = batch.tokens[:, :-1], batch.tokens[:, 1:]
+        nats, state = model.loss(inputs, targets, carry, self.smoothing)  # type: ignore[operator]
         if batch.keep is None:
             total, count = nats.sum(), torch.tensor(nats.numel(), device=nats.device)
         else:

@@ -7,8 +7,6 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from weft.data.order import Batch
-
 Watch = Callable[[int, int], None]  # done, in all
 
 
@@ -21,7 +19,7 @@ class Loss(NamedTuple):
 class Task(Protocol):
     """What is learned: how batches become losses, and how good a model is."""
 
-    def loss(self, model: nn.Module, batch: Batch, carry: Any) -> Loss: ...
+    def loss(self, model: nn.Module, batch: Any, carry: Any) -> Loss: ...
 
     def validate(self, model: nn.Module, watch: Watch | None = None) -> dict[str, float] | None:
-        """Scores on the validation data, the one that decides first; None where there is no such data."""
+        """Scores on the validation data, the one that decides (unless told otherwise) first; None where there is no such data."""

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 from weft.errors import DataError
 
 CHUNK = 1 << 20
+PACKED = (".gz", ".xz", ".zst")
 # text packs 3 to 20 times; only what was made to swell passes this
 MOST_RATIO = 200
 RATIO_COUNTS_FROM = 64 << 20

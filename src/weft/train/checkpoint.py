@@ -49,6 +49,8 @@ def save(loop: Loop, root: Path) -> Path:
     with files.building(final, owner=owner(root)) as temp:
         write_tensors(temp / "model.safetensors", loop.learner.model.state_dict())
         write_tensors(temp / "optimizer.safetensors", loop.optimizers.tensors())
+        if loop.average is not None:
+            write_tensors(temp / "average.safetensors", loop.average.tensors())
         carry = {f"{number:04d}": part for number, part in enumerate(leaves(loop.carry))}
         write_tensors(temp / "carry.safetensors", carry, {"shape": json.dumps(shape_of(loop.carry))})
         files.write_json(temp / "cursor.json", loop.cursor.to_json())
@@ -64,7 +66,7 @@ def names(root: Path) -> list[str]:
 
 
 def restore(loop: Loop, folder: Path) -> None:
-    """Put weights, optimiser, carry and cursor where the checkpoint has them."""
+    """Put weights, optimiser, averages, carry and cursor where the checkpoint has them."""
     files.verify(folder)
     device = loop.place.device
     weights, _ = read_tensors(folder / "model.safetensors")
@@ -73,6 +75,9 @@ def restore(loop: Loop, folder: Path) -> None:
     except RuntimeError as error:
         raise ModelError(f"{folder}: does not fit the model of this run: {' '.join(str(error).split())}") from None
     loop.optimizers.restore(read_tensors(folder / "optimizer.safetensors")[0])
+    if loop.average is not None:
+        place = folder / "average.safetensors"
+        loop.average.restore(read_tensors(place)[0], at=str(place))
     carry = read_carry(folder / "carry.safetensors")
     # copies: what is mapped from a file that is removed later would hold on to it
     loop.carry = each(lambda part: part.to(device, copy=True), carry)

@@ -10,6 +10,7 @@ import torch
 
 from weft import files
 from weft.models.ngram import NgramModel, estimate
+from weft.train.language import language_task
 
 if TYPE_CHECKING:
     from weft.text.tokenizers import Tokenizer
@@ -32,7 +33,7 @@ class Counting:
         for note in model.notes:
             job.watcher.note(note)
         seconds = time.perf_counter() - began
-        scores = job.task(carries=False).validate(model, partial(job.watcher.working, "validating")) or {}
+        scores = language_task(job, carries=False).validate(model, partial(job.watcher.working, "validating")) or {}
         with files.Log(job.folder.path / "metrics.jsonl") as metrics, files.Log(job.folder.path / "timings.jsonl") as timings:
             metrics.cut(0)
             record = {"step": 1, "tokens": len(corpus.tokens), **{f"valid_{name}": value for name, value in scores.items()}}

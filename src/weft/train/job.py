@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,15 +10,11 @@ from typing import Any, Protocol
 import tomli_w
 
 from weft import files
-from weft.data.corpus import Corpus, write_corpus
-from weft.data.source import Source
+from weft.data.corpus import Corpus
 from weft.errors import UsageError
-from weft.tasks.language import LanguageTask
-from weft.text.tokenizers import Tokenizer, train_tokenizer
-from weft.train import checkpoint
 from weft.train.folder import Journal, RunFolder, make_folder, open_folder
 from weft.train.loop import Loop
-from weft.train.network import default_context, pick_device
+from weft.train.material import tokenizer_files
 from weft.train.settings import Settings, resolve
 
 
@@ -45,17 +41,9 @@ class Job:
 
     settings: Settings
     folder: RunFolder
-    tokenizer: Tokenizer
+    tokenizer: Any  # a Tokenizer; of pairs, Sides
     corpora: Mapping[str, Corpus]
     watcher: Watcher
-
-    def task(self, *, carries: bool) -> LanguageTask:
-        return LanguageTask(
-            carries=carries,
-            valid=self.corpora.get("valid"),
-            context=default_context(self.settings),
-            device=pick_device(self.settings.train.device),
-        )
 
     def journal(self) -> Journal:
         return Journal(self.folder, self.tokenizer.hash, tensorboard=self.settings.train.tensorboard)
@@ -71,48 +59,16 @@ def train(values: Mapping[str, Any], out: Path, *, base: Path, watcher: Watcher,
         changed = folder.note_environment()
         if changed:
             watcher.note(f"resuming on another machine or set-up, so not bit for bit ({'; '.join(changed)})")
-        sources = settings.sources()
-        tokenizer = prepare_tokenizer(settings, sources["train"], folder, watcher)
-        folder.data.mkdir(exist_ok=True)
-        corpora = {name: prepare_corpus(name, source, tokenizer, folder, watcher) for name, source in sources.items()}
+        tokenizer, corpora = settings.material.prepare(settings, folder, watcher)
         settings.preset.family.train(Job(settings, folder, tokenizer, corpora, watcher))
     return folder
 
 
-def prepare_tokenizer(settings: Settings, source: Source, folder: RunFolder, watcher: Watcher) -> Tokenizer:
-    """The run's own once it has a checkpoint; until then made anew, since the text may have changed: trained on the training
-    text, or taken from the file that is named."""
-    if checkpoint.names(folder.path):
-        return Tokenizer.load(folder.tokenizer)
-    watcher.note(source.seen.describe())
-    tokenizer = train_tokenizer(settings.tokenizer, _watched(source, watcher))
-    tokenizer.save(folder.tokenizer)
-    return tokenizer
-
-
-def _watched(source: Source, watcher: Watcher) -> Iterator[str]:
-    """The texts of a source, with the progress of whoever reads them."""
-    done, total = 0, source.seen.characters
-    for text in source.texts():
-        watcher.working("reading for the tokenizer", done, total)
-        done += len(text)
-        yield text
-    watcher.working("making the tokenizer", 0, 1)
-
-
-def prepare_corpus(name: str, source: Source, tokenizer: Tokenizer, folder: RunFolder, watcher: Watcher) -> Corpus:
-    """The tokens of a split, on disk; what an earlier process made is used again if the text is still the same."""
-
-    def watch(done: int, total: int) -> None:
-        watcher.working(f"tokenising {name}", done, total)
-
-    begun = bool(checkpoint.names(folder.path))
-    return write_corpus(source, tokenizer, folder.data, name, watch=watch, must_match=begun)
-
-
 def borrow_tokenizer(values: Mapping[str, Any], run: Path) -> dict[str, Any]:
     """The run file with the tokenizer of another run."""
-    path = open_folder(run).tokenizer
-    if not path.exists():
+    found = {path.name.removesuffix(".json"): {"file": str(path.resolve())} for path in tokenizer_files(open_folder(run).path)}
+    if "tokenizer" in found:
+        return {**values, "tokenizer": found["tokenizer"]}
+    if len(found) < 2:
         raise UsageError(f"--tokenizer-from: {run} has no tokenizer.json")
-    return {**values, "tokenizer": {"file": str(path.resolve())}}
+    return {**values, "tokenizer": {side: found[f"tokenizer.{side}"] for side in ("source", "target")}}

@@ -6,7 +6,6 @@ from typing import Any
 
 from torch import nn
 
-from weft.data.order import Batch
 from weft.tasks.task import Loss, Task
 
 
@@ -17,5 +16,5 @@ class Learner(nn.Module):
         super().__init__()
         self.task, self.model = task, model
 
-    def forward(self, batch: Batch, carry: Any) -> Loss:
+    def forward(self, batch: Any, carry: Any) -> Loss:
         return self.task.loss(self.model, batch, carry)

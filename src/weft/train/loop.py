@@ -7,14 +7,16 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from weft.data.order import Batch, Order
+from weft.data.order import Order, changed
 from weft.errors import DivergedError
+from weft.metrics.better import is_better
 from weft.nn.state import join, select
+from weft.train.average import Average
 from weft.train.cursor import Cursor
 from weft.train.learner import Learner
 from weft.train.optimizers import Optimizers
@@ -23,6 +25,7 @@ from weft.train.tables import TrainTable
 
 SAVE_SECONDS = 60.0  # at most this much work is lost to a power cut
 LINES = 200  # of metrics.jsonl in a run
+B = TypeVar("B", bound=tuple[Any, ...])  # a batch: tensors (B, ...), None where one is not needed
 
 
 class Stopped(Exception):
@@ -60,9 +63,8 @@ class Place(NamedTuple):
     device: torch.device
     precision: torch.dtype
 
-    def moved(self, batch: Batch) -> Batch:
-        keep = None if batch.keep is None else batch.keep.to(self.device, non_blocking=True)
-        return Batch(batch.tokens.to(self.device, non_blocking=True), keep)
+    def moved(self, batch: B) -> B:
+        return changed(batch, lambda part: part.to(self.device, non_blocking=True))
 
     def autocast(self) -> AbstractContextManager[Any]:
         if self.precision is torch.float32:
@@ -74,11 +76,12 @@ class Loop:
     """Carries a learner from the cursor to the end of its budget."""
 
     def __init__(
-        self, learner: Learner, optimizers: Optimizers, order: Order, *, table: TrainTable, seed: int, place: Place
+        self, learner: Learner, optimizers: Optimizers, order: Order[Any], *, table: TrainTable, seed: int, place: Place
     ) -> None:
         self.learner, self.optimizers, self.order = learner, optimizers, order
         self.table, self.seed, self.place = table, seed, place
         self.cursor, self.carry = Cursor(), None
+        self.average = None if table.average == "none" else Average(optimizers.names, decay=table.average)
         self.factor: Schedule = schedule(table.schedule, warmup=table.warmup)
 
     # ---- how far
@@ -103,18 +106,17 @@ class Loop:
 
     # ---- one update
 
-    def micros(self, batch: Batch) -> Iterator[tuple[Batch, Any]]:
+    def micros(self, batch: B) -> Iterator[tuple[B, Any]]:
         """The batch in `accumulate` parts, each with its rows of the carry."""
-        rows = torch.arange(batch.tokens.size(0), device=self.place.device)
         moved = self.place.moved(batch)
+        rows = torch.arange(moved[0].size(0), device=self.place.device)
         for part in rows.chunk(self.table.accumulate):
             if len(part) == len(rows):
                 yield moved, self.carry
             else:
-                keep = None if moved.keep is None else moved.keep[part]
-                yield Batch(moved.tokens[part], keep), select(self.carry, part)
+                yield changed(moved, partial(torch.index_select, dim=0, index=part)), select(self.carry, part)
 
-    def gradients(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def gradients(self, batch: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
         """Gradients of the batch's mean loss, in place; its nats and its count, summed."""
         total = torch.zeros(
             (), dtype=torch.float64 if self.place.device.type == "cpu" else torch.float32, device=self.place.device
@@ -151,6 +153,8 @@ class Loop:
             torch.nn.utils.clip_grads_with_norm_(weights, self.table.clip, norm)
         self.optimizers.step(self.factor(self.progress(ahead=0.5)))
         self.optimizers.clear()
+        if self.average is not None:
+            self.average.follow(cursor.step + 1)
         return nats, int(count)
 
     def _diverged(self, nats: float, norm: float) -> None:
@@ -179,7 +183,8 @@ class Loop:
             watcher.step(self, nats / max(1, count), time.perf_counter() - began)
             validated = ended or self._due(self.table.validations) > check
             if validated:
-                self._validate(journal, watcher)
+                with nullcontext() if self.average is None else self.average.shown():
+                    self._validate(journal, watcher)
                 cursor.done = ended or (self.table.patience != "none" and cursor.waited >= self.table.patience)
             stopping = watcher.stopping()
             if validated or stopping or time.monotonic() - saved > SAVE_SECONDS:
@@ -202,7 +207,8 @@ class Loop:
     def _log_training(self, journal: Journal) -> None:
         cursor = self.cursor
         loss = cursor.logged / max(1, cursor.counted)
-        record = {"step": cursor.step, "epoch": cursor.epoch, "tokens": cursor.tokens, "train_nats_per_token": loss}
+        name = "train_loss" if self.table.label_smoothing else "train_nats_per_token"
+        record = {"step": cursor.step, "epoch": cursor.epoch, "tokens": cursor.tokens, name: loss}
         cursor.metrics = journal.log(record)
         cursor.logged, cursor.counted = 0.0, 0
 
@@ -215,14 +221,15 @@ class Loop:
         if scores is None:  # nothing to choose by: the run is known by its latest weights
             journal.keep_best(self.learner.model, cursor.step)
             return
-        decides, value = next(iter(scores.items()))
+        decides = self.table.monitor or next(iter(scores))
+        value = scores[decides]
         if not math.isfinite(value):  # nothing is better or worse than NaN: there would be no choosing any more
             raise DivergedError(
                 f"step {cursor.step}: the {decides} of the validation data is {value}; "
                 f"the last checkpoint is kept; lower train.lr or train.clip"
             )
         cursor.metrics = journal.log({"step": cursor.step, **{f"valid_{name}": value for name, value in scores.items()}})
-        if cursor.best is None or value < cursor.best:
+        if cursor.best is None or is_better(decides, value, cursor.best):
             cursor.best, cursor.best_step, cursor.waited = value, cursor.step, 0
             journal.keep_best(self.learner.model, cursor.step)
         else:

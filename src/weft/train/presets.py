@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
+from weft.models import pair_tables
 from weft.models.ngram import NgramTable
+from weft.models.pair_tables import Seq2SeqTable
 from weft.models.tables import GPT, TEXTBOOK, LanguageTable
 from weft.train.counting import Counting
+from weft.train.language import Language
+from weft.train.material import Material, PairsOfTexts, Texts
 from weft.train.network import Network
+from weft.train.translation import Translation
 
 if TYPE_CHECKING:
-    from weft.text.tokenizers import Tokenizer
     from weft.train.folder import RunFolder
     from weft.train.job import Job
     from weft.train.settings import Settings
@@ -28,7 +32,7 @@ class Family(Protocol):
     def train(self, job: Job) -> None:
         """Leaves the run folder with the model's best weights."""
 
-    def load(self, settings: Settings, tokenizer: Tokenizer, folder: RunFolder, device: torch.device) -> Any:
+    def load(self, settings: Settings, tokenizer: Any, folder: RunFolder, device: torch.device) -> Any:
         """The model of a run folder: Steps, and `loss` for whole texts."""
 
 
@@ -37,6 +41,26 @@ class Preset(NamedTuple):
     table: type[Any]
     values: Mapping[str, Any]
     train: Mapping[str, Any] = {}
+    spread: Callable[[Mapping[str, Any]], dict[str, Any]] = dict  # options as the table has them
+
+    def merged(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The preset's values under those of a run file, table by table."""
+        return _over(self.spread(self.values), self.spread(options))
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    new = {**below, **above}
+    for key in below.keys() & above.keys():
+        if isinstance(below[key], Mapping) and isinstance(above[key], Mapping):
+            new[key] = _over(below[key], above[key])
+    return new
+
+
+class Shared(NamedTuple):
+    """What the kinds of one task have in common."""
+
+    material: Material
+    presets: Mapping[str, Preset]
 
 
 RECURRENT: Mapping[str, Any] = {"lr": 3e-3, "weight_decay": 0.01, "schedule": "cosine", "batch_tokens": 4096}
@@ -48,14 +72,36 @@ MUON: Mapping[str, Any] = {
     "weight_decay": 0.1,
     "warmup": 0.0,
 }
+PAIRS: Mapping[str, Any] = {
+    "steps": 3500, "batch_tokens": 2048, "lr": 1e-3, "beta2": 0.98, "weight_decay": 0.0, "warmup": 0.08,
+    "label_smoothing": 0.1, "average": 0.99,
+}  # fmt: skip
+language, translation = Network(Language()), Network(Translation())
 
 LM: Mapping[str, Preset] = {
     "ngram": Preset(Counting(), NgramTable, {}),
-    "window": Preset(Network(), LanguageTable, {"mixer": "window", "layers": 1, "context": 3}),
-    "rnn": Preset(Network(), LanguageTable, {"mixer": "rnn"}, RECURRENT),
-    "lstm": Preset(Network(), LanguageTable, {"mixer": "lstm"}, RECURRENT),
-    "gru": Preset(Network(), LanguageTable, {"mixer": "gru"}, RECURRENT),
-    "transformer": Preset(Network(), LanguageTable, TEXTBOOK),
-    "gpt": Preset(Network(), LanguageTable, GPT, MUON),
+    "window": Preset(language, LanguageTable, {"mixer": "window", "layers": 1, "context": 3}),
+    "rnn": Preset(language, LanguageTable, {"mixer": "rnn"}, RECURRENT),
+    "lstm": Preset(language, LanguageTable, {"mixer": "lstm"}, RECURRENT),
+    "gru": Preset(language, LanguageTable, {"mixer": "gru"}, RECURRENT),
+    "transformer": Preset(language, LanguageTable, TEXTBOOK),
+    "gpt": Preset(language, LanguageTable, GPT, MUON),
 }
-TASKS: Mapping[str, Mapping[str, Preset]] = {"lm": LM}
+
+
+def _pairs(values: Mapping[str, Any]) -> Preset:
+    return Preset(translation, Seq2SeqTable, values, PAIRS, pair_tables.spread)
+
+
+TRANSLATE: Mapping[str, Preset] = {
+    "sutskever": _pairs(pair_tables.SUTSKEVER),
+    "cho": _pairs(pair_tables.CHO),
+    "bahdanau": _pairs(pair_tables.BAHDANAU),
+    "luong": _pairs(pair_tables.LUONG),
+    "rnn": _pairs({**pair_tables.RECURRENT, "mixer": "rnn"}),
+    "lstm": _pairs({**pair_tables.RECURRENT, "mixer": "lstm"}),
+    "gru": _pairs({**pair_tables.RECURRENT, "mixer": "gru"}),
+    "transformer": _pairs(pair_tables.TRANSFORMER),
+    "seq2seq": _pairs(pair_tables.SEQ2SEQ),
+}
+TASKS: Mapping[str, Shared] = {"lm": Shared(Texts(), LM), "translate": Shared(PairsOfTexts(), TRANSLATE)}

@@ -11,10 +11,8 @@ import tomli_w
 from pydantic import Field
 
 from weft.config import OneOf, Table, no_such, plain, read_table
-from weft.data.source import Source
-from weft.data.tables import DataTable
 from weft.errors import ConfigError
-from weft.text.tokenizers import TokenizerTable
+from weft.train.material import Material
 from weft.train.presets import TASKS, Preset
 from weft.train.tables import TrainTable
 
@@ -22,12 +20,12 @@ T = TypeVar("T", bound=Table)
 
 
 class RunTable(Table):
-    """The top of a run file; what [model] and [train] hold depends on the kind."""
+    """The top of a run file; what its tables hold depends on the task and on the kind."""
 
     task: Annotated[str, OneOf(TASKS, "task")]
     seed: int = Field(0, ge=0, lt=2**31)
-    data: DataTable
-    tokenizer: TokenizerTable = TokenizerTable()
+    data: dict[str, Any]
+    tokenizer: dict[str, Any] = Field(default_factory=dict)
     model: dict[str, Any]
     train: dict[str, Any] = Field(default_factory=dict)
 
@@ -38,24 +36,28 @@ class Settings:
 
     task: str
     seed: int
-    data: DataTable
-    tokenizer: TokenizerTable
+    data: Any  # tables of the task's own types
+    tokenizer: Any
     kind: str
     model: Any  # a table of the kind's own type, filled
     train: TrainTable
 
     @property
     def preset(self) -> Preset:
-        return TASKS[self.task][self.kind]
+        return TASKS[self.task].presets[self.kind]
 
-    def sources(self) -> dict[str, Source]:
-        """The text of each split that is given; all paths are absolute by now."""
-        return self.data.sources(Path())
+    @property
+    def material(self) -> Material:
+        return TASKS[self.task].material
+
+    def sources(self) -> dict[str, Any]:
+        """The text or the pairs of each split that is given; all paths are absolute by now."""
+        found: dict[str, Any] = self.data.sources(Path())
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         model = {"kind": self.kind, **plain(self.model)}
-        file = self.tokenizer.file  # a file says itself what it is
-        tokenizer = plain(self.tokenizer) if file is None else {"file": file}
+        tokenizer = _said_by_files(plain(self.tokenizer))
         tables = {"data": plain(self.data), "tokenizer": tokenizer, "model": model, "train": plain(self.train)}
         return {"task": self.task, "seed": self.seed, **tables}
 
@@ -67,7 +69,7 @@ def resolve(values: Mapping[str, Any], *, base: Path) -> Settings:
     """Table defaults, then the preset's values, then the run file's; paths are seen from `base`."""
     run = read_table(RunTable, values, at="")
     options = dict(run.model)
-    presets = TASKS[run.task]
+    presets, material = TASKS[run.task].presets, TASKS[run.task].material
     if "kind" not in options:
         raise ConfigError(f"model.kind: is needed and not given; known: {', '.join(presets)}")
     kind = options.pop("kind")
@@ -76,12 +78,21 @@ def resolve(values: Mapping[str, Any], *, base: Path) -> Settings:
     if kind not in presets:
         raise ConfigError(f"model.kind: {no_such('kind', kind, presets)}")
     preset = presets[kind]
-    model = read_table(preset.table, {**preset.values, **options}, at="model")
+    model = read_table(preset.table, preset.merged(options), at="model")
     train = read_table(TrainTable, {**preset.train, **run.train}, at="train")
-    data, tokenizer = _placed(run.data.resolved(), base), _placed(run.tokenizer, base)
+    data: Any = read_table(material.data, run.data, at="data")
+    data, tokenizer = _placed(data.resolved(), base), _placed(read_table(material.tokenizer, run.tokenizer, at="tokenizer"), base)
     settings = Settings(run.task, run.seed, data, tokenizer, kind, model.filled(), train.filled())
     preset.family.check(settings)
     return settings
+
+
+def _said_by_files(tokenizer: dict[str, Any]) -> dict[str, Any]:
+    """A tokenizer table as a file says it: one that names a file says nothing else, for the file knows what it is."""
+    if "file" in tokenizer:
+        return {"file": tokenizer["file"]}
+    sides: dict[str, Any] = {side: _said_by_files(tokenizer[side]) for side in ("source", "target") if side in tokenizer}
+    return sides or tokenizer
 
 
 def _utf_8(path: str) -> str:
@@ -94,11 +105,13 @@ def _utf_8(path: str) -> str:
 
 def _placed(table: T, base: Path) -> T:
     """The same table with absolute paths: a run is resumed and evaluated from anywhere."""
-    named = {name: getattr(table, name) for name in ("train", "valid", "test", "file") if name in type(table).model_fields}
+    given = {name: getattr(table, name) for name in type(table).model_fields}
+    named = {name: given[name] for name in ("train", "valid", "test", "file") if name in given}
+    inner = {name: _placed(value, base) for name, value in given.items() if isinstance(value, Table)}
 
     def absolute(value: Any) -> Any:
         if isinstance(value, list):
             return [absolute(part) for part in value]
         return _utf_8(str((base / value).absolute())) if isinstance(value, str) else value
 
-    return table.model_copy(update={name: absolute(value) for name, value in named.items()})
+    return table.model_copy(update={name: absolute(value) for name, value in named.items()} | inner)

@@ -28,10 +28,13 @@ class TrainTable(Table):
     momentum: float | None = Field(None, ge=0, lt=1)  # muon and sgd
     beta2: float = Field(0.99, ge=0, lt=1)  # adamw, also beside muon
     weight_decay: float = Field(0.1, ge=0)
+    label_smoothing: float = Field(0.0, ge=0, lt=1)  # the share of each target that all tokens have in common
     schedule: Annotated[str, OneOf(SCHEDULES)] = "cosine"
     warmup: float = Field(0.02, ge=0, lt=1)  # share of the budget
     clip: float | Literal["none"] = 1.0  # the largest norm of a gradient
+    average: float | Literal["none"] = "none"  # decay of an average of the weights, which is what validation and users see
     validations: int = Field(10, ge=1)  # how often in a run the validation data is read, and a checkpoint written
+    monitor: str | None = None  # the validation score that chooses the best weights; None: the task's first
     patience: int | Literal["none"] = "none"  # validations without a better score before training stops
     device: Annotated[str, OneOf(("auto", "cpu", "cuda"))] = "auto"
     precision: Annotated[str, OneOf(("auto", "float32", "bfloat16"))] = "auto"
@@ -49,6 +52,8 @@ class TrainTable(Table):
             raise ValueError(f"momentum={self.momentum}, but optimizer='adamw' has none")
         if self.clip != "none" and self.clip <= 0:
             raise ValueError(f"clip={self.clip} must be positive, or 'none'")
+        if self.average != "none" and not 0 <= self.average < 1:
+            raise ValueError(f"average={self.average} must be at least 0 and less than 1, or 'none'")
         if self.patience != "none" and self.patience < 1:
             raise ValueError(f"patience={self.patience} must be at least 1, or 'none'")
         return self

@@ -1,0 +1,256 @@
+"""Which pairs a split is, and the [data] table of tasks that turn one text into another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from weft.config import Table
+from weft.data.corpus import Corpus
+from weft.data.pair_files import DEFAULT, Columns, Record, kind_of, read_records
+from weft.data.source import fingerprints, in_batches, span
+from weft.data.tables import Files, Split, check_splits, parts
+from weft.errors import DataError
+from weft.text.gate import SHOWN, Seen, as_paths, shown
+
+Which = Literal["source", "target"]
+SIDES: tuple[Which, Which] = ("source", "target")
+
+
+@dataclass
+class SideSeen:
+    """What one side of all pairs holds."""
+
+    empty: int = 0
+    characters: int = 0
+    bytes: int = 0
+
+    def add(self, text: str) -> None:
+        self.empty += not text
+        self.characters += len(text)
+        self.bytes += len(text) if text.isascii() else len(text.encode())
+
+
+@dataclass
+class PairsSeen:
+    """What was found in files of pairs: shown to the user, so that a wrong guess is noticed early."""
+
+    files: Seen  # line ends, encoding, notes; it counts no lines
+    pairs: int = 0
+    source: SideSeen = field(default_factory=SideSeen)
+    target: SideSeen = field(default_factory=SideSeen)
+    examples: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def characters(self) -> int:
+        """Of both sides."""
+        return self.source.characters + self.target.characters
+
+    def add(self, source: str, target: str) -> None:
+        self.pairs += 1
+        self.source.add(source)
+        self.target.add(target)
+        if len(self.examples) < 3 and source.strip() and target.strip():
+            self.examples.append((source[: SHOWN + 1], target[: SHOWN + 1]))
+
+    def describe(self) -> str:
+        """Several lines for people: files, sizes, encoding, line ends, notes, examples."""
+        names = " and ".join(str(path) for path in self.files.paths[:2])
+        more = f" and {len(self.files.paths) - 2} more" if len(self.files.paths) > 2 else ""
+        ends = f"CRLF line ends in {self.files.crlf:,} places" if self.files.crlf else "LF line ends"
+        rows = [
+            f"{shown(names, 200)}{more}: {self.pairs:,} pairs of {self.source.characters:,} and"
+            f" {self.target.characters:,} characters, {self.files.encoding}, {ends}"
+        ]
+        sides = (("sources", self.source), ("targets", self.target))
+        empty = [f"empty {name}: {side.empty:,}" for name, side in sides if side.empty]
+        rows += [f"  note: {shown(note, 200)}" for note in [*self.files.notes, *empty]]
+        rows += [f"  e.g.: {shown(source)} -> {shown(target)}" for source, target in self.examples]
+        return "\n".join(rows)
+
+
+@dataclass(frozen=True)
+class PairSource:
+    """The part from `low` to `high` (shares of the pairs) of some tables, or of two parallel files."""
+
+    paths: tuple[Path, ...]
+    encoding: str = "utf-8"
+    columns: Columns = DEFAULT
+    low: float = 0.0
+    high: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """The files, for messages."""
+        if self.parallel:
+            return f"{self.paths[0]} and {self.paths[1]}"
+        return str(self.paths[0]) if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
+
+    @property
+    def parallel(self) -> bool:
+        """Whether the sides are files of their own."""
+        return kind_of(self.paths[0]) == "text"
+
+    @cached_property
+    def seen(self) -> PairsSeen:
+        """What the whole files hold, read once."""
+        seen = PairsSeen(Seen(list(self.paths), self.encoding))
+        for record in read_records(self.paths, self.columns, self.encoding, seen.files):
+            seen.add(record.source, record.target)
+        return seen
+
+    def records(self) -> Iterator[Record]:
+        """The pairs of the part, with their places."""
+        seen = Seen(list(self.paths), self.encoding)
+        return islice(read_records(self.paths, self.columns, self.encoding, seen), *self._span())
+
+    def _span(self) -> tuple[int, int | None]:
+        if (self.low, self.high) == (0.0, 1.0):
+            return 0, None
+        total = self.seen.pairs
+        start, stop = span(total, self.low, self.high)
+        if start >= (total if stop is None else stop):
+            raise DataError(
+                f"{self.name}: {total:,} pairs are too few to take the share {self.low:g} to {self.high:g} of them;"
+                " give more pairs, or files of their own for valid and test"
+            )
+        return start, stop
+
+    def pairs(self) -> Iterator[tuple[str, str]]:
+        for record in self.records():
+            yield record.source, record.target
+
+    def places(self, numbers: Sequence[int], which: Which = "source") -> list[str]:
+        """`file: line 7`, where each of these pairs, from 0, starts; the files are read up to there."""
+        found = {}
+        for number, record in enumerate(islice(self.records(), max(numbers, default=-1) + 1)):
+            if number in numbers:
+                path = self.paths[SIDES.index(which)] if self.parallel else record.path
+                found[number] = f"{path}: line {record.line}"
+        return [found[number] for number in numbers]
+
+    def side(self, which: Which) -> Side:
+        return Side(self, which)
+
+
+@dataclass(frozen=True)
+class Side:
+    """The sources or the targets of pairs, line by line: what a corpus is made from."""
+
+    of: PairSource
+    which: Which
+    lines: bool = True
+
+    @property
+    def _index(self) -> int:
+        return SIDES.index(self.which)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return self.of.paths[self._index : self._index + 1] if self.of.parallel else self.of.paths
+
+    @property
+    def name(self) -> str:
+        return str(self.paths[0]) if self.of.parallel else f"{self.of.name} ({self.which})"
+
+    @property
+    def seen(self) -> SideSeen:
+        """What this side of the whole files holds."""
+        return self.of.seen.source if self.which == "source" else self.of.seen.target
+
+    def texts(self) -> Iterator[str]:
+        for pair in self.of.pairs():
+            yield pair[self._index]
+
+    def batches(self) -> Iterator[list[str]]:
+        return in_batches(self.texts())
+
+    def size(self) -> int:
+        return int(self.seen.bytes * (self.of.high - self.of.low))
+
+    def origin(self) -> dict[str, Any]:
+        part = {"encoding": self.of.encoding, "lines": True, "low": self.of.low, "high": self.of.high}
+        column = {} if self.of.parallel else {"column": self.of.columns[self._index]}
+        return {"side": self.which, **column, **part, "files": fingerprints(self.paths)}
+
+
+def fit(corpus: Corpus, side: Side, *, longest: int, truncate: bool) -> Corpus:
+    """The corpus of a side, of which no line has more than `longest` tokens: what is longer is refused with its place, or
+    cut before its </s>. What was cut is in memory, all else stays on disk."""
+    starts = corpus.line_starts()
+    lengths = np.diff(starts)
+    long = np.flatnonzero(lengths > longest)
+    if not len(long):
+        return corpus
+    if not truncate:
+        place, more = side.of.places([int(long[0])], side.which)[0], f" (and {len(long) - 1:,} more)" if len(long) > 1 else ""
+        raise DataError(
+            f"{place}{more}: its {side.which} has {lengths[long[0]]:,} tokens, more than data.longest = {longest};"
+            " raise that, or set data.truncate = true to have it cut"
+        )
+    kept = np.ones(len(corpus.tokens), dtype=bool)
+    for line in long.tolist():
+        kept[starts[line] + longest - 1 : starts[line + 1] - 1] = False
+    ends = np.concatenate([[0], np.cumsum(np.minimum(lengths, longest))])
+    # a line counts its whole text still: losses per character are those of what was to be read
+    marks = np.concatenate([ends[:, None], corpus.marks[:, 1:]], axis=1)
+    return Corpus(corpus.name, corpus.tokens[kept], ends, marks, corpus.tokenizer)
+
+
+def _check_kinds(name: str, paths: list[Path]) -> None:
+    kinds = {kind_of(path) for path in paths}
+    if len(kinds) > 1:
+        raise ValueError(f"{name} mixes {', '.join(sorted(kinds))} files; give files of one kind")
+    if kinds == {"text"} and len(paths) != 2:
+        raise ValueError(
+            f"{name}={paths[0].name!r} is no .tsv, .csv or .jsonl: name a table so,"
+            f' or give two parallel files, {name} = ["a.en", "a.de"]'
+        )
+
+
+class PairsTable(Table):
+    """Which pairs, and how they are read."""
+
+    train: Files
+    valid: Split = None  # files, or the share of train that is taken off its end
+    test: Split = None  # likewise; the order is train, valid, test
+    encoding: str = "utf-8"
+    # columns of tables: keys of JSONL, or names in the first line; without such a line the first two columns
+    source: str = "source"
+    target: str = "target"
+    longest: int = Field(1000, ge=2, le=2**31 - 1)  # tokens of a side, </s> among them
+    truncate: bool = False  # cut what is longer, instead of refusing it
+
+    @model_validator(mode="after")
+    def fits(self) -> Self:
+        check_splits(self.train, self.valid, self.test, self.encoding)
+        named = {"train": self.train, "valid": self.valid, "test": self.test}
+        paths = {name: as_paths(files) for name, files in named.items() if isinstance(files, str | list)}
+        for name, found in paths.items():
+            _check_kinds(name, found)
+        tables = any(kind_of(found[0]) != "text" for found in paths.values())
+        for name, column in (("source", self.source), ("target", self.target)):
+            if not column:
+                raise ValueError(f"{name}='' names no column")
+            if column != name and not tables:
+                raise ValueError(f"{name}={column!r}, but parallel files have no columns; drop it")
+        return self
+
+    def resolved(self) -> Self:
+        """The same with every option that applies filled in: all of them do."""
+        return self
+
+    def sources(self, base: Path) -> dict[str, PairSource]:
+        """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""
+        columns = (self.source, self.target)
+        return {
+            name: PairSource(tuple(base / path for path in as_paths(files)), self.encoding, columns, low, high)
+            for name, (files, low, high) in parts(self.train, self.valid, self.test).items()
+        }

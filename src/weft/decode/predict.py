@@ -1,0 +1,145 @@
+"""Sources in, targets out: search or sample with any model that steps from the state of a source.
+
+Sources are rows of a request, known here by their numbers and lengths alone; `encode` makes their state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from weft.decode import choose
+from weft.decode.beam import BeamOptions, beam
+from weft.decode.choose import NOTHING, Adjust
+from weft.decode.generate import pad
+from weft.decode.pieces import Speller
+from weft.decode.predict_options import PredictOptions
+from weft.decode.sampling import Until, sample
+from weft.decode.steps import Steps
+from weft.errors import UsageError
+from weft.nn.state import select
+
+ROWS = 64  # sources searched side by side
+STEP = 16  # lengths of sources are rounded up to these: those of one size share a limit
+
+
+class Prediction(NamedTuple):
+    text: str  # with the prefix
+    tokens: list[int]  # that were written, the end token too, without the prefix
+    score: float  # what predictions are ordered by: log_prob, under the length penalty of a beam
+    log_prob: float  # of `tokens`, under the model itself
+
+
+class Request(NamedTuple):
+    """What to predict from, and how."""
+
+    steps: Steps[Any]
+    speller: Speller
+    encode: Callable[[Sequence[int]], Any]  # numbers of sources -> the state of a decoder that has read them
+    lengths: Sequence[int]  # of all sources
+    prefixes: Sequence[Sequence[int]]  # tokens that a target starts with, one list a source
+    device: torch.device
+
+
+def limit_of(length: int, options: PredictOptions) -> int:
+    """How many tokens may be written: twice the source's, and some more; a function of this source alone."""
+    return options.length or 2 * -(-length // STEP) * STEP + 32
+
+
+def _batches(request: Request, options: PredictOptions) -> Iterator[list[int]]:
+    """Sources of like lengths and one limit, as many as are searched at once, the longest first."""
+    order = sorted(range(len(request.lengths)), key=lambda row: -request.lengths[row])
+    batch: list[int] = []
+    for row in order:
+        other = batch and limit_of(request.lengths[batch[0]], options) != limit_of(request.lengths[row], options)
+        if other or len(batch) == ROWS:
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch
+
+
+def _filters(request: Request, options: PredictOptions) -> Adjust:
+    never = [request.speller.unk, request.speller.begin]
+    for text in options.ban:
+        found = request.speller.encode(text).tolist()
+        if len(found) != 1 or found[0] == request.speller.unk:
+            raise UsageError(f"--ban {text!r}: is {len(found)} tokens of this vocabulary, not one known token")
+        never += found
+    chosen = [choose.ban(never)]
+    if options.temperature:
+        chosen.append(choose.temperature(options.temperature))
+    if options.top_k is not None:
+        chosen.append(choose.top_k(options.top_k))
+    if options.top_p is not None and options.top_p < 1:
+        chosen.append(choose.top_p(options.top_p))
+    return choose.chain(chosen)
+
+
+def _searched(request: Request, options: PredictOptions, batch: list[int], adjust: Adjust) -> list[list[Prediction]]:
+    search = BeamOptions(
+        width=options.width,
+        limit=limit_of(request.lengths[batch[0]], options),
+        end=request.speller.end,
+        alpha=options.power,
+        best=options.best,
+        least=options.least,
+    )
+    prompt, keep = pad([[request.speller.begin, *request.prefixes[row]] for row in batch], request.device)
+    found = beam(request.steps, prompt, options=search, keep=keep, state=request.encode(batch), adjust=adjust)
+    return [[Prediction(_text(request, row, one.tokens), *one) for one in best] for row, best in zip(batch, found, strict=True)]
+
+
+def _text(request: Request, row: int, tokens: Sequence[int]) -> str:
+    return request.speller.decode([*request.prefixes[row], *tokens])
+
+
+def _drawn(request: Request, options: PredictOptions, batch: list[int], adjust: Adjust) -> list[list[Prediction]]:
+    """Samples of each source, or the one that always takes the best token."""
+    greedy = not options.samples_instead or options.temperature == 0
+    numbers = [(row, number) for row in batch for number in range(options.samples)]
+    rows = torch.arange(len(batch), device=request.device).repeat_interleave(options.samples)
+    prompt, keep = pad([[request.speller.begin, *request.prefixes[row]] for row, _ in numbers], request.device)
+    until = Until(limit_of(request.lengths[batch[0]], options), request.speller.end, options.least)
+    tokens: list[list[int]] = [[] for _ in numbers]
+    log_probs = torch.zeros(len(numbers), dtype=torch.float64)
+    drawing = sample(
+        request.steps,
+        prompt,
+        until=until,
+        keep=keep,
+        state=select(request.encode(batch), rows),
+        adjust=adjust,
+        noise=None if greedy else choose.uniforms(options.seed, numbers),
+    )
+    for drawn in drawing:
+        log_probs += drawn.log_probs
+        for place, token in enumerate(drawn.tokens.tolist()):
+            if token != NOTHING:
+                tokens[place].append(token)
+    found: list[list[Prediction]] = [[] for _ in batch]
+    for place, ((row, _), value) in enumerate(zip(numbers, log_probs.tolist(), strict=True)):
+        score = value if options.samples_instead else value / max(1, len(tokens[place])) ** options.power
+        found[place // options.samples].append(Prediction(_text(request, row, tokens[place]), tokens[place], score, value))
+    return found
+
+
+@torch.no_grad()
+def predict(
+    request: Request, options: PredictOptions, *, watch: Callable[[int, int], None] | None = None
+) -> list[list[Prediction]]:
+    """The predictions of each source, best first, in the order of the request."""
+    adjust = _filters(request, options)
+    found: list[list[Prediction]] = [[] for _ in request.lengths]
+    done = 0
+    way = _drawn if options.samples_instead or options.width == 1 else _searched
+    for batch in _batches(request, options):
+        for row, predictions in zip(batch, way(request, options, batch, adjust), strict=True):
+            found[row] = predictions
+        done += len(batch)
+        if watch is not None:
+            watch(done, len(found))
+    return found

@@ -1,0 +1,95 @@
+"""How a source becomes a target: the options of `weft predict`. Refusals spell an option as the command line does."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
+
+from weft.config import Table
+from weft.decode.options import explain_option, spelled
+from weft.errors import UsageError
+
+BEAM, ALPHA = 5, 1.0
+LEAST = {
+    **dict.fromkeys(("least", "seed", "temperature", "alpha"), 0),
+    **dict.fromkeys(("length", "top_k", "samples", "beam", "best"), 1),
+}
+MOST = {"length": 10**6, "samples": 10**4, "beam": 10**3, "alpha": 10}
+SAMPLING = ("temperature", "top_k", "top_p")
+
+
+class PredictOptions(Table):
+    """Beam search, unless an option of sampling is given; a beam of 1 is greedy."""
+
+    beam: int | None = None  # width; None: 5
+    alpha: float | None = None  # score = log-probability / length^alpha; None: 1
+    best: int = 1  # hypotheses a line
+    length: int | None = None  # tokens to write at most; None: twice the source's, and 32 more
+    least: int = 0  # tokens before the end may come
+    ban: list[str] = Field(default_factory=list)  # texts whose tokens are never written
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    samples: int = 1
+    seed: int = 0
+    truncate: bool = False  # cut a source that is longer than the model reads, instead of refusing it
+
+    @property
+    def samples_instead(self) -> bool:
+        return self.samples > 1 or any(getattr(self, name) is not None for name in SAMPLING)
+
+    @property
+    def width(self) -> int:
+        return BEAM if self.beam is None else self.beam
+
+    @property
+    def power(self) -> float:
+        return ALPHA if self.alpha is None else self.alpha
+
+    def describe(self) -> str:
+        """The search, for a signature."""
+        if self.samples_instead:
+            kept = [f"{name}:{getattr(self, name):g}" for name in SAMPLING if getattr(self, name) is not None]
+            return "/".join(["sampling", *kept, f"seed:{self.seed}"])
+        return "greedy" if self.width == 1 else f"beam:{self.width}/alpha:{self.power:g}"
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _speak_plainly(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            options = handler(values)
+        except ValidationError as error:
+            raise UsageError(explain_option(error, cls.model_fields)) from None
+        _check_ranges(options)
+        _check_company(options)
+        return options
+
+
+def _check_ranges(options: PredictOptions) -> None:
+    for name, low in LEAST.items():
+        value = getattr(options, name)
+        if value is not None and value < low:
+            raise UsageError(f"{spelled(name)}: must be {low} or more, not {value:g}")
+    for name, high in MOST.items():
+        value = getattr(options, name)
+        if value is not None and value > high:
+            raise UsageError(f"{spelled(name)}: must be {high} or less, not {value}")
+    if options.top_p is not None and not 0 < options.top_p <= 1:
+        raise UsageError(f"--top-p: must be in (0, 1], not {options.top_p:g}")
+    if options.length is not None and options.least > options.length:
+        raise UsageError(f"--least: must be at most --length {options.length}, not {options.least}")
+
+
+def _check_company(options: PredictOptions) -> None:
+    """Refuse options that would silently do nothing beside another one."""
+    if options.samples_instead:
+        for name in ("beam", "alpha"):
+            if getattr(options, name) is not None:
+                raise UsageError(
+                    f"{spelled(name)}: does not go with sampling; drop it, or --samples, --temperature, --top-k, --top-p"
+                )
+        if options.best > 1:
+            raise UsageError(f"--best {options.best}: does not go with sampling; use --samples {options.best}")
+    elif options.best > options.width:
+        raise UsageError(f"--best: must be at most --beam {options.width}, not {options.best}")

@@ -1,0 +1,82 @@
+"""What the machine has left, and what work takes of it."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+def size(number: float) -> str:
+    """1234567 -> '1.2 MB'."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:.1f} TB"
+
+
+def free(device: torch.device) -> int:
+    """Bytes that can still be had: of the GPU, or of the machine, less what a container is held to."""
+    if device.type == "cuda":
+        # torch keeps what was freed for the next to ask
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + kept
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")]
+    status = Path("/proc/meminfo")
+    if status.exists():
+        lines = dict(line.split(":", 1) for line in status.read_text().split("\n") if ":" in line)
+        found = [int(lines["MemAvailable"].split()[0]) * 1024]
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and used.exists() and limit.read_text().strip() != "max":
+        found.append(int(limit.read_text()) - int(used.read_text()))
+    return max(0, min(found))
+
+
+class _Alive(TorchDispatchMode):
+    """Notes, after every operation of torch, the bytes of all that was allocated since and is not freed yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now, self.trace = 0, list[int]()
+        self._bytes: dict[weakref.ref[Any], int] = {}  # of each storage that was seen and still is
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        found = function(*args, **(kwargs or {}))
+        for part in found if isinstance(found, list | tuple) else (found,):
+            if isinstance(part, Tensor) and weakref.ref(storage := part.untyped_storage()) not in self._bytes:
+                # a view of what was there before takes nothing
+                old = any(isinstance(given, Tensor) and given.untyped_storage() is storage for given in args)
+                self._bytes[weakref.ref(storage, self._let_go)] = held = 0 if old else storage.nbytes()
+                self.now += held
+        self.trace.append(self.now)
+        return found
+
+    def _let_go(self, storage: weakref.ref[Any]) -> None:
+        self.now -= self._bytes.pop(storage)
+
+
+def _traced(work: Callable[[int], object], rows: int) -> list[int]:
+    """Bytes that the work has allocated and not freed, after each operation in it."""
+    with _Alive() as noted:
+        work(rows)
+    return noted.trace
+
+
+def peak(work: Callable[[int], object], rows: int) -> int:
+    """The most bytes that `work(rows)` has allocated at once; many rows are not run, but told from a few.
+
+    Each row more adds as much after each operation, so what rows share, such as a mask, is counted once.
+    """
+    if rows <= 3:
+        return max(_traced(work, rows), default=0)
+    two, three = _traced(work, 2), _traced(work, 3)  # one row is a case of its own to some kernels
+    if len(two) != len(three):  # other kernels were chosen
+        return max(three, default=0) * rows // 3
+    return max((last + (rows - 3) * (last - first) for first, last in zip(two, three, strict=True)), default=0)

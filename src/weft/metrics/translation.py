@@ -1,0 +1,163 @@
+"""Scores of outputs against references: exact match, edit rate, BLEU and chrF; all in percent.
+
+Tokens are what white space separates: words, or phones. An output is exact if it has the tokens of its reference, in their
+order. BLEU and chrF are sacrebleu's: its tokenizer and its definitions, here as functions of sums.
+
+Shapes: N lines, R resamples.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from weft import __version__
+from weft.errors import DataError
+from weft.metrics import language
+from weft.metrics.edits import edit_distance
+from weft.metrics.items import Array, Function, Items, Score, Sums, interval, resample, sums
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric
+
+WORDS, CHARACTERS = 4, 6  # the longest n-grams of BLEU and of chrF
+BETA = 2  # how much more recall counts than precision in chrF
+
+
+class Decoded(NamedTuple):
+    """How the outputs were made and are resampled, for the signature."""
+
+    search: str  # "greedy", "beam:5/alpha:1"
+    samples: int = 1000
+    seed: int = 0
+
+
+def _bleu_statistics(outputs: Sequence[str], references: Sequence[str], *, lowercase: bool) -> list[list[int]]:
+    """Of each line, n-grams that are right (4), n-grams (4), length, length of the reference."""
+    from sacrebleu import BLEU  # on first use: it takes longer to import than `weft --help` may take
+
+    # its counts are wanted, not its score of a line, for which it recommends this order, aloud
+    metric = BLEU(lowercase=lowercase, effective_order=True)
+    lines = [metric.sentence_score(output, [reference]) for output, reference in zip(outputs, references, strict=True)]
+    return [[*line.counts, *line.totals, line.sys_len, line.ref_len] for line in lines]
+
+
+def _character_ngrams(text: str) -> list[Counter[str]]:
+    letters = "".join(text.split())
+    return [Counter([letters[at : at + n] for at in range(len(letters) - n + 1)]) for n in range(1, CHARACTERS + 1)]
+
+
+def _chrf_statistics(output: str, reference: str) -> list[int]:
+    """For each order n-grams of the output, of the reference, and of both; an order that the reference lacks counts nowhere."""
+    pairs = zip(_character_ngrams(output), _character_ngrams(reference), strict=True)
+    return [count for said, meant in pairs for count in (said.total() if meant else 0, meant.total(), (said & meant).total())]
+
+
+def translation_items(outputs: Sequence[str], references: Sequence[str]) -> Items:
+    """The statistics of each line, by its number: lines, exact, edits, reference_tokens (N,), bleu and bleu_lc (N, 10),
+    chrf (N, 18); bleu_lc is of lower-cased text."""
+    if len(outputs) != len(references):
+        raise ValueError(f"translation_items: {len(outputs)} outputs, but {len(references)} references")
+    said, meant = [line.split() for line in outputs], [line.split() for line in references]
+    edits = np.array([edit_distance(a, b) for a, b in zip(said, meant, strict=True)], np.float64)
+    chrf = [_chrf_statistics(output, reference) for output, reference in zip(outputs, references, strict=True)]
+    tables = {
+        "bleu": (_bleu_statistics(outputs, references, lowercase=False), 2 * WORDS + 2),
+        "bleu_lc": (_bleu_statistics(outputs, references, lowercase=True), 2 * WORDS + 2),
+        "chrf": (chrf, 3 * CHARACTERS),
+    }
+    statistics = {
+        "lines": np.ones(len(edits)),
+        "exact": (edits == 0).astype(np.float64),
+        "edits": edits,
+        "reference_tokens": np.array([len(line) for line in meant], np.float64),
+        **{name: np.array(table, np.float64).reshape(-1, width) for name, (table, width) in tables.items()},
+    }
+    return Items(np.arange(len(edits)), statistics, list(outputs))
+
+
+def _ratio(part: Array, whole: Array, *, empty: float) -> Array:
+    quotient: Array = np.divide(part, whole, out=np.full_like(whole, empty), where=whole > 0)
+    return quotient
+
+
+def _exact_match(totals: Sums) -> Array:
+    return 100 * _ratio(totals["exact"], totals["lines"], empty=np.nan)
+
+
+def _edit_rate(totals: Sums) -> Array:
+    # a resample may have drawn empty references only: its rate is not a number, and left out
+    return 100 * _ratio(totals["edits"], totals["reference_tokens"], empty=np.nan)
+
+
+def _bleu(table: Array) -> Array:
+    """From sums (R, 10) to (R,): the geometric mean of precisions, times the penalty for brevity (Papineni et al. 2002)."""
+    right, count, length, reference = table[:, :WORDS], table[:, WORDS:-2], table[:, -2], table[:, -1]
+    missed = right == 0
+    # of orders without one right n-gram, the first counts half of one, the next a quarter, ...
+    counted = np.where(missed, 0.5 ** missed.cumsum(1), right)
+    precision = _ratio(counted, count, empty=0.0)
+    possible = (count > 0).all(1) & ~missed.all(1)
+    logs = np.log(precision, out=np.zeros_like(precision), where=possible[:, None]).mean(1)
+    brevity = np.minimum(0.0, 1 - _ratio(reference, length, empty=0.0))
+    return np.where(possible, 100 * np.exp(logs + brevity), 0.0)
+
+
+def _chrf(table: Array) -> Array:
+    """From sums (R, 18) to (R,): the F of precision and recall, each the mean over all orders that occur (Popović 2015)."""
+    said, meant, both = np.moveaxis(table.reshape(-1, CHARACTERS, 3), 2, 0)
+    occurs = (said > 0) & (meant > 0)
+    orders = occurs.sum(1).astype(np.float64)
+    precision, recall = (_ratio((_ratio(both, count, empty=0.0) * occurs).sum(1), orders, empty=0.0) for count in (said, meant))
+    return 100 * _ratio((1 + BETA**2) * precision * recall, BETA**2 * precision + recall, empty=0.0)
+
+
+SCORES: dict[str, Function] = {
+    "exact_match": _exact_match,
+    "edit_rate": _edit_rate,
+    "bleu": lambda totals: _bleu(totals["bleu"]),
+    "bleu_lc": lambda totals: _bleu(totals["bleu_lc"]),
+    "chrf": lambda totals: _chrf(totals["chrf"]),
+}
+BETTER: dict[str, Literal["higher", "lower"]] = {
+    **dict.fromkeys(language.SCORES, "lower"),
+    "exact_match": "higher",
+    "edit_rate": "lower",
+    "bleu": "higher",
+    "bleu_lc": "higher",
+    "chrf": "higher",
+}
+
+
+def signatures(decoded: Decoded, *, lines: int) -> dict[str, str]:
+    """Every choice behind each score, named; that of a score which is sacrebleu's begins with sacrebleu's own."""
+    from sacrebleu import BLEU, CHRF
+
+    ours = (
+        f"weft:{__version__}|search:{decoded.search}|unit:line|lines:{lines}"
+        f"|resamples:{decoded.samples}|seed:{decoded.seed}|interval:95%"
+    )
+    theirs: dict[str, Metric] = {"bleu": BLEU(), "bleu_lc": BLEU(lowercase=True), "chrf": CHRF()}
+    for metric in theirs.values():
+        metric.corpus_score([""], [[""]])  # a signature names the number of references, so there must have been some
+    tokens = dict.fromkeys(("exact_match", "edit_rate"), f"tok:space|{ours}")
+    return {**tokens, **{name: f"{metric.get_signature()}|{ours}" for name, metric in theirs.items()}}
+
+
+def translation_scores(items: Items, decoded: Decoded) -> list[Score]:
+    """Every score with its interval; the edit rate only where a reference has a token."""
+    total, lines = sums(items.statistics), len(items.keys)
+    if not lines:
+        raise DataError("evaluate: there is no line to score; give it a file that is not empty")
+    again = resample(items.statistics, samples=decoded.samples, seed=decoded.seed) if lines > 1 else None
+    named = signatures(decoded, lines=lines)
+    scores = []
+    for name, function in SCORES.items():
+        value = function(total).item()
+        if not np.isnan(value):
+            low, high = (interval(function(again)) if again is not None else None) or (None, None)
+            scores.append(Score(name, value, low, high, named[name]))
+    return scores

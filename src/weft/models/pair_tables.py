@@ -1,0 +1,147 @@
+"""The [model] table of encoder-decoders, and what each kind means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from weft.config import OneOf, Table
+from weft.models.tables import StackTable
+from weft.nn.cross import SCORES
+
+STATES = {"rnn": 1, "lstm": 2, "gru": 1, "gru-before": 1}  # recurrent mixers: tensors of a state
+BRIDGES = ("copy", "project")
+
+
+class EncoderTable(StackTable):
+    """The stack that reads the source."""
+
+    two_way: bool = True
+    reverse: bool = False  # reads the source from its end (Sutskever et al. 2014)
+
+    @model_validator(mode="after")
+    def one_way(self) -> Self:
+        if self.reverse and self.two_way:
+            raise ValueError("reverse=true turns round a source that two_way=true reads from both ends; set two_way=false")
+        return self
+
+
+class DecoderTable(StackTable):
+    """The stack that writes the target."""
+
+    @model_validator(mode="after")
+    def causal(self) -> Self:
+        if self.two_way:
+            raise ValueError("two_way=true lets a position see the tokens it must predict; a decoder reads one way")
+        if self.mixer == "window":
+            raise ValueError(f"mixer='window' has no state to start from a source; use {', '.join(STATES)} or attention")
+        return self
+
+
+class Seq2SeqTable(Table):
+    """An encoder, a decoder, and what passes between them."""
+
+    encoder: EncoderTable = Field(default_factory=lambda: EncoderTable.model_validate({}))
+    decoder: DecoderTable = Field(default_factory=lambda: DecoderTable.model_validate({}))
+    attention: Annotated[str, OneOf(("none", *SCORES))] = "none"
+    place: Literal["before", "after"] | None = None  # of attention around a recurrent step
+    feeding: bool | None = None  # what was read out is added to the next step's input; recurrent, after the step
+    bridge: Annotated[str, OneOf(BRIDGES)] | None = None  # how a recurrent decoder starts
+    every_step: bool | None = None  # the summary is added to every input; recurrent, without attention
+    copying: bool = False  # a token may be copied from the source; one tokenizer for both sides
+    shared: bool = False  # one embedding for both sides; one tokenizer for both sides
+    tied: bool = False  # one matrix for the target's embedding and the output
+    embedding_dropout: float | None = Field(None, ge=0.0, lt=1.0)  # as each side's `dropout`, unless given
+
+    @model_validator(mode="after")
+    def fits(self) -> Self:
+        mixer = self.decoder.mixer
+        self._options_apply()
+        if mixer == "attention" and self.attention not in ("none", "scaled-dot"):
+            raise ValueError(f"attention={self.attention!r}, but decoder.mixer='attention' takes scaled-dot, or none")
+        if self.attention in ("dot", "scaled-dot") and mixer != "attention" and self.encoder.width != self.decoder.width:
+            raise ValueError(
+                f"attention={self.attention!r} multiplies states of encoder.width={self.encoder.width} and decoder.width="
+                f"{self.decoder.width}; make them equal, or use 'multiplicative'"
+            )
+        if self.feeding and self.place == "before":
+            raise ValueError("feeding=true feeds what is read out after the step; drop it, or set place='after'")
+        if self.bridge == "copy" and not self.copies():
+            raise ValueError(
+                f"bridge='copy' needs two stacks of one mixer, width and number of layers, not {_size(self.encoder)} and "
+                f"{_size(self.decoder)}; use 'project'"
+            )
+        if self.shared and self.encoder.width != self.decoder.width:
+            raise ValueError(
+                f"shared=true is one embedding for encoder.width={self.encoder.width} and decoder.width={self.decoder.width}; "
+                f"make them equal"
+            )
+        return self
+
+    def _options_apply(self) -> None:
+        """Refuse options that would do nothing."""
+        grows, attends = self.decoder.mixer == "attention", self.attention != "none"
+        for option in ("place", "feeding", "bridge", "every_step"):
+            if getattr(self, option) and grows:
+                raise ValueError(
+                    f"{option}={getattr(self, option)!r} is for recurrent decoders, but decoder.mixer='attention', "
+                    f"whose state grows; drop it"
+                )
+        for option in ("place", "feeding"):
+            if getattr(self, option) and not attends:
+                raise ValueError(f"{option}={getattr(self, option)!r}, but attention='none' has none")
+        if self.every_step and attends:
+            raise ValueError(f"every_step=true is for decoders without attention, but attention={self.attention!r}; drop it")
+
+    def copies(self) -> bool:
+        """Can the decoder start where the encoder stopped, layer by layer?"""
+        return self.encoder.mixer in STATES and _size(self.encoder) == _size(self.decoder)
+
+    def filled(self) -> Self:
+        """The same table with every option that applies written out."""
+        recurrent = self.decoder.mixer in STATES
+        values: dict[str, Any] = {"encoder": self.encoder.filled(), "decoder": self.decoder.filled()}
+        if recurrent:
+            values["bridge"] = self.bridge or ("copy" if self.copies() else "project")
+        if recurrent and self.attention != "none":
+            place = self.place or "after"
+            values |= {"place": place, "feeding": bool(self.feeding)}
+        if recurrent and self.attention == "none":
+            values["every_step"] = bool(self.every_step)
+        return self.model_copy(update=values)
+
+
+def _size(table: StackTable) -> str:
+    return f"{table.mixer} {table.layers} x {table.width}"
+
+
+def spread(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of stacks that stand at [model] moved into both sides; what a side says itself wins."""
+    common = {key: value for key, value in values.items() if key in StackTable.model_fields}
+    others = {key: value for key, value in values.items() if key not in common}
+    for side in ("encoder", "decoder"):
+        own = others.get(side, {})
+        if isinstance(own, Mapping):  # what is no table is refused where tables are read
+            others[side] = {**common, **own}
+    return others
+
+
+ONE_WAY: Mapping[str, Any] = {"two_way": False}
+SUTSKEVER: Mapping[str, Any] = {"mixer": "lstm", "layers": 4, "encoder": {**ONE_WAY, "reverse": True}}
+CHO: Mapping[str, Any] = {
+    "mixer": "gru-before", "layers": 1, "encoder": ONE_WAY, "bridge": "project", "every_step": True,
+}  # fmt: skip
+BAHDANAU: Mapping[str, Any] = {
+    "mixer": "gru-before", "layers": 1, "attention": "additive", "place": "before", "bridge": "project",
+}  # fmt: skip
+LUONG: Mapping[str, Any] = {
+    "mixer": "lstm", "layers": 2, "encoder": ONE_WAY, "attention": "multiplicative", "feeding": True, "dropout": 0.2,
+}  # fmt: skip
+TRANSFORMER: Mapping[str, Any] = {
+    "mixer": "attention", "positions": "sinusoidal", "connection": "residual", "norm": "layer", "activation": "relu",
+    "layers": 3, "dropout": 0.1, "attention_dropout": 0.0, "attention": "scaled-dot",
+}  # fmt: skip
+RECURRENT: Mapping[str, Any] = {"layers": 1, "dropout": 0.3, "attention": "multiplicative"}
+SEQ2SEQ: Mapping[str, Any] = {**RECURRENT, "mixer": "lstm", "width": 512, "dropout": 0.4, "feeding": True, "bridge": "project"}

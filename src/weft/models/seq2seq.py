@@ -1,0 +1,231 @@
+"""The encoder-decoder: a front and a stack on either side, joined by attention, a bridge, or both. What it is conditioned on
+is a state: `encode` makes it, `start`, `step` and `score` read it, and search never learns that there is a source.
+
+Shapes: B rows, S source positions, T target positions, D width, V words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from weft.models import build
+from weft.models.pair_tables import STATES, DecoderTable, EncoderTable, Seq2SeqTable
+from weft.nn.bridge import Copied, Projected, Reminder
+from weft.nn.connections import Plain
+from weft.nn.copying import Generate, GenerateOrCopy
+from weft.nn.cross import Before, CrossAttention, Feed, InputFeeding, Look, ReadOut
+from weft.nn.heads import TokenHead
+from weft.nn.memory import Memory
+from weft.nn.mixers import flipped
+from weft.nn.positions import NoPositions
+from weft.nn.recurrent import last
+from weft.nn.stack import Layer, Stack
+from weft.nn.state import leaves
+
+Summary = Callable[[Tensor, Tensor, tuple[Any, ...]], Tensor]
+
+
+class TokenFront(nn.Module):
+    """Tokens as vectors: (B, T) -> (B, T, D)."""
+
+    def __init__(self, embedding: nn.Embedding, *, scale: float = 1.0, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.embedding, self.scale, self.dropout = embedding, scale, nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x: Tensor = self.dropout(self.embedding(tokens) * self.scale)
+        return x
+
+
+def last_state(values: Tensor, keep: Tensor, states: tuple[Any, ...]) -> Tensor:
+    """Where the uppermost recurrent layer stopped."""
+    return leaves(states[-1])[0]
+
+
+def mean_value(values: Tensor, keep: Tensor, states: tuple[Any, ...]) -> Tensor:
+    """The mean over a row's real positions."""
+    real = keep[..., None].to(values.dtype)
+    return (values * real).sum(1) / real.sum(1)
+
+
+class Encoder(nn.Module):
+    """Reads a source into a memory."""
+
+    def __init__(self, front: TokenFront, stack: Stack, *, summary: Summary, reverse: bool = False) -> None:
+        super().__init__()
+        self.front, self.stack, self.summary, self.reverse = front, stack, summary, reverse
+
+    def forward(self, source: Tensor, keep: Tensor) -> Memory:
+        x = self.front(source)
+        y, (_, states) = self.stack(flipped(x, keep) if self.reverse else x, None, keep)
+        kept = tuple(state for state in states if leaves(state))
+        return Memory(flipped(y, keep) if self.reverse else y, keep, kept, self.summary(y, keep, kept))
+
+
+class Decoder(nn.Module):
+    """Reads a target, knowing a source."""
+
+    def __init__(self, front: TokenFront, stack: Stack) -> None:
+        super().__init__()
+        self.front, self.stack = front, stack
+
+    def forward(self, tokens: Tensor, state: Any, keep: Tensor | None = None) -> tuple[Tensor, Any]:
+        y, state = self.stack(self.front(tokens), state, keep)
+        return y, state
+
+
+class EncoderDecoder(nn.Module):
+    """P(next token | the source, the tokens so far)."""
+
+    def __init__(self, encoder: Encoder, decoder: Decoder, head: Generate | GenerateOrCopy, *, vocabulary: str) -> None:
+        super().__init__()
+        self.encoder, self.decoder, self.head, self.vocabulary = encoder, decoder, head, vocabulary
+
+    @property
+    def longest(self) -> int | None:
+        return self.decoder.stack.positions.longest
+
+    @property
+    def longest_source(self) -> int | None:
+        return self.encoder.stack.positions.longest
+
+    def matrices(self) -> set[str]:
+        return build.matrices(self.encoder.stack, "encoder.stack") | build.matrices(self.decoder.stack, "decoder.stack")
+
+    def encode(self, source: Tensor, keep: Tensor) -> Any:
+        """The state of a decoder that has read nothing but the source, (B, S)."""
+        memory = self.encoder(source, keep)
+        return self.decoder.stack.given(memory), self.head.given(memory, source)
+
+    def forward(self, tokens: Tensor, state: Any, keep: Tensor | None = None) -> tuple[Tensor, Any]:
+        """(B, T) -> what the head reads, (B, T, D), and the state after each row's last real token."""
+        past, seen = state
+        y, past = self.decoder(tokens, past, keep)
+        return y, (past, seen)
+
+    def loss(self, tokens: Tensor, targets: Tensor, state: Any, smoothing: float = 0.0) -> tuple[Tensor, Any]:
+        """Nats of every target, (B, T), and the state; padding on the right needs no mask here: it lies in the future."""
+        y, new = self(tokens, state)
+        return self.head.loss(y, targets, state[1], smoothing), new
+
+    def start(self, prompt: Tensor, keep: Tensor | None = None, state: Any = None) -> tuple[Tensor, Any]:
+        y, state = self(prompt, state, keep)
+        return self.head(last(y, keep, None), state[1]), state
+
+    def step(self, token: Tensor, state: Any) -> tuple[Tensor, Any]:
+        y, state = self(token[:, None], state)
+        return self.head(y[:, 0], state[1]), state
+
+    def score(self, tokens: Tensor, keep: Tensor | None = None, state: Any = None) -> Tensor:
+        nats, _ = self.loss(tokens[:, :-1], tokens[:, 1:], state)
+        return -nats if keep is None else -nats.masked_fill(~keep[:, 1:], 0.0)
+
+
+# ---- from tables to parts
+
+
+def cross_attention(table: Seq2SeqTable, layer: int) -> CrossAttention:
+    side = table.decoder
+    heads = side.heads[layer] if isinstance(side.heads, list) else side.heads or 1
+    size = side.head_size or side.width // heads
+    return CrossAttention(
+        side.width,
+        heads=heads,
+        head_size=size,
+        inlet=table.encoder.width,
+        inner_norm=nn.RMSNorm(size, elementwise_affine=False) if side.qk_norm else None,
+        narrow=table.attention == "none",
+        dropout=side.attention_dropout or 0.0,
+    )
+
+
+def attention_decoder(table: Seq2SeqTable, *, longest: int) -> Stack:
+    """Self-attention, attention to the source, feed-forward, and again."""
+    side, mixers = table.decoder, list[nn.Module]()
+    for layer in range(side.layers):
+        mixers += [build.mixer(side, layer, longest), cross_attention(table, layer), *build.feed_forward(side)]
+    return build.layered(side, mixers, build.added_positions(side, longest))
+
+
+def recurrent_layers(table: Seq2SeqTable) -> Stack:
+    """The recurrent layers of a decoder, each starting from the source."""
+    side, mixers = table.decoder, list[nn.Module]()
+    for layer in range(side.layers):
+        mixer = build.mixer(side, layer, None)
+        if table.bridge == "copy":
+            mixers.append(Copied(mixer, height=layer))
+        else:
+            mixers.append(Projected(mixer, side.width, inlet=table.encoder.width, parts=STATES[side.mixer]))
+        mixers += build.feed_forward(side)
+    return build.layered(side, mixers, NoPositions())
+
+
+def recurrent_decoder(table: Seq2SeqTable, *, longest: int) -> Stack:
+    """Recurrent layers, with attention before or after the step, or with a bridge alone."""
+    side, inlet = table.decoder, table.encoder.width
+    inner = recurrent_layers(table)
+    outlet: nn.Module = nn.Identity()
+    parts: list[nn.Module] = [inner]
+    if table.every_step:
+        parts = [Reminder(side.width, inlet=inlet), inner]
+    elif table.attention != "none":
+        look = Look(side.width, score=table.attention, inlet=inlet)
+        if table.place == "before":
+            parts = [Feed(inner, Before(look, side.width, inlet=inlet, dropout=side.dropout))]
+        else:
+            read_out = ReadOut(look, side.width, inlet=inlet, dropout=side.dropout)
+            parts = [Feed(inner, InputFeeding(read_out, side.width))] if table.feeding else [inner, read_out]
+            outlet = nn.Dropout(side.dropout)
+    layers = [Layer(part, Plain(), norm=nn.Identity()) for part in parts]
+    return Stack(layers, positions=build.added_positions(side, longest), outlet=outlet)
+
+
+def decoder_stack(table: Seq2SeqTable, *, longest: int) -> Stack:
+    make = attention_decoder if table.decoder.mixer == "attention" else recurrent_decoder
+    return make(table, longest=longest)
+
+
+def spread_weights(stack: Stack) -> None:
+    """Matrices of attention and feed-forward layers by Glorot's rule, as in the first Transformer; biases at zero."""
+    for part in stack.modules():
+        if isinstance(part, nn.Linear):
+            nn.init.xavier_uniform_(part.weight)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+
+
+def embedding(table: EncoderTable | DecoderTable, words: int, *, output: bool) -> tuple[nn.Embedding, float]:
+    """An embedding, and what it is multiplied by: one that is the output as well is small there and loud here."""
+    made = nn.Embedding(words, table.width)
+    if table.mixer != "attention" and not output:
+        nn.init.uniform_(made.weight, -0.1, 0.1)
+        return made, 1.0
+    nn.init.normal_(made.weight, std=table.width**-0.5)
+    return made, table.width**0.5
+
+
+def encoder_decoder(
+    table: Seq2SeqTable, *, source_words: int, target_words: int, longest: int, vocabulary: str
+) -> EncoderDecoder:
+    """The model of a filled table, freshly initialised from torch's default generator."""
+    encoder, decoder = table.encoder, table.decoder
+    target, loud = embedding(decoder, target_words, output=table.tied)
+    source, source_loud = (target, loud) if table.shared else embedding(encoder, source_words, output=False)
+    drops = [side.dropout if table.embedding_dropout is None else table.embedding_dropout for side in (encoder, decoder)]
+    stacks = build.stack(encoder, window=longest), decoder_stack(table, longest=longest)
+    for side, stack in zip((encoder, decoder), stacks, strict=True):
+        if side.mixer == "attention":
+            spread_weights(stack)
+    head = TokenHead(decoder.width, target_words, weight=target.weight if table.tied else None)
+    summary = last_state if encoder.mixer in STATES else mean_value
+    front = TokenFront(source, scale=source_loud, dropout=drops[0])
+    return EncoderDecoder(
+        Encoder(front, stacks[0], summary=summary, reverse=encoder.reverse),
+        Decoder(TokenFront(target, scale=loud, dropout=drops[1]), stacks[1]),
+        GenerateOrCopy(head, decoder.width, inlet=encoder.width) if table.copying else Generate(head),
+        vocabulary=vocabulary,
+    )

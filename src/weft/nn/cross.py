@@ -1,0 +1,187 @@
+"""Attention from a decoder to an encoder's memory: many heads in a Transformer, one head around a recurrent network.
+
+What a decoder is conditioned on is a state: `given(memory)` makes it once for each source, every step reads it.
+
+Shapes: B rows, T queries, S source positions, D width, M width of the memory, H heads, E size of a head.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from weft.nn.attention import Attend
+from weft.nn.memory import Memory
+from weft.nn.stack import Stack
+from weft.nn.state import hold, leaves
+
+Seen = tuple[Tensor, Tensor, Tensor]  # keys (B, H, S, E), values (B, H, S, E or M), keep (B, S)
+MOST = 1 << 22  # numbers that additive scores hold at once: 16 MB stay in a processor's cache
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention to a memory (Vaswani et al. 2017); a mixer whose state is the memory's keys and values."""
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        heads: int,
+        head_size: int | None = None,
+        inlet: int | None = None,
+        inner_norm: nn.Module | None = None,
+        narrow: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        size = head_size or dim // heads
+        self.heads, self.narrow = heads, narrow  # narrow: only the memory's summary is seen
+        self.inner_norm = inner_norm or nn.Identity()  # of queries and keys
+        self.to_q = nn.Linear(dim, heads * size)
+        self.to_kv = nn.Linear(inlet or dim, 2 * heads * size)
+        self.to_out = nn.Linear(heads * size, dim)
+        self.attend = Attend(dropout)
+
+    def given(self, memory: Memory) -> Seen:
+        seen = memory.narrowed() if self.narrow else memory
+        k, v = self.to_kv(seen.values).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return self.inner_norm(k), v, seen.keep
+
+    def forward(self, x: Tensor, state: Seen, keep: Tensor | None = None) -> tuple[Tensor, Seen]:
+        q = self.to_q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        k, v, real = state
+        y = self.attend(self.inner_norm(q), k, v, real[:, None, None, :], False)
+        return self.to_out(y.transpose(1, 2).flatten(2)), state
+
+
+class AdditiveAttend(nn.Module):
+    """Weights from w . tanh(q + k) (Bahdanau et al. 2015), for queries and keys that were projected before."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(dim).uniform_(-(dim**-0.5), dim**-0.5))
+
+    def weights(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, causal: bool) -> Tensor:
+        """(B, 1, T, S)."""
+        # all queries at once would hold T times S vectors
+        size = max(1, MOST // k.numel())
+        scores = [(part[..., None, :] + k[:, :, None]).tanh() @ self.weight.to(q.dtype) for part in torch.split(q, size, dim=2)]
+        return torch.cat(scores, dim=2).masked_fill(~mask, float("-inf")).softmax(-1)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, causal: bool) -> Tensor:
+        return self.weights(q, k, v, mask, causal).to(v.dtype) @ v
+
+
+SCORES = ("dot", "scaled-dot", "multiplicative", "additive")
+
+
+class Look(nn.Module):
+    """What one head finds in a memory (Luong et al. 2015, Bahdanau et al. 2015), by one of four scores of a query and a key:
+
+    dot q.k; scaled-dot q.k / sqrt(D); multiplicative q.Wk; additive w.tanh(Uq + Wk).
+    """
+
+    def __init__(self, dim: int, *, score: str, inlet: int) -> None:
+        super().__init__()
+        plain = score in ("dot", "scaled-dot")
+        self.to_q = nn.Linear(dim, dim) if score == "additive" else nn.Identity()
+        self.to_k = nn.Identity() if plain else nn.Linear(inlet, dim, bias=False)
+        self.attend: nn.Module = AdditiveAttend(dim)
+        if score != "additive":
+            self.attend = Attend(scale=dim**-0.5 if score == "scaled-dot" else 1.0)
+
+    def given(self, memory: Memory) -> Seen:
+        return self.to_k(memory.values)[:, None], memory.values[:, None], memory.keep
+
+    def forward(self, x: Tensor, seen: Seen) -> Tensor:
+        """(B, T, D) -> (B, T, M)."""
+        k, v, real = seen
+        found: Tensor = self.attend(self.to_q(x)[:, None], k, v, real[:, None, None, :], False)
+        return found[:, 0]
+
+
+class ReadOut(nn.Module):
+    """tanh(W [a; s]): what the state s finds, beside it: attention after the step. A mixer, for the top of a stack."""
+
+    def __init__(self, look: Look, dim: int, *, inlet: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.look, self.join, self.dropout = look, nn.Linear(inlet + dim, dim), nn.Dropout(dropout)
+
+    def given(self, memory: Memory) -> Seen:
+        return self.look.given(memory)
+
+    def forward(self, x: Tensor, state: Seen, keep: Tensor | None = None) -> tuple[Tensor, Seen]:
+        return self.join(torch.cat([self.dropout(self.look(x, state)), x], dim=-1)).tanh(), state
+
+
+class Before(nn.Module):
+    """Attention before the step: what the state before finds is added to the step's input, projected."""
+
+    def __init__(self, look: Look, dim: int, *, inlet: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.look, self.mix, self.dropout = look, nn.Linear(inlet, dim, bias=False), nn.Dropout(dropout)
+
+    def given(self, memory: Memory) -> Seen:
+        return self.look.given(memory)
+
+    def first(self, state: Any) -> Tensor:
+        """What looks before the first step: where the uppermost recurrent layer starts."""
+        return leaves(next(part for part in reversed(state[1]) if leaves(part)))[0][:, None]
+
+    def enter(self, x: Tensor, fed: Tensor, seen: Seen) -> Tensor:
+        mixed: Tensor = x + self.mix(self.dropout(self.look(fed.to(x.dtype), seen)))
+        return mixed
+
+    def leave(self, y: Tensor, seen: Seen) -> Tensor:
+        return y
+
+
+class InputFeeding(nn.Module):
+    """Attention after the step; what was read out is added to the next step's input, projected (Luong et al. 2015, 3.3)."""
+
+    def __init__(self, read_out: ReadOut, dim: int) -> None:
+        super().__init__()
+        self.read_out, self.mix = read_out, nn.Linear(dim, dim, bias=False)
+
+    def given(self, memory: Memory) -> Seen:
+        return self.read_out.given(memory)
+
+    def first(self, state: Any) -> Tensor:
+        return torch.zeros_like(leaves(next(part for part in reversed(state[1]) if leaves(part)))[0][:, None])
+
+    def enter(self, x: Tensor, fed: Tensor, seen: Seen) -> Tensor:
+        mixed: Tensor = x + self.mix(fed.to(x.dtype))
+        return mixed
+
+    def leave(self, y: Tensor, seen: Seen) -> Tensor:
+        out: Tensor = self.read_out(y, seen)[0]
+        return out
+
+
+class Feed(nn.Module):
+    """Recurrent layers, run one position at a time, whose input depends on the output before. A mixer; its state is theirs,
+    the memory's, and that output (B, 1, D). Their state must not grow: padding holds it still."""
+
+    def __init__(self, inner: Stack, reader: Before | InputFeeding) -> None:
+        super().__init__()
+        self.inner, self.reader = inner, reader
+
+    def given(self, memory: Memory) -> tuple[Any, Seen, Tensor]:
+        state = self.inner.given(memory)
+        return state, self.reader.given(memory), self.reader.first(state)
+
+    def forward(
+        self, x: Tensor, state: tuple[Any, Seen, Tensor], keep: Tensor | None = None
+    ) -> tuple[Tensor, tuple[Any, Seen, Tensor]]:
+        inner, seen, fed = state
+        outputs = []
+        for at, entered in enumerate(torch.split(x, 1, dim=1)):
+            y, new = self.inner(self.reader.enter(entered, fed, seen), inner)
+            y = self.reader.leave(y, seen)
+            if keep is not None:
+                new, y = hold(new, inner, keep[:, at]), hold(y, fed.to(y.dtype), keep[:, at])
+            inner, fed = new, y
+            outputs.append(y)
+        return torch.cat(outputs, dim=1), (inner, seen, fed)

@@ -1,0 +1,205 @@
+"""A heat map as a self-contained SVG, with words on its axes: who attends to what.
+
+Shapes: T rows, S columns.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Sequence
+from html import escape
+
+import numpy as np
+
+from weft.errors import UsageError
+
+SMALLEST, LARGEST, SIDE = 18, 40, 720  # sizes of a cell; the longer side of the grid, as far as they allow it
+FONT, LINE, MARGIN, GAP = 12, 16, 12, 6
+LONGEST = 24  # letters of a label; what is longer is cut, and stands whole in the cells' tooltips
+NARROWEST = 360  # a title is broken into lines at the width of the drawing, but not below this
+STEPS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0)  # shown in the legend
+SWATCH, BAR = 30, 10  # width and height of each
+SLOPE = math.sqrt(0.5)  # of labels that are tilted by 45 degrees
+JOINERS = "\u200c\u200d"  # invisible, but letters around them look otherwise without them
+# Opacity over paper, so that one colour a scheme is all there is to dark and light; print is light. Nothing that other
+# programs than browsers don't know (no variables), and every rule under our class: a page may hold this beside other drawings.
+STYLE = (
+    ".weft-heatmap{font:12px system-ui,sans-serif;max-width:100%;height:auto}"
+    ".weft-heatmap .paper{fill:#fff}"
+    ".weft-heatmap .ink{fill:#08306b}"
+    ".weft-heatmap .grid{stroke:#888;stroke-opacity:.3;fill:none}"
+    ".weft-heatmap text{fill:#222}"
+    "@media screen and (prefers-color-scheme:dark){"
+    ".weft-heatmap .paper{fill:#15181d}"
+    ".weft-heatmap .ink{fill:#9ecbff}"
+    ".weft-heatmap text{fill:#ddd}"
+    "}"
+)
+
+
+def _spelt(letter: str) -> str:
+    """A letter, or the escape for one that can't be seen or may not stand in XML."""
+    kind = unicodedata.category(letter)
+    hidden = kind in ("Cc", "Cs", "Cn", "Zs", "Zl", "Zp") or (kind == "Cf" and letter not in JOINERS)
+    return letter.encode("unicode_escape").decode("ascii") if hidden else letter
+
+
+def visible(token: str) -> str:
+    """A token as it is drawn: spaces by a sign, what else is invisible by its escape, a lone accent on a dotted circle."""
+    if not token:
+        return "ε"
+    if all(letter in JOINERS for letter in token):
+        return token.encode("unicode_escape").decode("ascii")
+    carrier = "◌" if unicodedata.category(token[0]).startswith("M") else ""
+    return carrier + "".join("␣" if letter == " " else _spelt(letter) for letter in token)
+
+
+def _letters(text: str) -> list[str]:
+    """The text in pieces that may not be cut: a letter with the marks and joiners that follow it."""
+    pieces: list[str] = []
+    for letter in text:
+        if pieces and (unicodedata.category(letter).startswith("M") or letter in JOINERS or pieces[-1][-1] == "\u200d"):
+            pieces[-1] += letter
+        else:
+            pieces.append(letter)
+    return pieces
+
+
+def _short(text: str) -> str:
+    letters = _letters(text)
+    return text if len(letters) <= LONGEST else "".join(letters[: LONGEST - 1]) + "…"
+
+
+def _ems(letter: str) -> float:
+    if unicodedata.east_asian_width(letter) in "WF" or letter in "MW@%…":
+        return 1.0
+    return 0.8 if letter.isupper() or letter in "mw" else 0.62
+
+
+def _width(text: str) -> float:
+    """About how wide a text is drawn, rather more: no font is at hand to measure it."""
+    return FONT * sum(_ems(piece[0]) for piece in _letters(text))
+
+
+def _lines(title: str, width: float) -> list[str]:
+    """The title, broken at spaces."""
+    lines: list[str] = []
+    for word in title.split():
+        if lines and _width(f"{lines[-1]} {word}") <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
+
+
+def _number(value: float) -> str:
+    """As few digits as a coordinate or an opacity needs."""
+    return f"{value:.3f}".rstrip("0").rstrip(".").removeprefix("0") or "0"
+
+
+class _Frame:
+    """Where things stand: the title, the labels, the grid and the legend under it."""
+
+    def __init__(self, rows: Sequence[str], columns: Sequence[str], title: str) -> None:
+        self.rows, self.columns = ([_short(visible(token)) for token in axis] for axis in (rows, columns))
+        self.cell = min(LARGEST, max(SMALLEST, SIDE // max(len(rows), len(columns))))
+        widths = [_width(label) for label in self.columns]
+        self.tilted = max(widths) > self.cell - 4
+        self.left = math.ceil(MARGIN + max(_width(label) for label in self.rows) + GAP)
+        # a tilted label reaches further to the right than its column
+        reach = [(at + 0.5) * self.cell + (width + FONT) * SLOPE for at, width in enumerate(widths)] if self.tilted else []
+        right = self.left + max(len(columns) * self.cell, len(STEPS) * SWATCH, *reach)
+        self.title = _lines(title, max(NARROWEST, right - MARGIN))
+        above = (max(widths) + FONT) * SLOPE if self.tilted else FONT
+        self.top = math.ceil(MARGIN + len(self.title) * LINE + above + GAP)
+        self.bottom = self.top + len(rows) * self.cell
+        self.width = math.ceil(max([right, *(MARGIN + _width(line) for line in self.title)]) + MARGIN)
+        self.height = self.bottom + 2 * GAP + BAR + LINE + MARGIN
+
+
+def _title(frame: _Frame) -> str:
+    lines = (f'<tspan x="{MARGIN}" dy="{LINE}">{escape(line)}</tspan>' for line in frame.title)
+    return f'<text y="{MARGIN - 4}" font-weight="bold">{"".join(lines)}</text>' if frame.title else ""
+
+
+def _labels(frame: _Frame) -> str:
+    half = frame.cell / 2
+    rows = "".join(
+        f'<text x="{frame.left - GAP}" y="{_number(frame.top + at * frame.cell + half)}" dy=".35em">{escape(label)}</text>'
+        for at, label in enumerate(frame.rows)
+    )
+    places = (
+        f"translate({_number(frame.left + at * frame.cell + half)} {frame.top - GAP})" for at in range(len(frame.columns))
+    )
+    turned, anchor = (" rotate(-45)", "start") if frame.tilted else ("", "middle")
+    columns = "".join(
+        f'<text transform="{place}{turned}">{escape(label)}</text>' for place, label in zip(places, frame.columns, strict=True)
+    )
+    return f'<g text-anchor="end">{rows}</g><g text-anchor="{anchor}">{columns}</g>'
+
+
+def _cells(weights: np.ndarray, shades: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> str:
+    """Squares of size 1, each with its words and its weight for the pointer."""
+    down, across = ([escape(visible(token)) for token in axis] for axis in (rows, columns))
+    lines = []
+    for y, row in enumerate(down):
+        squares = "".join(
+            f'<path d="M{x} 0h1v1h-1z" opacity="{_number(shade)}"><title>{row}\n{column}\n{_number(weight)}</title></path>'
+            for x, (column, weight, shade) in enumerate(zip(across, weights[y].tolist(), shades[y].tolist(), strict=True))
+        )
+        lines.append(f'<g transform="translate(0 {y})">{squares}</g>')
+    return "\n".join(lines)
+
+
+def _grid(frame: _Frame) -> str:
+    wide, high = len(frame.columns) * frame.cell, len(frame.rows) * frame.cell
+    across = "".join(f"M{frame.left} {frame.top + at * frame.cell}h{wide}" for at in range(len(frame.rows) + 1))
+    down = "".join(f"M{frame.left + at * frame.cell} {frame.top}v{high}" for at in range(len(frame.columns) + 1))
+    return f'<path class="grid" shape-rendering="crispEdges" d="{across}{down}"/>'
+
+
+def _legend(frame: _Frame, largest: float) -> str:
+    y = frame.bottom + 2 * GAP
+    parts = []
+    for at, step in enumerate(STEPS):
+        x = frame.left + at * SWATCH
+        box = f'x="{x}" y="{y}" width="{SWATCH}" height="{BAR}"'
+        parts.append(f'<rect class="ink" {box} opacity="{_number(step**0.5)}"/><rect class="grid" {box}/>')
+        parts.append(f'<text x="{x + SWATCH // 2}" y="{y + BAR + FONT}">{step * largest:.2g}</text>')
+    return f'<g text-anchor="middle" font-size="10">{"".join(parts)}</g>'
+
+
+def _check(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> None:
+    if weights.shape != (len(rows), len(columns)):
+        raise UsageError(
+            f"heatmap: weights have the shape {weights.shape}, but there are {len(rows)} rows and {len(columns)} columns"
+        )
+    if not weights.size:
+        raise UsageError(f"heatmap: there is nothing to draw: weights have the shape {weights.shape}")
+    wrong = weights[~(np.isfinite(weights) & (weights >= 0))]
+    if len(wrong):
+        raise UsageError(f"heatmap: weights must be finite and not negative, not {wrong[0]:g}")
+
+
+def heatmap(weights: np.ndarray, *, rows: Sequence[str], columns: Sequence[str], title: str = "") -> str:
+    """Weights (T, S) as an SVG. The darker the larger, by the square root, so that small ones show, and on a scale that ends
+    at 1 (or at the largest, if that is more), so that two maps may be compared."""
+    _check(weights, rows, columns)
+    largest = max(1.0, float(weights.max()))
+    heading = "".join(letter if letter.isspace() else _spelt(letter) for letter in title)
+    frame = _Frame(rows, columns, heading)
+    size = f'width="{frame.width}" height="{frame.height}"'
+    view = f'{size} viewBox="0 0 {frame.width} {frame.height}"'
+    named = f'role="img" aria-label="{escape(" ".join(frame.title) or "heat map")}"'
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-heatmap" {named} {view}>',
+            f"<style>{STYLE}</style>",
+            f'<rect class="paper" {size} rx="6"/>{_title(frame)}{_labels(frame)}',
+            f'<g class="ink" transform="translate({frame.left} {frame.top}) scale({frame.cell})">',
+            _cells(weights, (weights / largest) ** 0.5, rows, columns),
+            f"</g>{_grid(frame)}{_legend(frame, largest)}",
+            "</svg>\n",
+        ]
+    )

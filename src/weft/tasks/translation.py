@@ -1,0 +1,83 @@
+"""The task of encoder-decoders: write the target of a source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.data.corpus import Corpus
+from weft.data.pair_order import PairBatch, pairs_by_length
+from weft.decode.predict import Request, predict
+from weft.decode.predict_options import PredictOptions
+from weft.metrics.items import sums
+from weft.metrics.translation import SCORES, translation_items
+from weft.tasks.task import Loss, Watch
+from weft.text.tokenizers import Tokenizer
+
+BATCH = 8192  # positions scored at once
+GREEDY = PredictOptions(beam=1)
+
+
+class Held(NamedTuple):
+    """Pairs to measure with: both sides as tokens, and what the targets say."""
+
+    source: Corpus
+    target: Corpus
+    references: Sequence[str]
+
+
+def nats_of_pairs(model: Any, source: Corpus, target: Corpus, device: torch.device) -> tuple[np.ndarray, np.ndarray]:
+    """Nats and number of the tokens of each target, </s> among them, (N,) each."""
+    nats, counts = np.zeros(target.lines), np.zeros(target.lines)
+    for lines, batch in pairs_by_length(source, target, batch_tokens=BATCH):
+        keep = batch.keep[:, 1:]
+        state = model.encode(batch.source.to(device), batch.source_keep.to(device))
+        values = -model.score(batch.tokens.to(device), batch.keep.to(device), state).double().cpu()
+        nats[lines], counts[lines] = values.sum(1).numpy(), keep.sum(1).numpy()
+    return nats, counts
+
+
+def padded_sources(sources: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Sources (S,) of several lengths as rows (B, S), and what of them to keep."""
+    width = max(len(source) for source in sources)
+    rows = np.stack([np.pad(source, (0, width - len(source))) for source in sources])
+    keep = np.arange(width) < np.array([len(source) for source in sources])[:, None]
+    return torch.from_numpy(rows).to(device), torch.from_numpy(keep).to(device)
+
+
+class TranslationTask:
+    """Nats of each target token, given the source and the tokens before it."""
+
+    def __init__(self, *, valid: Held | None, tokenizer: Tokenizer, device: torch.device, smoothing: float = 0.0) -> None:
+        self.valid, self.tokenizer, self.device, self.smoothing = valid, tokenizer, device, smoothing
+
+    def loss(self, model: Any, batch: PairBatch, carry: None) -> Loss:
+        state = model.encode(batch.source, batch.source_keep)
+        nats, _ = model.loss(batch.tokens[:, :-1], batch.tokens[:, 1:], state, self.smoothing)
+        keep = batch.keep[:, 1:]
+        return Loss(nats.masked_fill(~keep, 0.0).sum(), keep.sum(), None)
+
+    def validate(self, model: Any, watch: Watch | None = None) -> dict[str, float] | None:
+        """Exact nats, and the scores of what the model writes greedily."""
+        if self.valid is None:
+            return None
+        nats, counts = nats_of_pairs(model, self.valid.source, self.valid.target, self.device)
+        items = translation_items(self._written(model, self.valid.source, watch), self.valid.references)
+        total = sums(items.statistics)
+        scores = {name: SCORES[name](total).item() for name in ("bleu", "chrf", "exact_match", "edit_rate")}
+        return {"nats_per_token": float(nats.sum() / counts.sum()), **{n: v for n, v in scores.items() if not np.isnan(v)}}
+
+    def _written(self, model: Any, corpus: Corpus, watch: Watch | None) -> list[str]:
+        starts = corpus.line_starts()
+
+        def encode(rows: Sequence[int]) -> Any:
+            sources = [corpus.tokens[starts[row] : starts[row + 1]].astype(np.int64) for row in rows]
+            return model.encode(*padded_sources(sources, self.device))
+
+        lengths = np.diff(starts).tolist()
+        request = Request(model, self.tokenizer, encode, lengths, [[]] * len(lengths), self.device)
+        return [found[0].text for found in predict(request, GREEDY, watch=watch)]

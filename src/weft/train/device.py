@@ -1,0 +1,29 @@
+"""Where a run is computed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from weft.errors import UsageError
+from weft.train.loop import Place
+
+if TYPE_CHECKING:
+    from weft.train.settings import Settings
+
+
+def pick_device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("train.device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'")
+    return torch.device(name)
+
+
+def pick_place(settings: Settings) -> Place:
+    """bf16 where a GPU has it, float32 elsewhere, unless the run file says so."""
+    device, wanted = pick_device(settings.train.device), settings.train.precision
+    if wanted == "auto":
+        wanted = "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
+    return Place(device, torch.bfloat16 if wanted == "bfloat16" else torch.float32)

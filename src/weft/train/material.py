@@ -1,0 +1,128 @@
+"""What a run is trained on: its text or pairs as tokens on disk, and the tokenizers that made them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from weft.config import Table
+from weft.data.corpus import Corpus, write_corpus
+from weft.data.source import Readable
+from weft.data.pairs import PairsTable, fit
+from weft.data.tables import DataTable
+from weft.text.sides import Sides, SidesTable, load_sides, save_sides, train_sides
+from weft.text.tokenizers import Tokenizer, TokenizerTable, train_tokenizer
+from weft.train import checkpoint
+
+if TYPE_CHECKING:
+    from weft.train.folder import RunFolder
+    from weft.train.job import Watcher
+    from weft.train.settings import Settings
+
+
+SIDES = ("source", "target")
+
+
+class Prepared(NamedTuple):
+    tokenizer: Any  # a Tokenizer, or Sides
+    corpora: Mapping[str, Corpus]  # by split; of pairs by split and side: train.source, train.target
+
+
+class Material(Protocol):
+    """How the data of one shape is read; `data` and `tokenizer` are its tables of the run file."""
+
+    @property
+    def data(self) -> type[Table]: ...
+
+    @property
+    def tokenizer(self) -> type[Table]: ...
+
+    def prepare(self, settings: Settings, folder: RunFolder, watcher: Watcher) -> Prepared:
+        """Tokenizers and tokens on disk. Tokenizers are the run's own once it has a checkpoint; until then they are made
+        anew, since the text may have changed: trained on the training text, or taken from the file that is named."""
+
+    def load(self, folder: RunFolder) -> Any:
+        """The tokenizer, or tokenizers, of a run."""
+
+
+def _watched(texts: Iterator[str], total: int, watcher: Watcher) -> Iterator[str]:
+    """The texts, with the progress of whoever reads them."""
+    done = 0
+    for text in texts:
+        watcher.working("reading for the tokenizer", done, total)
+        done += len(text)
+        yield text
+    watcher.working("making the tokenizer", 0, 1)
+
+
+def _tokenised(name: str, source: Readable, tokenizer: Tokenizer, folder: RunFolder, watcher: Watcher) -> Corpus:
+    """The tokens of a split, on disk; what an earlier process made is used again if the text is still the same."""
+
+    def watch(done: int, total: int) -> None:
+        watcher.working(f"tokenising {name}", done, total)
+
+    begun = bool(checkpoint.names(folder.path))
+    folder.data.mkdir(exist_ok=True)
+    return write_corpus(source, tokenizer, folder.data, name, watch=watch, must_match=begun)
+
+
+class Texts:
+    """Running text, or lines: one tokenizer, one corpus a split."""
+
+    data, tokenizer = DataTable, TokenizerTable
+
+    def prepare(self, settings: Settings, folder: RunFolder, watcher: Watcher) -> Prepared:
+        sources = settings.sources()
+        tokenizer = self._tokenizer(settings, sources["train"], folder, watcher)
+        corpora = {name: _tokenised(name, source, tokenizer, folder, watcher) for name, source in sources.items()}
+        return Prepared(tokenizer, corpora)
+
+    def _tokenizer(self, settings: Settings, source: Any, folder: RunFolder, watcher: Watcher) -> Tokenizer:
+        if checkpoint.names(folder.path):
+            return Tokenizer.load(folder.tokenizer)
+        watcher.note(source.seen.describe())
+        tokenizer = train_tokenizer(settings.tokenizer, _watched(source.texts(), source.seen.characters, watcher))
+        tokenizer.save(folder.tokenizer)
+        return tokenizer
+
+    def load(self, folder: RunFolder) -> Tokenizer:
+        return Tokenizer.load(folder.tokenizer)
+
+
+class PairsOfTexts:
+    """Sources and targets: a tokenizer for both, or one each; two corpora a split."""
+
+    data, tokenizer = PairsTable, SidesTable
+
+    def prepare(self, settings: Settings, folder: RunFolder, watcher: Watcher) -> Prepared:
+        sources = settings.sources()
+        sides = self._sides(settings, sources["train"], folder, watcher)
+        corpora = {}
+        for split, pairs in sources.items():
+            for which, tokenizer in zip(SIDES, sides, strict=True):
+                name, side = f"{split}.{which}", pairs.side(which)
+                corpus = _tokenised(name, side, tokenizer, folder, watcher)
+                corpora[name] = fit(corpus, side, longest=settings.data.longest, truncate=settings.data.truncate)
+        return Prepared(sides, corpora)
+
+    def _sides(self, settings: Settings, pairs: Any, folder: RunFolder, watcher: Watcher) -> Sides:
+        if checkpoint.names(folder.path):
+            return load_sides(folder.path)
+        watcher.note(pairs.seen.describe())
+
+        def texts(side: str) -> Callable[[], Iterator[str]]:
+            return lambda: _watched(pairs.side(side).texts(), pairs.seen.characters, watcher)
+
+        sides = train_sides(settings.tokenizer, texts("source"), texts("target"))
+        save_sides(sides, folder.path)
+        return sides
+
+    def load(self, folder: RunFolder) -> Sides:
+        return load_sides(folder.path)
+
+
+def tokenizer_files(folder: Path) -> list[Path]:
+    """Where a run keeps its tokenizer, or its two."""
+    names = ("tokenizer.json", "tokenizer.source.json", "tokenizer.target.json")
+    return [folder / name for name in names if (folder / name).exists()]

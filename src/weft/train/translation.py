@@ -1,0 +1,64 @@
+"""Training encoder-decoders: what the training of networks must know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from weft.data.pair_order import PairBatch, Pairs
+from weft.data.order import Order
+from weft.errors import ConfigError
+from weft.models.seq2seq import EncoderDecoder, encoder_decoder
+from weft.tasks.translation import Held, TranslationTask
+from weft.train.device import pick_device
+
+if TYPE_CHECKING:
+    from weft.text.sides import Sides
+    from weft.train.job import Job
+    from weft.train.settings import Settings
+
+
+class Translation:
+    """Networks that write a target for a source."""
+
+    scores = ("nats_per_token", "bleu", "chrf", "exact_match", "edit_rate")
+
+    def check(self, settings: Settings) -> None:
+        joint = settings.tokenizer.source is None
+        for option in ("shared", "copying"):
+            if getattr(settings.model, option) and not joint:
+                raise ConfigError(
+                    f"model.{option}: true needs one tokenizer for both sides, but [tokenizer.source] and [tokenizer.target] "
+                    f"are two; use [tokenizer] alone, or {option}=false"
+                )
+
+    def mixers(self, settings: Settings) -> set[str]:
+        return {settings.model.encoder.mixer, settings.model.decoder.mixer}
+
+    def build(self, settings: Settings, tokenizer: Sides) -> Callable[[], EncoderDecoder]:
+        return lambda: encoder_decoder(
+            settings.model,
+            source_words=tokenizer.source.size,
+            target_words=tokenizer.target.size,
+            longest=settings.data.longest,
+            vocabulary=tokenizer.target.hash,
+        )
+
+    def order(self, job: Job) -> Order[PairBatch]:
+        corpora, settings = job.corpora, job.settings
+        budget = settings.train.batch_tokens
+        return Pairs(corpora["train.source"], corpora["train.target"], batch_tokens=budget, seed=settings.seed)
+
+    def task(self, job: Job, model: nn.Module) -> TranslationTask:
+        held = None
+        if "valid.source" in job.corpora:
+            references = list(job.settings.sources()["valid"].side("target").texts())
+            held = Held(job.corpora["valid.source"], job.corpora["valid.target"], references)
+        return TranslationTask(
+            valid=held,
+            tokenizer=job.tokenizer.target,
+            device=pick_device(job.settings.train.device),
+            smoothing=job.settings.train.label_smoothing,
+        )

@@ -1,0 +1,64 @@
+"""Lines that slipped are found by their lengths alone, and nothing is found where nothing slipped."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from weft.data.alignment import Slip, find_slip, first_slip
+
+
+def translations(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Lengths of sentences, and of translations a fifth longer, give or take a seventh."""
+    random = np.random.default_rng(seed)
+    source = random.gamma(6.0, 10.0, size=count) + 1
+    return source.astype(int), (source * 1.2 * random.lognormal(0.0, 0.15, size=count)).astype(int)
+
+
+@pytest.mark.parametrize("at", [0, 1, 250, 990])
+@pytest.mark.parametrize("gone", [1, 4])
+def test_where_lines_are_missing(at, gone):
+    source, target = translations(1000)
+    missing = np.arange(at, at + gone)
+    assert abs(first_slip(source, np.delete(target, missing)) - at) <= 4
+    assert abs(first_slip(np.delete(source, missing), target) - at) <= 4
+
+
+def test_lines_missing_at_the_end_are_missing_there():
+    source, target = translations(1000)
+    assert first_slip(source, target[:-3]) == 997
+    assert first_slip(np.array([3, 4, 5]), np.array([3, 4])) == 2
+    assert first_slip(np.array([7]), np.array([7, 7])) == 1
+
+
+@pytest.mark.parametrize("shift", [1, -1, 2, -3])
+def test_a_stretch_that_slipped_is_found_with_its_shift(shift):
+    source, target = translations(2000)
+    low, high = 400, 1200
+    slipped = target.copy()
+    slipped[low:high] = np.roll(target[low:high], shift)
+    found = find_slip(source, slipped)
+    assert found is not None
+    assert found.shift == shift
+    assert abs(found.first - low) <= 8
+    assert abs(found.last - high) <= 8
+
+
+def test_a_whole_text_that_slipped_is_found():
+    source, target = translations(2000)
+    found = find_slip(source, np.concatenate([[30], target[:-1]]))
+    assert found is not None
+    assert found == Slip(found.first, found.last, 1)
+    assert found.last - found.first > 1950
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nothing_is_found_where_nothing_slipped(seed):
+    source, target = translations(5000, seed)
+    random = np.random.default_rng(seed)
+    assert find_slip(source, target) is None
+    assert find_slip(source, random.permutation(target)) is None
+    assert find_slip(np.sort(source), np.sort(target)) is None
+    assert find_slip(source, np.full(5000, 1)) is None
+    assert find_slip(source[:1], target[:1]) is None
+    assert find_slip(source[:2], target[:2]) is None

@@ -1,0 +1,343 @@
+"""Pairs from tables and parallel files: what is read, what is refused and in which words, and the corpora made of it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.config import plain, read_table
+from weft.data.corpus import open_corpus, write_corpus
+from weft.data.pairs import PairSource, PairsTable, fit
+from weft.errors import ConfigError, DataError
+from weft.text.tokenizers import TokenizerTable, train_tokenizer
+
+PAIRS = [("a cat", "eine Katze"), ("the dog", "der Hund"), ("", "nichts"), ("nothing", ""), ("é, \u2028 ü", "ß\u0085")]
+
+
+def write(path: Path, text: str) -> Path:
+    data = text.encode()
+    packers = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress}
+    path.write_bytes(packers.get(path.suffix, bytes)(data))
+    return path
+
+
+def read(*paths: Path, columns: tuple[str, str] = ("source", "target")) -> list[tuple[str, str]]:
+    return list(PairSource(paths, columns=columns).pairs())
+
+
+def refusal(action, error=DataError) -> str:
+    with pytest.raises(error) as caught:
+        action()
+    return str(caught.value)
+
+
+# ---- what is read
+
+
+def as_tsv(pairs: list[tuple[str, str]]) -> str:
+    return "".join(f"{source}\t{target}\n" for source, target in pairs)
+
+
+def as_csv(pairs: list[tuple[str, str]]) -> str:
+    return "".join(",".join('"' + text.replace('"', '""') + '"' for text in pair) + "\n" for pair in pairs)
+
+
+def as_jsonl(pairs: list[tuple[str, str]]) -> str:
+    return "".join(json.dumps({"id": 1, "target": target, "source": source}) + "\n" for source, target in pairs)
+
+
+@pytest.mark.parametrize("packing", ["", ".gz", ".xz", ".zst"])
+@pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "TSV"])
+def test_every_kind_of_table_packed_or_not(kind, packing, tmp_path):
+    written = {"tsv": as_tsv, "csv": as_csv, "jsonl": as_jsonl}[kind.lower()](PAIRS)
+    path = write(tmp_path / f"a.{kind}{packing}", written)
+    assert read(path) == PAIRS
+    assert read(path, path) == PAIRS * 2
+
+
+@pytest.mark.parametrize("packing", ["", ".gz"])
+def test_two_parallel_files(packing, tmp_path):
+    paths = [
+        write(tmp_path / f"a.{side}{packing}", "".join(pair[index] + "\n" for pair in PAIRS))
+        for index, side in enumerate(("en", "de"))
+    ]
+    assert read(*paths) == PAIRS
+
+
+@given(pairs=st.lists(st.tuples(*[st.text(st.sampled_from("a\"',;\t\n é\u2028"), max_size=6)] * 2), min_size=1))
+@settings(deadline=None, max_examples=50)
+def test_csv_and_jsonl_hold_any_text(pairs, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("any")
+    assert read(write(folder / "a.csv", as_csv(pairs))) == pairs
+    assert read(write(folder / "a.jsonl", as_jsonl(pairs))) == pairs
+
+
+def test_tsv_has_no_quotes(tmp_path):
+    assert read(write(tmp_path / "a.tsv", '"a\t"b"\n""\t"\n')) == [('"a', '"b"'), ('""', '"')]
+
+
+def test_columns_by_name_and_by_place(tmp_path):
+    table = write(tmp_path / "a.tsv", "id\ttarget\tsource\n1\tKatze\tcat\n")
+    assert read(table) == [("cat", "Katze")]
+    assert read(table, columns=("source", "id")) == [("cat", "1")]
+    assert read(write(tmp_path / "b.csv", "de,en\nKatze,cat\n"), columns=("en", "de")) == [("cat", "Katze")]
+    # no such header: the first two columns, of three
+    assert read(write(tmp_path / "c.tsv", "source\ts ɔː s\tnoun\ncat\tk æ t\tnoun\n")) == [
+        ("source", "s ɔː s"),
+        ("cat", "k æ t"),
+    ]
+    objects = write(tmp_path / "d.jsonl", '{"en": "cat", "de": "Katze"}\n')
+    assert read(objects, columns=("en", "de")) == [("cat", "Katze")]
+    assert read(write(tmp_path / "e.csv", "text\nab\n"), columns=("text", "text")) == [("ab", "ab")]
+
+
+def test_each_file_of_several_has_its_own_header(tmp_path):
+    one, other = write(tmp_path / "a.tsv", "source\ttarget\n1\t2\n"), write(tmp_path / "b.tsv", "target\tsource\n3\t4\n")
+    assert read(one, other) == [("1", "2"), ("4", "3")]
+
+
+def test_line_numbers_are_those_of_the_file(tmp_path):
+    path = write(tmp_path / "a.csv", 'source,target\n"one\ntwo",x\ny,"z\n\n"\nlast,line\n')
+    source = PairSource((path,))
+    assert list(source.pairs()) == [("one\ntwo", "x"), ("y", "z\n\n"), ("last", "line")]
+    assert source.places([2, 0, 0]) == [f"{path}: line 7", f"{path}: line 2", f"{path}: line 2"]
+    assert source.places([]) == []
+    en, de = write(tmp_path / "a.en", "a\nb\n"), write(tmp_path / "a.de", "c\nd\n")
+    assert PairSource((en, de)).places([1]) == [f"{en}: line 2"]
+    assert PairSource((en, de)).places([1], "target") == [f"{de}: line 2"]
+
+
+def test_what_was_seen_is_told_with_three_examples(tmp_path):
+    path = write(tmp_path / "a.tsv", "\ufeff\tx\r\n" + as_tsv([*PAIRS, ("three", "drei")]).replace("\n", "\r\n"))
+    seen = PairSource((path,)).seen
+    assert (seen.pairs, seen.source.empty, seen.target.empty, seen.files.crlf) == (7, 2, 1, 7)
+    assert seen.source.bytes == sum(len(source.encode()) for source, _ in PAIRS) + 5
+    assert seen.characters == sum(len(source + target) for source, target in PAIRS) + 10
+    assert seen.describe() == (
+        f"{path}: 7 pairs of 31 and 31 characters, utf-8, CRLF line ends in 7 places\n"
+        "  note: a.tsv: a byte order mark at the start was dropped\n"
+        "  note: empty sources: 2\n"
+        "  note: empty targets: 1\n"
+        "  e.g.: a cat -> eine Katze\n"
+        "  e.g.: the dog -> der Hund\n"
+        "  e.g.: é, \u2028 ü -> ß\\u{85}"
+    )
+    three = PairSource((path, path, path)).seen.describe()
+    assert three.startswith(f"{path} and {path} and 1 more: 21 pairs of 93 and 93 characters, utf-8, CRLF")
+    assert "LF line ends\n" in PairSource((write(tmp_path / "b.tsv", "a\tb\n"),)).seen.describe()
+
+
+# ---- what is refused
+
+BAD_FILES = [
+    ("a.tsv", "a b\n", "line 1 has 1 column, not 2 or more: 'a b'; columns are separated by a tab"),
+    ("a.tsv", "a\tb\nc\n", "line 2 has 1 column, not 2 as line 1 has: 'c'; columns are separated by a tab"),
+    ("a.tsv", "a\tb\n\nc\td\n", "line 2 has 1 column, not 2 as line 1 has: it is blank; columns are separated by a tab"),
+    ("a.tsv", "a\tb\nc\td\te\n", "line 2 has 3 columns, not 2 as line 1 has: 'c', 'd', 'e'; columns are separated by a tab"),
+    (
+        "a.csv",
+        'a,b\n"c\nd",e\nf\n',
+        "line 4 has 1 column, not 2 as line 1 has: 'f'; columns are separated by a comma",
+    ),
+    ("a.csv", "\na,b\n", "line 1 has 0 columns, not 2 or more: it is blank; columns are separated by a comma"),
+    (
+        "a.csv",
+        'a,b\nc,"d\ne,f\n',
+        "line 2 is not CSV: unexpected end of data; is a quote not closed, or not doubled? (.tsv has no quotes)",
+    ),
+    (
+        "a.csv",
+        'a,"b"c\n',
+        "line 1 is not CSV: ',' expected after '\"'; is a quote not closed, or not doubled? (.tsv has no quotes)",
+    ),
+    (
+        "a.csv",
+        'a,b\n"' + "x" * 200_000,
+        "line 2 is not CSV: field larger than field limit (131072); is a quote not closed, or not doubled? (.tsv has no quotes)",
+    ),
+    ("a.csv", "source,target\n", "has a header and nothing below it; give a file with pairs in it"),
+    ("a.tsv", "a\tsource\ttarget\tsource\n", "line 1, its header, has 2 columns 'source'; rename all but one"),
+    (
+        "a.jsonl",
+        '{"source": "a", "target": "b"}\n{"source": "a"\n',
+        "line 2 is not JSON: Expecting ',' delimiter: line 1 column 15 (char 14); JSONL has one object a line",
+    ),
+    ("a.jsonl", '["a", "b"]\n', "line 1 is a list, not an object with 'source' and 'target'"),
+    ("a.jsonl", "null\n", "line 1 is null, not an object with 'source' and 'target'"),
+    ("a.jsonl", '{"source": "a", "tgt": "b"}\n', "line 1 has no key 'target'; did you mean 'tgt'? known: source, tgt"),
+    ("a.jsonl", '{"source": 1, "target": "b"}\n', "line 1 has a number as 'source', not a string; put it in quotes"),
+    ("a.jsonl", '{"source": true, "target": "b"}\n', "line 1 has a truth value as 'source', not a string; put it in quotes"),
+    ("a.jsonl", '{"source": "", "target": null}\n', "line 1 has null as 'target', not a string; put it in quotes"),
+    (
+        "a.jsonl",
+        '{"source": "a\\ud83d", "target": "b"}\n',
+        "line 1, 'source': character 1 is U+D83D, half of a surrogate pair; send whole characters",
+    ),
+    ("a.jsonl", '{"source": "a", "target": "\\u0000"}\n', "line 1, 'target': character 0 is NUL; text has none, is this binary data?"),
+    ("a.tsv", "", "is empty; give a file with text in it"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "message"), BAD_FILES)
+def test_a_bad_file_is_refused_with_its_line(name, text, message, tmp_path):
+    path = write(tmp_path / name, text)
+    assert refusal(lambda: read(path)) == f"{path}: {message}".replace(": line", ": line", 1)
+
+
+def test_json_that_is_too_deep_is_refused_and_not_followed(tmp_path):
+    path = write(tmp_path / "a.jsonl", "[" * 100_000 + "\n")
+    assert refusal(lambda: read(path)).startswith(f"{path}: line 1 is not JSON: maximum recursion depth exceeded")
+
+
+def test_a_named_column_that_is_not_there_is_refused_with_those_that_are(tmp_path):
+    path = write(tmp_path / "a.tsv", "english\tgerman\ncat\tKatze\n")
+    assert refusal(lambda: read(path, columns=("en", "german"))) == (
+        f"{path}: line 1, its header, has no column 'en'; known: english, german"
+    )
+    assert refusal(lambda: read(path, columns=("english", "germann"))) == (
+        f"{path}: line 1, its header, has no column 'germann'; did you mean 'german'? known: english, german"
+    )
+
+
+def test_unequal_files_are_refused_with_both_counts_and_where_they_part(tmp_path):
+    lengths = np.random.default_rng(0).integers(5, 80, size=500)
+    en = write(tmp_path / "a.en", "".join("x" * length + "\n" for length in lengths))
+    de = write(tmp_path / "a.de", "".join("y" * (length + 3) + "\n" for length in np.delete(lengths, 300)))
+    assert refusal(lambda: read(en, de)) == (
+        f"{en} has 500 lines and {de} has 499 lines: parallel files have equally many;"
+        " by their lengths they part at about line 301, so look there first"
+    )
+    assert "part at about line 301" in refusal(lambda: PairSource((de, en)).seen)
+
+
+MESSAGES = [
+    ({"train": "a.txt"}, "data: train='a.txt' is no .tsv, .csv or .jsonl: name a table so, or give two parallel files, train = [\"a.en\", \"a.de\"]"),
+    ({"train": ["a.en", "a.de", "a.fr"]}, "data: train='a.en' is no .tsv, .csv or .jsonl: name a table so, or give two parallel files, train = [\"a.en\", \"a.de\"]"),
+    ({"train": "a.tsv", "valid": ["a.en"]}, "data: valid='a.en' is no .tsv, .csv or .jsonl: name a table so, or give two parallel files, valid = [\"a.en\", \"a.de\"]"),
+    ({"train": ["a.tsv", "b.csv.gz"]}, "data: train mixes csv, tsv files; give files of one kind"),
+    ({"train": ["a.tsv", "a.de"]}, "data: train mixes text, tsv files; give files of one kind"),
+    ({"train": ""}, "data: train='' names no file"),
+    ({"train": "a.tsv", "valid": 1.5}, "data: valid=1.5, a share of train, must be between 0 and 1"),
+    ({"train": "a.tsv", "valid": 0.5, "test": 0.5}, "data: valid=0.5 and test=0.5 leave nothing of train"),
+    ({"train": "a.tsv", "encoding": "utf-9"}, "data: no such text encoding 'utf-9'; usual ones: utf-8, latin-1, cp1252, utf-16"),
+    ({"train": "a.tsv", "source": ""}, "data: source='' names no column"),
+    ({"train": ["a.en", "a.de"], "target": "de"}, "data: target='de', but parallel files have no columns; drop it"),
+    ({"train": "a.tsv", "longest": 1}, "data.longest: must be greater than or equal to 2, not 1"),
+    ({"train": "a.tsv", "read": "lines"}, "data.read: no such option; known: train, valid, test, encoding, source, target, longest, truncate"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("values", "message"), MESSAGES)
+def test_a_table_that_can_t_be_right(values, message):
+    assert refusal(lambda: read_table(PairsTable, values, at="data"), ConfigError) == message
+
+
+def test_what_a_table_says_can_be_read_again():
+    table = read_table(PairsTable, {"train": "a.tsv", "valid": ["a.en", "a.de"], "test": 0.1, "target": "ipa"}, at="data")
+    assert read_table(PairsTable, plain(table.resolved()), at="data") == table
+
+
+# ---- parts, sides, corpora
+
+
+def test_shares_are_of_pairs_and_leave_none_out(tmp_path):
+    write(tmp_path / "a.tsv", "".join(f"{number}\tx{number}\n" for number in range(50)))
+    table = PairsTable(train="a.tsv", valid=0.1, test=0.2)
+    sources = table.sources(tmp_path)
+    assert {name: [int(source) for source, _ in part.pairs()] for name, part in sources.items()} == {
+        "train": list(range(35)), "valid": list(range(35, 40)), "test": list(range(40, 50)),
+    }  # fmt: skip
+    assert sources["valid"].places([1]) == [f"{tmp_path / 'a.tsv'}: line 37"]
+    few = PairSource((write(tmp_path / "b.tsv", "a\tb\n"),), low=0.9)
+    assert refusal(lambda: list(few.pairs())) == (
+        f"{tmp_path / 'b.tsv'}: 1 pairs are too few to take the share 0.9 to 1 of them;"
+        " give more pairs, or files of their own for valid and test"
+    )
+
+
+def test_names_of_sources(tmp_path):
+    assert PairSource((Path("a.en"), Path("a.de"))).name == "a.en and a.de"
+    assert PairSource((Path("a.tsv"),)).name == "a.tsv"
+    several = PairSource((Path("a.tsv"), Path("b.tsv"), Path("c.tsv")))
+    assert (several.name, several.side("target").name) == ("a.tsv and 2 more", "a.tsv and 2 more (target)")
+    assert PairSource((Path("a.en"), Path("a.de"))).side("target").name == "a.de"
+
+
+def test_corpora_of_both_sides_are_their_texts_encoded(tmp_path):
+    pairs = [*PAIRS, ("two\nlines", "zwei\n\nZeilen")]
+    source = PairSource((write(tmp_path / "a.csv", as_csv(pairs)),))
+    tokenizer = train_tokenizer(TokenizerTable(kind="bpe", size=300), (text for pair in pairs for text in pair))
+    for index, which in enumerate(("source", "target")):
+        told = []
+        corpus = write_corpus(
+            source.side(which), tokenizer, tmp_path, f"train.{which}", watch=lambda done, total: told.append((done, total))
+        )
+        expected = [[*tokenizer.encode(pair[index]).tolist(), 2] for pair in pairs]
+        found = [corpus.tokens[a:b].tolist() for a, b in zip(corpus.starts, corpus.starts[1:])]
+        assert found == expected
+        assert corpus.units(corpus.starts)["characters"].tolist() == [len(pair[index]) + 1 for pair in pairs]
+        assert told[-1][0] == told[-1][1] == sum(len(pair[index].encode()) for pair in pairs)
+
+
+def test_the_corpora_of_two_sides_are_not_taken_for_each_other(tmp_path):
+    source = PairSource((write(tmp_path / "a.tsv", "a\tb\n"),))
+    tokenizer = train_tokenizer(TokenizerTable(kind="char"), iter(["ab"]))
+    write_corpus(source.side("source"), tokenizer, tmp_path, "train")
+    message = "is not what {} was made from: side was 'source' and is 'target'; put it back, or start a new run"
+    assert (
+        refusal(lambda: write_corpus(source.side("target"), tokenizer, tmp_path, "train", must_match=True))
+        == f"{tmp_path / 'a.tsv'} (target): {message.format(tmp_path / 'train.json')}"
+    )
+    assert write_corpus(source.side("target"), tokenizer, tmp_path, "train").tokens.tolist() == [4, 2]
+
+
+def test_a_side_of_parallel_files_is_made_anew_only_if_its_own_file_changes(tmp_path, monkeypatch):
+    en, de = write(tmp_path / "a.en", "a\nb\n"), write(tmp_path / "a.de", "c\nd\n")
+    tokenizer = train_tokenizer(TokenizerTable(kind="char"), iter(["abcde"]))
+    for which in ("source", "target"):
+        write_corpus(PairSource((en, de)).side(which), tokenizer, tmp_path, which)
+    write(de, "c\ne\n")
+    again = PairSource((en, de))
+    write_corpus(again.side("source"), tokenizer, tmp_path, "source", must_match=True)
+    assert refusal(lambda: write_corpus(again.side("target"), tokenizer, tmp_path, "target", must_match=True)) == (
+        f"{de}: is not what {tmp_path / 'target.json'} was made from: {de} has changed; put it back, or start a new run"
+    )
+
+
+@pytest.fixture
+def long_lines(tmp_path):
+    source = PairSource((write(tmp_path / "a.tsv", "source\ttarget\nab\tabcdefg\nabcd\ta\nabc\tabcdef\n"),))
+    tokenizer = train_tokenizer(TokenizerTable(kind="char"), iter(["abcdefg"]))
+    return source, write_corpus(source.side("target"), tokenizer, tmp_path, "train.target")
+
+
+def test_what_is_too_long_is_refused_with_its_line(long_lines, tmp_path):
+    source, corpus = long_lines
+    assert refusal(lambda: fit(corpus, source.side("target"), longest=6, truncate=False)) == (
+        f"{tmp_path / 'a.tsv'}: line 2 (and 1 more): its target has 8 tokens, more than data.longest = 6;"
+        " raise that, or set data.truncate = true to have it cut"
+    )
+    assert "line 2: its target has 8 tokens" in refusal(lambda: fit(corpus, source.side("target"), longest=7, truncate=False))
+    assert fit(corpus, source.side("target"), longest=8, truncate=False) is corpus
+    assert fit(corpus, source.side("target"), longest=8, truncate=True) is corpus
+
+
+@pytest.mark.parametrize("longest", [2, 5, 7])
+def test_what_is_cut_keeps_its_end(longest, long_lines, tmp_path):
+    source, corpus = long_lines
+    cut = fit(corpus, source.side("target"), longest=longest, truncate=True)
+    rows = [corpus.tokens[a:b].tolist() for a, b in zip(corpus.starts, corpus.starts[1:])]
+    found = [cut.tokens[a:b].tolist() for a, b in zip(cut.starts, cut.starts[1:])]
+    assert found == [row if len(row) <= longest else [*row[: longest - 1], 2] for row in rows]
+    assert (cut.name, cut.tokenizer, cut.begin) == (corpus.name, corpus.tokenizer, corpus.begin)
+    assert cut.line_edges().tolist() == cut.starts.tolist()
+    # what is on disk stays whole
+    assert open_corpus(tmp_path, "train.target").tokens.tolist() == corpus.tokens.tolist()

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+
+from weft.config import read_table
+from weft.errors import ConfigError, ModelError
+from weft.text.sides import SidesTable, load_sides, save_sides, train_sides
+from weft.text.tokenizers import TokenizerTable, train_tokenizer
+
+WORDS, PHONES = ["cat", "attic"], ["k æ t", "æ t ɪ k"]
+
+
+def trained(values: dict):
+    return train_sides(read_table(SidesTable, values, at="tokenizer"), lambda: iter(WORDS), lambda: iter(PHONES))
+
+
+def vocabulary(tokenizer) -> list[str]:
+    return [tokenizer.token(number) for number in range(3, tokenizer.size)]
+
+
+def names(folder) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+SEPARATE = {"source": {"kind": "char"}, "target": {"kind": "space", "size": 6}}
+
+
+def test_one_tokenizer_for_both_sides(tmp_path):
+    sides = trained({"kind": "bpe", "size": 300})
+    assert sides.shared
+    assert sides.source.hash == train_tokenizer(TokenizerTable(kind="bpe", size=300), iter(WORDS + PHONES)).hash
+    save_sides(sides, tmp_path)
+    assert names(tmp_path) == ["tokenizer.json"]
+    assert [side.hash for side in load_sides(tmp_path)] == [side.hash for side in sides]
+
+
+def test_one_tokenizer_each(tmp_path):
+    sides = trained(SEPARATE)
+    assert not sides.shared
+    assert vocabulary(sides.source) == list("acit")
+    assert vocabulary(sides.target) == ["t", "k", "æ"]
+    save_sides(sides, tmp_path)
+    assert names(tmp_path) == ["tokenizer.source.json", "tokenizer.target.json"]
+    assert [side.hash for side in load_sides(tmp_path)] == [side.hash for side in sides]
+
+
+def test_what_the_other_sort_left_is_removed(tmp_path):
+    for values in ({"kind": "char"}, SEPARATE, {"kind": "byte"}):
+        sides = trained(values)
+        save_sides(sides, tmp_path)
+        assert [side.hash for side in load_sides(tmp_path)] == [side.hash for side in sides]
+
+
+def test_files_of_other_runs(tmp_path):
+    save_sides(trained(SEPARATE), tmp_path)
+    paths = {side: {"file": str(tmp_path / f"tokenizer.{side}.json")} for side in ("source", "target")}
+    assert [side.hash for side in trained(paths)] == [side.hash for side in trained(SEPARATE)]
+    # the same file on both sides is one tokenizer
+    assert trained({"source": paths["source"], "target": paths["source"]}).shared
+    assert trained(paths["target"]).shared
+
+
+def test_a_run_without_tokenizers_is_refused(tmp_path):
+    with pytest.raises(ModelError) as caught:
+        load_sides(tmp_path)
+    assert str(caught.value) == f"{tmp_path / 'tokenizer.source.json'}: can't be read: No such file or directory"
+
+
+MESSAGES = [
+    ({"source": {}}, "tokenizer: source is given and target is not: give both, or one tokenizer for both sides"),
+    ({"target": {}}, "tokenizer: target is given and source is not: give both, or one tokenizer for both sides"),
+    (
+        {**SEPARATE, "kind": "bpe"},
+        "tokenizer: kind is for both sides, but source and target have tables of their own; drop it",
+    ),
+    (
+        {**SEPARATE, "file": "a.json"},
+        "tokenizer: file is for both sides, but source and target have tables of their own; drop it",
+    ),
+    ({"kind": "bpe", "size": 9}, "tokenizer: size=9 is too small for kind='bpe': at least 259"),
+    ({"source": {}, "target": {"kind": "bep"}}, "tokenizer.target.kind: no such kind 'bep'; did you mean 'bpe'? known: "),
+    ({"source": {"sise": 9}, "target": {}}, "tokenizer.source.sise: no such option; did you mean 'size'? known: "),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), MESSAGES)
+def test_a_table_that_can_t_be_right(values, message):
+    with pytest.raises(ConfigError) as caught:
+        read_table(SidesTable, values, at="tokenizer")
+    assert str(caught.value).startswith(message)
+    assert message.endswith(": ") or str(caught.value) == message

@@ -1,0 +1,271 @@
+"""Scores of translations against sacrebleu and jiwer, by hand, and from sums."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+import unicodedata
+
+import jiwer
+import numpy as np
+import pytest
+import sacrebleu
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sacrebleu.metrics import BLEU, CHRF
+
+from weft import __version__
+from weft.errors import DataError
+from weft.metrics import language
+from weft.metrics.edits import edit_distance
+from weft.metrics.items import Items, join, resample
+from weft.metrics.translation import BETTER, SCORES, Decoded, translation_items, translation_scores
+
+HOW = Decoded(search="beam:5/alpha:1")
+NAMES = ["exact_match", "edit_rate", "bleu", "bleu_lc", "chrf"]
+
+
+def scores(outputs, references, decoded=HOW):
+    return {score.name: score for score in translation_scores(translation_items(outputs, references), decoded)}
+
+
+def values(outputs, references):
+    return {name: score.value for name, score in scores(outputs, references).items()}
+
+
+def expected(outputs, references):
+    """The same scores by the field's own packages."""
+    return {
+        "edit_rate": 100 * jiwer.wer(references, outputs),
+        "bleu": sacrebleu.corpus_bleu(outputs, [references]).score,
+        "bleu_lc": sacrebleu.corpus_bleu(outputs, [references], lowercase=True).score,
+        "chrf": sacrebleu.corpus_chrf(outputs, [references]).score,
+    }
+
+
+# ---- edit distance
+
+
+def by_table(a, b):
+    """Wagner and Fischer's table, row by row."""
+    row = list(range(len(b) + 1))
+    for place, token in enumerate(a, 1):
+        corner, row[0] = row[0], place
+        for at, other in enumerate(b, 1):
+            corner, row[at] = row[at], min(row[at] + 1, row[at - 1] + 1, corner + (token != other))
+    return row[-1]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "edits"),
+    [("", "", 0), ("", "abc", 3), ("abc", "", 3), ("kitten", "sitting", 3), ("ab", "ba", 2), ("aaa", "a", 2)],
+)
+def test_edit_distances_by_hand(a, b, edits):
+    assert edit_distance(a, b) == edits
+
+
+@given(st.lists(st.integers(0, 4), max_size=90), st.lists(st.integers(0, 4), max_size=90))
+@settings(max_examples=150, deadline=None)
+def test_an_edit_distance_is_that_of_the_table_for_any_length(a, b):
+    assert edit_distance(a, b) == by_table(a, b)
+
+
+def test_a_thousand_sentences_take_a_moment():
+    rng = random.Random(0)
+    said, meant = ([rng.choices(range(200), k=30) for _ in range(1000)] for _ in range(2))
+    began = time.process_time()
+    total = sum(edit_distance(a, b) for a, b in zip(said, meant, strict=True))
+    assert time.process_time() - began < 0.5
+    assert 20_000 < total < 30_000
+
+
+# ---- scores
+
+
+def test_scores_by_hand():
+    found = values(["the cat sat down", "a dog ."], ["the cat lay down", "a dog ."])
+    assert list(found) == NAMES
+    assert found["exact_match"] == 50
+    assert found["edit_rate"] == pytest.approx(100 / 7)
+    # n-grams that are right, of all: 6 of 7, 3 of 5, 1 of 3, none of 1, which counts half of one
+    assert found["bleu"] == pytest.approx(100 * (6 / 7 * 3 / 5 * 1 / 3 * 1 / 2) ** 0.25)
+
+
+CASES = {
+    "one line": (["the cat sat on the mat"], ["the cat sat on a mat"]),
+    "one right line": (["the cat sat on the mat"], ["the cat sat on the mat"]),
+    "one word": (["cat"], ["cat"]),
+    "short": (["a b", "c"], ["a b", "c d"]),
+    "three words": (["a b c"], ["a b c"]),
+    "case": (["The Cat sat on the MAT today", "Ein Hund"], ["the cat sat on the mat today", "ein Hund"]),
+    "nothing right": (["x y z u v"], ["a b c d e"]),
+    "unigrams right": (["a b c d e f"], ["f e d c b a"]),
+    "brief": (["the cat sat on", "a"], ["the cat sat on the mat and slept", "a dog"]),
+    "lengthy": (["the cat sat on the mat and slept"], ["the cat sat on the mat"]),
+    "an empty output": (["", "a small house on a hill"], ["a dog runs there", "a small house on the hill"]),
+    "empty outputs": (["", ""], ["a dog runs there", "a house"]),
+    "an empty reference": (["a dog", "a small house on a hill"], ["", "a small house on the hill"]),
+    "both empty": (["", "a b c d e"], ["", "a b c d f"]),
+    "spaces": (["  the  cat sat   down now "], ["the cat sat down  now"]),
+    "punctuation": (["Hello, world!  It's 3.5 % (about)."], ["Hello world! It's 3,5 % (about)..."]),
+    "entities": (["&quot;A&quot; &amp; b &lt; c d e"], ['"A" & b < c d e']),
+    "scripts": (
+        ["кошка сидит на ковре", "猫はマットの上に座った", "القطة على السجادة"],
+        ["кошка сидела на ковре", "猫がマットに座った", "القط على السجاد"],
+    ),
+    "composed and not": ([unicodedata.normalize("NFD", "die Tür öffnet früh")], ["die Tür öffnet früh"]),
+    "capitals that change length": (["İstanbul ẞ ΣΑΣ one two"], ["istanbul ß σας one two"]),
+    "beyond the first plane": (["a 😀 𝔘 b c"], ["a 😀 𝔙 b c"]),
+    "phones": (["k æ t", "d ɔ ɡ z"], ["k æ t", "d ɒ ɡ"]),
+}
+
+
+@pytest.mark.parametrize(("outputs", "references"), CASES.values(), ids=CASES)
+def test_scores_are_those_of_sacrebleu_and_jiwer(outputs, references):
+    found = values(outputs, references)
+    del found["exact_match"]
+    assert found == pytest.approx(expected(outputs, references), abs=1e-9)
+
+
+def noisy(rng, lines, length=12):
+    """Outputs that are the references with some words lost, doubled or changed."""
+    words = [f"{a}{b}" for a in ("Ka", "lo", "mi", "Ne", "so,") for b in "aeiou."]
+    references = [" ".join(rng.choices(words, k=rng.randint(0, length))) for _ in range(lines)]
+    swap = {0: "", 1: "Xy", 2: "xy xy"}
+    return [" ".join(swap.get(rng.randint(0, 12), word) for word in line.split()) for line in references], references
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_scores_of_a_corpus_are_those_of_sacrebleu_and_jiwer(seed):
+    outputs, references = noisy(random.Random(seed), [2, 5, 40, 150][seed % 4], length=4 + 3 * seed)
+    found = values(outputs, references)
+    assert found.pop("exact_match") == pytest.approx(
+        100 * np.mean([a.split() == b.split() for a, b in zip(outputs, references, strict=True)])
+    )
+    assert found == pytest.approx(expected(outputs, references), abs=1e-9)
+
+
+def test_a_score_of_a_resample_is_that_of_the_lines_it_drew():
+    rng = np.random.default_rng(0)
+    outputs, references = noisy(random.Random(1), 30)
+    items = translation_items(outputs, references)
+    again = resample(items.statistics, samples=20, seed=0)
+    for sample in range(20):
+        drawn = rng.integers(30, size=30)
+        there = expected([outputs[line] for line in drawn], [references[line] for line in drawn])
+        assert {name: SCORES[name](again)[sample] for name in there} == pytest.approx(there, abs=1e-9)
+
+
+def test_an_exact_line_is_one_without_edits_whatever_its_white_space():
+    items = translation_items(["a b ", "a  b", "ab", "", "a"], [" a b", "a\u00a0b", "a b", " ", "A"])
+    assert items.statistics["exact"].tolist() == [1, 1, 0, 1, 0]
+    assert items.statistics["edits"].tolist() == [0, 0, 2, 0, 1]
+
+
+def test_without_a_reference_token_there_is_no_edit_rate():
+    found = scores(["a", "b c"], ["", " "])
+    assert list(found) == ["exact_match", "bleu", "bleu_lc", "chrf"]
+    assert [(score.value, score.low, score.high) for score in found.values()] == [(0, 0, 0)] * 4
+
+
+def test_resamples_without_a_reference_token_are_left_out_of_the_interval():
+    rate = scores(["a", "b c"], ["", "b d"])["edit_rate"]
+    assert (rate.value, rate.low, rate.high) == (100, 50, 100)
+
+
+def test_intervals_hold_the_score_and_one_line_has_none():
+    for score in scores(*noisy(random.Random(3), 100)).values():
+        assert score.low < score.value < score.high
+        assert 0.2 < score.high - score.low < 25
+    for score in scores(["a b c d"], ["a b c e"]).values():
+        assert (score.low, score.high) == (None, None)
+
+
+def test_intervals_are_those_of_the_stated_seed():
+    outputs, references = noisy(random.Random(3), 50)
+    first, same = scores(outputs, references), scores(outputs, references)
+    other = scores(outputs, references, HOW._replace(seed=1))
+    assert first == same
+    assert first["bleu"].value == other["bleu"].value
+    assert first["bleu"].low != other["bleu"].low
+
+
+def test_signatures_name_every_choice():
+    found = scores(["a b", "c"], ["a b", "d"], Decoded(search="greedy", samples=200, seed=7))
+    ours = f"weft:{__version__}|search:greedy|unit:line|lines:2|resamples:200|seed:7|interval:95%"
+    version = sacrebleu.__version__
+    assert {name: score.signature for name, score in found.items()} == {
+        "exact_match": f"tok:space|{ours}",
+        "edit_rate": f"tok:space|{ours}",
+        "bleu": f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{version}|{ours}",
+        "bleu_lc": f"nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:{version}|{ours}",
+        "chrf": f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{version}|{ours}",
+    }
+    for name, metric in (("bleu", BLEU()), ("bleu_lc", BLEU(lowercase=True)), ("chrf", CHRF())):
+        metric.corpus_score(["a b", "c"], [["a b", "d"]])
+        assert found[name].signature == f"{metric.get_signature()}|{ours}"
+
+
+def test_parts_of_a_corpus_join_to_the_whole():
+    outputs, references = noisy(random.Random(5), 40)
+    whole = translation_items(outputs, references)
+
+    def part(low, high):
+        piece = translation_items(outputs[low:high], references[low:high])
+        return Items(piece.keys + low, piece.statistics, piece.outputs)
+
+    joined = join([part(25, 40), part(0, 0), part(0, 25)])
+    assert joined.outputs == outputs
+    assert translation_scores(joined, HOW) == translation_scores(whole, HOW)
+    assert {name: array.shape for name, array in whole.statistics.items()} == {
+        "lines": (40,),
+        "exact": (40,),
+        "edits": (40,),
+        "reference_tokens": (40,),
+        "bleu": (40, 10),
+        "bleu_lc": (40, 10),
+        "chrf": (40, 18),
+    }
+
+
+def test_nothing_to_score_is_refused():
+    for empty in (translation_items([], []), join([])):
+        with pytest.raises(DataError) as caught:
+            translation_scores(empty, HOW)
+        assert str(caught.value) == "evaluate: there is no line to score; give it a file that is not empty"
+
+
+def test_outputs_and_references_come_in_pairs():
+    with pytest.raises(ValueError) as caught:
+        translation_items(["a", "b"], ["a"])
+    assert str(caught.value) == "translation_items: 2 outputs, but 1 references"
+
+
+def test_every_score_has_a_better_direction():
+    assert set(BETTER) == set(language.SCORES) | set(SCORES)
+    better, worse = values(["a b c d e"], ["a b c d e"]), values(["a b x d f"], ["a b c d e"])
+    for name in NAMES:
+        assert (better[name] > worse[name]) == (BETTER[name] == "higher")
+    assert {BETTER[name] for name in language.SCORES} == {"lower"}
+
+
+def test_a_thousand_lines_take_little_time():
+    outputs, references = noisy(random.Random(0), 1000, length=40)
+    items = translation_items(outputs, references)
+    began = time.process_time()
+    found = translation_scores(items, HOW)
+    assert time.process_time() - began < 1
+    assert len(found) == 5
+
+
+def test_sacrebleu_is_imported_on_use_and_leaves_signals_alone():
+    code = (
+        "import signal, sys; before = signal.getsignal(signal.SIGPIPE); import weft.metrics.translation as t;"
+        "assert 'sacrebleu' not in sys.modules;"
+        "t.translation_scores(t.translation_items(['a'], ['b']), t.Decoded('greedy'));"
+        "assert 'sacrebleu' in sys.modules; assert signal.getsignal(signal.SIGPIPE) == before"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

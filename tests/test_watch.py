@@ -1,0 +1,265 @@
+"""Watching named parts: what was asked for and nothing else, hooks that go, and attention weights that explain the output."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from parts import build_mixer, build_stack
+from torch import Tensor, nn
+
+from weft.errors import UsageError
+from weft.explain.watch import pattern, watch
+from weft.nn.attention import Attend
+from weft.nn.cross import AdditiveAttend
+
+
+class Mix(nn.Module):
+    """A part whose forward takes all kinds of parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor, scale: float = 1.0, *, shift: float = 0.0) -> Tensor:
+        return scale * self.linear(x) + shift
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Mix(), Mix()])
+        self.head = nn.Linear(3, 2)
+        self.tied = self.head
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layers[1](shift=2.0, x=self.layers[0](x))
+        if x.isnan().any():
+            raise FloatingPointError("not a number")
+        return self.tied(x)
+
+
+def hooks(model: nn.Module) -> int:
+    return sum(len(part._forward_hooks) + len(part._forward_hooks_with_kwargs) for part in model.modules())
+
+
+def test_calls_are_seen_in_order_with_inputs_and_outputs():
+    model, x = Model(), torch.randn(4, 3)
+    with watch(model, ["head", "layers.1", "layers.0.linear"]) as seen:
+        assert seen == []
+        y = model(x)
+        model(x + 1)
+    assert [call.name for call in seen] == ["layers.0.linear", "layers.1", "head"] * 2
+    assert seen[0].inputs == (x,)
+    assert seen[2].output is y
+    assert seen[2].inputs == (seen[1].output,)
+    assert seen[1].part is model.layers[1]
+
+
+def test_inputs_come_in_the_order_of_forward_with_defaults():
+    model, x = Model(), torch.randn(4, 3)
+    with watch(model, ["layers.0", "layers.1"]) as seen:
+        model(x)
+    assert seen[0].inputs == (x, 1.0, 0.0)
+    assert seen[1].inputs == (seen[0].output, 1.0, 2.0)
+
+
+def test_one_name_a_name_twice_a_second_name_and_the_model_itself():
+    model, x = Model(), torch.randn(1, 3)
+    for names, expected in [("tied", ["tied"]), (["head", "head"], ["head"]), ("", [""]), ([], [])]:
+        with watch(model, names) as seen:
+            model(x)
+        assert [call.name for call in seen] == expected
+    with watch(model, ["head", "tied"]) as seen:
+        model(x)
+    assert sorted(call.name for call in seen) == ["head", "tied"]
+
+
+def test_gradients_flow_through_what_was_seen():
+    model = Model()
+    with watch(model, "layers.0") as seen:
+        model(torch.randn(4, 3))
+    [gradient] = torch.autograd.grad(seen[0].output.sum(), model.layers[0].linear.bias)
+    assert gradient.tolist() == [4, 4, 4]
+
+
+def test_watching_changes_no_output():
+    torch.manual_seed(0)
+    stack, x = build_stack("attention-rotary"), torch.randn(2, 5, 8)
+    plain, _ = stack(x)
+    with watch(stack, [name for name, part in stack.named_modules() if isinstance(part, nn.Linear | Attend)]):
+        watched, _ = stack(x)
+    assert torch.equal(plain, watched)
+
+
+def test_nothing_is_seen_after_the_block_and_hooks_are_gone():
+    model, x = Model(), torch.randn(1, 3)
+    with watch(model, ["head", "layers.0"]) as seen:
+        assert hooks(model) > 0
+        model(x)
+    model(x)
+    assert len(seen) == 2
+    assert hooks(model) == 0
+
+
+def test_hooks_go_when_the_model_fails_and_what_was_seen_stays():
+    model = Model()
+    with pytest.raises(FloatingPointError), watch(model, ["layers.0", "head"]) as seen:
+        model(torch.full((1, 3), torch.nan))
+    assert [call.name for call in seen] == ["layers.0"]
+    assert hooks(model) == 0
+
+
+def test_hooks_of_others_stay():
+    model = Model()
+    calls = []
+    handle = model.head.register_forward_hook(lambda *call: calls.append(call))
+    with watch(model, "head"):
+        pass
+    model(torch.randn(1, 3))
+    assert len(calls) == 1
+    handle.remove()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("laiers.0", "watch: no such part 'laiers.0'; did you mean 'layers.0'? the model has: layers, head, tied"),
+        ("layers.2", "watch: no such part 'layers.2'; did you mean 'layers.1'? 'layers' has: 0, 1"),
+        ("linear", "watch: no such part 'linear'; did you mean 'layers.1.linear'? the model has: layers, head, tied"),
+        ("head.weight", "watch: no such part 'head.weight'; did you mean 'head'? 'head' has: no parts"),
+        ("???", "watch: no such part '???'; the model has: layers, head, tied"),
+        ("layers", "watch: 'layers' only holds others and is never called; watch one of them: 0, 1"),
+    ],
+)
+def test_a_part_that_can_not_be_seen_is_refused(name, message):
+    model = Model()
+    with pytest.raises(UsageError) as caught, watch(model, ["head", name]):
+        pass
+    assert str(caught.value) == message
+    assert hooks(model) == 0
+
+
+def wrapped(model: Model) -> nn.Module:
+    return torch.compile(model, backend="eager")
+
+
+def in_place(model: Model) -> nn.Module:
+    model.compile(backend="eager")
+    return model
+
+
+def part_wrapped(model: Model) -> nn.Module:
+    model.layers[0] = torch.compile(model.layers[0], backend="eager")
+    return model
+
+
+def part_in_place(model: Model) -> nn.Module:
+    model.layers[0].linear.compile(backend="eager")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("compiled", "place"),
+    [(wrapped, "the model"), (in_place, "the model"), (part_wrapped, "'layers.0'"), (part_in_place, "'layers.0.linear'")],
+)
+def test_a_compiled_part_is_refused_by_name(compiled, place):
+    with pytest.raises(UsageError) as caught, watch(compiled(Model()), "layers.0.linear"):
+        pass
+    assert str(caught.value) == f"watch: {place} is compiled, and nothing in it can be seen; load the run anew and watch that"
+
+
+def test_beside_a_compiled_part_all_is_seen():
+    model = part_in_place(Model())
+    with watch(model, ["layers.0", "layers.1.linear"]):
+        pass
+
+
+# ---- attention weights
+
+B, H, E = 2, 3, 4
+
+
+def inputs(t: int, s: int) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    return 2 * torch.randn(B, H, t, E), 2 * torch.randn(B, H, s, E), torch.randn(B, H, s, 5)
+
+
+KEEP = torch.tensor([[1, 1, 1, 1, 1, 0], [1, 1, 0, 0, 0, 0]], dtype=torch.bool)
+MASKS = {
+    "none": None,
+    "padding": KEEP[:, None, None, :],
+    "per query": torch.rand(B, 1, 5, 6, generator=torch.Generator().manual_seed(1)) > 0.4,
+    "a blind query": torch.ones(5, 6, dtype=torch.bool).tril(-1),
+    "bias": torch.randn(H, 5, 6, generator=torch.Generator().manual_seed(1)),
+    "bias and padding": torch.randn(H, 5, 6).masked_fill(~KEEP[:, None, None, :], float("-inf")),
+}
+
+
+def check(attend: nn.Module, given: tuple[object, ...], v: Tensor) -> Tensor:
+    with watch(nn.ModuleDict({"attend": attend}), "attend") as seen:
+        attend(*given)
+    weights = pattern(seen[0])
+    torch.testing.assert_close(weights @ v, seen[0].output, atol=1e-6, rtol=1e-6)
+    return weights
+
+
+@pytest.mark.parametrize("scale", [None, 1.0])
+@pytest.mark.parametrize("mask", MASKS)
+def test_weights_times_values_are_the_fused_output(mask, scale):
+    q, k, v = inputs(5, 6)
+    weights = check(Attend(scale=scale).eval(), (q, k, v, MASKS[mask], False), v)
+    assert weights.shape == (B, H, 5, 6)
+    blind = int(mask == "a blind query")
+    torch.testing.assert_close(weights[:, :, blind:].sum(-1), torch.ones(B, H, 5 - blind))
+    assert not weights[:, :, :blind].any()
+
+
+@pytest.mark.parametrize(("t", "s"), [(5, 5), (3, 6), (6, 3), (1, 1)])
+def test_causal_weights_times_values_are_the_fused_output(t, s):
+    q, k, v = inputs(t, s)
+    weights = check(Attend().eval(), (q, k, v, None, True), v)
+    assert not weights.triu(1).any()
+
+
+def test_dropout_is_not_part_of_the_weights():
+    q, k, v = inputs(5, 6)
+    attend = Attend(dropout=0.5).train()
+    assert torch.equal(attend.weights(q, k, v, None, False), attend.eval().weights(q, k, v, None, False))
+
+
+def test_numbers_that_are_none_are_not_hidden():
+    q, k, v = inputs(5, 6)
+    q[0, 0, 2] = torch.nan
+    weights = Attend().weights(q, k, v, MASKS["padding"], False)
+    assert weights[0, 0, 2, :5].isnan().all()
+    assert weights.isnan().sum() == 5
+
+
+def test_additive_weights_times_values_are_the_output():
+    q, k, v = inputs(5, 6)
+    weights = check(AdditiveAttend(E), (q[:, :1], k[:, :1], v[:, :1], MASKS["padding"], False), v[:, :1])
+    assert weights.shape == (B, 1, 5, 6)
+
+
+@pytest.mark.parametrize("kind", ["none", "rotary", "alibi", "relative", "window-3"])
+@pytest.mark.parametrize("padded", [False, True])
+def test_self_attention_is_explained_whole_and_in_steps(kind, padded):
+    mixer = build_mixer("attention" if kind == "none" else f"attention-{kind}")
+    torch.manual_seed(0)
+    x = torch.randn(2, 5, 8)
+    keep = torch.tensor([[True] * 5, [True] * 3 + [False] * 2]) if padded else None
+    with watch(mixer, "attend") as seen, torch.inference_mode():
+        _, state = mixer(x, None, keep)
+        mixer(x[:, :1], state)
+    assert [pattern(call).shape for call in seen] == [(2, 2, 5, 5), (2, 2, 1, 6)]
+    for call in seen:
+        torch.testing.assert_close(pattern(call) @ call.inputs[2], call.output, atol=1e-6, rtol=1e-6)
+
+
+def test_what_attends_nowhere_has_no_pattern():
+    model = Model()
+    with watch(model, "layers.0") as seen:
+        model(torch.randn(1, 3))
+    with pytest.raises(UsageError) as caught:
+        pattern(seen[0])
+    assert str(caught.value) == "pattern: 'layers.0' has no attention weights; watch the 'attend' in it"
