@@ -20,8 +20,8 @@ def translations(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def test_where_lines_are_missing(at, gone):
     source, target = translations(1000)
     missing = np.arange(at, at + gone)
-    assert abs(first_slip(source, np.delete(target, missing)) - at) <= 4
-    assert abs(first_slip(np.delete(source, missing), target) - at) <= 4
+    assert abs(first_slip(source, np.delete(target, missing)) - at) <= 6
+    assert abs(first_slip(np.delete(source, missing), target) - at) <= 6
 
 
 def test_lines_missing_at_the_end_are_missing_there():

@@ -22,7 +22,7 @@ from weft.cli import display as display_module
 from weft.cli.display import Display
 from weft.cli.main import app, main
 from weft.cli.options import SHARED
-from weft.cli.output import columns, duration, finite, number, size
+from weft.cli.output import columns, duration, finite, number
 from weft.cli.progress import Smooth, TrainWatcher
 from weft.cli.templates import TEMPLATES, template
 from weft.cli.threads import cpus, set_threads
@@ -484,7 +484,6 @@ def test_a_reader_that_stops_reading_is_no_error(here):
 
 
 def test_numbers_and_tables():
-    assert [size(count) for count in (999, 1234567, 2.5e12)] == ["999 B", "1.2 MB", "2.5 TB"]
     assert [duration(seconds) for seconds in (0.2, 75.2, 3700)] == ["0:00", "1:15", "1:01:40"]
     assert [number(value) for value in (1.23456, 12345.678, float("inf"))] == ["1.2346", "12,345.7", "inf"]
     assert [finite(value) for value in (1.0, None, float("nan"), float("inf"))] == [1.0, None, None, None]

@@ -182,7 +182,7 @@ def test_a_title_is_broken_into_lines_and_named_for_those_who_do_not_see():
     plain = drawn(weights, words, words)
     assert plain.find(f"{SVG}text") is None
     assert plain.get("aria-label") == "heat map"
-    assert size(tree)[1] - size(plain)[1] == 16 * len(lines)
+    assert size(tree)[1] - size(plain)[1] == 16 * len(lines) + 6
 
 
 @pytest.mark.parametrize(

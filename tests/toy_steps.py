@@ -18,7 +18,7 @@ class Toy:
         self.steps_taken: list[int] = []  # rows of each step
 
     def row_bytes(self, tokens):
-        return 12 * self.words + 8 * 12
+        return 8 * self.words + 8 * 12
 
     def start(self, prompt, keep=None, state=None):
         state = self.first(prompt.size(0)) if state is None else state

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from weft.run import load
+    from weft.run import ensemble, load
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "load"]
+__all__ = ["__version__", "ensemble", "load"]
 
 
 def __getattr__(name: str) -> Any:
     # on first use: `weft --help` and `weft.errors` must not wait for torch
-    if name == "load":
-        from weft.run import load
+    if name in ("ensemble", "load"):
+        from weft import run
 
-        return load
+        return getattr(run, name)
     raise AttributeError(f"module 'weft' has no attribute {name!r}")
 
 

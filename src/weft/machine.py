@@ -39,11 +39,11 @@ def free(device: torch.device) -> int:
     return max(0, min(found))
 
 
-class _Alive(TorchDispatchMode):
+class _Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes, after every operation of torch, the bytes of all that was allocated since and is not freed yet."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.now, self.trace = 0, list[int]()
         self._bytes: dict[weakref.ref[Any], int] = {}  # of each storage that was seen and still is
 
@@ -64,7 +64,8 @@ class _Alive(TorchDispatchMode):
 
 def _traced(work: Callable[[int], object], rows: int) -> list[int]:
     """Bytes that the work has allocated and not freed, after each operation in it."""
-    with _Alive() as noted:
+    noted = _Alive()
+    with noted:
         work(rows)
     return noted.trace
 

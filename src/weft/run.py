@@ -26,10 +26,11 @@ from weft.tasks.language import BLOCK, items
 from weft.tasks.surprisal import BATCH, Context, nats_of, parse_context, surprisal
 from weft.text.gate import clean
 from weft.text.tokenizers import Tokenizer
-from weft.train.folder import RunFolder, open_folder
 from weft.train.device import pick_device
+from weft.train.folder import RunFolder, open_folder
 from weft.train.language import default_context
 from weft.train.settings import Settings, resolve
+from weft.translator import Member, Translator
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -185,13 +186,70 @@ def parameters(model: Any) -> int:
     return counted if isinstance(counted, int) else sum(weight.numel() for weight in counted())
 
 
-def load(path: str | Path, *, device: str = "auto") -> Run:
-    """The run in a folder that `weft train` wrote. Its files are checked; none of them is run."""
-    if device not in DEVICES:
-        raise UsageError(f"load: {no_such('device', device, DEVICES)}")
+def _read(path: str | Path) -> tuple[RunFolder, Settings]:
     folder = open_folder(Path(path))
     try:
-        settings = resolve(folder.read_resolved(), base=folder.path)
+        return folder, resolve(folder.read_resolved(), base=folder.path)
     except ConfigError as error:
         raise ModelError(f"{folder.resolved}: is damaged, or of another version: {error}") from None
-    return Run(folder, settings, Tokenizer.load(folder.tokenizer), pick_device(device))
+
+
+def _device(name: str) -> torch.device:
+    if name not in DEVICES:
+        raise UsageError(f"load: {no_such('device', name, DEVICES)}")
+    return pick_device(name)
+
+
+def _member(folder: RunFolder, settings: Settings, device: torch.device) -> Member:
+    sides = settings.material.load(folder)
+    return Member(folder, settings, sides, settings.preset.family.load(settings, sides, folder, device))
+
+
+def load(path: str | Path, *, device: str = "auto") -> Run | Translator:
+    """The run in a folder that `weft train` wrote. Its files are checked; none of them is run."""
+    place = _device(device)
+    folder, settings = _read(path)
+    if settings.task == "translate":
+        return Translator([_member(folder, settings, place)], place)
+    return Run(folder, settings, settings.material.load(folder), place)
+
+
+def load_language(path: str | Path, *, device: str = "auto") -> Run:
+    """A run that must be a language model."""
+    run = load(path, device=device)
+    if isinstance(run, Translator):
+        raise UsageError(f"{path}: is a run of task 'translate', which needs a source for what it writes; use weft predict")
+    return run
+
+
+def load_translator(path: str | Path, *, device: str = "auto") -> Translator:
+    """A run that must have sources and targets."""
+    run = load(path, device=device)
+    if isinstance(run, Run):
+        raise UsageError(f"{path}: is a language model, which continues texts; use weft generate")
+    return run
+
+
+def ensemble(
+    paths: Sequence[str | Path],
+    *,
+    weights: Sequence[float] | None = None,
+    lm: str | Path | None = None,
+    lm_weight: float = 0.3,
+    device: str = "auto",
+) -> Translator:
+    """Several translating runs as one: the weighted mean of their probabilities (equal weights unless given), and beside
+    it `lm_weight` times the log-probability of a language model of the targets."""
+    place = _device(device)
+    members = []
+    for path in paths:
+        folder, settings = _read(path)
+        if settings.task != "translate":
+            raise UsageError(f"ensemble: {path} is a run of task {settings.task!r}, not of 'translate'")
+        members.append(_member(folder, settings, place))
+    if lm is None:
+        return Translator(members, place, weights=weights)
+    helper = load(lm, device=device)
+    if not isinstance(helper, Run) or not helper.lines:
+        raise UsageError(f"--lm: {lm} must be a language model of lines (task = 'lm', data.read = 'lines')")
+    return Translator(members, place, weights=weights, lm=helper.model, lm_weight=lm_weight)

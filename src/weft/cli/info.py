@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.options import Shared
-from weft.cli.output import columns, duration, score_name, size, write, write_json
+from weft.cli.output import columns, duration, score_name, write, write_json
 
 LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "pydantic", "typer", "rich")
 BUDGETS = ("steps", "tokens", "epochs", "minutes")
@@ -22,8 +22,8 @@ def about_machine() -> dict[str, Any]:
     from importlib.metadata import version
 
     from weft.cli.threads import cpus
+    from weft.machine import free
     from weft.train.folder import environment
-    from weft.train.memory import free
 
     here = environment()
     import torch
@@ -96,6 +96,8 @@ def _files(value: Any) -> str:
 
 def describe(found: Mapping[str, Any]) -> str:
     """The same for people."""
+    from weft.machine import size
+
     data, disk = found["settings"]["data"], found["bytes"]
     unit = "n-grams" if found["progress"]["counted"] else "parameters"
     counted = "not trained yet" if found["parameters"] is None else f"{found['parameters']:,} {unit}"
@@ -125,6 +127,8 @@ class Info(Shared):
         if self.json:
             write_json(found)
         elif self.folder is None:
+            from weft.machine import size
+
             flat = {**found, "libraries": " ".join(f"{name} {number}" for name, number in found["libraries"].items())}
             flat["free memory"] = size(flat.pop("free_memory"))
             write(columns([[name, str(value)] for name, value in flat.items()], left=2))

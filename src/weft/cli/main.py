@@ -19,6 +19,7 @@ from weft.cli.info import Info
 from weft.cli.init import Init
 from weft.cli.options import Bare, OwnFirst, Shared
 from weft.cli.output import say
+from weft.cli.predict import Predict
 from weft.cli.score import Score
 from weft.cli.signals import Terminated, terminable
 from weft.cli.standard import open_standard_files
@@ -39,6 +40,7 @@ COMMANDS: dict[str, type[Bare]] = {
     "init": Init,
     "train": Train,
     "evaluate": Evaluate,
+    "predict": Predict,
     "score": Score,
     "generate": Generate,
     "info": Info,

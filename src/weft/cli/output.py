@@ -59,15 +59,6 @@ def number(value: float) -> str:
     return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.1f}"
 
 
-def size(count: float) -> str:
-    """1234567 -> '1.2 MB'."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
 def duration(seconds: float) -> str:
     """75.2 -> '1:15', 3700 -> '1:01:40'."""
     whole = max(0, round(seconds))

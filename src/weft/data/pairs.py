@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from weft.config import Table
 from weft.data.corpus import Corpus
 from weft.data.pair_files import DEFAULT, Columns, Record, kind_of, read_records
-from weft.data.source import fingerprints, in_batches, span
+from weft.data.source import Row, fingerprints, in_batches, span
 from weft.data.tables import Files, Split, check_splits, parts
 from weft.errors import DataError
 from weft.text.gate import SHOWN, Seen, as_paths, shown
@@ -52,6 +52,10 @@ class PairsSeen:
     def characters(self) -> int:
         """Of both sides."""
         return self.source.characters + self.target.characters
+
+    @property
+    def crlf(self) -> int:
+        return self.files.crlf
 
     def add(self, source: str, target: str) -> None:
         self.pairs += 1
@@ -127,13 +131,17 @@ class PairSource:
         for record in self.records():
             yield record.source, record.target
 
+    def rows(self) -> Iterator[Row]:
+        for record in self.records():
+            paths = self.paths if self.parallel else (record.path, record.path)
+            yield Row((record.source, record.target), paths, record.line)
+
     def places(self, numbers: Sequence[int], which: Which = "source") -> list[str]:
         """`file: line 7`, where each of these pairs, from 0, starts; the files are read up to there."""
         found = {}
-        for number, record in enumerate(islice(self.records(), max(numbers, default=-1) + 1)):
+        for number, row in enumerate(islice(self.rows(), max(numbers, default=-1) + 1)):
             if number in numbers:
-                path = self.paths[SIDES.index(which)] if self.parallel else record.path
-                found[number] = f"{path}: line {record.line}"
+                found[number] = f"{row.paths[SIDES.index(which)]}: line {row.line}"
         return [found[number] for number in numbers]
 
     def side(self, which: Which) -> Side:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from weft.errors import DataError
 from weft.text.gate import Seen, cut, read_lines, read_text, survey
@@ -17,6 +17,14 @@ from weft.text.unpack import PACKED, check_kind
 # how many lines are handed on at once
 LINES = 1 << 14
 _EDGE = 1 << 20
+
+
+class Row(NamedTuple):
+    """One line of a text, or a pair: `texts` has one side or two, `paths` where each comes from."""
+
+    texts: tuple[str, ...]
+    paths: tuple[Path, ...]
+    line: int  # where it starts in its file, from 1
 
 
 class Readable(Protocol):
@@ -126,6 +134,16 @@ class Source:
             yield from map(cut, self.pieces())
             return
         yield from in_batches(islice(read_lines(self.paths, self.encoding), *self.span()))
+
+    def rows(self) -> Iterator[Row]:
+        """The lines of the part with their places; of running text those that start in it."""
+        start, stop = self.span()
+        at = 0
+        for path in self.paths:
+            for number, line in enumerate(read_lines(path, self.encoding), 1):
+                if at >= start and (stop is None or at < stop):
+                    yield Row((line,), (path,), number)
+                at += 1 if self.lines else len(line) + 1
 
     def size(self) -> int:
         """About how many bytes of text there are; only packed files are read for it."""

@@ -65,6 +65,18 @@ class Product:
         return total - mass.masked_fill(mass == -math.inf, 0.0)
 
 
+class Fusion:
+    """The weighted sum of log-probabilities as it is: a language model's voice beside a model's own (shallow fusion)."""
+
+    pointwise = True
+
+    def __init__(self, weights: Sequence[float]) -> None:
+        self.weights = _weights(weights)
+
+    def __call__(self, log_probs: Sequence[Tensor]) -> Tensor:
+        return torch.stack([part * weight for part, weight in zip(log_probs, self.weights, strict=True)]).sum(0)
+
+
 class Ensemble:
     """The models `parts`, which share a vocabulary, as one model. Its state is one state a part."""
 

@@ -184,7 +184,8 @@ def generate(
     ordered = sorted(range(len(read)), key=lambda prompt: len(read[prompt]))  # neighbours in length waste little padding
     jobs = ((prompt, number) for prompt in ordered for number in range(options.samples))
     found: list[list[Continuation]] = [[] for _ in read]
-    together = _fitting(job, read, max(1, rows // (options.beam or 1)))
+    most = min(len(read) * options.samples, max(1, rows // (options.beam or 1)))
+    together = _fitting(job, read, most)
     while batch := list(islice(jobs, together)):
         texts = [read[prompt] for prompt, _ in batch]
         if options.beam is None:

@@ -30,6 +30,7 @@ class Prediction(NamedTuple):
     tokens: list[int]  # that were written, the end token too, without the prefix
     score: float  # what predictions are ordered by: log_prob, under the length penalty of a beam
     log_prob: float  # of `tokens`, under the model itself
+    prefix: Sequence[int] = ()  # the tokens that it had to start with
 
 
 class Request(NamedTuple):
@@ -123,7 +124,8 @@ def _drawn(request: Request, options: PredictOptions, batch: list[int], adjust: 
     found: list[list[Prediction]] = [[] for _ in batch]
     for place, ((row, _), value) in enumerate(zip(numbers, log_probs.tolist(), strict=True)):
         score = value if options.samples_instead else value / max(1, len(tokens[place])) ** options.power
-        found[place // options.samples].append(Prediction(_text(request, row, tokens[place]), tokens[place], score, value))
+        said = Prediction(_text(request, row, tokens[place]), tokens[place], score, value, request.prefixes[row])
+        found[place // options.samples].append(said)
     return found
 
 

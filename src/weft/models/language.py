@@ -40,12 +40,12 @@ class LanguageModel(nn.Module):
 
     @torch.no_grad()
     def row_bytes(self, tokens: int) -> int:
-        """The most bytes that one row takes while so many tokens are read: its state, and log-probabilities in the making."""
+        """The most bytes that one row takes while so many tokens are read: its state, and log-probabilities twice."""
         prompt = self.head.bias.new_zeros(1, min(2, tokens), dtype=torch.long)
         first, second = (sum(part.nbytes for part in leaves(self(read)[1])) for read in (prompt[:, :1], prompt))
         # attention adds a column a token, until at twice the window it forgets half of them
         columns = min(tokens, 2 * self.window)
-        return first + (columns - 1) * (second - first) + 3 * self.head.bias.nbytes  # scores, capped, and normalised
+        return first + (columns - 1) * (second - first) + 2 * self.head.bias.nbytes
 
     def forward(self, tokens: Tensor, state: Any = None, keep: Tensor | None = None) -> tuple[Tensor, Any]:
         """(B, T) -> what the head reads, (B, T, D), and the state after each row's last real token."""

@@ -96,8 +96,8 @@ class NgramModel:
         return sum(self.counts)
 
     def row_bytes(self, tokens: int) -> int:
-        """The most bytes that one row takes while so many tokens are read: its state, and log-probabilities in the making."""
-        return 8 * (self.order - 1) + 3 * 4 * self.size
+        """The most bytes that one row takes while so many tokens are read: its state, and log-probabilities twice."""
+        return 8 * (self.order - 1) + 2 * 4 * self.size
 
     def start(self, prompt: Tensor, keep: Tensor | None = None, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Read `prompt` (B, T) on top of `state`; log-probabilities of the next word (B, V) and the state."""

@@ -38,6 +38,7 @@ class CrossAttention(nn.Module):
         super().__init__()
         size = head_size or dim // heads
         self.heads, self.narrow = heads, narrow  # narrow: only the memory's summary is seen
+        self.to_source = not narrow  # whether its weights say where in the source it looks
         self.inner_norm = inner_norm or nn.Identity()  # of queries and keys
         self.to_q = nn.Linear(dim, heads * size)
         self.to_kv = nn.Linear(inlet or dim, 2 * heads * size)
@@ -85,6 +86,7 @@ class Look(nn.Module):
 
     def __init__(self, dim: int, *, score: str, inlet: int) -> None:
         super().__init__()
+        self.to_source = True
         plain = score in ("dot", "scaled-dot")
         self.to_q = nn.Linear(dim, dim) if score == "additive" else nn.Identity()
         self.to_k = nn.Identity() if plain else nn.Linear(inlet, dim, bias=False)

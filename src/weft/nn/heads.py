@@ -41,7 +41,5 @@ class TokenHead(nn.Module):
         # scoring a whole text reads more positions at once than training does, and a vocabulary is wide
         size = max(1, MOST // len(self.weight))
         parts = zip(torch.split(rows, size), torch.split(wanted, size), strict=True)
-        found = [
-            F.cross_entropy(self.scores(row), word, reduction="none", label_smoothing=smoothing) for row, word in parts
-        ]
+        found = [F.cross_entropy(self.scores(row), word, reduction="none", label_smoothing=smoothing) for row, word in parts]
         return torch.cat(found).view_as(targets)

@@ -112,7 +112,8 @@ class _Frame:
         right = self.left + max(len(columns) * self.cell, len(STEPS) * SWATCH, *reach)
         self.title = _lines(title, max(NARROWEST, right - MARGIN))
         above = (max(widths) + FONT) * SLOPE if self.tilted else FONT
-        self.top = math.ceil(MARGIN + len(self.title) * LINE + above + GAP)
+        titled = len(self.title) * LINE + GAP if self.title else 0
+        self.top = math.ceil(MARGIN + titled + above + GAP)
         self.bottom = self.top + len(rows) * self.cell
         self.width = math.ceil(max([right, *(MARGIN + _width(line) for line in self.title)]) + MARGIN)
         self.height = self.bottom + 2 * GAP + BAR + LINE + MARGIN

@@ -22,4 +22,4 @@ class Task(Protocol):
     def loss(self, model: nn.Module, batch: Any, carry: Any) -> Loss: ...
 
     def validate(self, model: nn.Module, watch: Watch | None = None) -> dict[str, float] | None:
-        """Scores on the validation data, the one that decides (unless told otherwise) first; None where there is no such data."""
+        """Scores on the validation data, first the one that decides unless told otherwise; None where there is no such data."""

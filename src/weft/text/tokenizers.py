@@ -123,6 +123,16 @@ class Tokenizer:
         edges = [0, *np.cumsum(lengths).tolist()]
         return [ids[start:stop] for start, stop in pairwise(edges)]
 
+    def unknown(self, texts: list[str]) -> list[str]:
+        """What in the texts has no token and becomes <unk>, one after another."""
+        found = self._inner.encode_batch(texts, add_special_tokens=False)
+        return [
+            text[low:high]
+            for text, coded in zip(texts, found, strict=True)
+            for number, (low, high) in zip(coded.ids, coded.offsets, strict=True)
+            if number == self.unk
+        ]
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text that the ids stand for, special ones dropped; half characters show as U+FFFD."""
         kept = [int(number) for number in ids if number >= len(SPECIALS)]

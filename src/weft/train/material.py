@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from weft.config import Table
 from weft.data.corpus import Corpus, write_corpus
-from weft.data.source import Readable
 from weft.data.pairs import PairsTable, fit
+from weft.data.source import Readable
 from weft.data.tables import DataTable
 from weft.text.sides import Sides, SidesTable, load_sides, save_sides, train_sides
 from weft.text.tokenizers import Tokenizer, TokenizerTable, train_tokenizer

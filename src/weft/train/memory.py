@@ -7,12 +7,15 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from weft.data.order import Batch
+from weft.data.order import B, Batch, changed
+from weft.data.pair_order import PairBatch
 from weft.errors import ResourceError
 from weft.machine import free, peak, size
 from weft.train.learner import Learner
 from weft.train.loop import Place
 from weft.train.tables import TrainTable
+
+AnyBatch = Batch | PairBatch
 
 FIRST = 1024  # positions of a row that are run without asking
 MOMENTS = {"adamw": 2, "muon": 2, "sgd": 1}  # tensors an optimiser keeps for each weight, at most
@@ -32,20 +35,20 @@ def check_weights(build: Callable[[], nn.Module], table: TrainTable, device: tor
     return weights
 
 
-def check_batch(learner: Learner, batch: Batch, table: TrainTable, place: Place) -> int:
+def check_batch(learner: Learner, batch: AnyBatch, table: TrainTable, place: Place) -> int:
     """Refuse a batch whose activations and gradients do not fit, by running a few of its rows; the bytes of the batch.
 
     Of long rows first a part is run, then more and more: what is refused is refused before it takes the memory.
     """
-    width, rows = batch.tokens.size(1) - 1, -(-batch.tokens.size(0) // table.accumulate)
+    width, rows = max(part.size(1) for part in batch if part is not None), -(-len(batch.tokens) // table.accumulate)
     length = min(width, FIRST)
     while True:
-        here = batch_bytes(learner, _corner(batch, rows, length + 1), place)
+        here = batch_bytes(learner, _corner(batch, rows, length), place)
         needed, there = here * width // length, max(0, free(place.device) - _later(learner, table))
         if needed > there:
             cure = f"lower train.batch_tokens, or raise train.accumulate from {table.accumulate}"
             raise ResourceError(
-                f"train.batch_tokens: {rows} rows of {width} tokens need about {size(needed)} for activations and gradients, "
+                f"train.batch_tokens: {rows} rows of {width - 1} tokens need about {size(needed)} for activations and gradients, "
                 f"but {size(there)} are free; {cure if rows > 1 else 'lower data.window, or cut the longest lines'}"
             )
         if length == width:
@@ -60,12 +63,12 @@ def _later(learner: Learner, table: TrainTable) -> int:
     return 4 * copies * sum(weight.numel() for weight in learner.parameters())
 
 
-def _corner(batch: Batch, rows: int, columns: int) -> Batch:
+def _corner(batch: B, rows: int, columns: int) -> B:
     """The first rows of a batch, as far as the first columns."""
-    return type(batch)(*(None if part is None else part[:rows, :columns] for part in batch))
+    return changed(batch, lambda part: part[:rows, :columns])
 
 
-def batch_bytes(learner: Learner, batch: Batch, place: Place) -> int:
+def batch_bytes(learner: Learner, batch: AnyBatch, place: Place) -> int:
     """The most bytes alive at once on the way there and back, gradients of weights among them.
 
     Where a state is carried, the batch is read on top of one: attention sees the window before it as well.
@@ -73,11 +76,11 @@ def batch_bytes(learner: Learner, batch: Batch, place: Place) -> int:
     weights = [weight for weight in learner.parameters() if weight.requires_grad]
 
     def there_and_back(rows: int) -> None:
-        some = place.moved(_corner(batch, rows, batch.tokens.size(1)))
+        some = place.moved(changed(batch, lambda part: part[:rows]))
         with torch.no_grad(), place.autocast():
             carry = learner(some, None).carry
         with place.autocast():
             total = learner(some, carry).total
         torch.autograd.grad(total, weights, allow_unused=True)  # leaves no gradient behind
 
-    return peak(there_and_back, batch.tokens.size(0))
+    return peak(there_and_back, len(batch.tokens))

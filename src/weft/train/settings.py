@@ -81,7 +81,10 @@ def resolve(values: Mapping[str, Any], *, base: Path) -> Settings:
     model = read_table(preset.table, preset.merged(options), at="model")
     train = read_table(TrainTable, {**preset.train, **run.train}, at="train")
     data: Any = read_table(material.data, run.data, at="data")
-    data, tokenizer = _placed(data.resolved(), base), _placed(read_table(material.tokenizer, run.tokenizer, at="tokenizer"), base)
+    data, tokenizer = (
+        _placed(data.resolved(), base),
+        _placed(read_table(material.tokenizer, run.tokenizer, at="tokenizer"), base),
+    )
     settings = Settings(run.task, run.seed, data, tokenizer, kind, model.filled(), train.filled())
     preset.family.check(settings)
     return settings

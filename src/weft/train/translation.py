@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from weft.data.pair_order import PairBatch, Pairs
 from weft.data.order import Order
+from weft.data.pair_order import PairBatch, Pairs
 from weft.errors import ConfigError
 from weft.models.seq2seq import EncoderDecoder, encoder_decoder
 from weft.tasks.translation import Held, TranslationTask

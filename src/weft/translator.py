@@ -1,0 +1,247 @@
+"""Trained encoder-decoders, from Python: one run, or several as one, with or without a language model beside them.
+
+run = weft.load("runs/x"), then run.predict(...), run.score(...), run.evaluate(...).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from weft.config import read_table
+from weft.data.pairs import PairSource, PairsTable
+from weft.decode.ensemble import Ensemble, Fusion, Mixture
+from weft.decode.predict import ROWS, Prediction, Request, predict
+from weft.decode.predict_options import PredictOptions
+from weft.errors import DataError, UsageError
+from weft.explain.alignment import Alignment, attention_weights
+from weft.metrics.items import Items, Score
+from weft.metrics.language import Measured, language_scores
+from weft.metrics.translation import Decoded, translation_items, translation_scores
+from weft.tasks.translation import padded_sources
+from weft.text.gate import clean
+from weft.text.sides import Sides
+from weft.train.folder import RunFolder
+from weft.train.settings import Settings
+
+Watch = Callable[[int, int], None]
+Files = str | Path | Sequence[str | Path]
+
+
+class Member(NamedTuple):
+    """One trained run, read."""
+
+    folder: RunFolder
+    settings: Settings
+    tokenizer: Sides
+    model: Any
+
+    def faults(self, lines: Sequence[str]) -> dict[int, str]:
+        """Which lines are longer than the model was made for, by their number from 0, and what to do about it."""
+        longest = self.settings.data.longest
+        cure = f"but {self.folder.path} reads at most {longest}; shorten it, or have it cut with --truncate"
+        lengths = self.tokenizer.source.encode_flat(lines)[1] + 1
+        return {int(at): f"has {lengths[at]:,} tokens, {cure}" for at in np.flatnonzero(lengths > longest)}
+
+    def sources(self, lines: Sequence[str]) -> list[np.ndarray]:
+        """The tokens of each line, with </s>; what is longer than the model was made for is cut."""
+        longest, end = self.settings.data.longest, self.tokenizer.source.end
+        return [np.append(ids[: longest - 1], end) for ids in self.tokenizer.source.encode_batch(lines)]
+
+
+class PairScore(NamedTuple):
+    """A target under a model that has read its source, in nats; the end token is among its tokens."""
+
+    source: str
+    target: str
+    log_prob: float
+    tokens: list[str]
+    log_probs: list[float]
+
+    @property
+    def perplexity(self) -> float:
+        return float(np.exp(-self.log_prob / len(self.tokens)))
+
+
+class Translator:
+    """One run or several that share a target tokenizer; a language model may help to choose among what they write."""
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        device: torch.device,
+        *,
+        weights: Sequence[float] | None = None,
+        lm: Any = None,
+        lm_weight: float = 0.0,
+    ) -> None:
+        self.members, self.device = list(members), device
+        self.lm, self.lm_weight = lm, lm_weight
+        self.weights = [1 / len(self.members)] * len(self.members) if weights is None else list(weights)
+
+    @property
+    def folder(self) -> RunFolder:
+        return self.members[0].folder
+
+    @property
+    def settings(self) -> Settings:
+        return self.members[0].settings
+
+    @property
+    def tokenizer(self) -> Sides:
+        return self.members[0].tokenizer
+
+    @cached_property
+    def model(self) -> Any:
+        """What is searched: the model itself, or all of them as one. `start`, `step`, `score`."""
+        parts = [member.model for member in self.members]
+        together = parts[0] if len(parts) == 1 else Ensemble(parts, Mixture(self.weights))
+        return together if self.lm is None else Ensemble([together, self.lm], Fusion([1.0, self.lm_weight]))
+
+    def _encode(self, sources: Sequence[Sequence[np.ndarray]], rows: Sequence[int]) -> Any:
+        """The state of `model` that has read some of the sources, each member by its own tokenizer."""
+        states = tuple(
+            member.model.encode(*padded_sources([own[row] for row in rows], self.device))
+            for member, own in zip(self.members, sources, strict=True)
+        )
+        together = states[0] if len(states) == 1 else states
+        return together if self.lm is None else (together, None)
+
+    # ---- predicting
+
+    def faults(self, lines: Sequence[str], *, truncate: bool = False) -> dict[int, str]:
+        """Which lines can't be predicted from, by their number from 0, and why."""
+        return {} if truncate else {at: why for member in self.members for at, why in member.faults(lines).items()}
+
+    def predict(
+        self,
+        lines: str | Sequence[str],
+        options: PredictOptions | None = None,
+        *,
+        prefixes: Sequence[str] | None = None,
+        watch: Watch | None = None,
+        **named: Any,
+    ) -> list[list[Prediction]]:
+        """What each line becomes, best first; options as one object, or by name: `predict("Baum", beam=10)`. An empty line
+        becomes an empty one."""
+        chosen = _chosen(options, named)
+        read = [clean(line, f"line {number}") for number, line in enumerate([lines] if isinstance(lines, str) else lines, 1)]
+        starts = [""] * len(read) if prefixes is None else list(prefixes)
+        if len(starts) != len(read):
+            raise UsageError(f"predict: {len(starts)} prefixes for {len(read)} lines; give one a line")
+        found: list[list[Prediction]] = [[Prediction("", [], 0.0, 0.0)] for _ in read]
+        for number, fault in self.faults(read, truncate=chosen.truncate).items():
+            raise DataError(f"line {number + 1}: {fault}")
+        filled = [number for number, line in enumerate(read) if line.strip()]
+        sources = [member.sources([read[number] for number in filled]) for member in self.members]
+        target = self.tokenizer.target
+        request = Request(
+            self.model,
+            target,
+            lambda rows: self._encode(sources, rows),
+            [len(ids) for ids in sources[0]],
+            [target.encode(starts[number]).tolist() for number in filled],
+            self.device,
+        )
+        for number, predictions in zip(filled, predict(request, chosen, watch=watch), strict=True):
+            found[number] = predictions
+        return found
+
+    def align(
+        self, lines: Sequence[str], outputs: Sequence[Prediction], *, layer: int | None = None, head: int | None = None
+    ) -> list[Alignment]:
+        """Where each token of a prediction looked in its line: in one layer and head (from 1), or in the mean of all."""
+        if len(self.members) > 1 or self.lm is not None:
+            raise UsageError("alignments: several models look in several ways; align with one run")
+        member, sides = self.members[0], self.tokenizer
+        sources = member.sources(lines)
+        targets = [[*output.prefix, *output.tokens] for output in outputs]
+        found: list[np.ndarray] = []
+        for low in range(0, len(sources), ROWS):
+            part = slice(low, low + ROWS)
+            tokens = [np.array([sides.target.begin, *target]) for target in targets[part]]
+            rows = padded_sources(sources[part], self.device), padded_sources(tokens, self.device)
+            found += attention_weights(member.model, *rows, layer=layer, head=head)
+        return [
+            Alignment([sides.source.show(token) for token in source], [sides.target.show(token) for token in target], weights)
+            for source, target, weights in zip(sources, targets, found, strict=True)
+        ]
+
+    # ---- scoring
+
+    @torch.inference_mode()
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[PairScore]:
+        """The log-probability of each target, given its source, and of each of its tokens."""
+        found: list[PairScore] = []
+        target = self.tokenizer.target
+        for low in range(0, len(pairs), ROWS):
+            part = pairs[low : low + ROWS]
+            sources = [member.sources([source for source, _ in part]) for member in self.members]
+            rows = [[target.begin, *ids.tolist(), target.end] for ids in target.encode_batch([text for _, text in part])]
+            tokens, keep = padded_sources([np.array(row) for row in rows], self.device)
+            values = self.model.score(tokens, keep, self._encode(sources, range(len(part)))).double().cpu().tolist()
+            for (source, text), row, value in zip(part, rows, values, strict=True):
+                kept = value[: len(row) - 1]
+                found.append(PairScore(source, text, sum(kept), [target.show(token) for token in row[1:]], kept))
+        return found
+
+    # ---- evaluating
+
+    def evaluate(
+        self, data: Files | None = None, options: PredictOptions | None = None, *, watch: Watch | None = None
+    ) -> list[Score]:
+        """Scores of what is written for whole files of pairs, and the exact loss, with intervals."""
+        return self.measure(data, options, watch=watch)[0]
+
+    def measure(
+        self, data: Files | None = None, options: PredictOptions | None = None, *, watch: Watch | None = None
+    ) -> tuple[list[Score], Items]:
+        """Scores, and what they were made from, line by line."""
+        chosen, pairs = options or PredictOptions(), list(self._pairs(data).pairs())
+        written = self.predict([line for line, _ in pairs], chosen, watch=watch)
+        items = translation_items([best[0].text for best in written], [target for _, target in pairs])
+        scores = translation_scores(items, Decoded(chosen.describe()))
+        return [*scores, *self._losses(pairs)], items
+
+    def _losses(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
+        found = self.score(pairs)
+        tokens = np.array([len(one.tokens) for one in found], np.float64)
+        nats = np.array([-one.log_prob for one in found], np.float64)
+        items = Items(np.arange(len(found)), {"nats": nats, "tokens": tokens})
+        return language_scores(items, Measured("source", "line", self.tokenizer.target.hash))
+
+    def _pairs(self, data: Files | None) -> PairSource:
+        """The pairs of some files, read as those of training are, or the run's own."""
+        table: PairsTable = self.settings.data
+        if data is not None:
+            paths = [str(data)] if isinstance(data, str | Path) else [str(path) for path in data]
+            read = {"train": paths, "encoding": table.encoding, "source": table.source, "target": table.target}
+            return read_table(PairsTable, read, at="data").sources(Path())["train"]
+        own: dict[str, PairSource] = self.settings.sources()
+        name = next((name for name in ("test", "valid") if name in own), None)
+        if name is None:
+            raise UsageError(f"{self.folder.path}: the run has no test or validation data; give --data FILE")
+        return own[name]
+
+    def info(self) -> Mapping[str, Any]:
+        """What the run is: settings, sizes, how far it got."""
+        return {
+            "path": str(self.folder.path),
+            "task": self.settings.task,
+            "kind": self.settings.kind,
+            "parameters": sum(weight.numel() for weight in self.members[0].model.parameters()),
+            "vocabulary": {side: getattr(self.tokenizer, side).size for side in ("source", "target")},
+            "tokenizer": self.tokenizer.hash,
+            "settings": self.settings.to_dict(),
+        }
+
+
+def _chosen(options: PredictOptions | None, named: Mapping[str, Any]) -> PredictOptions:
+    if options is not None and named:
+        raise UsageError(f"predict: options are given as an object and by name ({', '.join(named)}); use one of the two")
+    return PredictOptions(**named) if options is None else options
