@@ -13,12 +13,15 @@ from toy_steps import TOYS, Bigram, Bytes, Hashed, Strings, TinyGRU, follow
 
 from weft.decode.beam import BeamOptions, beam
 from weft.decode.ensemble import Ensemble, Mixture, Product
-from weft.decode.generate import generate, stream
+from weft.decode.generate import COPIES, generate, stream
 from weft.decode.options import GenerateOptions
 from weft.decode.pieces import Stopping, Text, added, spell
-from weft.errors import UsageError
+from weft.errors import ResourceError, UsageError
+from weft.machine import peak, size
 from weft.models.language import language_model
+from weft.models.ngram import NgramTable, estimate
 from weft.models.tables import LanguageTable
+from weft.nn.state import leaves
 from weft.text.tokenizers import KINDS, TokenizerTable, train_tokenizer
 
 LETTERS = Strings("abcdefghij")
@@ -228,6 +231,105 @@ def test_real_models_say_what_they_score(mixer, device):
                 tokens = torch.tensor([before + one.tokens], device=device)
                 again = model.score(tokens)[0, len(before) - 1 :].sum().item()
                 assert one.log_prob == pytest.approx(again, abs=1e-3)
+
+
+# ---- memory
+
+STACKS = {
+    "window": {"mixer": "window", "context": 4},
+    "lstm": {"mixer": "lstm"},
+    "gru-before": {"mixer": "gru-before", "connection": "dense"},
+    "rotary": {"mixer": "attention", "positions": "rotary"},
+    "heads": {"mixer": "attention", "heads": [1, 4], "head_size": 6},
+}
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_the_state_of_a_row_takes_what_was_said_beforehand(name):
+    torch.manual_seed(0)
+    model = language_model(LanguageTable(layers=2, width=8, **STACKS[name]).filled(), words=20, window=5, vocabulary="").eval()
+    state, most = None, 0
+    for read in range(1, 31):
+        _, state = model.start(torch.tensor([[3]]), None, state)
+        most = max(most, sum(part.nbytes for part in leaves(state)))
+        said = model.row_bytes(read) - 2 * 4 * 20
+        assert said == most if read < 10 else most <= said <= 10 / 9 * most
+    assert model.row_bytes(10**9) == model.row_bytes(10)
+
+
+def test_what_a_state_of_attention_takes():
+    """Keys and values, two heads of four numbers in each of two layers, and a position; one number says how much was read."""
+    table = LanguageTable(mixer="attention", layers=2, width=8, heads=2).filled()
+    model = language_model(table, words=20, window=500, vocabulary="").eval()
+    assert model.row_bytes(100) == 2 * 100 * (2 * 2 * 4 * 4 + 8) + 8 + 2 * 20 * 4
+    again = language_model(table, words=20, window=1, vocabulary="").eval()
+    assert again.row_bytes(100) == 2 * 1 * (2 * 2 * 4 * 4 + 8) + 8 + 2 * 20 * 4
+
+
+def test_an_n_gram_keeps_its_last_words_and_an_ensemble_what_its_parts_keep():
+    trigram = estimate(np.array([3, 4, 5, 3]), None, NgramTable(order=3), size=6, vocabulary="v")
+    assert trigram.row_bytes(7) == trigram.row_bytes(7000) == 8 * 2 + 2 * 4 * 6
+    both = Ensemble([trigram, trigram], Mixture([0.5, 0.5]))
+    assert both.row_bytes(7) == 2 * trigram.row_bytes(7)
+
+
+def held(monkeypatch, number):
+    monkeypatch.setattr("weft.decode.generate.free", lambda device: number)
+
+
+@pytest.mark.parametrize("how", [{"beam": 4}, {"samples": 3}, {"temperature": 0.0}])
+def test_what_does_not_fit_alone_is_refused_before_the_first_step(monkeypatch, how):
+    toy, rows = Hashed(13), how.get("beam", 1)
+    options = GenerateOptions(length=50, **how)
+    needed = COPIES * rows * (toy.row_bytes(54) + 8 * 54)
+    held(monkeypatch, needed)
+    assert generate(toy, LETTERS, ["abcd"], options, end=2)
+    toy.steps_taken.clear()
+    held(monkeypatch, needed - 1)
+    what, cure = ("a beam of 4 rows", "--beam or --length") if rows > 1 else ("a row", "--length")
+    for call in (generate, stream):
+        with pytest.raises(ResourceError) as caught:
+            call(toy, LETTERS, ["a", "abcd"] if call is generate else "abcd", options, end=2)
+        assert str(caught.value) == (
+            f"generate: {what} of up to 54 tokens needs about {size(needed)} for its state and scores, "
+            f"but {size(needed - 1)} are free; lower {cure}"
+        )
+    assert toy.steps_taken == []
+
+
+@pytest.mark.parametrize("how", [{"beam": 4}, {"samples": 3}])
+def test_where_memory_is_short_fewer_are_computed_at_once_and_nothing_changes(monkeypatch, how):
+    toy, rows = Hashed(13), how.get("beam", 1)
+    options, prompts = GenerateOptions(length=20, **how), ["abcd", "a", "fg", "", "abc"]
+    whole = generate(toy, LETTERS, prompts, options, end=None)
+    assert max(toy.steps_taken) == (20 if rows > 1 else 15)
+    toy.steps_taken.clear()
+    held(monkeypatch, 2 * COPIES * rows * (toy.row_bytes(24) + 8 * 24))
+    assert generate(toy, LETTERS, prompts, options, end=None) == whole
+    assert max(toy.steps_taken) == 2 * rows
+
+
+def test_reading_long_prompts_is_counted_by_one_of_them(monkeypatch):
+    """The gates of a GRU at 401 positions take more than all its state does later; a single prompt needs no look."""
+    torch.manual_seed(0)
+    model = language_model(LanguageTable(mixer="gru", width=64).filled(), words=13, window=8, vocabulary="").eval()
+    with torch.no_grad():
+        one = peak(lambda rows: model.start(torch.zeros(1, 401, dtype=torch.long)), 1)
+    assert one > COPIES * model.row_bytes(402)
+    read = []
+    monkeypatch.setattr(model, "start", lambda *given: read.append(given[0].shape) or type(model).start(model, *given))
+    options, prompts = GenerateOptions(length=2), ["ab" * 200] * 20
+    whole = generate(model, LETTERS, prompts, options, end=None)
+    assert read == [(1, 401), (20, 401)]
+    read.clear()
+    held(monkeypatch, 3 * one)
+    assert [[one.text for one in found] for found in generate(model, LETTERS, prompts, options, end=None)] == [
+        [one.text for one in found] for found in whole
+    ]
+    assert read == [(1, 401), *[(3, 401)] * 6, (2, 401)]
+    read.clear()
+    generate(model, LETTERS, prompts[:1], options, end=None)
+    assert read == [(1, 401)]
 
 
 def test_no_prompt_gives_no_continuation():

@@ -24,7 +24,8 @@ from weft.tasks.language import LanguageTask
 from weft.tasks.surprisal import Context
 from weft.tasks.task import Loss, Watch
 from weft.tensors import read_tensors
-from weft.train import checkpoint, memory, network
+from weft.train import checkpoint, memory
+from weft.train.device import pick_device
 from weft.train.learner import Learner
 from weft.train.loop import Loop, Place
 from weft.train.optimizers import optimizers
@@ -597,9 +598,9 @@ def test_a_run_that_diverges_keeps_its_checkpoint_and_its_best_weights(tmp_path,
 def test_a_gpu_that_is_not_there(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UsageError) as caught:
-        network.pick_device("cuda")
+        pick_device("cuda")
     assert str(caught.value) == "train.device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'"
-    assert network.pick_device("auto") == network.pick_device("cpu") == torch.device("cpu")
+    assert pick_device("auto") == pick_device("cpu") == torch.device("cpu")
 
 
 def test_streams_run_past_any_learned_position(text):

@@ -12,6 +12,7 @@ import typer
 from typer.exceptions import TyperException
 
 from weft import __version__
+from weft.cli.check import Check
 from weft.cli.demo import Demo
 from weft.cli.evaluate import Evaluate
 from weft.cli.generate import Generate
@@ -38,6 +39,7 @@ app = typer.Typer(
 )
 COMMANDS: dict[str, type[Bare]] = {
     "init": Init,
+    "check": Check,
     "train": Train,
     "evaluate": Evaluate,
     "predict": Predict,

@@ -9,7 +9,7 @@ import unicodedata
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from weft.data.source import Row
 from weft.text.tokenizers import Tokenizer
 
 ROWS = 1 << 12  # tokenised at once
-# so many lines with unknown parts are looked at closely, and so many targets are decoded again
+# so many lines with unknown parts are looked at closely, and so many are decoded again
 LOOKED_AT = 20_000
 DECODED = 1_000
 
@@ -31,9 +31,6 @@ class Split(Protocol):
     """A text or pairs, to be read row by row."""
 
     @property
-    def name(self) -> str: ...
-
-    @property
     def seen(self) -> Any:
         """What the whole files hold; `crlf` is among it."""
 
@@ -42,13 +39,12 @@ class Split(Protocol):
 
 @dataclass(frozen=True)
 class Survey:
+    """A split of N rows and S sides, without its text."""
+
     lengths: np.ndarray  # int64 (N, S), characters
     hashes: np.ndarray  # int64 (N, S)
     odd: np.ndarray  # uint8 (N, S), see above
     crlf: int  # in the whole files
-
-    def __len__(self) -> int:
-        return len(self.lengths)
 
     def keys(self) -> np.ndarray:
         """int64 (N,): equal for equal rows."""
@@ -64,72 +60,67 @@ def _oddities(text: str) -> int:
     return padded | decomposed | (RETURN if "\r" in text else 0) | (BREAK if "\n" in text else 0)
 
 
-def survey(split: Split) -> Survey:
-    """Read a split once."""
-    lengths, hashes, odd, sides = array("q"), array("q"), bytearray(), 1
+def take_survey(split: Split) -> Survey:
+    """A split, read once."""
+    lengths, hashes, odd, sides = array("q"), array("q"), array("B"), 1
     for row in split.rows():
         sides = len(row.texts)
         lengths.extend(map(len, row.texts))
         hashes.extend(map(hash, row.texts))
         odd.extend(map(_oddities, row.texts))
-    shape = (-1, sides)
-    crlf: int = split.seen.crlf
-    wide = (np.frombuffer(part, dtype=np.int64).reshape(shape) for part in (lengths, hashes))
-    return Survey(*wide, np.frombuffer(odd, dtype=np.uint8).reshape(shape), crlf)
+    columns = [np.asarray(part).reshape(-1, sides) for part in (lengths, hashes, odd)]
+    return Survey(columns[0], columns[1], columns[2], split.seen.crlf)
 
 
-@dataclass
 class Counted:
-    """One side as tokens."""
-
-    tokens: np.ndarray  # int64 (N,), </s> counted
-    unknown: np.ndarray  # int64 (N,)
-    pieces: Counter[str] = field(default_factory=Counter)  # what is unknown, in the first LOOKED_AT lines that have any
-    decoded: int = 0  # how many lines were decoded again, and how many of them came back as others
-    changed: int = 0
-    change: tuple[str, str] | None = None  # the first of them before and after
-
-
-class _Counter:
-    """Counts one side, batch after batch."""
+    """One side of N rows as its tokenizer sees it, made batch after batch."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self.tokens, self.unknown = array("q"), array("q")
-        self.counted = Counted(np.zeros(0), np.zeros(0))
+        self._tokens, self._unknown = array("q"), array("q")
+        # what is unknown, in the first LOOKED_AT rows that have anything unknown
+        self.pieces: Counter[str] = Counter()
         self.looked_at = 0
+        # of the first DECODED rows that have nothing unknown: those that decode to another text, and the first such
+        self.decoded = self.changed = 0
+        self.change: tuple[str, str] | None = None
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """int64 (N,): how many each row has, </s> counted."""
+        return np.asarray(self._tokens)
+
+    @property
+    def unknown(self) -> np.ndarray:
+        """int64 (N,): how many of them are <unk>."""
+        return np.asarray(self._unknown)
 
     def add(self, texts: Sequence[str]) -> None:
         ids, lengths = self.tokenizer.encode_flat(texts)
         ends = np.concatenate([[0], np.cumsum(lengths)])
-        unknown = np.diff(np.concatenate([[0], np.cumsum(ids == self.tokenizer.unk)])[ends])
-        self.tokens.extend((lengths + 1).tolist())
-        self.unknown.extend(unknown.tolist())
-        strange = [texts[number] for number in np.flatnonzero(unknown)][: LOOKED_AT - self.looked_at]
+        unknown = np.diff(np.concatenate([[0], np.cumsum(ids == self.tokenizer.unk)])[ends]).tolist()
+        self._tokens.extend((lengths + 1).tolist())
+        self._unknown.extend(unknown)
+        strange = [text for text, count in zip(texts, unknown, strict=True) if count][: LOOKED_AT - self.looked_at]
         self.looked_at += len(strange)
-        self.counted.pieces.update(self.tokenizer.unknown(strange))
+        self.pieces.update(self.tokenizer.unknown(strange))
         if not self.tokenizer.lossless:
-            self._decode([texts[number] for number in np.flatnonzero(unknown == 0)])
+            self._decode([text for text, count in zip(texts, unknown, strict=True) if not count])
 
     def _decode(self, texts: list[str]) -> None:
-        """Whether texts without anything unknown come back as they were."""
-        for text in texts[: DECODED - self.counted.decoded]:
+        for text in texts[: DECODED - self.decoded]:
             back = self.tokenizer.decode(self.tokenizer.encode(text))
-            self.counted.decoded += 1
-            self.counted.changed += back != text
-            if back != text and self.counted.change is None:
-                self.counted.change = text, back
-
-    def finish(self) -> Counted:
-        self.counted.tokens, self.counted.unknown = np.asarray(self.tokens), np.asarray(self.unknown)
-        return self.counted
+            self.decoded += 1
+            self.changed += back != text
+            if back != text and self.change is None:
+                self.change = text, back
 
 
 def count_tokens(split: Split, tokenizers: Sequence[Tokenizer]) -> list[Counted]:
-    """Every side as its tokenizer sees it."""
-    counters = [_Counter(tokenizer) for tokenizer in tokenizers]
+    """Every side, read once more."""
+    counted = [Counted(tokenizer) for tokenizer in tokenizers]
     rows = split.rows()
     while batch := list(islice(rows, ROWS)):
-        for counter, texts in zip(counters, zip(*(row.texts for row in batch), strict=True), strict=True):
-            counter.add(texts)
-    return [counter.finish() for counter in counters]
+        for side, texts in zip(counted, zip(*(row.texts for row in batch), strict=True), strict=True):
+            side.add(texts)
+    return counted

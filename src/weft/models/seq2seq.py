@@ -199,9 +199,8 @@ def spread_weights(stack: Stack) -> None:
 
 def embedding(table: EncoderTable | DecoderTable, words: int, *, output: bool) -> tuple[nn.Embedding, float]:
     """An embedding, and what it is multiplied by: one that is the output as well is small there and loud here."""
-    made = nn.Embedding(words, table.width)
+    made = nn.Embedding(words, table.width)  # as loud as states are: smaller ones learn several times slower
     if table.mixer != "attention" and not output:
-        nn.init.uniform_(made.weight, -0.1, 0.1)
         return made, 1.0
     nn.init.normal_(made.weight, std=table.width**-0.5)
     return made, table.width**0.5

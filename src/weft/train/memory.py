@@ -48,8 +48,8 @@ def check_batch(learner: Learner, batch: AnyBatch, table: TrainTable, place: Pla
         if needed > there:
             cure = f"lower train.batch_tokens, or raise train.accumulate from {table.accumulate}"
             raise ResourceError(
-                f"train.batch_tokens: {rows} rows of {width - 1} tokens need about {size(needed)} for activations and gradients, "
-                f"but {size(there)} are free; {cure if rows > 1 else 'lower data.window, or cut the longest lines'}"
+                f"train.batch_tokens: {rows} rows of {width - 1} tokens need about {size(needed)} for activations and "
+                f"gradients, but {size(there)} are free; {cure if rows > 1 else 'lower data.window, or cut the longest lines'}"
             )
         if length == width:
             return needed

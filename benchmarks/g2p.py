@@ -1,0 +1,151 @@
+"""Pronunciation, SIGMORPHON 2020 task 1: five languages, 3,600 words each, one recipe a family for all of them.
+
+Word error rate (100 - exact match) and phone error rate (edit rate), beam 5. The bars, average over the languages: LSTM with
+attention, mean of three seeds, 12.2 (published 13.64, the best of 36 settings for each language); Transformer 14.0 (published
+14.93); an ensemble of five 11.2. Recipes are chosen on dev; --test scores the test words as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+import weft
+from weft.decode.predict_options import PredictOptions
+
+LANGUAGES = ("fre", "hun", "hin", "gre", "bul")
+TRAIN: dict[str, Any] = {
+    "steps": 3500,
+    "batch_tokens": 1400,
+    "lr": 1e-3,
+    "beta2": 0.98,
+    "weight_decay": 0.0,
+    "schedule": "cosine",
+    "warmup": 0.08,
+    "label_smoothing": 0.1,
+    "average": 0.99,
+    "validations": 1,
+    "precision": "float32",
+    "compile": False,
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "lstm": {"model": {"kind": "seq2seq"}, "train": TRAIN},
+    "transformer": {
+        "model": {"kind": "transformer", "positions": "rotary", "width": 256, "heads": 4, "dropout": 0.3},
+        "train": {**TRAIN, "steps": 4000, "warmup": 0.12},
+    },
+}
+
+
+def values(family: str, language: str, seed: int, data: Path) -> dict[str, Any]:
+    named = {name: str((data / f"{language}_{part}.tsv").resolve()) for name, part in zip(("train", "valid", "test"), ("train", "dev", "test"))}
+    sides = {"source": {"kind": "char"}, "target": {"kind": "space"}}
+    return {"task": "translate", "seed": seed, "data": named, "tokenizer": sides, **FAMILIES[family]}
+
+
+def train_one(family: str, language: str, seed: int, chosen: argparse.Namespace) -> float:
+    """Train in a process of its own; the seconds it took."""
+    place = chosen.out / f"{family}-{language}-{seed}"
+    if (place / "model.safetensors").exists() and (place / "done").exists():
+        return 0.0
+    place.parent.mkdir(parents=True, exist_ok=True)
+    file = place.with_suffix(".toml")
+    file.write_text(tomli_w.dumps(values(family, language, seed, chosen.data)))
+    command = [sys.executable, "-m", "weft", "train", str(file), "--out", str(place), "--quiet", "--threads", "1"]
+    for setting in chosen.set or []:
+        command += ["--set", setting]
+    began = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{place}: {done.stderr[-2000:]}")
+    (place / "done").touch()
+    return time.perf_counter() - began
+
+
+def rates(paths: list[Path], data: Path) -> tuple[float, float]:
+    """Word and phone error rate of a run, or of several as one."""
+    scores = {score.name: score.value for score in weft.ensemble(paths).evaluate([data], PredictOptions())}
+    return 100 - scores["exact_match"], scores["edit_rate"]
+
+
+def score_one(job: tuple[str, str, str, tuple[int, ...], str, str]) -> tuple[str, str, tuple[int, ...], str, float, float]:
+    family, language, split, seeds, out, data = job
+    paths = [Path(out) / f"{name}-{language}-{seed}" for name in family.split("+") for seed in seeds]
+    return (family, language, seeds, split, *rates(paths, Path(data) / f"{language}_{split}.tsv"))
+
+
+def table(found: list[Any], head: str, split: str) -> None:
+    print(f"\n{head}, {split}, WER / PER")
+    mean = [sum(values) / len(values) for values in zip(*[row[4:] for row in found])]
+    by_language = {language: [row for row in found if row[1] == language] for language in LANGUAGES}
+    cells = []
+    for rows in by_language.values():
+        if rows:
+            wer, per = (sum(row[at] for row in rows) / len(rows) for at in (4, 5))
+            cells.append(f"{rows[0][1]} {wer:.2f}/{per:.2f}")
+    seeds = sorted({row[2] for row in found})
+    spread = [sum(row[4] for row in found if row[2] == seed) / len([row for row in found if row[2] == seed]) for seed in seeds]
+    print("  ".join(cells), f" average {mean[0]:.2f} / {mean[1]:.2f}  (seeds {min(spread):.2f} to {max(spread):.2f}, n = {len(seeds)})")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    shared = Path(__file__).resolve().parents[2] / "shared" / "data" / "g2p-sigmorphon2020"
+    parser.add_argument("--data", type=Path, default=shared)
+    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/g2p"))
+    parser.add_argument("--families", default="lstm,transformer")
+    parser.add_argument("--languages", default=",".join(LANGUAGES))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes side by side")
+    parser.add_argument("--ensembles", action="store_true", help="all seeds of a family as one, and of all families")
+    parser.add_argument("--test", action="store_true", help="score the test words too; nothing may be chosen by them")
+    parser.add_argument("--set", action="append", help="change an option of every run")
+    chosen = parser.parse_args()
+    if not chosen.data.exists():
+        parser.exit(0, f"skipped: {chosen.data} is not there; give --data FOLDER\n")
+    families, languages = chosen.families.split(","), chosen.languages.split(",")
+    runs = list(itertools.product(families, languages, range(1, chosen.seeds + 1)))
+    began = time.perf_counter()
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        list(pool.map(lambda run: train_one(*run, chosen), runs))
+    print(f"{len(runs)} runs in {time.perf_counter() - began:.0f} s, {chosen.jobs} side by side", flush=True)
+    splits = ["dev", *(["test"] if chosen.test else [])]
+    seeds = tuple(range(1, chosen.seeds + 1))
+    groups = [(family, (seed,)) for family in families for seed in seeds]
+    if chosen.ensembles:
+        groups += [(family, seeds) for family in families]
+        groups += [("+".join(families), seeds)] if len(families) > 1 else []
+    jobs = [
+        (family, language, split, members, str(chosen.out), str(chosen.data))
+        for family, members in groups for language in languages for split in splits
+    ]
+    scored = score_all(jobs, chosen.jobs)
+    for split in splits:
+        for family in dict.fromkeys(family for family, _ in groups):
+            for alone in (True, False):
+                rows = [row for row in scored if row[0] == family and row[3] == split and (len(row[2]) == 1) is alone]
+                if rows and not (not alone and len(seeds) == 1):
+                    table(rows, family if alone else f"{family}, ensemble of {len(seeds)} each", split)
+    (chosen.out / "scores.json").write_text(json.dumps(scored))
+
+
+def score_all(jobs: list[Any], workers: int) -> list[Any]:
+    """Each job in one of several processes, which are started anew: a GPU can't be shared with a forked one."""
+    from multiprocessing import get_context
+
+    with get_context("spawn").Pool(workers) as pool:
+        return pool.map(score_one, jobs, chunksize=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""`weft check`: what is wrong with the data of a run file, before anything is trained."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.options import Shared
+from weft.cli.output import columns, write, write_json
+from weft.errors import DataError
+
+if TYPE_CHECKING:
+    from weft.data.check import Checked, Finding, Report
+    from weft.text.tokenizers import Tokenizer
+    from weft.train.settings import Settings
+
+INDENT = 9  # "warning" and two spaces
+NAME = 6  # "where" and a space
+RUNNING = 40  # characters of a line of running text that is not expected twice
+
+
+def plan(settings: Settings) -> tuple[Checked, Callable[[], Sequence[Tokenizer]]]:
+    """What is to be checked, and how the tokenizers are made: as training would, without a run."""
+    from weft.data.check import Checked
+    from weft.data.pairs import SIDES, PairsTable
+    from weft.text.sides import train_sides
+    from weft.text.tokenizers import train_tokenizer
+
+    data, table, train = settings.data, settings.tokenizer, settings.sources()["train"]
+    if isinstance(data, PairsTable):
+        source, target = (train.side(side) for side in SIDES)
+        return Checked(SIDES, data.longest, data.truncate), lambda: train_sides(table, source.texts, target.texts)
+    least = 0 if data.read == "lines" else RUNNING
+    return Checked(("line",), least=least), lambda: [train_tokenizer(table, train.texts())]
+
+
+def size_table(report: Report, told: Checked) -> str:
+    """A row for every side of every split: how large it is, the longest line, and the unknown tokens."""
+    from weft.data.check import percent
+
+    rows = [["", "", told.rows, "characters", "tokens", "mean", "longest", "unknown"]]
+    for split, found in report.sizes.items():
+        for side in told.sides:
+            own = found[side]
+            first = [split, f"{found['rows']:,}"] if side == told.sides[0] else ["", ""]
+            cells = [first[0], side if len(told.sides) > 1 else "", first[1], f"{own['characters']:,}"]
+            if "tokens" in own:
+                mean, unknown = own["tokens"] / found["rows"], percent(own["unknown"], own["tokens"])
+                rows.append([*cells, f"{own['tokens']:,}", f"{mean:.1f}", f"{own['longest']:,}", unknown])
+            else:
+                rows.append([*cells, "", "", "", ""])
+    return columns(rows, left=2)
+
+
+def _wrapped(head: str, text: str, width: int) -> str:
+    room = " " * len(head)
+    return textwrap.fill(
+        text, width, initial_indent=head, subsequent_indent=room, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _named(name: str, text: str) -> str:
+    return " " * INDENT + name.ljust(NAME) + text
+
+
+def _example(texts: Sequence[str], room: int) -> list[str]:
+    """Both sides on one line if they fit, else below each other."""
+    from weft.data.check import elided
+    from weft.text.gate import shown
+
+    quoted = [f'"{shown(elided(text, room - 5), room)}"' for text in texts]
+    together = " -> ".join(quoted)
+    return [together] if len(together) <= room else [quoted[0], *(f"-> {text}" for text in quoted[1:])]
+
+
+def as_text(finding: Finding, width: int) -> str:
+    """A finding for people, in a few lines: of what one side shows, one example is enough."""
+    lines = [_wrapped(finding.severity.ljust(INDENT), f"{finding.split}: {finding.what}", width)]
+    if finding.where:
+        file = finding.where[0].rsplit(":", 1)[0]
+        others = [place.removeprefix(f"{file}:") for place in finding.where[1:]]
+        more = ["..."] if finding.count > len(finding.where) else []
+        lines.append(_named("where", ", ".join([finding.where[0], *others, *more])))
+    examples = finding.examples if finding.side is None else finding.examples[:1]
+    parts = [part for texts in examples for part in _example(texts, width - INDENT - NAME)]
+    return "\n".join([*lines, *(_named("" if number else "e.g.", part) for number, part in enumerate(parts))])
+
+
+def as_texts(findings: Sequence[Finding], width: int) -> list[str]:
+    """All findings; the cure stands once below those that are alike."""
+    parts = []
+    for finding, after in zip_longest(findings, findings[1:]):
+        text = as_text(finding, width)
+        if after is None or (after.severity, after.name, after.cure) != (finding.severity, finding.name, finding.cure):
+            text += "\n" + _wrapped(_named("cure", ""), finding.cure, width) + "\n"
+        parts.append(text)
+    return parts
+
+
+def as_json(finding: Finding) -> dict[str, Any]:
+    names = ("severity", "name", "split", "count", "what", "where", "examples", "cure")
+    return {name: getattr(finding, name) for name in names}
+
+
+@dataclass(kw_only=True)
+class Check(Shared):
+    """Read the data of a run file before any training, and report what ruins runs silently."""
+
+    run_file: Annotated[Path, typer.Argument(metavar="RUN.TOML", help="The run file; weft init writes one.")]
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="A.B=VALUE", help="Change an option of the run file; may be given several times."),
+    ] = None
+
+    def run(self) -> int:
+        from weft.cli.display import Display
+        from weft.config import override, read_toml
+        from weft.data.check import SEVERITIES, check_data
+        from weft.train.settings import resolve
+
+        settings = resolve(override(read_toml(self.run_file), self.settings or []), base=self.run_file.parent)
+        told, tokenizers = plan(settings)
+        with Display(quiet=self.quiet) as display:
+            report = check_data(settings.sources(), tokenizers, told, watch=display.show)
+        counts = {f"{severity}s": report.count(severity) for severity in SEVERITIES}
+        if self.json:
+            found = [as_json(finding) for finding in report.findings]
+            write_json({"run_file": str(self.run_file), "splits": report.sizes, "findings": found, **counts})
+        else:
+            width = min(shutil.get_terminal_size((100, 24)).columns, 120)
+            parts = [size_table(report, told), *as_texts(report.findings, width)]
+            told_of = ", ".join(f"{count} {name if count != 1 else name[:-1]}" for name, count in counts.items())
+            # seen from here, as the run file is
+            write("\n".join([*parts, f"{told_of}\n"]).replace(f"{Path.cwd()}/", ""))
+        return DataError.exit_code if counts["errors"] else 0

@@ -1,0 +1,123 @@
+"""What the machine has left, and what work takes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from weft import machine
+from weft.machine import free, peak, size
+
+CPU = torch.device("cpu")
+
+
+def test_sizes_are_shown_in_three_digits_or_so():
+    assert [size(number) for number in (0, 999, 1000, 1_234_567, 2.5e9, 1e12, 1e16)] == [
+        "0 B",
+        "999 B",
+        "1.0 kB",
+        "1.2 MB",
+        "2.5 GB",
+        "1.0 TB",
+        "10000.0 TB",
+    ]
+
+
+# ---- what is there
+
+
+def test_what_is_free_is_no_more_than_the_machine_has():
+    there = free(CPU)
+    pages = int(next(line for line in Path("/proc/meminfo").read_text().split("\n") if "MemTotal" in line).split()[1])
+    assert 0 < there <= pages * 1024
+
+
+def place_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, contents: dict[str, str]) -> None:
+    """Have the files of the system that are read found under tmp_path."""
+    for name, content in contents.items():
+        path = tmp_path / name.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    monkeypatch.setattr(machine, "Path", lambda name: tmp_path / name.lstrip("/"))
+
+
+@pytest.mark.parametrize(("limit", "left"), [("max", 3_000_000), ("1500000", 1_000_000), ("400000", 0)])
+def test_a_container_that_is_held_to_less_has_less(tmp_path, monkeypatch, limit, left):
+    place_files(
+        monkeypatch,
+        tmp_path,
+        {
+            "/proc/meminfo": "MemTotal:  9000 kB\nMemAvailable:  3000 kB\n".replace("3000 kB", f"{3_000_000 // 1024 + 1} kB"),
+            "/sys/fs/cgroup/memory.max": f"{limit}\n",
+            "/sys/fs/cgroup/memory.current": "500000\n",
+        },
+    )
+    assert free(CPU) == pytest.approx(left, abs=1024)
+
+
+def test_without_either_file_the_free_pages_count(tmp_path, monkeypatch):
+    place_files(monkeypatch, tmp_path, {})
+    assert free(CPU) > 0
+
+
+def test_what_torch_keeps_of_a_gpu_can_still_be_had(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 1000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 70)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 50)
+    assert free(torch.device("cuda")) == 120
+
+
+# ---- what work takes
+
+
+def chain(rows: int) -> None:
+    """At most two of three parts at once, of 40, 400 and 4000 bytes a row."""
+    small = torch.zeros(rows, 10)
+    middle = small.repeat(1, 10)
+    del small
+    large = middle.repeat(1, 10)
+    del middle, large
+
+
+def shared(rows: int) -> None:
+    """4000 bytes for all rows together, 400 for each, and views of them for nothing."""
+    mask = torch.zeros(1, 1000)
+    each = torch.zeros(rows, 100)
+    views = [each[:1], each.t(), mask.expand(rows, -1)]
+    del mask, each, views
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 100])
+def test_the_peak_of_many_rows_is_told_from_a_few(rows):
+    ran = []
+
+    def noted(count):
+        ran.append(count)
+        chain(count)
+
+    assert peak(noted, rows) == rows * 4400
+    assert ran == ([rows] if rows <= 3 else [2, 3])
+    assert peak(shared, rows) == 4000 + 400 * rows
+
+
+def test_what_was_there_before_is_not_counted():
+    before = torch.zeros(1000)
+    assert peak(lambda rows: [before.view(10, 100), before + 1], 1) == 4000
+    assert peak(lambda rows: before.add_(1), 1) == 0
+
+
+def test_work_of_another_form_at_every_size_is_scaled():
+    def uneven(rows):
+        for _ in range(rows):
+            torch.zeros(100)
+        return torch.zeros(100 * rows)
+
+    assert peak(uneven, 9) == 9 * 400
+
+
+def test_the_way_back_is_seen():
+    """x stays for the way back; there, the gradients of y, of x * x, of one factor and of their sum, at most three at once."""
+    x = torch.ones(1000, requires_grad=True)
+    assert peak(lambda rows: torch.autograd.grad((x * x).sum(), [x]), 1) >= 2 * 4000
