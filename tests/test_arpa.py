@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft.decode.ensemble import Ensemble, Mixture
+from weft.decode.generate import generate
+from weft.decode.options import GenerateOptions
 from weft.errors import ModelError
 from weft.interop import arpa
 from weft.interop.arpa import escape, read_arpa, unescape, write_arpa
 from weft.models.ngram import NgramModel, NgramTable, estimate
-from weft.text.tokenizers import from_words
+from weft.text.tokenizers import Tokenizer, TokenizerTable, train_tokenizer
 
 SENTENCES = [
     "the cat sat on the mat",
@@ -56,6 +59,10 @@ def log10(model: NgramModel, words: list[str], line: str) -> float:
     return float(model.score_corpus(np.array(ids), np.array([0, len(ids)])).sum(dtype=float)) / math.log(10)
 
 
+def words_of(tokenizer: Tokenizer) -> list[str]:
+    return [tokenizer.token(number) for number in range(tokenizer.size)]
+
+
 def equal(one: NgramModel, two: NgramModel) -> None:
     assert one.counts == two.counts
     for a, b in zip(one.grams, two.grams, strict=True):
@@ -70,8 +77,9 @@ def equal(one: NgramModel, two: NgramModel) -> None:
 def test_a_model_comes_back_from_its_file(tmp_path, order, smoothing, name):
     model, tokenizer = sentences(order=order, smoothing=smoothing)
     write_arpa(tmp_path / name, model, tokenizer)
-    again, words = read_arpa(tmp_path / name)
-    assert words == tokenizer.words
+    again, own = read_arpa(tmp_path / name)
+    assert words_of(own) == tokenizer.words
+    assert again.vocabulary == own.hash
     equal(model, again)
 
 
@@ -103,8 +111,8 @@ def test_tokens_that_hold_white_space_come_back(tmp_path):
     letters = ["\n", " ", "a", "\u3000", "\\x{20}", "\\", "", "ab c", "\\x", "\x00"]
     model, tokenizer = train([letters, letters[::-1]], order=3)
     write_arpa(tmp_path / "model.arpa", model, tokenizer)
-    again, words = read_arpa(tmp_path / "model.arpa")
-    assert words == tokenizer.words
+    again, own = read_arpa(tmp_path / "model.arpa")
+    assert words_of(own) == tokenizer.words
     equal(model, again)
     assert escape(" ") == "\\x{20}" and escape("") == "\\x{}" and escape("\\o/") == "\\o/"
     assert escape("\\x{20}") == "\\x{5c}x{20}"
@@ -118,14 +126,36 @@ def test_escaping_is_undone(token):
     assert unescape(word) == token
 
 
-def test_a_tokenizer_of_the_words_that_were_read_gives_the_model_s_ids(tmp_path):
+def test_a_model_that_was_read_is_used_with_its_own_tokenizer(tmp_path):
     model, tokenizer = sentences(order=3)
     write_arpa(tmp_path / "model.arpa", model, tokenizer)
-    again, words = read_arpa(tmp_path / "model.arpa")
-    of_words = from_words(words)
-    assert of_words.size == again.size
+    again, own = read_arpa(tmp_path / "model.arpa")
+    assert (own.size, own.hash) == (again.size, again.vocabulary)
     for line in SENTENCES:
-        assert [words[id] for id in of_words.encode(line)] == line.split()
+        assert [own.token(id) for id in own.encode(line)] == line.split()
+    both = Ensemble([again, read_arpa(tmp_path / "model.arpa").model], Mixture([0.5, 0.5]))
+    (found,) = generate(both, own, ["the cat"], GenerateOptions(length=8, temperature=0.0), end=own.end)
+    assert found[0].text == " sat on the mat"
+
+
+def test_a_model_of_another_tokenizer_is_read_with_that(tmp_path):
+    """Characters and a space among them: to split at spaces would be wrong."""
+    characters = train_tokenizer(TokenizerTable(kind="char"), iter(SENTENCES))
+    ids = [np.append(found, characters.end) for found in characters.encode_batch(SENTENCES)]
+    tokens, starts = np.concatenate(ids), np.cumsum([0, *map(len, ids)])
+    model = estimate(tokens, starts, NgramTable(order=3), size=characters.size, vocabulary=characters.hash)
+    path = tmp_path / "model.arpa"
+    write_arpa(path, model, characters)
+    again, own = read_arpa(path, tokenizer=characters)
+    assert own is characters and again.vocabulary == model.vocabulary
+    Ensemble([model, again], Mixture([0.5, 0.5]))
+    other, words = train_tokenizer(TokenizerTable(kind="char"), iter(["cat"])), words_of(characters)
+    with pytest.raises(ModelError) as caught:
+        read_arpa(path, tokenizer=other)
+    first = next(number for number, word in enumerate(words) if number >= other.size or other.token(number) != word)
+    assert str(caught.value) == (
+        f"{path}: word {first} is {words[first]!r}, token {first} of the tokenizer {other.token(first)!r}; read it without one"
+    )
 
 
 def test_numbers_of_every_size_are_written_right():
@@ -169,7 +199,8 @@ ngram 2=2
 
 def test_files_of_other_tools_are_read_with_missing_back_offs_and_any_blanks(tmp_path):
     (tmp_path / "model.arpa").write_text(OTHERS.replace("\n", "\r\n"))
-    model, words = read_arpa(tmp_path / "model.arpa")
+    model, own = read_arpa(tmp_path / "model.arpa")
+    words = words_of(own)
     assert words == ["<unk>", "<s>", "</s>", "a"]
     log_prob, back_off = (values / math.log(10) for values in model.grams[0][1:])
     np.testing.assert_allclose(log_prob, [-2, -math.inf, -0.7, -1.0], rtol=1e-6)

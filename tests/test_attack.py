@@ -18,17 +18,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from command_line import TEXT, feed, refused, train
 
 from weft import files
 from weft.cli.main import main
 from weft.cli.output import say
-from weft.data.order import Batch
 from weft.decode.choose import temperature
 from weft.errors import ModelError, UsageError
 from weft.models.language import PIECE
 from weft.tensors import read_tensors, write_tensors
 from weft.text.tokenizers import Tokenizer, TokenizerTable, train_tokenizer
-from weft.train import memory
 from weft.train.folder import make_folder
 
 RUN = """
@@ -45,44 +44,10 @@ width = 8
 steps = 2
 batch_tokens = 64
 """
-TEXT = "To be, or not to be: that is the question.\n" * 20
 SOURCE = Path(__file__).parents[1] / "src"
 
 
-@pytest.fixture(autouse=True)
-def quiet_machine(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    (tmp_path / "text.txt").write_text(TEXT)
-    (tmp_path / "run.toml").write_text(RUN)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def trained(here, capsys):
-    assert main(["train", "run.toml", "--quiet"]) == 0
-    capsys.readouterr()
-    return here
-
-
-def refused(capsys, *words):
-    code = main([*words])
-    said = capsys.readouterr()
-    assert said.out == "" and said.err.count("\n") == 1 and said.err.startswith("weft: "), said
-    return code, said.err.removeprefix("weft: ").removesuffix("\n")
-
-
-def train(capsys, *settings):
-    return refused(capsys, "train", "run.toml", "--quiet", *[word for one in settings for word in ("--set", one)])
-
-
-def feed(monkeypatch, data):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+pytestmark = pytest.mark.usefixtures("quiet_machine")
 
 
 def weft(*words, **options):
@@ -191,21 +156,6 @@ def test_a_line_that_is_too_long_to_learn_from_is_refused_before_it_takes_the_me
     assert line.startswith("train.batch_tokens: 1 rows of 1000001 tokens need about ")
     assert line.endswith(" are free; lower data.window, or cut the longest lines")
     assert not (here / "runs").exists()
-
-
-def test_a_long_row_is_measured_in_growing_parts(monkeypatch):
-    lengths = []
-
-    def row_bytes(learner, row, place):
-        lengths.append(row.tokens.size(1) - 1)
-        return 10 * lengths[-1]
-
-    monkeypatch.setattr(memory, "row_bytes", row_bytes)
-    monkeypatch.setattr(memory, "free", lambda device: 10**9)
-    table, place = memory.TrainTable(), memory.Place(torch.device("cpu"), torch.float32)
-    batch = Batch(torch.zeros(3, 10_001, dtype=torch.long), None)
-    assert memory.check_batch(None, batch, table, place) == 3 * 100_000
-    assert lengths == [4096, 8192, 10_000]
 
 
 def test_long_lines_and_prompts_take_little_memory(trained, capsys, monkeypatch):
@@ -528,6 +478,55 @@ def test_a_carried_state_that_is_not_what_it_says(stopped, capsys):
     for shape in ("[[[[", "7", "[0, 0, 0, 0, 0, 0, 0, 0, 0]"):
         forged(stopped, "carry.safetensors", note(shape))
         assert resume(capsys) == "carry.safetensors: is damaged: its tensors do not have the shape it notes"
+
+
+def cut(tensors, notes):
+    tensors["0001"] = tensors["0001"][..., :-1].contiguous()  # keys of a smaller head
+
+
+def one_row(tensors, notes):
+    for name in tensors:
+        tensors[name] = tensors[name][:1].clone()
+
+
+def one_row_of_one(tensors, notes):
+    tensors["0000"] = tensors["0000"][:1].clone()  # where the rows stand: it would be taken for all
+
+
+def flat(tensors, notes):
+    tensors["0003"] = tensors["0003"].reshape(-1)
+
+
+def whole_numbers(tensors, notes):
+    tensors["0002"] = tensors["0002"].long()
+
+
+def another_model(tensors, notes):
+    rows = len(tensors["0000"])
+    tensors.clear()
+    tensors |= {"0000": torch.zeros(rows, 8), "0001": torch.zeros(rows, 8)}
+    notes.update(shape="[0, [0]]")
+
+
+def nothing(tensors, notes):
+    for name, part in tensors.items():
+        tensors[name] = part[:, :, :0].clone() if part.dim() > 2 else part[:, :0].clone()
+
+
+@pytest.mark.parametrize("change", [cut, one_row, one_row_of_one, flat, whole_numbers, another_model, nothing])
+def test_a_carried_state_of_other_shapes(stopped, capsys, change):
+    forged(stopped, "carry.safetensors", change)
+    assert resume(capsys) == "carry.safetensors: is damaged: the model can't go on from the state in it"
+
+
+@pytest.mark.parametrize("kind", ["rnn", "lstm", "gru", "window", "gpt"])
+def test_a_carried_state_that_is_right_is_gone_on_from(here, monkeypatch, kind):
+    words = ["train", "run.toml", "--quiet", "--set", "data.read=stream", "--set", f"model.kind={kind}"]
+    monkeypatch.setattr("weft.cli.progress.TrainWatcher.stopping", lambda self: True)
+    assert main(words) == 130
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    assert main(words) == 0
 
 
 def test_a_checkpoint_of_another_run(stopped, capsys):

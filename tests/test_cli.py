@@ -7,6 +7,7 @@ import json
 import os
 import re
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 import typer
+from command_line import feed
 
 from weft import __version__, files
 from weft.cli import display as display_module
@@ -37,6 +39,7 @@ from weft.train.schedules import SCHEDULES
 from weft.train.settings import resolve
 from weft.train.tables import BUDGETS, OPTIMIZERS
 
+pytestmark = pytest.mark.usefixtures("quiet_machine")
 ROOT = Path(__file__).parents[1]
 NAMES = ["anna", "emma", "hannah", "nora", "noah", "otto", "ada", "bob", "eve", "ava"] * 12
 RUN = """
@@ -73,13 +76,6 @@ def place(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(autouse=True)
-def quiet_machine(monkeypatch):
-    """What `main` says to OpenMP is forgotten after each test."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
-
-
 @pytest.fixture
 def here(place, monkeypatch):
     monkeypatch.chdir(place)
@@ -107,10 +103,6 @@ def call(capsys, *words):
     code = main(list(words))
     said = capsys.readouterr()
     return code, said.out, said.err
-
-
-def feed(monkeypatch, data: bytes):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
 
 
 class Terminal(io.StringIO):
@@ -252,6 +244,14 @@ def test_a_finished_run_is_left_alone(here, capsys):
     assert (code, out) == (0, "")
     assert err.startswith("runs/run: this run is finished; --fresh trains it again\nbest valid nats/token ")
     assert files.sha256(here / "runs/run/model.safetensors") == before
+
+
+def test_what_to_do_next_can_be_pasted_into_a_shell(here, capsys):
+    _, _, err = call(capsys, "train", "run.toml", "--out", "runs/it's a run")
+    line = err.split("\n")[-2]
+    name = "'runs/it'\"'\"'s a run'"
+    assert line == f"next: weft evaluate {name}, or weft generate {name}"
+    assert shlex.split(line.partition(",")[0])[-1] == "runs/it's a run"
 
 
 def test_a_counted_run_is_finished_too(counted, capsys):
@@ -407,6 +407,39 @@ def test_score_counts_tokens(here, capsys, monkeypatch):
     feed(monkeypatch, b"anna\n\n")
     told = [json.loads(line) for line in call(capsys, "score", "runs/run", "--json")[1].split("\n")[:-1]]
     assert [(line["text"], line["tokens"]) for line in told] == [("anna", 5), ("", 1)]
+
+
+def test_a_long_line_is_scored_with_progress_that_is_gone_before_the_result(here, capsys, monkeypatch):
+    monkeypatch.setattr("weft.tasks.surprisal.PIECE", 40)
+    monkeypatch.setattr("weft.cli.display.SAID", 0.0)
+    (here / "long.txt").write_text("anna" * 30 + "\nbob\n")
+    code, out, err = call(capsys, "score", "runs/run", "--data", "long.txt")
+    assert code == 0 and out.count("\n") == 2
+    assert [line.split("  ")[:3] for line in err.split("\n")[:-1]] == [
+        ["scoring from line 1 on", " 35%", "44 of 125 tokens"],
+        ["scoring from line 1 on", " 67%", "84 of 125 tokens"],
+        ["scoring from line 1 on", " 99%", "124 of 125 tokens"],
+    ]
+    assert call(capsys, "score", "runs/run", "--data", "long.txt", "--quiet") == (0, out, "")
+
+
+@pytest.mark.parametrize("words", [["evaluate"], ["score", "--data", "names.txt"], ["generate", "ann"]])
+def test_where_to_compute_can_be_said(here, capsys, monkeypatch, words):
+    command, *others = words
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert call(capsys, command, "runs/run", *others, "--device", "cpu", "--quiet") == call(
+        capsys, command, "runs/run", *others, "--quiet"
+    )
+    assert call(capsys, command, "runs/run", *others, "--device", "cuda") == (
+        2,
+        "",
+        "weft: device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'\n",
+    )
+    assert call(capsys, command, "runs/run", *others, "--device", "gpu") == (
+        2,
+        "",
+        "weft: device: no such device 'gpu'; did you mean 'cpu'? known: auto, cpu, cuda\n",
+    )
 
 
 def test_generate_is_the_same_streamed_or_not(capsys, run):

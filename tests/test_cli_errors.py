@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import io
+import errno
+import os
 import re
-import sys
+from pathlib import Path
 
 import pytest
+from command_line import TEXT, feed, refused, train
 
 from weft import files
 from weft.cli.main import main
@@ -28,47 +30,12 @@ heads = 2
 steps = 2
 batch_tokens = 64
 """
-TEXT = "To be, or not to be: that is the question.\n" * 20
-
-
-@pytest.fixture(autouse=True)
-def quiet_machine(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """A folder with a small run file and its data."""
-    (tmp_path / "text.txt").write_text(TEXT)
-    (tmp_path / "run.toml").write_text(RUN)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def trained(here, capsys):
-    assert main(["train", "run.toml", "--quiet"]) == 0
-    capsys.readouterr()
-    return here
-
-
-def refused(capsys, *words):
-    """The exit code and the one line on standard error; nothing else may be said."""
-    code = main([*words])
-    said = capsys.readouterr()
-    assert said.out == "" and said.err.count("\n") == 1 and said.err.startswith("weft: "), said
-    return code, said.err.removeprefix("weft: ").removesuffix("\n")
-
-
-def train(capsys, *settings):
-    """What training with these settings is refused with."""
-    return refused(capsys, "train", "run.toml", "--quiet", *[word for one in settings for word in ("--set", one)])
+pytestmark = pytest.mark.usefixtures("quiet_machine")
 
 
 # ---- the command line itself
 
-KNOWN = "init, train, evaluate, score, generate, info, demo"
+KNOWN = "init, check, train, evaluate, predict, score, generate, info, demo"
 USAGE = {
     "trian": f"no such command 'trian'; did you mean 'train'? known: {KNOWN}",
     "train run.toml --ot x": "train: no such option '--ot'; did you mean '--out'? see weft train --help",
@@ -142,7 +109,7 @@ CONFIG = {
         "model.kind: no such kind 'gtp'; did you mean 'gpt'? known: ngram, window, rnn, lstm, gru, transformer, gpt"
     ),
     "train.stpes=3": f"train.stpes: no such option; did you mean 'steps'? known: {', '.join(TrainTable.model_fields)}",
-    "task=ml": "task: no such task 'ml'; did you mean 'lm'? known: lm",
+    "task=ml": "task: no such task 'ml'; did you mean 'lm'? known: lm, translate",
     "model.heads=3": "model: width=8 is not a multiple of heads=3; change one, or give head_size",
     "model.width=wide": "model.width: must be a valid integer, not 'wide'",
     "nonsense": "--set nonsense: must look like model.width=512",
@@ -204,25 +171,39 @@ def test_latin_1_is_read_when_asked_for(here):
 
 
 def test_standard_input_that_cannot_be_used(trained, capsys, monkeypatch):
-    def feed(data):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-
-    feed(b"be\ncaf\xe9\n")
+    feed(monkeypatch, b"be\ncaf\xe9\n")
     assert refused(capsys, "score", "runs/run") == (
         3,
         "standard input: line 2 (byte 0xe9) is not utf-8; convert it first",
     )
-    feed(b"be\xc3")
+    feed(monkeypatch, b"be\xc3")
     assert refused(capsys, "score", "runs/run") == (
         3,
         "standard input: line 1 (byte 0xc3) is not utf-8; convert it first",
     )
-    feed(b"be\0\n")
+    feed(monkeypatch, b"be\0\n")
     assert refused(capsys, "score", "runs/run") == (
         3,
         "standard input: line 1 holds a NUL character; is it binary data?",
     )
     assert refused(capsys, "score", "runs/run", "--data", "nope.txt") == (3, "nope.txt: no such file")
+
+
+@pytest.mark.parametrize("words", [["evaluate", "--data"], ["score", "--data"], ["generate", "--prompt-file"]])
+def test_data_that_may_not_be_read_is_bad_data_and_no_bad_command_line(trained, capsys, monkeypatch, words):
+    """Whoever runs this as root may read everything, so the system is told to refuse."""
+    command, option = words
+    whole = Path.open
+
+    def denied(path, *others, **named):
+        if path.name == "secret.txt":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return whole(path, *others, **named)
+
+    (trained / "secret.txt").write_text("To be\n")
+    monkeypatch.setattr(os, "access", lambda path, mode, **named: Path(path).name != "secret.txt")
+    monkeypatch.setattr(Path, "open", denied)
+    assert refused(capsys, command, "runs/run", option, "secret.txt") == (3, "secret.txt: can't be read: Permission denied")
 
 
 # ---- resources
@@ -237,6 +218,19 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_made(here, capsys):
         line,
     )
     assert not (here / "runs").exists()
+
+
+def test_a_search_that_does_not_fit_is_refused_before_its_first_step(trained, capsys, monkeypatch):
+    """16 positions of a layer of 8 numbers: keys, values, where they stand; and how far it read. Characters and special
+    tokens have log-probabilities, twice; and all of it, with 16 tokens, is there three times."""
+    monkeypatch.setattr("weft.decode.generate.free", lambda device: 10_000_000)
+    monkeypatch.setattr("weft.decode.generate.beam", lambda *given, **named: 1 // 0)
+    row = 16 * (2 * 8 * 4 + 8) + 8 + 2 * 4 * (len(set(TEXT)) + 3) + 8 * 16
+    assert refused(capsys, "generate", "runs/run", "To", "--length", "14", "--beam", "9000") == (
+        5,
+        f"generate: a beam of 9000 rows of up to 16 tokens needs about {3 * 9000 * row / 1e6:.1f} MB for its state and "
+        "scores, but 10.0 MB are free; lower --beam or --length",
+    )
 
 
 def test_a_folder_in_use(trained, capsys):

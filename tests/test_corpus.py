@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from weft.config import read_table
 from weft.data import source as source_module
 from weft.data.corpus import open_corpus, write_corpus
-from weft.data.source import Source
+from weft.data.source import Row, Source
 from weft.data.tables import DataTable
 from weft.data.units import count_units
 from weft.errors import ConfigError, DataError, ModelError
@@ -288,3 +288,17 @@ def test_the_table_fills_in_its_stride_and_finds_its_files(tmp_path):
 )
 def test_tables_that_cannot_be_right_are_refused(values, told):
     assert refusal(ConfigError, lambda: read_table(DataTable, values, at="data")) == told
+
+
+def test_rows_are_the_lines_with_their_places(tmp_path):
+    one, other = write(tmp_path, "a\nbb\n\nccc\n", "1.txt"), write(tmp_path, "d\nee", "2.txt")
+    rows = [Row((text,), (path,), line) for path, line, text in [
+        (one, 1, "a"), (one, 2, "bb"), (one, 3, ""), (one, 4, "ccc"), (other, 1, "d"), (other, 2, "ee"),
+    ]]  # fmt: skip
+    for as_lines in (True, False):
+        assert list(Source((one, other), lines=as_lines).rows()) == rows
+    assert list(Source((one, other), lines=True, low=0.5).rows()) == rows[3:]
+    assert list(Source((one, other), lines=True, high=0.5).rows()) == rows[:3]
+    # of 14 characters the first 7 end after the first of the fourth line
+    halves = [list(Source((one, other), low=low, high=low + 0.5).rows()) for low in (0.0, 0.5)]
+    assert halves == [[*rows[:3], Row(("c",), (one,), 4)], [Row(("cc",), (one,), 4), *rows[4:]]]

@@ -16,12 +16,14 @@ from pydantic_core import PydanticUndefined
 
 from weft.cli.main import main
 from weft.config import Table
+from weft.data.pairs import PairsTable
 from weft.data.tables import DataTable
 from weft.decode.options import GenerateOptions
 from weft.models.ngram import NgramTable
 from weft.models.smoothing import SMOOTHINGS
 from weft.models.tables import ADDED, CONNECTIONS, INSIDE, LanguageTable
 from weft.nn.mixers import MIXERS
+from weft.text.sides import SidesTable
 from weft.text.tokenizers import KINDS, TokenizerTable
 from weft.train.presets import TASKS
 from weft.train.schedules import SCHEDULES
@@ -129,7 +131,9 @@ def test_the_readme_offers_every_command():
 OPTIONS: dict[str, tuple[str, str, type[Table], set[str]]] = {  # page, heading, table, what stands elsewhere
     "run": ("README.md", "# weft, the manual", RunTable, {"data", "tokenizer", "model", "train"}),
     "data": ("data.md", "## [data]", DataTable, set()),
+    "pairs": ("data.md", "## [data] of pairs", PairsTable, set()),
     "tokenizer": ("tokenizers.md", "## [tokenizer]", TokenizerTable, set()),
+    "sides": ("tokenizers.md", "## [tokenizer] of pairs", SidesTable, set()),
     "networks": ("models.md", "## [model] of networks", LanguageTable, set()),
     "ngrams": ("models.md", "## [model] of n-grams", NgramTable, set()),
     "train": ("training.md", "## [train]", TrainTable, set()),

@@ -395,6 +395,27 @@ def test_tensorboard_shows_the_metrics_and_changes_nothing(tmp_path, text, finis
     assert sums(tmp_path / "run")["model"] == sums(finished)["model"]
 
 
+def test_tensorboard_shows_no_point_twice_after_a_crash(tmp_path, text):
+    """Steps 5 to 7 were logged, but the last checkpoint is of step 4: they come again, and take the place of the first ones."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    values, out = small(text, train__tensorboard=True, train__steps=8), tmp_path / "run"
+
+    def crash(loop):
+        if loop.cursor.step == 7:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train_here(values, out, Silent(look=crash))
+    assert checkpoint.names(out) == ["000004"]
+    train_here(values, out)
+    assert len(list((out / "tensorboard").iterdir())) == 2
+    shown = accumulator.EventAccumulator(str(out / "tensorboard")).Reload()
+    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().split("\n") if line]
+    for name in ("train_nats_per_token", "valid_nats_per_token"):
+        points = [(event.step, event.value) for event in shown.Scalars(name)]
+        assert points == [(record["step"], pytest.approx(record[name])) for record in records if name in record]
+
+
 def test_tensorboard_that_is_not_installed_is_asked_for(tmp_path, text, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     message = refusal(ResourceError, lambda: train_here(small(text, train__tensorboard=True), tmp_path / "run"))

@@ -20,6 +20,7 @@ NAMES = [path.relative_to(ROOT / "src").as_posix() for path in SOURCES]
 STARS_ALLOWED: dict[str, str] = {
     "weft/run.py:generate": "options by name, as people type them; GenerateOptions refuses unknown ones",
     "weft/run.py:stream": "as generate",
+    "weft/translator.py:predict": "as generate; PredictOptions refuses unknown ones",
 }
 ASSERTS_ALLOWED: dict[str, str] = {}
 
@@ -41,9 +42,10 @@ LAYERS: dict[str, set[str]] = {
     "metrics": TEXT | {"data"},
     "tasks": MODELS | {"decode", "metrics"},
     "train": MODELS | {"decode", "metrics", "tasks", "tensors"},
-    "run": MODELS | {"decode", "metrics", "tasks", "train"},
+    "explain": MODELS | {"decode", "metrics", "tasks", "train"},
+    "translator": MODELS | {"decode", "metrics", "tasks", "train", "explain"},
+    "run": MODELS | {"decode", "metrics", "tasks", "train", "explain", "translator"},
     "interop": MODELS | {"decode", "metrics", "tasks", "train", "run"},
-    "explain": MODELS | {"decode", "metrics", "tasks", "train", "run"},
     "compare": MODELS | {"decode", "metrics", "tasks", "train", "run"},
     "report": MODELS | {"decode", "metrics", "tasks", "train", "run", "explain", "compare"},
     "serve": MODELS | {"decode", "metrics", "tasks", "train", "run", "interop", "explain"},
@@ -386,7 +388,7 @@ def test_no_file_names_a_place_on_somebody_s_machine():
 
 
 def test_the_public_names():
-    assert sorted(weft.__all__) == ["__version__", "load"]
+    assert sorted(weft.__all__) == ["__version__", "ensemble", "load"]
     assert dir(weft) == sorted(weft.__all__)
     assert re.fullmatch(r"\d+\.\d+\.\d+", weft.__version__)
 

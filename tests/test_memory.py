@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import weakref
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from small_runs import make_text, run_file, train_here
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,7 +20,10 @@ from weft.data.order import Batch
 from weft.data.pair_order import PairBatch
 from weft.errors import ResourceError
 from weft.machine import size
+from weft.models import ngram
+from weft.models.counts import count_ngrams
 from weft.models.language import LanguageModel, language_model
+from weft.models.ngram import NgramTable, bytes_ahead, estimate
 from weft.models.pair_tables import Seq2SeqTable
 from weft.models.seq2seq import encoder_decoder
 from weft.models.tables import GPT, TEXTBOOK, LanguageTable
@@ -286,3 +292,66 @@ def test_a_batch_too_large_is_refused_with_the_cure(tmp_path, text, monkeypatch)
         "train.batch_tokens: 100 rows of 16 tokens need about "
     )
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+# ---- counting
+
+
+def zipf(count: int, words: int) -> NDArray[np.uint16]:
+    """Words as frequent as in a text, after the three special tokens."""
+    generator = np.random.default_rng(0)
+    return (generator.zipf(1.3, count) % words + 3).astype(np.uint16)
+
+
+def counted(tokens: NDArray[np.uint16], starts: NDArray[np.int64] | None, order: int, words: int) -> int:
+    """The most bytes that arrays take while a model is estimated."""
+    tracemalloc.start()
+    estimate(tokens, starts, NgramTable(order=order), size=words, vocabulary="v")
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return most
+
+
+@pytest.mark.parametrize("order", [1, 2, 5])
+@pytest.mark.parametrize("lines", [True, False])
+def test_what_counting_takes_is_known_beforehand(order, lines):
+    tokens, words = zipf(200_000, 5000), 5003
+    # sorted by length, as such files often are: what stands first says little of the rest
+    starts = np.unique(np.minimum(np.cumsum([0, *np.arange(1, 700)]), len(tokens))) if lines else None
+    tokens = tokens if starts is None else tokens[: starts[-1]]
+    true = counted(tokens, starts, order, words)
+    most = bytes_ahead(tokens, starts, order=order, size=words, room=10**12)
+    sampled = bytes_ahead(tokens, starts, order=order, size=words, room=most - 1)
+    assert true <= sampled <= 2.5 * true
+    assert sampled <= most
+
+
+def test_a_line_as_long_as_a_book_is_counted_in_blocks(monkeypatch):
+    seen = []
+
+    def count(tokens, starts, *, order, size, begin):
+        seen.append((len(tokens), starts))
+        return count_ngrams(tokens, starts, order=order, size=size, begin=begin)
+
+    monkeypatch.setattr(ngram, "count_ngrams", count)
+    tokens = zipf(200_000, 50)
+    assert bytes_ahead(tokens, np.array([0, 10, 200_000]), order=5, size=53, room=30_000_000) > 0
+    assert [starts for _, starts in seen] == [None, None]
+    assert all(length <= 60_000 for length, _ in seen)
+    seen.clear()
+    bytes_ahead(tokens, None, order=5, size=53, room=10**12)
+    assert seen == []  # whatever the text holds, it fits
+
+
+def test_a_text_too_large_to_count_is_refused_with_the_cure(tmp_path, text, monkeypatch):
+    values = run_file(text) | {"model": {"kind": "ngram", "order": 4}}
+    tokens = int(0.9 * len(text.read_text()))
+    free(monkeypatch, 100_000)
+    words = len(set(text.read_text())) + 3
+    needed = bytes_ahead(np.zeros(tokens, np.uint16), None, order=4, size=words, room=10**12)
+    assert refusal(lambda: train_here(values, tmp_path / "run")) == (
+        f"model.order: n-grams of up to 4 of {tokens} tokens need about {size(needed)} to be counted, "
+        "but 100.0 kB are free; lower model.order, or give less text"
+    )
+    free(monkeypatch, needed)
+    train_here(values, tmp_path / "run")

@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
-from weft.data.corpus import Corpus
+from weft.data.corpus import Corpus, write_corpus
 from weft.data.order import Lines, Order, filled
 from weft.data.pair_order import PairBatch, Pairs, pairs_by_length
+from weft.data.pairs import PairSource
 from weft.errors import DataError
+from weft.text.tokenizers import TokenizerTable, train_tokenizer
+
+MULTI30K = Path(__file__).parents[2] / "shared" / "data" / "multi30k"
 
 
 def side(lengths: list[int], name: str) -> Corpus:
@@ -164,3 +170,15 @@ def test_sides_of_unequal_lengths_and_running_text_are_refused():
 def test_lengths_that_fall_are_filled_by_the_longest_so_far():
     assert filled(np.array([5, 3, 3, 8, 1, 1]), 16).tolist() == [0, 3, 5, 6]
     assert Lines(side([3, 3], "a"), batch_tokens=8, seed=0).batches(0) == 1
+
+
+@pytest.mark.skipif(not MULTI30K.exists(), reason="Multi30k is not there")
+def test_translations_of_multi30k_pad_little(tmp_path):
+    pairs = PairSource((MULTI30K / "train.en.gz", MULTI30K / "train.de.gz"))
+    words = train_tokenizer(TokenizerTable(kind="space"), (text for pair in pairs.pairs() for text in pair))
+    source, target = (write_corpus(pairs.side(which), words, tmp_path, which) for which in ("source", "target"))
+    order = Pairs(source, target, batch_tokens=2048, seed=0)
+    assert len(order.lengths) == 29_000
+    of_source, of_target = padding(order)
+    assert of_source < 0.14
+    assert of_target < 0.05

@@ -109,11 +109,10 @@ def test_line_numbers_are_those_of_the_file(tmp_path):
     path = write(tmp_path / "a.csv", 'source,target\n"one\ntwo",x\ny,"z\n\n"\nlast,line\n')
     source = PairSource((path,))
     assert list(source.pairs()) == [("one\ntwo", "x"), ("y", "z\n\n"), ("last", "line")]
-    assert source.places([2, 0, 0]) == [f"{path}: line 7", f"{path}: line 2", f"{path}: line 2"]
-    assert source.places([]) == []
+    assert [source.place(number) for number in (2, 0)] == [f"{path}: line 7", f"{path}: line 2"]
     en, de = write(tmp_path / "a.en", "a\nb\n"), write(tmp_path / "a.de", "c\nd\n")
-    assert PairSource((en, de)).places([1]) == [f"{en}: line 2"]
-    assert PairSource((en, de)).places([1], "target") == [f"{de}: line 2"]
+    assert PairSource((en, de)).place(1) == f"{en}: line 2"
+    assert PairSource((en, de)).place(1, "target") == f"{de}: line 2"
 
 
 def test_what_was_seen_is_told_with_three_examples(tmp_path):
@@ -266,7 +265,7 @@ def test_shares_are_of_pairs_and_leave_none_out(tmp_path):
     assert {name: [int(source) for source, _ in part.pairs()] for name, part in sources.items()} == {
         "train": list(range(35)), "valid": list(range(35, 40)), "test": list(range(40, 50)),
     }  # fmt: skip
-    assert sources["valid"].places([1]) == [f"{tmp_path / 'a.tsv'}: line 37"]
+    assert sources["valid"].place(1) == f"{tmp_path / 'a.tsv'}: line 37"
     few = PairSource((write(tmp_path / "b.tsv", "a\tb\n"),), high=0.9)
     assert refusal(lambda: list(few.pairs())) == (
         f"{tmp_path / 'b.tsv'}: 1 pairs are too few to take the share 0 to 0.9 of them;"

@@ -151,8 +151,16 @@ def test_what_cannot_be_loaded_is_refused(runs, tmp_path):
     assert refusal(ModelError, lambda: weft.load(tmp_path / "nowhere")) == f"{tmp_path / 'nowhere'}: no such run folder"
     assert refusal(ModelError, lambda: weft.load(tmp_path)) == f"{tmp_path}: is no run folder: it has no resolved.toml"
     assert refusal(UsageError, lambda: weft.load(runs.folder("lstm-lines"), device="gpu")) == (
-        "load: no such device 'gpu'; did you mean 'cpu'? known: auto, cpu, cuda"
+        "device: no such device 'gpu'; did you mean 'cpu'? known: auto, cpu, cuda"
     )
+
+
+def test_a_gpu_that_is_not_there_is_refused(runs, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert refusal(UsageError, lambda: weft.load(runs.folder("lstm-lines"), device="cuda")) == (
+        "device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'"
+    )
+    assert weft.load(runs.folder("lstm-lines"), device="auto").device == torch.device("cpu")
 
 
 def test_weights_of_another_shape_are_refused(runs, tmp_path):
@@ -378,6 +386,24 @@ def test_one_character_can_be_evaluated(runs):
         run = runs[name]
         line = run.score(["t"])[0]
         assert by_name(run.evaluate(path))["nats_per_token"] == pytest.approx(-line.log_prob / len(line.tokens), rel=1e-5)
+
+
+@a_few
+def test_scoring_tells_of_pieces_of_long_lines_and_of_batches(runs, name, monkeypatch):
+    run, told = runs[name], list[tuple[int, int]]()
+    lines = ["ab" * 7, "a", "", "b" * 9]
+    silent = run.score(lines)
+    assert run.score(lines, watch=lambda done, total: told.append((done, total))) == silent
+    assert told == []  # nothing is left to do when there is something to tell
+    monkeypatch.setattr("weft.tasks.surprisal.PIECE", 5)
+    monkeypatch.setattr("weft.run.BATCH", 12)
+    found = run.score(lines, watch=lambda done, total: told.append((done, total)))
+    torch.testing.assert_close([line.log_prob for line in found], [line.log_prob for line in silent], rtol=1e-5, atol=1e-5)
+    short, total = (sum(len(line.tokens) for line in part) for part in (silent[1:], silent))
+    assert {told_of for _, told_of in told} == {total}
+    done = [part for part, _ in told]
+    assert done == sorted(set(done)) and done[-1] < total
+    assert {short, short + 5, short + 10} <= set(done)
 
 
 @a_few

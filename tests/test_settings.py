@@ -13,8 +13,9 @@ from weft.errors import ConfigError, ModelError, UsageError
 from weft.models.ngram import NgramTable
 from weft.models.tables import LanguageTable
 from weft.text.tokenizers import TokenizerTable, train_tokenizer
-from weft.train.job import borrow_tokenizer, default_context
-from weft.train.network import pick_device
+from weft.train.device import pick_device
+from weft.train.job import borrow_tokenizer
+from weft.train.language import default_context
 from weft.train.presets import LM, TASKS
 from weft.train.settings import Settings, resolve
 from weft.train.tables import TrainTable
@@ -59,6 +60,24 @@ def test_the_train_table_goes_the_same_way():
     assert settings_of("transformer").train == TrainTable().filled()
 
 
+def test_what_only_the_preset_s_optimiser_has_goes_with_it():
+    """Nobody asked for the preset's beta2, so sgd is not refused for it; where somebody does, it is."""
+    assert [settings_of("gpt", train={"optimizer": name}).train.beta2 for name in ("muon", "adamw", "sgd")] == [
+        0.95,
+        0.95,
+        None,
+    ]
+    assert [settings_of("lstm", train={"optimizer": name}).train.beta2 for name in ("muon", "adamw", "sgd")] == [
+        0.99,
+        0.99,
+        None,
+    ]
+    assert "beta2" not in settings_of("gpt", train={"optimizer": "sgd"}).to_dict()["train"]
+    with pytest.raises(ConfigError) as caught:
+        settings_of("gpt", train={"optimizer": "sgd", "beta2": 0.9})
+    assert str(caught.value) == "train: beta2=0.9, but optimizer='sgd' has none"
+
+
 def test_a_kind_can_be_changed_by_set():
     settings = settings_of("lstm", settings=("model.kind=ngram", "seed=7"))
     assert (settings.kind, settings.seed, settings.model) == ("ngram", 7, NgramTable())
@@ -75,7 +94,8 @@ def test_a_preset_sets_what_it_says(kind):
 
 
 def test_the_kinds_of_a_language_model():
-    assert list(TASKS) == ["lm"]
+    assert list(TASKS) == ["lm", "translate"]
+    assert TASKS["lm"].presets is LM
     assert list(LM) == ["ngram", "window", "rnn", "lstm", "gru", "transformer", "gpt"]
     mixers = {kind: settings_of(kind).model.mixer for kind in LM if kind != "ngram"}
     attention = dict.fromkeys(("transformer", "gpt"), "attention")
@@ -176,8 +196,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (without("task"), "task: is needed and not given"),
     (without("data"), "data: is needed and not given"),
     (without("model"), "model: is needed and not given"),
-    ({**run_file(), "task": "ml"}, "task: no such task 'ml'; did you mean 'lm'? known: lm"),
-    ({**run_file(), "task": "translate"}, "task: no such task 'translate'; known: lm"),
+    ({**run_file(), "task": "ml"}, "task: no such task 'ml'; did you mean 'lm'? known: lm, translate"),
+    (
+        {**run_file(), "task": "translation"},
+        "task: no such task 'translation'; did you mean 'translate'? known: lm, translate",
+    ),
     ({**run_file(), "task": 3}, "task: must be a valid string, not 3"),
     ({**run_file(), "model": {}}, f"model.kind: is needed and not given; known: {KINDS}"),
     ({**run_file(), "model": {"width": 8}}, f"model.kind: is needed and not given; known: {KINDS}"),
@@ -226,7 +249,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         run_file(train={"patience": 3}),
-        "train.patience: counts validations, but data.valid is not given; give it, or drop patience",
+        "train.patience: is about validations, but data.valid is not given; give it, or drop patience",
+    ),
+    (
+        run_file(train={"monitor": "nats_per_token"}),
+        "train.monitor: is about validations, but data.valid is not given; give it, or drop monitor",
+    ),
+    (
+        run_file(train={"monitor": "bleu"}, data={"valid": 0.1}),
+        "train.monitor: no such score 'bleu'; known: nats_per_token",
     ),
     # what would pass 64 bits when sizes are worked out
     (run_file(data={"window": 2**31}), f"data.window: must be less than or equal to {2**31 - 1}, not {2**31}"),

@@ -107,6 +107,16 @@ def test_every_token_is_counted_once(monkeypatch, name, size):
     assert max(rows * width for rows, width in model.asked) <= max(size, 91)  # the longest line comes alone
 
 
+def test_a_long_line_tells_of_its_pieces(monkeypatch):
+    """Lines of 3 and 90 tokens and their ends, the long one alone, in pieces of 25."""
+    monkeypatch.setattr(module, "BATCH", 50)
+    monkeypatch.setattr(module, "PIECE", 25)
+    told: list[tuple[int, int]] = []
+    corpus = in_lines([3, 90])
+    surprisal(Naming(), corpus, Context("reset", 8), device=CPU, watch=lambda done, total: told.append((done, total)))
+    assert told == [(done, 95) for done in (4, 4 + 25, 4 + 50, 4 + 75, 95)]
+
+
 # ---- carry
 
 

@@ -11,7 +11,7 @@ from weft.train.tables import TrainTable
 
 STACK_OPTIONS = (
     "mixer, layers, width, context, two_way, heads, head_size, qk_norm, positions, feed_forward, activation, "
-    "connection, norm, dropout"
+    "connection, norm, dropout, attention_dropout"
 )
 ATTENTION = {"mixer": "attention"}
 
@@ -50,6 +50,8 @@ STACK_MESSAGES = [
     ({"heads": 4}, "model: heads=4, but mixer='lstm' has none"),
     ({"mixer": "rnn", "head_size": 4}, "model: head_size=4, but mixer='rnn' has none"),
     ({"mixer": "gru", "qk_norm": False}, "model: qk_norm=False, but mixer='gru' has none"),
+    ({"attention_dropout": 0.0}, "model: attention_dropout=0.0, but mixer='lstm' has none"),
+    ({**ATTENTION, "attention_dropout": 1.0}, "model.attention_dropout: must be less than 1, not 1.0"),
     ({"context": 3}, "model: context=3, but mixer='lstm' has none"),
     ({**ATTENTION, "context": 3}, "model: context=3, but mixer='attention' has none"),
     (
@@ -57,10 +59,6 @@ STACK_MESSAGES = [
         "model: positions='alibi' stand inside attention; mixer='lstm' takes none, sinusoidal, learned",
     ),
     ({"connection": "post-norm"}, "model: connection='post-norm' needs norm='layer' or 'rms'"),
-    (
-        {**ATTENTION, "two_way": True},
-        "model: two_way gives each side half the width: mixer='attention', width=256 can't be halved so",
-    ),
     (
         {"two_way": True, "width": 7},
         "model: two_way gives each side half the width: mixer='lstm', width=7 can't be halved so",
@@ -125,12 +123,15 @@ TRAIN_MESSAGES = [
     ),
     ({"compile": "yes"}, "train.compile: must be a valid boolean, not 'yes'"),
     ({"matrix_lr": 0.1}, "train: matrix_lr=0.1, but optimizer='adamw' has none"),
+    ({"beta2": 0.9, "optimizer": "sgd"}, "train: beta2=0.9, but optimizer='sgd' has none"),
     ({"matrix_lr": 0.1, "optimizer": "sgd"}, "train: matrix_lr=0.1, but optimizer='sgd' has none"),
     ({"momentum": 0.5}, "train: momentum=0.5, but optimizer='adamw' has none"),
     ({"optimizer": "sgd", "momentum": 1.0}, "train.momentum: must be less than 1, not 1.0"),
     ({"clip": 0}, "train: clip=0.0 must be positive, or 'none'"),
     ({"clip": -1.5}, "train: clip=-1.5 must be positive, or 'none'"),
     ({"patience": 0}, "train: patience=0 must be at least 1, or 'none'"),
+    ({"label_smoothing": 1.0}, "train.label_smoothing: must be less than 1, not 1.0"),
+    ({"label_smoothing": -0.1}, "train.label_smoothing: must be greater than or equal to 0, not -0.1"),
 ]
 EVERY_MESSAGE = [
     *((StackTable, *pair) for pair in STACK_MESSAGES),
@@ -162,6 +163,7 @@ GOOD = [
     {**ATTENTION, "activation": "relu", "connection": "post-norm", "norm": "rms"},
     {**ATTENTION, "heads": [1, 4], "head_size": 6, "positions": "rotary", "qk_norm": True},
     {**ATTENTION, "heads": 5, "head_size": 3, "positions": "alibi"},
+    {**ATTENTION, "two_way": True, "width": 7, "attention_dropout": 0.0, "dropout": 0.5},
 ]
 
 
@@ -189,6 +191,9 @@ def test_what_is_filled_in_follows_from_the_mixer():
         8,
         False,
     )
+    assert (lstm.attention_dropout, attention.attention_dropout) == (None, 0.0)
+    assert StackTable(mixer="attention", dropout=0.25).filled().attention_dropout == 0.25
+    assert StackTable(mixer="attention", dropout=0.25, attention_dropout=0.0).filled().attention_dropout == 0.0
     assert StackTable(mixer="attention", feed_forward="none").filled().activation is None
     assert StackTable(feed_forward=32).filled().activation == "gelu"
 

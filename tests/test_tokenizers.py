@@ -296,3 +296,22 @@ def test_tokens_by_number():
     with pytest.raises(IndexError, match="token 9999 of 400"):
         tokenizer.token(9999)
     assert json.loads(tokenizer.data)["added_tokens"] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        ("char", ["ß", "ß", "∞"]),
+        ("word", ["Straße", "Straße", "∞"]),
+        ("space", ["Straße,", "Straße", "∞"]),
+        ("bpe", []),
+        ("byte", []),
+        ("unigram", []),
+    ],
+)
+def test_what_has_no_token_is_told(kind, found):
+    tokenizer = train_tokenizer(TokenizerTable(kind=kind, size=400), iter(["die Strae, am Meer\n"]))
+    texts = ["die Straße, die Straße", "am Meer", "", "∞"]
+    assert tokenizer.unknown(texts) == found
+    assert sum(int((ids == tokenizer.unk).sum()) for ids in tokenizer.encode_batch(texts)) == len(found)
+    assert tokenizer.unknown([]) == []

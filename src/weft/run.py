@@ -116,8 +116,11 @@ class Run:
 
     # ---- lines
 
-    def score(self, lines: str | Sequence[str]) -> list[LineScore]:
-        """The log-probability of each line (a string is one), and of each of its tokens."""
+    def score(self, lines: str | Sequence[str], *, watch: Callable[[int, int], None] | None = None) -> list[LineScore]:
+        """The log-probability of each line (a string is one), and of each of its tokens.
+
+        `watch(tokens done, tokens in all)` is told of progress while there is something left to do.
+        """
         read = [clean(line, f"line {number}") for number, line in enumerate([lines] if isinstance(lines, str) else lines, 1)]
         end = [] if self.end is None else [self.end]
         texts = [[*ids.tolist(), *end] for ids in self.tokenizer.encode_batch(read)]
@@ -125,16 +128,24 @@ class Run:
         # <s> is a position too
         edges = filled(np.array([len(texts[index]) + 1 for index in order], np.int64), BATCH)
         found: dict[int, list[float]] = {}
+        done, total = 0, sum(map(len, texts))
+
+        def within(part: int) -> None:
+            if watch is not None and done + part:
+                watch(done + part, total)
+
         for low, high in pairwise(edges.tolist()):
-            batch = order[low:high].tolist()
-            found |= zip(batch, self._score([texts[index] for index in batch]), strict=True)
+            within(0)
+            batch = [texts[index] for index in order[low:high]]
+            found |= zip(order[low:high].tolist(), self._score(batch, within), strict=True)
+            done += sum(map(len, batch))
         return [
             LineScore(line, float(sum(found[index])), [self.tokenizer.show(token) for token in texts[index]], found[index])
             for index, line in enumerate(read)
         ]
 
     @torch.inference_mode()
-    def _score(self, texts: list[list[int]]) -> list[list[float]]:
+    def _score(self, texts: list[list[int]], watch: Callable[[int], None]) -> list[list[float]]:
         width = max(map(len, texts))
         if width == 0:
             return [[] for _ in texts]
@@ -142,9 +153,9 @@ class Run:
         if longest is not None and width > longest:
             raise UsageError(f"a line of {width} tokens is longer than the {longest} that the model can read")
         tokens = torch.tensor([[self.tokenizer.begin, *text, *[0] * (width - len(text))] for text in texts], device=self.device)
+        nats, _ = nats_of(self.model, tokens, None, lambda done: watch(sum(min(done, len(text)) for text in texts)))
         # padding lies behind a row's last token, so what it would score is cut off
-        values = (-nats_of(self.model, tokens)[0]).cpu().tolist()
-        return [row[: len(text)] for row, text in zip(values, texts, strict=True)]
+        return [row[: len(text)] for row, text in zip((-nats).tolist(), texts, strict=True)]
 
     # ---- generation
 
@@ -196,7 +207,9 @@ def _read(path: str | Path) -> tuple[RunFolder, Settings]:
 
 def _device(name: str) -> torch.device:
     if name not in DEVICES:
-        raise UsageError(f"load: {no_such('device', name, DEVICES)}")
+        raise UsageError(f"device: {no_such('device', name, DEVICES)}")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'")
     return pick_device(name)
 
 

@@ -118,6 +118,11 @@ class Translator:
         """Which lines can't be predicted from, by their number from 0, and why."""
         return {} if truncate else {at: why for member in self.members for at, why in member.faults(lines).items()}
 
+    def _refuse_long(self, lines: Sequence[str], *, truncate: bool) -> None:
+        faults = self.faults(lines, truncate=truncate)
+        if faults:
+            raise DataError(f"line {min(faults) + 1}: {faults[min(faults)]}")
+
     def predict(
         self,
         lines: str | Sequence[str],
@@ -131,12 +136,12 @@ class Translator:
         becomes an empty one."""
         chosen = _chosen(options, named)
         read = [clean(line, f"line {number}") for number, line in enumerate([lines] if isinstance(lines, str) else lines, 1)]
-        starts = [""] * len(read) if prefixes is None else list(prefixes)
+        given = [""] * len(read) if prefixes is None else prefixes
+        starts = [clean(prefix, f"prefix {number}") for number, prefix in enumerate(given, 1)]
         if len(starts) != len(read):
             raise UsageError(f"predict: {len(starts)} prefixes for {len(read)} lines; give one a line")
         found: list[list[Prediction]] = [[Prediction("", [], 0.0, 0.0)] for _ in read]
-        for number, fault in self.faults(read, truncate=chosen.truncate).items():
-            raise DataError(f"line {number + 1}: {fault}")
+        self._refuse_long(read, truncate=chosen.truncate)
         filled = [number for number, line in enumerate(read) if line.strip()]
         sources = [member.sources([read[number] for number in filled]) for member in self.members]
         target = self.tokenizer.target
@@ -175,14 +180,20 @@ class Translator:
     # ---- scoring
 
     @torch.inference_mode()
-    def score(self, pairs: Sequence[tuple[str, str]]) -> list[PairScore]:
+    def score(self, pairs: Sequence[tuple[str, str]], *, truncate: bool = False) -> list[PairScore]:
         """The log-probability of each target, given its source, and of each of its tokens."""
         found: list[PairScore] = []
-        target = self.tokenizer.target
-        for low in range(0, len(pairs), ROWS):
-            part = pairs[low : low + ROWS]
+        read = [(clean(a, f"line {number}"), clean(b, f"line {number}")) for number, (a, b) in enumerate(pairs, 1)]
+        self._refuse_long([source for source, _ in read], truncate=truncate)
+        target, longest = self.tokenizer.target, self.model.longest
+        for low in range(0, len(read), ROWS):
+            part = read[low : low + ROWS]
             sources = [member.sources([source for source, _ in part]) for member in self.members]
             rows = [[target.begin, *ids.tolist(), target.end] for ids in target.encode_batch([text for _, text in part])]
+            long = next((at for at, row in enumerate(rows) if longest is not None and len(row) > longest + 1), None)
+            if long is not None:
+                size = f"{len(rows[long]) - 1:,} tokens, but {self.folder.path} reads at most {longest}"
+                raise DataError(f"line {low + long + 1}: its target has {size}; shorten it")
             tokens, keep = padded_sources([np.array(row) for row in rows], self.device)
             values = self.model.score(tokens, keep, self._encode(sources, range(len(part)))).double().cpu().tolist()
             for (source, text), row, value in zip(part, rows, values, strict=True):
@@ -206,10 +217,10 @@ class Translator:
         written = self.predict([line for line, _ in pairs], chosen, watch=watch)
         items = translation_items([best[0].text for best in written], [target for _, target in pairs])
         scores = translation_scores(items, Decoded(chosen.describe()))
-        return [*scores, *self._losses(pairs)], items
+        return [*scores, *self._losses(pairs, truncate=chosen.truncate)], items
 
-    def _losses(self, pairs: Sequence[tuple[str, str]]) -> list[Score]:
-        found = self.score(pairs)
+    def _losses(self, pairs: Sequence[tuple[str, str]], *, truncate: bool) -> list[Score]:
+        found = self.score(pairs, truncate=truncate)
         tokens = np.array([len(one.tokens) for one in found], np.float64)
         nats = np.array([-one.log_prob for one in found], np.float64)
         items = Items(np.arange(len(found)), {"nats": nats, "tokens": tokens})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -48,15 +48,15 @@ def size_table(report: Report, told: Checked) -> str:
     rows = [["", "", told.rows, "characters", "tokens", "mean", "longest", "unknown"]]
     for split, found in report.sizes.items():
         for side in told.sides:
-            own = found[side]
-            first = [split, f"{found['rows']:,}"] if side == told.sides[0] else ["", ""]
-            cells = [first[0], side if len(told.sides) > 1 else "", first[1], f"{own['characters']:,}"]
+            own, first = found[side], side == told.sides[0]
+            cells = [split if first else "", side, f"{found['rows']:,}" if first else "", f"{own['characters']:,}"]
             if "tokens" in own:
                 mean, unknown = own["tokens"] / found["rows"], percent(own["unknown"], own["tokens"])
-                rows.append([*cells, f"{own['tokens']:,}", f"{mean:.1f}", f"{own['longest']:,}", unknown])
-            else:
-                rows.append([*cells, "", "", "", ""])
-    return columns(rows, left=2)
+                cells += [f"{own['tokens']:,}", f"{mean:.1f}", f"{own['longest']:,}", unknown]
+            rows.append([*cells, *[""] * (len(rows[0]) - len(cells))])
+    if len(told.sides) == 1:
+        rows = [[row[0], *row[2:]] for row in rows]
+    return columns(rows, left=len(told.sides))
 
 
 def _wrapped(head: str, text: str, width: int) -> str:
@@ -82,11 +82,13 @@ def _example(texts: Sequence[str], room: int) -> list[str]:
 
 def as_text(finding: Finding, width: int) -> str:
     """A finding for people, in a few lines: of what one side shows, one example is enough."""
+    from weft.data.check import SHOWN
+
     lines = [_wrapped(finding.severity.ljust(INDENT), f"{finding.split}: {finding.what}", width)]
     if finding.where:
         file = finding.where[0].rsplit(":", 1)[0]
         others = [place.removeprefix(f"{file}:") for place in finding.where[1:]]
-        more = ["..."] if finding.count > len(finding.where) else []
+        more = ["..."] if finding.count > len(finding.where) == SHOWN else []
         lines.append(_named("where", ", ".join([finding.where[0], *others, *more])))
     examples = finding.examples if finding.side is None else finding.examples[:1]
     parts = [part for texts in examples for part in _example(texts, width - INDENT - NAME)]
@@ -102,6 +104,13 @@ def as_texts(findings: Sequence[Finding], width: int) -> list[str]:
             text += "\n" + _wrapped(_named("cure", ""), finding.cure, width) + "\n"
         parts.append(text)
     return parts
+
+
+def _from_here(finding: Finding) -> Finding:
+    """The same with paths as they are seen from here."""
+    here = f"{Path.cwd()}/"
+    where = tuple(place.removeprefix(here) for place in finding.where)
+    return replace(finding, what=finding.what.replace(here, ""), where=where)
 
 
 def as_json(finding: Finding) -> dict[str, Any]:
@@ -135,8 +144,7 @@ class Check(Shared):
             write_json({"run_file": str(self.run_file), "splits": report.sizes, "findings": found, **counts})
         else:
             width = min(shutil.get_terminal_size((100, 24)).columns, 120)
-            parts = [size_table(report, told), *as_texts(report.findings, width)]
-            told_of = ", ".join(f"{count} {name if count != 1 else name[:-1]}" for name, count in counts.items())
-            # seen from here, as the run file is
-            write("\n".join([*parts, f"{told_of}\n"]).replace(f"{Path.cwd()}/", ""))
+            findings = as_texts([_from_here(finding) for finding in report.findings], width)
+            summary = ", ".join(f"{count} {name if count != 1 else name[:-1]}" for name, count in counts.items())
+            write("\n".join([size_table(report, told), *findings, f"{summary}\n"]))
         return DataError.exit_code if counts["errors"] else 0

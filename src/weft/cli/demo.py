@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -131,9 +132,9 @@ class Demo(Shared):
         write("\n" + columns([head, *table]))
         for row in rows:
             write(f"\n--- {row.model}\n{row.sample}\n")
-        best = min(rows, key=lambda row: row.bits_per_character).model
+        best = shlex.quote(str(self.out / min(rows, key=lambda row: row.bits_per_character).model))
         note(
             f"\nfewer bits a character are better; parameters of an n-gram are its n-grams\n"
-            f"next: weft generate {self.out / best} 'A class', weft evaluate {self.out / best}, or weft init lm > run.toml",
+            f"next: weft generate {best} 'A class', weft evaluate {best}, or weft init lm > run.toml",
             quiet=self.quiet,
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import Shared
+from weft.cli.options import Device, Shared
 from weft.cli.output import columns, finite, number, score_name, write, write_json
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ class Evaluate(Shared):
 
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
     data: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Text to score instead; may be given several times.")
+        list[Path] | None,
+        # readable: the gate says what is wrong with data, and that is no fault of the command line
+        typer.Option(metavar="FILE", readable=False, help="Text to score instead; may be given several times."),
     ] = None
     context: Annotated[
         str | None,
@@ -49,12 +51,13 @@ class Evaluate(Shared):
             "stride or stride:N (a window that moves on by N tokens).  [default: what suits the run]",
         ),
     ] = None
+    device: Device = "auto"
 
     def run(self) -> int:
         from weft.cli.display import Display
         from weft.run import load
 
-        run = load(self.folder)
+        run = load(self.folder, device=self.device)
         with Display(quiet=self.quiet) as display:
 
             def watch(done: int, total: int) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import Shared
+from weft.cli.options import Device, Shared
 from weft.cli.output import finite, write, write_json
 from weft.errors import UsageError
 
@@ -49,7 +49,9 @@ class Generate(Shared):
 
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
     prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="What to continue; - reads standard input.")] = None
-    prompt_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Read prompts from a file, one a line.")] = None
+    prompt_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", readable=False, help="Read prompts from a file, one a line.")
+    ] = None
     no_echo: Annotated[bool, typer.Option("--no-echo", help="Print continuations without their prompts.")] = False
     length: Annotated[int, typer.Option(metavar="N", help="Tokens to add at most.")] = 100
     least: Annotated[int, typer.Option(metavar="N", help="Tokens before the text may end.")] = 0
@@ -80,12 +82,13 @@ class Generate(Shared):
         typer.Option(metavar="X", help="Divide by X for each time a token stands in the last 64."),
     ] = 1.0
     no_repeat: Annotated[int | None, typer.Option(metavar="N", help="No N-gram twice.")] = None
+    device: Device = "auto"
 
     def run(self) -> int:
         options = self._options()
-        from weft.run import load
+        from weft.run import load_language
 
-        run = load(self.folder)
+        run = load_language(self.folder, device=self.device)
         prompts = self._prompts(run.settings.data.encoding)
         if self.json:
             found = run.generate(prompts, options)

@@ -37,6 +37,16 @@ class Shared(Bare):
 SHARED = [field.name for field in fields(Shared)]
 
 
+def _devices() -> list[str]:
+    return ["auto", "cpu", "cuda"]
+
+
+Device = Annotated[
+    str,
+    typer.Option(metavar="NAME", autocompletion=_devices, help="Where to compute: cpu, cuda, or auto, a GPU if there is one."),
+]
+
+
 class OwnFirst(TyperCommand):
     """Help that lists a command's own options before those that all have."""
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import Shared
+from weft.cli.options import Device, Shared
 from weft.cli.output import finite, write, write_json
 
 if TYPE_CHECKING:
+    from weft.cli.display import Display
     from weft.run import LineScore
 
 LINES = 512  # scored at a time; of a terminal one, for somebody waits for the answer
@@ -38,6 +41,10 @@ def as_text(line: LineScore, *, tokens: bool) -> str:
     return "".join(f"{shown(token, len(token))}\t{0 - value:.4f}\n" for token, value in pairs) + "\n"
 
 
+def _show(display: Display, what: str, done: int, total: int) -> None:
+    display.show(what, done / total, f"{done:,} of {total:,} tokens")
+
+
 @dataclass(kw_only=True)
 class Score(Shared):
     """Print log-probability (in nats), perplexity and text of every line of standard input."""
@@ -45,23 +52,33 @@ class Score(Shared):
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
     data: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="Read files, not standard input; may be given several times."),
+        typer.Option(metavar="FILE", readable=False, help="Read files, not standard input; may be given several times."),
     ] = None
     tokens: Annotated[
         bool, typer.Option("--tokens", help="Print every token and its surprisal, a blank line after each line.")
     ] = False
+    device: Device = "auto"
 
     def run(self) -> int:
+        from weft.cli.display import Display
         from weft.cli.lines import batched, input_lines
         from weft.run import load
 
-        run = load(self.folder)
+        run = load(self.folder, device=self.device)
         lines = input_lines(self.data, run.settings.data.encoding)
-        for batch in batched(lines, 1 if not self.data and sys.stdin.isatty() else LINES):
-            for line in run.score(batch):
-                if self.json:
-                    write_json(as_json(line, tokens=self.tokens), indent=None)
-                else:
-                    write(as_text(line, tokens=self.tokens))
-            sys.stdout.flush()
+        first = 1
+        with Display(quiet=self.quiet) as display:
+            for batch in batched(lines, 1 if not self.data and sys.stdin.isatty() else LINES):
+                found = run.score(batch, watch=partial(_show, display, f"scoring from line {first:,} on"))
+                display.clear()
+                self._print(found)
+                first += len(batch)
         return 0
+
+    def _print(self, found: Sequence[LineScore]) -> None:
+        for line in found:
+            if self.json:
+                write_json(as_json(line, tokens=self.tokens), indent=None)
+            else:
+                write(as_text(line, tokens=self.tokens))
+        sys.stdout.flush()

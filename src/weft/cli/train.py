@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Iterator
@@ -77,14 +78,20 @@ class Train(Shared):
         Path | None, typer.Option(metavar="RUN", help="Use the tokenizer of another run, so that both can be compared.")
     ] = None
 
+    init_from: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Start from the weights of another run, and with its tokenizer.")
+    ] = None
+
     def run(self) -> int:
         from weft.config import override, read_toml
         from weft.train.job import borrow_tokenizer
         from weft.train.settings import resolve
 
         values = override(read_toml(self.run_file), self.settings or [])
-        if self.tokenizer_from is not None:
-            values = borrow_tokenizer(values, self.tokenizer_from)
+        if self.init_from is not None:
+            values = override(values, [f"train.init_from='{self.init_from.absolute()}'"])
+        if source := self.tokenizer_from or self.init_from:
+            values = borrow_tokenizer(values, source)
         out = self.out or Path("runs") / self.run_file.stem
         settings = resolve(values, base=self.run_file.parent)  # a wrong run file is refused before anything is looked at
         if not self.fresh and is_finished(out, settings):
@@ -130,5 +137,6 @@ class Train(Shared):
             at = "" if story.counted else f" at step {story.best_step:,}"
             lines.insert(0, f"best valid {score_name(story.best[0])} {story.best[1]:.4f}{at}")
         held_out = len(settings.sources()) > 1
-        lines.append(f"next: weft evaluate {out}{'' if held_out else ' --data FILE'}, or weft generate {out}")
+        name = shlex.quote(str(out))  # to be pasted into a shell
+        lines.append(f"next: weft evaluate {name}{'' if held_out else ' --data FILE'}, or weft generate {name}")
         note("\n".join(lines), quiet=self.quiet)

@@ -249,6 +249,11 @@ def token_findings(split: str, sides: Sequence[Counted], told: Checked) -> Itera
 # ---- all together
 
 
+def _meant(texts: tuple[str, ...], side: int | None) -> tuple[str, ...]:
+    """What to show of a row: the side that is meant, or all of it where that one is empty."""
+    return texts if side is None or not texts[side] else texts[side : side + 1]
+
+
 def _illustrated(findings: list[Finding], splits: Mapping[str, Split]) -> Iterator[Finding]:
     """The same with places and texts."""
     for name, split in splits.items():
@@ -263,9 +268,8 @@ def _illustrated(findings: list[Finding], splits: Mapping[str, Split]) -> Iterat
         for finding in own:
             rows = [found[number] for number in finding.rows]
             where = tuple(f"{row.paths[finding.side or 0]}:{row.line}" for row in rows)
-            texts = [row.texts if finding.side is None else row.texts[finding.side : finding.side + 1] for row in rows]
-            brief = tuple(tuple(elided(text) for text in row) for row in texts or finding.examples)
-            yield replace(finding, where=where, examples=brief)
+            texts = [_meant(row.texts, finding.side) for row in rows if any(row.texts)] or finding.examples
+            yield replace(finding, where=where, examples=tuple(tuple(map(elided, row)) for row in texts))
 
 
 def _sizes(survey: Survey, sides: Sequence[Counted], told: Checked) -> dict[str, Any]:
@@ -316,8 +320,10 @@ def check_data(
         sides = count_tokens(splits[name], made) if made else []
         sizes[name] = _sizes(survey, sides, told)
         findings += token_findings(name, sides, told)
-    found = [*_illustrated(findings, splits)]
-    # by weight; then what is alike together, in the order in which it was found
-    kinds = [(finding.name, finding.side) for finding in found]
-    found.sort(key=lambda finding: (SEVERITIES.index(finding.severity), kinds.index((finding.name, finding.side))))
-    return Report(sizes, found)
+    # by weight; then what is alike together, in the order in which it was found, split after split
+    kinds = [(finding.name, finding.side) for finding in findings]
+
+    def order(finding: Finding) -> tuple[int, int]:
+        return SEVERITIES.index(finding.severity), kinds.index((finding.name, finding.side))
+
+    return Report(sizes, sorted(_illustrated(findings, splits), key=order))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -136,13 +136,10 @@ class PairSource:
             paths = self.paths if self.parallel else (record.path, record.path)
             yield Row((record.source, record.target), paths, record.line)
 
-    def places(self, numbers: Sequence[int], which: Which = "source") -> list[str]:
-        """`file: line 7`, where each of these pairs, from 0, starts; the files are read up to there."""
-        found = {}
-        for number, row in enumerate(islice(self.rows(), max(numbers, default=-1) + 1)):
-            if number in numbers:
-                found[number] = f"{row.paths[SIDES.index(which)]}: line {row.line}"
-        return [found[number] for number in numbers]
+    def place(self, number: int, which: Which = "source") -> str:
+        """`file: line 7`, where a pair, from 0, starts; the files are read up to there."""
+        row = next(islice(self.rows(), number, None))
+        return f"{row.paths[SIDES.index(which)]}: line {row.line}"
 
     def side(self, which: Which) -> Side:
         return Side(self, which)
@@ -198,7 +195,7 @@ def fit(corpus: Corpus, side: Side, *, longest: int, truncate: bool) -> Corpus:
     if not len(long):
         return corpus
     if not truncate:
-        place, more = side.of.places([int(long[0])], side.which)[0], f" (and {len(long) - 1:,} more)" if len(long) > 1 else ""
+        place, more = side.of.place(int(long[0]), side.which), f" (and {len(long) - 1:,} more)" if len(long) > 1 else ""
         raise DataError(
             f"{place}{more}: its {side.which} has {lengths[long[0]]:,} tokens, more than data.longest = {longest};"
             " raise that, or set data.truncate = true to have it cut"

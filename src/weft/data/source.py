@@ -136,14 +136,16 @@ class Source:
         yield from in_batches(islice(read_lines(self.paths, self.encoding), *self.span()))
 
     def rows(self) -> Iterator[Row]:
-        """The lines of the part with their places; of running text those that start in it."""
+        """The lines of the part with their places; of running text the first and the last may be cut."""
         start, stop = self.span()
         at = 0
         for path in self.paths:
             for number, line in enumerate(read_lines(path, self.encoding), 1):
-                if at >= start and (stop is None or at < stop):
-                    yield Row((line,), (path,), number)
-                at += 1 if self.lines else len(line) + 1
+                size = 1 if self.lines else len(line) + 1
+                low, high = max(0, start - at), size if stop is None else min(size, stop - at)
+                if low < high:
+                    yield Row((line if self.lines else line[low:high],), (path,), number)
+                at += size
 
     def size(self) -> int:
         """About how many bytes of text there are; only packed files are read for it."""

@@ -44,17 +44,23 @@ class Request(NamedTuple):
     device: torch.device
 
 
-def limit_of(length: int, options: PredictOptions) -> int:
-    """How many tokens may be written: twice the source's, and some more; a function of this source alone."""
-    return options.length or 2 * -(-length // STEP) * STEP + 32
+def limit_of(request: Request, row: int, options: PredictOptions) -> int:
+    """How many tokens may be written: twice the source's, and some more, as far as the model has positions; a function of
+    this source and its prefix alone."""
+    if options.length is not None:
+        return options.length
+    wanted = max(2 * -(-request.lengths[row] // STEP) * STEP + 32, options.least + 1)
+    longest = request.steps.longest
+    return wanted if longest is None else max(1, min(wanted, longest - len(request.prefixes[row])))
 
 
 def _batches(request: Request, options: PredictOptions) -> Iterator[list[int]]:
     """Sources of like lengths and one limit, as many as are searched at once, the longest first."""
-    order = sorted(range(len(request.lengths)), key=lambda row: -request.lengths[row])
+    limits = [limit_of(request, row, options) for row in range(len(request.lengths))]
+    order = sorted(range(len(limits)), key=lambda row: (-limits[row], -request.lengths[row]))
     batch: list[int] = []
     for row in order:
-        other = batch and limit_of(request.lengths[batch[0]], options) != limit_of(request.lengths[row], options)
+        other = batch and limits[batch[0]] != limits[row]
         if other or len(batch) == ROWS:
             yield batch
             batch = []
@@ -83,7 +89,7 @@ def _filters(request: Request, options: PredictOptions) -> Adjust:
 def _searched(request: Request, options: PredictOptions, batch: list[int], adjust: Adjust) -> list[list[Prediction]]:
     search = BeamOptions(
         width=options.width,
-        limit=limit_of(request.lengths[batch[0]], options),
+        limit=limit_of(request, batch[0], options),
         end=request.speller.end,
         alpha=options.power,
         best=options.best,
@@ -91,7 +97,10 @@ def _searched(request: Request, options: PredictOptions, batch: list[int], adjus
     )
     prompt, keep = pad([[request.speller.begin, *request.prefixes[row]] for row in batch], request.device)
     found = beam(request.steps, prompt, options=search, keep=keep, state=request.encode(batch), adjust=adjust)
-    return [[Prediction(_text(request, row, one.tokens), *one) for one in best] for row, best in zip(batch, found, strict=True)]
+    return [
+        [Prediction(_text(request, row, one.tokens), *one, request.prefixes[row]) for one in best]
+        for row, best in zip(batch, found, strict=True)
+    ]
 
 
 def _text(request: Request, row: int, tokens: Sequence[int]) -> str:
@@ -104,7 +113,7 @@ def _drawn(request: Request, options: PredictOptions, batch: list[int], adjust: 
     numbers = [(row, number) for row in batch for number in range(options.samples)]
     rows = torch.arange(len(batch), device=request.device).repeat_interleave(options.samples)
     prompt, keep = pad([[request.speller.begin, *request.prefixes[row]] for row, _ in numbers], request.device)
-    until = Until(limit_of(request.lengths[batch[0]], options), request.speller.end, options.least)
+    until = Until(limit_of(request, batch[0], options), request.speller.end, options.least)
     tokens: list[list[int]] = [[] for _ in numbers]
     log_probs = torch.zeros(len(numbers), dtype=torch.float64)
     drawing = sample(

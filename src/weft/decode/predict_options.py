@@ -17,6 +17,7 @@ LEAST = {
 }
 MOST = {"length": 10**6, "samples": 10**4, "beam": 10**3, "alpha": 10}
 SAMPLING = ("temperature", "top_k", "top_p")
+SPELLED = {"best": "--n-best"}  # where the command line has another name
 
 
 class PredictOptions(Table):
@@ -70,7 +71,7 @@ def _check_ranges(options: PredictOptions) -> None:
     for name, low in LEAST.items():
         value = getattr(options, name)
         if value is not None and value < low:
-            raise UsageError(f"{spelled(name)}: must be {low} or more, not {value:g}")
+            raise UsageError(f"{SPELLED.get(name, spelled(name))}: must be {low} or more, not {value:g}")
     for name, high in MOST.items():
         value = getattr(options, name)
         if value is not None and value > high:
@@ -90,6 +91,8 @@ def _check_company(options: PredictOptions) -> None:
                     f"{spelled(name)}: does not go with sampling; drop it, or --samples, --temperature, --top-k, --top-p"
                 )
         if options.best > 1:
-            raise UsageError(f"--best {options.best}: does not go with sampling; use --samples {options.best}")
+            raise UsageError(f"--n-best {options.best}: does not go with sampling; use --samples {options.best}")
+        if options.temperature == 0 and options.samples > 1:
+            raise UsageError(f"--samples {options.samples}: --temperature 0 gives one output; raise it")
     elif options.best > options.width:
-        raise UsageError(f"--best: must be at most --beam {options.width}, not {options.best}")
+        raise UsageError(f"--n-best: must be at most --beam {options.width}, not {options.best}")

@@ -8,13 +8,12 @@ the beginning of that is `\\x{5c}`. Zero probability is -99, as is usual; <s>, n
 from __future__ import annotations
 
 import gzip
-import hashlib
 import math
 import re
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice, repeat
+from itertools import islice, repeat, zip_longest
 from pathlib import Path
 from typing import IO, NamedTuple, NoReturn, Protocol, cast
 
@@ -26,6 +25,7 @@ from weft.files import writing
 from weft.models.lookup import Ints, halve
 from weft.models.ngram import Grams, NgramModel
 from weft.text.pipelines import SPECIALS
+from weft.text.tokenizers import Tokenizer, from_words
 
 ZERO = -99.0  # log10 of what can't be; this low or lower is read so
 PIECE = 1 << 13  # n-grams written at once: their text is put together in the processor's cache
@@ -44,10 +44,10 @@ class Names(Protocol):
 
 
 class Arpa(NamedTuple):
-    """A file that was read; word i is token i, <unk>, <s> and </s> are 0, 1 and 2."""
+    """A file that was read; its words are the tokens of the tokenizer, <unk>, <s> and </s> are 0, 1 and 2."""
 
     model: NgramModel
-    words: list[str]
+    tokenizer: Tokenizer
 
 
 def escape(token: str) -> str:
@@ -348,17 +348,25 @@ def _open(path: Path) -> Callable[[], IO[bytes]]:
     return (lambda: cast(IO[bytes], gzip.open(path, "rb"))) if packed else lambda: path.open("rb")
 
 
-def read_arpa(path: Path) -> Arpa:
-    """The model and the words of a file, plain or gzip; its `vocabulary` is the SHA-256 of the words, one a line."""
+def read_arpa(path: Path, *, tokenizer: Tokenizer | None = None) -> Arpa:
+    """The model of a file, plain or gzip, and its tokenizer: one whose words stand between spaces, unless given."""
     with _open(path)() as file:
         reader = _Reader(path, file)
         try:
-            return _read(reader)
+            grams, words = _read(reader)
         except (EOFError, zlib.error, gzip.BadGzipFile):
             raise ModelError(f"{path}: the compressed file is damaged after line {reader.line}") from None
+    own = tokenizer or from_words(words)
+    tokens = [own.token(number) for number in range(own.size)]
+    if tokens != words:
+        pairs = enumerate(zip_longest(tokens, words))
+        number, (token, word) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
+        raise ModelError(f"{path}: word {number} is {word!r}, token {number} of the tokenizer {token!r}; read it without one")
+    return Arpa(NgramModel(grams, vocabulary=own.hash, begin=own.begin), own)
 
 
-def _read(reader: _Reader) -> Arpa:
+def _read(reader: _Reader) -> tuple[list[Grams], list[str]]:
+    """All levels, and the words by number."""
     counts, line = _header(reader)
     grams: list[Grams] = []
     number: dict[bytes, int] = {}
@@ -382,5 +390,4 @@ def _read(reader: _Reader) -> Arpa:
         raise ModelError(f"{reader.path}: its words are not UTF-8; convert the file first") from None
     if len(set(words)) < len(words):
         raise ModelError(f"{reader.path}: two of its words stand for the same token; one of them is written with \\x{{5c}}")
-    digest = hashlib.sha256("\n".join(words).encode(errors="surrogatepass")).hexdigest()
-    return Arpa(NgramModel(grams, vocabulary=digest, begin=1), words)
+    return grams, words

@@ -69,8 +69,7 @@ def attention(table: StackTable, layer: int, window: int | None) -> SelfAttentio
         head_size=size,
         positions=inside_positions(table.positions, heads=heads, head_size=size),
         inner_norm=nn.RMSNorm(size, elementwise_affine=False) if table.qk_norm else None,
-        window=window,
-        two_way=table.two_way,
+        window="two-way" if table.two_way else window,
         dropout=table.attention_dropout or 0.0,
     )
 
@@ -87,13 +86,14 @@ def mixer(table: StackTable, layer: int, window: int | None) -> nn.Module:
     return Both(one(table.width // 2), one(table.width // 2)) if table.two_way else one(table.width)
 
 
-def layered(table: StackTable, mixers: Sequence[nn.Module], positions: NoPositions) -> Stack:
-    """The mixers one above the other, each with the table's norm and connection."""
+def layered(table: StackTable, mixers: Sequence[nn.Module], positions: NoPositions, *, drop_top: bool = True) -> Stack:
+    """The mixers one above the other, each with the table's norm, connection and dropout; the last without it, if so."""
     # with post-norm the norm stands after the sum, and the last one is the outlet's
     before = "none" if table.connection == "post-norm" else table.norm
+    drops = [table.dropout] * (len(mixers) - 1) + [table.dropout if drop_top else 0.0]
     layers = [
-        Layer(part, connection(table, depth), norm=norm(before, table.width), dropout=table.dropout)
-        for depth, part in enumerate(mixers)
+        Layer(part, connection(table, depth), norm=norm(before, table.width), dropout=drop)
+        for depth, (part, drop) in enumerate(zip(mixers, drops, strict=True))
     ]
     outlet = norm(before, table.width)
     if table.connection == "dense":  # what arrives at the top is everything, side by side

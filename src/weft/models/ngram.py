@@ -25,6 +25,7 @@ from torch import Tensor
 
 from weft.config import OneOf, Table
 from weft.errors import ModelError
+from weft.models import counts
 from weft.models.counts import Level, Tokens, count_ngrams, line_pieces, with_begins
 from weft.models.lookup import Ints, Lookup
 from weft.models.smoothing import SMOOTHINGS, Counted, Smoothed
@@ -32,6 +33,9 @@ from weft.models.smoothing import SMOOTHINGS, Counted, Smoothed
 SHAPE = "shape"  # the array that holds order, size of the vocabulary and begin token
 MOST = 64  # words in an n-gram
 PIECE = 1 << 17  # tokens scored at once: what is in use fits into a processor's cache
+GRAM = 70  # bytes that an n-gram takes while a model is estimated
+SAMPLE = 1 << 20  # tokens that are counted to foresee how many different n-grams a text has
+BLOCK = 1 << 10  # tokens of running text that stand together there
 
 Floats = NDArray[np.float32]
 
@@ -256,6 +260,45 @@ def _pack(levels: list[Level], kept: list[NDArray[np.bool_]], smoothed: Smoothed
             grams.append(Grams(keys, log_prob.astype(np.float32), back_off.astype(np.float32)))
             renumbered = np.cumsum(mine) - 1
     return grams
+
+
+def _sample(tokens: Tokens, starts: Ints | None, count: int) -> tuple[Tokens, Ints | None]:
+    """About `count` tokens from all over a text, which may be sorted: lines of it, or blocks of running text."""
+    edges = np.append(np.arange(0, len(tokens), BLOCK), len(tokens)) if starts is None else np.asarray(starts)
+    chosen = np.arange(0, len(edges) - 1, -(-len(tokens) // count))
+    lengths = edges[chosen + 1] - edges[chosen]
+    ends = np.cumsum(lengths)
+    if starts is not None and not count < 2 * ends[-1] < 4 * count:  # lines as long as a book among others
+        return _sample(tokens, None, count)
+    at = np.arange(ends[-1]) + np.repeat(edges[chosen] - ends + lengths, lengths)
+    return tokens[at], None if starts is None else np.append(0, ends)
+
+
+def _grams_ahead(tokens: Tokens, starts: Ints | None, *, order: int, size: int, sample: int) -> int:
+    """About how many different n-grams of 2 to `order` words a text has.
+
+    Their number grows with a power of the length (Heaps' law), which is read off `sample` tokens and half as many.
+    """
+    found, lengths = [], []
+    for count in (sample // 2, sample):
+        part, at = _sample(tokens, starts, count)
+        levels = count_ngrams(part, at, order=order, size=size, begin=1)
+        found.append(np.array([len(level.word) for level in levels[1:]], float))
+        lengths.append(len(part))
+    power = np.clip(np.log(found[1] / np.maximum(found[0], 1)) / np.log(lengths[1] / lengths[0]), 0, 1)
+    return int((found[1] * (len(tokens) / lengths[1]) ** power).sum())
+
+
+def bytes_ahead(tokens: Tokens, starts: Ints | None, *, order: int, size: int, room: int) -> int:
+    """About how many bytes `estimate` will take: what it takes at most, unless that is more than `room`; then a part of the
+    text is counted to see how many n-grams come again."""
+    positions = len(tokens) + (1 if starts is None else len(starts) - 1)
+    working = min(positions, counts.PIECE) * (8 * order + 40)
+    most = working + GRAM * (size + (order - 1) * positions)
+    sample = min(SAMPLE, len(tokens) // 4, room // (4 * GRAM * order))
+    if most <= room or sample < 8 * BLOCK:
+        return most
+    return working + GRAM * (size + _grams_ahead(tokens, starts, order=order, size=size, sample=sample))
 
 
 def estimate(

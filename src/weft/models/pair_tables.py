@@ -13,6 +13,9 @@ from weft.nn.cross import SCORES
 
 STATES = {"rnn": 1, "lstm": 2, "gru": 1, "gru-before": 1}  # recurrent mixers: tensors of a state
 BRIDGES = ("copy", "project")
+SIDES = ("encoder", "decoder")
+# what a preset says of its own mixer alone
+OF_MIXER = ("mixer", "context", "heads", "head_size", "qk_norm", "attention_dropout", "positions", "activation")
 
 
 class EncoderTable(StackTable):
@@ -121,11 +124,24 @@ def spread(values: Mapping[str, Any]) -> dict[str, Any]:
     """Options of stacks that stand at [model] moved into both sides; what a side says itself wins."""
     common = {key: value for key, value in values.items() if key in StackTable.model_fields}
     others = {key: value for key, value in values.items() if key not in common}
-    for side in ("encoder", "decoder"):
+    for side in SIDES:
         own = others.get(side, {})
         if isinstance(own, Mapping):  # what is no table is refused where tables are read
             others[side] = {**common, **own}
     return others
+
+
+def merge(preset: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a run file over those of a preset, side by side. Where a side gets another mixer, what the preset says of
+    its own mixer alone is dropped: an LSTM under a Transformer's decoder needs no heads."""
+    below, above = spread(preset), spread(options)
+    merged = {**below, **above}
+    for side in SIDES:
+        own, old = above.get(side), below[side]
+        if isinstance(own, Mapping):
+            changed = own.get("mixer", old.get("mixer")) != old.get("mixer")
+            merged[side] = {**({key: old[key] for key in old if key not in OF_MIXER} if changed else old), **own}
+    return merged
 
 
 ONE_WAY: Mapping[str, Any] = {"two_way": False}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from weft.models import build
@@ -120,6 +121,8 @@ class EncoderDecoder(nn.Module):
         return self.head(y[:, 0], state[1]), state
 
     def score(self, tokens: Tensor, keep: Tensor | None = None, state: Any = None) -> Tensor:
+        if tokens.size(1) < 2:  # no recurrent cell reads nothing
+            return torch.zeros(tokens.size(0), 0, device=tokens.device)
         nats, _ = self.loss(tokens[:, :-1], tokens[:, 1:], state)
         return -nats if keep is None else -nats.masked_fill(~keep[:, 1:], 0.0)
 
@@ -160,27 +163,26 @@ def recurrent_layers(table: Seq2SeqTable) -> Stack:
         else:
             mixers.append(Projected(mixer, side.width, inlet=table.encoder.width, parts=STATES[side.mixer]))
         mixers += build.feed_forward(side)
-    return build.layered(side, mixers, NoPositions())
+    # what looks at the source, and what is fed back, is not dropped: once, at the very top, is enough
+    return build.layered(side, mixers, NoPositions(), drop_top=False)
 
 
 def recurrent_decoder(table: Seq2SeqTable, *, longest: int) -> Stack:
     """Recurrent layers, with attention before or after the step, or with a bridge alone."""
     side, inlet = table.decoder, table.encoder.width
     inner = recurrent_layers(table)
-    outlet: nn.Module = nn.Identity()
     parts: list[nn.Module] = [inner]
     if table.every_step:
         parts = [Reminder(side.width, inlet=inlet), inner]
     elif table.attention != "none":
         look = Look(side.width, score=table.attention, inlet=inlet)
         if table.place == "before":
-            parts = [Feed(inner, Before(look, side.width, inlet=inlet, dropout=side.dropout))]
+            parts = [Feed(inner, Before(look, side.width, inlet=inlet))]
         else:
-            read_out = ReadOut(look, side.width, inlet=inlet, dropout=side.dropout)
+            read_out = ReadOut(look, side.width, inlet=inlet)
             parts = [Feed(inner, InputFeeding(read_out, side.width))] if table.feeding else [inner, read_out]
-            outlet = nn.Dropout(side.dropout)
     layers = [Layer(part, Plain(), norm=nn.Identity()) for part in parts]
-    return Stack(layers, positions=build.added_positions(side, longest), outlet=outlet)
+    return Stack(layers, positions=build.added_positions(side, longest), outlet=nn.Dropout(side.dropout))
 
 
 def decoder_stack(table: Seq2SeqTable, *, longest: int) -> Stack:

@@ -5,6 +5,8 @@ Shapes: B rows, T queries, C cached columns, D width, H heads, E size of a head.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -38,9 +40,9 @@ class Attend(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention of a text to itself (Vaswani et al. 2017); each position sees itself and what was before it, the
-    last `window` positions if that is given; two-way, all of the text. Its state is the keys and values seen so far, and
-    where they stand."""
+    """Multi-head attention of a text to itself (Vaswani et al. 2017); each position sees itself and what was before it, or of
+    that the last `window` positions, or, two-way, all of the text. Its state is the keys and values seen so far, and where
+    they stand."""
 
     def __init__(
         self,
@@ -50,13 +52,12 @@ class SelfAttention(nn.Module):
         head_size: int | None = None,
         positions: NoPositions | None = None,
         inner_norm: nn.Module | None = None,
-        window: int | None = None,
-        two_way: bool = False,
+        window: int | Literal["two-way"] | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         size = head_size or dim // heads
-        self.heads, self.window, self.two_way = heads, window, two_way
+        self.heads, self.two_way, self.window = heads, window == "two-way", window if isinstance(window, int) else None
         self.positions = positions or NoPositions()
         self.inner_norm = inner_norm or nn.Identity()  # of queries and keys
         self.to_qkv = nn.Linear(dim, 3 * heads * size)

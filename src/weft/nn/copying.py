@@ -56,7 +56,8 @@ class GenerateOrCopy(nn.Module):
         gate = self.gate(x).float()
         share = self._pointed(x[:, None], seen)[:, 0]
         generated = self.head(x) + F.logsigmoid(gate)
-        copied = torch.zeros_like(generated).scatter_add(1, seen[2], share)
+        tokens = seen[2].clamp(min=0)  # joined states are filled up with -1, which has no share
+        copied = torch.zeros_like(generated).scatter_add(1, tokens, share)
         return torch.logaddexp(generated, copied.log() + F.logsigmoid(-gate))
 
     def loss(self, x: Tensor, targets: Tensor, seen: Pointed, smoothing: float = 0.0) -> Tensor:

@@ -107,23 +107,23 @@ class Look(nn.Module):
 class ReadOut(nn.Module):
     """tanh(W [a; s]): what the state s finds, beside it: attention after the step. A mixer, for the top of a stack."""
 
-    def __init__(self, look: Look, dim: int, *, inlet: int, dropout: float = 0.0) -> None:
+    def __init__(self, look: Look, dim: int, *, inlet: int) -> None:
         super().__init__()
-        self.look, self.join, self.dropout = look, nn.Linear(inlet + dim, dim), nn.Dropout(dropout)
+        self.look, self.join = look, nn.Linear(inlet + dim, dim)
 
     def given(self, memory: Memory) -> Seen:
         return self.look.given(memory)
 
     def forward(self, x: Tensor, state: Seen, keep: Tensor | None = None) -> tuple[Tensor, Seen]:
-        return self.join(torch.cat([self.dropout(self.look(x, state)), x], dim=-1)).tanh(), state
+        return self.join(torch.cat([self.look(x, state), x], dim=-1)).tanh(), state
 
 
 class Before(nn.Module):
     """Attention before the step: what the state before finds is added to the step's input, projected."""
 
-    def __init__(self, look: Look, dim: int, *, inlet: int, dropout: float = 0.0) -> None:
+    def __init__(self, look: Look, dim: int, *, inlet: int) -> None:
         super().__init__()
-        self.look, self.mix, self.dropout = look, nn.Linear(inlet, dim, bias=False), nn.Dropout(dropout)
+        self.look, self.mix = look, nn.Linear(inlet, dim, bias=False)
 
     def given(self, memory: Memory) -> Seen:
         return self.look.given(memory)
@@ -133,7 +133,7 @@ class Before(nn.Module):
         return leaves(next(part for part in reversed(state[1]) if leaves(part)))[0][:, None]
 
     def enter(self, x: Tensor, fed: Tensor, seen: Seen) -> Tensor:
-        mixed: Tensor = x + self.mix(self.dropout(self.look(fed.to(x.dtype), seen)))
+        mixed: Tensor = x + self.mix(self.look(fed.to(x.dtype), seen))
         return mixed
 
     def leave(self, y: Tensor, seen: Seen) -> Tensor:
@@ -171,7 +171,9 @@ class Feed(nn.Module):
         self.inner, self.reader = inner, reader
 
     def given(self, memory: Memory) -> tuple[Any, Seen, Tensor]:
-        state = self.inner.given(memory)
+        _, inner = self.inner.given(memory)
+        # what padding may hold still has its shape from the start: nothing read is a count of 0
+        state = (torch.zeros_like(memory.keep[:, :1], dtype=torch.long), inner)
         return state, self.reader.given(memory), self.reader.first(state)
 
     def forward(

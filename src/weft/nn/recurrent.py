@@ -20,6 +20,11 @@ def last(y: Tensor, keep: Tensor | None, before: Tensor | None) -> Tensor:
     return torch.where(keep.any(1, keepdim=True), found, torch.zeros_like(found) if before is None else before)
 
 
+def _hidden(state: Tensor, x: Tensor) -> Tensor:
+    """A state (B, D) as torch's cells want it: (1, B, D), in the precision of the input, and cuDNN wants it in one piece."""
+    return state[None].to(x.dtype).contiguous()
+
+
 def _in_one_piece(weights: list[Tensor]) -> list[Tensor]:
     """The same weights as views of one buffer, which is how cuDNN wants them."""
     flat = torch.cat([weight.reshape(-1) for weight in weights])
@@ -54,8 +59,7 @@ class RNN(nn.Module):
         self.cell = nn.RNN(inlet or dim, dim, batch_first=True)
 
     def forward(self, x: Tensor, state: Tensor | None = None, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        # PyTorch wants (layers, B, D); outside these classes rows are always on axis 0
-        y, _ = self.cell(x, None if state is None else state[None].to(x.dtype))
+        y, _ = self.cell(x, None if state is None else _hidden(state, x))
         return y, last(y, keep, state)
 
 
@@ -73,7 +77,7 @@ class LSTM(nn.Module):
     def forward(
         self, x: Tensor, state: tuple[Tensor, Tensor] | None = None, keep: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        past = None if state is None else (state[0][None].to(x.dtype), state[1][None].to(x.dtype))
+        past = None if state is None else (_hidden(state[0], x), _hidden(state[1], x))
         if keep is None:
             y, (_, c) = self.cell(x, past)
         else:
@@ -102,7 +106,7 @@ class GRU(nn.Module):
         self.cell = nn.GRU(inlet or dim, dim, batch_first=True)
 
     def forward(self, x: Tensor, state: Tensor | None = None, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        y, _ = self.cell(x, None if state is None else state[None].to(x.dtype))
+        y, _ = self.cell(x, None if state is None else _hidden(state, x))
         return y, last(y, keep, state)
 
 

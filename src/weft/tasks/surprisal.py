@@ -5,7 +5,8 @@ Shapes: N predicted tokens of the corpus, R rows, T positions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -104,14 +105,25 @@ def check_positions(longest: int | None, corpus: Corpus, context: Context) -> No
         raise UsageError(f"--context: 'carry' runs on, but the model reads at most {longest} positions; use 'stride'")
 
 
-def nats_of(model: Scored, tokens: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-    """Nats of every token after the first, (B, T - 1), and the state: a long text piece by piece, equal to all at once."""
+def nats_of(model: Scored, tokens: Tensor, state: Any = None, watch: Callable[[int], None] | None = None) -> tuple[Tensor, Any]:
+    """Nats of every token after the first, (B, T - 1), and the state: a long text piece by piece, equal to all at once.
+
+    `watch(positions done)` is told of every piece but the last, when all is done.
+    """
     parts = []
     for start in range(0, tokens.size(1) - 1, PIECE):
+        if start and watch is not None:
+            watch(start)
         piece = tokens[:, start : start + PIECE + 1]
         nats, state = model.loss(piece[:, :-1], piece[:, 1:], state)
         parts.append(nats)
     return torch.cat(parts, dim=1), state
+
+
+def _tell(watch: Watch | None, heap: NDArray[np.int64], total: int, positions: int) -> None:
+    """Tell of progress, where the tokens done up to each position are heap (T,)."""
+    if watch is not None:
+        watch(int(heap[positions - 1]), total)
 
 
 def surprisal(
@@ -123,13 +135,14 @@ def surprisal(
     state, done = None, 0
     for part in stretches(corpus, context):
         tokens = part.tokens.to(device)
-        nats, state = nats_of(model, tokens, None if part.anew else state)
         column = np.arange(tokens.size(1) - 1)
         counts = column >= part.first[:, None]
         if part.keep is not None:
             counts &= part.keep[:, 1:].numpy()
+        heap = done + np.cumsum(counts.sum(0))
+        told = partial(_tell, watch, heap, len(found))
+        nats, state = nats_of(model, tokens, None if part.anew else state, told)
         found[(part.at[:, None] + column)[counts]] = nats.float().cpu().numpy()[counts]
-        done += int(counts.sum())
-        if watch is not None:
-            watch(done, len(found))
+        told(len(column))
+        done = int(heap[-1])
     return found

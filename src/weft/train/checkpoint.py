@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from weft import files
+from weft.data.order import changed
 from weft.errors import ModelError
 from weft.nn.state import each, leaves
 from weft.tensors import read_tensors, write_tensors
@@ -87,6 +89,27 @@ def restore(loop: Loop, folder: Path) -> None:
         raise ModelError(f"{place}: is damaged: there is no batch {loop.cursor.index} in epoch {loop.cursor.epoch}")
     if files.read_json(folder / files.MANIFEST).get("owner", "") != owner(folder.parents[1]):
         raise ModelError(f"{folder}: is a checkpoint of another run; remove it")
+    if not _goes_on(loop):
+        raise ModelError(f"{folder / 'carry.safetensors'}: is damaged: the model can't go on from the state in it")
+
+
+def _goes_on(loop: Loop) -> bool:
+    """Whether the next batch can be read on top of the carried state, tried on a position a row: a sum that is right says
+    nothing of shapes."""
+    cursor = loop.cursor
+    if loop.carry is None or loop.order.anew(cursor.index):
+        return True
+    batch = loop.place.moved(changed(loop.order.batch(cursor.epoch, cursor.index), lambda part: part[:, :2]))
+    task, model = loop.learner.task, loop.learner.model  # as they are: to compile this would take longer than to train
+    try:
+        with torch.no_grad(), loop.place.autocast():
+            fresh = task.loss(model, batch, None).carry
+            task.loss(model, batch, loop.carry)
+    except (RuntimeError, ValueError, TypeError, IndexError):
+        return False
+    pairs = zip(leaves(fresh), leaves(loop.carry), strict=False)
+    alike = all(len(a) == len(b) and a.is_floating_point() == b.is_floating_point() for a, b in pairs)
+    return alike and shape_of(fresh) == shape_of(loop.carry)
 
 
 def read_carry(path: Path) -> Any:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from weft import files
+from weft.errors import ConfigError
 from weft.models.ngram import NgramModel, estimate
+from weft.train import memory
 from weft.train.language import language_task
 
 if TYPE_CHECKING:
@@ -23,10 +25,13 @@ class Counting:
     """n-gram models."""
 
     def check(self, settings: Settings) -> None:
-        """Any data and any table go together."""
+        """Any data and any table go together, but there is nothing to start from."""
+        if settings.train.init_from is not None:
+            raise ConfigError("train.init_from: an n-gram model is counted anew and starts from no weights; drop it")
 
     def train(self, job: Job) -> None:
         corpus, settings = job.corpora["train"], job.settings
+        memory.check_counts(corpus, settings.model.order, words=job.tokenizer.size)
         job.watcher.working("counting n-grams", 0, 1)
         began = time.perf_counter()
         model = estimate(corpus.tokens, corpus.starts, settings.model, size=job.tokenizer.size, vocabulary=job.tokenizer.hash)

@@ -10,7 +10,7 @@ import hashlib
 import os
 import platform
 import resource
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -130,12 +130,16 @@ class Journal:
 
     def __init__(self, folder: RunFolder, vocabulary: str, *, tensorboard: bool = False) -> None:
         self.folder, self.vocabulary = folder, vocabulary
-        self.board = open_board(folder.path / "tensorboard") if tensorboard else None
+        self.open_board = board_opener(folder.path / "tensorboard") if tensorboard else None
+        self.board: Any = None
         self.metrics = files.Log(folder.path / "metrics.jsonl")
         self.timings = files.Log(folder.path / "timings.jsonl")
 
     def log(self, record: dict[str, Any]) -> int:
         self.metrics.write(record)
+        if self.board is None and self.open_board is not None:
+            # what a killed process logged after its last checkpoint comes again, from this step on
+            self.board = self.open_board(record["step"])
         for name in record:
             if self.board is not None and name not in ("step", "epoch"):
                 self.board.add_scalar(name, record[name], record["step"])
@@ -164,13 +168,13 @@ class Journal:
             self.board.close()
 
 
-def open_board(path: Path) -> Any:
-    """A writer of TensorBoard event files."""
+def board_opener(path: Path) -> Callable[[int], Any]:
+    """What opens a writer of TensorBoard event files that takes the place of all points from a step on."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise ResourceError('train.tensorboard: needs the package tensorboard: pip install "weft[tensorboard]"') from None
-    return SummaryWriter(path)
+    return lambda step: SummaryWriter(path, purge_step=step)
 
 
 def _sum(data: bytes) -> str:

@@ -7,10 +7,12 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from weft.data.corpus import Corpus
 from weft.data.order import B, Batch, changed
 from weft.data.pair_order import PairBatch
 from weft.errors import ResourceError
 from weft.machine import free, peak, size
+from weft.models.ngram import bytes_ahead
 from weft.train.learner import Learner
 from weft.train.loop import Place
 from weft.train.tables import TrainTable
@@ -33,6 +35,18 @@ def check_weights(build: Callable[[], nn.Module], table: TrainTable, device: tor
             f"but {size(there)} are free; lower model.width or model.layers"
         )
     return weights
+
+
+def check_counts(corpus: Corpus, order: int, *, words: int) -> int:
+    """Refuse a text whose n-grams do not fit while they are counted and smoothed; the bytes that they need."""
+    there = free(torch.device("cpu"))
+    needed = bytes_ahead(corpus.tokens, corpus.starts, order=order, size=words, room=there)
+    if needed > there:
+        raise ResourceError(
+            f"model.order: n-grams of up to {order} of {len(corpus.tokens)} tokens need about {size(needed)} to be counted, "
+            f"but {size(there)} are free; lower model.order, or give less text"
+        )
+    return needed
 
 
 def check_batch(learner: Learner, batch: AnyBatch, table: TrainTable, place: Place) -> int:

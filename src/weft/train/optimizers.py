@@ -68,7 +68,7 @@ def _groups(weights: Iterable[Tensor], decay: float) -> list[dict[str, object]]:
 
 
 def _adamw(weights: Iterable[Tensor], table: TrainTable) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(_groups(weights, table.weight_decay), lr=table.lr, betas=(0.9, table.beta2), fused=True)
+    return torch.optim.AdamW(_groups(weights, table.weight_decay), lr=table.lr, betas=(0.9, table.beta2 or 0.0), fused=True)
 
 
 def optimizers(model: nn.Module, matrices: set[str], table: TrainTable) -> Optimizers:

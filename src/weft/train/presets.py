@@ -41,19 +41,11 @@ class Preset(NamedTuple):
     table: type[Any]
     values: Mapping[str, Any]
     train: Mapping[str, Any] = {}
-    spread: Callable[[Mapping[str, Any]], dict[str, Any]] = dict  # options as the table has them
+    merge: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda values, options: {**values, **options}
 
     def merged(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The preset's values under those of a run file, table by table."""
-        return _over(self.spread(self.values), self.spread(options))
-
-
-def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    new = {**below, **above}
-    for key in below.keys() & above.keys():
-        if isinstance(below[key], Mapping) and isinstance(above[key], Mapping):
-            new[key] = _over(below[key], above[key])
-    return new
+        """The preset's values under those of a run file."""
+        return self.merge(self.values, options)
 
 
 class Shared(NamedTuple):
@@ -90,7 +82,7 @@ LM: Mapping[str, Preset] = {
 
 
 def _pairs(values: Mapping[str, Any]) -> Preset:
-    return Preset(translation, Seq2SeqTable, values, PAIRS, pair_tables.spread)
+    return Preset(translation, Seq2SeqTable, values, PAIRS, pair_tables.merge)
 
 
 TRANSLATE: Mapping[str, Preset] = {

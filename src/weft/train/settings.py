@@ -14,7 +14,7 @@ from weft.config import OneOf, Table, no_such, plain, read_table
 from weft.errors import ConfigError
 from weft.train.material import Material
 from weft.train.presets import TASKS, Preset
-from weft.train.tables import TrainTable
+from weft.train.tables import BUDGETS, TrainTable
 
 T = TypeVar("T", bound=Table)
 
@@ -79,15 +79,24 @@ def resolve(values: Mapping[str, Any], *, base: Path) -> Settings:
         raise ConfigError(f"model.kind: {no_such('kind', kind, presets)}")
     preset = presets[kind]
     model = read_table(preset.table, preset.merged(options), at="model")
-    train = read_table(TrainTable, {**preset.train, **run.train}, at="train")
+    train = read_table(TrainTable, _trained(preset.train, run.train), at="train")
     data: Any = read_table(material.data, run.data, at="data")
     data, tokenizer = (
         _placed(data.resolved(), base),
         _placed(read_table(material.tokenizer, run.tokenizer, at="tokenizer"), base),
     )
-    settings = Settings(run.task, run.seed, data, tokenizer, kind, model.filled(), train.filled())
+    settings = Settings(run.task, run.seed, data, tokenizer, kind, model.filled(), _placed(train.filled(), base))
     preset.family.check(settings)
     return settings
+
+
+def _trained(preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The preset's values under those of a run file; a run has one budget, so any that is given replaces the preset's, and
+    one optimiser: what only the preset's has goes with it."""
+    replaced = set(BUDGETS) if any(name in given for name in BUDGETS) else set()
+    if given.get("optimizer") == "sgd":
+        replaced.add("beta2")
+    return {**{name: value for name, value in preset.items() if name not in replaced}, **given}
 
 
 def _said_by_files(tokenizer: dict[str, Any]) -> dict[str, Any]:
@@ -109,7 +118,7 @@ def _utf_8(path: str) -> str:
 def _placed(table: T, base: Path) -> T:
     """The same table with absolute paths: a run is resumed and evaluated from anywhere."""
     given = {name: getattr(table, name) for name in type(table).model_fields}
-    named = {name: given[name] for name in ("train", "valid", "test", "file") if name in given}
+    named = {name: given[name] for name in ("train", "valid", "test", "file", "init_from") if name in given}
     inner = {name: _placed(value, base) for name, value in given.items() if isinstance(value, Table)}
 
     def absolute(value: Any) -> Any:

@@ -26,7 +26,7 @@ class TrainTable(Table):
     lr: float = Field(1e-3, gt=0)
     matrix_lr: float | None = Field(None, gt=0)  # muon only: the rate of the matrices inside the network
     momentum: float | None = Field(None, ge=0, lt=1)  # muon and sgd
-    beta2: float = Field(0.99, ge=0, lt=1)  # adamw, also beside muon
+    beta2: float | None = Field(None, ge=0, lt=1)  # adamw, also beside muon
     weight_decay: float = Field(0.1, ge=0)
     label_smoothing: float = Field(0.0, ge=0, lt=1)  # the share of each target that all tokens have in common
     schedule: Annotated[str, OneOf(SCHEDULES)] = "cosine"
@@ -39,6 +39,7 @@ class TrainTable(Table):
     device: Annotated[str, OneOf(("auto", "cpu", "cuda"))] = "auto"
     precision: Annotated[str, OneOf(("auto", "float32", "bfloat16"))] = "auto"
     compile: bool | Literal["auto"] = "auto"
+    init_from: str | None = None  # a run whose weights this one starts from
     tensorboard: bool = False
 
     @model_validator(mode="after")
@@ -50,6 +51,8 @@ class TrainTable(Table):
             raise ValueError(f"matrix_lr={self.matrix_lr}, but optimizer={self.optimizer!r} has none")
         if self.momentum is not None and self.optimizer == "adamw":
             raise ValueError(f"momentum={self.momentum}, but optimizer='adamw' has none")
+        if self.beta2 is not None and self.optimizer == "sgd":
+            raise ValueError(f"beta2={self.beta2}, but optimizer='sgd' has none")
         if self.clip != "none" and self.clip <= 0:
             raise ValueError(f"clip={self.clip} must be positive, or 'none'")
         if self.average != "none" and not 0 <= self.average < 1:
@@ -67,4 +70,6 @@ class TrainTable(Table):
             values |= {"matrix_lr": self.matrix_lr or 0.02, "momentum": 0.95 if self.momentum is None else self.momentum}
         if self.optimizer == "sgd":
             values["momentum"] = 0.9 if self.momentum is None else self.momentum
+        else:
+            values["beta2"] = 0.99 if self.beta2 is None else self.beta2
         return self.model_copy(update=values)

@@ -1,0 +1,30 @@
+"""The command line, called as its tests call it."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from weft.cli.main import main
+
+TEXT = "To be, or not to be: that is the question.\n" * 20
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """The exit code and the one line on standard error; nothing else may be said."""
+    code = main([*words])
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and said.err.startswith("weft: "), said
+    return code, said.err.removeprefix("weft: ").removesuffix("\n")
+
+
+def train(capsys: pytest.CaptureFixture[str], *settings: str) -> tuple[int, str]:
+    """What training run.toml with these settings is refused with."""
+    return refused(capsys, "train", "run.toml", "--quiet", *[word for one in settings for word in ("--set", one)])
+
+
+def feed(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    """Let these bytes be standard input."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))

@@ -1,0 +1,83 @@
+"""Small runs of encoder-decoders that the tests of them share: letters in, phones out."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+from small_runs import Silent, train_here
+
+from weft.config import override
+from weft.train.job import borrow_tokenizer
+
+LETTERS = "abcdef"
+
+
+def make_pairs(path: Path, count: int = 240, *, seed: int = 0) -> Path:
+    """Words and how they are said: a letter is its capital, but after an `a` it is doubled."""
+    chance, lines = random.Random(seed), []
+    for _ in range(count):
+        word = "".join(chance.choices(LETTERS, k=chance.randint(1, 5)))
+        phones = [letter.upper() * (1 + (before == "a")) for before, letter in zip(" " + word, word, strict=False)]
+        lines.append(f"{word}\t{' '.join(phones)}")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+SEPARATE = {"source": {"kind": "char"}, "target": {"kind": "space"}}
+MODELS: dict[str, dict[str, Any]] = {
+    "lstm": {"kind": "lstm", "width": 24, "dropout": 0.1},
+    "luong": {"kind": "luong", "width": 16, "layers": 1},
+    "bahdanau": {"kind": "bahdanau", "width": 16},
+    "sutskever": {"kind": "sutskever", "width": 16, "layers": 1},
+    "transformer": {"kind": "transformer", "width": 24, "heads": 2, "layers": 2, "dropout": 0.0},
+    "learned": {"kind": "transformer", "width": 16, "heads": 2, "layers": 1, "positions": "learned"},
+    "joint": {"kind": "lstm", "width": 16, "shared": True, "tied": True, "copying": True},
+}
+
+
+def pair_file(pairs: Path, model: str = "lstm", *settings: str) -> dict[str, Any]:
+    """A run file for pairs, with `--set` applied."""
+    values: dict[str, Any] = {
+        "task": "translate",
+        "seed": 3,
+        "data": {"train": str(pairs), "valid": 0.1, "test": 0.1, "longest": 16},
+        "tokenizer": {"kind": "char"} if model == "joint" else SEPARATE,
+        "model": MODELS[model],
+        "train": {"steps": 20, "batch_tokens": 400, "validations": 2, "lr": 0.01, "average": 0.5, "device": "cpu"},
+    }
+    return override(values, settings)
+
+
+class PairRuns:
+    """Run folders by name, each trained when it is first asked for; those of pairs share their tokenizers."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.pairs = make_pairs(place / "pairs.tsv")
+        targets = [line.split("\t")[1] for line in self.pairs.read_text().splitlines()]
+        (place / "phones.txt").write_text("\n".join(targets) + "\n")
+
+    def folder(self, name: str, *settings: str) -> Path:
+        """`model`, or `model-anything` with settings of its own; `lm-kind` is a language model of the targets."""
+        folder = self.place / name
+        if folder.exists():
+            return folder
+        model = name.split("-")[0]
+        if model == "lm":
+            values = self._language(name.split("-")[1])
+        else:
+            values = pair_file(self.pairs, model)
+            if name != "lstm" and model != "joint":
+                values = borrow_tokenizer(values, self.folder("lstm"))
+        train_here(override(values, settings), folder, Silent())
+        return folder
+
+    def _language(self, kind: str) -> dict[str, Any]:
+        values: dict[str, Any] = {"task": "lm", "data": {"train": str(self.place / "phones.txt"), "read": "lines"}}
+        values |= {"model": {"kind": kind}, "tokenizer": {"file": str(self.folder("lstm") / "tokenizer.target.json")}}
+        if kind != "ngram":
+            values["model"] |= {"width": 8, "layers": 1}
+            values["train"] = {"steps": 5, "batch_tokens": 200, "device": "cpu"}
+        return values

@@ -1,0 +1,463 @@
+"""`weft check`: every fault that is planted is found with its place, clean data give no finding, and both outputs say so."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from weft.cli.main import main
+from weft.data import check as check_module
+from weft.data.check import Checked, Finding, Report, check_data, elided, percent, repeated
+from weft.data.pairs import SIDES, PairSource, PairsTable
+from weft.data.source import Source
+from weft.data.survey import DECODED, Counted
+from weft.errors import DataError, ModelError
+from weft.text.sides import SidesTable, train_sides
+from weft.text.tokenizers import TokenizerTable, train_tokenizer
+
+WORDS = ["the", "a", "dog", "cat", "runs", "sees", "house", "tree", "small", "big", "red", "blue", "and", "then"]
+
+
+def sentences(count: int, seed: int = 0) -> list[tuple[str, str]]:
+    """Different sentences and their likes in capitals: nothing is wrong with them."""
+    random = np.random.default_rng(seed)
+    found: dict[str, str] = {}
+    while len(found) < count:
+        text = f"{len(found)} " + " ".join(random.choice(WORDS, size=random.integers(8, 20)))
+        found[text] = text.upper()
+    return list(found.items())
+
+
+def write(path: Path, pairs: Sequence[tuple[str, str]], end: str = "\n") -> Path:
+    path.write_bytes("".join(f"{source}\t{target}{end}" for source, target in pairs).encode())
+    return path
+
+
+def check_pairs(folder: Path, told: Checked | None = None, tokenizer: dict | None = None, **splits) -> Report:
+    """The report on splits of pairs, each written to a file of its name."""
+    sources = {name: PairSource((write(folder / f"{name}.tsv", pairs),)) for name, pairs in splits.items()}
+    train, table = sources["train"], SidesTable(**(tokenizer or {"kind": "byte"}))
+    made = lambda: train_sides(table, train.side("source").texts, train.side("target").texts)  # noqa: E731
+    return check_data(sources, made, told or Checked(SIDES, 1000))
+
+
+def check_text(folder: Path, told: Checked, tokenizer: dict | None = None, **splits: str) -> Report:
+    sources = {}
+    for name, text in splits.items():
+        (folder / f"{name}.txt").write_bytes(text.encode())
+        sources[name] = Source((folder / f"{name}.txt",), lines=not told.least)
+    table = TokenizerTable(**(tokenizer or {"kind": "byte"}))
+    return check_data(sources, lambda: [train_tokenizer(table, sources["train"].texts())], told)
+
+
+def only(report: Report, name: str) -> Finding:
+    found = [finding for finding in report.findings if finding.name == name]
+    assert len(found) == 1, report.findings
+    return found[0]
+
+
+def told_of(finding: Finding, folder: Path) -> tuple[str, str, int, list[str]]:
+    where = [place.removeprefix(f"{folder}/") for place in finding.where]
+    return finding.severity, finding.what, finding.count, where
+
+
+def test_clean_data_give_sizes_and_no_finding(tmp_path):
+    report = check_pairs(tmp_path, train=sentences(300), test=sentences(40, seed=1)[20:])
+    assert report.findings == []
+    assert list(report.sizes) == ["train", "test"]
+    characters = sum(len(source) for source, _ in sentences(300))
+    assert report.sizes["train"]["rows"] == 300
+    assert report.sizes["train"]["source"] == {
+        "characters": characters,
+        "tokens": characters + 300,
+        "longest": max(len(source) for source, _ in sentences(300)) + 1,
+        "unknown": 0,
+    }
+
+
+# ---- row by row
+
+
+def test_empty_sides(tmp_path):
+    pairs = sentences(50)
+    pairs[6], pairs[9], pairs[30] = ("", pairs[6][1]), (pairs[9][0], ""), (pairs[30][0], "")
+    report = check_pairs(tmp_path, train=pairs)
+    source, target = report.findings
+    assert told_of(source, tmp_path) == ("warning", "1 of 50 sources (2 %) are empty", 1, ["train.tsv:7"])
+    assert told_of(target, tmp_path) == ("warning", "2 of 50 targets (4 %) are empty", 2, ["train.tsv:10", "train.tsv:31"])
+    assert target.examples == ((pairs[9][0], ""), (pairs[30][0], ""))
+    assert (source.cure, source.side, target.side) == ("drop these pairs, unless they are meant", 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "what"),
+    [
+        ("padded ", "white_space", "1 of 50 targets (2 %) start or end with white space"),
+        ("\u3000padded", "white_space", "1 of 50 targets (2 %) start or end with white space"),
+        ("cafe\u0301", "not_nfc", "1 of 50 targets (2 %) are not in Unicode's normal form NFC"),
+        ("one\rtwo", "carriage_return", "1 of 50 targets (2 %) hold a carriage return that ends no line"),
+    ],
+)
+def test_odd_texts(text, name, what, tmp_path):
+    pairs = sentences(50)
+    pairs[3] = (pairs[3][0], f"{text} and so on, about as long as what it stands for" if name != "white_space" else text)
+    finding = only(check_pairs(tmp_path, train=pairs), name)
+    assert told_of(finding, tmp_path) == ("warning", what, 1, ["train.tsv:4"])
+    assert finding.examples == ((pairs[3][1],),)
+
+
+def test_a_newline_inside_a_field(tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_text('"one\ntwo",three\n')
+    report = check_data({"train": PairSource((path,))}, list, Checked(SIDES))
+    assert told_of(only(report, "newline"), tmp_path) == (
+        "warning", "1 of 1 sources (100 %) hold a newline", 1, ["train.csv:1"],
+    )  # fmt: skip
+
+
+def test_line_ends(tmp_path):
+    write(tmp_path / "a.tsv", sentences(30), end="\r\n")
+    report = check_data({"train": PairSource((tmp_path / "a.tsv",))}, list, Checked(SIDES))
+    assert [(finding.severity, finding.name, finding.what) for finding in report.findings] == [
+        ("note", "crlf", "30 line ends of its files are CRLF, and read as LF")
+    ]
+
+
+def test_what_is_rare_is_a_note_and_what_is_not_is_a_warning(tmp_path):
+    pairs = [
+        (f"{source} ", target) if number < 3 else (source, target) for number, (source, target) in enumerate(sentences(301))
+    ]
+    assert only(check_pairs(tmp_path, train=pairs), "white_space").severity == "note"
+    assert only(check_pairs(tmp_path, train=pairs[:300]), "white_space").severity == "warning"
+
+
+# ---- rows against rows
+
+
+def test_what_stood_before():
+    assert repeated(np.array([5, 3, 5, 5, 3, 1])).tolist() == [False, False, True, True, True, False]
+    assert repeated(np.array([], dtype=np.int64)).tolist() == []
+
+
+def test_duplicates_and_several_targets(tmp_path):
+    pairs = sentences(40)
+    pairs[10] = pairs[4]
+    pairs[12] = (pairs[4][0], pairs[4][1].lower())
+    pairs[20] = pairs[12]
+    report = check_pairs(tmp_path, train=pairs)
+    assert told_of(only(report, "duplicate"), tmp_path) == (
+        "warning", "2 of 40 pairs (5 %) stand there more than once", 2, ["train.tsv:11", "train.tsv:21"],
+    )  # fmt: skip
+    several = only(report, "several_targets")
+    assert told_of(several, tmp_path) == ("note", "1 sources have several targets", 1, ["train.tsv:5", "train.tsv:13"])
+    assert several.examples == (pairs[4], pairs[12])
+
+
+def test_overlap_of_pairs_and_of_sources(tmp_path):
+    train, test = sentences(60), sentences(20, seed=5)
+    test[3] = train[9]
+    test[7] = (train[30][0], train[31][1])
+    report = check_pairs(tmp_path, train=train, valid=sentences(10, seed=7), test=test)
+    assert told_of(only(report, "overlap"), tmp_path) == ("warning", "1 of 20 pairs (5 %) are in train too", 1, ["test.tsv:4"])
+    finding = only(report, "overlap_source")
+    assert told_of(finding, tmp_path) == (
+        "warning", "1 of 20 sources (5 %) are in train with another target", 1, ["test.tsv:8"],
+    )  # fmt: skip
+    assert finding.cure == "take them out of train, or the scores on test are too good"
+
+
+def test_valid_and_test_must_not_overlap_either(tmp_path):
+    report = check_pairs(tmp_path, train=sentences(30), valid=sentences(9, seed=3), test=sentences(4, seed=3))
+    assert only(report, "overlap").what == "4 of 4 pairs (100 %) are in valid too"
+
+
+def test_lengths_that_do_not_fit(tmp_path):
+    pairs = sentences(400)
+    pairs[100], pairs[200] = (pairs[100][0], "@@"), ("short", "x" * 500)
+    finding = only(check_pairs(tmp_path, train=pairs), "length_ratio")
+    assert told_of(finding, tmp_path) == (
+        "note", "2 of 400 pairs (0.5 %) are far from the usual length of a target, 1 times its source",
+        2, ["train.tsv:201", "train.tsv:101"],
+    )  # fmt: skip
+    assert finding.examples[1] == pairs[100]
+
+
+def test_a_stretch_that_slipped(tmp_path):
+    pairs = sentences(900)
+    targets = [target for _, target in pairs]
+    targets[200:700] = [*targets[201:700], targets[200]]
+    slipped = [(source, target) for (source, _), target in zip(pairs, targets, strict=True)]
+    finding = only(check_pairs(tmp_path, train=slipped), "misaligned")
+    assert finding.severity == "warning"
+    assert finding.what.startswith("from here on, ")
+    assert finding.what.endswith(" sources fit the target 1 line before better than their own")
+    assert abs(int(finding.where[0].rpartition(":")[2]) - 201) <= 10
+
+
+# ---- tokens
+
+
+def test_unknown_characters_are_shown_with_their_counts(tmp_path):
+    test = [("ein ß und ß", "EIN ß UND Ŷ"), ("the dog runs", "THE DOG RUNS")]
+    report = check_pairs(tmp_path, tokenizer={"kind": "char"}, train=sentences(60), test=test)
+    source, target = [finding for finding in report.findings if finding.name == "unknown"]
+    assert told_of(source, tmp_path) == (
+        "warning", "2 of 25 tokens of its sources (8 %) are unknown: 'ß' 2", 2, ["test.tsv:1"],
+    )  # fmt: skip
+    assert target.what == (
+        "2 of 25 tokens of its targets (8 %) are unknown: 'ß' 1, 'Ŷ' 1; 50 % of the targets have one, and can't be hit exactly"
+    )
+    assert report.sizes["test"]["target"]["unknown"] == 2
+
+
+@pytest.mark.parametrize(("kind", "piece"), [("word", "'zebra' 2"), ("space", "'zebra,' 1, 'zebra' 1"), ("wordpiece", "'∞' 1")])
+def test_unknown_words(kind, piece, tmp_path):
+    test = [("the zebra, a zebra", "A ∞")]
+    report = check_pairs(tmp_path, tokenizer={"kind": kind, "size": 200}, train=sentences(60), test=test)
+    found = [finding for finding in report.findings if finding.name == "unknown" and finding.split == "test"]
+    assert any(f"are unknown: {piece}" in finding.what for finding in found)
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+def test_what_is_too_long(truncate, tmp_path):
+    pairs = [("a" * 10, "b" * 10)] * 3 + [("a" * 12, "b" * 10), ("a" * 30, "b" * 11)]
+    report = check_pairs(tmp_path, Checked(SIDES, 11, truncate), train=[(f"{n}{s[1:]}", t) for n, (s, t) in enumerate(pairs)])
+    source, target = [finding for finding in report.findings if finding.name == "long"]
+    fate = "cut there" if truncate else "refused"
+    assert told_of(source, tmp_path) == (
+        "note" if truncate else "error",
+        f"2 of 5 sources (40 %) have more than data.longest = 11 tokens, up to 31, and are {fate}",
+        2, ["train.tsv:4", "train.tsv:5"],
+    )  # fmt: skip
+    assert target.count == 1
+    assert report.count("error") == (0 if truncate else 2)
+
+
+def test_targets_that_do_not_come_back(tmp_path):
+    pairs = [(source, f"This is what stands before: {target}, isn't it?") for source, target in sentences(30)]
+    report = check_pairs(tmp_path, tokenizer={"kind": "word"}, train=pairs)
+    finding = only(report, "lossy")
+    assert (finding.severity, finding.what) == (
+        "warning", "30 of 30 targets (100 %) come back from the tokenizer as another text",
+    )  # fmt: skip
+    ((before, after),) = finding.examples
+    assert before.startswith("This is what stands before: ")
+    assert after.startswith("This is what stands before : ")
+    assert "lossy" not in {finding.name for finding in check_pairs(tmp_path, tokenizer={"kind": "space"}, train=pairs).findings}
+
+
+def test_only_so_many_lines_are_decoded_again():
+    counted = Counted(train_tokenizer(TokenizerTable(kind="word"), iter(["a b ."])))
+    for _ in range(3):
+        counted.add(["a  b"] * (DECODED // 2 + 1))
+    assert (counted.decoded, counted.changed, len(counted.tokens)) == (DECODED, DECODED, 3 * (DECODED // 2 + 1))
+    assert counted.change == ("a  b", "a b")
+
+
+# ---- texts
+
+
+def test_lines_of_a_text(tmp_path):
+    train = "anna\nemma\n\nanna\nnoah\n"
+    report = check_text(tmp_path, Checked(("line",)), {"kind": "char"}, train=train, test="emma\nida\n")
+    assert [(finding.severity, finding.name, finding.what, finding.where[0]) for finding in report.findings] == [
+        ("warning", "duplicate", "1 of 5 lines (20 %) stand there more than once", f"{tmp_path / 'train.txt'}:4"),
+        ("warning", "overlap", "1 of 2 lines (50 %) are in train too", f"{tmp_path / 'test.txt'}:1"),
+        ("warning", "unknown", "2 of 9 tokens of its lines (22.2 %) are unknown: 'i' 1, 'd' 1", f"{tmp_path / 'test.txt'}:2"),
+        ("note", "empty", "1 of 5 lines (20 %) are empty", f"{tmp_path / 'train.txt'}:3"),
+    ]
+    assert report.findings[-1].examples == ()
+    assert report.sizes["train"] == {"rows": 5, "line": {"characters": 16, "tokens": 21, "longest": 5, "unknown": 0}}
+
+
+def test_in_running_text_short_lines_may_come_twice(tmp_path):
+    long = "a line that is as long as a line of a book is, more or less\n"
+    report = check_text(tmp_path, Checked(("line",), least=40), train="ROMEO:\n" * 9 + long + "JULIA:\n" + long)
+    assert [(finding.name, finding.count) for finding in report.findings] == [("duplicate", 1)]
+
+
+def test_a_text_of_one_line_has_shares_too(tmp_path):
+    (tmp_path / "a.txt").write_text("abcdefghij")
+    sources = {"train": Source((tmp_path / "a.txt",), high=0.8), "valid": Source((tmp_path / "a.txt",), low=0.8)}
+    report = check_data(
+        sources, lambda: [train_tokenizer(TokenizerTable(), sources["train"].texts())], Checked(("line",), least=40)
+    )
+    assert {name: (sizes["rows"], sizes["line"]["characters"]) for name, sizes in report.sizes.items()} == {
+        "train": (1, 8), "valid": (1, 2),
+    }  # fmt: skip
+    assert only(report, "unknown").what == "2 of 3 tokens of its lines (66.7 %) are unknown: 'i' 1, 'j' 1"
+
+
+# ---- what can't be read
+
+
+def test_what_can_t_be_read_is_an_error_among_the_findings(tmp_path):
+    write(tmp_path / "test.tsv", [("a", "b"), ("c", "d\te")])
+    table = PairsTable(train="train.tsv", test="test.tsv")
+    write(tmp_path / "train.tsv", sentences(20))
+
+    def none():
+        raise ModelError("tokenizer.json: can't be read")
+
+    report = check_data(table.sources(tmp_path), none, Checked(SIDES, 100))
+    assert [(finding.severity, finding.name, finding.split, finding.what) for finding in report.findings] == [
+        (
+            "error", "unreadable", "test",
+            f"{tmp_path / 'test.tsv'}: line 2 has 3 columns, not 2 as line 1 has: 'c', 'd', 'e';"
+            " columns are separated by a tab",
+        ),
+        ("error", "tokenizer", "train", "tokenizer.json: can't be read"),
+    ]  # fmt: skip
+    assert list(report.sizes["train"]["source"]) == ["characters"]
+
+
+def test_without_train_the_tokenizer_is_not_an_error_of_its_own(tmp_path):
+    table = PairsTable(train="train.tsv", test="test.tsv")
+    write(tmp_path / "test.tsv", sentences(20))
+
+    def none():
+        raise DataError("train.tsv: no such file")
+
+    steps = []
+    report = check_data(table.sources(tmp_path), none, Checked(SIDES), watch=lambda step, share: steps.append(step))
+    assert [(finding.name, finding.what) for finding in report.findings] == [
+        ("unreadable", f"{tmp_path / 'train.tsv'}: no such file")
+    ]
+    assert steps == ["reading train", "reading test", "making the tokenizer", "tokenising test"]
+
+
+# ---- for people and for programs
+
+
+def test_every_finding_is_in_the_manual_and_no_other():
+    called = re.findall(r'"([a-z_]+)", (?:split|second|name),', inspect.getsource(check_module))
+    manual = (Path(__file__).parents[1] / "docs" / "data.md").read_text().partition("| finding |")[2].partition("\n\n")[0]
+    named = re.findall(r"^\| `([a-z_]+)`", manual, re.MULTILINE)
+    assert sorted(named) == sorted({*called, *check_module._ODD, "tokenizer"})
+
+
+def test_numbers_and_long_texts():
+    assert [percent(1, 3), percent(1, 30), percent(0, 5), percent(5, 5), percent(997, 1000), percent(1, 0)] == [
+        "33.3 %", "3.3 %", "0 %", "100 %", "99.7 %", "100 %",
+    ]  # fmt: skip
+    assert elided("0123456789", 10) == "0123456789"
+    assert elided("0123456789" * 3, 15) == "0123 ... 456789"
+    assert len(elided("0123456789" * 3, 15)) == 15
+
+
+RUN = """
+task = "translate"
+[data]
+train = "train.tsv"
+test = "test.tsv"
+longest = 200
+[tokenizer]
+kind = "char"
+[model]
+kind = "seq2seq"
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    monkeypatch.setenv("COLUMNS", "100")
+    (tmp_path / "run.toml").write_text(RUN)
+    return tmp_path
+
+
+def call(capsys, *words):
+    code = main(list(words))
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_the_report_for_people(here, capsys):
+    first = "the small dog sees the big red house and then runs"
+    pairs = [(first, first.upper()), *sentences(98)]
+    write(here / "train.tsv", [*pairs, ("the end ", "THE END")])
+    write(here / "test.tsv", [("ein ß", "EIN ß"), pairs[0]])
+    characters = [sum(len(pair[side]) for pair in pairs) + 8 - side for side in (0, 1)]
+    code, out, err = call(capsys, "check", "run.toml")
+    assert (code, err) == (0, "")
+    head, _, rest = out.partition("\n\n")
+    rows = [line.split() for line in head.split("\n")]
+    assert rows[0] == ["pairs", "characters", "tokens", "mean", "longest", "unknown"]
+    assert rows[1][:4] == ["train", "source", "100", f"{characters[0]:,}"]
+    assert rows[2][:2] == ["target", f"{characters[1]:,}"]
+    assert len({len(line) for line in head.split("\n")}) == 1
+    assert (
+        rest
+        == f"""\
+warning  train: 1 of 100 sources (1 %) start or end with white space
+         where train.tsv:100
+         e.g.  "the end "
+         cure  strip it, or two texts that look alike are not
+
+warning  test: 1 of 2 pairs (50 %) are in train too
+         where test.tsv:2
+         e.g.  "{pairs[0][0]}"
+               -> "{pairs[0][1]}"
+         cure  take them out of train, or the scores on test are too good
+
+warning  test: 1 of 57 tokens of its sources (1.8 %) are unknown: 'ß' 1
+         where test.tsv:1
+         e.g.  "ein ß"
+warning  test: 1 of 57 tokens of its targets (1.8 %) are unknown: 'ß' 1; 50 % of the targets have
+         one, and can't be hit exactly
+         where test.tsv:1
+         e.g.  "EIN ß"
+         cure  raise tokenizer.size, have more of it in train, or take kind = "bpe" or "byte", which
+               spell everything
+
+0 errors, 4 warnings, 0 notes
+"""
+    )
+
+
+def test_errors_give_exit_code_3_and_json(here, capsys):
+    write(here / "train.tsv", [*sentences(99), ("a" * 300, "b" * 300)])
+    (here / "test.tsv").write_text("a b\n")
+    code, out, err = call(capsys, "check", "run.toml", "--json", "--quiet")
+    assert (code, err) == (3, "")
+    told = json.loads(out)
+    assert (told["run_file"], told["errors"], told["warnings"], told["notes"]) == ("run.toml", 3, 0, 0)
+    assert told["splits"]["train"]["target"]["longest"] == 301
+    assert list(told["findings"][0]) == ["severity", "name", "split", "count", "what", "where", "examples", "cure"]
+    assert told["findings"][0]["where"] == []
+    assert told["findings"][1]["where"] == [f"{here / 'train.tsv'}:100"]
+    write(here / "test.tsv", sentences(9, seed=8))
+    code, out, _ = call(capsys, "check", "run.toml", "--set", "data.longest=400")
+    assert (code, out[-30:]) == (0, "0 errors, 0 warnings, 0 notes\n")
+
+
+def test_no_run_is_left_behind_and_a_wrong_run_file_is_a_usage_error(here, capsys):
+    write(here / "train.tsv", sentences(20))
+    write(here / "test.tsv", sentences(5, seed=2))
+    assert call(capsys, "check", "run.toml", "--quiet")[0] == 0
+    assert sorted(path.name for path in here.iterdir()) == ["run.toml", "test.tsv", "train.tsv"]
+    code, out, err = call(capsys, "check", "run.toml", "--set", "data.longset=3")
+    assert (code, out) == (2, "")
+    assert err.startswith("weft: data.longset: no such option; did you mean 'longest'?")
+
+
+@pytest.mark.parametrize("read", ["lines", "windows"])
+def test_a_language_model_s_data(here, read, capsys):
+    (here / "text.txt").write_text("anna\nemma\nida\n" * 20)
+    lm = f'task = "lm"\n[data]\ntrain = "text.txt"\nvalid = 0.1\nread = "{read}"\n[model]\nkind = "ngram"\n'
+    (here / "lm.toml").write_text(lm)
+    code, out, _ = call(capsys, "check", "lm.toml", "--json")
+    assert code == 0
+    told = json.loads(out)
+    assert {finding["name"] for finding in told["findings"]} == ({"duplicate", "overlap"} if read == "lines" else set())
+    assert {name: split["rows"] for name, split in told["splits"].items()} == {"train": 54, "valid": 6}
+    table = call(capsys, "check", "lm.toml")[1].split("\n\n")[0]
+    assert table.split("\n")[0].split() == ["lines", "characters", "tokens", "mean", "longest", "unknown"]

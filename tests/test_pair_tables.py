@@ -1,0 +1,413 @@
+"""The [model] table of encoder-decoders and the run file of task translate: what wins, what is refused, what is filled in."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weft.config import override, plain, read_table
+from weft.errors import ConfigError
+from weft.models.pair_tables import BRIDGES, STATES, DecoderTable, EncoderTable, Seq2SeqTable, spread
+from weft.models.seq2seq import encoder_decoder
+from weft.nn.cross import SCORES
+from weft.train.presets import PAIRS, TASKS, TRANSLATE
+from weft.train.settings import Settings, resolve
+from weft.train.tables import TrainTable
+
+BASE = Path("runs", "files").absolute()
+every_kind = pytest.mark.parametrize("kind", TRANSLATE)
+
+
+def run_file(kind: str = "lstm", *, settings: tuple[str, ...] = (), **tables: dict[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {"task": "translate", "data": {"train": "a.tsv"}, "model": {"kind": kind}}
+    for name, table in tables.items():
+        values[name] = {**values.get(name, {}), **table}
+    return override(values, settings)
+
+
+def settings_of(*args: Any, **tables: Any) -> Settings:
+    return resolve(run_file(*args, **tables), base=BASE)
+
+
+def table_of(**values: Any) -> Seq2SeqTable:
+    return read_table(Seq2SeqTable, spread(values), at="model")
+
+
+# ---- what wins over what
+
+
+def test_options_of_stacks_go_to_both_sides_and_a_side_s_own_win():
+    assert spread({"width": 8, "tied": True}) == {"tied": True, "encoder": {"width": 8}, "decoder": {"width": 8}}
+    own = {"width": 8, "mixer": "gru", "encoder": {"width": 6}, "attention": "additive", "decoder": {"layers": 3}}
+    assert spread(own) == {
+        "attention": "additive",
+        "encoder": {"width": 6, "mixer": "gru"},
+        "decoder": {"width": 8, "mixer": "gru", "layers": 3},
+    }
+    assert own["encoder"] == {"width": 6}  # a copy was changed
+    assert spread({"encoder": 3, "width": 8}) == {"encoder": 3, "decoder": {"width": 8}}
+
+
+def test_the_preset_stands_under_the_run_file_table_by_table():
+    plain_model = settings_of("sutskever").model
+    assert (plain_model.encoder.layers, plain_model.encoder.reverse, plain_model.encoder.two_way) == (4, True, False)
+    changed = settings_of("sutskever", model={"layers": 2, "encoder": {"reverse": False, "two_way": True}}).model
+    assert (changed.encoder.layers, changed.decoder.layers) == (2, 2)
+    assert (changed.encoder.reverse, changed.encoder.two_way) == (False, True)
+    # an option at [model] wins over what the preset says of one side
+    assert settings_of("cho", model={"width": 64, "decoder": {"width": 32}}).model.encoder.width == 64
+    asked = settings_of("luong", settings=("model.encoder.layers=3", "model.decoder.layers=1", "model.bridge=project"))
+    assert (asked.model.encoder.layers, asked.model.decoder.layers, asked.model.bridge) == (3, 1, "project")
+    assert asked.model.decoder.dropout == 0.2
+
+
+@every_kind
+def test_a_preset_sets_what_it_says(kind):
+    settings, preset = settings_of(kind), TRANSLATE[kind]
+    for name, value in spread(preset.values).items():
+        found = getattr(settings.model, name)
+        assert ({key: getattr(found, key) for key in value} if isinstance(value, dict) else found) == value
+    assert {name: getattr(settings.train, name) for name in preset.train} == dict(preset.train) == dict(PAIRS)
+    assert type(settings.model) is Seq2SeqTable
+
+
+def test_the_kinds_of_translators_are_what_their_papers_say():
+    assert list(TRANSLATE) == ["sutskever", "cho", "bahdanau", "luong", "rnn", "lstm", "gru", "transformer", "seq2seq"]
+    assert TASKS["translate"].presets is TRANSLATE
+    found = {kind: settings_of(kind).model for kind in TRANSLATE}
+    assert {kind: (m.encoder.mixer, m.decoder.mixer) for kind, m in found.items()} == {
+        **dict.fromkeys(("sutskever", "luong", "lstm", "seq2seq"), ("lstm", "lstm")),
+        **dict.fromkeys(("cho", "bahdanau"), ("gru-before", "gru-before")),
+        "rnn": ("rnn", "rnn"),
+        "gru": ("gru", "gru"),
+        "transformer": ("attention", "attention"),
+    }
+    assert {kind: (m.attention, m.place, m.feeding, m.bridge, m.every_step) for kind, m in found.items()} == {
+        "sutskever": ("none", None, None, "copy", False),
+        "cho": ("none", None, None, "project", True),
+        "bahdanau": ("additive", "before", False, "project", None),
+        "luong": ("multiplicative", "after", True, "copy", None),
+        **dict.fromkeys(("rnn", "lstm", "gru"), ("multiplicative", "after", False, "copy", None)),
+        "transformer": ("scaled-dot", None, None, None, None),
+        "seq2seq": ("multiplicative", "after", True, "project", None),
+    }
+    two_way = {kind for kind, m in found.items() if m.encoder.two_way}
+    assert two_way == set(TRANSLATE) - {"sutskever", "cho", "luong"}
+    assert not any(m.decoder.two_way for m in found.values())
+
+
+@pytest.mark.parametrize("budget", [{"minutes": 2.0}, {"epochs": 3.0}, {"tokens": 500}, {"steps": 7}])
+def test_a_budget_of_the_run_file_takes_the_place_of_the_preset_s(budget):
+    train = settings_of("lstm", train=budget).train
+    given = {name: getattr(train, name) for name in ("steps", "tokens", "epochs", "minutes")}
+    assert {name: value for name, value in given.items() if value is not None} == budget
+    assert settings_of("lstm").train.steps == 3500
+    assert settings_of("lstm", settings=("train.minutes=2.0",)).train.steps is None
+
+
+def test_two_budgets_of_the_run_file_are_two():
+    with pytest.raises(ConfigError) as caught:
+        settings_of("lstm", train={"minutes": 2.0, "epochs": 1.0})
+    assert str(caught.value) == "train: epochs and minutes are given; a run has one budget"
+
+
+# ---- what is filled in
+
+
+def test_a_recurrent_decoder_copies_where_it_can_and_projects_elsewhere():
+    for mixer in STATES:
+        assert table_of(mixer=mixer).filled().bridge == "copy"
+        assert table_of(mixer=mixer, decoder={"layers": 1}).filled().bridge == "project"
+        assert table_of(mixer=mixer, encoder={"width": 128}).filled().bridge == "project"
+        assert table_of(mixer=mixer, encoder={"mixer": "attention"}).filled().bridge == "project"
+    assert table_of(encoder={"mixer": "gru"}, decoder={"mixer": "gru-before"}).filled().bridge == "project"
+    assert {table_of(bridge=bridge).filled().bridge for bridge in BRIDGES} == set(BRIDGES)
+
+
+def test_what_does_not_apply_is_not_filled_in():
+    bare, attends, grows = table_of().filled(), table_of(attention="dot").filled(), table_of(mixer="attention").filled()
+    assert (bare.place, bare.feeding, bare.bridge, bare.every_step) == (None, None, "copy", False)
+    assert (attends.place, attends.feeding, attends.bridge, attends.every_step) == ("after", False, "copy", None)
+    assert (grows.place, grows.feeding, grows.bridge, grows.every_step) == (None, None, None, None)
+    assert (grows.encoder.heads, grows.decoder.heads, bare.decoder.feed_forward) == (8, 8, "none")
+    assert (bare.encoder.two_way, bare.decoder.two_way) == (True, False)
+
+
+GOOD: list[dict[str, Any]] = [
+    {},
+    {"mixer": "gru-before", "every_step": True, "encoder": {"two_way": False}},
+    *({"attention": score, "place": place} for score in SCORES for place in ("before", "after")),
+    {"attention": "additive", "feeding": True, "copying": True, "shared": True, "tied": True},
+    {"attention": "multiplicative", "encoder": {"width": 64, "mixer": "window", "context": 5}},
+    {"mixer": "attention", "attention": "scaled-dot", "heads": 4, "embedding_dropout": 0.1},
+    {"mixer": "attention", "encoder": {"positions": "rotary"}, "decoder": {"positions": "alibi"}},
+    {"mixer": "attention", "feeding": False, "every_step": False},
+    {"encoder": {"mixer": "attention"}, "attention": "dot", "bridge": "project"},
+    {"encoder": {"reverse": True, "two_way": False}},
+]
+
+
+@pytest.mark.parametrize("values", GOOD, ids=str)
+def test_a_filled_table_reads_back_equal_builds_and_has_nothing_left_to_fill(values):
+    filled = table_of(**{"width": 16, **values}).filled()
+    assert filled.filled() == filled
+    assert read_table(Seq2SeqTable, plain(filled), at="model") == filled
+    model = encoder_decoder(filled, source_words=5, target_words=5, longest=16, vocabulary="v")
+    assert sum(weight.numel() for weight in model.parameters()) > 0
+
+
+def test_each_side_has_its_own_number_of_words_and_width():
+    table = table_of(encoder={"width": 6, "mixer": "gru"}, decoder={"width": 8}, layers=1).filled()
+    model = encoder_decoder(table, source_words=5, target_words=9, longest=16, vocabulary="v")
+    assert model.encoder.front.embedding.weight.shape == (5, 6)
+    assert model.decoder.front.embedding.weight.shape == model.head.head.weight.shape == (9, 8)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("dropout", [None, 0.0, 0.5])
+def test_embeddings_are_dropped_as_each_side_unless_told(dropout):
+    options = {} if dropout is None else {"embedding_dropout": dropout}
+    table = table_of(width=8, encoder={"dropout": 0.1}, decoder={"dropout": 0.2}, attention="dot", **options).filled()
+    model = encoder_decoder(table, source_words=5, target_words=5, longest=16, vocabulary="v")
+    fronts = (model.encoder.front.dropout.p, model.decoder.front.dropout.p)
+    assert fronts == ((0.1, 0.2) if dropout is None else (dropout, dropout))
+
+
+# ---- there and back
+
+VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
+    "plain": {},
+    "sides": {"model": {"width": 64, "encoder": {"layers": 2}, "decoder": {"layers": 2, "dropout": 0.25}}},
+    "tokenizers": {"tokenizer": {"source": {"kind": "char"}, "target": {"kind": "space"}}, "data": {"longest": 50}},
+    "files": {"tokenizer": {"source": {"file": "a.json"}, "target": {"file": "b.json"}}},
+    "joint": {"tokenizer": {"kind": "bpe", "size": 300}, "model": {"shared": True, "tied": True, "copying": True}},
+    "data": {"data": {"train": ["a.en", "a.de"], "valid": 0.1, "test": ["b.en", "b.de"], "truncate": True}},
+    "train": {"data": {"valid": "v.tsv"}, "train": {"minutes": 2.5, "monitor": "exact_match", "patience": 3}},
+}
+
+
+@every_kind
+@pytest.mark.parametrize("tables", VARIANTS.values(), ids=VARIANTS.keys())
+def test_a_resolved_file_reads_back_equal(kind, tables):
+    settings = settings_of(kind, **tables)
+    values = tomllib.loads(settings.to_toml())
+    assert values == settings.to_dict()
+    again = resolve(values, base=Path("somewhere", "else").absolute())
+    assert again.to_dict() == settings.to_dict()
+    assert (again.model, again.train, again.data) == (settings.model, settings.train, settings.data)
+
+
+@every_kind
+def test_a_resolved_file_names_every_option_that_applies_and_sides_only(kind):
+    model = settings_of(kind).to_dict()["model"]
+    assert model["kind"] == kind
+    assert set(model) - {"kind"} <= set(Seq2SeqTable.model_fields)
+    for name, table in (("encoder", EncoderTable), ("decoder", DecoderTable)):
+        left_out = set(table.model_fields) - set(model[name])
+        assert all(table.model_fields[option].default is None for option in left_out)
+
+
+def test_paths_of_both_tokenizers_are_seen_from_the_run_file():
+    settings = settings_of(tokenizer={"source": {"file": "a.json"}, "target": {"file": "/b.json"}})
+    assert settings.to_dict()["tokenizer"] == {"source": {"file": str(BASE / "a.json")}, "target": {"file": "/b.json"}}
+    assert settings.data.train == str(BASE / "a.tsv")
+
+
+# ---- what is refused
+
+STACK = (
+    "mixer, layers, width, context, two_way, heads, head_size, qk_norm, positions, feed_forward, activation, connection, "
+    "norm, dropout, attention_dropout"
+)
+MODEL = "encoder, decoder, attention, place, feeding, bridge, every_step, copying, shared, tied, embedding_dropout"
+KINDS = "sutskever, cho, bahdanau, luong, rnn, lstm, gru, transformer, seq2seq"
+SCORED = "nats_per_token, bleu, chrf, exact_match, edit_rate"
+TRAIN = ", ".join(TrainTable.model_fields)
+TWO = {"tokenizer": {"source": {"kind": "char"}, "target": {"kind": "space"}}}
+GROWS = {"mixer": "attention", "attention": "scaled-dot"}
+GROWN = "is for recurrent decoders, but decoder.mixer='attention', whose state grows; drop it"
+
+MODEL_MESSAGES: list[tuple[dict[str, Any], str]] = [
+    ({"atention": "dot"}, f"model.atention: no such option; did you mean 'attention'? known: {MODEL}"),
+    ({"encoder": {"widht": 8}}, f"model.encoder.widht: no such option; did you mean 'width'? known: {STACK}, reverse"),
+    ({"encoder": {"revers": True}}, f"model.encoder.revers: no such option; did you mean 'reverse'? known: {STACK}, reverse"),
+    ({"decoder": {"layrs": 8}}, f"model.decoder.layrs: no such option; did you mean 'layers'? known: {STACK}"),
+    ({"decoder": {"reverse": True}}, f"model.decoder.reverse: no such option; known: {STACK}"),
+    (
+        {"encoder": {"mixer": "gur"}},
+        "model.encoder.mixer: no such choice 'gur'; did you mean 'gru'? known: window, rnn, lstm, gru, gru-before, attention",
+    ),
+    ({"encoder": 3}, "model.encoder: must be a valid dictionary or instance of EncoderTable, not 3"),
+    ({"width": 0}, "model.encoder.width: must be greater than or equal to 1, not 0"),
+    ({"decoder": {"layers": 0}}, "model.decoder.layers: must be greater than or equal to 1, not 0"),
+    ({"embedding_dropout": 1.0}, "model.embedding_dropout: must be less than 1, not 1.0"),
+    (
+        {"attention": "dott"},
+        "model.attention: no such choice 'dott'; did you mean 'dot'? known: none, dot, scaled-dot, multiplicative, additive",
+    ),
+    ({"attention": "dot", "place": "befor"}, "model.place: must be 'before' or 'after', not 'befor'"),
+    ({"bridge": "coppy"}, "model.bridge: no such choice 'coppy'; did you mean 'copy'? known: copy, project"),
+    (
+        {"encoder": {"reverse": True}},
+        "model.encoder: reverse=true turns round a source that two_way=true reads from both ends; set two_way=false",
+    ),
+    (
+        {"width": 7, "decoder": {"width": 8}},
+        "model.encoder: two_way gives each side half the width: mixer='lstm', width=7 can't be halved so",
+    ),
+    ({"encoder": {"heads": 4}}, "model.encoder: heads=4, but mixer='lstm' has none"),
+    (
+        {"decoder": {"two_way": True}},
+        "model.decoder: two_way=true lets a position see the tokens it must predict; a decoder reads one way",
+    ),
+    (
+        {"two_way": True},
+        "model.decoder: two_way=true lets a position see the tokens it must predict; a decoder reads one way",
+    ),
+    (
+        {"decoder": {"mixer": "window"}},
+        "model.decoder: mixer='window' has no state to start from a source; use rnn, lstm, gru, gru-before or attention",
+    ),
+    (
+        {"mixer": "attention", "attention": "additive"},
+        "model: attention='additive', but decoder.mixer='attention' takes scaled-dot, or none",
+    ),
+    (
+        {"attention": "dot", "encoder": {"width": 128}},
+        "model: attention='dot' multiplies states of encoder.width=128 and decoder.width=256; make them equal, "
+        "or use 'multiplicative'",
+    ),
+    (
+        {"attention": "scaled-dot", "decoder": {"width": 128}},
+        "model: attention='scaled-dot' multiplies states of encoder.width=256 and decoder.width=128; make them equal, "
+        "or use 'multiplicative'",
+    ),
+    (
+        {"attention": "dot", "feeding": True, "place": "before"},
+        "model: feeding=true feeds what is read out after the step; drop it, or set place='after'",
+    ),
+    (
+        {"bridge": "copy", "decoder": {"layers": 1}},
+        "model: bridge='copy' needs two stacks of one mixer, width and number of layers, not lstm 2 x 256 and "
+        "lstm 1 x 256; use 'project'",
+    ),
+    (
+        {"bridge": "copy", "encoder": {"mixer": "attention"}},
+        "model: bridge='copy' needs two stacks of one mixer, width and number of layers, not attention 2 x 256 and "
+        "lstm 2 x 256; use 'project'",
+    ),
+    (
+        {"shared": True, "encoder": {"width": 128}},
+        "model: shared=true is one embedding for encoder.width=128 and decoder.width=256; make them equal",
+    ),
+    ({**GROWS, "place": "before"}, f"model: place='before' {GROWN}"),
+    ({**GROWS, "feeding": True}, f"model: feeding=True {GROWN}"),
+    ({**GROWS, "bridge": "project"}, f"model: bridge='project' {GROWN}"),
+    ({"mixer": "attention", "every_step": True}, f"model: every_step=True {GROWN}"),
+    ({"place": "after"}, "model: place='after', but attention='none' has none"),
+    ({"feeding": True}, "model: feeding=True, but attention='none' has none"),
+    (
+        {"every_step": True, "attention": "dot"},
+        "model: every_step=true is for decoders without attention, but attention='dot'; drop it",
+    ),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), MODEL_MESSAGES, ids=[str(values) for values, _ in MODEL_MESSAGES])
+def test_what_the_table_refuses_and_in_which_words(values, message):
+    with pytest.raises(ConfigError) as caught:
+        table_of(**values)
+    assert str(caught.value) == message
+
+
+def one_tokenizer(option: str) -> str:
+    return (
+        f"model.{option}: true needs one tokenizer for both sides, but [tokenizer.source] and [tokenizer.target] are two; "
+        f"use [tokenizer] alone, or {option}=false"
+    )
+
+
+RUN_MESSAGES: list[tuple[dict[str, Any], str]] = [
+    (run_file("lstn"), f"model.kind: no such kind 'lstn'; did you mean 'lstm'? known: {KINDS}"),
+    (run_file("gpt"), f"model.kind: no such kind 'gpt'; known: {KINDS}"),
+    ({**run_file(), "model": {}}, f"model.kind: is needed and not given; known: {KINDS}"),
+    (run_file(model={"shared": True}, **TWO), one_tokenizer("shared")),
+    (run_file(model={"copying": True}, **TWO), one_tokenizer("copying")),
+    (
+        run_file(data={"valid": 0.1}, train={"monitor": "exact"}),
+        f"train.monitor: no such score 'exact'; did you mean 'exact_match'? known: {SCORED}",
+    ),
+    (
+        run_file(train={"monitor": "bleu"}),
+        "train.monitor: is about validations, but data.valid is not given; give it, or drop monitor",
+    ),
+    (
+        run_file(train={"patience": 2}),
+        "train.patience: is about validations, but data.valid is not given; give it, or drop patience",
+    ),
+    (run_file(train={"stpes": 3}), f"train.stpes: no such option; did you mean 'steps'? known: {TRAIN}"),
+    (
+        run_file("luong", model={"attention": "none"}),
+        "model: feeding=True, but attention='none' has none",
+    ),
+    (
+        run_file("transformer", model={"decoder": {"mixer": "lstm", "heads": 4}}),
+        "model.decoder: heads=4, but mixer='lstm' has none",
+    ),
+    (
+        run_file(tokenizer={"source": {"kind": "char"}}),
+        "tokenizer: source is given and target is not: give both, or one tokenizer for both sides",
+    ),
+    (
+        run_file(data={"read": "lines"}),
+        "data.read: no such option; known: train, valid, test, encoding, source, target, longest, truncate",
+    ),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), RUN_MESSAGES, ids=[message[:60] for _, message in RUN_MESSAGES])
+def test_what_a_run_file_refuses_and_in_which_words(values, message):
+    with pytest.raises(ConfigError) as caught:
+        resolve(values, base=BASE)
+    assert str(caught.value) == message
+
+
+def test_one_tokenizer_for_both_sides_may_be_shared_and_copied_from():
+    model = settings_of("lstm", model={"shared": True, "copying": True}).model
+    assert (model.shared, model.copying) == (True, True)
+    apart = settings_of("lstm", **TWO).model
+    assert (apart.shared, apart.copying) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sides"),
+    [
+        ("transformer", {"encoder": {"mixer": "lstm"}}),
+        ("transformer", {"decoder": {"mixer": "gru"}, "attention": "additive"}),
+        ("transformer", {"mixer": "rnn"}),
+        ("lstm", {"decoder": {"mixer": "attention"}, "attention": "scaled-dot"}),
+        ("seq2seq", {"encoder": {"mixer": "window"}}),
+    ],
+    ids=str,
+)
+def test_a_side_with_another_mixer_forgets_what_the_preset_says_of_its_own(kind, sides):
+    settings = settings_of(kind, model=sides)
+    for side in ("encoder", "decoder"):
+        table, own = getattr(settings.model, side), {**sides, **sides.get(side, {})}
+        assert table.mixer == own.get("mixer", spread(TRANSLATE[kind].values)[side].get("mixer"))
+        assert (table.heads is not None) == (table.mixer == "attention")
+        assert table.dropout == spread(TRANSLATE[kind].values)[side]["dropout"]  # what any mixer has, stays
+    assert resolve(tomllib.loads(settings.to_toml()), base=BASE).model == settings.model
+
+
+def test_an_lstm_may_stand_under_a_transformer_decoder():
+    decoder = {"mixer": "attention", "positions": "sinusoidal", "connection": "residual", "norm": "layer"}
+    model = settings_of("lstm", model={"attention": "scaled-dot", "decoder": decoder}).model
+    assert (model.encoder.mixer, model.encoder.two_way, model.decoder.mixer, model.decoder.heads) == (
+        "lstm",
+        True,
+        "attention",
+        8,
+    )

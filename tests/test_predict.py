@@ -1,0 +1,449 @@
+"""Sources in, targets out: against loops over every sequence there is, one at a time against a batch, and the options."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pair_parts import ATTENTION, BEGIN, END, shaken_pair
+from torch import Tensor
+from toy_steps import Strings
+
+from weft.config import read_table
+from weft.decode.beam import BeamOptions, beam
+from weft.decode.choose import ban
+from weft.decode.ensemble import Ensemble, Fusion, Mixture, Product
+from weft.decode.predict import Prediction, Request, limit_of, predict
+from weft.decode.predict_options import PredictOptions
+from weft.errors import UsageError
+from weft.models.language import language_model
+from weft.models.ngram import NgramTable, estimate
+from weft.models.seq2seq import EncoderDecoder
+from weft.models.tables import LanguageTable
+
+SPELLER = Strings("abcdefgh")
+DECODERS: dict[str, dict[str, Any]] = {
+    "cho": {"mixer": "gru-before", "every_step": True, "encoder": {"two_way": False}},
+    "bahdanau": {"mixer": "gru-before", "attention": "additive", "place": "before"},
+    "luong": {"mixer": "lstm", "attention": "multiplicative", "feeding": True},
+    "transformer": {**ATTENTION, "positions": "sinusoidal"},
+    "copying": {"mixer": "lstm", "attention": "dot", "copying": True},
+}
+every_decoder = pytest.mark.parametrize("name", DECODERS)
+CPU = torch.device("cpu")
+
+
+@cache
+def model_of(name: str, *, words: int = 11) -> EncoderDecoder:
+    model = shaken_pair(**DECODERS[name], words=words)
+    with torch.no_grad():
+        # what is said depends on what was: targets of several different tokens, most of which end before the limit
+        model.decoder.front.embedding.weight.mul_(3)
+        model.head.head.weight.mul_(2.5)
+        model.head.head.bias.zero_()
+    return model
+
+
+def source_tokens(count: int, *, words: int = 11, seed: int = 0) -> list[list[int]]:
+    """Sources of 1 to 9 tokens, </s> among them."""
+    random = np.random.default_rng(seed)
+    return [[*random.integers(3, words, random.integers(0, 9)).tolist(), END] for _ in range(count)]
+
+
+def encoded(model: Any, sources: Sequence[Sequence[int]]) -> Any:
+    width = max(map(len, sources))
+    rows = torch.tensor([[*source, *[0] * (width - len(source))] for source in sources])
+    return model.encode(rows, torch.arange(width) < torch.tensor([len(source) for source in sources])[:, None])
+
+
+def asking(
+    model: Any, sources: list[list[int]], *, prefixes: list[list[int]] | None = None, encode: Any = None, speller: Any = SPELLER
+) -> Request:
+    """A request for targets of these sources."""
+
+    def chosen(rows: Sequence[int]) -> Any:
+        return (encode or (lambda some: encoded(model, some)))([sources[row] for row in rows])
+
+    lengths = [len(source) for source in sources]
+    return Request(model, speller, chosen, lengths, prefixes or [[] for _ in sources], CPU)
+
+
+def ask(model: Any, sources: list[list[int]], *, prefixes: Any = None, encode: Any = None, **options: Any) -> Any:
+    return predict(asking(model, sources, prefixes=prefixes, encode=encode), PredictOptions(**options))
+
+
+def same(found: Sequence[Prediction], expected: Sequence[Prediction]) -> None:
+    assert [(one.text, one.tokens, one.prefix) for one in found] == [(one.text, one.tokens, one.prefix) for one in expected]
+    for value in ("score", "log_prob"):
+        assert [getattr(one, value) for one in found] == pytest.approx([getattr(one, value) for one in expected], abs=1e-4)
+
+
+# ---- greedy
+
+
+@every_decoder
+def test_a_beam_of_one_takes_the_best_token_each_time(name):
+    model, sources = model_of(name), source_tokens(4)
+    options = PredictOptions(beam=1, alpha=0.7, length=8)
+    searched = beam(
+        model,
+        torch.full((4, 1), BEGIN),
+        options=BeamOptions(width=1, limit=8, end=END),
+        state=encoded(model, sources),
+        adjust=ban([0, BEGIN]),
+    )
+    for source, (found,), (hypothesis,) in zip(sources, predict(asking(model, sources), options), searched, strict=True):
+        log_probs, state = model.start(torch.tensor([[BEGIN]]), None, encoded(model, [source]))
+        tokens: list[int] = []
+        total = 0.0
+        while len(tokens) < 8 and END not in tokens:
+            log_probs[:, :2] = -math.inf
+            tokens.append(int(log_probs.argmax()))
+            total += log_probs[0, tokens[-1]].item()
+            log_probs, state = model.step(torch.tensor(tokens[-1:]), state)
+        assert found.tokens == tokens == hypothesis.tokens
+        assert found.text == SPELLER.decode(tokens)
+        assert found.log_prob == pytest.approx(total, abs=1e-4)
+        assert found.log_prob == pytest.approx(hypothesis.log_prob, abs=1e-4)
+        assert found.score == pytest.approx(total / len(tokens) ** 0.7, abs=1e-4)
+
+
+# ---- against every sequence there is
+
+WORDS = 6  # <unk>, <s>, </s> and three more
+LIMIT = 3
+
+
+def sequences() -> list[list[int]]:
+    """All that may be written: ended by </s>, or as long as the limit."""
+    every = itertools.chain.from_iterable(itertools.product(range(2, WORDS), repeat=size) for size in range(1, LIMIT + 1))
+    ended = [list(tokens) for tokens in every if END not in tokens[:-1]]
+    return [tokens for tokens in ended if tokens[-1] == END or len(tokens) == LIMIT]
+
+
+def rows_of(sequences: Sequence[Sequence[int]], prefix: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+    width = max(map(len, sequences))
+    rows = [[BEGIN, *prefix, *tokens, *[0] * (width - len(tokens))] for tokens in sequences]
+    keep = [[True] * (1 + len(prefix) + len(tokens)) + [False] * (width - len(tokens)) for tokens in sequences]
+    return torch.tensor(rows), torch.tensor(keep)
+
+
+@torch.no_grad()
+def log_probs_by_part(model: Any, source: list[int], prefix: Sequence[int] = ()) -> Tensor:
+    """(sequences, LIMIT): of each token of each sequence that may be written, 0 behind its end; one pass, no steps."""
+    every = sequences()
+    tokens, keep = rows_of(every, prefix)
+    state = encoded(model, [source] * len(every)) if isinstance(model, EncoderDecoder) else None
+    return model.score(tokens, keep, state)[:, len(prefix) :].double()
+
+
+def check_best(found: Sequence[Prediction], totals: Tensor, alpha: float) -> None:
+    """The three best of all sequences, by the sum of their log-probabilities under the length penalty."""
+    ranked = sorted(zip(sequences(), totals.tolist(), strict=True), key=lambda pair: -pair[1] / len(pair[0]) ** alpha)[:3]
+    assert [one.tokens for one in found] == [tokens for tokens, _ in ranked]
+    assert [one.log_prob for one in found] == pytest.approx([total for _, total in ranked], abs=1e-4)
+    assert [one.score for one in found] == pytest.approx([total / len(tokens) ** alpha for tokens, total in ranked], abs=1e-4)
+
+
+@every_decoder
+@pytest.mark.parametrize("alpha", [0.0, 0.7])
+@pytest.mark.parametrize("prefix", [[], [4, 3]], ids=["", "prefix"])
+def test_a_wide_beam_finds_the_best_of_all_sequences(name, alpha, prefix):
+    model, sources = model_of(name, words=WORDS), [[3, 5, 4, END], [5, END]]
+    found = ask(model, sources, prefixes=[prefix] * 2, beam=200, alpha=alpha, best=3, length=LIMIT)
+    for source, best in zip(sources, found, strict=True):
+        check_best(best, log_probs_by_part(model, source, prefix).sum(1), alpha)
+        assert {one.text[: len(prefix)] for one in best} == {SPELLER.decode(prefix)}
+
+
+def language_of(kind: str) -> Any:
+    if kind == "ngram":
+        tokens = np.array([3, 4, END, 4, 4, 5, END, 5, 3, 3, END, END])
+        return estimate(tokens, np.array([0, 3, 7, 11, 12]), NgramTable(order=3), size=WORDS, vocabulary="ab12cd34" * 8)
+    torch.manual_seed(3)
+    table = read_table(LanguageTable, {"mixer": "gru", "width": 8, "layers": 1}, at="model").filled()
+    model = language_model(table, words=WORDS, window=16, vocabulary="ab12cd34" * 8).eval()
+    with torch.no_grad():
+        model.head.weight.mul_(4)
+    return model
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.7])
+def test_an_ensemble_is_the_weighted_mean_of_probabilities(alpha):
+    parts = [model_of("luong", words=WORDS), model_of("transformer", words=WORDS), model_of("copying", words=WORDS)]
+    weights, source = [0.5, 0.3, 0.2], [3, 5, 4, END]
+    both = Ensemble(parts, Mixture(weights))
+
+    def encode(some: Any) -> Any:
+        return tuple(encoded(part, some) for part in parts)
+
+    values = torch.stack([log_probs_by_part(part, source) for part in parts])
+    explicit = (values.exp() * torch.tensor(weights)[:, None, None]).sum(0).log().sum(1)
+    check_best(ask(both, [source], encode=encode, beam=200, alpha=alpha, best=3, length=LIMIT)[0], explicit, alpha)
+    tokens, keep = rows_of(sequences())
+    with torch.no_grad():
+        again = both.score(tokens, keep, encode([source] * len(tokens))).sum(1)
+    torch.testing.assert_close(again.double(), explicit, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["ngram", "gru"])
+@pytest.mark.parametrize("name", ["luong", "transformer"])
+def test_fusion_adds_the_language_model_s_log_probabilities(kind, name):
+    model, lm, source = model_of(name, words=WORDS), language_of(kind), [3, 5, 4, END]
+    fused = Ensemble([model, lm], Fusion([1.0, 0.4]))
+
+    def encode(some: Any) -> Any:
+        return encoded(model, some), None
+
+    explicit = (log_probs_by_part(model, source) + 0.4 * log_probs_by_part(lm, source)).sum(1)
+    check_best(ask(fused, [source], encode=encode, beam=200, alpha=0.7, best=3, length=LIMIT)[0], explicit, 0.7)
+    tokens, keep = rows_of(sequences())
+    with torch.no_grad():
+        again = fused.score(tokens, keep, encode([source] * len(tokens))).sum(1)
+    torch.testing.assert_close(again.double(), explicit, atol=1e-4, rtol=0)
+    # the language model's voice is heard: alone, the model would have said something else of some sequence
+    assert (explicit - log_probs_by_part(model, source).sum(1)).abs().max() > 0.1
+
+
+def test_an_ensemble_beside_a_language_model_is_a_mixture_in_a_fusion():
+    parts, lm, source = [model_of("luong", words=WORDS), model_of("transformer", words=WORDS)], language_of("gru"), [5, 3, END]
+    fused = Ensemble([Ensemble(parts, Mixture([0.5, 0.5])), lm], Fusion([1.0, 0.3]))
+
+    def encode(some: Any) -> Any:
+        return tuple(encoded(part, some) for part in parts), None
+
+    mean = torch.stack([log_probs_by_part(part, source) for part in parts]).exp().mean(0).log()
+    explicit = (mean + 0.3 * log_probs_by_part(lm, source)).sum(1)
+    check_best(ask(fused, [source], encode=encode, beam=200, alpha=1.0, best=3, length=LIMIT)[0], explicit, 1.0)
+
+
+def test_a_product_is_normalised_over_the_vocabulary_and_a_fusion_is_not():
+    rows = [torch.randn(2, 5, generator=torch.Generator().manual_seed(seed)).log_softmax(-1) for seed in (0, 1)]
+    fused, product = Fusion([1.0, 0.5])(rows), Product([1.0, 0.5])(rows)
+    torch.testing.assert_close(fused, rows[0] + 0.5 * rows[1])
+    torch.testing.assert_close(product, fused.log_softmax(-1))
+    assert Fusion.pointwise and not Product.pointwise
+
+
+# ---- a batch and one at a time
+
+
+@every_decoder
+@pytest.mark.parametrize(
+    "options", [{"beam": 4, "best": 3}, {"beam": 1}, {"samples": 2, "seed": 5}], ids=["beam", "greedy", "samples"]
+)
+def test_a_batch_of_32_equals_one_at_a_time(name, options):
+    model, sources = model_of(name), source_tokens(32)
+    together = ask(model, sources, length=10, **options)
+    numbers = range(0, 32, 5)
+    for number in numbers:
+        # what is drawn depends on the number of a source, so those before it stand there, too
+        alone = ask(model, sources[: number + 1] if "samples" in options else [sources[number]], length=10, **options)[-1]
+        same(together[number], alone)
+
+
+def test_more_sources_than_are_searched_at_once_keep_their_order(monkeypatch):
+    monkeypatch.setattr("weft.decode.predict.ROWS", 3)
+    model, sources, told = model_of("luong"), [*source_tokens(10), [3] * 40 + [END]], []
+    found = predict(asking(model, sources), PredictOptions(beam=2), watch=lambda *done: told.append(done))
+    monkeypatch.undo()
+    for one, expected in zip(found, ask(model, sources, beam=2), strict=True):
+        same(one, expected)
+    assert told == [(1, 11), (4, 11), (7, 11), (10, 11), (11, 11)]
+    assert ask(model, [], beam=2) == []
+
+
+# ---- scores
+
+
+@every_decoder
+@pytest.mark.parametrize("alpha", [0.0, 1.0, None])
+def test_scores_are_sorted_log_probabilities_under_the_penalty_and_equal_to_scoring_again(name, alpha):
+    model, sources, prefixes = model_of(name), source_tokens(5), [[], [4], [5, 6, 7], [], [3]]
+    for source, prefix, found in zip(
+        sources, prefixes, ask(model, sources, prefixes=prefixes, beam=5, best=5, alpha=alpha, length=9), strict=True
+    ):
+        assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+        for one in found:
+            assert one.prefix == prefix and one.text == SPELLER.decode([*prefix, *one.tokens])
+            assert one.score == pytest.approx(one.log_prob / len(one.tokens) ** (1.0 if alpha is None else alpha), abs=1e-4)
+            with torch.no_grad():
+                again = model.score(torch.tensor([[BEGIN, *prefix, *one.tokens]]), None, encoded(model, [source]))
+            assert one.log_prob == pytest.approx(again[0, len(prefix) :].sum().item(), abs=1e-4)
+
+
+@every_decoder
+@pytest.mark.parametrize("options", [{"beam": 3, "best": 2}, {"beam": 1}], ids=["beam", "greedy"])
+def test_prefixes_of_several_lengths_equal_each_alone(name, options):
+    model, sources, prefixes = model_of(name), source_tokens(4), [[3, 4, 5], [], [6], [7, 7]]
+    together = ask(model, sources, prefixes=prefixes, length=7, **options)
+    for source, prefix, found in zip(sources, prefixes, together, strict=True):
+        same(found, ask(model, [source], prefixes=[prefix], length=7, **options)[0])
+        assert all(one.text.startswith(SPELLER.decode(prefix)) for one in found)
+
+
+# ---- what may be written
+
+
+@every_decoder
+def test_banned_tokens_never_appear(name):
+    model, sources = model_of(name), source_tokens(12)
+    for options in ({"beam": 4, "best": 4}, {"beam": 1}, {"samples": 4}):
+        said = Counter(token for found in ask(model, sources, length=8, **options) for one in found for token in one.tokens)
+        often = [token for token, _ in said.most_common() if token != END][:2]
+        kept = ask(model, sources, length=8, ban=[SPELLER.decode([token]) for token in often], **options)
+        left = {token for found in kept for one in found for token in one.tokens}
+        assert len(often) == 2 and not {0, BEGIN, *often} & left
+
+
+@every_decoder
+def test_a_target_is_as_long_as_was_asked(name):
+    model, sources = model_of(name), source_tokens(8)
+    for options in ({"beam": 3, "best": 3}, {"beam": 1}, {"samples": 3}):
+        for found in ask(model, sources, length=5, least=3, **options):
+            for one in found:
+                assert one.tokens.index(END) >= 3 if END in one.tokens else len(one.tokens) == 5
+                assert len(one.tokens) <= 5
+        assert {len(one.tokens) for found in ask(model, sources, length=1, **options) for one in found} == {1}
+
+
+def test_the_limit_follows_from_the_source_alone():
+    model = model_of("luong")
+    request = asking(model, [[3] * size for size in (1, 16, 17, 200)])
+    assert [limit_of(request, row, PredictOptions()) for row in range(4)] == [64, 64, 96, 448]
+    assert [limit_of(request, row, PredictOptions(length=7)) for row in range(4)] == [7] * 4
+    # the end may come after so many tokens, so there is room for it
+    assert [limit_of(request, row, PredictOptions(least=100)) for row in range(4)] == [101, 101, 101, 448]
+
+
+@pytest.mark.parametrize("options", [{"beam": 2}, {"beam": 1}, {"samples": 2}], ids=["beam", "greedy", "samples"])
+def test_a_model_with_a_last_position_writes_as_far_as_it_has_some(options):
+    model = shaken_pair(**ATTENTION, positions="learned", longest=12)
+    sources, prefixes = source_tokens(4), [[3] * 11, [], [4] * 5, []]
+    with torch.no_grad():
+        model.head.head.bias[END] = -50.0  # it never ends by itself
+    found = ask(model, sources, prefixes=prefixes, **options)
+    assert [len(best[0].tokens) for best in found] == [1, 12, 7, 12]
+    with pytest.raises(UsageError) as caught:
+        ask(model, sources, length=13, **options)
+    assert str(caught.value) == (
+        "--length: 1 prompt tokens and 13 more need 13 positions, but the model reads at most 12; use --length 12"
+    )
+    with pytest.raises(UsageError) as caught:
+        ask(model, sources, prefixes=[[3] * 12] * 4, **options)
+    assert str(caught.value) == (
+        "--length: 13 prompt tokens and 1 more need 13 positions, but the model reads at most 12; "
+        "keep at most 12 tokens of the prompt"
+    )
+
+
+def test_what_is_banned_must_be_one_token():
+    for text, count in (("ab", 2), ("z", 1), ("", 0)):
+        with pytest.raises(UsageError) as caught:
+            ask(model_of("luong"), source_tokens(1), ban=[text])
+        assert str(caught.value) == f"--ban {text!r}: is {count} tokens of this vocabulary, not one known token"
+
+
+# ---- sampling
+
+
+def test_samples_follow_from_the_seed():
+    model, sources = model_of("luong"), source_tokens(6)
+
+    def drawn(**options: Any) -> list[list[list[int]]]:
+        return [[one.tokens for one in found] for found in ask(model, sources, length=8, **options)]
+
+    first = drawn(samples=4, seed=1)
+    assert first == drawn(samples=4, seed=1)
+    assert first != drawn(samples=4, seed=2)
+    assert [found[:2] for found in first] == drawn(samples=2, seed=1)  # more samples do not change the first
+    assert all(len({tuple(tokens) for tokens in found}) > 1 for found in first)
+    greedy = drawn(beam=1)
+    assert drawn(temperature=0.0) == drawn(top_k=1) == drawn(top_p=1e-6) == greedy
+    assert drawn(temperature=1e-3) == greedy
+    assert drawn(temperature=1.0) != greedy
+
+
+def test_samples_are_as_frequent_as_they_are_probable():
+    model, source = model_of("copying", words=WORDS), [4, 5, END]
+    found = ask(model, [source], samples=4000, length=LIMIT)[0]
+    counts = Counter(tuple(one.tokens) for one in found)
+    # what is never written takes no part: probabilities are those among the rest
+    with torch.no_grad():
+        state = encoded(model, [source])
+        first = model.start(torch.tensor([[BEGIN]]), None, state)[0][0].exp()
+    allowed = first[2:] / first[2:].sum()
+    for token, share in enumerate(allowed.tolist(), 2):
+        seen = sum(count for tokens, count in counts.items() if tokens[0] == token) / 4000
+        assert seen == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / 4000) + 1e-3)
+    totals = dict(zip(map(tuple, sequences()), log_probs_by_part(model, source).sum(1).tolist(), strict=True))
+    for one in found[:50]:
+        assert one.log_prob == one.score == pytest.approx(totals[tuple(one.tokens)], abs=1e-4)
+
+
+# ---- options
+
+
+KNOWN = "--beam, --alpha, --best, --length, --least, --ban, --temperature, --top-k, --top-p, --samples, --seed, --truncate"
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"bem": 3}, f"--bem: no such option; did you mean '--beam'? known: {KNOWN}"),
+    ({"stop": ["x"]}, f"--stop: no such option; did you mean '--top-p'? known: {KNOWN}"),
+    ({"beam": "wide"}, "--beam: must be a valid integer, not 'wide'"),
+    ({"beam": 0}, "--beam: must be 1 or more, not 0"),
+    ({"beam": 1001}, "--beam: must be 1000 or less, not 1001"),
+    ({"alpha": -0.5}, "--alpha: must be 0 or more, not -0.5"),
+    ({"alpha": 11.0}, "--alpha: must be 10 or less, not 11.0"),
+    ({"best": 0}, "--n-best: must be 1 or more, not 0"),
+    ({"best": 6}, "--n-best: must be at most --beam 5, not 6"),
+    ({"best": 2, "beam": 1}, "--n-best: must be at most --beam 1, not 2"),
+    ({"length": 0}, "--length: must be 1 or more, not 0"),
+    ({"length": 10**6 + 1}, "--length: must be 1000000 or less, not 1000001"),
+    ({"least": -1}, "--least: must be 0 or more, not -1"),
+    ({"length": 3, "least": 4}, "--least: must be at most --length 3, not 4"),
+    ({"seed": -1}, "--seed: must be 0 or more, not -1"),
+    ({"temperature": -1.0}, "--temperature: must be 0 or more, not -1"),
+    ({"temperature": math.nan}, "--temperature: must be a finite number, not nan"),
+    ({"top_k": 0}, "--top-k: must be 1 or more, not 0"),
+    ({"top_p": 0.0}, "--top-p: must be in (0, 1], not 0"),
+    ({"top_p": 1.5}, "--top-p: must be in (0, 1], not 1.5"),
+    ({"samples": 0}, "--samples: must be 1 or more, not 0"),
+    ({"samples": 10**4 + 1}, "--samples: must be 10000 or less, not 10001"),
+    (
+        {"samples": 2, "beam": 3},
+        "--beam: does not go with sampling; drop it, or --samples, --temperature, --top-k, --top-p",
+    ),
+    (
+        {"top_k": 2, "alpha": 0.5},
+        "--alpha: does not go with sampling; drop it, or --samples, --temperature, --top-k, --top-p",
+    ),
+    ({"top_p": 0.5, "best": 3}, "--n-best 3: does not go with sampling; use --samples 3"),
+    ({"temperature": 0.0, "samples": 3}, "--samples 3: --temperature 0 gives one output; raise it"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED, ids=[message[:50] for _, message in REFUSED])
+def test_what_is_refused_and_in_which_words(options, message):
+    with pytest.raises(UsageError) as caught:
+        PredictOptions(**options)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "beam:5/alpha:1"),
+        ({"beam": 1}, "greedy"),
+        ({"beam": 10, "alpha": 0.6}, "beam:10/alpha:0.6"),
+        ({"samples": 3}, "sampling/seed:0"),
+        ({"top_p": 0.9, "temperature": 0.5, "seed": 4}, "sampling/temperature:0.5/top_p:0.9/seed:4"),
+    ],
+)
+def test_a_search_is_described_for_signatures(options, words):
+    assert PredictOptions(**options).describe() == words

@@ -1,0 +1,338 @@
+"""The laws of encoder-decoders, over every encoder, decoder, score, place and bridge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from pair_parts import (
+    CROSSED,
+    EVERY,
+    LONGEST,
+    VARIED,
+    WORDS,
+    build,
+    memory_of,
+    representative,
+    shaken_pair,
+    sources,
+    targets,
+)
+from parts import shaken
+from torch import Tensor, nn
+
+from weft.nn.attention import FeedForward, SelfAttention
+from weft.nn.bridge import Copied, Projected, Reminder
+from weft.nn.connections import Plain
+from weft.nn.copying import GenerateOrCopy
+from weft.nn.cross import SCORES, Before, CrossAttention, Feed, InputFeeding, Look, ReadOut
+from weft.nn.heads import TokenHead
+from weft.nn.memory import Memory
+from weft.nn.positions import NoPositions
+from weft.nn.recurrent import GRU, LSTM
+from weft.nn.stack import Layer, Stack
+from weft.nn.state import each, hold, join, leaves, select
+
+FEW = set(representative())
+every = pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in EVERY])
+CLOSE = {"atol": 2e-5, "rtol": 1e-4}
+LENGTHS = (4, 7, 1)
+
+
+def row(tokens: Tensor, number: int, length: int) -> tuple[Tensor, Tensor]:
+    """One row as if it were alone, without padding."""
+    alone = tokens[number : number + 1, :length]
+    return alone, torch.ones_like(alone, dtype=torch.bool)
+
+
+def stepped(model: Any, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+    """Log-probabilities (B, T, V) after each token, read one by one."""
+    log_probs, state = model.start(tokens[:, :1], None, state)
+    found = [log_probs]
+    for token in tokens[:, 1:].unbind(1):
+        log_probs, state = model.step(token, state)
+        found.append(log_probs)
+    return torch.stack(found, dim=1), state
+
+
+# ---- the laws
+
+
+@every
+@torch.no_grad()
+def test_steps_are_probabilities_equal_to_one_pass_and_their_sum_is_the_score(name):
+    model, (source, keep), tokens = build(name), sources(*LENGTHS), targets(3, 5)
+    state = model.encode(source, keep)
+    log_probs, _ = stepped(model, tokens[:, :-1], state)
+    torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones(3, 4), atol=1e-5, rtol=0)
+    chosen = log_probs.gather(2, tokens[:, 1:, None])[..., 0]
+    torch.testing.assert_close(model.score(tokens, None, state), chosen, **CLOSE)
+
+
+@every
+@torch.no_grad()
+def test_neither_padding_nor_other_rows_change_a_source(name):
+    model, (source, keep), tokens = build(name), sources(*LENGTHS), targets(3, 4)
+    shouting = torch.where(keep, source, WORDS - 1)  # no token, but what stands there must not be heard
+    together = model.score(tokens, None, model.encode(shouting, keep))
+    for number, length in enumerate(LENGTHS):
+        alone = model.score(tokens[number : number + 1], None, model.encode(*row(source, number, length)))
+        torch.testing.assert_close(together[number : number + 1], alone, **CLOSE)
+
+
+@every
+@torch.no_grad()
+def test_forced_prefixes_of_several_lengths_equal_each_row_alone(name):
+    """Prefixes of 2, 3 and 1, padded to 3, then two more tokens."""
+    model, (source, source_keep), tokens, more = build(name), sources(*LENGTHS), targets(3, 3), targets(3, 3)[:, 1:]
+    lengths = torch.tensor([2, 3, 1])
+    keep = torch.arange(3) < lengths[:, None]
+    log_probs, state = model.start(torch.where(keep, tokens, WORDS - 1), keep, model.encode(source, source_keep))
+    after, _ = stepped(model, more, state)
+    for number, (length, own) in enumerate(zip(LENGTHS, lengths.tolist(), strict=True)):
+        state = model.encode(*row(source, number, length))
+        alone, state = model.start(tokens[number : number + 1, :own], None, state)
+        torch.testing.assert_close(log_probs[number : number + 1], alone, **CLOSE)
+        torch.testing.assert_close(after[number : number + 1], stepped(model, more[number : number + 1], state)[0], **CLOSE)
+
+
+@every
+@torch.no_grad()
+def test_joined_rows_of_different_age_and_source_equal_each_row_alone(name):
+    model, old, young, more = build(name), targets(2, 4), targets(1, 2, seed=1), targets(3, 4)[:, 1:]
+    first, second = model.encode(*sources(3, 5)), model.encode(*sources(8))
+    _, first = model.start(old, None, first)
+    _, second = model.start(young, None, second)
+    together, _ = stepped(model, more, join(each(torch.clone, first), each(torch.clone, second)))
+    torch.testing.assert_close(together[:2], stepped(model, more[:2], first)[0], **CLOSE)
+    torch.testing.assert_close(together[2:], stepped(model, more[2:], second)[0], **CLOSE)
+
+
+@every
+@torch.no_grad()
+def test_no_position_sees_the_target_that_comes(name):
+    model, (source, keep), tokens = build(name), sources(*LENGTHS), targets(3, 5)
+    other = tokens.clone()
+    other[:, 3:] = (other[:, 3:] - 2) % (WORDS - 3) + 3
+    state = model.encode(source, keep)
+    y, z = model(tokens, state)[0], model(other, state)[0]
+    torch.testing.assert_close(y[:, :3], z[:, :3], **CLOSE)
+    assert (y[:, 3:] - z[:, 3:]).abs().amax(-1).min() > 1e-4
+
+
+@every
+@torch.no_grad()
+def test_the_source_is_heard_at_every_position(name):
+    """A memory that nobody reads would make all the laws above true."""
+    model, (source, keep), tokens = build(name), sources(4), targets(1, 3)
+    other = source.clone()
+    other[:, 1] = (other[:, 1] - 2) % (WORDS - 3) + 3
+    first, second = (model(tokens, model.encode(read, keep))[0] for read in (source, other))
+    assert (first - second).abs().amax(-1).min() > 1e-5
+
+
+@every
+@torch.no_grad()
+def test_every_leaf_of_a_state_has_its_rows_first_and_may_be_selected(name):
+    model, (source, keep), tokens = build(name), sources(*LENGTHS), targets(3, 4)
+    given = model.encode(source, keep)
+    _, state = model.start(tokens, None, given)
+    assert leaves(given) and all(leaf.size(0) == 3 for leaf in [*leaves(given), *leaves(state)])
+    order = torch.tensor([2, 0, 0, 1])
+    whole = stepped(model, tokens, given)[0]
+    torch.testing.assert_close(stepped(model, tokens[order], select(given, order))[0], whole[order], **CLOSE)
+
+
+@every
+def test_a_training_step_reaches_every_weight(name):
+    model, (source, keep), tokens = build(name), sources(*LENGTHS), targets(3, 6)
+    model.zero_grad()
+    nats, _ = model.loss(tokens[:, :-1], tokens[:, 1:], model.encode(source, keep), 0.1)
+    nats.sum().backward()
+    unmoved = {weight for weight, value in model.named_parameters() if value.grad is None or not value.grad.abs().sum() > 0}
+    model.zero_grad()
+    # one position gets all the weight, whatever the query is; and where states alone are handed on, what stands above the
+    # uppermost recurrent layer is not heard
+    bottleneck = (
+        {weight for weight in unmoved if ".to_q." in weight} if name.endswith("none") or "bottleneck" in name else set()
+    )
+    above = {f"encoder.stack.layers.3.mixer.{part}" for part in ("widen.weight", "widen.bias", "to_out.weight", "to_out.bias")}
+    assert unmoved == (above if name == "feed-forward-copy" else bottleneck)
+
+
+@pytest.mark.parametrize("name", VARIED)
+def test_autocast_to_bf16_works_forward_and_back(name):
+    model, (source, keep), tokens = shaken_pair(**VARIED[name]).train(), sources(*LENGTHS), targets(3, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        state = model.encode(source, keep)
+        _, state = model.start(tokens[:, :2], torch.tensor([[True, True], [True, False], [True, True]]), state)
+        model.step(tokens[:, 2], state)
+        nats, _ = model.loss(tokens[:, :-1], tokens[:, 1:], model.encode(source, keep), 0.1)
+    nats.sum().backward()
+    assert all(torch.isfinite(weight.grad).all() for weight in model.parameters() if weight.grad is not None)
+
+
+def test_the_grid_is_the_whole_cross_product():
+    assert len(CROSSED) == 6 * 4 * (2 + 4 * 3) + 6 * 2
+
+
+def test_a_score_of_one_token_is_empty():
+    for name in ("lstm/lstm/none", "gru/gru/dot-before", "attention/attention/scaled-dot"):
+        model = build(name)
+        assert model.score(targets(2, 1), None, model.encode(*sources(3, 2))).shape == (2, 0)
+
+
+def test_what_is_not_kept_scores_nothing():
+    model, keep = build("lstm/lstm/additive-after"), torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    scores = model.score(targets(2, 5), keep, model.encode(*sources(3, 2)))
+    assert (scores[0] < 0).all() and (scores[1, :2] < 0).all() and (scores[1, 2:] == 0).all()
+
+
+def test_the_longest_sources_and_targets_are_those_of_learned_positions():
+    for name, longest in (("learned-transformer", LONGEST), ("learned-feeding", LONGEST), ("rotary-transformer", None)):
+        assert (build(name).longest, build(name).longest_source) == (longest, longest)
+    with pytest.raises(ValueError) as caught:
+        build("learned-before").encode(*sources(LONGEST + 1))
+    assert str(caught.value) == "positions: 33 tokens do not fit a table of 32"
+
+
+def test_two_way_attention_takes_no_state():
+    part = SelfAttention(8, heads=2, window="two-way")
+    _, state = part(torch.zeros(1, 3, 8))
+    with pytest.raises(ValueError) as caught:
+        part(torch.zeros(1, 3, 8), state)
+    assert str(caught.value) == "two-way layers read a whole sequence at once"
+
+
+@every
+def test_matrices_are_weights_of_the_model_with_two_axes(name):
+    model = build(name)
+    weights = dict(model.named_parameters())
+    assert model.matrices() and all(weights[matrix].dim() == 2 for matrix in model.matrices())
+    assert not any("embedding" in matrix or matrix.startswith("head") or "positions" in matrix for matrix in model.matrices())
+
+
+# ---- holding rows still
+
+
+def test_holding_takes_the_new_rows_where_they_are_kept():
+    new, old = (torch.ones(2, 3), (torch.ones(2, 1, 2), None)), (torch.zeros(2, 3), (torch.zeros(2, 1, 2), None))
+    held = hold(new, old, torch.tensor([True, False]))
+    assert held[0].tolist() == [[1.0] * 3, [0.0] * 3]
+    assert held[1][0].tolist() == [[[1.0, 1.0]], [[0.0, 0.0]]] and held[1][1] is None
+
+
+# ---- numerical gradients
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
+
+
+def gradients_agree(part: nn.Module, inputs: tuple[Tensor, ...], run: Callable[..., Tensor], **within: float) -> None:
+    """Of inputs and of every weight, against numerical ones."""
+    part.double()
+    given = tuple(value.detach().requires_grad_() for value in inputs)
+    weights = tuple(weight.requires_grad_() for weight in part.parameters())
+    probe = random(*run(*given).shape, seed=9)
+
+    def loss(*values: Tensor) -> Tensor:
+        return (run(*values[: len(given)]).double() * probe).sum()
+
+    assert torch.autograd.gradcheck(loss, (*given, *weights), **{"atol": 1e-6, "fast_mode": True, **within})
+
+
+def masked(values: Tensor, summary: Tensor) -> Memory:
+    return Memory(values, torch.tensor([[True] * 4, [True, True, False, False]]), (), summary)
+
+
+def seeded(make: Callable[[], nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return shaken(make())
+
+
+def recurrent(cell: nn.Module) -> Stack:
+    layers = [
+        Layer(Projected(cell, 6, inlet=5, parts=2 if isinstance(cell, LSTM) else 1), Plain(), norm=nn.Identity()),
+        Layer(FeedForward(6, hidden=7), Plain(), norm=nn.Identity()),
+    ]
+    return Stack(layers, positions=NoPositions(), outlet=nn.Identity())
+
+
+X, VALUES, SUMMARY = random(2, 3, 6), random(2, 4, 5, seed=1), random(2, 5, seed=2)
+
+
+def look(score: str) -> Look:
+    return Look(6, score=score, inlet=6 if "dot" in score else 5)
+
+
+def values_for(score: str) -> Tensor:
+    return random(2, 4, 6, seed=1) if "dot" in score else VALUES
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_gradients_of_a_look_equal_numerical_ones(score):
+    part = seeded(lambda: look(score))
+    gradients_agree(part, (X, values_for(score)), lambda x, values: part(x, part.given(masked(values, SUMMARY))))
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_gradients_of_a_read_out_equal_numerical_ones(score):
+    values = values_for(score)
+    part = seeded(lambda: ReadOut(look(score), 6, inlet=values.size(-1)))
+    gradients_agree(part, (X, values), lambda x, values: part(x, part.given(masked(values, SUMMARY)))[0])
+
+
+@pytest.mark.parametrize("cell", [LSTM, GRU])
+@pytest.mark.parametrize("score", ["multiplicative", "additive"])
+@pytest.mark.parametrize("reader", ["before", "feeding"])
+def test_gradients_of_a_fed_stack_equal_numerical_ones(cell, score, reader):
+    def make() -> Feed:
+        read = ReadOut(look(score), 6, inlet=5)
+        return Feed(recurrent(cell(6)), Before(look(score), 6, inlet=5) if reader == "before" else InputFeeding(read, 6))
+
+    part = seeded(make)
+    gradients_agree(part, (X, VALUES, SUMMARY), lambda x, v, s: part(x, part.given(masked(v, s)))[0], atol=1e-5)
+
+
+def test_gradients_of_cross_attention_equal_numerical_ones():
+    part = seeded(lambda: CrossAttention(6, heads=2, inlet=5, inner_norm=nn.RMSNorm(3)))
+    gradients_agree(part, (X, VALUES), lambda x, values: part(x, part.given(masked(values, SUMMARY)))[0])
+    narrow = seeded(lambda: CrossAttention(6, heads=2, inlet=5, narrow=True))
+    gradients_agree(narrow, (X, SUMMARY), lambda x, summary: narrow(x, narrow.given(masked(VALUES, summary)))[0])
+
+
+@pytest.mark.parametrize("cell", [LSTM, GRU])
+def test_gradients_of_bridges_equal_numerical_ones(cell):
+    part = seeded(lambda: Projected(cell(6), 6, inlet=5, parts=2 if cell is LSTM else 1))
+    gradients_agree(part, (X, SUMMARY), lambda x, summary: part(x, part.given(masked(VALUES, summary)))[0])
+    state, copied = random(2, 6, seed=3), seeded(lambda: Copied(cell(6), height=1))
+
+    def started(x: Tensor, state: Tensor) -> Tensor:
+        whole = (state, state.flip(0)) if cell is LSTM else state
+        return copied(x, copied.given(masked(VALUES, SUMMARY)._replace(states=(None, whole))))[0]
+
+    gradients_agree(copied, (X, state), started)
+    reminder = seeded(lambda: Reminder(6, inlet=5))
+    gradients_agree(reminder, (X, SUMMARY), lambda x, summary: reminder(x, reminder.given(masked(VALUES, summary)))[0])
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_gradients_of_copying_equal_numerical_ones(smoothing):
+    part = seeded(lambda: GenerateOrCopy(TokenHead(6, 8), 6, inlet=5))
+    source, wanted = torch.tensor([[3, 4, 4, 2], [5, 2, 0, 0]]), torch.tensor([[4, 3, 7], [5, 5, 2]])
+
+    def nats(x: Tensor, values: Tensor) -> Tensor:
+        return part.loss(x, wanted, part.given(masked(values, SUMMARY), source), smoothing)
+
+    # its probabilities are float32: steps must be large, and are forgiven
+    gradients_agree(part, (X, VALUES), nats, eps=1e-2, atol=2e-3, rtol=1e-2)
+
+
+def test_a_memory_of_one_position_is_its_summary():
+    memory = memory_of(3, 2, width=5)
+    narrowed = memory.narrowed()
+    assert narrowed.values.tolist() == memory.summary[:, None].tolist()
+    assert narrowed.keep.tolist() == [[True], [True]]

@@ -1,0 +1,424 @@
+"""Encoder-decoders against their references: torch.nn with the same weights, and the papers' equations in plain loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pair_parts import WORDS, memory_of, pair_table, shaken_pair, sources, targets
+from parts import shaken
+from test_references import Array, agree, array, gru_before_equations, lstm_equations, seeded, sigmoid
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from weft.data.pair_order import PairBatch
+from weft.models.build import stack
+from weft.models.seq2seq import EncoderDecoder
+from weft.nn import cross
+from weft.nn.attention import SelfAttention
+from weft.nn.copying import GenerateOrCopy
+from weft.nn.cross import SCORES, CrossAttention, Look
+from weft.nn.heads import TokenHead
+from weft.nn.state import leaves
+from weft.tasks.translation import TranslationTask
+from weft.train.presets import TRANSLATE
+
+EXACT = {"atol": 1e-10, "rtol": 1e-8}
+FLOAT32 = {"atol": 2e-5, "rtol": 1e-4}
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
+
+
+# ---- attention against nn.MultiheadAttention
+
+
+def test_cross_attention_is_torch_s_multi_head_attention():
+    reference = seeded(lambda: nn.MultiheadAttention(8, 2, kdim=6, vdim=6, batch_first=True))
+    part, memory, x = CrossAttention(8, heads=2, inlet=6).double().eval(), memory_of(5, 3, width=6), random(2, 4, 8)
+    with torch.no_grad():
+        part.to_q.weight.copy_(reference.q_proj_weight)
+        part.to_kv.weight.copy_(torch.cat([reference.k_proj_weight, reference.v_proj_weight]))
+        part.to_q.bias.copy_(reference.in_proj_bias[:8])
+        part.to_kv.bias.copy_(reference.in_proj_bias[8:])
+        part.to_out.load_state_dict(reference.out_proj.state_dict())
+    expected, weights = reference(x, memory.values, memory.values, key_padding_mask=~memory.keep, average_attn_weights=False)
+    seen = part.given(memory)
+    y, state = part(x, seen)
+    torch.testing.assert_close(y, expected, **EXACT)
+    assert state is seen
+    q = part.to_q(x).unflatten(-1, (2, -1)).transpose(1, 2)
+    torch.testing.assert_close(part.attend.weights(q, *seen[:2], seen[2][:, None, None], False), weights, **EXACT)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_two_way_self_attention_is_torch_s_multi_head_attention(padded):
+    reference = seeded(lambda: nn.MultiheadAttention(8, 2, batch_first=True))
+    part, x = SelfAttention(8, heads=2, window="two-way").double().eval(), random(2, 5, 8)
+    with torch.no_grad():
+        part.to_qkv.weight.copy_(reference.in_proj_weight)
+        part.to_qkv.bias.copy_(reference.in_proj_bias)
+        part.to_out.load_state_dict(reference.out_proj.state_dict())
+    keep = torch.arange(5) < torch.tensor([[5], [3]]) if padded else None
+    expected, _ = reference(x, x, x, key_padding_mask=None if keep is None else ~keep, need_weights=False)
+    y, _ = part(x, None, keep)
+    real = torch.ones(2, 5, dtype=torch.bool) if keep is None else keep
+    torch.testing.assert_close(y[real], expected[real], **EXACT)
+
+
+# ---- a whole Transformer against nn.Transformer
+
+
+def torch_transformer() -> nn.Transformer:
+    options: dict[str, Any] = {"dropout": 0.0, "activation": "relu", "batch_first": True, "norm_first": True}
+    layer = nn.TransformerEncoderLayer(8, 2, 16, **options)
+    # torch warns of a fast path that pre-norm layers do not have, unless it is told not to look for it
+    encoder = nn.TransformerEncoder(layer, 2, nn.LayerNorm(8), enable_nested_tensor=False)
+    return shaken(nn.Transformer(8, 2, 2, 2, 16, custom_encoder=encoder, **options)).double().eval()  # type: ignore[return-value]
+
+
+def copy_attention(attention: nn.MultiheadAttention, layer: Any) -> None:
+    """Weights of torch's attention into our Layer around it."""
+    part, bias = layer.mixer, attention.in_proj_bias
+    if isinstance(part, SelfAttention):
+        part.to_qkv.weight.copy_(attention.in_proj_weight)
+        part.to_qkv.bias.copy_(bias)
+    else:
+        part.to_q.weight.copy_(attention.in_proj_weight[:8])
+        part.to_q.bias.copy_(bias[:8])
+        part.to_kv.weight.copy_(attention.in_proj_weight[8:])
+        part.to_kv.bias.copy_(bias[8:])
+    part.to_out.load_state_dict(attention.out_proj.state_dict())
+
+
+@torch.no_grad()
+def copy_transformer(reference: Any, model: Any) -> None:
+    for side, parts in ((reference.encoder, 2), (reference.decoder, 3)):
+        ours = (model.encoder if parts == 2 else model.decoder).stack
+        for number, layer in enumerate(side.layers):
+            own = ours.layers[parts * number : parts * (number + 1)]
+            copy_attention(layer.self_attn, own[0])
+            if parts == 3:
+                copy_attention(layer.multihead_attn, own[1])
+            own[-1].mixer.widen.load_state_dict(layer.linear1.state_dict())
+            own[-1].mixer.to_out.load_state_dict(layer.linear2.state_dict())
+            for norm, where in zip((layer.norm1, layer.norm2, getattr(layer, "norm3", None)), own, strict=False):
+                where.norm.load_state_dict(norm.state_dict())
+        ours.outlet.load_state_dict(side.norm.state_dict())
+
+
+def sinusoids(length: int, dim: int) -> Tensor:
+    wave = [[np.sin(at / 10000 ** (2 * (i // 2) / dim) + (np.pi / 2) * (i % 2)) for i in range(dim)] for at in range(length)]
+    return torch.tensor(np.array(wave))
+
+
+def test_a_transformer_is_torch_s_transformer():
+    # exact up to the rates of the sinusoids, which are float32
+    model = shaken_pair(
+        mixer="attention", layers=2, heads=2, feed_forward=16, activation="relu", connection="residual", norm="layer",
+        positions="sinusoidal", attention="scaled-dot",
+    ).double()  # fmt: skip
+    torch.manual_seed(1)
+    reference = torch_transformer()
+    copy_transformer(reference, model)
+    (source, keep), tokens = sources(6, 4), targets(2, 5)
+
+    def read(front: Any, ids: Tensor) -> Tensor:
+        return front.embedding.weight[ids] * 8**0.5 + sinusoids(ids.size(1), 8)
+
+    y, _ = model(tokens, model.encode(source, keep))
+    expected = reference(
+        read(model.encoder.front, source),
+        read(model.decoder.front, tokens),
+        tgt_mask=~torch.ones(5, 5, dtype=torch.bool).tril(),
+        src_key_padding_mask=~keep,
+        memory_key_padding_mask=~keep,
+    )
+    torch.testing.assert_close(y, expected, atol=1e-6, rtol=1e-6)
+
+
+# ---- a two-way encoder against nn.LSTM
+
+
+@pytest.mark.parametrize("mixer", ["rnn", "lstm", "gru"])
+def test_a_two_way_encoder_is_torch_s_and_its_bridge_hands_on_both_ends(mixer):
+    kinds: dict[str, Any] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+    model = shaken_pair(mixer=mixer, layers=2, bridge="copy").double()
+    reference = kinds[mixer](8, 4, 2, batch_first=True, bidirectional=True).double()
+    for height, layer in enumerate(model.encoder.stack.layers):
+        for part, end in ((layer.mixer.ahead, ""), (layer.mixer.back, "_reverse")):
+            for name, weight in part.cell.named_parameters():
+                getattr(reference, f"{name.removesuffix('0')}{height}{end}").data.copy_(weight)
+    source, keep = sources(6, 3)
+    packed = pack_padded_sequence(model.encoder.front(source), torch.tensor([6, 3]), batch_first=True)
+    y, last = reference(packed)
+    values, _ = nn.utils.rnn.pad_packed_sequence(y, batch_first=True)
+    memory = model.encoder(source, keep)
+    torch.testing.assert_close(memory.values[keep], values[keep], **EXACT)
+    for height, state in enumerate(memory.states):
+        for ours, theirs in zip(leaves(state), last if mixer == "lstm" else [last], strict=True):
+            joined = torch.cat([theirs[2 * height], theirs[2 * height + 1]], dim=-1)  # where each direction ends
+            torch.testing.assert_close(ours, joined, **EXACT)
+    torch.testing.assert_close(memory.summary, leaves(memory.states[-1])[0])
+    (_, ((_, started),)), _ = model.encode(source, keep)
+    for ours, theirs in zip(leaves(started), leaves(memory.states), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=0, rtol=0)
+
+
+def test_the_mean_is_the_summary_of_an_encoder_without_a_last_state():
+    for mixer in ("attention", "window"):
+        model = shaken_pair(encoder={"mixer": mixer}, decoder={"mixer": "gru"}).double()
+        memory = model.encoder(*sources(5, 2))
+        torch.testing.assert_close(memory.summary[1], memory.values[1, :2].mean(0), **EXACT)
+
+
+def test_a_source_is_read_from_its_end():
+    options: dict[str, Any] = {"mixer": "lstm", "attention": "dot"}
+    ahead = shaken_pair(**options, encoder={"two_way": False}).double()
+    back = shaken_pair(**options, encoder={"two_way": False, "reverse": True}).double()
+    source, keep = sources(6, 4)
+    turned = source.clone()
+    turned[0], turned[1, :4] = source[0].flip(0), source[1, :4].flip(0)
+    first, second = ahead.encoder(turned, keep), back.encoder(source, keep)
+    torch.testing.assert_close(second.summary, first.summary, **EXACT)
+    # each value stands where its token stands, so attention points at the words as they are written
+    torch.testing.assert_close(second.values[1, :4], first.values[1, :4].flip(0), **EXACT)
+
+
+# ---- the papers' equations, one row at a time
+
+
+def softmax(scores: Array) -> Array:
+    shifted = np.exp(scores - scores.max())
+    return shifted / shifted.sum()
+
+
+def linear(part: nn.Linear, x: Array) -> Array:
+    y: Array = array(part.weight) @ x
+    return y if part.bias is None else y + array(part.bias)
+
+
+def words(front: Any, ids: Tensor) -> Array:
+    return array(front.embedding.weight)[ids.numpy()] * front.scale
+
+
+def log_probs(model: EncoderDecoder, states: list[Array]) -> Array:
+    scores = np.array(states) @ array(model.head.head.weight).T + array(model.head.head.bias)
+    return scores - np.log(np.exp(scores).sum(-1, keepdims=True))
+
+
+def agrees(model: EncoderDecoder, states: Any) -> None:
+    """What the model says of two ragged sources, against the states that the equations reach for each row."""
+    (source, keep), tokens = sources(6, 4), targets(2, 5)
+    y, _ = model(tokens, (known := model.encode(source, keep)))
+    for number, length in enumerate((6, 4)):
+        expected = states(model, source[number, :length], tokens[number])
+        agree(y[number], np.array(expected), atol=1e-9, rtol=1e-8)
+        said = torch.stack([model.head(position, known[1])[number] for position in y.unbind(1)])
+        agree(said, log_probs(model, expected), **FLOAT32)
+
+
+def preset(kind: str, **options: Any) -> EncoderDecoder:
+    """A small model of a published kind."""
+    chosen = TRANSLATE[kind].values
+    sides = {side: {**chosen.get(side, {}), **options.pop(side, {})} for side in ("encoder", "decoder")}
+    return shaken_pair(**{**chosen, "dropout": 0.0, "width": 8, **sides, **options}).double()
+
+
+def sutskever_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
+    """Four LSTMs read the reversed source; four others go on where they stopped."""
+    x, stopped = words(model.encoder.front, source.flip(0)), []
+    for layer in model.encoder.stack.layers:
+        x, last = lstm_equations(layer.mixer, x, (np.zeros(8), np.zeros(8)))
+        stopped.append(last)
+    (inner,) = model.decoder.stack.layers
+    y = words(model.decoder.front, tokens)
+    for layer, started in zip(inner.mixer.layers, stopped, strict=True):
+        y, _ = lstm_equations(layer.mixer.inner, y, started)
+    return list(y)
+
+
+def cho_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
+    """h(0) = tanh(V c), and c stands beside every input."""
+    (layer,) = model.encoder.stack.layers
+    _, c = gru_before_equations(layer.mixer, words(model.encoder.front, source), np.zeros(8))
+    reminder, inner = model.decoder.stack.layers
+    (decoder,) = inner.mixer.layers
+    x = words(model.decoder.front, tokens) + linear(reminder.mixer.mix, c)
+    return list(gru_before_equations(decoder.mixer.inner, x, np.tanh(linear(decoder.mixer.start, c)))[0])
+
+
+def bahdanau_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
+    """e(t, s) = v . tanh(U h(t-1) + W m(s)); what is found goes into the step from h(t-1) to h(t)."""
+    (layer,), x = model.encoder.stack.layers, words(model.encoder.front, source)
+    ahead, first = gru_before_equations(layer.mixer.ahead, x, np.zeros(4))
+    back, second = gru_before_equations(layer.mixer.back, x[::-1], np.zeros(4))
+    memory = np.concatenate([ahead, back[::-1]], axis=1)
+    feed = model.decoder.stack.layers[0].mixer
+    decoder, look = feed.inner.layers[0].mixer, feed.reader.look
+    h, found = np.tanh(linear(decoder.start, np.concatenate([first, second]))), []
+    for read in words(model.decoder.front, tokens):
+        scores = np.array([array(look.attend.weight) @ np.tanh(linear(look.to_q, h) + linear(look.to_k, m)) for m in memory])
+        entered = read + linear(feed.reader.mix, softmax(scores) @ memory)
+        h = gru_before_equations(decoder.inner, entered[None], h)[1]
+        found.append(h)
+    return found
+
+
+def luong_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
+    """h~(t) = tanh(W [c(t); h(t)]) by the score h . W m; it is fed into the next step."""
+    memory, states = words(model.encoder.front, source), []
+    for layer in model.encoder.stack.layers:
+        memory, last = lstm_equations(layer.mixer, memory, (np.zeros(8), np.zeros(8)))
+        states.append(last)
+    feed, fed, found = model.decoder.stack.layers[0].mixer, np.zeros(8), []
+    read_out = feed.reader.read_out
+    for read in words(model.decoder.front, tokens):
+        h = read + linear(feed.reader.mix, fed)
+        for height, layer in enumerate(feed.inner.layers):
+            (h,), states[height] = lstm_equations(layer.mixer.inner, h[None], states[height])
+        scores = np.array([h @ linear(read_out.look.to_k, m) for m in memory])
+        fed = np.tanh(linear(read_out.join, np.concatenate([softmax(scores) @ memory, h])))
+        found.append(fed)
+    return found
+
+
+PAPERS = {"sutskever": sutskever_states, "cho": cho_states, "bahdanau": bahdanau_states, "luong": luong_states}
+
+
+@pytest.mark.parametrize("kind", PAPERS)
+def test_a_published_model_is_its_paper_s_equations(kind):
+    agrees(preset(kind), PAPERS[kind])
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_attention_after_the_step_is_its_equation(score):
+    """Without feeding: the decoder runs over the whole target, then each state looks."""
+
+    def scored(look: Look, h: Array, m: Array) -> float:
+        match score:
+            case "dot":
+                return float(h @ m)
+            case "scaled-dot":
+                return float(h @ m) / 8**0.5
+            case "multiplicative":
+                return float(h @ linear(look.to_k, m))
+        return float(array(look.attend.weight) @ np.tanh(linear(look.to_q, h) + linear(look.to_k, m)))
+
+    def states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
+        zeros = (np.zeros(8), np.zeros(8))
+        (layer,) = model.encoder.stack.layers
+        memory, last = lstm_equations(layer.mixer, words(model.encoder.front, source), zeros)
+        inner, read_out = model.decoder.stack.layers
+        (decoder,) = inner.mixer.layers
+        hidden, _ = lstm_equations(decoder.mixer.inner, words(model.decoder.front, tokens), last)
+        look, found = read_out.mixer.look, []
+        for h in hidden:
+            weights = softmax(np.array([scored(look, h, m) for m in memory]))
+            found.append(np.tanh(linear(read_out.mixer.join, np.concatenate([weights @ memory, h]))))
+        return found
+
+    agrees(shaken_pair(mixer="lstm", attention=score, encoder={"two_way": False}).double(), states)
+
+
+@pytest.mark.parametrize("most", [1, 100, 1 << 22])
+def test_additive_scores_in_chunks_are_those_of_all_queries_at_once(monkeypatch, most):
+    part, x = seeded(lambda: Look(6, score="additive", inlet=5)), random(2, 7, 6)
+    seen = part.given(memory_of(4, 2, width=5))
+    expected = part(x, seen)
+    monkeypatch.setattr(cross, "MOST", most)
+    torch.testing.assert_close(part(x, seen), expected, atol=0, rtol=1e-12)
+
+
+# ---- losses
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4])
+def test_label_smoothing_is_a_dense_distribution_of_targets(smoothing):
+    model, (source, keep), tokens = preset("luong"), sources(6, 4), targets(2, 5)
+    state = model.encode(source, keep)
+    log = model.head.head(model(tokens[:, :-1], state)[0])
+    dense = torch.full((2, 4, WORDS), smoothing / WORDS).scatter_add(
+        2, tokens[:, 1:, None], torch.full((2, 4, 1), 1.0 - smoothing)
+    )
+    expected = -(dense * log).sum(-1)
+    nats, _ = model.loss(tokens[:, :-1], tokens[:, 1:], state, smoothing)
+    torch.testing.assert_close(nats, expected, **FLOAT32)
+    # padding is neither in the sum nor in the count
+    target_keep = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    task = TranslationTask(valid=None, tokenizer=None, device=torch.device("cpu"), smoothing=smoothing)  # type: ignore[arg-type]
+    loss = task.loss(model, PairBatch(source, keep, tokens, target_keep), None)
+    torch.testing.assert_close(loss.total, expected[0].sum() + expected[1, :2].sum(), **FLOAT32)
+    assert (loss.count.item(), loss.carry) == (6, None)
+    assert task.validate(model) is None
+
+
+def copying_part() -> GenerateOrCopy:
+    torch.manual_seed(0)
+    return shaken(GenerateOrCopy(TokenHead(6, 8), 6, inlet=5)).double()  # type: ignore[return-value]
+
+
+SOURCE = torch.tensor([[3, 4, 4, 2], [5, 2, 0, 0]])  # 4 stands at two places, whose shares add up
+
+
+def mixture(part: GenerateOrCopy, x: Array, memory: Any) -> Array:
+    """(B, T, D) -> probabilities (B, T, V), entry by entry."""
+    found = np.zeros((2, x.shape[1], 8))
+    for b, length in enumerate((4, 2)):
+        for t, position in enumerate(x[b]):
+            gate = sigmoid(linear(part.gate, position))[0]
+            found[b, t] = gate * softmax(array(part.head.weight) @ position + array(part.head.bias))
+            keys = [linear(part.to_k, m) for m in array(memory.values[b, :length])]
+            shares = softmax(np.array([position @ key for key in keys]) / 6**0.5)
+            for s, share in enumerate(shares):
+                found[b, t, SOURCE[b, s]] += (1 - gate) * share
+    return found
+
+
+def test_copying_is_the_explicit_mixture():
+    part, memory, x = copying_part(), memory_of(4, 2, width=5), random(2, 3, 6)
+    expected, seen = mixture(part, array(x), memory), part.given(memory, SOURCE)
+    for at in range(3):
+        agree(part(x[:, at], seen), np.log(expected[:, at]), **FLOAT32)
+    wanted = torch.tensor([[4, 3, 7], [5, 0, 2]])  # 7 and 0 are generated only
+    nats = part.loss(x, wanted, seen)
+    agree(nats, -np.log(np.take_along_axis(expected, wanted.numpy()[..., None], axis=2)[..., 0]), **FLOAT32)
+    smoothed = part.loss(x, wanted, seen, 0.2)
+    more = part.head.loss(x, wanted, 0.2) - part.head.loss(x, wanted)
+    torch.testing.assert_close(smoothed, nats + more, **FLOAT32)
+
+
+def test_the_gradient_of_copying_is_that_of_the_explicit_mixture():
+    part, memory, x = copying_part(), memory_of(4, 2, width=5), random(2, 3, 6).requires_grad_()
+    wanted = torch.tensor([[4, 3, 7], [5, 0, 2]])
+    part.loss(x, wanted, part.given(memory, SOURCE)).sum().backward()
+    found, x.grad = x.grad, None
+    gate = part.gate(x).sigmoid()
+    scores = (x @ part.to_k(memory.values).transpose(1, 2) / 6**0.5).masked_fill(~memory.keep[:, None], -torch.inf)
+    vocabulary = (x @ part.head.weight.T + part.head.bias).softmax(-1)
+    copied = torch.zeros_like(vocabulary).scatter_add(2, SOURCE[:, None].expand(-1, 3, -1), scores.softmax(-1))
+    (gate * vocabulary + (1 - gate) * copied).gather(2, wanted[..., None]).log().sum().neg().backward()
+    torch.testing.assert_close(found, x.grad, atol=1e-5, rtol=1e-4)
+
+
+# ---- how models begin
+
+
+def test_a_shared_embedding_is_one_and_a_tied_one_is_the_output():
+    model = shaken_pair(mixer="gru", shared=True, tied=True, attention="dot")
+    assert model.encoder.front.embedding is model.decoder.front.embedding
+    assert model.head.head.weight is model.decoder.front.embedding.weight
+    apart = shaken_pair(mixer="gru", attention="dot")
+    assert apart.encoder.front.embedding is not apart.decoder.front.embedding
+    assert apart.head.head.weight is not apart.decoder.front.embedding.weight
+
+
+def test_an_encoder_is_the_stack_of_its_table():
+    table = pair_table(mixer="gru", layers=3, connection="residual", norm="rms").encoder
+    torch.manual_seed(0)
+    names = {name: weight.shape for name, weight in stack(table, window=16).named_parameters()}
+    model = shaken_pair(mixer="gru", layers=3, connection="residual", norm="rms")
+    assert {name: weight.shape for name, weight in model.encoder.stack.named_parameters()} == names

@@ -1,0 +1,581 @@
+"""Encoder-decoders from files to outputs: trained, stopped, resumed, loaded, asked, scored, combined; and `weft predict`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command_line import feed, refused
+from pair_runs import MODELS, PairRuns, make_pairs, pair_file
+from safetensors import safe_open
+from small_runs import Silent, sums, train_here
+
+import weft
+from weft import files
+from weft.cli.main import main
+from weft.decode.predict import Prediction
+from weft.decode.predict_options import PredictOptions
+from weft.errors import DataError, UsageError
+from weft.run import load_language, load_translator
+from weft.train import checkpoint
+from weft.train.job import borrow_tokenizer
+from weft.train.loop import Stopped
+from weft.translator import Translator
+
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return PairRuns(tmp_path_factory.mktemp("runs"))
+
+
+every_model = pytest.mark.parametrize("name", MODELS)
+WORDS = ["abc", "fade", "", "cab", "b", "  ", "deaf", "aaaaa", "ef"]
+
+
+def loaded(runs: PairRuns, name: str, *settings: str) -> Translator:
+    return load_translator(runs.folder(name, *settings), device="cpu")
+
+
+def refusal(error: type[Exception], action: Any) -> str:
+    with pytest.raises(error) as caught:
+        action()
+    assert type(caught.value) is error
+    return str(caught.value)
+
+
+def same(found: Sequence[Prediction], expected: Sequence[Prediction]) -> None:
+    assert [(one.text, one.tokens) for one in found] == [(one.text, one.tokens) for one in expected]
+    for value in ("score", "log_prob"):
+        assert [getattr(one, value) for one in found] == pytest.approx([getattr(one, value) for one in expected], abs=1e-4)
+
+
+def records(folder: Path, name: str) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl that have such an entry."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if name in line]
+
+
+# ---- training
+
+
+@every_model
+def test_every_kind_trains_and_loads(runs, name):
+    folder = runs.folder(name)
+    run = weft.load(folder, device="cpu")
+    assert isinstance(run, Translator) and not run.model.training
+    joint = name == "joint"
+    kept = {"tokenizer.json"} if joint else {"tokenizer.source.json", "tokenizer.target.json"}
+    assert {path.name for path in folder.glob("tokenizer*")} == kept
+    assert run.tokenizer.shared == joint
+    assert run.model.vocabulary == run.tokenizer.target.hash
+    valid = records(folder, "valid_nats_per_token")
+    assert [line["step"] for line in valid] == [10, 20]
+    assert set(valid[0]) == {"step", *(f"valid_{score}" for score in run.settings.preset.family.shape.scores)}
+    assert valid[-1]["valid_nats_per_token"] < valid[0]["valid_nats_per_token"]
+    info = run.info()
+    assert (info["task"], info["kind"], info["path"]) == ("translate", MODELS[name]["kind"], str(folder))
+    assert info["vocabulary"] == {"source": run.tokenizer.source.size, "target": run.tokenizer.target.size}
+    assert info["parameters"] == sum(weight.numel() for weight in run.model.parameters())
+    assert info["settings"]["model"]["kind"] == MODELS[name]["kind"]
+
+
+def test_a_shared_and_tied_embedding_is_saved_once_and_comes_back(runs):
+    run = loaded(runs, "joint")
+    with safe_open(run.folder.weights, "pt") as tensors:
+        one = {"encoder.front.embedding.weight", "decoder.front.embedding.weight", "head.head.weight"} & set(tensors.keys())
+    assert len(one) == 1
+    assert run.model.head.head.weight is run.model.encoder.front.embedding.weight
+
+
+@pytest.mark.parametrize(("name", "stop"), [("lstm", 7), ("bahdanau", 1), ("transformer", 8), ("joint", 3)])
+def test_a_run_that_was_stopped_arrives_at_the_same_bits(tmp_path, name, stop):
+    pairs = make_pairs(tmp_path / "pairs.tsv", 80)
+    settings = (
+        "train.steps=10",
+        "train.validations=1",
+        "model.dropout=0.2",
+        "train.batch_tokens=100",
+        "train.label_smoothing=0.1",
+    )
+    values = pair_file(pairs, name, *settings)
+    train_here(values, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        train_here(values, tmp_path / "cut", Silent(stop_at=stop))
+    train_here(values, tmp_path / "cut")
+    assert sums(tmp_path / "cut") == sums(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("monitor", ["exact_match", "edit_rate", None])
+def test_the_score_that_is_monitored_chooses_the_weights(runs, monitor):
+    settings = ["train.validations=6", "train.steps=24", "train.lr=0.02", "model.width=12", "train.average=none"]
+    folder = runs.folder(f"lstm-{monitor}", *settings, *([] if monitor is None else [f"train.monitor={monitor}"]))
+    decides = monitor or "nats_per_token"
+    values = [(line["step"], line[f"valid_{decides}"]) for line in records(folder, f"valid_{decides}")]
+    assert len(values) == 6
+    best = (max if decides == "exact_match" else min)(value for _, value in values)
+    cursor = files.read_json(folder / "checkpoints" / checkpoint.names(folder)[-1] / "cursor.json")
+    assert (cursor["best"], cursor["best_step"]) == (best, next(step for step, value in values if value == best))
+    # and the weights that are kept are those
+    run, held = weft.load(folder, device="cpu"), folder.parent / "valid.tsv"
+    held.write_text("\n".join(runs.pairs.read_text().splitlines()[192:216]) + "\n")
+    found = {score.name: score.value for score in run.evaluate(held, PredictOptions(beam=1))}
+    assert found[decides] == pytest.approx(best, abs=1e-4)
+
+
+def test_what_is_monitored_makes_a_difference(runs):
+    """The runs above are no test of the choice if all scores agree."""
+    best = {}
+    for monitor in ("exact_match", "edit_rate", None):
+        folder = runs.place / f"lstm-{monitor}"
+        best[monitor] = files.read_json(folder / "checkpoints" / checkpoint.names(folder)[-1] / "cursor.json")["best_step"]
+    assert len(set(best.values())) > 1
+
+
+def test_learning_goes_on_until_the_words_are_right(tmp_path):
+    pairs = make_pairs(tmp_path / "pairs.tsv", 600)
+    settings = ("train.steps=150", "model.width=48", "model.dropout=0.0", "train.average=0.9", "train.validations=1")
+    train_here(pair_file(pairs, "lstm", *settings), tmp_path / "run")
+    run = load_translator(tmp_path / "run", device="cpu")
+    assert [best[0].text for best in run.predict(["abc", "fade", "cab"])] == ["A BB C", "F A DD E", "C A BB"]
+    assert {score.name: score.value for score in run.evaluate()}["exact_match"] >= 90
+
+
+def test_a_source_longer_than_the_table_of_positions_stops_a_run_before_it_begins(tmp_path):
+    pairs = make_pairs(tmp_path / "pairs.tsv", 20)
+    text = pairs.read_text().splitlines()
+    pairs.write_text("\n".join([*text[:3], f"{'a' * 16}\tA", *text[3:]]) + "\n")
+    assert refusal(DataError, lambda: train_here(pair_file(pairs, "learned"), tmp_path / "run")) == (
+        f"{pairs}: line 4: its source has 17 tokens, more than data.longest = 16; "
+        "raise that, or set data.truncate = true to have it cut"
+    )
+    train_here(pair_file(pairs, "learned", "data.truncate=true", "train.steps=2"), tmp_path / "cut")
+
+
+# ---- predicting
+
+
+@every_model
+def test_empty_lines_stay_empty_and_all_lines_keep_their_order(runs, name):
+    run = loaded(runs, name)
+    found = run.predict(WORDS, length=9)
+    assert len(found) == len(WORDS)
+    for word, (best,) in zip(WORDS, found, strict=True):
+        if not word.strip():
+            assert best == Prediction("", [], 0.0, 0.0)
+        else:
+            same([best], run.predict(word, length=9)[0])
+            assert best.text == run.tokenizer.target.decode(best.tokens)
+    assert run.predict([]) == [] and run.predict(["", " "]) == [[Prediction("", [], 0.0, 0.0)]] * 2
+
+
+@every_model
+def test_a_batch_of_32_words_equals_one_at_a_time(runs, name):
+    run, words = loaded(runs, name), [line.split("\t")[0] for line in runs.pairs.read_text().splitlines()[:32]]
+    together = run.predict(words, beam=4, best=2, length=9)
+    for at in range(0, 32, 9):
+        same(together[at], run.predict(words[at], beam=4, best=2, length=9)[0])
+
+
+@every_model
+def test_scoring_again_gives_the_same_number_and_a_prefix_is_not_counted(runs, name):
+    run, words = loaded(runs, name), ["abc", "fade", "cab", "b"]
+    end, prefix = run.tokenizer.target.end, "A BB"
+    for prefixes in (None, [prefix] * 4):
+        found = run.predict(words, PredictOptions(beam=5, best=3, alpha=0.6, length=12), prefixes=prefixes)
+        flat = [(word, one) for word, best in zip(words, found, strict=True) for one in best if one.tokens[-1] == end]
+        assert flat  # what is cut off at the limit has no </s>, which scoring adds
+        again = run.score([(word, one.text) for word, one in flat])
+        skipped = 0 if prefixes is None else len(run.tokenizer.target.encode(prefix))
+        for (_, one), score in zip(flat, again, strict=True):
+            assert one.text.startswith(prefix if prefixes else "")
+            assert one.log_prob == pytest.approx(sum(score.log_probs[skipped:]), abs=1e-4)
+            assert one.score == pytest.approx(one.log_prob / len(one.tokens) ** 0.6, abs=1e-4)
+
+
+def test_options_come_as_one_object_or_by_name(runs):
+    run = loaded(runs, "lstm")
+    assert run.predict("abc", beam=3, best=2) == run.predict("abc", PredictOptions(beam=3, best=2))
+    assert len(run.predict("abc", samples=3)[0]) == 3
+    assert refusal(UsageError, lambda: run.predict("abc", PredictOptions(), beam=3)) == (
+        "predict: options are given as an object and by name (beam); use one of the two"
+    )
+    assert refusal(UsageError, lambda: run.predict("abc", bem=3)).startswith("--bem: no such option; did you mean '--beam'?")
+    assert refusal(UsageError, lambda: run.predict(["a", "b"], prefixes=["A"])) == (
+        "predict: 1 prefixes for 2 lines; give one a line"
+    )
+    assert refusal(UsageError, lambda: run.predict(["a", "b"], prefixes=[])) == (
+        "predict: 0 prefixes for 2 lines; give one a line"
+    )
+    told: list[tuple[int, int]] = []
+    run.predict(["a", "", "b"], watch=lambda *done: told.append(done))
+    assert told == [(2, 2)]
+
+
+def test_text_comes_through_the_gate(runs):
+    run = loaded(runs, "lstm")
+    assert refusal(DataError, lambda: run.predict(["a", "b\0"])) == (
+        "line 2: character 1 is NUL; text has none, is this binary data?"
+    )
+    half = "character 0 is U+D800, half of a surrogate pair; send whole characters"
+    assert refusal(DataError, lambda: run.predict("a", prefixes=["\ud800"])) == f"prefix 1: {half}"
+    assert refusal(DataError, lambda: run.score([("a", "A"), ("b", "\ud800")])) == f"line 2: {half}"
+
+
+def test_a_line_that_is_too_long_is_refused_with_its_number_or_cut_on_request(runs):
+    run, long = loaded(runs, "learned"), "abcde" * 4
+    message = f"line 3: has 21 tokens, but {run.folder.path} reads at most 16; shorten it, or have it cut with --truncate"
+    assert refusal(DataError, lambda: run.predict(["ab", "c", long, long + "a"])) == message
+    assert refusal(DataError, lambda: run.score([("ab", "A"), ("c", "C"), (long, "A")])) == message
+    assert run.faults(["ab", "c", long]) == {2: message.removeprefix("line 3: ")}
+    assert run.faults([long], truncate=True) == {}
+    same(run.predict(long, truncate=True)[0], run.predict(long[:15])[0])
+    cut, whole = run.score([(long, "A B")], truncate=True)[0], run.score([(long[:15], "A B")])[0]
+    assert cut.log_probs == pytest.approx(whole.log_probs, abs=1e-5)
+    assert refusal(DataError, lambda: run.score([("ab", "A"), ("ab", "A " * 16)])) == (
+        f"line 2: its target has 17 tokens, but {run.folder.path} reads at most 16; shorten it"
+    )
+    assert len(run.score([("ab", "A " * 15)])[0].tokens) == 16
+
+
+def test_what_is_banned_is_not_written(runs):
+    run = loaded(runs, "lstm")
+    said = {token for best in run.predict(["abc", "fade"]) for token in best[0].text.split()}
+    kept = {token for best in run.predict(["abc", "fade"], ban=sorted(said)) for token in best[0].text.split()}
+    assert said and not said & kept
+    assert refusal(UsageError, lambda: run.predict("abc", ban=["A BB"])) == (
+        "--ban 'A BB': is 2 tokens of this vocabulary, not one known token"
+    )
+
+
+# ---- scoring and evaluating
+
+
+@every_model
+def test_a_target_is_scored_token_by_token(runs, name):
+    run = loaded(runs, name)
+    pairs = [("abc", "A BB C"), ("f", ""), ("fade", "F A DD E")] * 30  # more than are read at once
+    found = run.score(pairs)
+    assert [(one.source, one.target) for one in found] == pairs
+    for (source, target), one in zip(pairs[:3], found[:3], strict=True):
+        ids = [*run.tokenizer.target.encode(target).tolist(), run.tokenizer.target.end]
+        assert one.tokens == [run.tokenizer.target.show(token) for token in ids]
+        assert one.log_prob == pytest.approx(sum(one.log_probs)) and all(value <= 0 for value in one.log_probs)
+        assert one.perplexity == pytest.approx(math.exp(-one.log_prob / len(ids)))
+        tokens, state = [run.tokenizer.target.begin, *ids], None
+        with torch.no_grad():
+            ends = torch.tensor([[*run.tokenizer.source.encode(source).tolist(), run.tokenizer.source.end]])
+            state = run.model.encode(ends, torch.ones_like(ends, dtype=torch.bool))
+            for at in range(len(ids)):
+                read = torch.tensor([tokens[at]])
+                log_probs, state = run.model.start(read[None], None, state) if at == 0 else run.model.step(read, state)
+                assert one.log_probs[at] == pytest.approx(log_probs[0, ids[at]].item(), abs=1e-4)
+    for one, again in zip(found[:3], found[-3:], strict=True):
+        assert one.log_probs == pytest.approx(again.log_probs, abs=1e-5)
+    assert run.score([]) == []
+
+
+@every_model
+def test_evaluating_counts_what_was_predicted(runs, name):
+    run = loaded(runs, name)
+    pairs = [tuple(line.split("\t")) for line in runs.pairs.read_text().splitlines()[216:]]
+    options = PredictOptions(beam=2, length=9)
+    scores = {score.name: score for score in run.evaluate(None, options)}
+    written = [best[0].text.split() for best in run.predict([source for source, _ in pairs], options)]
+    exact = np.mean([said == target.split() for said, (_, target) in zip(written, pairs, strict=True)])
+    assert scores["exact_match"].value == pytest.approx(100 * exact)
+    assert "beam:2/alpha:1" in scores["exact_match"].signature
+    scored = run.score([(source, target) for source, target in pairs])
+    nats = -sum(one.log_prob for one in scored) / sum(len(one.tokens) for one in scored)
+    assert scores["nats_per_token"].value == pytest.approx(nats)
+    (runs.place / "test.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    again, items = run.measure([str(runs.place / "test.tsv")], options)
+    assert [(one.name, one.value) for one in again] == [(one.name, pytest.approx(one.value)) for one in scores.values()]
+    assert [line.split() for line in items.outputs or []] == written
+
+
+def test_evaluating_without_data_is_refused(tmp_path):
+    pairs = make_pairs(tmp_path / "pairs.tsv", 30)
+    values = pair_file(pairs, "sutskever", "train.steps=1")
+    values["data"] = {"train": str(pairs), "longest": 16}
+    run = load_translator(train_here(values, tmp_path / "run").path, device="cpu")
+    assert refusal(UsageError, run.evaluate) == (
+        f"{tmp_path / 'run'}: the run has no test or validation data; give --data FILE"
+    )
+
+
+def test_a_long_source_is_refused_in_evaluation_too_and_cut_on_request(runs, tmp_path):
+    run, path = loaded(runs, "lstm"), tmp_path / "long.tsv"
+    path.write_text(f"abc\tA BB C\n{'ab' * 10}\tA BB\n")
+    assert refusal(DataError, lambda: run.evaluate(path)).startswith("line 2: has 21 tokens, but ")
+    scores = {score.name: score.value for score in run.evaluate(path, PredictOptions(truncate=True))}
+    assert math.isfinite(scores["nats_per_token"])
+
+
+# ---- several models as one
+
+
+def test_an_ensemble_is_the_mean_of_what_its_members_say(runs):
+    names = ["lstm", "transformer", "sutskever"]
+    folders = [runs.folder(name) for name in names]
+    both, pairs = weft.ensemble(folders, device="cpu"), [("abc", "A BB C"), ("fade", "F A DD E")]
+    alone = [[one.log_probs for one in weft.load(folder, device="cpu").score(pairs)] for folder in folders]
+    for weights in (None, [0.5, 0.25, 0.25]):
+        both = weft.ensemble(folders, weights=weights, device="cpu")
+        shares = np.array(weights or [1 / 3] * 3)
+        for number, one in enumerate(both.score(pairs)):
+            mean = np.log(np.einsum("m,mt->t", shares, np.exp([member[number] for member in alone])))
+            assert one.log_probs == pytest.approx(mean.tolist(), abs=1e-4)
+        for word, best in zip(["abc", "fade"], both.predict(["abc", "fade"], beam=4), strict=True):
+            (again,) = both.score([(word, best[0].text)])
+            assert best[0].log_prob == pytest.approx(again.log_prob, abs=1e-4)
+    assert {score.name for score in both.evaluate(None, PredictOptions(beam=1))} >= {"exact_match", "nats_per_token"}
+    assert refusal(UsageError, lambda: weft.ensemble(folders, weights=[0.5, 0.5]).predict("abc")) == (
+        "ensemble: 3 models, but 2 weights"
+    )
+    assert refusal(UsageError, lambda: weft.ensemble(folders[:2], weights=[0.9, 0.9]).predict("abc")) == (
+        "ensemble: the weights of a mixture must add up to 1, not 1.8"
+    )
+
+
+def test_an_ensemble_of_one_run_is_the_run(runs):
+    run, one = loaded(runs, "lstm"), weft.ensemble([runs.folder("lstm")], device="cpu")
+    assert one.predict(WORDS) == run.predict(WORDS)
+
+
+def test_members_may_read_their_sources_each_in_its_own_way(runs):
+    values = borrow_tokenizer(pair_file(runs.pairs, "transformer", "train.steps=4"), runs.folder("lstm"))
+    values["tokenizer"]["source"] = {"kind": "bpe", "size": 270}
+    other = runs.place / "pieces"
+    train_here(values, other)
+    both, pairs = weft.ensemble([runs.folder("lstm"), other], device="cpu"), [("abcab", "A BB C A BB")]
+    sizes = [len(member.sources(["abcab"])[0]) for member in both.members]
+    assert sizes[0] == 6 and sizes[1] < 6
+    alone = [weft.load(folder, device="cpu").score(pairs)[0].log_probs for folder in (runs.folder("lstm"), other)]
+    assert both.score(pairs)[0].log_probs == pytest.approx(np.log(np.exp(alone).mean(0)).tolist(), abs=1e-4)
+    # of lines that one of them can't read, that one tells
+    assert list(both.faults(["ab" * 9])) == [0]
+
+
+def test_an_ensemble_whose_targets_differ_is_refused_with_the_reason(runs):
+    first, second = runs.folder("lstm"), runs.folder("joint")
+    hashes = [weft.load(folder).tokenizer.target.hash[:8] for folder in (first, second)]
+    assert refusal(UsageError, lambda: weft.ensemble([first, second], device="cpu").predict("abc")) == (
+        f"ensemble: model 1 has the tokenizer {hashes[0]}, model 2 has {hashes[1]}; train them with one (--tokenizer-from)"
+    )
+
+
+@pytest.mark.parametrize("kind", ["ngram", "gru"])
+def test_a_language_model_beside_adds_its_log_probabilities(runs, kind):
+    folders, lm = [runs.folder("lstm"), runs.folder("transformer")], runs.folder(f"lm-{kind}")
+    pairs = [("abc", "A BB C"), ("fade", "F A DD E"), ("b", "")]
+    helper = [one.log_probs for one in weft.load(lm, device="cpu").score([target for _, target in pairs])]
+    for members in (folders[:1], folders):
+        plain = weft.ensemble(members, device="cpu").score(pairs)
+        fused = weft.ensemble(members, lm=lm, lm_weight=0.7, device="cpu")
+        for one, without, beside in zip(fused.score(pairs), plain, helper, strict=True):
+            expected = np.array(without.log_probs) + 0.7 * np.array(beside)
+            assert one.log_probs == pytest.approx(expected.tolist(), abs=1e-4)
+        for best in fused.predict(["abc", "", "fade"], best=2):
+            for one in best:
+                assert one.score == pytest.approx(one.log_prob / max(1, len(one.tokens)), abs=1e-4)
+        (best,) = fused.predict("abc")[0]
+        assert best.log_prob == pytest.approx(fused.score([("abc", best.text)])[0].log_prob, abs=1e-4)
+
+
+def test_what_can_t_be_combined_is_refused(runs):
+    lstm, lm = runs.folder("lstm"), runs.folder("lm-ngram")
+    assert refusal(UsageError, lambda: weft.ensemble([lstm, lm])) == (
+        f"ensemble: {lm} is a run of task 'lm', not of 'translate'"
+    )
+    for wrong in (lstm, runs.folder("lm-gru-running", "data.read=stream", "data.window=8")):
+        assert refusal(UsageError, lambda wrong=wrong: weft.ensemble([lstm], lm=wrong)) == (
+            f"--lm: {wrong} must be a language model of lines (task = 'lm', data.read = 'lines')"
+        )
+    assert refusal(UsageError, lambda: weft.ensemble([lstm], lm=lm, lm_weight=0.0).predict("abc")) == (
+        "ensemble: weights must be positive numbers, not [1.0, 0.0]"
+    )
+    joint = runs.folder("joint")
+    hashes = [weft.load(folder).model.vocabulary[:8] for folder in (joint, lm)]
+    assert refusal(UsageError, lambda: weft.ensemble([joint], lm=lm).predict("abc")) == (
+        f"ensemble: model 1 has the tokenizer {hashes[0]}, model 2 has {hashes[1]}; train them with one (--tokenizer-from)"
+    )
+
+
+def test_a_run_is_asked_for_what_it_can_do(runs):
+    lstm, lm = runs.folder("lstm"), runs.folder("lm-ngram")
+    assert refusal(UsageError, lambda: load_language(lstm)) == (
+        f"{lstm}: is a run of task 'translate', which needs a source for what it writes; use weft predict"
+    )
+    assert refusal(UsageError, lambda: load_translator(lm)) == (
+        f"{lm}: is a language model, which continues texts; use weft generate"
+    )
+
+
+# ---- where predictions looked
+
+
+@pytest.mark.parametrize("name", ["lstm", "luong", "bahdanau", "transformer", "joint"])
+@pytest.mark.parametrize(
+    "options", [{"beam": 4}, {"beam": 1}, {"samples": 1, "temperature": 0.5}], ids=["beam", "greedy", "drawn"]
+)
+def test_a_prediction_is_aligned_with_its_line_prefix_and_all(runs, name, options):
+    run, words = loaded(runs, name), ["abc", "fade", "b"]
+    outputs = [best[0] for best in run.predict(words, prefixes=["A", "", "B"], length=6, **options)]
+    for word, output, one in zip(words, outputs, run.align(words, outputs), strict=True):
+        assert one.source == [*word, "</s>"]
+        assert one.target == [run.tokenizer.target.show(token) for token in [*output.prefix, *output.tokens]]
+        assert one.weights.shape == (len(one.target), len(one.source))
+        np.testing.assert_allclose(one.weights.sum(1), 1.0, atol=1e-5)
+    again = run.align(words[1:2], outputs[1:2])[0]  # not padded
+    np.testing.assert_allclose(again.weights, run.align(words, outputs)[1].weights, atol=1e-5)
+
+
+def test_more_lines_than_are_read_at_once_are_aligned_too(runs):
+    run, words = loaded(runs, "bahdanau"), ["abc", "fade", "b"] * 30
+    found = run.align(words, [best[0] for best in run.predict(words, beam=1, length=6)])
+    assert len(found) == 90
+    np.testing.assert_allclose(found[0].weights, found[87].weights, atol=1e-5)
+    assert run.align([], []) == []
+
+
+def test_several_models_have_no_alignment(runs):
+    both = weft.ensemble([runs.folder("lstm"), runs.folder("transformer")], device="cpu")
+    beside = weft.ensemble([runs.folder("lstm")], lm=runs.folder("lm-ngram"), device="cpu")
+    for run in (both, beside):
+        message = refusal(UsageError, lambda run=run: run.align(["a"], [Prediction("A", [3, 2], 0.0, 0.0)]))
+        assert message == "alignments: several models look in several ways; align with one run"
+
+
+# ---- weft predict
+
+
+def predicted(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str], str]:
+    """Exit code, lines of standard output, standard error."""
+    code = main(["predict", *words, "--device", "cpu"])
+    said = capsys.readouterr()
+    assert said.out.endswith("\n") or not said.out
+    return code, said.out.split("\n")[:-1], said.err
+
+
+def test_one_line_in_one_line_out(runs, capsys, monkeypatch):
+    folder, run = str(runs.folder("lstm")), loaded(runs, "lstm")
+    expected = [best[0].text for best in run.predict(["abc", "", "fade"])]
+    feed(monkeypatch, b"abc\n\nfade\n")
+    assert predicted(capsys, folder) == (0, expected, "")
+    assert predicted(capsys, folder, "abc") == (0, expected[:1], "")
+    (runs.place / "words.txt").write_text("abc\r\n\nfade")
+    assert predicted(capsys, folder, "--data", str(runs.place / "words.txt")) == (0, expected, "")
+    feed(monkeypatch, b"")
+    assert predicted(capsys, folder) == (0, [], "")
+    greedy = [best[0].text for best in run.predict(["abc", "fade"], beam=1, ban=["A"], length=4)]
+    feed(monkeypatch, b"abc\nfade\n")
+    assert predicted(capsys, folder, "--beam", "1", "--ban", "A", "--length", "4") == (0, greedy, "")
+    prefixed = run.predict("abc", prefixes=["CC"])[0][0].text
+    assert predicted(capsys, folder, "abc", "--prefix", "CC") == (0, [prefixed], "") and prefixed.startswith("CC")
+
+
+def test_the_n_best_and_samples_come_with_number_and_score(runs, capsys, monkeypatch):
+    folder, run = str(runs.folder("lstm")), loaded(runs, "lstm")
+    feed(monkeypatch, b"abc\nfade\n")
+    code, lines, _ = predicted(capsys, folder, "--n-best", "2", "--alpha", "0.5")
+    found = run.predict(["abc", "fade"], best=2, alpha=0.5)
+    expected = [f"{number}\t{one.score:.4f}\t{one.text}" for number, best in enumerate(found, 1) for one in best]
+    assert (code, lines) == (0, expected)
+    code, lines, _ = predicted(capsys, folder, "abc", "--samples", "3", "--seed", "4")
+    assert [line.split("\t")[2] for line in lines] == [one.text for one in run.predict("abc", samples=3, seed=4)[0]]
+
+
+def test_json_is_one_object_a_line(runs, capsys, monkeypatch):
+    folder, run = str(runs.folder("lstm")), loaded(runs, "lstm")
+    feed(monkeypatch, b"abc\n\n")
+    code, lines, _ = predicted(capsys, folder, "--json", "--n-best", "2")
+    found = run.predict("abc", best=2)[0]
+    assert code == 0
+    first, second = (json.loads(line) for line in lines)
+    assert first == {
+        "source": "abc",
+        "predictions": [
+            {"text": one.text, "score": one.score, "log_prob": one.log_prob, "tokens": len(one.tokens)} for one in found
+        ],
+    }
+    assert second == {"source": "", "predictions": [{"text": "", "score": 0.0, "log_prob": 0.0, "tokens": 0}]}
+
+
+def test_a_bad_line_is_an_empty_line_and_the_others_are_not_lost(runs, capsys, monkeypatch):
+    folder, run = runs.folder("lstm"), loaded(runs, "lstm")
+    expected = [best[0].text for best in run.predict(["abc", "fade"])]
+    fault = f"has 21 tokens, but {folder} reads at most 16; shorten it, or have it cut with --truncate"
+    feed(monkeypatch, b"abc\n" + b"ab" * 10 + b"\nfade\n")
+    assert predicted(capsys, str(folder)) == (3, [expected[0], "", expected[1]], f"weft: line 2: {fault}\n")
+    feed(monkeypatch, b"abc\n" + b"ab" * 10 + b"\n")
+    code, lines, _ = predicted(capsys, str(folder), "--json")
+    assert code == 3
+    assert json.loads(lines[1]) == {"source": "ab" * 10, "predictions": [], "error": fault}
+    # numbers go on from one batch to the next
+    monkeypatch.setattr("weft.cli.predict.LINES", 2)
+    feed(monkeypatch, b"abc\nfade\n" + b"ab" * 10 + b"\nabc\n")
+    code, lines, said = predicted(capsys, str(folder))
+    assert (code, lines, said) == (3, [*expected, "", expected[0]], f"weft: line 3: {fault}\n")
+    feed(monkeypatch, b"ab" * 10 + b"\n")
+    assert predicted(capsys, str(folder), "--truncate") == (0, [run.predict(("ab" * 10)[:15])[0][0].text], "")
+
+
+def test_several_runs_and_a_language_model_from_the_command_line(runs, capsys):
+    lstm, other, lm = (str(runs.folder(name)) for name in ("lstm", "transformer", "lm-ngram"))
+    both = weft.ensemble([lstm, other], lm=lm, lm_weight=0.5, device="cpu").predict("abc")[0][0].text
+    assert predicted(capsys, lstm, "abc", "--with", other, "--lm", lm, "--lm-weight", "0.5") == (0, [both], "")
+    both = weft.ensemble([lstm, other], device="cpu").predict("abc")[0][0].text
+    assert predicted(capsys, lstm, "abc", "--with", other) == (0, [both], "")
+
+
+def test_alignments_are_written_for_each_line(runs, capsys, monkeypatch, tmp_path):
+    folder, place = str(runs.folder("bahdanau")), tmp_path / "looks" / "here"
+    feed(monkeypatch, b"abc\n\n" + b"ab" * 10 + b"\nfade\n")
+    code, lines, _ = predicted(capsys, folder, "--alignments", str(place))
+    assert (code, len(lines)) == (3, 4)
+    assert sorted(path.name for path in place.iterdir()) == ["000001.json", "000001.svg", "000004.json", "000004.svg"]
+    found = files.read_json(place / "000004.json")
+    assert (found["source"], found["text"]) == (["f", "a", "d", "e", "</s>"], lines[3])
+    assert " ".join(found["target"]).removesuffix(" </s>") == lines[3]
+    assert np.array(found["weights"]).shape == (len(found["target"]), 5)
+    assert np.array(found["weights"]).sum(1) == pytest.approx(np.ones(len(found["target"])), abs=1e-3)
+    assert (place / "000001.svg").read_text().startswith("<svg")
+
+
+def test_what_the_command_refuses(runs, capsys, tmp_path):
+    lstm, lm, blind = (str(runs.folder(name)) for name in ("lstm", "lm-ngram", "sutskever"))
+    both = "--layer and --head: choose among --alignments DIR, which is not given"
+    some = tmp_path / "some.txt"
+    some.write_text("abc\n")
+    looks = ("--alignments", str(tmp_path / "looks"))
+    for words, message in [
+        ((lm, "abc"), f"{lm}: is a language model, which continues texts; use weft generate"),
+        ((lstm, "abc", "--data", str(some)), "--data: does not go with a text; give one of them"),
+        ((lstm, "abc", "--layer", "1"), both),
+        ((lstm, "abc", "--head", "1"), both),
+        ((lstm, "abc", "--n-best", "9"), "--n-best: must be at most --beam 5, not 9"),
+        ((lstm, "abc", "--ban", "A BB"), "--ban 'A BB': is 2 tokens of this vocabulary, not one known token"),
+        ((lstm, "abc", "--with", lm), f"ensemble: {lm} is a run of task 'lm', not of 'translate'"),
+        ((lstm, "abc", *looks, "--layer", "2"), "--layer: must be from 1 to 1, not 2"),
+        (
+            (blind, "abc", *looks),
+            "alignments: this model has no attention to its source; train one with model.attention = 'additive'",
+        ),
+        (
+            (lstm, "abc", "--with", str(runs.folder("transformer")), *looks),
+            "alignments: several models look in several ways; align with one run",
+        ),
+    ]:
+        assert refused(capsys, "predict", *words) == (2, message)
+    assert refused(capsys, "generate", lstm, "abc") == (
+        2,
+        f"{lstm}: is a run of task 'translate', which needs a source for what it writes; use weft predict",
+    )
