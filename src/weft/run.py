@@ -33,6 +33,7 @@ from weft.train.settings import Settings, resolve
 from weft.translator import Member, Translator
 
 DEVICES = ("auto", "cpu", "cuda")
+LM_WEIGHT = 0.3
 
 
 class LineScore(NamedTuple):
@@ -227,17 +228,15 @@ def load(path: str | Path, *, device: str = "auto") -> Run | Translator:
     return Run(folder, settings, settings.material.load(folder), place)
 
 
-def load_language(path: str | Path, *, device: str = "auto") -> Run:
+def as_language(run: Run | Translator, path: Path) -> Run:
     """A run that must be a language model."""
-    run = load(path, device=device)
     if isinstance(run, Translator):
-        raise UsageError(f"{path}: is a run of task 'translate', which needs a source for what it writes; use weft predict")
+        raise UsageError(f"{path}: is a run of task 'translate', which writes outputs for sources; use weft predict")
     return run
 
 
-def load_translator(path: str | Path, *, device: str = "auto") -> Translator:
+def as_translator(run: Run | Translator, path: Path) -> Translator:
     """A run that must have sources and targets."""
-    run = load(path, device=device)
     if isinstance(run, Run):
         raise UsageError(f"{path}: is a language model, which continues texts; use weft generate")
     return run
@@ -248,7 +247,7 @@ def ensemble(
     *,
     weights: Sequence[float] | None = None,
     lm: str | Path | None = None,
-    lm_weight: float = 0.3,
+    lm_weight: float = LM_WEIGHT,
     device: str = "auto",
 ) -> Translator:
     """Several translating runs as one: the weighted mean of their probabilities (equal weights unless given), and beside

@@ -64,6 +64,11 @@ class PairScore(NamedTuple):
     log_probs: list[float]
 
     @property
+    def text(self) -> str:
+        """The pair as it is read."""
+        return f"{self.source}\t{self.target}"
+
+    @property
     def perplexity(self) -> float:
         return float(np.exp(-self.log_prob / len(self.tokens)))
 
@@ -180,7 +185,7 @@ class Translator:
     # ---- scoring
 
     @torch.inference_mode()
-    def score(self, pairs: Sequence[tuple[str, str]], *, truncate: bool = False) -> list[PairScore]:
+    def score(self, pairs: Sequence[tuple[str, str]], *, truncate: bool = False, watch: Watch | None = None) -> list[PairScore]:
         """The log-probability of each target, given its source, and of each of its tokens."""
         found: list[PairScore] = []
         read = [(clean(a, f"line {number}"), clean(b, f"line {number}")) for number, (a, b) in enumerate(pairs, 1)]
@@ -199,6 +204,8 @@ class Translator:
             for (source, text), row, value in zip(part, rows, values, strict=True):
                 kept = value[: len(row) - 1]
                 found.append(PairScore(source, text, sum(kept), [target.show(token) for token in row[1:]], kept))
+            if watch is not None:
+                watch(len(found), len(pairs))
         return found
 
     # ---- evaluating

@@ -45,6 +45,13 @@ def _on_disk(path: Path) -> int:
     return sum(part.stat().st_size for part in (path.rglob("*") if path.is_dir() else [path]) if part.is_file())
 
 
+def _tokenizers(tokenizer: Any) -> dict[str, dict[str, Any]]:
+    """One, or one a side."""
+    sides = {"source tokenizer": tokenizer.source, "target tokenizer": tokenizer.target} if hasattr(tokenizer, "shared") else {}
+    named = sides if sides and not tokenizer.shared else {"tokenizer": sides["source tokenizer"] if sides else tokenizer}
+    return {name: {"kind": one.kind, "size": one.size, "hash": one.hash} for name, one in named.items()}
+
+
 def about_run(path: Path) -> dict[str, Any]:
     """What a run folder holds."""
     from weft.cli.story import read_story
@@ -60,9 +67,7 @@ def about_run(path: Path) -> dict[str, Any]:
         "task": run.settings.task,
         "kind": run.settings.kind,
         "parameters": parameters(run.model) if run.folder.weights.exists() else None,
-        "vocabulary": run.tokenizer.size,
-        "tokenizer": run.tokenizer.hash,
-        "tokenizer_kind": run.tokenizer.kind,
+        "tokenizers": _tokenizers(run.tokenizer),
         "budget": {} if story.counted else budget,
         "progress": story.to_json(),
         "bytes": {part.name: _on_disk(part) for part in parts},
@@ -105,9 +110,9 @@ def describe(found: Mapping[str, Any]) -> str:
     rows = [
         ["run", found["path"]],
         ["model", f"{found['kind']} ({found['task']}), {counted}"],
-        ["tokenizer", f"{found['tokenizer_kind']}, {found['vocabulary']:,} tokens, {found['tokenizer'][:8]}"],
+        *[[name, f"{one['kind']}, {one['size']:,} tokens, {one['hash'][:8]}"] for name, one in found["tokenizers"].items()],
         *[[f"{name} data", _files(data[name])] for name in ("train", "valid", "test") if name in data],
-        ["read as", data["read"]],
+        *([["read as", data["read"]]] if "read" in data else []),
         ["progress", _progress(found)],
         ["best valid", _best(found["progress"])],
         ["on disk", ", ".join([f"{size(sum(disk.values()))} in all", *large])],

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import Shared
 from weft.cli.output import finite, say, write, write_json
+from weft.cli.together import Together
 from weft.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -32,14 +32,13 @@ def as_json(line: str, found: Sequence[Prediction]) -> dict[str, Any]:
 
 
 @dataclass(kw_only=True)
-class Predict(Shared):
+class Predict(Together):
     """Translate, pronounce, inflect: print what every line of standard input becomes.
 
     One line in, one line out; an empty line stays empty. A line that can't be read gives an empty line, a message, and
     exit code 3 at the end; the others are not lost.
     """
 
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
     text: Annotated[str | None, typer.Argument(metavar="TEXT", help="A line to predict from, instead of standard input.")] = (
         None
     )
@@ -47,8 +46,6 @@ class Predict(Shared):
         list[Path] | None,
         typer.Option(metavar="FILE", help="Read lines of files, not of standard input; may be given several times."),
     ] = None
-    beam: Annotated[int | None, typer.Option(metavar="N", help="Width of the beam; 1 is greedy.  [default: 5]")] = None
-    alpha: Annotated[float | None, typer.Option(metavar="X", help="Score = log-probability / length^X.  [default: 1]")] = None
     best: Annotated[
         int, typer.Option("--n-best", metavar="N", help="The N best of each line: line number, score and text, by tabs.")
     ] = 1
@@ -68,28 +65,22 @@ class Predict(Shared):
     ] = None
     seed: Annotated[int, typer.Option(metavar="N", help="The same seed, the same samples.")] = 0
     truncate: Annotated[bool, typer.Option("--truncate", help="Cut lines that are longer than the model reads.")] = False
-    others: Annotated[
-        list[Path] | None,
-        typer.Option("--with", metavar="RUN", help="Predict together with another run; may be given several times."),
-    ] = None
-    lm: Annotated[Path | None, typer.Option(metavar="RUN", help="A language model of the outputs that helps to choose.")] = None
-    lm_weight: Annotated[float, typer.Option(metavar="X", help="How much the language model counts.")] = 0.3
     alignments: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write for each line where its output looked: JSON, and a heat map as SVG."),
     ] = None
     layer: Annotated[int | None, typer.Option(metavar="N", help="Of --alignments: one layer, not the mean.")] = None
     head: Annotated[int | None, typer.Option(metavar="N", help="Of --alignments: one head, not the mean.")] = None
-    device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu or cuda.")] = "auto"
 
     def run(self) -> int:
         from weft.cli.lines import batched, input_lines
+        from weft.run import as_translator
 
         if self.text is not None and self.data:
             raise UsageError("--data: does not go with a text; give one of them")
         if self.alignments is None and (self.layer, self.head) != (None, None):
             raise UsageError("--layer and --head: choose among --alignments DIR, which is not given")
-        options, run = self._options(), self._load()
+        options, run = self._options(), as_translator(self.load(), self.folder)
         lines = iter([self.text]) if self.text is not None else input_lines(self.data, run.settings.data.encoding)
         alone = self.text is None and not self.data and sys.stdin.isatty()
         done, bad = 0, 0
@@ -104,13 +95,6 @@ class Predict(Shared):
 
         given = {name: getattr(self, name) for name in PredictOptions.model_fields}
         return PredictOptions(**given | {"ban": self.ban or []})
-
-    def _load(self) -> Translator:
-        from weft.run import ensemble, load_translator
-
-        if self.others or self.lm is not None:
-            return ensemble([self.folder, *(self.others or [])], lm=self.lm, lm_weight=self.lm_weight, device=self.device)
-        return load_translator(self.folder, device=self.device)
 
     def _predict(self, run: Translator, lines: list[str], options: PredictOptions, before: int) -> int:
         """Print what the lines become; how many could not be read."""

@@ -13,6 +13,7 @@ import typer
 
 from weft.cli.options import Device, Shared
 from weft.cli.output import finite, write, write_json
+from weft.errors import DataError
 
 if TYPE_CHECKING:
     from weft.cli.display import Display
@@ -41,13 +42,27 @@ def as_text(line: LineScore, *, tokens: bool) -> str:
     return "".join(f"{shown(token, len(token))}\t{0 - value:.4f}\n" for token, value in pairs) + "\n"
 
 
+def pairs(lines: Sequence[str], first: int) -> list[tuple[str, str]]:
+    """Each line as source and target; `first` is the number of the first one."""
+    found = []
+    for number, line in enumerate(lines, first):
+        source, tab, target = line.partition("\t")
+        if not tab or "\t" in target:
+            raise DataError(f"line {number}: has {line.count(chr(9))} tabs; a pair is a source, one tab, and a target")
+        found.append((source, target))
+    return found
+
+
 def _show(display: Display, what: str, done: int, total: int) -> None:
     display.show(what, done / total, f"{done:,} of {total:,} tokens")
 
 
 @dataclass(kw_only=True)
 class Score(Shared):
-    """Print log-probability (in nats), perplexity and text of every line of standard input."""
+    """Print log-probability (in nats), perplexity and text of every line of standard input.
+
+    A translating run reads pairs, the source and the target with a tab between them, and scores the target.
+    """
 
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
     data: Annotated[
@@ -64,12 +79,13 @@ class Score(Shared):
         from weft.cli.lines import batched, input_lines
         from weft.run import load
 
-        run = load(self.folder, device=self.device)
+        run: Any = load(self.folder, device=self.device)
         lines = input_lines(self.data, run.settings.data.encoding)
-        first = 1
+        first, translates = 1, run.settings.task == "translate"
         with Display(quiet=self.quiet) as display:
             for batch in batched(lines, 1 if not self.data and sys.stdin.isatty() else LINES):
-                found = run.score(batch, watch=partial(_show, display, f"scoring from line {first:,} on"))
+                watch = partial(_show, display, f"scoring from line {first:,} on")
+                found = run.score(pairs(batch, first) if translates else batch, watch=watch)
                 display.clear()
                 self._print(found)
                 first += len(batch)

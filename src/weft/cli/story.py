@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft import files
-from weft.errors import ModelError
+from weft.config import read_toml
+from weft.errors import ConfigError, ModelError
+from weft.metrics.better import is_better
+from weft.metrics.translation import BETTER
 from weft.train import checkpoint
 from weft.train.cursor import Cursor
 
@@ -44,28 +47,38 @@ def _records(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _best(records: list[dict[str, Any]]) -> tuple[tuple[str, float] | None, int]:
-    """The first validation score of each record is what a run is judged by; lower is better."""
+def _best(records: list[dict[str, Any]], monitor: str | None) -> tuple[tuple[str, float] | None, int]:
+    """The best value of the score that a run is judged by: the one it names, or the first of each record."""
     best: tuple[str, float] | None = None
     step = 0
     for record in records:
-        scores = [(name, value) for name, value in record.items() if name.startswith(VALID) and isinstance(value, float)]
-        if scores and (best is None or scores[0][1] < best[1]):
-            best, step = (scores[0][0].removeprefix(VALID), scores[0][1]), record["step"]
+        scores = {name.removeprefix(VALID): value for name, value in record.items() if name.startswith(VALID)}
+        name = monitor or next(iter(scores), "")
+        value = scores.get(name)
+        if isinstance(value, float) and (best is None or is_better(name, value, best[1])):
+            best, step = (name, value), record["step"]
     return best, step
+
+
+def _monitor(path: Path) -> str | None:
+    """The score that resolved.toml names."""
+    with suppress(ConfigError):
+        monitor = read_toml(path / "resolved.toml").get("train", {}).get("monitor")
+        return monitor if monitor in BETTER else None
+    return None
 
 
 def read_story(path: Path) -> Story:
     """What the newest whole checkpoint and metrics.jsonl tell."""
     records = _records(path / "metrics.jsonl")
-    best, best_step = _best(records)
+    best, best_step = _best(records, _monitor(path))
     folder, _ = checkpoint.newest(path)
     if folder is not None:
         place = folder / "cursor.json"
         cursor = Cursor.from_json(files.read_json(place), str(place))
         return Story(cursor.done, cursor.step, cursor.tokens, cursor.seconds, best, best_step)
     # a run by gradients logs its training loss from the first step on; one made by counting has none
-    if not (path / "model.safetensors").exists() or any("train_nats_per_token" in record for record in records):
+    if not (path / "model.safetensors").exists() or any(name.startswith("train_") for record in records for name in record):
         return Story(False, 0, 0, None, None, 0)
     last = records[-1] if records else {}
     return Story(True, last.get("step", 0), last.get("tokens", 0), None, best, best_step, counted=True)

@@ -138,5 +138,6 @@ class Train(Shared):
             lines.insert(0, f"best valid {score_name(story.best[0])} {story.best[1]:.4f}{at}")
         held_out = len(settings.sources()) > 1
         name = shlex.quote(str(out))  # to be pasted into a shell
-        lines.append(f"next: weft evaluate {name}{'' if held_out else ' --data FILE'}, or weft generate {name}")
+        use = "predict" if settings.task == "translate" else "generate"
+        lines.append(f"next: weft evaluate {name}{'' if held_out else ' --data FILE'}, or weft {use} {name}")
         note("\n".join(lines), quiet=self.quiet)
