@@ -25,12 +25,13 @@ from weft import files
 from weft.data.corpus import write_corpus
 from weft.train import checkpoint
 from weft.train.folder import Journal, RunFolder
-from weft.train.job import prepare_tokenizer, train
+from weft.train.job import train
+from weft.train.material import Texts
 
 # what runs in each part of a run, outermost first; a child can be killed before each line of it
 PARTS = {
     "save": [Journal.keep_best, Journal.save, checkpoint.save, files.publish],
-    "begin": [train, RunFolder.begin, prepare_tokenizer, write_corpus],
+    "begin": [train, RunFolder.begin, Texts.prepare, Texts._tokenizer, write_corpus],
     "clear": [RunFolder._clear],
 }
 

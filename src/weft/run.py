@@ -228,18 +228,27 @@ def load(path: str | Path, *, device: str = "auto") -> Run | Translator:
     return Run(folder, settings, settings.material.load(folder), place)
 
 
-def as_language(run: Run | Translator, path: Path) -> Run:
+def as_language(run: Run | Translator) -> Run:
     """A run that must be a language model."""
     if isinstance(run, Translator):
+        path = run.folder.path
         raise UsageError(f"{path}: is a run of task 'translate', which writes outputs for sources; use weft predict")
     return run
 
 
-def as_translator(run: Run | Translator, path: Path) -> Translator:
+def as_translator(run: Run | Translator) -> Translator:
     """A run that must have sources and targets."""
     if isinstance(run, Run):
-        raise UsageError(f"{path}: is a language model, which continues texts; use weft generate")
+        raise UsageError(f"{run.folder.path}: is a language model, which continues texts; use weft generate")
     return run
+
+
+def load_language(path: str | Path, *, device: str = "auto") -> Run:
+    return as_language(load(path, device=device))
+
+
+def load_translator(path: str | Path, *, device: str = "auto") -> Translator:
+    return as_translator(load(path, device=device))
 
 
 def ensemble(

@@ -86,9 +86,9 @@ class Generate(Shared):
 
     def run(self) -> int:
         options = self._options()
-        from weft.run import as_language, load
+        from weft.run import load_language
 
-        run = as_language(load(self.folder, device=self.device), self.folder)
+        run = load_language(self.folder, device=self.device)
         prompts = self._prompts(run.settings.data.encoding)
         if self.json:
             found = run.generate(prompts, options)

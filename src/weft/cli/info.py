@@ -45,13 +45,6 @@ def _on_disk(path: Path) -> int:
     return sum(part.stat().st_size for part in (path.rglob("*") if path.is_dir() else [path]) if part.is_file())
 
 
-def _tokenizers(tokenizer: Any) -> dict[str, dict[str, Any]]:
-    """One, or one a side."""
-    sides = {"source tokenizer": tokenizer.source, "target tokenizer": tokenizer.target} if hasattr(tokenizer, "shared") else {}
-    named = sides if sides and not tokenizer.shared else {"tokenizer": sides["source tokenizer"] if sides else tokenizer}
-    return {name: {"kind": one.kind, "size": one.size, "hash": one.hash} for name, one in named.items()}
-
-
 def about_run(path: Path) -> dict[str, Any]:
     """What a run folder holds."""
     from weft.cli.story import read_story
@@ -67,7 +60,9 @@ def about_run(path: Path) -> dict[str, Any]:
         "task": run.settings.task,
         "kind": run.settings.kind,
         "parameters": parameters(run.model) if run.folder.weights.exists() else None,
-        "tokenizers": _tokenizers(run.tokenizer),
+        "tokenizers": {
+            name: {"kind": one.kind, "size": one.size, "hash": one.hash} for name, one in run.tokenizer.named().items()
+        },
         "budget": {} if story.counted else budget,
         "progress": story.to_json(),
         "bytes": {part.name: _on_disk(part) for part in parts},

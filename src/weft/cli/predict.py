@@ -80,7 +80,7 @@ class Predict(Together):
             raise UsageError("--data: does not go with a text; give one of them")
         if self.alignments is None and (self.layer, self.head) != (None, None):
             raise UsageError("--layer and --head: choose among --alignments DIR, which is not given")
-        options, run = self._options(), as_translator(self.load(), self.folder)
+        options, run = self._options(), as_translator(self.load())
         lines = iter([self.text]) if self.text is not None else input_lines(self.data, run.settings.data.encoding)
         alone = self.text is None and not self.data and sys.stdin.isatty()
         done, bad = 0, 0

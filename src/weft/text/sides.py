@@ -45,6 +45,10 @@ class Sides(NamedTuple):
         """What names the two: the tokenizer's own where it is one."""
         return self.source.hash if self.shared else sha256(f"{self.source.hash} {self.target.hash}".encode()).hexdigest()
 
+    def named(self) -> dict[str, Tokenizer]:
+        """What a person calls each of them."""
+        return self.source.named() if self.shared else {"source tokenizer": self.source, "target tokenizer": self.target}
+
     @property
     def shared(self) -> bool:
         """Whether a number means the same token on both sides."""

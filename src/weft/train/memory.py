@@ -50,31 +50,28 @@ def check_counts(corpus: Corpus, order: int, *, words: int) -> int:
 
 
 def check_batch(learner: Learner, batch: AnyBatch, table: TrainTable, place: Place) -> int:
-    """Refuse a batch whose activations and gradients do not fit, by running a few of its rows; the bytes of the batch.
+    """Refuse a batch whose activations and gradients do not fit, by running a few of its rows; the bytes it takes at most.
 
-    Of long rows first a part is run, then more and more: what is refused is refused before it takes the memory.
+    Of long rows first a part is run, and then more, as far as that is needed to know: what is refused is refused before it
+    takes the memory.
     """
     width, rows = max(part.size(1) for part in batch if part is not None), -(-len(batch.tokens) // table.accumulate)
-    length = min(width, FIRST)
+    length, weights = min(width, FIRST), 4 * sum(weight.numel() for weight in learner.parameters())
+    later = weights * (MOMENTS[table.optimizer] + (table.average != "none"))  # what the first update adds and keeps
     while True:
         here = batch_bytes(learner, _corner(batch, rows, length), place)
-        needed, there = here * width // length, max(0, free(place.device) - _later(learner, table))
+        grows, there = max(0, here - weights), max(0, free(place.device) - later)  # gradients are as large as ever
+        # what a row takes grows with its length at least, and with its square at most
+        needed, most = (here - grows + grows * width**power // length**power for power in (1, 2))
         if needed > there:
             cure = f"lower train.batch_tokens, or raise train.accumulate from {table.accumulate}"
             raise ResourceError(
                 f"train.batch_tokens: {rows} rows of {width - 1} tokens need about {size(needed)} for activations and "
                 f"gradients, but {size(there)} are free; {cure if rows > 1 else 'lower data.window, or cut the longest lines'}"
             )
-        if length == width:
-            return needed
-        # what a row takes grows with the square of its length at most: so far it can be run
+        if most <= there:
+            return most
         length = min(width, 2 * length, max(length + 1, int(length * (there / here) ** 0.5)))
-
-
-def _later(learner: Learner, table: TrainTable) -> int:
-    """Bytes that the first update adds and keeps: those of the optimiser and of averages."""
-    copies = MOMENTS[table.optimizer] + (table.average != "none")
-    return 4 * copies * sum(weight.numel() for weight in learner.parameters())
 
 
 def _corner(batch: B, rows: int, columns: int) -> B:

@@ -1,0 +1,181 @@
+"""Toy tasks that every encoder-decoder must learn: copy and reverse strings of 3 to 6 symbols of an alphabet of 8."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from pair_parts import ATTENDED, BEGIN, END, pair_model
+from torch import Tensor
+
+from weft.decode.predict import Request, predict
+from weft.decode.predict_options import PredictOptions
+from weft.models.pair_tables import STATES
+from weft.models.seq2seq import EncoderDecoder
+from weft.nn.mixers import MIXERS
+
+FIRST, LAST = 3, 11  # symbols
+RATE, ROWS, STEPS, CHECK = 5e-3, 64, 900, 25
+
+
+class Pairs(NamedTuple):
+    source: Tensor  # (B, S) symbols, </s>, padding
+    keep: Tensor
+    tokens: Tensor  # (B, S + 1) <s>, symbols, </s>, padding
+    target_keep: Tensor
+
+
+def draw(
+    task: str, rows: int, generator: torch.Generator, *, longest: int = 6, symbols: tuple[int, int] = (FIRST, LAST)
+) -> Pairs:
+    """Random strings of half as many to `longest` symbols, and what they become."""
+    lengths = torch.randint(longest // 2, longest + 1, (rows, 1), generator=generator)
+    at = torch.arange(longest + 1)
+    drawn = torch.randint(*symbols, (rows, longest + 1), generator=generator)
+    source = torch.where(at < lengths, drawn, torch.where(at == lengths, END, 0))
+    target = source.gather(1, torch.where(at < lengths, lengths - 1 - at, at)) if task == "reverse" else source
+    first = torch.full((rows, 1), BEGIN)
+    keep = at <= lengths
+    return Pairs(source, keep, torch.cat([first, target], 1), torch.cat([first > 0, keep], 1))
+
+
+class Symbols:
+    """Tokens as text, for those who write text."""
+
+    unk, begin, end = 0, BEGIN, END
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(str(token) for token in ids if token != END)
+
+
+def exact(model: EncoderDecoder, pairs: Pairs, **options: Any) -> float:
+    """The share of sources whose target is written without a fault."""
+
+    def encode(rows: Any) -> Any:
+        return model.encode(pairs.source[rows], pairs.keep[rows])
+
+    lengths = pairs.keep.sum(1).tolist()
+    request = Request(model, Symbols(), encode, lengths, [[]] * len(lengths), torch.device("cpu"))  # type: ignore[arg-type]
+    model.eval()
+    found = predict(request, PredictOptions(**{"beam": 1, "length": pairs.source.size(1), **options}))
+    model.train()
+    wanted = [tokens[keep][1:].tolist() for tokens, keep in zip(pairs.tokens, pairs.target_keep, strict=True)]
+    return sum(best[0].tokens == tokens for best, tokens in zip(found, wanted, strict=True)) / len(wanted)
+
+
+def learn(model: EncoderDecoder, draw: Callable[[int, torch.Generator], Pairs], *, smoothing: float = 0.0) -> float:
+    """Train until fresh strings are right, or STEPS are over; the share of 300 others that are."""
+    generator = torch.Generator().manual_seed(1)
+    weights = torch.optim.Adam(model.train().parameters(), lr=RATE, betas=(0.9, 0.98))
+    for step in range(1, STEPS + 1):
+        pairs = draw(ROWS, generator)
+        state = model.encode(pairs.source, pairs.keep)
+        nats, _ = model.loss(pairs.tokens[:, :-1], pairs.tokens[:, 1:], state, smoothing)
+        nats[pairs.target_keep[:, 1:]].mean().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        weights.param_groups[0]["lr"] = RATE * min(1.0, step / 50) * (1.0 - 0.9 * step / STEPS)
+        weights.step()
+        weights.zero_grad()
+        if step % CHECK == 0 and step >= 3 * CHECK and exact(model, draw(200, generator)) >= 0.98:
+            break
+    return exact(model, draw(300, generator))
+
+
+def learned(task: str, *, longest: int = 6, **options: Any) -> float:
+    return learn(pair_model(**{"width": 48, **options}), lambda rows, generator: draw(task, rows, generator, longest=longest))
+
+
+# ---- with attention
+
+
+def side(mixer: str) -> dict[str, Any]:
+    """A stack of this mixer that knows where it is: windows and attention have no other way to tell."""
+    if mixer == "attention":
+        return {"mixer": mixer, "heads": 2, "positions": "sinusoidal", "connection": "residual", "norm": "layer"}
+    return {"mixer": mixer, "positions": "sinusoidal" if mixer == "window" else "none"}
+
+
+def crossed(encoder: str, decoder: str, attended: str) -> dict[str, Any]:
+    looks = {"attention": "scaled-dot"} if decoder == "attention" else ATTENDED[attended]
+    return {"encoder": side(encoder), "decoder": side(decoder), **looks}
+
+
+LOOKING = [name for name in ATTENDED if name not in ("none", "every-step")]
+CROSSED = [(encoder, decoder, name) for encoder in MIXERS for decoder in STATES for name in LOOKING]
+CROSSED += [(encoder, "attention", "scaled-dot") for encoder in MIXERS]
+FEW = [
+    ("lstm", "lstm", "multiplicative-feeding", "reverse"),
+    ("gru", "gru", "dot-after", "copy"),
+    ("rnn", "rnn", "scaled-dot-before", "copy"),
+    ("gru-before", "gru-before", "additive-before", "reverse"),
+    ("window", "lstm", "dot-after", "reverse"),
+    ("attention", "gru", "additive-after", "copy"),
+    ("attention", "attention", "scaled-dot", "copy"),
+    ("rnn", "attention", "scaled-dot", "reverse"),
+]
+
+
+@pytest.mark.parametrize(("encoder", "decoder", "attended", "task"), FEW)
+def test_a_toy_task_is_learned(encoder, decoder, attended, task):
+    assert learned(task, **crossed(encoder, decoder, attended)) >= 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["copy", "reverse"])
+@pytest.mark.parametrize(("encoder", "decoder", "attended"), CROSSED)
+def test_a_toy_task_is_learned_by_all(encoder, decoder, attended, task):
+    assert learned(task, **crossed(encoder, decoder, attended)) >= 0.95
+
+
+def test_a_beam_and_label_smoothing_learn_it_too():
+    model = pair_model(width=48, mixer="gru", attention="dot")
+    assert learn(model, lambda rows, generator: draw("reverse", rows, generator), smoothing=0.1) >= 0.95
+    assert exact(model, draw("reverse", 100, torch.Generator().manual_seed(7)), beam=4) >= 0.95
+
+
+# ---- without
+
+
+@pytest.mark.parametrize("options", [{"mixer": "lstm"}, {"mixer": "gru", "every_step": True}], ids=["lstm", "gru-every-step"])
+def test_short_strings_pass_the_bottleneck(options):
+    assert learned("copy", longest=3, **options) >= 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attended", ["none", "every-step"])
+@pytest.mark.parametrize("decoder", [*STATES, "attention"])
+@pytest.mark.parametrize("encoder", MIXERS)
+def test_short_strings_pass_every_bottleneck(encoder, decoder, attended):
+    if decoder == "attention" and attended == "every-step":
+        pytest.skip("a decoder whose state grows takes no such option")
+    options = {**crossed(encoder, decoder, attended), **ATTENDED[attended]}
+    assert learned("copy", longest=3, **options) >= 0.95
+
+
+# ---- copying
+
+
+def with_strangers(rows: int, generator: torch.Generator, known: int, words: int) -> Pairs:
+    """Strings in which one symbol was never seen in training."""
+    pairs = draw("copy", rows, generator, symbols=(FIRST, known))
+    at = (torch.rand(rows, generator=generator) * (pairs.keep.sum(1) - 1)).long()[:, None]
+    stranger = torch.randint(known, words, (rows, 1), generator=generator)
+    return pairs._replace(source=pairs.source.scatter(1, at, stranger), tokens=pairs.tokens.scatter(1, at + 1, stranger))
+
+
+@pytest.mark.parametrize("options", [{"mixer": "lstm", "attention": "multiplicative"}], ids=["lstm"])
+def test_copying_carries_tokens_over_that_were_never_seen(options):
+    known, words = 203, 303
+    model = pair_model(width=48, words=words, copying=True, **options)
+    assert learn(model, lambda rows, generator: draw("copy", rows, generator, symbols=(FIRST, known))) >= 0.95
+    assert exact(model, with_strangers(300, torch.Generator().manual_seed(5), known, words)) >= 0.9
+
+
+@pytest.mark.slow
+def test_without_copying_nothing_unseen_is_ever_written():
+    known, words = 203, 303
+    model = pair_model(width=48, words=words, mixer="lstm", attention="multiplicative")
+    assert learn(model, lambda rows, generator: draw("copy", rows, generator, symbols=(FIRST, known))) >= 0.95
+    assert exact(model, with_strangers(300, torch.Generator().manual_seed(5), known, words)) == 0
