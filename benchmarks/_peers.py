@@ -1,8 +1,8 @@
 """Other toolkits at the work that seq2seq_speed.py gives weft; run by their own Python, never imported by weft's.
 
-    python benchmarks/_peers.py eole|joey|hf WORK FOLDER
+    python benchmarks/_peers.py eole|joey|hf WORK FOLDER SEED
 
-FOLDER has train.source, train.target and test.source: lines of token numbers between blanks, weft's own, so that everybody
+FOLDER has train and test, .source and .target: lines of token numbers between blanks, weft's own, so that everybody
 reads the same tokens. The last line on stdout is {"count": ..., "seconds": ...}: target tokens, or sentences, and the
 processor's seconds.
 """
@@ -66,7 +66,7 @@ EOLE_MODELS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def eole(work: str, folder: Path) -> dict[str, float]:
+def eole(work: str, folder: Path, seed: int) -> dict[str, float]:
     """Buckets of all pairs, sorted by length, batches of ROWS: as Eole is meant to be used. Attention dropout 0, as weft's."""
     from eole.bin.main import main as run
     from eole.trainer import BatchProcessor
@@ -79,7 +79,7 @@ def eole(work: str, folder: Path) -> dict[str, float]:
         "model_path": str(folder / f"eole-{work}"),
     }  # fmt: skip
     values = {
-        "seed": 1, "overwrite": True, "report_every": 5, "share_vocab": True, "src_vocab": words, "tgt_vocab": words,
+        "seed": seed, "overwrite": True, "report_every": 5, "share_vocab": True, "src_vocab": words, "tgt_vocab": words,
         "data": {"train": {"path_src": str(folder / "train.source"), "path_tgt": str(folder / "train.target")}},
         "model": {"hidden_size": 256, "share_embeddings": True, "share_decoder_embeddings": True, **EOLE_MODELS[work]},
         "training": training,
@@ -122,7 +122,7 @@ JOEY_MODELS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def joey(work: str, folder: Path) -> dict[str, float]:
+def joey(work: str, folder: Path, seed: int) -> dict[str, float]:
     """Batches of ROWS pairs at random: it sorts none by length. Its Transformer always drops attention weights too."""
     from joeynmt.__main__ import main as run
     from joeynmt.training import TrainManager
@@ -130,11 +130,11 @@ def joey(work: str, folder: Path) -> dict[str, float]:
     words = str(vocabulary(folder, ["<unk>", "<pad>", "<s>", "</s>"]))
     side = {"level": "word", "lowercase": False, "voc_file": words, "max_length": 1000}
     data = {
-        "train": str(folder / "train"), "dataset_type": "plain", "sample_dev_subset": -1,
+        "train": str(folder / "train"), "dev": str(folder / "test"), "dataset_type": "plain", "sample_dev_subset": -1,
         "src": {"lang": "source", **side}, "trg": {"lang": "target", **side},
     }  # fmt: skip
     training = {
-        "random_seed": 1, "optimizer": "adam", "normalization": "tokens", "learning_rate": 1e-3, "loss": "crossentropy",
+        "random_seed": seed, "optimizer": "adam", "normalization": "tokens", "learning_rate": 1e-3, "loss": "crossentropy",
         "label_smoothing": 0.1, "clip_grad_norm": 1.0, "batch_size": ROWS, "batch_type": "sentence", "updates": UPDATES,
         "epochs": 10, "validation_freq": 1000, "logging_freq": 5, "keep_best_ckpts": 0, "num_workers": 0,
         "early_stopping_metric": "loss", "scheduling": "exponential", "decrease_factor": 1.0,
@@ -161,12 +161,12 @@ def joey(work: str, folder: Path) -> dict[str, float]:
 # ---- Hugging Face transformers
 
 
-def hf(work: str, folder: Path) -> dict[str, float]:
+def hf(work: str, folder: Path, seed: int) -> dict[str, float]:
     """`generate` of a MarianMTModel of the same sizes, weights at random; sorted by length, as weft sorts by itself."""
     import torch
     from transformers import MarianConfig, MarianMTModel
 
-    torch.manual_seed(1)
+    torch.manual_seed(seed)
     sources = [[int(word) for word in line.split()] for line in (folder / "test.source").read_text().split("\n")[:SENTENCES]]
     sources.sort(key=len, reverse=True)
     sides = {
@@ -176,7 +176,8 @@ def hf(work: str, folder: Path) -> dict[str, float]:
     }
     config = MarianConfig(
         vocab_size=WORDS + 1, d_model=256, dropout=0.1, activation_function="relu", scale_embedding=True, pad_token_id=WORDS,
-        eos_token_id=2, bos_token_id=1, decoder_start_token_id=1, forced_eos_token_id=None, max_position_embeddings=1000, **sides,
+        eos_token_id=2, bos_token_id=1, decoder_start_token_id=1, forced_eos_token_id=None, max_position_embeddings=1000,
+        **sides,
     )  # fmt: skip
     model = MarianMTModel(config).eval()
 
@@ -197,8 +198,8 @@ def hf(work: str, folder: Path) -> dict[str, float]:
     return {"count": len(sources), "seconds": time.process_time() - began}
 
 
-PEERS: dict[str, Callable[[str, Path], dict[str, float]]] = {"eole": eole, "joey": joey, "hf": hf}
+PEERS: dict[str, Callable[[str, Path, int], dict[str, float]]] = {"eole": eole, "joey": joey, "hf": hf}
 
 if __name__ == "__main__":
-    _, peer, what, place = sys.argv
-    print(json.dumps(PEERS[peer](what, Path(place))))
+    _, peer, what, place, number = sys.argv
+    print(json.dumps(PEERS[peer](what, Path(place), int(number))))

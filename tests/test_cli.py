@@ -28,11 +28,12 @@ from weft.cli.output import columns, duration, finite, number
 from weft.cli.progress import Smooth, TrainWatcher
 from weft.cli.templates import TEMPLATES, template
 from weft.cli.threads import cpus, set_threads
-from weft.data.tables import DataTable
 from weft.decode.options import GenerateOptions
+from weft.models.pair_tables import BRIDGES, STATES
 from weft.models.smoothing import SMOOTHINGS
 from weft.models.tables import CONNECTIONS, NORMS
 from weft.nn.attention import ACTIVATIONS
+from weft.nn.cross import SCORES
 from weft.text.tokenizers import KINDS
 from weft.train.presets import TASKS
 from weft.train.schedules import SCHEDULES
@@ -203,6 +204,11 @@ def uncommented(text):
     return re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
 
 
+def with_sides(text):
+    """The file with the tables in force that show how the two sides can differ."""
+    return re.sub(r"^#   (\[|\w+ = )", r"\1", text, flags=re.MULTILINE)
+
+
 @pytest.mark.parametrize(("task", "kind"), [(task, kind) for task in TEMPLATES for kind in TEMPLATES[task]])
 def test_a_template_resolves_and_shows_the_defaults(task, kind):
     text = template(task, kind)
@@ -210,20 +216,42 @@ def test_a_template_resolves_and_shows_the_defaults(task, kind):
     assert values["model"] == {"kind": kind}
     settings = resolve(values, base=Path("/nowhere"))
     assert resolve(tomllib.loads(uncommented(text)), base=Path("/nowhere")) == settings
-    assert len(tomllib.loads(uncommented(text))["data"]) == len(DataTable.model_fields)
+    assert len(tomllib.loads(uncommented(text))["data"]) == len(settings.material.data.model_fields)
     assert max(map(len, text.split("\n"))) <= 120
+
+
+@pytest.mark.parametrize("kind", TEMPLATES["translate"])
+def test_a_template_shows_the_sides_of_encoder_decoders_and_every_part_of_them(kind):
+    text = template("translate", kind)
+    values = tomllib.loads(with_sides(text))
+    assert values["tokenizer"] == {"source": {"kind": "char"}, "target": {"kind": "space"}}
+    assert set(values["model"]) == {"kind", "encoder", "decoder"}
+    settings, shown = (resolve(tomllib.loads(one), base=Path("/nowhere")) for one in (text, with_sides(text)))
+    assert (shown.model, shown.train) == (settings.model, settings.train)
+    stacks = {**settings.model.encoder.model_dump(exclude_none=True), **settings.model.model_dump(exclude_none=True)}
+    options = set(stacks) - {"encoder", "decoder", "mixer"}
+    if settings.model.encoder.feed_forward == "none":
+        options.remove("feed_forward")
+    assert [name for name in options if f" {name} = " not in text] == []
+    trained = {"label_smoothing", "average", "monitor"}
+    assert [name for name in trained if f" {name} = " not in text] == []
 
 
 def test_templates_name_every_task_kind_and_choice():
     assert {task: set(kinds) for task, kinds in TEMPLATES.items()} == {task: set(kinds) for task, kinds in TASKS.items()}
-    network = [*KINDS, *CONNECTIONS, *NORMS, *ACTIVATIONS, *SCHEDULES, *OPTIMIZERS, *BUDGETS]
-    assert [name for name in network if name not in template("lm", "gpt")] == []
+    network = [*KINDS, *CONNECTIONS, *NORMS, *SCHEDULES, *OPTIMIZERS, *BUDGETS]
+    assert [name for name in [*network, *ACTIVATIONS] if name not in template("lm", "gpt")] == []
     assert [name for name in SMOOTHINGS if name not in template("lm", "ngram")] == []
+    pairs = [*network, *SCORES, *BRIDGES, *STATES]
+    assert [name for name in pairs if name not in template("translate", "seq2seq")] == []
+    assert [name for name in ACTIVATIONS if name not in template("translate", "transformer")] == []
 
 
 def test_init_prints_the_template(capsys):
     assert call(capsys, "init", "lm") == (0, template("lm", "gpt"), "")
     assert call(capsys, "init", "lm", "--kind", "ngram") == (0, template("lm", "ngram"), "")
+    assert call(capsys, "init", "translate") == (0, template("translate", "seq2seq"), "")
+    assert call(capsys, "init", "translate", "--kind", "cho") == (0, template("translate", "cho"), "")
 
 
 # ---- train

@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,13 @@ from weft.config import Table
 from weft.data.pairs import PairsTable
 from weft.data.tables import DataTable
 from weft.decode.options import GenerateOptions
+from weft.decode.predict_options import PredictOptions
+from weft.metrics.translation import SCORES as WRITTEN
 from weft.models.ngram import NgramTable
+from weft.models.pair_tables import BRIDGES, DecoderTable, EncoderTable, Seq2SeqTable
 from weft.models.smoothing import SMOOTHINGS
-from weft.models.tables import ADDED, CONNECTIONS, INSIDE, LanguageTable
+from weft.models.tables import ADDED, CONNECTIONS, INSIDE, LanguageTable, StackTable
+from weft.nn.cross import SCORES
 from weft.nn.mixers import MIXERS
 from weft.text.sides import SidesTable
 from weft.text.tokenizers import KINDS, TokenizerTable
@@ -128,6 +133,19 @@ def test_the_readme_offers_every_command():
 
 # ---- options
 
+
+def as_stack(options: type[Table]) -> set[str]:
+    """The options that are a stack's, with the same default."""
+    both = options.model_fields.keys() & StackTable.model_fields
+    return {name for name in both if default(options, name) == default(StackTable, name)}
+
+
+def default(options: type[Table], name: str) -> str:
+    """An option's default as a page shows it: TOML in code; nothing where it has none, or it does not always apply."""
+    value = options.model_fields[name].get_default(call_default_factory=True)
+    return "" if value is None or value is PydanticUndefined or isinstance(value, Table) else f"`{json.dumps(value)}`"
+
+
 OPTIONS: dict[str, tuple[str, str, type[Table], set[str]]] = {  # page, heading, table, what stands elsewhere
     "run": ("README.md", "# weft, the manual", RunTable, {"data", "tokenizer", "model", "train"}),
     "data": ("data.md", "## [data]", DataTable, set()),
@@ -136,15 +154,12 @@ OPTIONS: dict[str, tuple[str, str, type[Table], set[str]]] = {  # page, heading,
     "sides": ("tokenizers.md", "## [tokenizer] of pairs", SidesTable, set()),
     "networks": ("models.md", "## [model] of networks", LanguageTable, set()),
     "ngrams": ("models.md", "## [model] of n-grams", NgramTable, set()),
+    "pairs of stacks": ("models.md", "## [model] of encoder-decoders", Seq2SeqTable, set()),
+    "encoder": ("models.md", "### [model.encoder] and [model.decoder]", EncoderTable, as_stack(EncoderTable)),
     "train": ("training.md", "## [train]", TrainTable, set()),
     "generate": ("generate.md", "## Options", GenerateOptions, set()),
+    "predict": ("translate.md", "## Search", PredictOptions, set()),
 }
-
-
-def default(options: type[Table], name: str) -> str:
-    """An option's default as a page shows it: TOML in code; nothing where it has none, or it does not always apply."""
-    value = options.model_fields[name].get_default(call_default_factory=True)
-    return "" if value is None or value is PydanticUndefined else f"`{json.dumps(value)}`"
 
 
 @pytest.mark.parametrize("which", OPTIONS)
@@ -155,22 +170,46 @@ def test_every_option_is_documented_with_its_default_and_no_other(which):
     assert {name: cells[0] for name, cells in found.items()} == {name: default(options, name) for name in found}
 
 
+def test_a_decoder_has_the_options_of_a_stack_and_their_defaults():
+    assert as_stack(DecoderTable) == set(DecoderTable.model_fields) == set(StackTable.model_fields)
+
+
+def settings(text: str) -> set[str]:
+    """The options with values, in code, that a text names; it may be broken into lines anywhere."""
+    return set(re.findall(r"`([a-z_0-9.]+ = [^`]*)`", " ".join(text.split())))
+
+
+def said(values: Mapping[str, Any], at: str = "") -> set[str]:
+    """Options with values as a page names them; those of a side behind its name."""
+    inner = [said(value, f"{name}.") for name, value in values.items() if isinstance(value, Mapping)]
+    return {f"{at}{name} = {json.dumps(value)}" for name, value in values.items() if not isinstance(value, Mapping)}.union(*inner)
+
+
 def test_the_recipes_of_kinds_are_what_presets_say():
-    found = rows(table(DOCS / "models.md", "# Models", "| kind | `[model]` |"))
-    for kind, preset in TASKS["lm"].items():
-        if preset.table is not LanguageTable:
-            continue
-        given = {name: value for name, value in preset.train.items() if TrainTable.model_fields[name].default != value}
-        model = ", ".join(f"`{name} = {json.dumps(value)}`" for name, value in preset.values.items())
-        train = ", ".join(f"`{name} = {json.dumps(value)}`" for name, value in given.items())
-        assert [sorted(cell.split(", ")) for cell in found[kind]] == [sorted(model.split(", ")), sorted(train.split(", "))], (
-            kind
-        )
+    found = rows(table(DOCS / "models.md", "# Models", "| kind | `[model]` | `[train]` |"))
+    for kind, preset in TASKS["lm"].presets.items():
+        if preset.table is LanguageTable:
+            given = {name: value for name, value in preset.train.items() if TrainTable.model_fields[name].default != value}
+            assert [settings(cell) for cell in found[kind]] == [said(preset.values), said(given)], kind
+
+
+def test_the_recipes_of_encoder_decoders_are_what_presets_say():
+    heading = "## Encoder-decoders"
+    found, presets = rows(table(DOCS / "models.md", heading, "| kind |")), TASKS["translate"].presets
+    assert {kind: settings(cell) for kind, (cell,) in found.items()} == {kind: said(presets[kind].values) for kind in presets}
+    everyone = re.search(r"^All of them train with (.*?), unless", section(DOCS / "models.md", heading), re.MULTILINE | re.DOTALL)
+    assert everyone
+    assert [settings(everyone[1])] * len(presets) == [said(preset.train) for preset in presets.values()]
 
 
 def test_every_choice_is_explained():
     models, tokenizers, training = DOCS / "models.md", DOCS / "tokenizers.md", DOCS / "training.md"
-    assert set(rows(table(models, "# Models", "| kind | what"))) == set(TASKS["lm"])
+    assert set(rows(table(models, "# Models", "| kind | what"))) == set(TASKS["lm"].presets)
+    assert set(rows(table(DOCS / "translate.md", "## Which model", "| kind |"))) == set(TASKS["translate"].presets)
+    assert set(rows(table(models, "### Attention", "| attention |"))) == {"none", *SCORES}
+    assert set(rows(table(models, "### Attention", "| place |"))) == {"before", "after"}
+    assert set(rows(section(models, "### Bridges"))) == set(BRIDGES)
+    assert set(rows(table(DOCS / "evaluate.md", "## Pairs", "| score |"))) == set(WRITTEN)
     assert set(rows(section(models, "### Mixers"))) == set(MIXERS)
     assert set(rows(section(models, "### Positions"))) == {*ADDED, *INSIDE}
     assert set(rows(section(models, "### Connections"))) == set(CONNECTIONS)

@@ -8,13 +8,64 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-HEAD = """\
+TOP = """\
 # A weft run file: everything about one run that has an influence on its numbers.
 # Options behind a # show their default: take the # away to change one. All but task, data.train and model.kind may go.
 #
-#   weft train {name}.toml                train it (Ctrl-C stops and saves; the same command resumes)
-#   weft evaluate runs/{name}             scores on the test data
-#   weft generate runs/{name} "A prompt"  see what it writes
+"""
+TRAIN = """
+[train]
+steps = {steps:<27}# the budget; or one of tokens = ..., epochs = ..., minutes = ...
+# batch_tokens = {batch_tokens:<18}# tokens in each step
+# accumulate = 1                   # compute a batch in so many parts: saves memory, changes nothing
+# optimizer = {optimizer:<21}# adamw, muon (for the matrices; adamw beside it), sgd
+# lr = {lr:<28}# the highest learning rate
+{muon}# beta2 = {beta2:<25}# how long adamw remembers the size of gradients
+# weight_decay = {weight_decay:<18}# pull of the weights towards 0
+{smoothing}# schedule = {schedule:<22}# how lr falls: constant, linear, cosine, inverse-square-root, warmup-stable-decay
+# warmup = {warmup:<24}# share of the budget in which lr rises first
+# clip = 1.0                       # the largest norm of a gradient, or "none"
+# validations = 10                 # how often in the run the validation data is scored and a checkpoint written
+{monitor}# patience = "none"                # stop after so many validations without a better score
+# device = "auto"                  # cpu, cuda; auto: the GPU if there is one
+# precision = "auto"               # float32, bfloat16; auto: bfloat16 on a GPU
+# compile = "auto"                 # true, false; auto: on a GPU, where it helps
+# tensorboard = false              # true: also write a log that TensorBoard shows
+"""
+STACK = """
+[model]
+kind = "{kind}"{pad}# {about}
+# layers = {layers:<24}# one upon the other
+# width = {width:<25}# numbers in the state of each position
+"""
+ATTENTION = """\
+# heads = 8                        # one for every 32 of the width, unless given; or one number a layer
+# positions = {positions:<21}# none, sinusoidal, learned, relative, alibi, rotary
+# feed_forward = 1024              # hidden units after each attention: 4 times the width, unless given
+# activation = {activation:<20}# gelu, relu, squared-relu, gated
+# qk_norm = {qk_norm:<23}# queries and keys are normalised: steadier at high rates
+"""
+
+
+def _quoted(word: str) -> str:
+    return f'"{word}"'
+
+
+def _stack(name: str, about: str, layers: int, width: int) -> str:
+    return STACK.format(kind=name, pad=" " * (26 - len(name)), about=about, layers=layers, width=width)
+
+
+def _train(values: Mapping[str, str]) -> str:
+    words = {name: _quoted(text) if name in ("optimizer", "schedule") else text for name, text in values.items()}
+    return TRAIN.format(**words)
+
+
+# ---- language models
+
+TEXT = """\
+#   weft train run.toml                   train it (Ctrl-C stops and saves; the same command resumes)
+#   weft evaluate runs/run                scores on the test data
+#   weft generate runs/run "A prompt"     see what it writes
 
 task = "lm"                        # a language model: predict the next token
 # seed = 0                         # another seed, another run of the same model
@@ -35,7 +86,6 @@ test = 0.05                        # likewise: what weft evaluate scores; nothin
 # size = 8000                      # most tokens kept
                                    # or the tokenizer of another run: file = "runs/x/tokenizer.json"
 """
-
 NGRAM = """
 [model]
 kind = "ngram"                     # by counting; others: window, rnn, lstm, gru, transformer, gpt
@@ -43,13 +93,6 @@ kind = "ngram"                     # by counting; others: window, rnn, lstm, gru
 # smoothing = "kneser-ney"         # kneser-ney (modified, interpolated), back-off, add-delta, ml
 # prune = []                       # [0, 0, 1]: drop n-grams of three and more tokens that occur once
 # closed = false                   # true: tokens that training never saw can't be predicted at all
-"""
-
-STACK = """
-[model]
-kind = "{kind}"{pad}# {about}
-# layers = {layers:<24}# one upon the other
-# width = {width:<25}# numbers in the state of each position
 """
 SIZES = """\
 # dropout = 0.0                    # 0.1 to 0.3 helps when the text is small and training long
@@ -61,41 +104,14 @@ SIZES = """\
 CONTEXT = """\
 # context = 3                      # tokens that a prediction sees
 """
-ATTENTION = """\
-# heads = 8                        # one for every 32 of the width, unless given; or one number a layer
-# positions = {positions:<21}# none, sinusoidal, learned, relative, alibi, rotary
-# feed_forward = 1024              # hidden units after each attention: 4 times the width, unless given
-# activation = {activation:<20}# gelu, relu, squared-relu, gated
-# qk_norm = {qk_norm:<23}# queries and keys are normalised: steadier at high rates
-"""
-
-TRAIN = """
-[train]
-steps = 2000                       # the budget; or one of tokens = ..., epochs = ..., minutes = ...
-# batch_tokens = 4096              # tokens in each step
-# accumulate = 1                   # compute a batch in so many parts: saves memory, changes nothing
-# optimizer = {optimizer:<21}# adamw, muon (for the matrices; adamw beside it), sgd
-# lr = {lr:<28}# the highest learning rate
-{muon}# beta2 = {beta2:<25}# how long adamw remembers the size of gradients
-# weight_decay = {weight_decay:<18}# pull of the weights towards 0
-# schedule = {schedule:<22}# how lr falls: constant, linear, cosine, inverse-square-root, warmup-stable-decay
-# warmup = {warmup:<24}# share of the budget in which lr rises first
-# clip = 1.0                       # the largest norm of a gradient, or "none"
-# validations = 10                 # how often in the run the validation data is scored and a checkpoint written
-# patience = "none"                # stop after so many validations without a better score
-# device = "auto"                  # cpu, cuda; auto: the GPU if there is one
-# precision = "auto"               # float32, bfloat16; auto: bfloat16 on a GPU
-# compile = "auto"                 # true, false; auto: on a GPU, where it helps
-# tensorboard = false              # true: also write a log that TensorBoard shows
-"""
 MUON = """\
 # matrix_lr = 0.02                 # the rate of the matrices
 # momentum = 0.95                  # of the matrices
 """
 
 
-class Kind(NamedTuple):
-    """How a kind's file differs from the others'."""
+class Language(NamedTuple):
+    """How the file of a kind of language model differs from the others'."""
 
     about: str
     layers: int = 2
@@ -105,44 +121,173 @@ class Kind(NamedTuple):
     recurrent: bool = True
     muon: bool = False
 
+    def text(self, name: str) -> str:
+        sizes = SIZES.format(connection=_quoted(self.connection), norm=_quoted(self.norm))
+        return TEXT + _stack(name, self.about, self.layers, 256) + self.parts + sizes + _train(self._recipe())
+
+    def _recipe(self) -> dict[str, str]:
+        values = {"optimizer": "adamw", "schedule": "cosine", "lr": "1e-3", "weight_decay": "0.1", "warmup": "0.02"}
+        values |= {"beta2": "0.99", "muon": "", "steps": "2000", "batch_tokens": "4096", "smoothing": "", "monitor": ""}
+        if self.recurrent:
+            values |= {"lr": "3e-3", "weight_decay": "0.01"}
+        if self.muon:
+            values |= {"optimizer": "muon", "schedule": "linear", "lr": "4e-3", "weight_decay": "0.1", "warmup": "0.0"}
+            values |= {"beta2": "0.95", "muon": MUON}
+        return values
+
+
+class Counted(NamedTuple):
+    """An n-gram model has no layers and needs no training options."""
+
+    def text(self, name: str) -> str:
+        return TEXT + NGRAM
+
 
 _TEXTBOOK = ATTENTION.format(positions='"learned"', activation='"gelu"', qk_norm="false")
 _BEST = ATTENTION.format(positions='"rotary"', activation='"squared-relu"', qk_norm="true")
 
-LM: Mapping[str, Kind | None] = {
-    "gpt": Kind("the best recipe known", 4, "residual", "rms", _BEST, recurrent=False, muon=True),
-    "transformer": Kind("the textbook Transformer", 4, "residual", "layer", _TEXTBOOK, recurrent=False),
-    "lstm": Kind("long short-term memory"),
-    "gru": Kind("gated recurrent units"),
-    "rnn": Kind("the plain recurrent network"),
-    "window": Kind("a network over the last few tokens", 1, parts=CONTEXT, recurrent=False),
-    "ngram": None,  # counted: it has no layers and needs no training options
+LM: Mapping[str, Language | Counted] = {
+    "gpt": Language("the best recipe known", 4, "residual", "rms", _BEST, recurrent=False, muon=True),
+    "transformer": Language("the textbook Transformer", 4, "residual", "layer", _TEXTBOOK, recurrent=False),
+    "lstm": Language("long short-term memory"),
+    "gru": Language("gated recurrent units"),
+    "rnn": Language("the plain recurrent network"),
+    "window": Language("a network over the last few tokens", 1, parts=CONTEXT, recurrent=False),
+    "ngram": Counted(),
 }
-TEMPLATES: Mapping[str, Mapping[str, Kind | None]] = {"lm": LM}
+
+# ---- encoder-decoders
+
+PAIRS = """\
+#   weft check run.toml                   look at the data before it is trained on
+#   weft train run.toml                   train it (Ctrl-C stops and saves; the same command resumes)
+#   weft evaluate runs/run                scores on the test data
+#   weft predict runs/run "A line"       what a line becomes; without one, every line of standard input
+
+task = "translate"                 # one line in, one line out: translate, pronounce, inflect, summarise, parse
+# seed = 0                         # another seed, another run of the same model
+
+[data]
+train = "train.tsv"                # .tsv, .csv, .jsonl, or parallel files: ["a.en", "a.de"]; a path is seen from this file
+valid = 0.05                       # a file, or the share of train that is taken off its end: chooses the best weights
+test = 0.05                        # likewise: what weft evaluate scores; nothing is chosen by it
+# encoding = "utf-8"               # or "latin-1", "cp1252", "utf-16" ...
+# source = "source"                # which columns are read: keys of JSONL, or names in the first line of a table;
+# target = "target"                # where that has no names, the first two columns
+# longest = 1000                   # tokens of a side at most: a longer one is refused, with its place
+# truncate = false                 # true: it is cut instead
+
+[tokenizer]                        # one for both sides
+# kind = "char"                    # char, byte, bpe (for sentences), unigram, wordpiece, word, space
+# size = 8000                      # most tokens kept
+                                   # or the tokenizer of another run: file = "runs/x/tokenizer.json"
+                                   # or one for each side, such as letters in, phones out:
+#   [tokenizer.source]
+#   kind = "char"
+#   [tokenizer.target]
+#   kind = "space"
+"""
+READS = """\
+# attention = {attention:<21}# how the decoder reads the source: none, dot, scaled-dot, multiplicative, additive
+"""
+AROUND = """\
+# place = {place:<25}# attention after the recurrent step, or before it: what it finds is the step's input (slower)
+# feeding = {feeding:<23}# true: what was read out is added to the next step's input (slower)
+"""
+SUMMARY = """\
+# every_step = {every_step:<20}# true: every step of the decoder sees the encoder's summary, not the first alone
+"""
+BRIDGE = """\
+# bridge = {bridge:<24}# how the decoder starts: copy (of the encoder's last state) or project (of its summary)
+"""
+BLOCKS = """\
+# attention = {attention:<21}# how the decoder reads the source: scaled-dot, or none (as one vector)
+# attention_dropout = 0.0          # of the weights of attention
+"""
+BOTH = """\
+# dropout = {dropout:<23}# the smaller the data, the more, up to 0.5
+                                   # embedding_dropout = 0.1: of the embeddings alone; as dropout, unless given
+# copying = false                  # true: a token may be copied from the source (needs one tokenizer)
+# shared = false                   # true: one embedding for both sides (needs one tokenizer)
+# tied = false                     # true: one matrix for reading and for predicting targets
+# connection = {connection:<20}# between layers: plain, residual, post-norm, highway, dense
+# norm = {norm:<26}# none, layer, rms
+                                   # where the sides differ, also in mixer (rnn, lstm, gru, gru-before, attention):
+#   [model.encoder]
+#   two_way = {two_way:<21}# reads from both ends
+#   reverse = {reverse:<21}# reads from the end to the beginning (one way only)
+#   [model.decoder]
+#   layers = {layers:<22}# of this side alone
+"""
+SMOOTHING = """\
+# label_smoothing = 0.1            # the share of each target that all tokens have in common
+# average = 0.99                   # what is kept is an average of the weights, with this decay; or "none"
+"""
+MONITOR = """\
+                                   # monitor = "exact_match": keep what scores best so, or by bleu, chrf, edit_rate;
+                                   # unless given, by nats_per_token
+"""
+_RECIPE = {
+    "steps": "3500", "batch_tokens": "2048", "optimizer": "adamw", "lr": "1e-3", "beta2": "0.98", "weight_decay": "0.0",
+    "schedule": "cosine", "warmup": "0.08", "muon": "", "smoothing": SMOOTHING, "monitor": MONITOR,
+}  # fmt: skip
 
 
-def _quoted(word: str) -> str:
-    return f'"{word}"'
+class Pairs(NamedTuple):
+    """How the file of a kind of encoder-decoder differs from the others'."""
+
+    about: str
+    layers: int = 1
+    width: int = 256
+    dropout: float = 0.3
+    attention: str = "multiplicative"
+    place: str = "after"
+    feeding: str = "false"
+    bridge: str = "copy"
+    every_step: str = "false"
+    two_way: str = "true"
+    reverse: str = "false"
+    parts: str = ""  # of a Transformer
+    connection: str = "plain"
+    norm: str = "none"
+
+    def text(self, name: str) -> str:
+        values = self._asdict() | {key: _quoted(getattr(self, key)) for key in ("attention", "place", "bridge")}
+        values |= {key: _quoted(getattr(self, key)) for key in ("connection", "norm")}
+        recurrent = READS + (SUMMARY if self.attention == "none" else AROUND) + BRIDGE
+        model = ((self.parts or recurrent) + BOTH).format(**values)
+        return PAIRS + _stack(name, self.about, self.layers, self.width) + model + _train(_RECIPE)
 
 
-def _model(name: str, kind: Kind) -> str:
-    top = STACK.format(kind=name, pad=" " * (26 - len(name)), about=kind.about, layers=kind.layers, width=256)
-    return top + kind.parts + SIZES.format(connection=_quoted(kind.connection), norm=_quoted(kind.norm))
+_BLOCKS = BLOCKS + ATTENTION.format(positions='"sinusoidal"', activation='"relu"', qk_norm="false")
 
-
-def _train(kind: Kind) -> str:
-    values = {"optimizer": "adamw", "schedule": "cosine", "lr": "1e-3", "weight_decay": "0.1", "warmup": "0.02"}
-    values |= {"beta2": "0.99", "muon": ""}
-    if kind.recurrent:
-        values |= {"lr": "3e-3", "weight_decay": "0.01"}
-    if kind.muon:
-        values |= {"optimizer": "muon", "schedule": "linear", "lr": "4e-3", "weight_decay": "0.1", "warmup": "0.0"}
-        values |= {"beta2": "0.95", "muon": MUON}
-    return TRAIN.format(**{name: _quoted(text) if name in ("optimizer", "schedule") else text for name, text in values.items()})
+TRANSLATE: Mapping[str, Pairs] = {
+    "seq2seq": Pairs("the best recipe known for small data", width=512, dropout=0.4, feeding="true", bridge="project"),
+    "transformer": Pairs(
+        "the textbook Transformer", 3, dropout=0.1, attention="scaled-dot", parts=_BLOCKS, connection="residual", norm="layer"
+    ),
+    "lstm": Pairs("long short-term memory, with attention"),
+    "gru": Pairs("gated recurrent units, with attention"),
+    "rnn": Pairs("the plain recurrent network, with attention"),
+    "bahdanau": Pairs(
+        "Bahdanau et al. 2015: the first with attention", dropout=0.0, attention="additive", place="before", bridge="project"
+    ),
+    "luong": Pairs("Luong et al. 2015", 2, dropout=0.2, feeding="true", two_way="false"),
+    "sutskever": Pairs(
+        "Sutskever et al. 2014: no attention", 4, dropout=0.0, attention="none", two_way="false", reverse="true"
+    ),
+    "cho": Pairs(
+        "Cho et al. 2014: no attention",
+        dropout=0.0,
+        attention="none",
+        bridge="project",
+        every_step="true",
+        two_way="false",
+    ),
+}
+TEMPLATES: Mapping[str, Mapping[str, Language | Counted | Pairs]] = {"lm": LM, "translate": TRANSLATE}
 
 
 def template(task: str, name: str) -> str:
     """The run file for a kind of model."""
-    kind = TEMPLATES[task][name]
-    head = HEAD.format(name="run")
-    return head + (NGRAM if kind is None else _model(name, kind) + _train(kind))
+    return TOP + TEMPLATES[task][name].text(name)
