@@ -51,7 +51,7 @@ USAGE = {
     "info --threads x": (
         "info: --threads: must be a valid integer, unable to parse string as an integer; see weft info --help"
     ),
-    "init ml": "init: no such task 'ml'; did you mean 'lm'? known: lm",
+    "init ml": "init: no such task 'ml'; did you mean 'lm'? known: lm, translate",
     "init lm --kind gtp": (
         "--kind: no such kind 'gtp'; did you mean 'gpt'? known: gpt, transformer, lstm, gru, rnn, window, ngram"
     ),

@@ -38,6 +38,7 @@ from weft.train.tables import TrainTable
 ROOT = Path(__file__).parents[1]
 README, DOCS = ROOT / "README.md", ROOT / "docs"
 PAGES = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md", *sorted(DOCS.glob("*.md"))]
+CUT = {"tales.txt": 100}
 FEW = ["--quiet", "--set", "train.steps=3", "--set", "train.validations=1", "--set", "train.batch_tokens=512"]
 
 
@@ -73,16 +74,17 @@ def rows(text: str) -> dict[str, list[str]]:
 
 
 def run_line(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A line of the README as a shell would run it, as far as the README goes: echo, |, > and cp."""
+    """A line of a page as a shell would run it, as far as pages go: cp, echo and printf before a |, and >."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars="|>")
     lexer.whitespace_split = True
     words, output = list(lexer), None
     if words[0] == "cp":
         shutil.copy(words[1], words[2])
         return
-    if words[0] == "echo":
+    if words[0] in ("echo", "printf"):
         assert words[2] == "|"
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"{words[1]}\n".encode())))
+        typed = f"{words[1]}\n" if words[0] == "echo" else words[1].replace("\\n", "\n").replace("\\t", "\t")
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed.encode())))
         words = words[3:]
     if ">" in words:
         words, output = words[: words.index(">")], Path(words[-1])
@@ -97,17 +99,37 @@ def run_line(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 @pytest.fixture
-def toured(tmp_path, monkeypatch, capsys) -> Path:
-    """A folder in which the README's tour was run, with fewer steps and a shorter text."""
+def place(tmp_path, monkeypatch) -> Path:
+    """A folder with the examples in it, to run commands from; long texts are cut, for speed."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    tales = tmp_path / "examples" / "data" / "tales.txt"
-    tales.write_text("\n".join(tales.read_text().split("\n")[:100]) + "\n")
+    for name, lines in CUT.items():
+        path = tmp_path / "examples" / "data" / name
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:lines]))
     monkeypatch.chdir(tmp_path)
-    tour = [line for block in blocks(README, "") for line in block.split("\n") if re.match(r"weft [a-z]|cp |echo ", line)]
-    assert len(tour) >= 10
-    for line in tour:
-        run_line(line, monkeypatch, capsys)
     return tmp_path
+
+
+def tour(page: Path) -> list[str]:
+    """The commands of a page, in their order."""
+    found = [line for block in blocks(page, "") for line in block.split("\n")]
+    return [line for line in found if re.match(r"weft [a-z]|cp |echo |printf ", line)]
+
+
+def test_the_page_of_pairs_works(place, monkeypatch, capsys):
+    found = tour(DOCS / "translate.md")
+    assert len(found) >= 10
+    for line in found:
+        run_line(line, monkeypatch, capsys)
+
+
+@pytest.fixture
+def toured(place, monkeypatch, capsys) -> Path:
+    """A folder in which the README's tour was run, with fewer steps."""
+    found = tour(README)
+    assert len(found) >= 15
+    for line in found:
+        run_line(line, monkeypatch, capsys)
+    return place
 
 
 def test_the_tour_works_and_so_does_every_piece_of_python(toured, capsys):
@@ -181,8 +203,10 @@ def settings(text: str) -> set[str]:
 
 def said(values: Mapping[str, Any], at: str = "") -> set[str]:
     """Options with values as a page names them; those of a side behind its name."""
-    inner = [said(value, f"{name}.") for name, value in values.items() if isinstance(value, Mapping)]
-    return {f"{at}{name} = {json.dumps(value)}" for name, value in values.items() if not isinstance(value, Mapping)}.union(*inner)
+    found = set[str]()
+    for name, value in values.items():
+        found |= said(value, f"{name}.") if isinstance(value, Mapping) else {f"{at}{name} = {json.dumps(value)}"}
+    return found
 
 
 def test_the_recipes_of_kinds_are_what_presets_say():
@@ -194,12 +218,11 @@ def test_the_recipes_of_kinds_are_what_presets_say():
 
 
 def test_the_recipes_of_encoder_decoders_are_what_presets_say():
-    heading = "## Encoder-decoders"
-    found, presets = rows(table(DOCS / "models.md", heading, "| kind |")), TASKS["translate"].presets
+    text, presets = section(DOCS / "models.md", "## Encoder-decoders"), TASKS["translate"].presets
+    found = rows(text)
     assert {kind: settings(cell) for kind, (cell,) in found.items()} == {kind: said(presets[kind].values) for kind in presets}
-    everyone = re.search(r"^All of them train with (.*?), unless", section(DOCS / "models.md", heading), re.MULTILINE | re.DOTALL)
-    assert everyone
-    assert [settings(everyone[1])] * len(presets) == [said(preset.train) for preset in presets.values()]
+    everyone = settings(text[text.index("All of them train with") : text.index(", unless the run file")])
+    assert [everyone] * len(presets) == [said(preset.train) for preset in presets.values()]
 
 
 def test_every_choice_is_explained():

@@ -245,6 +245,13 @@ def test_a_line_that_is_too_long_is_refused_with_its_number_or_cut_on_request(ru
     assert len(run.score([("ab", "A " * 15)])[0].tokens) == 16
 
 
+def test_a_prefix_that_can_t_be_spelled_is_refused(runs):
+    run = loaded(runs, "lstm")
+    assert refusal(UsageError, lambda: run.predict(["abc", "b"], prefixes=["A", "A ZZ"])) == (
+        "--prefix 'A ZZ': holds what the tokenizer of targets can't spell; no output starts so"
+    )
+
+
 def test_what_is_banned_is_not_written(runs):
     run = loaded(runs, "lstm")
     said = {token for best in run.predict(["abc", "fade"]) for token in best[0].text.split()}
@@ -412,7 +419,7 @@ def test_what_can_t_be_combined_is_refused(runs):
 def test_a_run_is_asked_for_what_it_can_do(runs):
     lstm, lm = runs.folder("lstm"), runs.folder("lm-ngram")
     assert refusal(UsageError, lambda: load_language(lstm)) == (
-        f"{lstm}: is a run of task 'translate', which needs a source for what it writes; use weft predict"
+        f"{lstm}: is a run of task 'translate', which writes outputs for sources; use weft predict"
     )
     assert refusal(UsageError, lambda: load_translator(lm)) == (
         f"{lm}: is a language model, which continues texts; use weft generate"
@@ -577,5 +584,5 @@ def test_what_the_command_refuses(runs, capsys, tmp_path):
         assert refused(capsys, "predict", *words) == (2, message)
     assert refused(capsys, "generate", lstm, "abc") == (
         2,
-        f"{lstm}: is a run of task 'translate', which needs a source for what it writes; use weft predict",
+        f"{lstm}: is a run of task 'translate', which writes outputs for sources; use weft predict",
     )

@@ -149,18 +149,24 @@ class Translator:
         self._refuse_long(read, truncate=chosen.truncate)
         filled = [number for number, line in enumerate(read) if line.strip()]
         sources = [member.sources([read[number] for number in filled]) for member in self.members]
-        target = self.tokenizer.target
         request = Request(
             self.model,
-            target,
+            self.tokenizer.target,
             lambda rows: self._encode(sources, rows),
             [len(ids) for ids in sources[0]],
-            [target.encode(starts[number]).tolist() for number in filled],
+            [self._forced(starts[number]) for number in filled],
             self.device,
         )
         for number, predictions in zip(filled, predict(request, chosen, watch=watch), strict=True):
             found[number] = predictions
         return found
+
+    def _forced(self, prefix: str) -> list[int]:
+        """The tokens that an output must start with."""
+        ids: list[int] = self.tokenizer.target.encode(prefix).tolist()
+        if self.tokenizer.target.unk in ids:
+            raise UsageError(f"--prefix {prefix!r}: holds what the tokenizer of targets can't spell; no output starts so")
+        return ids
 
     def align(
         self, lines: Sequence[str], outputs: Sequence[Prediction], *, layer: int | None = None, head: int | None = None

@@ -17,13 +17,19 @@ def _tasks() -> list[str]:
     return list(TEMPLATES)
 
 
-def _kinds() -> list[str]:
-    return sorted({kind for kinds in TEMPLATES.values() for kind in kinds})
+def _kinds(ctx: typer.Context) -> list[str]:
+    """The kinds of the task that was typed before, or of all."""
+    typed = [task for task in TEMPLATES if task in ctx.args] or list(TEMPLATES)
+    return sorted({kind for task in typed for kind in TEMPLATES[task]})
+
+
+def _choices() -> str:
+    return "; ".join(f"of {task} {', '.join(kinds)}" for task, kinds in TEMPLATES.items())
 
 
 @dataclass(kw_only=True)
 class Init(Bare):
-    """Print a commented run file to start from: weft init lm > run.toml"""
+    """Print a commented run file to start from: weft init translate > run.toml"""
 
     task: Annotated[
         str, typer.Argument(metavar="TASK", autocompletion=_tasks, help=f"What to train for: {', '.join(TEMPLATES)}.")
@@ -33,7 +39,7 @@ class Init(Bare):
         typer.Option(
             metavar="KIND",
             autocompletion=_kinds,
-            help=f"The model: {', '.join(TEMPLATES['lm'])}.  [default: {next(iter(TEMPLATES['lm']))}]",
+            help=f"The model; the first is the default: {_choices()}.",
         ),
     ] = None
 

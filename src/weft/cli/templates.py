@@ -168,7 +168,7 @@ task = "translate"                 # one line in, one line out: translate, prono
 # seed = 0                         # another seed, another run of the same model
 
 [data]
-train = "train.tsv"                # .tsv, .csv, .jsonl, or parallel files: ["a.en", "a.de"]; a path is seen from this file
+train = "train.tsv"                # .tsv, .csv, .jsonl, or two files: ["a.en", "a.de"]; a path is seen from this file
 valid = 0.05                       # a file, or the share of train that is taken off its end: chooses the best weights
 test = 0.05                        # likewise: what weft evaluate scores; nothing is chosen by it
 # encoding = "utf-8"               # or "latin-1", "cp1252", "utf-16" ...
@@ -191,14 +191,14 @@ READS = """\
 # attention = {attention:<21}# how the decoder reads the source: none, dot, scaled-dot, multiplicative, additive
 """
 AROUND = """\
-# place = {place:<25}# attention after the recurrent step, or before it: what it finds is the step's input (slower)
+# place = {place:<25}# attention after the recurrent step, or before it, as a part of its input (slower)
 # feeding = {feeding:<23}# true: what was read out is added to the next step's input (slower)
 """
 SUMMARY = """\
 # every_step = {every_step:<20}# true: every step of the decoder sees the encoder's summary, not the first alone
 """
 BRIDGE = """\
-# bridge = {bridge:<24}# how the decoder starts: copy (of the encoder's last state) or project (of its summary)
+# bridge = {bridge:<24}# how the decoder starts: copy (of the encoder's end), or project (of its summary)
 """
 BLOCKS = """\
 # attention = {attention:<21}# how the decoder reads the source: scaled-dot, or none (as one vector)

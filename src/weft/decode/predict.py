@@ -13,13 +13,14 @@ import torch
 from weft.decode import choose
 from weft.decode.beam import BeamOptions, beam
 from weft.decode.choose import NOTHING, Adjust
-from weft.decode.generate import pad
+from weft.decode.generate import COPIES, pad
 from weft.decode.pieces import Speller
 from weft.decode.predict_options import PredictOptions
 from weft.decode.sampling import Until, sample
 from weft.decode.steps import Steps
-from weft.errors import UsageError
-from weft.nn.state import select
+from weft.errors import ResourceError, UsageError
+from weft.machine import free, size
+from weft.nn.state import leaves, select
 
 ROWS = 64  # sources searched side by side
 STEP = 16  # lengths of sources are rounded up to these: those of one size share a limit
@@ -54,14 +55,32 @@ def limit_of(request: Request, row: int, options: PredictOptions) -> int:
     return wanted if longest is None else max(1, min(wanted, longest - len(request.prefixes[row])))
 
 
+def _fitting(request: Request, options: PredictOptions, row: int) -> int:
+    """How many sources, none longer than this one, fit into memory side by side; refuses what does not fit alone."""
+    sizes = []
+    for prompt in ([request.speller.begin], [request.speller.begin] * 2):  # what a token adds
+        log_probs, state = request.steps.start(torch.tensor([prompt], device=request.device), None, request.encode([row]))
+        sizes.append(sum(part.nbytes for part in leaves(state)) + 2 * log_probs.nbytes)
+    tokens = len(request.prefixes[row]) + limit_of(request, row, options)
+    rows = options.samples if options.samples_instead else options.width
+    each, there = COPIES * rows * (sizes[0] + (tokens - 1) * (sizes[1] - sizes[0] + 8)), free(request.device)
+    if each > there:
+        raise ResourceError(
+            f"predict: {rows} rows of up to {tokens} tokens need about {size(each)} for their states and scores, "
+            f"but {size(there)} are free; lower --beam, --samples or --length"
+        )
+    return min(ROWS, max(1, there // max(1, each)))
+
+
 def _batches(request: Request, options: PredictOptions) -> Iterator[list[int]]:
     """Sources of like lengths and one limit, as many as are searched at once, the longest first."""
     limits = [limit_of(request, row, options) for row in range(len(request.lengths))]
     order = sorted(range(len(limits)), key=lambda row: (-limits[row], -request.lengths[row]))
+    most = _fitting(request, options, order[0]) if order else 1
     batch: list[int] = []
     for row in order:
         other = batch and limits[batch[0]] != limits[row]
-        if other or len(batch) == ROWS:
+        if other or len(batch) == most:
             yield batch
             batch = []
         batch.append(row)
