@@ -23,13 +23,16 @@ import tomli_w
 import weft
 from weft.decode.predict_options import PredictOptions
 
+SPLITS = {"train": "train", "valid": "dev", "test": "test"}
 LANGUAGES = ("fre", "hun", "hin", "gre", "bul")
 TRAIN: dict[str, Any] = {
     "steps": 3500,
     "batch_tokens": 1400,
     "lr": 1e-3,
     "beta2": 0.98,
-    "weight_decay": 0.0,
+    "optimizer": "muon",
+    "matrix_lr": 0.01,
+    "weight_decay": 0.1,
     "schedule": "cosine",
     "warmup": 0.08,
     "label_smoothing": 0.1,
@@ -48,7 +51,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 def values(family: str, language: str, seed: int, data: Path) -> dict[str, Any]:
-    named = {name: str((data / f"{language}_{part}.tsv").resolve()) for name, part in zip(("train", "valid", "test"), ("train", "dev", "test"))}
+    named = {name: str((data / f"{language}_{part}.tsv").resolve()) for name, part in SPLITS.items()}
     sides = {"source": {"kind": "char"}, "target": {"kind": "space"}}
     return {"task": "translate", "seed": seed, "data": named, "tokenizer": sides, **FAMILIES[family]}
 
@@ -86,7 +89,7 @@ def score_one(job: tuple[str, str, str, tuple[int, ...], str, str]) -> tuple[str
 
 def table(found: list[Any], head: str, split: str) -> None:
     print(f"\n{head}, {split}, WER / PER")
-    mean = [sum(values) / len(values) for values in zip(*[row[4:] for row in found])]
+    mean = [sum(values) / len(values) for values in zip(*[row[4:] for row in found], strict=True)]
     by_language = {language: [row for row in found if row[1] == language] for language in LANGUAGES}
     cells = []
     for rows in by_language.values():
@@ -95,7 +98,10 @@ def table(found: list[Any], head: str, split: str) -> None:
             cells.append(f"{rows[0][1]} {wer:.2f}/{per:.2f}")
     seeds = sorted({row[2] for row in found})
     spread = [sum(row[4] for row in found if row[2] == seed) / len([row for row in found if row[2] == seed]) for seed in seeds]
-    print("  ".join(cells), f" average {mean[0]:.2f} / {mean[1]:.2f}  (seeds {min(spread):.2f} to {max(spread):.2f}, n = {len(seeds)})")
+    print(
+        "  ".join(cells),
+        f" average {mean[0]:.2f} / {mean[1]:.2f}  (seeds {min(spread):.2f} to {max(spread):.2f}, n = {len(seeds)})",
+    )
 
 
 def main() -> None:
@@ -127,7 +133,9 @@ def main() -> None:
         groups += [("+".join(families), seeds)] if len(families) > 1 else []
     jobs = [
         (family, language, split, members, str(chosen.out), str(chosen.data))
-        for family, members in groups for language in languages for split in splits
+        for family, members in groups
+        for language in languages
+        for split in splits
     ]
     scored = score_all(jobs, chosen.jobs)
     for split in splits:
