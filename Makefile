@@ -14,7 +14,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS)
 .PHONY: help install demo test test-all check format bench clean
 
 help:
-	@echo "make demo      train three language models on a text that every Python has, and compare them"
+	@echo "make demo      teach three models how English words are pronounced, and compare them: minutes"
 	@echo "make test      install, check, and all tests but the slow ones"
 	@echo "make test-all  the slow ones too"
 	@echo "make check     ruff, mypy, house rules and layering"
@@ -31,7 +31,7 @@ $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -c constraints.txt cmake editables hatchling setuptools wheel
 	$(PIP) install -c constraints.txt --no-deps --retries 1 $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
-	$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]'
+	$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev,demo]'
 	touch $@
 
 demo: $(READY)

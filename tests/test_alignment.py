@@ -62,3 +62,19 @@ def test_nothing_is_found_where_nothing_slipped(seed):
     assert find_slip(source, np.full(5000, 1)) is None
     assert find_slip(source[:1], target[:1]) is None
     assert find_slip(source[:2], target[:2]) is None
+
+
+def test_predictions_carry_their_alignments_if_asked(tmp_path_factory):
+    from pair_runs import PairRuns
+
+    from weft.run import load_translator
+
+    run = load_translator(PairRuns(tmp_path_factory.mktemp("runs")).folder("luong"), device="cpu")
+    lines = ["abc", "", "fade"]
+    asked, plain = run.predict(lines, best=2, alignments=True), run.predict(lines, best=2)
+    assert [[one._replace(alignment=None) for one in best] for best in asked] == plain
+    assert asked[1][0].alignment is None
+    for line, best in ((lines[0], asked[0]), (lines[2], asked[2])):
+        for one in best:
+            assert one.alignment.weights.shape == (len(one.tokens), len(line) + 1)
+            assert one.alignment.weights == pytest.approx(run.align([line], [one])[0].weights, abs=1e-5)

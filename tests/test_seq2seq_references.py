@@ -253,17 +253,20 @@ def cho_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
 
 def bahdanau_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
     """e(t, s) = v . tanh(U h(t-1) + W m(s)); what is found goes into the step from h(t-1) to h(t)."""
-    (layer,), x = model.encoder.stack.layers, words(model.encoder.front, source)
-    ahead, first = gru_before_equations(layer.mixer.ahead, x, np.zeros(4))
-    back, second = gru_before_equations(layer.mixer.back, x[::-1], np.zeros(4))
-    memory = np.concatenate([ahead, back[::-1]], axis=1)
+    memory, summary = words(model.encoder.front, source), np.zeros(8)
+    for layer in model.encoder.stack.layers:
+        ahead, first = gru_before_equations(layer.mixer.ahead, memory, np.zeros(4))
+        back, second = gru_before_equations(layer.mixer.back, memory[::-1], np.zeros(4))
+        memory, summary = np.concatenate([ahead, back[::-1]], axis=1), np.concatenate([first, second])
     feed = model.decoder.stack.layers[0].mixer
-    decoder, look = feed.inner.layers[0].mixer, feed.reader.look
-    h, found = np.tanh(linear(decoder.start, np.concatenate([first, second]))), []
+    look, parts, found = feed.reader.look, [layer.mixer for layer in feed.inner.layers], []
+    states = [np.tanh(linear(part.start, summary)) for part in parts]
     for read in words(model.decoder.front, tokens):
-        scores = np.array([array(look.attend.weight) @ np.tanh(linear(look.to_q, h) + linear(look.to_k, m)) for m in memory])
-        entered = read + linear(feed.reader.mix, softmax(scores) @ memory)
-        h = gru_before_equations(decoder.inner, entered[None], h)[1]
+        q = linear(look.to_q, states[-1])  # the uppermost layer looks, before the first step as well
+        scores = np.array([array(look.attend.weight) @ np.tanh(q + linear(look.to_k, m)) for m in memory])
+        h = read + linear(feed.reader.mix, softmax(scores) @ memory)
+        for height, part in enumerate(parts):
+            h = states[height] = gru_before_equations(part.inner, h[None], states[height])[1]
         found.append(h)
     return found
 
@@ -292,6 +295,10 @@ PAPERS = {"sutskever": sutskever_states, "cho": cho_states, "bahdanau": bahdanau
 @pytest.mark.parametrize("kind", PAPERS)
 def test_a_published_model_is_its_paper_s_equations(kind):
     agrees(preset(kind), PAPERS[kind])
+
+
+def test_attention_before_the_step_looks_from_the_uppermost_of_several_layers():
+    agrees(preset("bahdanau", layers=2), bahdanau_states)
 
 
 @pytest.mark.parametrize("score", SCORES)

@@ -134,11 +134,12 @@ class Translator:
         options: PredictOptions | None = None,
         *,
         prefixes: Sequence[str] | None = None,
+        alignments: bool = False,
         watch: Watch | None = None,
         **named: Any,
     ) -> list[list[Prediction]]:
         """What each line becomes, best first; options as one object, or by name: `predict("Baum", beam=10)`. An empty line
-        becomes an empty one."""
+        becomes an empty one. With alignments, each prediction that has a token says where it looked."""
         chosen = _chosen(options, named)
         read = [clean(line, f"line {number}") for number, line in enumerate([lines] if isinstance(lines, str) else lines, 1)]
         given = [""] * len(read) if prefixes is None else prefixes
@@ -158,8 +159,12 @@ class Translator:
             self.device,
         )
         for number, predictions in zip(filled, predict(request, chosen, watch=watch), strict=True):
-            found[number] = predictions
+            found[number] = self._aligned(read[number], predictions) if alignments else predictions
         return found
+
+    def _aligned(self, line: str, predictions: list[Prediction]) -> list[Prediction]:
+        looked = self.align([line] * len(predictions), predictions)
+        return [one._replace(alignment=where) for one, where in zip(predictions, looked, strict=True)]
 
     def _forced(self, prefix: str) -> list[int]:
         """The tokens that an output must start with."""

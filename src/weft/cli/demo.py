@@ -1,96 +1,74 @@
-"""`weft demo`: an n-gram, an LSTM and a GPT on one text, side by side, in minutes and without a download."""
+"""`weft demo`: three models side by side, in minutes."""
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
+from weft.cli import demo_language, demo_pronunciation
 from weft.cli.options import Shared
-from weft.cli.output import columns, note, write, write_json
+from weft.errors import UsageError, nearest
 
-PROMPT = "The "
-# running text, the last tenth held out; one tokenizer for all, so that their scores compare token by token too
-COMMON: dict[str, Any] = {
-    "task": "lm",
-    "data": {"train": "text.txt", "valid": 0.1, "window": 128},
-    "tokenizer": {"kind": "bpe", "size": 1000},
-}
-MODELS: dict[str, dict[str, Any]] = {
-    "ngram": {"model": {"kind": "ngram", "order": 5}},
-    "lstm": {
-        "model": {"kind": "lstm", "layers": 1, "width": 256, "dropout": 0.2},
-        "train": {"steps": 300, "batch_tokens": 2048, "validations": 3},
-    },
-    "gpt": {
-        "model": {"kind": "gpt", "layers": 3, "width": 160},
-        "train": {"steps": 300, "batch_tokens": 2048, "validations": 3},
-    },
-}
+if TYPE_CHECKING:
+    from weft.cli.display import Display
 
 
-class Row(NamedTuple):
-    """One model of the table."""
+class Story(Protocol):
+    """What a demo is about."""
 
-    model: str
-    parameters: int
-    bits_per_character: float
-    tokens_per_second: float
-    seconds: float
-    sample: str
+    def write_data(self, out: Path) -> None:
+        """Make the folder where the runs go, and in it the data that `run_files` name, unless it is there."""
 
+    def run_files(self) -> Mapping[str, Mapping[str, Any]]:
+        """What to train, by the name of its folder; the first one's tokenizer is that of all."""
 
-def text() -> str:
-    """The topics of Python's own help, in the order of their names: about 460,000 characters of English and code."""
-    from pydoc_data.topics import topics
-
-    return "\n".join(topics[name] for name in sorted(topics))
+    def show(self, out: Path, *, json: bool, quiet: bool) -> None:
+        """Print what came of it."""
 
 
-def measure(name: str, path: Path) -> Row:
-    """What a trained model's row of the table says."""
-    from weft.cli.story import read_timing
-    from weft.decode.options import GenerateOptions
-    from weft.run import load, parameters
+STORIES: Mapping[str, Story] = {"translate": demo_pronunciation, "lm": demo_language}
 
-    run = load(path)
-    scores = {score.name: score.value for score in run.evaluate()}
-    seconds, speed = read_timing(path)
-    options = GenerateOptions(length=90, temperature=0.8, top_p=0.9, seed=1)
-    sample = PROMPT + run.generate(PROMPT, options)[0][0].text
-    return Row(name, parameters(run.model), scores["bits_per_character"], speed, seconds, sample)
+
+def _tasks() -> list[str]:
+    return list(STORIES)
 
 
 @dataclass(kw_only=True)
 class Demo(Shared):
-    """Train an n-gram, an LSTM and a GPT on the text of Python's help, and compare them. Takes about two minutes."""
+    """Train three models on real data and compare them; it takes about three minutes.
 
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the three runs go.")] = Path("runs/demo")
+    translate: how English words are pronounced, by an LSTM without attention, one with, and a Transformer; then type words.
+    lm: the text of Python's help, by an n-gram, an LSTM and a GPT.
+
+    Ctrl-C saves and stops; the same command goes on.
+    """
+
+    task: Annotated[
+        str, typer.Argument(metavar="TASK", autocompletion=_tasks, help="What to show: translate or lm.  [default: translate]")
+    ] = "translate"
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the three runs go.  [default: runs/demo/TASK]")] = None
 
     def run(self) -> int:
-        from weft import files
         from weft.cli.display import Display
-        from weft.train.folder import make_folder
 
-        make_folder(self.out)
-        source = self.out / "text.txt"
-        if not source.exists():
-            files.write_text(source, text())
-        rows = []
+        if self.task not in STORIES:
+            raise UsageError(f"demo: no such task {self.task!r}{nearest(self.task, STORIES)}")
+        story, out = STORIES[self.task], self.out or Path("runs/demo") / self.task
+        story.write_data(out)
         with Display(quiet=self.quiet) as display:
-            for name in MODELS:
-                display.line(f"{name}: {self.out / name}")
-                code = self._train(name, display)
+            for name, values in story.run_files().items():
+                display.line(f"{name}: {out / name}")
+                code = self._train(story, name, values, out, display)
                 if code:
                     return code
-                rows.append(measure(name, self.out / name))
-        self._show(rows)
+        story.show(out, json=self.json, quiet=self.quiet)
         return 0
 
-    def _train(self, name: str, display: Any) -> int:
+    def _train(self, story: Story, name: str, values: Mapping[str, Any], out: Path, display: Display) -> int:
         from weft.cli.progress import TrainWatcher
         from weft.cli.signals import Stop
         from weft.cli.train import is_finished
@@ -98,43 +76,18 @@ class Demo(Shared):
         from weft.train.loop import Stopped
         from weft.train.settings import resolve
 
-        values, first = {**COMMON, **MODELS[name]}, next(iter(MODELS))
+        first = next(iter(story.run_files()))
         if name != first:
-            values = borrow_tokenizer(values, self.out / first)
-        if is_finished(self.out / name, resolve(values, base=self.out)):
+            values = borrow_tokenizer(values, out / first)
+        if is_finished(out / name, resolve(values, base=out)):
             display.line("  trained before; remove the folder to train it again")
             return 0
         with Stop() as stop:
             try:
-                train(values, self.out / name, base=self.out, watcher=TrainWatcher(display, stop))
+                train(values, out / name, base=out, watcher=TrainWatcher(display, stop))
             except (Stopped, KeyboardInterrupt):
                 display.clear()
                 display.line("weft: stopped; the same command goes on")
                 return stop.exit_code
         display.clear()
         return 0
-
-    def _show(self, rows: list[Row]) -> None:
-        if self.json:
-            write_json({"models": [row._asdict() for row in rows], "text": str(self.out / "text.txt")})
-            return
-        head = ["model", "parameters", "bits/character", "tokens/s", "seconds"]
-        table = [
-            [
-                row.model,
-                f"{row.parameters:,}",
-                f"{row.bits_per_character:.3f}",
-                f"{row.tokens_per_second:,.0f}",
-                f"{row.seconds:.1f}",
-            ]
-            for row in rows
-        ]
-        write("\n" + columns([head, *table]))
-        for row in rows:
-            write(f"\n--- {row.model}\n{row.sample}\n")
-        best = shlex.quote(str(self.out / min(rows, key=lambda row: row.bits_per_character).model))
-        note(
-            f"\nfewer bits a character are better; parameters of an n-gram are its n-grams\n"
-            f"next: weft generate {best} 'A class', weft evaluate {best}, or weft init lm > run.toml",
-            quiet=self.quiet,
-        )

