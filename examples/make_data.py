@@ -183,8 +183,8 @@ def sentences(chance: Chance) -> Pair:
 # ---- sounds
 
 # fmt: off
-ONSETS = ["b", "c", "ch", "d", "f", "g", "gh", "gn", "l", "m", "n", "p", "qu", "r", "s", "sc", "t", "v", "z", "tt", "cc", "ll", "ss",
-          "br", "tr", "gr"]
+ONSETS = ["b", "c", "ch", "d", "f", "g", "gh", "gn", "l", "m", "n", "p", "qu", "r", "s", "sc", "t", "v", "z", "tt", "cc", "ll",
+          "ss", "br", "tr", "gr"]
 SIMPLE = ["", *(onset for onset in ONSETS if onset not in ("tt", "cc", "ll", "ss"))]  # a word begins with one of these
 # what is spelt, what follows it, and how it sounds; the first that fits
 RULES: list[tuple[str, str, str]] = [
@@ -230,27 +230,28 @@ def sounds(chance: Chance) -> Pair:
 
 # ---- spelling
 
-# fmt: off
-WORDS = """
-accept across address again almost already although always amount answer appear arrive attempt balance because become before begin
-behind believe between bicycle bottle bottom branch breakfast bridge bright brother business calendar careful castle caught ceiling
-century certain chapter cheese children chocolate choice circle climb clothes coffee colour comfort common complete concert copper
-corner correct cotton country cousin cover cross crowd daughter decide deliver depend describe different difficult dinner discover
-distance doctor double during early eight either electric eleven empty enough entrance equal evening every except excuse exercise
-expect explain famous favourite field fifteen fight finish flower follow foreign forest forget fortune forward fourth freeze
-friend frozen further garden gather general gentle glasses government grammar ground guess guide happen happy harbour height honest
-hospital hundred hurry imagine important inside instead invite island journey judge kitchen knife knock knowledge ladder language
-large laugh lawyer learn leather lesson letter library listen little luggage machine manage market matter maybe measure medicine
-member message middle million minute mirror moment morning mountain muscle narrow nature necessary neighbour nephew niece notice
-number object occasion office often opinion opposite orange ordinary outside owner paper parcel parent people pepper perhaps piece
-pleasant please pocket police possible pretty prison private promise proper quarter question quiet rabbit really receive recent
-regular remember repeat restaurant return rough rubber sandwich scene school science scissors season second secret separate
-seven shoulder silver similar simple sister soldier special spring square station stomach stranger street strong sudden sugar summer
-supper surface surprise swimming table taught temper theatre thirsty thorough thought thousand through together tomorrow tongue
-toward traffic travel trouble twelve umbrella uncle until usual valley village visit voice wander watch weather weight
-whether whistle whole window winter without woman wonder worry writing yellow yesterday young
-""".split()
-# fmt: on
+LIST = """
+accept across address again almost already although always amount answer appear arrive attempt balance because become
+before begin behind believe between bicycle bottle bottom branch breakfast bridge bright brother business calendar
+careful castle caught ceiling century certain chapter cheese children chocolate choice circle climb clothes coffee
+colour comfort common complete concert copper corner correct cotton country cousin cover cross crowd daughter decide
+deliver depend describe different difficult dinner discover distance doctor double during early eight either electric
+eleven empty enough entrance equal evening every except excuse exercise expect explain famous favourite field fifteen
+fight finish flower follow foreign forest forget fortune forward fourth freeze friend frozen further garden gather
+general gentle glasses government grammar ground guess guide happen happy harbour height honest hospital hundred hurry
+imagine important inside instead invite island journey judge kitchen knife knock knowledge ladder language large laugh
+lawyer learn leather lesson letter library listen little luggage machine manage market matter maybe measure medicine
+member message middle million minute mirror moment morning mountain muscle narrow nature necessary neighbour nephew
+niece notice number object occasion office often opinion opposite orange ordinary outside owner paper parcel parent
+people pepper perhaps piece pleasant please pocket police possible pretty prison private promise proper quarter question
+quiet rabbit really receive recent regular remember repeat restaurant return rough rubber sandwich scene school science
+scissors season second secret separate seven shoulder silver similar simple sister soldier special spring square station
+stomach stranger street strong sudden sugar summer supper surface surprise swimming table taught temper theatre thirsty
+thorough thought thousand through together tomorrow tongue toward traffic travel trouble twelve umbrella uncle until
+usual valley village visit voice wander watch weather weight whether whistle whole window winter without woman wonder
+worry writing yellow yesterday young
+"""
+WORDS = LIST.split()
 CONFUSED = {"a": "e", "e": "i", "i": "e", "o": "u", "u": "o", "c": "k", "s": "c", "k": "c", "y": "i", "f": "ph", "m": "n"}
 
 
@@ -281,11 +282,13 @@ def spelling(chance: Chance) -> Pair:
 PLACES = ["library", "swimming pool", "post office", "town hall", "bakery", "school", "museum", "theatre", "ferry", "market"]
 STREETS = ["Mill Street", "Harbour Road", "Oak Lane", "Station Square", "King Street", "River Walk", "Church Hill", "East Gate"]
 DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
-REASONS = ["repairs to the roof", "a broken pipe", "the holiday", "a lack of staff", "the storm", "works on the heating", "a fire drill"]
+REASONS = ["repairs to the roof", "a broken pipe", "the holiday", "a lack of staff", "the storm", "works on the heating",
+           "a fire drill"]
 PETS = ["grey cat", "black dog", "white rabbit", "green parrot", "brown pony", "spotted dog", "old tortoise"]
 EVENTS = ["concert", "flower show", "football match", "book sale", "dance class", "chess evening", "boat race"]
-ASIDES = ["We are sorry for the trouble.", "Please tell your neighbours.", "All are welcome as usual.", "Thank you for your patience.",
-          "The staff will be glad to help.", "Ask at the desk if you are in doubt.", "Bring a warm coat."]
+ASIDES = ["We are sorry for the trouble.", "Please tell your neighbours.", "All are welcome as usual.",
+          "Thank you for your patience.", "The staff will be glad to help.", "Ask at the desk if you are in doubt.",
+          "Bring a warm coat."]
 # fmt: on
 
 
@@ -303,7 +306,7 @@ def notices(chance: Chance) -> Pair:
                 f"{pet} found on {street}",
             ),
             (
-                f"The {event} that was planned for {day} has been moved to {other}. It will be held at the {place} on {street}.",
+                f"The {event} planned for {day} has been moved to {other}. It takes place at the {place} on {street}.",
                 f"{event} moved to {other}",
             ),
             (

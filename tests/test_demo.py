@@ -50,7 +50,7 @@ def dictionary() -> str:
 @pytest.fixture
 def words(monkeypatch, tmp_path):
     monkeypatch.setattr(demo_pronunciation, "dictionary", dictionary)
-    monkeypatch.setattr(demo_pronunciation, "HELD_OUT", {"test": 40, "valid": 10})
+    monkeypatch.setattr(demo_pronunciation, "HELD_OUT", {"test": 12, "valid": 4})
     monkeypatch.setattr(demo_pronunciation, "LONG", 8)
     models = {
         name: {"model": {**values["model"], "width": 16}, "train": SHORT} for name, values in demo_pronunciation.MODELS.items()
@@ -78,7 +78,7 @@ def test_the_demo_trains_three_models_and_tells_who_is_right_how_often(words, ca
         name: [line.split("\t") for line in (words / f"{name}.tsv").read_text().split("\n")[1:-1]]
         for name in ("train", "valid", "test")
     }
-    assert {name: len(rows) for name, rows in parts.items()} == {"train": 463, "valid": 10, "test": 40}
+    assert {name: len(rows) for name, rows in parts.items()} == {"train": 497, "valid": 4, "test": 12}
     assert len({word for rows in parts.values() for word, _ in rows}) == 513
     word = max((word for word, _ in parts["test"]), key=len)
     assert found["longest"] == {"word": word, "phones": dict(parts["test"])[word]}

@@ -78,7 +78,7 @@ def learn(model: EncoderDecoder, draw: Callable[[int, torch.Generator], Pairs], 
         weights.param_groups[0]["lr"] = RATE * min(1.0, step / 50) * (1.0 - 0.9 * step / STEPS)
         weights.step()
         weights.zero_grad()
-        if step % CHECK == 0 and step >= 3 * CHECK and exact(model, draw(200, generator)) >= 0.98:
+        if step % CHECK == 0 and step >= 3 * CHECK and exact(model, draw(300, generator)) >= 0.99:
             break
     return exact(model, draw(300, generator))
 
