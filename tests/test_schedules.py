@@ -11,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from weft.data.order import Batch
 from weft.errors import ModelError
 from weft.models.language import LanguageModel, language_model
 from weft.models.tables import LanguageTable
 from weft.nn.state import detach, leaves
-from weft.train.learner import Batch, Learner, Loss
+from weft.tasks.task import Loss
+from weft.train.learner import Learner
 from weft.train.loop import Loop, Place
 from weft.train.muon import Muon, orthogonal
 from weft.train.optimizers import Optimizers, optimizers
