@@ -53,12 +53,15 @@ format: $(READY)
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-# The data is not part of the project: each script says what it needs and skips what is not there. LMPLZ names KenLM's lmplz.
+# The data is not part of the project: each script says what it needs and skips what is not there. LMPLZ names KenLM's lmplz;
+# EOLE, JOEY and HF name the Pythons of environments that have Eole, JoeyNMT and Hugging Face transformers.
 bench: $(READY)
 	$(BIN)/python benchmarks/names.py
 	$(BIN)/python benchmarks/shakespeare.py
 	$(BIN)/python benchmarks/tokenise.py
 	$(BIN)/python benchmarks/ngram_kenlm.py $(if $(LMPLZ),--lmplz $(LMPLZ))
+	$(BIN)/python benchmarks/seq2seq_speed.py $(if $(EOLE),--eole-python $(EOLE)) $(if $(JOEY),--joey-python $(JOEY)) \
+		$(if $(HF),--hf-python $(HF))
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

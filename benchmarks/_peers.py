@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 UPDATES, BEFORE, ROWS, BEAM, LENGTH, SENTENCES = 25, 5, 64, 5, 20, 256
+BUCKET = 29000  # pairs that are sorted by length together: all
 WORDS = 8000  # of the vocabulary; the first three numbers are unknown, <s> and </s>
 
 
@@ -73,7 +74,7 @@ def eole(work: str, folder: Path, seed: int) -> dict[str, float]:
 
     words = str(vocabulary(folder, []))
     training = {
-        "batch_type": "sents", "batch_size": ROWS, "bucket_size": 29000, "num_workers": 0, "compute_dtype": "fp32",
+        "batch_type": "sents", "batch_size": ROWS, "bucket_size": BUCKET, "num_workers": 0, "compute_dtype": "fp32",
         "train_steps": UPDATES, "optim": "adam", "learning_rate": 1e-3, "max_grad_norm": 1.0, "label_smoothing": 0.1,
         "dropout": [0.1], "attention_dropout": [0.0], "normalization": "tokens", "save_checkpoint_steps": 1000,
         "model_path": str(folder / f"eole-{work}"),

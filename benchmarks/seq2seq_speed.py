@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _peers import BEAM, BEFORE, LENGTH, ROWS, SENTENCES, UPDATES, WORDS
+from _peers import BEAM, BEFORE, BUCKET, LENGTH, ROWS, SENTENCES, UPDATES, WORDS
 
 import weft
 from weft import files
 from weft.cli.threads import set_threads
 from weft.data.corpus import Corpus
-from weft.data.order import POOL, padded, some
+from weft.data.order import padded, some
 from weft.data.pair_order import PairBatch
 from weft.decode.predict_options import PredictOptions
 from weft.text.tokenizers import Tokenizer
@@ -57,7 +57,7 @@ WORKS = (*MODELS, "decode")
 
 
 class LikeRows:
-    """ROWS pairs a batch: as weft's own order of pairs, with a number of pairs in the place of a number of tokens."""
+    """ROWS pairs a batch, sorted BUCKET at a time: weft's own order of pairs, with the settings that Eole gets."""
 
     rows = ROWS
 
@@ -66,8 +66,8 @@ class LikeRows:
         self.lengths = np.stack([np.diff(side.line_starts()) for side in (source, target)], axis=1)
         random = np.random.default_rng(seed)
         order = random.permutation(len(self.lengths))[: len(self.lengths) // ROWS * ROWS]
-        for low in range(0, len(order), POOL * ROWS):
-            part = order[low : low + POOL * ROWS]
+        for low in range(0, len(order), BUCKET):
+            part = order[low : low + BUCKET]
             sources, targets = self.lengths[part].T
             # where the target gets longer, the source goes on at about the length that it had
             part[:] = part[np.lexsort((np.where(targets % 2, sources, -sources), targets))]

@@ -344,17 +344,19 @@ def test_an_ensemble_is_the_mean_of_what_its_members_say(runs):
             (again,) = both.score([(word, best[0].text)])
             assert best[0].log_prob == pytest.approx(again.log_prob, abs=1e-4)
     assert {score.name for score in both.evaluate(None, PredictOptions(beam=1))} >= {"exact_match", "nats_per_token"}
-    assert refusal(UsageError, lambda: weft.ensemble(folders, weights=[0.5, 0.5]).predict("abc")) == (
-        "ensemble: 3 models, but 2 weights"
-    )
-    assert refusal(UsageError, lambda: weft.ensemble(folders[:2], weights=[0.9, 0.9]).predict("abc")) == (
+    assert refusal(UsageError, lambda: weft.ensemble(folders, weights=[0.5, 0.5])) == ("ensemble: 3 models, but 2 weights")
+    assert refusal(UsageError, lambda: weft.ensemble(folders[:2], weights=[0.9, 0.9])) == (
         "ensemble: the weights of a mixture must add up to 1, not 1.8"
     )
 
 
 def test_an_ensemble_of_one_run_is_the_run(runs):
-    run, one = loaded(runs, "lstm"), weft.ensemble([runs.folder("lstm")], device="cpu")
+    run, one = loaded(runs, "lstm"), weft.ensemble([runs.folder("lstm")], weights=[1.0], device="cpu")
     assert one.predict(WORDS) == run.predict(WORDS)
+    assert refusal(UsageError, lambda: weft.ensemble([runs.folder("lstm")], weights=[0.5, 0.5])) == (
+        "ensemble: 1 models, but 2 weights"
+    )
+    assert refusal(UsageError, lambda: weft.ensemble([])) == "ensemble: no run is given; name at least one"
 
 
 def test_members_may_read_their_sources_each_in_its_own_way(runs):
@@ -374,7 +376,7 @@ def test_members_may_read_their_sources_each_in_its_own_way(runs):
 def test_an_ensemble_whose_targets_differ_is_refused_with_the_reason(runs):
     first, second = runs.folder("lstm"), runs.folder("joint")
     hashes = [weft.load(folder).tokenizer.target.hash[:8] for folder in (first, second)]
-    assert refusal(UsageError, lambda: weft.ensemble([first, second], device="cpu").predict("abc")) == (
+    assert refusal(UsageError, lambda: weft.ensemble([first, second], device="cpu")) == (
         f"ensemble: model 1 has the tokenizer {hashes[0]}, model 2 has {hashes[1]}; train them with one (--tokenizer-from)"
     )
 
@@ -406,12 +408,12 @@ def test_what_can_t_be_combined_is_refused(runs):
         assert refusal(UsageError, lambda wrong=wrong: weft.ensemble([lstm], lm=wrong)) == (
             f"--lm: {wrong} must be a language model of lines (task = 'lm', data.read = 'lines')"
         )
-    assert refusal(UsageError, lambda: weft.ensemble([lstm], lm=lm, lm_weight=0.0).predict("abc")) == (
+    assert refusal(UsageError, lambda: weft.ensemble([lstm], lm=lm, lm_weight=0.0)) == (
         "ensemble: weights must be positive numbers, not [1.0, 0.0]"
     )
     joint = runs.folder("joint")
     hashes = [weft.load(folder).model.vocabulary[:8] for folder in (joint, lm)]
-    assert refusal(UsageError, lambda: weft.ensemble([joint], lm=lm).predict("abc")) == (
+    assert refusal(UsageError, lambda: weft.ensemble([joint], lm=lm)) == (
         f"ensemble: model 1 has the tokenizer {hashes[0]}, model 2 has {hashes[1]}; train them with one (--tokenizer-from)"
     )
 

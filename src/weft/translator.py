@@ -6,7 +6,6 @@ run = weft.load("runs/x"), then run.predict(...), run.score(...), run.evaluate(.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,9 +84,14 @@ class Translator:
         lm: Any = None,
         lm_weight: float = 0.0,
     ) -> None:
-        self.members, self.device = list(members), device
-        self.lm, self.lm_weight = lm, lm_weight
-        self.weights = [1 / len(self.members)] * len(self.members) if weights is None else list(weights)
+        if not members:
+            raise UsageError("ensemble: no run is given; name at least one")
+        self.members, self.device, self.lm = list(members), device, lm
+        parts = [member.model for member in members]
+        both: Any = Ensemble(parts, Mixture([1 / len(parts)] * len(parts) if weights is None else weights))
+        both = both if len(parts) > 1 else parts[0]
+        # what is searched: the model itself, or all of them as one; `start`, `step`, `score`
+        self.model: Any = both if lm is None else Ensemble([both, lm], Fusion([1.0, lm_weight]))
 
     @property
     def folder(self) -> RunFolder:
@@ -100,13 +104,6 @@ class Translator:
     @property
     def tokenizer(self) -> Sides:
         return self.members[0].tokenizer
-
-    @cached_property
-    def model(self) -> Any:
-        """What is searched: the model itself, or all of them as one. `start`, `step`, `score`."""
-        parts = [member.model for member in self.members]
-        together = parts[0] if len(parts) == 1 else Ensemble(parts, Mixture(self.weights))
-        return together if self.lm is None else Ensemble([together, self.lm], Fusion([1.0, self.lm_weight]))
 
     def _encode(self, sources: Sequence[Sequence[np.ndarray]], rows: Sequence[int]) -> Any:
         """The state of `model` that has read some of the sources, each member by its own tokenizer."""
