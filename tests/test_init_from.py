@@ -14,7 +14,7 @@ from small_runs import Silent, make_text, run_file, sums, train_here
 from weft.cli.main import main
 from weft.config import override
 from weft.errors import ConfigError
-from weft.run import load_translator
+from weft.run import ensemble, load_translator
 from weft.tensors import read_tensors
 from weft.train.job import borrow_tokenizer
 from weft.train.loop import Stopped
@@ -160,3 +160,13 @@ def test_evaluate_prints_every_score_and_signature(runs, capsys):
     for name in ("exact match", "edit rate", "bleu", "chrf", "nats/token"):
         assert f"\n{name}" in said
     assert "search:beam:2/alpha:1" in said and "tok:13a" in said
+
+
+def test_a_signature_tells_who_searched_together(runs):
+    lstm, luong, lm = (runs.folder(name) for name in ("lstm", "luong", "lm-ngram"))
+    pair = ensemble([lstm, luong], device="cpu").evaluate()
+    assert "|search:beam:5/alpha:1/runs:2|" in pair[0].signature and pair[-1].name == "perplexity"
+    fused = ensemble([lstm], lm=lm, lm_weight=0.25, device="cpu").evaluate()
+    assert "|search:beam:5/alpha:1/lm:0.25|" in fused[0].signature
+    # beside a language model there is no probability of the targets to speak of
+    assert [score.name for score in fused] == ["exact_match", "edit_rate", "bleu", "bleu_lc", "chrf"]

@@ -230,7 +230,8 @@ GROWS = {"mixer": "attention", "attention": "scaled-dot"}
 GROWN = "is for recurrent decoders, but decoder.mixer='attention', whose state grows; drop it"
 
 MODEL_MESSAGES: list[tuple[dict[str, Any], str]] = [
-    ({"atention": "dot"}, f"model.atention: no such option; did you mean 'attention'? known: {MODEL}"),
+    ({"atention": "dot"}, f"model.atention: no such option; did you mean 'attention'? known: {MODEL}, {STACK}"),
+    ({"widht": 8}, f"model.widht: no such option; did you mean 'width'? known: {MODEL}, {STACK}"),
     ({"encoder": {"widht": 8}}, f"model.encoder.widht: no such option; did you mean 'width'? known: {STACK}, reverse"),
     ({"encoder": {"revers": True}}, f"model.encoder.revers: no such option; did you mean 'reverse'? known: {STACK}, reverse"),
     ({"decoder": {"layrs": 8}}, f"model.decoder.layrs: no such option; did you mean 'layers'? known: {STACK}"),
@@ -286,7 +287,7 @@ MODEL_MESSAGES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"attention": "dot", "feeding": True, "place": "before"},
-        "model: feeding=true feeds what is read out after the step; drop it, or set place='after'",
+        "model: feeding=true feeds what is read out after the step; set feeding=false, or place='after'",
     ),
     (
         {"bridge": "copy", "decoder": {"layers": 1}},
@@ -303,11 +304,11 @@ MODEL_MESSAGES: list[tuple[dict[str, Any], str]] = [
         "model: shared=true is one embedding for encoder.width=128 and decoder.width=256; make them equal",
     ),
     ({**GROWS, "place": "before"}, f"model: place='before' {GROWN}"),
-    ({**GROWS, "feeding": True}, f"model: feeding=True {GROWN}"),
+    ({**GROWS, "feeding": True}, f"model: feeding=true {GROWN}"),
     ({**GROWS, "bridge": "project"}, f"model: bridge='project' {GROWN}"),
-    ({"mixer": "attention", "every_step": True}, f"model: every_step=True {GROWN}"),
+    ({"mixer": "attention", "every_step": True}, f"model: every_step=true {GROWN}"),
     ({"place": "after"}, "model: place='after', but attention='none' has none"),
-    ({"feeding": True}, "model: feeding=True, but attention='none' has none"),
+    ({"feeding": True}, "model: feeding=true, but attention='none' has none"),
     (
         {"every_step": True, "attention": "dot"},
         "model: every_step=true is for decoders without attention, but attention='dot'; drop it",
@@ -350,7 +351,7 @@ RUN_MESSAGES: list[tuple[dict[str, Any], str]] = [
     (run_file(train={"stpes": 3}), f"train.stpes: no such option; did you mean 'steps'? known: {TRAIN}"),
     (
         run_file("luong", model={"attention": "none"}),
-        "model: feeding=True, but attention='none' has none",
+        "model: feeding=true, but attention='none' has none",
     ),
     (
         run_file("transformer", model={"decoder": {"mixer": "lstm", "heads": 4}}),

@@ -258,7 +258,7 @@ def test_what_is_banned_is_not_written(runs):
     kept = {token for best in run.predict(["abc", "fade"], ban=sorted(said)) for token in best[0].text.split()}
     assert said and not said & kept
     assert refusal(UsageError, lambda: run.predict("abc", ban=["A BB"])) == (
-        "--ban 'A BB': is 2 tokens of this vocabulary, not one known token"
+        "--ban 'A BB': is 2 tokens of this vocabulary; ban one token at a time"
     )
 
 
@@ -571,7 +571,7 @@ def test_what_the_command_refuses(runs, capsys, tmp_path):
         ((lstm, "abc", "--layer", "1"), both),
         ((lstm, "abc", "--head", "1"), both),
         ((lstm, "abc", "--n-best", "9"), "--n-best: must be at most --beam 5, not 9"),
-        ((lstm, "abc", "--ban", "A BB"), "--ban 'A BB': is 2 tokens of this vocabulary, not one known token"),
+        ((lstm, "abc", "--ban", "A BB"), "--ban 'A BB': is 2 tokens of this vocabulary; ban one token at a time"),
         ((lstm, "abc", "--with", lm), f"ensemble: {lm} is a run of task 'lm', not of 'translate'"),
         ((lstm, "abc", *looks, "--layer", "2"), "--layer: must be from 1 to 1, not 2"),
         (

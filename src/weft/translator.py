@@ -86,7 +86,7 @@ class Translator:
     ) -> None:
         if not members:
             raise UsageError("ensemble: no run is given; name at least one")
-        self.members, self.device, self.lm = list(members), device, lm
+        self.members, self.device, self.lm, self.lm_weight = list(members), device, lm, lm_weight
         parts = [member.model for member in members]
         both: Any = Ensemble(parts, Mixture([1 / len(parts)] * len(parts) if weights is None else weights))
         both = both if len(parts) > 1 else parts[0]
@@ -231,8 +231,14 @@ class Translator:
         chosen, pairs = options or PredictOptions(), list(self._pairs(data).pairs())
         written = self.predict([line for line, _ in pairs], chosen, watch=watch)
         items = translation_items([best[0].text for best in written], [target for _, target in pairs])
-        scores = translation_scores(items, Decoded(chosen.describe()))
-        return [*scores, *self._losses(pairs, truncate=chosen.truncate)], items
+        scores = translation_scores(items, Decoded("/".join([chosen.describe(), *self._company()])))
+        # beside a language model the sum of log-probabilities is a score to choose by, and no probability
+        return scores if self.lm is not None else [*scores, *self._losses(pairs, truncate=chosen.truncate)], items
+
+    def _company(self) -> list[str]:
+        """Who else searched, for the signature."""
+        others = [f"runs:{len(self.members)}"] if len(self.members) > 1 else []
+        return [*others, f"lm:{self.lm_weight:g}"] if self.lm is not None else others
 
     def _losses(self, pairs: Sequence[tuple[str, str]], *, truncate: bool) -> list[Score]:
         found = self.score(pairs, truncate=truncate)

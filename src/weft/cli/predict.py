@@ -44,7 +44,7 @@ class Predict(Together):
     )
     data: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", readable=False, help="Read lines of files, not of standard input; may be given several times."),
+        typer.Option(metavar="FILE", readable=False, help="Read files, not standard input; may be given several times."),
     ] = None
     best: Annotated[
         int, typer.Option("--n-best", metavar="N", help="The N best of each line: line number, score and text, by tabs.")

@@ -93,8 +93,10 @@ def _filters(request: Request, options: PredictOptions) -> Adjust:
     never = [request.speller.unk, request.speller.begin]
     for text in options.ban:
         found = request.speller.encode(text).tolist()
-        if len(found) != 1 or found[0] == request.speller.unk:
-            raise UsageError(f"--ban {text!r}: is {len(found)} tokens of this vocabulary, not one known token")
+        if request.speller.unk in found:
+            raise UsageError(f"--ban {text!r}: is no token of this vocabulary, so it is never written anyway; drop it")
+        if len(found) != 1:
+            raise UsageError(f"--ban {text!r}: is {len(found)} tokens of this vocabulary; ban one token at a time")
         never += found
     chosen = [choose.ban(never)]
     if options.temperature:

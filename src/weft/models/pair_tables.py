@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from weft.config import OneOf, Table
+from weft.errors import ConfigError, nearest
 from weft.models.tables import StackTable
 from weft.nn.cross import SCORES
 
@@ -70,7 +71,7 @@ class Seq2SeqTable(Table):
                 f"{self.decoder.width}; make them equal, or use 'multiplicative'"
             )
         if self.feeding and self.place == "before":
-            raise ValueError("feeding=true feeds what is read out after the step; drop it, or set place='after'")
+            raise ValueError("feeding=true feeds what is read out after the step; set feeding=false, or place='after'")
         if self.bridge == "copy" and not self.copies():
             raise ValueError(
                 f"bridge='copy' needs two stacks of one mixer, width and number of layers, not {_size(self.encoder)} and "
@@ -89,12 +90,12 @@ class Seq2SeqTable(Table):
         for option in ("place", "feeding", "bridge", "every_step"):
             if getattr(self, option) and grows:
                 raise ValueError(
-                    f"{option}={getattr(self, option)!r} is for recurrent decoders, but decoder.mixer='attention', "
+                    f"{option}={_written(getattr(self, option))} is for recurrent decoders, but decoder.mixer='attention', "
                     f"whose state grows; drop it"
                 )
         for option in ("place", "feeding"):
             if getattr(self, option) and not attends:
-                raise ValueError(f"{option}={getattr(self, option)!r}, but attention='none' has none")
+                raise ValueError(f"{option}={_written(getattr(self, option))}, but attention='none' has none")
         if self.every_step and attends:
             raise ValueError(f"every_step=true is for decoders without attention, but attention={self.attention!r}; drop it")
 
@@ -116,12 +117,21 @@ class Seq2SeqTable(Table):
         return self.model_copy(update=values)
 
 
+def _written(value: object) -> str:
+    """A value as a run file has it."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
 def _size(table: StackTable) -> str:
     return f"{table.mixer} {table.layers} x {table.width}"
 
 
 def spread(values: Mapping[str, Any]) -> dict[str, Any]:
     """Options of stacks that stand at [model] moved into both sides; what a side says itself wins."""
+    known = (*Seq2SeqTable.model_fields, *StackTable.model_fields)
+    for key in values:
+        if key not in known:
+            raise ConfigError(f"model.{key}: no such option{nearest(key, known)}")
     common = {key: value for key, value in values.items() if key in StackTable.model_fields}
     others = {key: value for key, value in values.items() if key not in common}
     for side in SIDES:
