@@ -51,7 +51,7 @@ def place(tmp_path, monkeypatch) -> Path:
     shutil.copytree(EXAMPLES, tmp_path / "examples")
     data = tmp_path / "examples" / "data"
     for path in [data / "tales.txt", *data.glob("*.tsv"), *(data / name for name in PARALLEL)]:
-        path.write_text("\n".join(path.read_text().split("\n")[:100 if path.name == "tales.txt" else 50]) + "\n")
+        path.write_text("\n".join(path.read_text().split("\n")[: 100 if path.name == "tales.txt" else 50]) + "\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
