@@ -30,9 +30,6 @@ TRAIN: dict[str, Any] = {
     "batch_tokens": 1400,
     "lr": 1e-3,
     "beta2": 0.98,
-    "optimizer": "muon",
-    "matrix_lr": 0.01,
-    "weight_decay": 0.1,
     "schedule": "cosine",
     "warmup": 0.08,
     "label_smoothing": 0.1,
@@ -41,11 +38,12 @@ TRAIN: dict[str, Any] = {
     "precision": "float32",
     "compile": False,
 }
+MUON: dict[str, Any] = {"optimizer": "muon", "matrix_lr": 0.01, "weight_decay": 0.1}
 FAMILIES: dict[str, dict[str, Any]] = {
-    "lstm": {"model": {"kind": "seq2seq"}, "train": TRAIN},
+    "lstm": {"model": {"kind": "seq2seq", "embedding": 256, "encoder": {"width": 1024}}, "train": TRAIN},
     "transformer": {
         "model": {"kind": "transformer", "positions": "rotary", "width": 256, "heads": 4, "dropout": 0.3},
-        "train": {**TRAIN, "steps": 4000, "warmup": 0.12},
+        "train": {**TRAIN, "steps": 4000, **MUON},
     },
 }
 
@@ -81,27 +79,44 @@ def rates(paths: list[Path], data: Path) -> tuple[float, float]:
     return 100 - scores["exact_match"], scores["edit_rate"]
 
 
-def score_one(job: tuple[str, str, str, tuple[int, ...], str, str]) -> tuple[str, str, tuple[int, ...], str, float, float]:
-    family, language, split, seeds, out, data = job
-    paths = [Path(out) / f"{name}-{language}-{seed}" for name in family.split("+") for seed in seeds]
-    return (family, language, seeds, split, *rates(paths, Path(data) / f"{language}_{split}.tsv"))
+Members = tuple[tuple[str, int], ...]  # family and seed of each run that predicts with the others
 
 
-def table(found: list[Any], head: str, split: str) -> None:
-    print(f"\n{head}, {split}, WER / PER")
-    mean = [sum(values) / len(values) for values in zip(*[row[4:] for row in found], strict=True)]
-    by_language = {language: [row for row in found if row[1] == language] for language in LANGUAGES}
+def score_one(job: tuple[Members, str, str, str, str]) -> dict[str, Any]:
+    members, language, split, out, data = job
+    paths = [Path(out) / f"{family}-{language}-{seed}" for family, seed in members]
+    wer, per = rates(paths, Path(data) / f"{language}_{split}.tsv")
+    return {"members": members, "language": language, "split": split, "wer": wer, "per": per}
+
+
+def mean(numbers: list[float]) -> float:
+    return sum(numbers) / len(numbers)
+
+
+def table(rows: list[dict[str, Any]], head: str) -> None:
+    """Averages by language, over all of them, and how far single runs (or ensembles) lie apart."""
     cells = []
-    for rows in by_language.values():
-        if rows:
-            wer, per = (sum(row[at] for row in rows) / len(rows) for at in (4, 5))
-            cells.append(f"{rows[0][1]} {wer:.2f}/{per:.2f}")
-    seeds = sorted({row[2] for row in found})
-    spread = [sum(row[4] for row in found if row[2] == seed) / len([row for row in found if row[2] == seed]) for seed in seeds]
+    for language in dict.fromkeys(row["language"] for row in rows):
+        own = [row for row in rows if row["language"] == language]
+        cells.append(f"{language} {mean([row['wer'] for row in own]):.2f}/{mean([row['per'] for row in own]):.2f}")
+    groups = dict.fromkeys(row["members"] for row in rows)
+    each = [mean([row["wer"] for row in rows if row["members"] == group]) for group in groups]
     print(
-        "  ".join(cells),
-        f" average {mean[0]:.2f} / {mean[1]:.2f}  (seeds {min(spread):.2f} to {max(spread):.2f}, n = {len(seeds)})",
+        f"{head}, WER/PER: {'  '.join(cells)}  average {mean([row['wer'] for row in rows]):.2f}/"
+        f"{mean([row['per'] for row in rows]):.2f} (from {min(each):.2f} to {max(each):.2f}, n = {len(each)})"
     )
+
+
+def groups_of(families: list[str], seeds: int, *, ensembles: bool) -> dict[str, list[Members]]:
+    """Which runs are scored together: each alone; all of a family; five, as many of each family as the order allows."""
+    groups: dict[str, list[Members]] = {
+        family: [((family, seed),) for seed in range(1, seeds + 1)] for family in families
+    }  # fmt: skip
+    if ensembles:
+        groups |= {f"{family} x {seeds}": [tuple((family, seed) for seed in range(1, seeds + 1))] for family in families}
+        mixed = [(family, seed) for seed in range(1, seeds + 1) for family in families][:5]
+        groups["five, families mixed"] = [tuple(mixed)]
+    return groups
 
 
 def main() -> None:
@@ -111,9 +126,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/g2p"))
     parser.add_argument("--families", default="lstm,transformer")
     parser.add_argument("--languages", default=",".join(LANGUAGES))
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes side by side")
-    parser.add_argument("--ensembles", action="store_true", help="all seeds of a family as one, and of all families")
+    parser.add_argument("--ensembles", action="store_true", help="all seeds of a family as one, and five of all families")
     parser.add_argument("--test", action="store_true", help="score the test words too; nothing may be chosen by them")
     parser.add_argument("--set", action="append", help="change an option of every run")
     chosen = parser.parse_args()
@@ -126,24 +141,18 @@ def main() -> None:
         list(pool.map(lambda run: train_one(*run, chosen), runs))
     print(f"{len(runs)} runs in {time.perf_counter() - began:.0f} s, {chosen.jobs} side by side", flush=True)
     splits = ["dev", *(["test"] if chosen.test else [])]
-    seeds = tuple(range(1, chosen.seeds + 1))
-    groups = [(family, (seed,)) for family in families for seed in seeds]
-    if chosen.ensembles:
-        groups += [(family, seeds) for family in families]
-        groups += [("+".join(families), seeds)] if len(families) > 1 else []
+    groups = groups_of(families, chosen.seeds, ensembles=chosen.ensembles)
     jobs = [
-        (family, language, split, members, str(chosen.out), str(chosen.data))
-        for family, members in groups
+        (members, language, split, str(chosen.out), str(chosen.data))
+        for named in groups.values()
+        for members in named
         for language in languages
         for split in splits
     ]
     scored = score_all(jobs, chosen.jobs)
     for split in splits:
-        for family in dict.fromkeys(family for family, _ in groups):
-            for alone in (True, False):
-                rows = [row for row in scored if row[0] == family and row[3] == split and (len(row[2]) == 1) is alone]
-                if rows and not (not alone and len(seeds) == 1):
-                    table(rows, family if alone else f"{family}, ensemble of {len(seeds)} each", split)
+        for name, named in groups.items():
+            table([row for row in scored if row["split"] == split and row["members"] in named], f"{split}, {name}")
     (chosen.out / "scores.json").write_text(json.dumps(scored))
 
 

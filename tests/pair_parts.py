@@ -116,6 +116,18 @@ VARIED: dict[str, dict[str, Any]] = {
             "feeding": {"attention": "dot", "feeding": True},
         }.items()
     },
+    **{
+        f"embedding-{kind}": {
+            "mixer": "lstm",
+            "layers": 2,
+            "embedding": 5,
+            "connection": kind,
+            "norm": "layer",
+            "attention": "multiplicative",
+        }
+        for kind in ("plain", "residual", "highway", "dense")
+    },
+    "embedding-every-step": {"mixer": "lstm", "layers": 2, "embedding": 5, "connection": "residual", "every_step": True},
     "lstm-under-transformer": {
         "encoder": {"mixer": "lstm", "layers": 2, "width": 6},
         "decoder": {"mixer": "attention", "heads": 2, "connection": "residual", "norm": "layer", "positions": "rotary"},

@@ -219,7 +219,7 @@ def test_paths_of_both_tokenizers_are_seen_from_the_run_file():
 
 STACK = (
     "mixer, layers, width, context, two_way, heads, head_size, qk_norm, positions, feed_forward, activation, connection, "
-    "norm, dropout, attention_dropout"
+    "norm, dropout, attention_dropout, embedding"
 )
 MODEL = "encoder, decoder, attention, place, feeding, bridge, every_step, copying, shared, tied, embedding_dropout"
 KINDS = "sutskever, cho, bahdanau, luong, rnn, lstm, gru, transformer, seq2seq"
@@ -301,7 +301,16 @@ MODEL_MESSAGES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"shared": True, "encoder": {"width": 128}},
-        "model: shared=true is one embedding for encoder.width=128 and decoder.width=256; make them equal",
+        "model: shared=true is one embedding for vectors of 128 in the encoder and 256 in the decoder; set embedding, or make "
+        "the widths equal",
+    ),
+    (
+        {"tied": True, "embedding": 128},
+        "model: tied=true makes decoder.embedding=128 the output of decoder.width=256; make them equal",
+    ),
+    (
+        {"mixer": "attention", "embedding": 128},
+        "model.encoder: embedding=128, but mixer='attention' adds to what it reads, of width=256; drop it",
     ),
     ({**GROWS, "place": "before"}, f"model: place='before' {GROWN}"),
     ({**GROWS, "feeding": True}, f"model: feeding=true {GROWN}"),

@@ -291,7 +291,8 @@ def test_gradients_of_a_read_out_equal_numerical_ones(score):
 def test_gradients_of_a_fed_stack_equal_numerical_ones(cell, score, reader):
     def make() -> Feed:
         read = ReadOut(look(score), 6, inlet=5)
-        return Feed(recurrent(cell(6)), Before(look(score), 6, inlet=5) if reader == "before" else InputFeeding(read, 6))
+        wide, read_by = (11, Before(look(score))) if reader == "before" else (12, InputFeeding(read))
+        return Feed(recurrent(cell(6, inlet=wide)), read_by)
 
     part = seeded(make)
     gradients_agree(part, (X, VALUES, SUMMARY), lambda x, v, s: part(x, part.given(masked(v, s)))[0], atol=1e-5)
@@ -315,7 +316,7 @@ def test_gradients_of_bridges_equal_numerical_ones(cell):
         return copied(x, copied.given(masked(VALUES, SUMMARY)._replace(states=(None, whole))))[0]
 
     gradients_agree(copied, (X, state), started)
-    reminder = seeded(lambda: Reminder(6, inlet=5))
+    reminder = Reminder()
     gradients_agree(reminder, (X, SUMMARY), lambda x, summary: reminder(x, reminder.given(masked(VALUES, summary)))[0])
 
 

@@ -245,9 +245,9 @@ def cho_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
     """h(0) = tanh(V c), and c stands beside every input."""
     (layer,) = model.encoder.stack.layers
     _, c = gru_before_equations(layer.mixer, words(model.encoder.front, source), np.zeros(8))
-    reminder, inner = model.decoder.stack.layers
+    _, inner = model.decoder.stack.layers
     (decoder,) = inner.mixer.layers
-    x = words(model.decoder.front, tokens) + linear(reminder.mixer.mix, c)
+    x = np.array([np.concatenate([read, c]) for read in words(model.decoder.front, tokens)])
     return list(gru_before_equations(decoder.mixer.inner, x, np.tanh(linear(decoder.mixer.start, c)))[0])
 
 
@@ -264,7 +264,7 @@ def bahdanau_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
     for read in words(model.decoder.front, tokens):
         q = linear(look.to_q, states[-1])  # the uppermost layer looks, before the first step as well
         scores = np.array([array(look.attend.weight) @ np.tanh(q + linear(look.to_k, m)) for m in memory])
-        h = read + linear(feed.reader.mix, softmax(scores) @ memory)
+        h = np.concatenate([read, softmax(scores) @ memory])
         for height, part in enumerate(parts):
             h = states[height] = gru_before_equations(part.inner, h[None], states[height])[1]
         found.append(h)
@@ -280,7 +280,7 @@ def luong_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
     feed, fed, found = model.decoder.stack.layers[0].mixer, np.zeros(8), []
     read_out = feed.reader.read_out
     for read in words(model.decoder.front, tokens):
-        h = read + linear(feed.reader.mix, fed)
+        h = np.concatenate([read, fed])
         for height, layer in enumerate(feed.inner.layers):
             (h,), states[height] = lstm_equations(layer.mixer.inner, h[None], states[height])
         scores = np.array([h @ linear(read_out.look.to_k, m) for m in memory])

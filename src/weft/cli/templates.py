@@ -192,7 +192,7 @@ READS = """\
 """
 AROUND = """\
 # place = {place:<25}# attention after the recurrent step, or before it, as a part of its input (slower)
-# feeding = {feeding:<23}# true: what was read out is added to the next step's input (slower)
+# feeding = {feeding:<23}# true: what was read out stands beside the next step's input (slower)
 """
 SUMMARY = """\
 # every_step = {every_step:<20}# true: every step of the decoder sees the encoder's summary, not the first alone
@@ -207,6 +207,7 @@ BLOCKS = """\
 BOTH = """\
 # dropout = {dropout:<23}# the smaller the data, the more, up to 0.5
                                    # embedding_dropout = 0.1: of the embeddings alone; as dropout, unless given
+                                   # embedding = 256: the size of a token's vector; as width, unless given
 # copying = false                  # true: a token may be copied from the source (needs one tokenizer)
 # shared = false                   # true: one embedding for both sides (needs one tokenizer)
 # tied = false                     # true: one matrix for reading and for predicting targets

@@ -38,13 +38,13 @@ def connection(table: StackTable, depth: int) -> Connection:
     return Plain()
 
 
-def added_positions(table: StackTable, longest: int) -> NoPositions:
+def added_positions(kind: str, dim: int, *, longest: int) -> NoPositions:
     """What is added to the embeddings at the bottom of a stack."""
-    match table.positions:
+    match kind:
         case "sinusoidal":
-            return Sinusoidal(table.width)
+            return Sinusoidal(dim)
         case "learned":
-            return Learned(table.width, longest=longest)
+            return Learned(dim, longest=longest)
     return NoPositions()
 
 
@@ -74,30 +74,35 @@ def attention(table: StackTable, layer: int, window: int | None) -> SelfAttentio
     )
 
 
-def mixer(table: StackTable, layer: int, window: int | None) -> nn.Module:
+def mixer(table: StackTable, layer: int, window: int | None, *, inlet: int) -> nn.Module:
+    """The mixer of one layer; `inlet` is what it reads, where it is not attention."""
     if table.mixer == "attention":
         return attention(table, layer, window)
 
     def one(dim: int) -> nn.Module:
         if table.mixer == "window":
-            return Window(dim, reach=table.context or 1, inlet=table.width)
-        return MIXERS[table.mixer](dim, inlet=table.width)
+            return Window(dim, reach=table.context or 1, inlet=inlet)
+        return MIXERS[table.mixer](dim, inlet=inlet)
 
     return Both(one(table.width // 2), one(table.width // 2)) if table.two_way else one(table.width)
 
 
-def layered(table: StackTable, mixers: Sequence[nn.Module], positions: NoPositions, *, drop_top: bool = True) -> Stack:
+def layered(
+    table: StackTable, mixers: Sequence[nn.Module], positions: NoPositions, *, inlet: int, drop_top: bool = True
+) -> Stack:
     """The mixers one above the other, each with the table's norm, connection and dropout; the last without it, if so."""
     # with post-norm the norm stands after the sum, and the last one is the outlet's
     before = "none" if table.connection == "post-norm" else table.norm
     drops = [table.dropout] * (len(mixers) - 1) + [table.dropout if drop_top else 0.0]
-    layers = [
-        Layer(part, connection(table, depth), norm=norm(before, table.width), dropout=drop)
-        for depth, (part, drop) in enumerate(zip(mixers, drops, strict=True))
-    ]
+    narrow = int(inlet != table.width)  # nothing of another width is added, gated or kept: the bottom layer is plain
+    layers = []
+    for depth, (part, drop) in enumerate(zip(mixers, drops, strict=True)):
+        bottom = depth < narrow
+        joined = Plain() if bottom else connection(table, depth - narrow)
+        layers.append(Layer(part, joined, norm=norm(before, inlet if bottom else table.width), dropout=drop))
     outlet = norm(before, table.width)
     if table.connection == "dense":  # what arrives at the top is everything, side by side
-        outlet = nn.Sequential(nn.Linear((len(layers) + 1) * table.width, table.width), outlet)
+        outlet = nn.Sequential(nn.Linear((len(layers) + 1 - narrow) * table.width, table.width), outlet)
     return Stack(layers, positions=positions, outlet=outlet)
 
 
@@ -108,12 +113,12 @@ def feed_forward(table: StackTable) -> list[nn.Module]:
     return [FeedForward(table.width, hidden=table.feed_forward, activation=table.activation or "gelu")]
 
 
-def stack(table: StackTable, *, window: int) -> Stack:
-    """The stack of a filled table; `window` is how many positions it is trained to see."""
-    mixers: list[nn.Module] = []
+def stack(table: StackTable, *, window: int, inlet: int | None = None) -> Stack:
+    """The stack of a filled table; `window` is how many positions it is trained to see, `inlet` the width of what it reads."""
+    read, mixers = inlet or table.width, list[nn.Module]()
     for layer in range(table.layers):
-        mixers += [mixer(table, layer, window), *feed_forward(table)]
-    return layered(table, mixers, added_positions(table, window))
+        mixers += [mixer(table, layer, window, inlet=table.width if layer else read), *feed_forward(table)]
+    return layered(table, mixers, added_positions(table.positions, read, longest=window), inlet=read)
 
 
 def matrices(stack: Stack, at: str) -> set[str]:

@@ -19,7 +19,25 @@ SIDES = ("encoder", "decoder")
 OF_MIXER = ("mixer", "context", "heads", "head_size", "qk_norm", "attention_dropout", "positions", "activation")
 
 
-class EncoderTable(StackTable):
+class SideTable(StackTable):
+    """An embedding, and a stack that reads it."""
+
+    embedding: int | None = Field(None, ge=1, le=65536)  # not for attention: of a token's vector; `width`, unless given
+
+    @model_validator(mode="after")
+    def reads(self) -> Self:
+        if self.mixer == "attention" and self.read() != self.width:
+            raise ValueError(
+                f"embedding={self.embedding}, but mixer='attention' adds to what it reads, of width={self.width}; drop it"
+            )
+        return self
+
+    def read(self) -> int:
+        """How long a token's vector is."""
+        return self.embedding or self.width
+
+
+class EncoderTable(SideTable):
     """The stack that reads the source."""
 
     two_way: bool = True
@@ -32,7 +50,7 @@ class EncoderTable(StackTable):
         return self
 
 
-class DecoderTable(StackTable):
+class DecoderTable(SideTable):
     """The stack that writes the target."""
 
     @model_validator(mode="after")
@@ -51,9 +69,9 @@ class Seq2SeqTable(Table):
     decoder: DecoderTable = Field(default_factory=lambda: DecoderTable.model_validate({}))
     attention: Annotated[str, OneOf(("none", *SCORES))] = "none"
     place: Literal["before", "after"] | None = None  # of attention around a recurrent step
-    feeding: bool | None = None  # what was read out is added to the next step's input; recurrent, after the step
+    feeding: bool | None = None  # what was read out stands beside the next step's input; recurrent, after the step
     bridge: Annotated[str, OneOf(BRIDGES)] | None = None  # how a recurrent decoder starts
-    every_step: bool | None = None  # the summary is added to every input; recurrent, without attention
+    every_step: bool | None = None  # the summary stands beside every input; recurrent, without attention
     copying: bool = False  # a token may be copied from the source; one tokenizer for both sides
     shared: bool = False  # one embedding for both sides; one tokenizer for both sides
     tied: bool = False  # one matrix for the target's embedding and the output
@@ -77,9 +95,14 @@ class Seq2SeqTable(Table):
                 f"bridge='copy' needs two stacks of one mixer, width and number of layers, not {_size(self.encoder)} and "
                 f"{_size(self.decoder)}; use 'project'"
             )
-        if self.shared and self.encoder.width != self.decoder.width:
+        if self.shared and self.encoder.read() != self.decoder.read():
             raise ValueError(
-                f"shared=true is one embedding for encoder.width={self.encoder.width} and decoder.width={self.decoder.width}; "
+                f"shared=true is one embedding for vectors of {self.encoder.read()} in the encoder and {self.decoder.read()} "
+                f"in the decoder; set embedding, or make the widths equal"
+            )
+        if self.tied and self.decoder.read() != self.decoder.width:
+            raise ValueError(
+                f"tied=true makes decoder.embedding={self.decoder.read()} the output of decoder.width={self.decoder.width}; "
                 f"make them equal"
             )
         return self
@@ -128,11 +151,11 @@ def _size(table: StackTable) -> str:
 
 def spread(values: Mapping[str, Any]) -> dict[str, Any]:
     """Options of stacks that stand at [model] moved into both sides; what a side says itself wins."""
-    known = (*Seq2SeqTable.model_fields, *StackTable.model_fields)
+    known = (*Seq2SeqTable.model_fields, *SideTable.model_fields)
     for key in values:
         if key not in known:
             raise ConfigError(f"model.{key}: no such option{nearest(key, known)}")
-    common = {key: value for key, value in values.items() if key in StackTable.model_fields}
+    common = {key: value for key, value in values.items() if key in SideTable.model_fields}
     others = {key: value for key, value in values.items() if key not in common}
     for side in SIDES:
         own = others.get(side, {})

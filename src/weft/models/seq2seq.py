@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.models import build
-from weft.models.pair_tables import STATES, DecoderTable, EncoderTable, Seq2SeqTable
+from weft.models.pair_tables import STATES, Seq2SeqTable, SideTable
 from weft.nn.bridge import Copied, Projected, Reminder
 from weft.nn.connections import Plain
 from weft.nn.copying import Generate, GenerateOrCopy
@@ -89,9 +89,15 @@ class EncoderDecoder(nn.Module):
     def longest(self) -> int | None:
         return self.decoder.stack.positions.longest
 
-    @property
-    def longest_source(self) -> int | None:
-        return self.encoder.stack.positions.longest
+    @torch.no_grad()
+    def row_bytes(self, tokens: int) -> int:
+        """The most bytes that one row takes while so many tokens are read: what its state grows by beyond that of its source,
+        and log-probabilities twice."""
+        prompt = self.head.head.bias.new_zeros(1, min(2, tokens), dtype=torch.long)
+        given = self.encode(prompt[:, :1], torch.ones_like(prompt[:, :1], dtype=torch.bool))
+        states = given, self(prompt[:, :1], given)[1], self(prompt, given)[1]
+        before, first, second = (sum(part.nbytes for part in leaves(state)) for state in states)
+        return first - before + (tokens - 1) * (second - first) + 2 * self.head.head.bias.nbytes
 
     def matrices(self) -> set[str]:
         return build.matrices(self.encoder.stack, "encoder.stack") | build.matrices(self.decoder.stack, "decoder.stack")
@@ -149,22 +155,32 @@ def attention_decoder(table: Seq2SeqTable, *, longest: int) -> Stack:
     """Self-attention, attention to the source, feed-forward, and again."""
     side, mixers = table.decoder, list[nn.Module]()
     for layer in range(side.layers):
-        mixers += [build.mixer(side, layer, longest), cross_attention(table, layer), *build.feed_forward(side)]
-    return build.layered(side, mixers, build.added_positions(side, longest))
+        own = build.mixer(side, layer, longest, inlet=side.width)
+        mixers += [own, cross_attention(table, layer), *build.feed_forward(side)]
+    positions = build.added_positions(side.positions, side.width, longest=longest)
+    return build.layered(side, mixers, positions, inlet=side.width)
+
+
+def beside(table: Seq2SeqTable) -> int:
+    """How much stands beside a recurrent decoder's input: what was found before the step or fed back, or the summary."""
+    if table.feeding:
+        return table.decoder.width
+    return table.encoder.width if table.every_step or table.place == "before" else 0
 
 
 def recurrent_layers(table: Seq2SeqTable) -> Stack:
     """The recurrent layers of a decoder, each starting from the source."""
     side, mixers = table.decoder, list[nn.Module]()
+    inlet = side.read() + beside(table)
     for layer in range(side.layers):
-        mixer = build.mixer(side, layer, None)
+        mixer = build.mixer(side, layer, None, inlet=side.width if layer else inlet)
         if table.bridge == "copy":
             mixers.append(Copied(mixer, height=layer))
         else:
             mixers.append(Projected(mixer, side.width, inlet=table.encoder.width, parts=STATES[side.mixer]))
         mixers += build.feed_forward(side)
-    # what looks at the source, and what is fed back, is not dropped: once, at the very top, is enough
-    return build.layered(side, mixers, NoPositions(), drop_top=False)
+    # what looks at the source is not dropped: once, at the very top, is enough
+    return build.layered(side, mixers, NoPositions(), inlet=inlet, drop_top=False)
 
 
 def recurrent_decoder(table: Seq2SeqTable, *, longest: int) -> Stack:
@@ -172,17 +188,19 @@ def recurrent_decoder(table: Seq2SeqTable, *, longest: int) -> Stack:
     side, inlet = table.decoder, table.encoder.width
     inner = recurrent_layers(table)
     parts: list[nn.Module] = [inner]
+    outlet = nn.Dropout(side.dropout)
     if table.every_step:
-        parts = [Reminder(side.width, inlet=inlet), inner]
+        parts = [Reminder(), inner]
     elif table.attention != "none":
         look = Look(side.width, score=table.attention, inlet=inlet)
         if table.place == "before":
-            parts = [Feed(inner, Before(look, side.width, inlet=inlet))]
-        else:
-            read_out = ReadOut(look, side.width, inlet=inlet)
-            parts = [Feed(inner, InputFeeding(read_out, side.width))] if table.feeding else [inner, read_out]
+            parts = [Feed(inner, Before(look))]
+        else:  # what is fed back is dropped as what the head reads
+            read_out, outlet = ReadOut(look, side.width, inlet=inlet, dropout=side.dropout), nn.Dropout(0.0)
+            parts = [Feed(inner, InputFeeding(read_out))] if table.feeding else [inner, read_out]
     layers = [Layer(part, Plain(), norm=nn.Identity()) for part in parts]
-    return Stack(layers, positions=build.added_positions(side, longest), outlet=nn.Dropout(side.dropout))
+    positions = build.added_positions(side.positions, side.read(), longest=longest)
+    return Stack(layers, positions=positions, outlet=outlet)
 
 
 def decoder_stack(table: Seq2SeqTable, *, longest: int) -> Stack:
@@ -192,16 +210,23 @@ def decoder_stack(table: Seq2SeqTable, *, longest: int) -> Stack:
 
 def spread_weights(stack: Stack) -> None:
     """Matrices of attention and feed-forward layers by Glorot's rule, as in the first Transformer; biases at zero."""
-    for part in stack.modules():
-        if isinstance(part, nn.Linear):
+    for name, part in stack.layers.named_modules():
+        if isinstance(part, nn.Linear) and ".mixer." in name:  # what joins layers keeps its own start
             nn.init.xavier_uniform_(part.weight)
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
 
 
-def embedding(table: EncoderTable | DecoderTable, words: int, *, output: bool) -> tuple[nn.Embedding, float]:
+def plain_gates(stack: Stack) -> None:
+    """Cells start as torch's own do: an LSTM's forget gate that starts open is for hundreds of steps, not for a sentence."""
+    for part in stack.modules():
+        if isinstance(part, nn.RNNBase):
+            part.reset_parameters()
+
+
+def embedding(table: SideTable, words: int, *, output: bool) -> tuple[nn.Embedding, float]:
     """An embedding, and what it is multiplied by: one that is the output as well is small there and loud here."""
-    made = nn.Embedding(words, table.width)  # as loud as states are: smaller ones learn several times slower
+    made = nn.Embedding(words, table.read())  # as loud as states are: smaller ones learn several times slower
     if table.mixer != "attention" and not output:
         return made, 1.0
     nn.init.normal_(made.weight, std=table.width**-0.5)
@@ -216,10 +241,9 @@ def encoder_decoder(
     target, loud = embedding(decoder, target_words, output=table.tied)
     source, source_loud = (target, loud) if table.shared else embedding(encoder, source_words, output=False)
     drops = [side.dropout if table.embedding_dropout is None else table.embedding_dropout for side in (encoder, decoder)]
-    stacks = build.stack(encoder, window=longest), decoder_stack(table, longest=longest)
+    stacks = build.stack(encoder, window=longest, inlet=encoder.read()), decoder_stack(table, longest=longest)
     for side, stack in zip((encoder, decoder), stacks, strict=True):
-        if side.mixer == "attention":
-            spread_weights(stack)
+        (spread_weights if side.mixer == "attention" else plain_gates)(stack)
     head = TokenHead(decoder.width, target_words, weight=target.weight if table.tied else None)
     summary = last_state if encoder.mixer in STATES else mean_value
     front = TokenFront(source, scale=source_loud, dropout=drops[0])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from weft.nn.memory import Memory
@@ -45,15 +46,10 @@ class Projected(nn.Module):
 
 
 class Reminder(nn.Module):
-    """Adds the summary, projected, to every input: the decoder of Cho et al. (2014) sees it at each step."""
-
-    def __init__(self, dim: int, *, inlet: int) -> None:
-        super().__init__()
-        self.mix = nn.Linear(inlet, dim)
+    """The summary beside every input: the decoder of Cho et al. (2014) sees it at each step. A mixer without weights."""
 
     def given(self, memory: Memory) -> Tensor:
-        summary: Tensor = self.mix(memory.summary)
-        return summary
+        return memory.summary
 
     def forward(self, x: Tensor, state: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return x + state[:, None].to(x.dtype), state
+        return torch.cat([x, state[:, None].to(x.dtype).expand(-1, x.size(1), -1)], dim=-1), state

@@ -107,23 +107,23 @@ class Look(nn.Module):
 class ReadOut(nn.Module):
     """tanh(W [a; s]): what the state s finds, beside it: attention after the step. A mixer, for the top of a stack."""
 
-    def __init__(self, look: Look, dim: int, *, inlet: int) -> None:
+    def __init__(self, look: Look, dim: int, *, inlet: int, dropout: float = 0.0) -> None:
         super().__init__()
-        self.look, self.join = look, nn.Linear(inlet + dim, dim)
+        self.look, self.join, self.dropout = look, nn.Linear(inlet + dim, dim), nn.Dropout(dropout)
 
     def given(self, memory: Memory) -> Seen:
         return self.look.given(memory)
 
     def forward(self, x: Tensor, state: Seen, keep: Tensor | None = None) -> tuple[Tensor, Seen]:
-        return self.join(torch.cat([self.look(x, state), x], dim=-1)).tanh(), state
+        return self.dropout(self.join(torch.cat([self.look(x, state), x], dim=-1)).tanh()), state
 
 
 class Before(nn.Module):
-    """Attention before the step: what the state before finds is added to the step's input, projected."""
+    """Attention before the step: what the state before finds stands beside the step's input (Bahdanau et al. 2015)."""
 
-    def __init__(self, look: Look, dim: int, *, inlet: int) -> None:
+    def __init__(self, look: Look) -> None:
         super().__init__()
-        self.look, self.mix = look, nn.Linear(inlet, dim, bias=False)
+        self.look = look
 
     def given(self, memory: Memory) -> Seen:
         return self.look.given(memory)
@@ -133,19 +133,18 @@ class Before(nn.Module):
         return leaves(next(part for part in reversed(state[1]) if leaves(part)))[0][:, None]
 
     def enter(self, x: Tensor, fed: Tensor, seen: Seen) -> Tensor:
-        mixed: Tensor = x + self.mix(self.look(fed.to(x.dtype), seen))
-        return mixed
+        return torch.cat([x, self.look(fed.to(x.dtype), seen).to(x.dtype)], dim=-1)
 
     def leave(self, y: Tensor, seen: Seen) -> Tensor:
         return y
 
 
 class InputFeeding(nn.Module):
-    """Attention after the step; what was read out is added to the next step's input, projected (Luong et al. 2015, 3.3)."""
+    """Attention after the step; what was read out stands beside the next step's input (Luong et al. 2015, 3.3)."""
 
-    def __init__(self, read_out: ReadOut, dim: int) -> None:
+    def __init__(self, read_out: ReadOut) -> None:
         super().__init__()
-        self.read_out, self.mix = read_out, nn.Linear(dim, dim, bias=False)
+        self.read_out = read_out
 
     def given(self, memory: Memory) -> Seen:
         return self.read_out.given(memory)
@@ -154,8 +153,7 @@ class InputFeeding(nn.Module):
         return torch.zeros_like(leaves(next(part for part in reversed(state[1]) if leaves(part)))[0][:, None])
 
     def enter(self, x: Tensor, fed: Tensor, seen: Seen) -> Tensor:
-        mixed: Tensor = x + self.mix(fed.to(x.dtype))
-        return mixed
+        return torch.cat([x, fed.to(x.dtype)], dim=-1)
 
     def leave(self, y: Tensor, seen: Seen) -> Tensor:
         out: Tensor = self.read_out(y, seen)[0]
