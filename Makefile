@@ -7,6 +7,7 @@ TORCH_INDEX ?=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TOOLS := $(VENV)/.tools
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS)
 
@@ -22,22 +23,28 @@ help:
 	@echo "make bench     the benchmarks, one after another"
 	@echo "make clean     remove what the others made"
 
-install: $(READY)
+install: $(TOOLS)
 
 # torch comes alone and before what needs it, so that no other build of it is pulled in; the build tools
-# come from the same pinned list, so nothing is fetched behind its back.
+# come from the same pinned list, so nothing is fetched behind its back. Nothing here is compiled: `make demo` needs no more.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("weft needs Python 3.11 or later" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt cmake editables hatchling setuptools wheel
+	$(PIP) install -c constraints.txt editables hatchling
 	$(PIP) install -c constraints.txt --no-deps --retries 1 $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
+	$(PIP) install -c constraints.txt --no-build-isolation -e '.[demo]'
+	touch $@
+
+# What tests and checks need besides; KenLM, which tests compare with, is compiled, by these build tools.
+$(TOOLS): $(READY)
+	$(PIP) install -c constraints.txt cmake setuptools wheel
 	$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev,demo]'
 	touch $@
 
 demo: $(READY)
 	$(BIN)/weft demo
 
-check: $(READY)
+check: $(TOOLS)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -49,13 +56,13 @@ test: check
 test-all: check
 	$(PYTEST) -m ''
 
-format: $(READY)
+format: $(TOOLS)
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
 # The data is not part of the project: each script says what it needs and skips what is not there. LMPLZ names KenLM's lmplz;
 # EOLE, JOEY and HF name the Pythons of environments that have Eole, JoeyNMT and Hugging Face transformers.
-bench: $(READY)
+bench: $(TOOLS)
 	$(BIN)/python benchmarks/names.py
 	$(BIN)/python benchmarks/shakespeare.py
 	$(BIN)/python benchmarks/tokenise.py

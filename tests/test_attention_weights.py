@@ -74,6 +74,15 @@ def test_one_layer_and_one_head_can_be_chosen():
     assert np.abs(every_layer[0][0] - every_layer[2][1]).max() > 0.01
 
 
+def test_a_layer_has_heads_of_its_own_number():
+    model, (source, target) = model_of("heads"), rows()
+    heads = [attention_weights(model, source, target, layer=2, head=head)[0] for head in (1, 2, 3, 4)]
+    above, below = (attention_weights(model, source, target, layer=layer)[0] for layer in (2, 1))
+    np.testing.assert_allclose(above, np.mean(heads, axis=0), atol=1e-6)
+    np.testing.assert_allclose(attention_weights(model, source, target)[0], (below + above) / 2, atol=1e-6)
+    assert np.abs(heads[2] - heads[0]).max() > 0.01
+
+
 @pytest.mark.parametrize(
     ("name", "chosen", "message"),
     [
@@ -81,8 +90,9 @@ def test_one_layer_and_one_head_can_be_chosen():
         ("transformer", {"layer": 0}, "--layer: must be from 1 to 3, not 0"),
         ("transformer", {"head": 3}, "--head: must be from 1 to 2, not 3"),
         ("dot-after", {"head": 2}, "--head: must be from 1 to 1, not 2"),
-        # layers of unlike numbers of heads have their means in common
-        ("heads", {"layer": 2, "head": 2}, "--head: must be from 1 to 1, not 2"),
+        # a head of all layers must be there in each of them
+        ("heads", {"head": 2}, "--head: must be from 1 to 1, not 2"),
+        ("heads", {"layer": 2, "head": 5}, "--head: must be from 1 to 4, not 5"),
     ],
 )
 def test_a_layer_or_head_that_is_not_there_is_refused(name, chosen, message):

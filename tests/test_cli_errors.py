@@ -170,22 +170,22 @@ def test_latin_1_is_read_when_asked_for(here):
     assert main(["train", "run.toml", "--quiet", *settings]) == 0
 
 
-def test_standard_input_that_cannot_be_used(trained, capsys, monkeypatch):
-    feed(monkeypatch, b"be\ncaf\xe9\n")
-    assert refused(capsys, "score", "runs/run") == (
-        3,
-        "standard input: line 2 (byte 0xe9) is not utf-8; convert it first",
-    )
-    feed(monkeypatch, b"be\xc3")
-    assert refused(capsys, "score", "runs/run") == (
-        3,
-        "standard input: line 1 (byte 0xc3) is not utf-8; convert it first",
-    )
-    feed(monkeypatch, b"be\0\n")
-    assert refused(capsys, "score", "runs/run") == (
-        3,
-        "standard input: line 1 holds a NUL character; is it binary data?",
-    )
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        (b"caf\xe9\nbe\n", "line 1 (byte 0xe9) is not utf-8; convert it first"),
+        (b"be\xc3", "line 1 (byte 0xc3) is not utf-8; convert it first"),
+        (b"be\0\n", "line 1 holds a NUL character; is it binary data?"),
+    ],
+)
+def test_standard_input_that_cannot_be_used(trained, capsys, monkeypatch, data, fault):
+    feed(monkeypatch, data)
+    assert main(["score", "runs/run"]) == 3
+    said = capsys.readouterr()
+    assert said.err == f"weft: standard input: {fault}\n" and said.out.startswith("\n")
+
+
+def test_a_file_to_score_that_is_not_there(trained, capsys):
     assert refused(capsys, "score", "runs/run", "--data", "nope.txt") == (3, "nope.txt: no such file")
 
 
@@ -223,7 +223,7 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_made(here, capsys):
 def test_a_search_that_does_not_fit_is_refused_before_its_first_step(trained, capsys, monkeypatch):
     """16 positions of a layer of 8 numbers: keys, values, where they stand; and how far it read. Characters and special
     tokens have log-probabilities, twice; and all of it, with 16 tokens, is there three times."""
-    monkeypatch.setattr("weft.decode.generate.free", lambda device: 10_000_000)
+    monkeypatch.setattr("weft.decode.room.free", lambda device: 10_000_000)
     monkeypatch.setattr("weft.decode.generate.beam", lambda *given, **named: 1 // 0)
     row = 16 * (2 * 8 * 4 + 8) + 8 + 2 * 4 * (len(set(TEXT)) + 3) + 8 * 16
     assert refused(capsys, "generate", "runs/run", "To", "--length", "14", "--beam", "9000") == (
@@ -347,10 +347,11 @@ def test_a_prompt_and_a_length_that_pass_the_last_position(trained, capsys):
 
 
 def test_a_line_longer_than_the_model_reads(trained, capsys):
-    assert refused(capsys, "score", "runs/run", "--data", "text.txt") == (
-        2,
-        "a line of 42 tokens is longer than the 16 that the model can read",
-    )
+    (trained / "lines.txt").write_text(f"To be\n{'be ' * 14}\nor\n")
+    assert main(["score", "runs/run", "--data", "lines.txt", "--quiet"]) == 3
+    out, error = capsys.readouterr()
+    assert error == "weft: line 2: has 42 tokens, but runs/run reads at most 16; shorten it\n"
+    assert [line.partition("\t")[2].partition("\t")[2] for line in out.split("\n")] == ["To be", "", "or", ""]
 
 
 def test_evaluating_what_is_not_there(trained, capsys):

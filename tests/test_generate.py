@@ -13,9 +13,10 @@ from toy_steps import TOYS, Bigram, Bytes, Hashed, Strings, TinyGRU, follow
 
 from weft.decode.beam import BeamOptions, beam
 from weft.decode.ensemble import Ensemble, Mixture, Product
-from weft.decode.generate import COPIES, generate, stream
+from weft.decode.generate import generate, stream
 from weft.decode.options import GenerateOptions
 from weft.decode.pieces import Stopping, Text, added, spell
+from weft.decode.room import COPIES
 from weft.errors import ResourceError, UsageError
 from weft.machine import peak, size
 from weft.models.language import language_model
@@ -274,7 +275,8 @@ def test_an_n_gram_keeps_its_last_words_and_an_ensemble_what_its_parts_keep():
 
 
 def held(monkeypatch, number):
-    monkeypatch.setattr("weft.decode.generate.free", lambda device: number)
+    for place in ("room", "generate"):
+        monkeypatch.setattr(f"weft.decode.{place}.free", lambda device: number)
 
 
 @pytest.mark.parametrize("how", [{"beam": 4}, {"samples": 3}, {"temperature": 0.0}])

@@ -66,14 +66,29 @@ def test_the_scale_is_the_same_for_all_maps_of_weights_up_to_one():
     larger = drawn([[8.0, 2.0]], ["a"], ["b", "c"])
     assert [shade for shade, _ in cells(larger)[0]] == [1, 0.5]
     legend = [text.text for text in larger.findall(f"{SVG}g")[-1].findall(f"{SVG}text")]
-    assert legend == ["0", "0.08", "0.4", "0.8", "2", "4", "8"]
+    assert legend == ["0", "0.08", "0.4", "0.8", "2", "4", "8", "weight; shade: its square root"]
 
 
 def test_the_legend_has_the_shades_of_the_cells():
     legend = drawn([[0.5]], ["a"], ["b"]).findall(f"{SVG}g")[-1]
     shades = [float(box.get("opacity")) for box in legend.findall(f"{SVG}rect") if box.get("class") == "ink"]
-    values = [float(text.text) for text in legend.findall(f"{SVG}text")]
+    values = [float(text.text) for text in legend.findall(f"{SVG}text")[:-1]]
     assert shades == pytest.approx([math.sqrt(value) for value in values], abs=1e-3)
+
+
+def test_axes_have_names_if_they_are_given():
+    weights, words = square(3)
+    plain = drawn(weights, words, words)
+    named = ET.fromstring(heatmap(weights, rows=words, columns=words, axes=("out<put", "source")))
+    across, down = named.find(f"{SVG}g").findall(f"{SVG}text")
+    assert (across.text, down.text) == ("source", "out<put") and down.get("transform").endswith("rotate(-90)")
+    assert [now - before for now, before in zip(size(named), size(plain), strict=True)] == [16, 16]
+    # above the labels of the columns, left of those of the rows, each at the middle of the grid
+    left, top = map(float, re.search(r"translate\((\S+) (\S+)\) scale", ET.tostring(named, "unicode")).groups())
+    cell = 40
+    assert float(across.get("x")) == left + 1.5 * cell and float(across.get("y")) < top
+    x, y = map(float, re.search(r"translate\((\S+) (\S+)\)", down.get("transform")).groups())
+    assert x < left and y == top + 1.5 * cell
 
 
 def test_columns_are_tilted_where_they_would_overlap():

@@ -21,6 +21,7 @@ STARS_ALLOWED: dict[str, str] = {
     "weft/run.py:generate": "options by name, as people type them; GenerateOptions refuses unknown ones",
     "weft/run.py:stream": "as generate",
     "weft/translator.py:predict": "as generate; PredictOptions refuses unknown ones",
+    "weft/translator.py:evaluate": "as predict",
 }
 ASSERTS_ALLOWED: dict[str, str] = {}
 
@@ -44,8 +45,9 @@ LAYERS: dict[str, set[str]] = {
     "train": MODELS | {"decode", "metrics", "tasks", "tensors"},
     "explain": MODELS | {"decode", "metrics", "tasks", "train"},
     "translator": MODELS | {"decode", "metrics", "tasks", "train", "explain"},
-    "run": MODELS | {"decode", "metrics", "tasks", "train", "explain", "translator"},
-    "interop": MODELS | {"decode", "metrics", "tasks", "train", "run"},
+    "filler": MODELS | {"decode", "metrics", "tasks", "train"},
+    "run": MODELS | {"decode", "metrics", "tasks", "train", "explain", "translator", "filler"},
+    "interop": MODELS | {"decode", "metrics", "tasks", "train", "tensors", "run"},
     "compare": MODELS | {"decode", "metrics", "tasks", "train", "run"},
     "report": MODELS | {"decode", "metrics", "tasks", "train", "run", "explain", "compare"},
     "serve": MODELS | {"decode", "metrics", "tasks", "train", "run", "interop", "explain"},

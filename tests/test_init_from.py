@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -148,10 +149,10 @@ def test_pairs_are_scored_by_lines_with_one_tab(runs, tmp_path, capsys):
         [one.log_prob for one in model.score([("abc", "A BB C"), ("b", "B")])], abs=1e-4
     )
     data.write_text("abc\tA BB C\nb\n")
-    assert refused(capsys, "score", str(run), "--data", str(data)) == (
-        3,
-        "line 2: has 0 tabs; a pair is a source, one tab, and a target",
-    )
+    assert main(["score", str(run), "--data", str(data)]) == 3
+    said = capsys.readouterr()
+    assert said.err == "weft: line 2: has 0 tabs; a pair is a source, one tab, and a target\n"
+    assert said.out.endswith("\tabc\tA BB C\n\n")
 
 
 def test_evaluate_prints_every_score_and_signature(runs, capsys):
@@ -167,6 +168,9 @@ def test_a_signature_tells_who_searched_together(runs):
     pair = ensemble([lstm, luong], device="cpu").evaluate()
     assert "|search:beam:5/alpha:1/runs:2|" in pair[0].signature and pair[-1].name == "perplexity"
     fused = ensemble([lstm], lm=lm, lm_weight=0.25, device="cpu").evaluate()
-    assert "|search:beam:5/alpha:1/lm:0.25|" in fused[0].signature
+    which = hashlib.sha256((lm / "model.safetensors").read_bytes()).hexdigest()[:8]
+    assert f"|search:beam:5/alpha:1/lm:{which}*0.25|" in fused[0].signature
+    uneven = ensemble([lstm, luong], weights=[0.75, 0.25], device="cpu").evaluate(beam=1, least=2)
+    assert "|search:greedy/least:2/runs:2/weights:0.75,0.25|" in uneven[0].signature
     # beside a language model there is no probability of the targets to speak of
     assert [score.name for score in fused] == ["exact_match", "edit_rate", "bleu", "bleu_lc", "chrf"]

@@ -18,7 +18,7 @@ from weft.errors import ConfigError, DataError, ModelError
 from weft.models import counts, lookup, ngram
 from weft.models.lookup import Lookup, halve
 from weft.models.ngram import NgramModel, NgramTable, estimate
-from weft.nn.state import join, rows, select
+from weft.nn.state import join, select
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 SIZE = 9  # <unk>, <s>, </s> and six words, of which the last never occurs
@@ -206,7 +206,7 @@ def test_rows_of_different_age_join_and_select():
     _, young = model.start(torch.tensor([[1]]))
     _, old = model.start(torch.tensor([[1, 3, 4, 3, 5]]))
     both = join(young, old)
-    assert rows(both) == 2
+    assert len(both) == 2
     log_probs, state = model.step(torch.tensor([3, 4]), both)
     for i, (token, alone) in enumerate([(3, young), (4, old)]):
         expected, own = model.step(torch.tensor([token]), alone)

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from weft.data.corpus import Corpus, write_corpus
-from weft.data.order import Lines, Order, filled
+from weft.data.grouped import filled
+from weft.data.order import Lines, Order
 from weft.data.pair_order import PairBatch, Pairs, pairs_by_length
 from weft.data.pairs import PairSource
 from weft.errors import DataError

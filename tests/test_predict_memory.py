@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_predict import CPU, asking, model_of, source_tokens
+from test_predict import CPU, asking, encoded, every_decoder, model_of, source_tokens
 
 from weft.decode import predict as module
+from weft.decode import room
+from weft.decode.ensemble import Ensemble, Mixture
 from weft.decode.predict import predict
 from weft.decode.predict_options import PredictOptions
 from weft.errors import ResourceError
+from weft.nn.state import leaves
 
 GROWING, STANDING = "transformer", "luong"
 
@@ -19,7 +22,7 @@ def needed(name: str, monkeypatch, sources=None, **options: int) -> int:
     low, high = 0, 1 << 40
     while high - low > 1:
         middle = (low + high) // 2
-        monkeypatch.setattr(module, "free", lambda device, there=middle: there)
+        monkeypatch.setattr(room, "free", lambda device, there=middle: there)
         try:
             module._fitting(asking(model_of(name), sources or source_tokens(1)), PredictOptions(**options), 0)
             high = middle
@@ -41,13 +44,21 @@ def test_only_a_state_that_grows_takes_more_for_more_tokens(monkeypatch):
     assert needed(STANDING, monkeypatch, length=1000) - needed(STANDING, monkeypatch, length=100) == 3 * 5 * 900 * 8
 
 
-def test_what_does_not_fit_is_refused_before_the_first_step(monkeypatch):
-    monkeypatch.setattr(module, "free", lambda device: 1000)
+@pytest.mark.parametrize(
+    ("options", "what", "cure"),
+    [
+        ({"beam": 4}, "a beam of 4 rows", "--beam or --length"),
+        ({"samples": 3}, "a line with 3 samples", "--samples or --length"),
+        ({"beam": 1}, "a line", "--length"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_the_first_step(options, what, cure, monkeypatch):
+    monkeypatch.setattr(room, "free", lambda device: 1000)
     with pytest.raises(ResourceError) as caught:
-        predict(asking(model_of(GROWING), source_tokens(3)), PredictOptions(beam=4, length=10))
+        predict(asking(model_of(GROWING), source_tokens(3)), PredictOptions(length=10, **options))
     said = str(caught.value)
-    assert said.startswith("predict: 4 rows of up to 10 tokens need about ")
-    assert said.endswith(" for their states and scores, but 1.0 kB are free; lower --beam, --samples or --length")
+    assert said.startswith(f"predict: {what} of up to 10 tokens needs about ")
+    assert said.endswith(f" for its state and scores, but 1.0 kB are free; lower {cure}")
 
 
 def test_fewer_are_searched_at_once_where_memory_is_short(monkeypatch):
@@ -62,7 +73,28 @@ def test_fewer_are_searched_at_once_where_memory_is_short(monkeypatch):
         sizes.append(len(rows))
         return request.encode(rows)
 
-    monkeypatch.setattr(module, "free", lambda device: 4 * one + 1)
+    monkeypatch.setattr(room, "free", lambda device: 4 * one + 1)
     again = predict(request._replace(encode=encode, device=torch.device(CPU)), PredictOptions(beam=3))
     assert max(sizes) == 4
     assert [best[0].tokens for best in again] == [best[0].tokens for best in whole]
+
+
+@every_decoder
+def test_the_state_of_a_row_takes_what_was_said_beforehand(name):
+    """Whatever the source: its own state, and what is added while a target is read."""
+    model = model_of(name)
+    for source in source_tokens(4):
+        state = encoded(model, [source])
+        before = sum(part.nbytes for part in leaves(state))
+        for read in range(1, 12):
+            log_probs, state = model.step(torch.tensor([3]), state)
+            assert model.row_bytes(read) + before == sum(part.nbytes for part in leaves(state)) + 2 * log_probs.nbytes
+
+
+def test_an_ensemble_takes_what_its_parts_take_and_its_tokens_once():
+    parts = [model_of(GROWING), model_of(STANDING)]
+    both = Ensemble(parts, Mixture([0.5, 0.5]))
+    assert both.row_bytes(9) == sum(part.row_bytes(9) for part in parts)
+    state = tuple(encoded(part, source_tokens(1)) for part in parts)
+    apart = sum(room.bytes_of(part, room.Rows(3, 9, own)) for part, own in zip(parts, state, strict=True))
+    assert room.bytes_of(both, room.Rows(3, 9, state)) == apart - room.COPIES * 3 * 8 * 9

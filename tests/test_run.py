@@ -319,9 +319,9 @@ def test_a_string_is_one_line(runs):
 def test_a_line_longer_than_the_last_position_is_refused(runs):
     run = runs["transformer-lines"]
     assert len(run.score(["a" * 15])[0].tokens) == 16
-    assert refusal(UsageError, lambda: run.score(["a" * 16])) == (
-        "a line of 17 tokens is longer than the 16 that the model can read"
-    )
+    long = f"has 17 tokens, but {run.folder.path} reads at most 16; shorten it"
+    assert refusal(DataError, lambda: run.score(["a", "a" * 16])) == f"line 2: {long}"
+    assert run.faults(["a" * 16, "a" * 15]) == {0: long}
     assert len(runs["gpt-lines"].score(["a" * 40])[0].tokens) == 41
 
 
@@ -525,6 +525,6 @@ def test_options_may_be_given_by_name(runs):
     assert named == run.generate("The", GenerateOptions(length=5, temperature=0))
     assert "".join(run.stream("The", length=5, temperature=0)) == named[0][0].text
     told = refusal(UsageError, lambda: run.generate("The", GenerateOptions(), seed=1))
-    assert told == "generate: options are given as an object and by name (seed); use one of the two"
+    assert told == "options: are given as an object and by name (seed); use one of the two"
     told = refusal(UsageError, lambda: run.generate("The", top_q=0.9))
     assert told.startswith("--top-q: no such option; did you mean")

@@ -192,7 +192,7 @@ def test_what_is_not_kept_scores_nothing():
 
 def test_the_longest_sources_and_targets_are_those_of_learned_positions():
     for name, longest in (("learned-transformer", LONGEST), ("learned-feeding", LONGEST), ("rotary-transformer", None)):
-        assert (build(name).longest, build(name).longest_source) == (longest, longest)
+        assert (build(name).longest, build(name).encoder.stack.positions.longest) == (longest, longest)
     with pytest.raises(ValueError) as caught:
         build("learned-before").encode(*sources(LONGEST + 1))
     assert str(caught.value) == "positions: 33 tokens do not fit a table of 32"

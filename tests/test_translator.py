@@ -205,7 +205,7 @@ def test_options_come_as_one_object_or_by_name(runs):
     assert run.predict("abc", beam=3, best=2) == run.predict("abc", PredictOptions(beam=3, best=2))
     assert len(run.predict("abc", samples=3)[0]) == 3
     assert refusal(UsageError, lambda: run.predict("abc", PredictOptions(), beam=3)) == (
-        "predict: options are given as an object and by name (beam); use one of the two"
+        "options: are given as an object and by name (beam); use one of the two"
     )
     assert refusal(UsageError, lambda: run.predict("abc", bem=3)).startswith("--bem: no such option; did you mean '--beam'?")
     assert refusal(UsageError, lambda: run.predict(["a", "b"], prefixes=["A"])) == (
@@ -321,7 +321,7 @@ def test_evaluating_without_data_is_refused(tmp_path):
 def test_a_long_source_is_refused_in_evaluation_too_and_cut_on_request(runs, tmp_path):
     run, path = loaded(runs, "lstm"), tmp_path / "long.tsv"
     path.write_text(f"abc\tA BB C\n{'ab' * 10}\tA BB\n")
-    assert refusal(DataError, lambda: run.evaluate(path)).startswith("line 2: has 21 tokens, but ")
+    assert refusal(DataError, lambda: run.evaluate(path)).startswith(f"{path}: line 2: has 21 tokens, but ")
     scores = {score.name: score.value for score in run.evaluate(path, PredictOptions(truncate=True))}
     assert math.isfinite(scores["nats_per_token"])
 
@@ -409,7 +409,7 @@ def test_what_can_t_be_combined_is_refused(runs):
             f"--lm: {wrong} must be a language model of lines (task = 'lm', data.read = 'lines')"
         )
     assert refusal(UsageError, lambda: weft.ensemble([lstm], lm=lm, lm_weight=0.0)) == (
-        "ensemble: weights must be positive numbers, not [1.0, 0.0]"
+        "--lm-weight: must be a number above 0, not 0; without --lm the model chooses alone"
     )
     joint = runs.folder("joint")
     hashes = [weft.load(folder).model.vocabulary[:8] for folder in (joint, lm)]
@@ -512,10 +512,11 @@ def test_json_is_one_object_a_line(runs, capsys, monkeypatch):
     assert first == {
         "source": "abc",
         "predictions": [
-            {"text": one.text, "score": one.score, "log_prob": one.log_prob, "tokens": len(one.tokens)} for one in found
+            {"text": one.text, "score": one.score, "log_prob": one.log_prob, "tokens": len(one.tokens), "cut": one.cut}
+            for one in found
         ],
     }
-    assert second == {"source": "", "predictions": [{"text": "", "score": 0.0, "log_prob": 0.0, "tokens": 0}]}
+    assert second == {"source": "", "predictions": [{"text": "", "score": 0.0, "log_prob": 0.0, "tokens": 0, "cut": False}]}
 
 
 def test_a_bad_line_is_an_empty_line_and_the_others_are_not_lost(runs, capsys, monkeypatch):

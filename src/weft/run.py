@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -13,24 +14,26 @@ import numpy as np
 import torch
 
 from weft.config import no_such
-from weft.data.corpus import Corpus, open_corpus, write_corpus
-from weft.data.order import filled
-from weft.data.source import Source
+from weft.data.grouped import filled
 from weft.decode import generate as decoding
 from weft.decode.generate import Continuation
-from weft.decode.options import GenerateOptions
+from weft.decode.options import GenerateOptions, chosen
 from weft.errors import ConfigError, ModelError, UsageError
+from weft.filler import Filler
+from weft.labeller import Labeller
 from weft.metrics.items import Score
 from weft.metrics.language import Measured, language_scores
+from weft.tagger import Tagger
 from weft.tasks.language import BLOCK, items
 from weft.tasks.surprisal import BATCH, Context, nats_of, parse_context, surprisal
 from weft.text.gate import clean
 from weft.text.tokenizers import Tokenizer
 from weft.train.device import pick_device
 from weft.train.folder import RunFolder, open_folder
+from weft.train.held import Files, HeldOut
 from weft.train.language import default_context
 from weft.train.settings import Settings, resolve
-from weft.translator import Member, Translator
+from weft.translator import Beside, Member, Translator, Watch, refuse
 
 DEVICES = ("auto", "cpu", "cuda")
 LM_WEIGHT = 0.3
@@ -81,48 +84,32 @@ class Run:
 
     def evaluate(
         self,
-        data: str | Path | Sequence[str | Path] | None = None,
+        data: Files | None = None,
         *,
         context: str | None = None,
-        watch: Callable[[int, int], None] | None = None,
+        watch: Watch | None = None,
+        reading: Watch | None = None,
     ) -> list[Score]:
-        """Exact scores over a whole text, with intervals: of `data`, or of the run's own test or validation data."""
+        """Exact scores over a whole text, with intervals: of `data`, or of the run's own test or validation data.
+
+        `reading(bytes done, bytes in all)` and then `watch(tokens done, tokens in all)` are told of progress.
+        """
         policy = self.context(context)
         with TemporaryDirectory() as place, torch.inference_mode():
-            corpus = self._corpus(data, Path(place))
+            corpus = HeldOut(self.folder, self.settings, self.tokenizer).corpus(data, Path(place), reading)
             nats = surprisal(self.model, corpus, policy, device=self.device, watch=watch)
             measured = Measured(str(policy), "line" if self.lines else f"block/{BLOCK}", self.tokenizer.hash)
             return language_scores(items(nats, corpus), measured)
 
-    def _corpus(self, data: str | Path | Sequence[str | Path] | None, place: Path) -> Corpus:
-        if data is None:
-            own = self.settings.sources()
-            name = next((name for name in ("test", "valid") if name in own), None)
-            if name is None:
-                raise UsageError(f"{self.folder.path}: the run has no test or validation data; give --data FILE")
-            return self._own(name, own[name], place)
-        paths = [data] if isinstance(data, str | Path) else list(data)
-        if not paths:
-            raise UsageError("evaluate: data names no file")
-        source = Source(tuple(Path(path) for path in paths), self.settings.data.encoding, self.lines)
-        return write_corpus(source, self.tokenizer, place, "data")
-
-    def _own(self, name: str, source: Source, place: Path) -> Corpus:
-        """A split of the run: from its text, or, where that is not there, from the tokens that training left."""
-        if (self.folder.data / f"{name}.json").exists() and not any(path.exists() for path in source.paths):
-            corpus = open_corpus(self.folder.data, name)
-            if corpus.tokenizer == self.tokenizer.hash:
-                return corpus
-        return write_corpus(source, self.tokenizer, place, name)
-
     # ---- lines
 
-    def score(self, lines: str | Sequence[str], *, watch: Callable[[int, int], None] | None = None) -> list[LineScore]:
+    def score(self, lines: str | Sequence[str], *, watch: Watch | None = None) -> list[LineScore]:
         """The log-probability of each line (a string is one), and of each of its tokens.
 
         `watch(tokens done, tokens in all)` is told of progress while there is something left to do.
         """
         read = [clean(line, f"line {number}") for number, line in enumerate([lines] if isinstance(lines, str) else lines, 1)]
+        refuse(self.faults(read), lambda at: f"line {1 + at}")
         end = [] if self.end is None else [self.end]
         texts = [[*ids.tolist(), *end] for ids in self.tokenizer.encode_batch(read)]
         order = np.argsort([len(text) for text in texts], kind="stable")
@@ -145,14 +132,20 @@ class Run:
             for index, line in enumerate(read)
         ]
 
+    def faults(self, lines: Sequence[str]) -> dict[int, str]:
+        """Which lines can't be scored, by their number from 0, and why: some models have positions up to a number only."""
+        longest = self.model.longest
+        if longest is None:
+            return {}
+        lengths = self.tokenizer.encode_flat(lines)[1] + int(self.lines)
+        cure = f"but {self.folder.path} reads at most {longest}; shorten it"
+        return {int(at): f"has {lengths[at]:,} tokens, {cure}" for at in np.flatnonzero(lengths > longest)}
+
     @torch.inference_mode()
     def _score(self, texts: list[list[int]], watch: Callable[[int], None]) -> list[list[float]]:
         width = max(map(len, texts))
         if width == 0:
             return [[] for _ in texts]
-        longest = self.model.longest
-        if longest is not None and width > longest:
-            raise UsageError(f"a line of {width} tokens is longer than the {longest} that the model can read")
         tokens = torch.tensor([[self.tokenizer.begin, *text, *[0] * (width - len(text))] for text in texts], device=self.device)
         nats, _ = nats_of(self.model, tokens, None, lambda done: watch(sum(min(done, len(text)) for text in texts)))
         # padding lies behind a row's last token, so what it would score is cut off
@@ -163,15 +156,16 @@ class Run:
     def generate(
         self, prompts: str | Sequence[str] = "", options: GenerateOptions | None = None, **named: Any
     ) -> list[list[Continuation]]:
-        """Continuations of each prompt, best first; options as one object, or by name: `generate("The", top_p=0.9)`."""
+        """Continuations of each prompt, a beam's best first; options as one object or by name: `generate("The", top_p=0.9)`."""
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         read = [clean(text, f"prompt {number}") for number, text in enumerate(texts, 1)]
-        return decoding.generate(self.model, self.tokenizer, read, _chosen(options, named), end=self.end, device=self.device)
+        given = chosen(GenerateOptions, options, named)
+        return decoding.generate(self.model, self.tokenizer, read, given, end=self.end, device=self.device)
 
     def stream(self, prompt: str = "", options: GenerateOptions | None = None, **named: Any) -> Iterator[str]:
         """One continuation, piece by piece as it is found."""
-        chosen = _chosen(options, named)
-        return decoding.stream(self.model, self.tokenizer, clean(prompt, "prompt"), chosen, end=self.end, device=self.device)
+        given = chosen(GenerateOptions, options, named)
+        return decoding.stream(self.model, self.tokenizer, clean(prompt, "prompt"), given, end=self.end, device=self.device)
 
     def info(self) -> Mapping[str, Any]:
         """What the run is: settings, sizes, how far it got."""
@@ -184,12 +178,6 @@ class Run:
             "tokenizer": self.tokenizer.hash,
             "settings": self.settings.to_dict(),
         }
-
-
-def _chosen(options: GenerateOptions | None, named: Mapping[str, Any]) -> GenerateOptions:
-    if options is not None and named:
-        raise UsageError(f"generate: options are given as an object and by name ({', '.join(named)}); use one of the two")
-    return GenerateOptions(**named) if options is None else options
 
 
 def parameters(model: Any) -> int:
@@ -219,27 +207,47 @@ def _member(folder: RunFolder, settings: Settings, device: torch.device) -> Memb
     return Member(folder, settings, sides, settings.preset.family.load(settings, sides, folder, device))
 
 
-def load(path: str | Path, *, device: str = "auto") -> Run | Translator:
+Loaded = Run | Translator | Labeller | Tagger | Filler
+
+
+def load(path: str | Path, *, device: str = "auto") -> Loaded:
     """The run in a folder that `weft train` wrote. Its files are checked; none of them is run."""
     place = _device(device)
     folder, settings = _read(path)
     if settings.task == "translate":
         return Translator([_member(folder, settings, place)], place)
-    return Run(folder, settings, settings.material.load(folder), place)
+    others: dict[str, type[Labeller | Tagger | Filler]] = {"classify": Labeller, "tag": Tagger, "masked-lm": Filler}
+    kind: type[Run | Labeller | Tagger | Filler] = others.get(settings.task, Run)
+    return kind(folder, settings, settings.material.load(folder), place)
 
 
-def as_language(run: Run | Translator) -> Run:
+INSTEAD: Mapping[str, str] = {
+    "lm": "is a language model, which continues texts; use weft generate",
+    "translate": "is a run of task 'translate', which writes outputs for sources; use weft predict",
+    "masked-lm": "is a masked language model, which fills gaps; use weft fill",
+    "classify": "is a classifier, which gives texts labels; use weft predict",
+    "tag": "is a tagger, which gives words tags; use weft predict",
+}
+
+
+def as_language(run: Loaded) -> Run:
     """A run that must be a language model."""
-    if isinstance(run, Translator):
-        path = run.folder.path
-        raise UsageError(f"{path}: is a run of task 'translate', which writes outputs for sources; use weft predict")
+    if not isinstance(run, Run):
+        raise UsageError(f"{run.folder.path}: {INSTEAD[run.settings.task]}")
     return run
 
 
-def as_translator(run: Run | Translator) -> Translator:
+def as_translator(run: Loaded) -> Translator:
     """A run that must have sources and targets."""
-    if isinstance(run, Run):
-        raise UsageError(f"{run.folder.path}: is a language model, which continues texts; use weft generate")
+    if not isinstance(run, Translator):
+        raise UsageError(f"{run.folder.path}: {INSTEAD[run.settings.task]}")
+    return run
+
+
+def as_filler(run: Loaded) -> Filler:
+    """A run that must be a masked language model."""
+    if not isinstance(run, Filler):
+        raise UsageError(f"{run.folder.path}: is a run of task {run.settings.task!r}; gaps are filled by one of 'masked-lm'")
     return run
 
 
@@ -270,7 +278,9 @@ def ensemble(
         members.append(_member(folder, settings, place))
     if lm is None:
         return Translator(members, place, weights=weights)
+    if not 0 < lm_weight < math.inf:
+        raise UsageError(f"--lm-weight: must be a number above 0, not {lm_weight:g}; without --lm the model chooses alone")
     helper = load(lm, device=device)
     if not isinstance(helper, Run) or not helper.lines:
         raise UsageError(f"--lm: {lm} must be a language model of lines (task = 'lm', data.read = 'lines')")
-    return Translator(members, place, weights=weights, lm=helper.model, lm_weight=lm_weight)
+    return Translator(members, place, weights=weights, lm=Beside(helper.folder, helper.model, lm_weight))

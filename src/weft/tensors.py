@@ -78,6 +78,18 @@ def _bytes(tensors: Mapping[str, Tensor], names: list[str]) -> Iterator[memoryvi
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors by name, mapped from the file and private to the reader, and the metadata; no code of it is run."""
+    tensors, notes = read_foreign(path)
+    for name, owner in _shared(path, notes.pop(_SHARED, "{}")).items():
+        if name in tensors or owner not in tensors:
+            raise ModelError(f"{path}: is damaged: {name!r} is said to share {owner!r}")
+        tensors[name] = tensors[owner]
+    _check_sum(path)
+    del notes[_SUM]
+    return tensors, notes
+
+
+def read_foreign(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The same of a file that another program wrote, which knows no sum of its bytes."""
     count = _check_header(path)
     try:
         with safe_open(path, framework="pt") as file:
@@ -89,12 +101,6 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise ModelError(f"{path}: is damaged or no safetensors file: {reason}") from None
     if len(names) != count:
         raise ModelError(f"{path}: is damaged: it lists a tensor twice")
-    for name, owner in _shared(path, notes.pop(_SHARED, "{}")).items():
-        if name in tensors or owner not in tensors:
-            raise ModelError(f"{path}: is damaged: {name!r} is said to share {owner!r}")
-        tensors[name] = tensors[owner]
-    _check_sum(path)
-    del notes[_SUM]
     return tensors, notes
 
 

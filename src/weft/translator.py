@@ -13,12 +13,15 @@ import numpy as np
 import torch
 
 from weft.config import read_table
+from weft.data.pair_files import kind_of
 from weft.data.pairs import PairSource, PairsTable
 from weft.decode.ensemble import Ensemble, Fusion, Mixture
+from weft.decode.options import chosen
 from weft.decode.predict import ROWS, Prediction, Request, predict
 from weft.decode.predict_options import PredictOptions
 from weft.errors import DataError, UsageError
-from weft.explain.alignment import Alignment, attention_weights
+from weft.explain.alignment import Alignment, attention_weights, check_attends
+from weft.files import sha256
 from weft.metrics.items import Items, Score
 from weft.metrics.language import Measured, language_scores
 from weft.metrics.translation import Decoded, translation_items, translation_scores
@@ -72,6 +75,18 @@ class PairScore(NamedTuple):
         return float(np.exp(-self.log_prob / len(self.tokens)))
 
 
+class Beside(NamedTuple):
+    """A language model of the targets that helps to choose."""
+
+    folder: RunFolder
+    model: Any
+    weight: float  # of its log-probabilities
+
+    def describe(self) -> str:
+        """Which one, by the sum of its weights, and how much it counts: for a signature."""
+        return f"lm:{sha256(self.folder.weights)[:8]}*{self.weight:g}"
+
+
 class Translator:
     """One run or several that share a target tokenizer; a language model may help to choose among what they write."""
 
@@ -81,17 +96,16 @@ class Translator:
         device: torch.device,
         *,
         weights: Sequence[float] | None = None,
-        lm: Any = None,
-        lm_weight: float = 0.0,
+        lm: Beside | None = None,
     ) -> None:
         if not members:
             raise UsageError("ensemble: no run is given; name at least one")
-        self.members, self.device, self.lm, self.lm_weight = list(members), device, lm, lm_weight
+        self.members, self.device, self.weights, self.lm = list(members), device, weights, lm
         parts = [member.model for member in members]
         both: Any = Ensemble(parts, Mixture([1 / len(parts)] * len(parts) if weights is None else weights))
         both = both if len(parts) > 1 else parts[0]
         # what is searched: the model itself, or all of them as one; `start`, `step`, `score`
-        self.model: Any = both if lm is None else Ensemble([both, lm], Fusion([1.0, lm_weight]))
+        self.model: Any = both if lm is None else Ensemble([both, lm.model], Fusion([1.0, lm.weight]))
 
     @property
     def folder(self) -> RunFolder:
@@ -120,10 +134,27 @@ class Translator:
         """Which lines can't be predicted from, by their number from 0, and why."""
         return {} if truncate else {at: why for member in self.members for at, why in member.faults(lines).items()}
 
-    def _refuse_long(self, lines: Sequence[str], *, truncate: bool) -> None:
-        faults = self.faults(lines, truncate=truncate)
-        if faults:
-            raise DataError(f"line {min(faults) + 1}: {faults[min(faults)]}")
+    def unknown(self, lines: Sequence[str]) -> list[str]:
+        """What in the lines has no token, one after another: the model reads <unk> there. Of several runs, the most."""
+        found = []
+        for tokenizer in (member.tokenizer.source for member in self.members):
+            odd = [line for line, ids in zip(lines, tokenizer.encode_batch(lines), strict=True) if tokenizer.unk in ids]
+            found.append(tokenizer.unknown(odd))
+        return max(found, key=len)
+
+    def faults_of_pairs(self, pairs: Sequence[tuple[str, str]], *, truncate: bool = False) -> dict[int, str]:
+        """Which pairs can't be scored, likewise."""
+        sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+        return self._faults_of_targets(targets) | self.faults(sources, truncate=truncate)
+
+    def _faults_of_targets(self, targets: Sequence[str]) -> dict[int, str]:
+        """Which targets can't be scored, likewise: some models have positions up to a number only."""
+        longest = self.model.longest
+        if longest is None:
+            return {}
+        lengths = self.tokenizer.target.encode_flat(targets)[1] + 1
+        cure = f"but {self.folder.path} reads at most {longest}; shorten it"
+        return {int(at): f"its target has {lengths[at]:,} tokens, {cure}" for at in np.flatnonzero(lengths > longest)}
 
     def predict(
         self,
@@ -132,19 +163,22 @@ class Translator:
         *,
         prefixes: Sequence[str] | None = None,
         alignments: bool = False,
+        first: int = 1,
         watch: Watch | None = None,
         **named: Any,
     ) -> list[list[Prediction]]:
-        """What each line becomes, best first; options as one object, or by name: `predict("Baum", beam=10)`. An empty line
-        becomes an empty one. With alignments, each prediction that has a token says where it looked."""
-        chosen = _chosen(options, named)
-        read = [clean(line, f"line {number}") for number, line in enumerate([lines] if isinstance(lines, str) else lines, 1)]
-        given = [""] * len(read) if prefixes is None else prefixes
-        starts = [clean(prefix, f"prefix {number}") for number, prefix in enumerate(given, 1)]
+        """What each line becomes, a beam's best first, samples as they were drawn; options as one object, or by name:
+        `predict("Baum", beam=10)`. An empty line becomes an empty one. With alignments, each prediction that has a token says
+        where it looked. `first` is the number of the first line in a larger input: samples follow from seed and number."""
+        given = chosen(PredictOptions, options, named)
+        given_lines = [lines] if isinstance(lines, str) else lines
+        read = [clean(line, f"line {number}") for number, line in enumerate(given_lines, first)]
+        forced = [""] * len(read) if prefixes is None else prefixes
+        starts = [clean(prefix, f"prefix {number}") for number, prefix in enumerate(forced, first)]
         if len(starts) != len(read):
             raise UsageError(f"predict: {len(starts)} prefixes for {len(read)} lines; give one a line")
         found: list[list[Prediction]] = [[Prediction("", [], 0.0, 0.0)] for _ in read]
-        self._refuse_long(read, truncate=chosen.truncate)
+        refuse(self.faults(read, truncate=given.truncate), lambda at: f"line {first + at}")
         filled = [number for number, line in enumerate(read) if line.strip()]
         sources = [member.sources([read[number] for number in filled]) for member in self.members]
         request = Request(
@@ -154,8 +188,9 @@ class Translator:
             [len(ids) for ids in sources[0]],
             [self._forced(starts[number]) for number in filled],
             self.device,
+            [first - 1 + number for number in filled],
         )
-        for number, predictions in zip(filled, predict(request, chosen, watch=watch), strict=True):
+        for number, predictions in zip(filled, predict(request, given, watch=watch), strict=True):
             found[number] = self._aligned(read[number], predictions) if alignments else predictions
         return found
 
@@ -170,12 +205,17 @@ class Translator:
             raise UsageError(f"--prefix {prefix!r}: holds what the tokenizer of targets can't spell; no output starts so")
         return ids
 
+    def check_attention(self) -> None:
+        """Refuse to align where there is nothing to be seen."""
+        if len(self.members) > 1 or self.lm is not None:
+            raise UsageError("alignments: several models look in several ways; align with one run")
+        check_attends(self.members[0].model)
+
     def align(
         self, lines: Sequence[str], outputs: Sequence[Prediction], *, layer: int | None = None, head: int | None = None
     ) -> list[Alignment]:
         """Where each token of a prediction looked in its line: in one layer and head (from 1), or in the mean of all."""
-        if len(self.members) > 1 or self.lm is not None:
-            raise UsageError("alignments: several models look in several ways; align with one run")
+        self.check_attention()
         member, sides = self.members[0], self.tokenizer
         sources = member.sources(lines)
         targets = [[*output.prefix, *output.tokens] for output in outputs]
@@ -194,19 +234,16 @@ class Translator:
 
     @torch.inference_mode()
     def score(self, pairs: Sequence[tuple[str, str]], *, truncate: bool = False, watch: Watch | None = None) -> list[PairScore]:
-        """The log-probability of each target, given its source, and of each of its tokens."""
+        """The log-probability of each target, given its source, and of each of its tokens; beside a language model the sum that
+        predictions are ordered by."""
         found: list[PairScore] = []
         read = [(clean(a, f"line {number}"), clean(b, f"line {number}")) for number, (a, b) in enumerate(pairs, 1)]
-        self._refuse_long([source for source, _ in read], truncate=truncate)
-        target, longest = self.tokenizer.target, self.model.longest
+        refuse(self.faults_of_pairs(read, truncate=truncate), lambda at: f"line {1 + at}")
+        target = self.tokenizer.target
         for low in range(0, len(read), ROWS):
             part = read[low : low + ROWS]
             sources = [member.sources([source for source, _ in part]) for member in self.members]
             rows = [[target.begin, *ids.tolist(), target.end] for ids in target.encode_batch([text for _, text in part])]
-            long = next((at for at, row in enumerate(rows) if longest is not None and len(row) > longest + 1), None)
-            if long is not None:
-                size = f"{len(rows[long]) - 1:,} tokens, but {self.folder.path} reads at most {longest}"
-                raise DataError(f"line {low + long + 1}: its target has {size}; shorten it")
             tokens, keep = padded_sources([np.array(row) for row in rows], self.device)
             values = self.model.score(tokens, keep, self._encode(sources, range(len(part)))).double().cpu().tolist()
             for (source, text), row, value in zip(part, rows, values, strict=True):
@@ -219,26 +256,34 @@ class Translator:
     # ---- evaluating
 
     def evaluate(
-        self, data: Files | None = None, options: PredictOptions | None = None, *, watch: Watch | None = None
+        self, data: Files | None = None, options: PredictOptions | None = None, *, watch: Watch | None = None, **named: Any
     ) -> list[Score]:
-        """Scores of what is written for whole files of pairs, and the exact loss, with intervals."""
-        return self.measure(data, options, watch=watch)[0]
+        """Scores of what is written for whole files of pairs, and the exact loss, with intervals; options as for `predict`.
+        Beside a language model there is no loss."""
+        return self.measure(data, chosen(PredictOptions, options, named), watch=watch)[0]
 
     def measure(
         self, data: Files | None = None, options: PredictOptions | None = None, *, watch: Watch | None = None
     ) -> tuple[list[Score], Items]:
         """Scores, and what they were made from, line by line."""
-        chosen, pairs = options or PredictOptions(), list(self._pairs(data).pairs())
-        written = self.predict([line for line, _ in pairs], chosen, watch=watch)
-        items = translation_items([best[0].text for best in written], [target for _, target in pairs])
-        scores = translation_scores(items, Decoded("/".join([chosen.describe(), *self._company()])))
+        given, files = options or PredictOptions(), self._pairs(data)
+        pairs = list(files.pairs())
+        lines, targets = [line for line, _ in pairs], [target for _, target in pairs]
+        # before the search, which takes long, and with the place in the file
+        refuse(self.faults(lines, truncate=given.truncate), lambda at: files.place(at, "source"))
+        if self.lm is None:
+            refuse(self._faults_of_targets(targets), lambda at: files.place(at, "target"))
+        items = translation_items([best[0].text for best in self.predict(lines, given, watch=watch)], targets)
+        scores = translation_scores(items, Decoded("/".join([given.describe(), *self._company()])))
         # beside a language model the sum of log-probabilities is a score to choose by, and no probability
-        return scores if self.lm is not None else [*scores, *self._losses(pairs, truncate=chosen.truncate)], items
+        return scores if self.lm is not None else [*scores, *self._losses(pairs, truncate=given.truncate)], items
 
     def _company(self) -> list[str]:
         """Who else searched, for the signature."""
         others = [f"runs:{len(self.members)}"] if len(self.members) > 1 else []
-        return [*others, f"lm:{self.lm_weight:g}"] if self.lm is not None else others
+        if others and self.weights is not None:
+            others.append("weights:" + ",".join(f"{weight:g}" for weight in self.weights))
+        return [*others, self.lm.describe()] if self.lm is not None else others
 
     def _losses(self, pairs: Sequence[tuple[str, str]], *, truncate: bool) -> list[Score]:
         found = self.score(pairs, truncate=truncate)
@@ -252,6 +297,11 @@ class Translator:
         table: PairsTable = self.settings.data
         if data is not None:
             paths = [str(data)] if isinstance(data, str | Path) else [str(path) for path in data]
+            if len(paths) == 1 and kind_of(Path(paths[0])) == "text":
+                raise UsageError(
+                    f"--data {paths[0]}: is no .tsv, .csv or .jsonl; name a table so, or give two parallel files,"
+                    " --data SOURCES --data TARGETS"
+                )
             read = {"train": paths, "encoding": table.encoding, "source": table.source, "target": table.target}
             return read_table(PairsTable, read, at="data").sources(Path())["train"]
         own: dict[str, PairSource] = self.settings.sources()
@@ -273,7 +323,7 @@ class Translator:
         }
 
 
-def _chosen(options: PredictOptions | None, named: Mapping[str, Any]) -> PredictOptions:
-    if options is not None and named:
-        raise UsageError(f"predict: options are given as an object and by name ({', '.join(named)}); use one of the two")
-    return PredictOptions(**named) if options is None else options
+def refuse(faults: Mapping[int, str], place: Callable[[int], str]) -> None:
+    """Refuse the first of the lines that have a fault, by its place."""
+    if faults:
+        raise DataError(f"{place(min(faults))}: {faults[min(faults)]}")

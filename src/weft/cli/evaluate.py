@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.output import columns, finite, number, score_name, write, write_json
-from weft.cli.together import Together
+from weft.cli.together import Searching
 from weft.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def as_table(scores: Sequence[Score]) -> str:
 
 
 @dataclass(kw_only=True)
-class Evaluate(Together):
+class Evaluate(Searching):
     """Score a run on its test data (or validation data), or on other files, with 95 % intervals.
 
     A language model by the exact probability of the text. A translating run by what it writes, searched for as the options
@@ -57,30 +57,67 @@ class Evaluate(Together):
         ),
     ] = None
 
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse labels that training never saw; they count as wrong otherwise.")
+    ] = False
+
     def run(self) -> int:
         from weft.cli.display import Display
 
         run = self.load()
         with Display(quiet=self.quiet) as display:
-            scores = self._translator(run, display) if run.settings.task == "translate" else self._language(run, display)
+            scores, report = self._measured(run, display)
         own = run.settings.sources()
         files = [str(path) for path in self.data or own.get("test", own.get("valid", own["train"])).paths]
         if self.json:
             write_json({"scores": [as_json(score) for score in scores], "run": str(self.folder), "data": files})
         else:
             signatures = dict.fromkeys(score.signature for score in scores)
-            write(as_table(scores) + "".join(f"{signature}\n" for signature in signatures))
+            write(as_table(scores) + "".join(f"{signature}\n" for signature in signatures) + report)
         return 0
 
+    def _measured(self, run: Any, display: Display) -> tuple[list[Score], str]:
+        """Scores, and what else there is to show of them."""
+        task = run.settings.task
+        if task in ("classify", "tag"):
+            return self._labels(run, display)
+        if self.strict:
+            raise UsageError(f"--strict: is about labels, and {self.folder} is a run of task {task!r}; drop it")
+        return (self._translator(run, display) if task == "translate" else self._language(run, display)), ""
+
+    def _labels(self, run: Any, display: Display) -> tuple[list[Score], str]:
+        from weft.cli.label_output import label_report, tag_report
+
+        task = run.settings.task
+        for option in ("beam", "alpha", "context", "truncate"):
+            if getattr(self, option) not in (None, False):
+                raise UsageError(f"--{option}: is not for runs of task {task!r}, as {self.folder} is; drop it")
+
+        def watch(done: int, total: int) -> None:
+            display.show("evaluating", done / max(1, total), f"{done:,} of {total:,} texts")
+
+        scores, items = run.measure(self.data, strict=self.strict, watch=watch)
+        if task == "tag":
+            return scores, tag_report(run.labels, items)
+        return scores, label_report(run.labels, items, several=run.settings.data.multi)
+
     def _language(self, run: Any, display: Display) -> list[Score]:
-        for option in ("beam", "alpha"):
-            if getattr(self, option) is not None:
+        for option in ("beam", "alpha", "truncate"):
+            if getattr(self, option) not in (None, False):
                 raise UsageError(f"--{option}: is for runs that write outputs, and {self.folder} is a language model; drop it")
 
         def watch(done: int, total: int) -> None:
             display.show("evaluating", done / max(1, total), f"{done:,} of {total:,} tokens")
 
-        found: list[Score] = run.evaluate(self.data, context=self.context, watch=watch)
+        def reading(done: int, total: int) -> None:
+            display.show("tokenising", done / max(1, total))
+
+        if run.settings.task == "masked-lm":
+            if self.context is not None:
+                raise UsageError(f"--context: is for language models, and {self.folder} fills gaps; drop it")
+            hidden: list[Score] = run.evaluate(self.data, watch=watch, reading=reading)
+            return hidden
+        found: list[Score] = run.evaluate(self.data, context=self.context, watch=watch, reading=reading)
         return found
 
     def _translator(self, run: Any, display: Display) -> list[Score]:
@@ -92,5 +129,8 @@ class Evaluate(Together):
         def watch(done: int, total: int) -> None:
             display.show("evaluating", done / max(1, total), f"{done:,} of {total:,} lines")
 
-        found: list[Score] = run.evaluate(self.data, PredictOptions(beam=self.beam, alpha=self.alpha), watch=watch)
+        options = PredictOptions(beam=self.beam, alpha=self.alpha, truncate=self.truncate)
+        display.show("reading", 0.0)  # and tokenising, of which nothing is heard until the first lines are searched
+
+        found: list[Score] = run.evaluate(self.data, options, watch=watch)
         return found

@@ -1,63 +1,101 @@
-"""Lines of standard input or of files, by the rules of the gate."""
+"""Lines of standard input or of files, by the rules of the gate; what can't be read may be a fault among the others."""
 
 from __future__ import annotations
 
 import codecs
+import re
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 from weft.errors import DataError
-from weft.text.gate import clean, read_lines
+from weft.text.gate import check_encoding, clean, read_lines
+from weft.text.unpack import read_bytes
 
 T = TypeVar("T")
+Line = str | DataError  # a line, or why it can't be read
 CHUNK = 1 << 16
 LONGEST = 1 << 24  # characters of a line: input without end has none
+STANDARD = "standard input"
+_ESCAPED = re.compile("[\udc80-\udcff]")  # what stands for a byte that is none of its encoding
 
 
-def _decoded(encoding: str) -> Iterator[str]:
-    decoder, line = codecs.getincrementaldecoder(encoding)("strict"), 1
+def _standard_bytes() -> Iterator[bytes]:
     source: Any = sys.stdin.buffer
-    chunk = b"first"
-    while chunk:
-        chunk = source.read1(CHUNK)  # what is there, so that a terminal is answered line by line
+    while chunk := source.read1(CHUNK):  # what is there, so that a terminal is answered line by line
+        yield chunk
+
+
+def _decoded(chunks: Iterator[bytes], encoding: str, where: str) -> Iterator[str]:
+    """The text of the bytes; those that are none of the encoding as surrogates, so that they cost their line alone."""
+    decoder, line = codecs.getincrementaldecoder(encoding)("surrogateescape"), 1
+    for chunk in chain(chunks, [b""]):
         try:
             text = decoder.decode(chunk, final=not chunk)
-        except UnicodeDecodeError as error:
+        except UnicodeDecodeError as error:  # where no byte can stand for itself, as in UTF-16, no line can be told after it
             line += error.object[: error.start].count(b"\n")
             byte = error.object[error.start]
-            raise DataError(f"standard input: line {line} (byte 0x{byte:02x}) is not {encoding}; convert it first") from None
+            raise DataError(f"{where}: line {line} (byte 0x{byte:02x}) is not {encoding}; convert it first") from None
         except UnicodeError as error:  # UTF-16 without its first mark
-            raise DataError(f"standard input: is not {encoding}: {error}; convert it first") from None
-        if "\0" in text:
-            line += text.count("\n", 0, text.find("\0"))
-            raise DataError(f"standard input: line {line} holds a NUL character; is it binary data?")
+            raise DataError(f"{where}: is not {encoding}: {error}; convert it first") from None
         line += text.count("\n")
         yield text
 
 
-def _checked(line: str, number: int, *, ended: bool) -> str:
-    line = clean(line, f"standard input: line {number}").removeprefix("\ufeff" if number == 1 else "")
-    return line.removesuffix("\r") if ended else line
+def _fault(line: str, number: int, encoding: str, where: str) -> DataError | None:
+    """Why a line is no text, if it is none."""
+    if wrong := _ESCAPED.search(line):
+        byte = ord(wrong[0]) - 0xDC00
+        return DataError(f"{where}: line {number} (byte 0x{byte:02x}) is not {encoding}; convert it first")
+    if "\0" in line:
+        return DataError(f"{where}: line {number} holds a NUL character; is it binary data?")
+    try:
+        clean(line, f"{where}: line {number}")  # some encodings, like UTF-7, let half a surrogate pair through
+    except DataError as error:
+        return error
+    return None
 
 
-def stdin_lines(encoding: str) -> Iterator[str]:
-    """Lines of standard input as they come, without `\\n`; what the gate refuses in a file is refused here too."""
+def _refuse_endless(parts: Sequence[str], number: int, where: str) -> None:
+    if any("\0" in part for part in parts):
+        raise DataError(f"{where}: line {number} holds a NUL character; is it binary data?")
+    raise DataError(f"{where}: line {number} has more than {LONGEST:,} characters; is it text?")
+
+
+def _lines(chunks: Iterator[bytes], encoding: str, where: str) -> Iterator[Line]:
+    """Lines as they come, without `\\n`; one that the gate would refuse in a file is a fault. A line without end stops all."""
     open_line: list[str] = []
     number, size = 1, 0
-    for text in _decoded(encoding):
+    for text in _decoded(chunks, encoding, where):
         first, *others = text.split("\n")
         open_line.append(first)
         size += len(first)
         if size > LONGEST:
-            raise DataError(f"standard input: line {number} has more than {LONGEST:,} characters; is it text?")
+            _refuse_endless(open_line, number, where)
         for other in others:
-            yield _checked("".join(open_line), number, ended=True)
+            line = "".join(open_line).removeprefix("\ufeff" if number == 1 else "").removesuffix("\r")
+            yield _fault(line, number, encoding, where) or line
             open_line, number, size = [other], number + 1, len(other)
-    if rest := "".join(open_line):
-        yield _checked(rest, number, ended=False)
+    if rest := "".join(open_line).removeprefix("\ufeff" if number == 1 else ""):
+        yield _fault(rest, number, encoding, where) or rest
+
+
+def any_lines(files: Sequence[Path] | None, encoding: str) -> Iterator[Line]:
+    """Lines of the files, or of standard input where there are none, and a fault for each that can't be read."""
+    if not files:
+        yield from _lines(_standard_bytes(), encoding, STANDARD)
+    for path in files or ():
+        yield from _lines(read_bytes(path), check_encoding(encoding), str(path))
+
+
+def stdin_lines(encoding: str) -> Iterator[str]:
+    """Lines of standard input as they come; what the gate refuses in a file is refused here too."""
+    for line in _lines(_standard_bytes(), encoding, STANDARD):
+        if isinstance(line, DataError):
+            raise line
+        yield line
 
 
 def input_lines(files: Sequence[Path] | None, encoding: str) -> Iterator[str]:
@@ -66,6 +104,17 @@ def input_lines(files: Sequence[Path] | None, encoding: str) -> Iterator[str]:
 
 
 def batched(items: Iterator[T], most: int) -> Iterator[list[T]]:
-    """Lists of up to `most` items."""
-    while batch := list(islice(items, most)):
+    """Lists of up to `most` items; where they break off, those before it first."""
+    batch: list[T] = []
+    try:
+        for item in items:
+            batch.append(item)
+            if len(batch) == most:
+                yield batch
+                batch = []
+    except DataError:
+        if batch:
+            yield batch
+        raise
+    if batch:
         yield batch

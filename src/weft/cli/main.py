@@ -14,7 +14,9 @@ from typer.exceptions import TyperException
 from weft import __version__
 from weft.cli.check import Check
 from weft.cli.demo import Demo
+from weft.cli.embed import Embed
 from weft.cli.evaluate import Evaluate
+from weft.cli.fill import Fill
 from weft.cli.generate import Generate
 from weft.cli.info import Info
 from weft.cli.init import Init
@@ -45,6 +47,8 @@ COMMANDS: dict[str, type[Bare]] = {
     "predict": Predict,
     "score": Score,
     "generate": Generate,
+    "fill": Fill,
+    "embed": Embed,
     "info": Info,
     "demo": Demo,
 }
@@ -64,9 +68,10 @@ def root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Sequence models, from n-gram counts to Transformers: train, evaluate, score and generate with one run file.
+    """Sequence models, from n-gram counts to Transformers, of texts and of pairs of texts: train, evaluate, score, generate
+    and predict with one run file.
 
-    Begin with: weft init lm > run.toml
+    Begin with: weft init lm > run.toml, or, for pairs of a source and a target, weft init translate > run.toml
     """
 
 

@@ -3,37 +3,54 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.output import finite, say, write, write_json
-from weft.cli.together import Together
+from weft.cli.options import SHARED
+from weft.cli.output import finite, note, write, write_json
+from weft.cli.predict_labels import predict_labels, predict_tags
+from weft.cli.together import Searching, no_text, tell, without
 from weft.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    from weft.cli.lines import Line
     from weft.decode.predict import Prediction
     from weft.decode.predict_options import PredictOptions
     from weft.translator import Translator
 
+LABELS: dict[str, Callable[..., int]] = {"classify": predict_labels, "tag": predict_tags}
+READING = ("folder", "text", "data", "device", *SHARED)  # options of every run
 LINES = 1024  # predicted at a time; of a terminal one, for somebody waits for the answer
 
 
-def as_json(line: str, found: Sequence[Prediction]) -> dict[str, Any]:
-    """A line and what it became, best first."""
+def as_json(line: str | None, found: Sequence[Prediction]) -> dict[str, Any]:
+    """A line and what it became; None is a line that is no text."""
     predictions = [
-        {"text": one.text, "score": finite(one.score), "log_prob": finite(one.log_prob), "tokens": len(one.tokens)}
+        {
+            "text": one.text,
+            "score": finite(one.score),
+            "log_prob": finite(one.log_prob),
+            "tokens": len(one.tokens),
+            "cut": one.cut,
+        }
         for one in found
     ]
     return {"source": line, "predictions": predictions}
 
 
+def on_one_line(text: str) -> str:
+    """An output as a line: a newline in it, or what no line can hold, as an escape."""
+    return text.replace("\n", "\\n").replace("\0", "\\0")
+
+
 @dataclass(kw_only=True)
-class Predict(Together):
-    """Translate, pronounce, inflect: print what every line of standard input becomes.
+class Predict(Searching):
+    """Translate, pronounce, classify, tag: print what every line of standard input becomes.
 
     One line in, one line out; an empty line stays empty. A line that can't be read gives an empty line, a message, and
     exit code 3 at the end; the others are not lost.
@@ -64,7 +81,6 @@ class Predict(Together):
         float | None, typer.Option(metavar="X", help="Sample from the fewest tokens that have X of the probability.")
     ] = None
     seed: Annotated[int, typer.Option(metavar="N", help="The same seed, the same samples.")] = 0
-    truncate: Annotated[bool, typer.Option("--truncate", help="Cut lines that are longer than the model reads.")] = False
     alignments: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write for each line where its output looked: JSON, and a heat map as SVG."),
@@ -73,22 +89,40 @@ class Predict(Together):
     head: Annotated[int | None, typer.Option(metavar="N", help="Of --alignments: one head, not the mean.")] = None
 
     def run(self) -> int:
-        from weft.cli.lines import batched, input_lines
+        from weft.cli.lines import any_lines, batched
         from weft.run import as_translator
 
         if self.text is not None and self.data:
             raise UsageError("--data: does not go with a text; give one of them")
         if self.alignments is None and (self.layer, self.head) != (None, None):
             raise UsageError("--layer and --head: choose among --alignments DIR, which is not given")
-        options, run = self._options(), as_translator(self.load())
-        lines = iter([self.text]) if self.text is not None else input_lines(self.data, run.settings.data.encoding)
+        options, loaded = self._options(), self.load()
+        lines = iter([self.text]) if self.text is not None else any_lines(self.data, loaded.settings.data.encoding)
         alone = self.text is None and not self.data and sys.stdin.isatty()
-        done, bad = 0, 0
-        for batch in batched(lines, 1 if alone else LINES):
-            bad += self._predict(run, batch, options, done)
-            done += len(batch)
+        batches = batched(lines, 1 if alone else LINES)
+        if loaded.settings.task in LABELS:
+            self._refuse_search(loaded)
+            bad = LABELS[loaded.settings.task](loaded, batches, json=self.json)
+            return DataError.exit_code if bad else 0
+        run = as_translator(loaded)
+        if self.alignments is not None:
+            run.check_attention()
+        done, bad, unknown = 0, 0, Counter[str]()
+        for batch in batches:
+            faults = self._faults(run, batch, options, done)
+            unknown.update(run.unknown(without(batch, faults)))
+            self._predict(run, batch, faults, options, done)
+            done, bad = done + len(batch), bad + len(faults)
             sys.stdout.flush()
+        self._tell(unknown)
         return DataError.exit_code if bad else 0
+
+    def _refuse_search(self, run: Any) -> None:
+        """Labels are not searched for: options of search, and of outputs, would do nothing."""
+        for field in fields(self):
+            if field.name not in READING and getattr(self, field.name) != field.default:
+                option = {"best": "n-best", "others": "with"}.get(field.name, field.name.replace("_", "-"))
+                raise UsageError(f"--{option}: is for runs that write outputs, but {self.folder} gives labels; drop it")
 
     def _options(self) -> PredictOptions:
         from weft.decode.predict_options import PredictOptions
@@ -96,25 +130,38 @@ class Predict(Together):
         given = {name: getattr(self, name) for name in PredictOptions.model_fields}
         return PredictOptions(**given | {"ban": self.ban or []})
 
-    def _predict(self, run: Translator, lines: list[str], options: PredictOptions, before: int) -> int:
-        """Print what the lines become; how many could not be read."""
-        faults = run.faults(lines, truncate=options.truncate)
-        for number, fault in faults.items():
-            say(f"weft: line {before + number + 1}: {fault}")
-        read = ["" if number in faults else line for number, line in enumerate(lines)]
-        found = run.predict(read, options, prefixes=[self.prefix] * len(read))
+    def _faults(self, run: Translator, lines: Sequence[Line], options: PredictOptions, before: int) -> dict[int, str]:
+        """Say which lines give no output, by their number from 0, and why."""
+        broken = no_text(lines)
+        return tell(broken, run.faults(without(lines, broken), truncate=options.truncate), before)
+
+    def _predict(
+        self, run: Translator, lines: Sequence[Line], faults: Mapping[int, str], options: PredictOptions, before: int
+    ) -> None:
+        """Print what the lines become."""
+        read = without(lines, faults)
+        found = run.predict(read, options, prefixes=[self.prefix] * len(read), first=before + 1)
         if self.alignments is not None:
             self._align(run, read, [best[0] for best in found], before)
         for number, (line, predictions) in enumerate(zip(lines, found, strict=True)):
             error = {"error": faults[number]} if number in faults else {}
             if self.json:
-                write_json({**as_json(line, [] if error else predictions), **error}, indent=None)
+                source = None if isinstance(line, DataError) else line
+                write_json({**as_json(source, [] if error else predictions), **error}, indent=None)
             elif self.best * self.samples > 1:
                 for one in predictions:
-                    write(f"{before + number + 1}\t{one.score:.4f}\t{one.text}\n")
+                    write(f"{before + number + 1}\t{one.score:.4f}\t{on_one_line(one.text)}\n")
             else:
-                write(predictions[0].text + "\n")
-        return len(faults)
+                write(on_one_line(predictions[0].text) + "\n")
+
+    def _tell(self, unknown: Counter[str]) -> None:
+        """Say what the model could not read: nothing in its output shows that it guessed."""
+        from weft.text.gate import shown
+
+        if unknown:
+            some = ", ".join(shown(text, 20) for text, _ in unknown.most_common(3)) + (", ..." if len(unknown) > 3 else "")
+            what = "1 token was" if unknown.total() == 1 else f"{unknown.total():,} tokens were"
+            note(f"weft: {what} unknown and read as <unk>: {some}", quiet=self.quiet)
 
     def _align(self, run: Translator, lines: list[str], outputs: list[Prediction], before: int) -> None:
         from weft import files
@@ -129,5 +176,5 @@ class Predict(Together):
         for number, one in zip(filled, found, strict=True):
             name = f"{before + number + 1:06d}"
             files.write_json(place / f"{name}.json", {**one.to_json(), "text": outputs[number].text})
-            picture = heatmap(one.weights, rows=one.target, columns=one.source, title=lines[number])
+            picture = heatmap(one.weights, rows=one.target, columns=one.source, title=lines[number], axes=("output", "source"))
             files.write_text(place / f"{name}.svg", picture)

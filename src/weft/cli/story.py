@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from weft import files
 from weft.config import read_toml
 from weft.errors import ConfigError, ModelError
-from weft.metrics.better import is_better
-from weft.metrics.translation import BETTER
+from weft.metrics.better import BETTER, is_better
 from weft.train import checkpoint
 from weft.train.cursor import Cursor
 

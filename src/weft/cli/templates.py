@@ -42,7 +42,7 @@ ATTENTION = """\
 # heads = 8                        # one for every 32 of the width, unless given; or one number a layer
 # positions = {positions:<21}# none, sinusoidal, learned, relative, alibi, rotary
 # feed_forward = 1024              # hidden units after each attention: 4 times the width, unless given
-# activation = {activation:<20}# gelu, relu, squared-relu, gated
+# activation = {activation:<20}# gelu, gelu-tanh, relu, squared-relu, gated
 # qk_norm = {qk_norm:<23}# queries and keys are normalised: steadier at high rates
 """
 

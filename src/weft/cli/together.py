@@ -1,6 +1,7 @@
-"""What `predict` and `evaluate` share: how outputs are searched for, and by which runs together."""
+"""What commands share that read sources: by which runs together, how outputs are searched for, and lines that can't be read."""
 
 # no postponed annotations here: those of fields are read where a command inherits them, and must not be names by then
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,22 +9,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.options import Device, Shared
+from weft.cli.output import say
+from weft.cli.usage import one_line
+from weft.errors import DataError
 
 if TYPE_CHECKING:
-    from weft.run import Run
-    from weft.translator import Translator
+    from weft.cli.lines import Line
+    from weft.run import Loaded
 
 
 @dataclass(kw_only=True)
 class Together(Shared):
-    """Options of commands that write outputs for sources."""
+    """Options of commands that read sources."""
 
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
-    beam: Annotated[int | None, typer.Option(metavar="N", help="Width of the beam; 1 is greedy.  [default: 5]")] = None
-    alpha: Annotated[float | None, typer.Option(metavar="X", help="Score = log-probability / length^X.  [default: 1]")] = None
+    truncate: Annotated[bool, typer.Option("--truncate", help="Cut sources that are longer than the model reads.")] = False
     others: Annotated[
         list[Path] | None,
-        typer.Option("--with", metavar="RUN", help="Write together with another run; may be given several times."),
+        typer.Option("--with", metavar="RUN", help="Together with another run; may be given several times."),
     ] = None
     lm: Annotated[Path | None, typer.Option(metavar="RUN", help="A language model of the outputs that helps to choose.")] = None
     lm_weight: Annotated[
@@ -31,7 +34,7 @@ class Together(Shared):
     ] = None
     device: Device = "auto"
 
-    def load(self) -> "Run | Translator":
+    def load(self) -> "Loaded":
         """The run, or all of them as one."""
         from weft.errors import UsageError
         from weft.run import LM_WEIGHT, ensemble, load
@@ -42,3 +45,28 @@ class Together(Shared):
             return load(self.folder, device=self.device)
         weight = LM_WEIGHT if self.lm_weight is None else self.lm_weight
         return ensemble([self.folder, *(self.others or [])], lm=self.lm, lm_weight=weight, device=self.device)
+
+
+@dataclass(kw_only=True)
+class Searching(Together):
+    """Options of commands that write outputs for sources."""
+
+    beam: Annotated[int | None, typer.Option(metavar="N", help="Width of the beam; 1 is greedy.  [default: 5]")] = None
+    alpha: Annotated[float | None, typer.Option(metavar="X", help="Score = log-probability / length^X.  [default: 1]")] = None
+
+
+def no_text(lines: "Sequence[Line]") -> dict[int, str]:
+    """Which lines can't be read, by their number from 0, and why."""
+    return {number: str(line) for number, line in enumerate(lines) if isinstance(line, DataError)}
+
+
+def without(lines: "Sequence[Line]", faults: Mapping[int, str]) -> list[str]:
+    """The lines; one with a fault is as an empty one."""
+    return ["" if number in faults else str(line) for number, line in enumerate(lines)]
+
+
+def tell(broken: Mapping[int, str], unfit: Mapping[int, str], before: int) -> dict[int, str]:
+    """Say which lines give no result, those that can't be read and those that can't be used; all of them."""
+    for number in sorted({*broken, *unfit}):
+        say(f"weft: {one_line(broken[number]) if number in broken else f'line {before + number + 1}: {unfit[number]}'}")
+    return {**unfit, **broken}

@@ -89,7 +89,7 @@ class Train(Shared):
 
         values = override(read_toml(self.run_file), self.settings or [])
         if self.init_from is not None:
-            values = override(values, [f"train.init_from='{self.init_from.absolute()}'"])
+            values = {**values, "train": {**values.get("train", {}), "init_from": str(self.init_from.absolute())}}
         if source := self.tokenizer_from or self.init_from:
             values = borrow_tokenizer(values, source)
         out = self.out or Path("runs") / self.run_file.stem
@@ -138,6 +138,6 @@ class Train(Shared):
             lines.insert(0, f"best valid {score_name(story.best[0])} {story.best[1]:.4f}{at}")
         held_out = len(settings.sources()) > 1
         name = shlex.quote(str(out))  # to be pasted into a shell
-        use = "predict" if settings.task == "translate" else "generate"
+        use = {"lm": "generate", "masked-lm": "fill"}.get(settings.task, "predict")
         lines.append(f"next: weft evaluate {name}{'' if held_out else ' --data FILE'}, or weft {use} {name}")
         note("\n".join(lines), quiet=self.quiet)

@@ -11,7 +11,7 @@ A corpus `name` is a few files in a folder, little endian:
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +106,15 @@ class _Writer:
             self.outputs["starts"](self.totals[:, 0].astype("<i8").tobytes())
         self.outputs["marks"](self.totals.astype("<i8").tobytes())
         return dict(zip(("tokens", *UNITS), self.totals[0].tolist(), strict=True))
+
+
+def lines_of(tokenizer: Tokenizer, lines: Sequence[str]) -> Corpus:
+    """Lines as a corpus in memory; of its units nothing is known."""
+    ids, lengths = tokenizer.encode_flat(lines)
+    starts = np.concatenate([[0], np.cumsum(lengths + 1)])
+    tokens = np.full(int(starts[-1]), tokenizer.end, np.int64)
+    tokens[np.delete(np.arange(len(tokens)), starts[1:] - 1)] = ids
+    return Corpus("lines", tokens, starts, np.zeros((1, 1 + len(UNITS)), np.int64), tokenizer.hash)
 
 
 def _batches(source: Readable, tokenizer: Tokenizer) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:

@@ -9,7 +9,6 @@ Shapes: B rows, T positions; a row holds T + 1 tokens, the first T are inputs, t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -18,11 +17,9 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from weft.data.corpus import Corpus
+from weft.data.grouped import Grouped, in_groups
 from weft.data.shuffle import Shuffled
 from weft.errors import DataError
-
-# batches that are filled from one stretch of the shuffled lines, sorted by length
-POOL = 100
 
 
 class Batch(NamedTuple):
@@ -172,61 +169,25 @@ def padded(corpus: Corpus, lines: np.ndarray) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(np.concatenate([begin, rows], axis=1)), torch.from_numpy(real)
 
 
-def filled(lengths: np.ndarray, most: int) -> np.ndarray:
-    """Where to cut `lengths` (N,) so that rows times the longest is at most `most`: edges from 0 to N."""
-    edges, at = [0], 0
-    while at < len(lengths):
-        # no more rows than this can fit, however long they are
-        near = np.maximum.accumulate(lengths[at : at + max(1, most // int(lengths[at]))])
-        fits = near * np.arange(1, len(near) + 1) <= most
-        at += max(1, int(np.count_nonzero(fits)))
-        edges.append(at)
-    return np.asarray(edges)
-
-
 class Lines:
-    """Every line on its own, in batches of like length: rows times positions is at most `batch_tokens`.
-
-    Each epoch shuffles the lines, sorts each stretch of about POOL batches by length, cuts it into batches and shuffles
-    these: who is with whom changes too. A line longer than `batch_tokens` is a batch of its own.
-    """
+    """Every line on its own, in batches of like length."""
 
     def __init__(self, corpus: Corpus, *, batch_tokens: int, seed: int) -> None:
         # positions of each line: its tokens and </s>
-        self.lengths = np.diff(corpus.line_starts())
-        self.corpus, self.batch_tokens, self.seed = corpus, batch_tokens, seed
-        self._plan: tuple[int, np.ndarray, np.ndarray] | None = None
+        self.corpus = corpus
+        self.groups = Grouped(np.diff(corpus.line_starts()), batch_tokens=batch_tokens, seed=seed)
 
     @property
     def rows(self) -> int:
         """Rows of an average batch."""
-        return max(1, int(self.batch_tokens / max(1.0, float(self.lengths.mean()))))
-
-    def _planned(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """The lines in order, and (batches, 2) where each batch starts and ends in it; the last epoch's is kept."""
-        if self._plan is None or self._plan[0] != epoch:
-            self._plan = (epoch, *self._make_plan(epoch))
-        return self._plan[1:]
-
-    def _make_plan(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        random = np.random.default_rng(np.random.SeedSequence((self.seed, epoch)))
-        order = random.permutation(len(self.lengths))
-        pool = POOL * self.rows
-        bounds = []
-        for start in range(0, len(order), pool):
-            part = order[start : start + pool]
-            part[:] = part[np.argsort(self.lengths[part], kind="stable")]
-            edges = start + filled(self.lengths[part], self.batch_tokens)
-            bounds.append(np.stack([edges[:-1], edges[1:]], axis=1))
-        return order, random.permutation(np.concatenate(bounds))
+        return self.groups.rows
 
     def lines(self, epoch: int, index: int) -> np.ndarray:
         """int64 (B,): the numbers of the lines in a batch, from 0."""
-        order, bounds = self._planned(epoch)
-        return order[bounds[index, 0] : bounds[index, 1]]
+        return self.groups.members(epoch, index)
 
     def batches(self, epoch: int) -> int:
-        return len(self._planned(epoch)[1])
+        return self.groups.batches(epoch)
 
     def batch(self, epoch: int, index: int) -> Batch:
         return Batch(*padded(self.corpus, self.lines(epoch, index)))
@@ -236,9 +197,7 @@ class Lines:
 
     def largest(self) -> Batch:
         """The longest lines, as many as fit."""
-        longest = int(self.lengths.max())
-        rows = min(len(self.lengths), max(1, self.batch_tokens // longest))
-        return Batch(*padded(self.corpus, np.argpartition(-self.lengths, rows - 1)[:rows]))
+        return Batch(*padded(self.corpus, self.groups.longest()))
 
     def describe(self, epoch: int, index: int) -> str:
         return some(f"{self.corpus.name}, lines", np.sort(self.lines(epoch, index)) + 1)
@@ -289,10 +248,6 @@ def carried(corpus: Corpus, *, window: int, rows: int = 1, warm: int = 0) -> Ite
 def by_length(corpus: Corpus, *, batch_tokens: int) -> Iterator[Stretch]:
     """Every line once, short ones first; rows times positions is at most `batch_tokens` (a longer line comes alone)."""
     starts = corpus.line_starts()
-    lengths = np.diff(starts)
-    order = np.argsort(lengths, kind="stable")
-    edges = filled(lengths[order], batch_tokens)
-    for low, high in pairwise(edges.tolist()):
-        lines = order[low:high]
+    for lines in in_groups(np.diff(starts), batch_tokens=batch_tokens):
         tokens, keep = padded(corpus, lines)
         yield Stretch(tokens, keep, np.zeros(len(lines), dtype=np.int64), starts[lines], True, lines)

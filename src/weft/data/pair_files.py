@@ -23,7 +23,7 @@ from weft.text.unpack import PACKED
 
 Columns = tuple[str, str]
 DEFAULT: Columns = ("source", "target")
-_JSON = {dict: "an object", list: "a list", str: "a string", int: "a number", float: "a number", bool: "a truth value"}
+JSON_KINDS = {dict: "an object", list: "a list", str: "a string", int: "a number", float: "a number", bool: "a truth value"}
 
 
 class Record(NamedTuple):
@@ -63,53 +63,62 @@ def _csv(path: Path, encoding: str, seen: Seen) -> Rows:
         yield start, cells
 
 
-_ROWS: dict[str, Callable[[Path, str, Seen], Rows]] = {"tsv": _tsv, "csv": _csv}
+TABLES: dict[str, Callable[[Path, str, Seen], Rows]] = {"tsv": _tsv, "csv": _csv}
 
 
-def _brief(cells: Sequence[str]) -> list[str]:
+def brief(cells: Sequence[str]) -> list[str]:
     return [shown(cell, 40) for cell in cells]
+
+
+def _refuse_capitals(path: Path, cells: list[str]) -> None:
+    """A header in other letters would be read as the first pair."""
+    plain = {cell.strip().lower(): cell for cell in cells}
+    if set(DEFAULT) <= set(plain):
+        names = " and ".join(f"data.{name} = {plain[name]!r}" for name in DEFAULT)
+        raise DataError(f"{path}: line 1 looks like a header, but not like 'source' and 'target'; set {names}, or rename them")
 
 
 def _header(path: Path, cells: list[str], columns: Columns) -> tuple[int, int] | None:
     """Where the columns stand; None if the first line is no header, and pairs are the first two columns."""
     if columns == DEFAULT and not set(columns) <= set(cells):
+        _refuse_capitals(path, cells)
         return None
     for name in columns:
         if name not in cells:
-            raise DataError(f"{path}: line 1, its header, has no column {name!r}{nearest(name, _brief(cells))}")
+            raise DataError(f"{path}: line 1, its header, has no column {name!r}{nearest(name, brief(cells))}")
         if cells.count(name) > 1:
             raise DataError(f"{path}: line 1, its header, has {cells.count(name)} columns {name!r}; rename all but one")
     return cells.index(columns[0]), cells.index(columns[1])
 
 
-def _misshapen(path: Path, line: int, cells: list[str], wanted: str) -> DataError:
+def misshapen(path: Path, line: int, cells: list[str], wanted: str) -> DataError:
     count = f"{len(cells)} {'column' if len(cells) == 1 else 'columns'}"
-    found = ", ".join(map(repr, _brief(cells))) if any(cells) else "it is blank"
+    found = ", ".join(map(repr, brief(cells))) if any(cells) else "it is blank"
     between = "a tab" if kind_of(path) == "tsv" else "a comma"
     return DataError(f"{path}: line {line} has {count}, not {wanted}: {found}; columns are separated by {between}")
 
 
 def _read_table(path: Path, columns: Columns, encoding: str, seen: Seen) -> Iterator[Record]:
-    rows = _ROWS[kind_of(path)](path, encoding, seen)
+    rows = TABLES[kind_of(path)](path, encoding, seen)
     _, first = next(rows)
     places = _header(path, first, columns)
     if places is None and len(first) < 2:
-        raise _misshapen(path, 1, first, "2 or more")
+        raise misshapen(path, 1, first, "2 or more")
     source, target = places or (0, 1)
     if places is None:
         yield Record(first[0], first[1], path, 1)
     for line, cells in rows:
         if len(cells) != len(first):
-            raise _misshapen(path, line, cells, f"{len(first)} as line 1 has")
+            raise misshapen(path, line, cells, f"{len(first)} as line 1 has")
         yield Record(cells[source], cells[target], path, line)
 
 
-def _field(value: dict[str, Any], name: str, where: str) -> str:
+def field_of(value: dict[str, Any], name: str, where: str) -> str:
     if name not in value:
-        raise DataError(f"{where} has no key {name!r}{nearest(name, _brief(list(value)))}")
+        raise DataError(f"{where} has no key {name!r}{nearest(name, brief(list(value)))}")
     text = value[name]
     if not isinstance(text, str):
-        raise DataError(f"{where} has {_JSON.get(type(text), 'null')} as {name!r}, not a string; put it in quotes")
+        raise DataError(f"{where} has {JSON_KINDS.get(type(text), 'null')} as {name!r}, not a string; put it in quotes")
     return clean(text, f"{where}, {name!r}")
 
 
@@ -122,9 +131,9 @@ def _read_jsonl(path: Path, columns: Columns, encoding: str, seen: Seen) -> Iter
             raise DataError(f"{where} is not JSON: {error}; JSONL has one object a line") from None
         if not isinstance(value, dict):
             raise DataError(
-                f"{where} is {_JSON.get(type(value), 'null')}, not an object with {' and '.join(map(repr, columns))}"
+                f"{where} is {JSON_KINDS.get(type(value), 'null')}, not an object with {' and '.join(map(repr, columns))}"
             )
-        yield Record(_field(value, columns[0], where), _field(value, columns[1], where), path, number)
+        yield Record(field_of(value, columns[0], where), field_of(value, columns[1], where), path, number)
 
 
 def _unequal(paths: Sequence[Path], encoding: str) -> DataError:

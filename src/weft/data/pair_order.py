@@ -14,7 +14,8 @@ import numpy as np
 from torch import Tensor
 
 from weft.data.corpus import Corpus
-from weft.data.order import POOL, filled, padded, some
+from weft.data.grouped import POOL, filled
+from weft.data.order import padded, some
 from weft.errors import DataError
 
 

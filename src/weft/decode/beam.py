@@ -54,8 +54,9 @@ class BeamEvent(NamedTuple):
 
 
 class _Beams(NamedTuple):
+    # both float64: a float32 sum of hundreds of tokens is off in the fourth decimal, and orders what is near by chance
     sums: Tensor  # (A, K) of adjusted log-probabilities, -inf where there is no hypothesis
-    log_probs: Tensor  # (A, K) of the model's own, float64
+    log_probs: Tensor  # (A, K) of the model's own
     tokens: Tensor  # (A, K, T) with the prompt, right-aligned
 
 
@@ -167,10 +168,10 @@ class _Search:
         self.options = options
         self.sentences = list(range(size))
         self.found: list[list[Hypothesis]] = [[] for _ in range(size)]
-        zeros = torch.zeros(size, 1, device=device)
-        self.beams = _Beams(zeros, zeros.double(), tokens.unsqueeze(1))
-        none = torch.full((size, options.best), -math.inf, device=device)
-        self.pool = _Pool(none, none.double(), tokens.new_full((size, options.best, 0), NOTHING))
+        zeros = torch.zeros(size, 1, dtype=torch.float64, device=device)
+        self.beams = _Beams(zeros, zeros, tokens.unsqueeze(1))
+        none = torch.full((size, options.best), -math.inf, dtype=torch.float64, device=device)
+        self.pool = _Pool(none, none, tokens.new_full((size, options.best, 0), NOTHING))
 
     def advance(
         self, log_probs: Tensor, adjust: Adjust | None, count: int, watch: Callable[[BeamEvent], None] | None

@@ -100,6 +100,16 @@ def top_p(mass: float) -> Adjust:
     return adjust
 
 
+def narrowing(*, heat: float | None, size: int | None, mass: float | None) -> list[Adjust]:
+    """Temperature, top-k and top-p, those that do something, in this order; a heat of 0 is left to whoever draws."""
+    chosen = [temperature(heat)] if heat else []
+    if size is not None:
+        chosen.append(top_k(size))
+    if mass is not None and mass < 1:
+        chosen.append(top_p(mass))
+    return chosen
+
+
 def min_p(fraction: float) -> Adjust:
     """Tokens at least `fraction` times as probable as the most probable one."""
     if fraction == 0:

@@ -17,12 +17,11 @@ from weft.decode.beam import BeamOptions, beam
 from weft.decode.choose import NOTHING, Adjust, Noise
 from weft.decode.options import GenerateOptions, check_length
 from weft.decode.pieces import Speller, Text, added, spell
+from weft.decode.room import Rows, fitting
 from weft.decode.sampling import Until, sample
 from weft.decode.steps import Steps
-from weft.errors import ResourceError
-from weft.machine import free, peak, size
+from weft.machine import free, peak
 
-COPIES = 3  # of a row in a step: what was before, what of it goes on, and what comes of that
 READ = 512  # tokens of a prompt that are read to see what reading takes
 FEW = 4096  # positions that are read side by side without a look
 
@@ -54,12 +53,7 @@ def _filters(job: _Job) -> Adjust:
         chosen.append(choose.no_repeat(options.no_repeat))
     if options.repetition > 1:
         chosen.append(choose.repetition(options.repetition))
-    if options.temperature:
-        chosen.append(choose.temperature(options.temperature))
-    if options.top_k is not None:
-        chosen.append(choose.top_k(options.top_k))
-    if options.top_p is not None and options.top_p < 1:
-        chosen.append(choose.top_p(options.top_p))
+    chosen += choose.narrowing(heat=options.temperature, size=options.top_k, mass=options.top_p)
     if options.min_p is not None:
         chosen.append(choose.min_p(options.min_p))
     return choose.chain(chosen)
@@ -146,20 +140,16 @@ def _pieces(job: _Job, prompt: list[int]) -> Iterator[str]:
 def _fitting(job: _Job, prompts: Sequence[list[int]], most: int) -> int:
     """How many prompts, at most `most`, fit into memory side by side; refuses what does not fit alone."""
     options, longest = job.options, max(prompts, key=len, default=[0])
-    width, tokens, there = options.beam or 1, len(longest) + options.length - 1, free(job.device)
-    each = COPIES * width * (job.steps.row_bytes(tokens) + 8 * tokens)  # the tokens themselves are kept, too
-    if each > there:
-        what, cure = ("a row", "--length") if options.beam is None else (f"a beam of {width} rows", "--beam or --length")
-        raise ResourceError(
-            f"generate: {what} of up to {tokens} tokens needs about {size(each)} for its state and scores, "
-            f"but {size(there)} are free; lower {cure}"
-        )
+    rows = Rows(options.beam or 1, len(longest) + options.length - 1)
+    what, cure = ("a row", "--length") if options.beam is None else (f"a beam of {rows.number} rows", "--beam or --length")
+    most = min(most, fitting(job.steps, rows, job.device, what=f"generate: {what}", cure=cure))
     some = longest[:READ]
     if most * len(some) > FEW:
         prompt = torch.tensor([some], device=job.device)
         with torch.no_grad():
-            each = max(each, peak(lambda rows: job.steps.start(prompt.expand(rows, -1)), 1))
-    return min(most, max(1, there // each))
+            reading = peak(lambda number: job.steps.start(prompt.expand(number, -1)), 1)
+        most = min(most, max(1, free(job.device) // max(1, reading)))
+    return most
 
 
 def _read(job: _Job, prompt: str) -> list[int]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Self
+from collections.abc import Iterable, Mapping
+from typing import Any, Self, TypeVar
 
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from weft.config import Table
 from weft.errors import UsageError, nearest
+
+T = TypeVar("T", bound=Table)
 
 
 def spelled(name: str) -> str:
@@ -25,31 +27,42 @@ def explain_option(error: ValidationError, known: Iterable[str]) -> str:
     return f"{spelled(name)}: must {fault['msg'].removeprefix('Input should ')}, not {fault['input']!r}"
 
 
-LEAST = {
+LOWEST = {
     **dict.fromkeys(("least", "seed", "temperature", "alpha"), 0),
     **dict.fromkeys(("length", "top_k", "samples", "beam", "best", "repetition", "no_repeat"), 1),
 }
 # what takes more memory than there is, or would not end in a lifetime, is a slip of the finger
-MOST = {"length": 10**9, "samples": 10**5, "beam": 10**4, "alpha": 10}
+HIGHEST = {"length": 10**9, "samples": 10**5, "beam": 10**4, "alpha": 10}
 
 
-def _check_ranges(options: GenerateOptions) -> None:
-    for name, low in LEAST.items():
-        value = getattr(options, name)
-        if value is not None and value < low:
-            raise UsageError(f"{spelled(name)}: must be {low} or more, not {value:g}")
-    for name, high in MOST.items():
-        value = getattr(options, name)
-        if value is not None and value > high:
-            raise UsageError(f"{spelled(name)}: must be {high} or less, not {value}")
-    if options.top_p is not None and not 0 < options.top_p <= 1:
-        raise UsageError(f"--top-p: must be in (0, 1], not {options.top_p:g}")
+def check_ranges(options: Table, highest: Mapping[str, int], *, renamed: Mapping[str, str] | None = None) -> None:
+    """Refuse a number out of its range; `renamed` are options that the command line has another name for."""
+    names = {name: (renamed or {}).get(name, spelled(name)) for name in type(options).model_fields}
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    for name, low in LOWEST.items():
+        if name in given and given[name] < low:
+            raise UsageError(f"{names[name]}: must be {low} or more, not {given[name]:g}")
+    for name, high in highest.items():
+        if name in given and given[name] > high:
+            raise UsageError(f"{names[name]}: must be {high} or less, not {given[name]}")
+    if "top_p" in given and not 0 < given["top_p"] <= 1:
+        raise UsageError(f"--top-p: must be in (0, 1], not {given['top_p']:g}")
+    if "length" in given and given["least"] > given["length"]:
+        raise UsageError(f"--least: must be at most --length {given['length']}, not {given['least']}")
+
+
+def chosen(table: type[T], options: T | None, named: Mapping[str, Any]) -> T:
+    """Options as they were given: as one object, or by name."""
+    if options is not None and named:
+        raise UsageError(f"options: are given as an object and by name ({', '.join(named)}); use one of the two")
+    return table(**named) if options is None else options
+
+
+def _check_own(options: GenerateOptions) -> None:
     if options.min_p is not None and not 0 <= options.min_p <= 1:
         raise UsageError(f"--min-p: must be in [0, 1], not {options.min_p:g}")
     if "" in options.stop:
         raise UsageError("--stop: must not be empty")
-    if options.least > options.length:
-        raise UsageError(f"--least: must be at most --length {options.length}, not {options.least}")
 
 
 def _check_company(options: GenerateOptions) -> None:
@@ -96,7 +109,8 @@ class GenerateOptions(Table):
             options = handler(values)
         except ValidationError as error:
             raise UsageError(explain_option(error, cls.model_fields)) from None
-        _check_ranges(options)
+        check_ranges(options, HIGHEST)
+        _check_own(options)
         _check_company(options)
         return options
 

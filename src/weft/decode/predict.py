@@ -13,14 +13,14 @@ import torch
 from weft.decode import choose
 from weft.decode.beam import BeamOptions, beam
 from weft.decode.choose import NOTHING, Adjust
-from weft.decode.generate import COPIES, pad
+from weft.decode.generate import pad
 from weft.decode.pieces import Speller
 from weft.decode.predict_options import PredictOptions
+from weft.decode.room import Rows, fitting
 from weft.decode.sampling import Until, sample
 from weft.decode.steps import Steps
-from weft.errors import ResourceError, UsageError
-from weft.machine import free, size
-from weft.nn.state import leaves, select
+from weft.errors import UsageError
+from weft.nn.state import select
 
 ROWS = 64  # sources searched side by side
 STEP = 16  # lengths of sources are rounded up to these: those of one size share a limit
@@ -29,9 +29,10 @@ STEP = 16  # lengths of sources are rounded up to these: those of one size share
 class Prediction(NamedTuple):
     text: str  # with the prefix
     tokens: list[int]  # that were written, the end token too, without the prefix
-    score: float  # what predictions are ordered by: log_prob, under the length penalty of a beam
-    log_prob: float  # of `tokens`, under the model itself
+    score: float  # what predictions are ordered by: log_prob, under the length penalty of a beam; samples are in no order
+    log_prob: float  # of `tokens`, under what was searched: beside a language model, its weighted share is in the sum
     prefix: Sequence[int] = ()  # the tokens that it had to start with
+    cut: bool = False  # the limit ended it, not the end token
     alignment: Any = None  # where it looked in its source, if that was asked for
 
 
@@ -44,6 +45,7 @@ class Request(NamedTuple):
     lengths: Sequence[int]  # of all sources
     prefixes: Sequence[Sequence[int]]  # tokens that a target starts with, one list a source
     device: torch.device
+    numbers: Sequence[int] | None = None  # of the sources in the whole input, which random numbers follow from; None: as here
 
 
 def limit_of(request: Request, row: int, options: PredictOptions) -> int:
@@ -56,21 +58,27 @@ def limit_of(request: Request, row: int, options: PredictOptions) -> int:
     return wanted if longest is None else max(1, min(wanted, longest - len(request.prefixes[row])))
 
 
+def _refuse_least(request: Request, options: PredictOptions) -> None:
+    """Refuse a least length that a model with a last position can't reach: its outputs would be shorter, and nobody told."""
+    longest = request.steps.longest
+    room = None if longest is None else max(1, longest - max(map(len, request.prefixes), default=0))
+    if room is not None and options.least > room:
+        raise UsageError(
+            f"--least: must be at most {room}, the positions that the model has left to write to, not {options.least}"
+        )
+
+
 def _fitting(request: Request, options: PredictOptions, row: int) -> int:
     """How many sources, none longer than this one, fit into memory side by side; refuses what does not fit alone."""
-    sizes = []
-    for prompt in ([request.speller.begin], [request.speller.begin] * 2):  # what a token adds
-        log_probs, state = request.steps.start(torch.tensor([prompt], device=request.device), None, request.encode([row]))
-        sizes.append(sum(part.nbytes for part in leaves(state)) + 2 * log_probs.nbytes)
-    tokens = len(request.prefixes[row]) + limit_of(request, row, options)
-    rows = options.samples if options.samples_instead else options.width
-    each, there = COPIES * rows * (sizes[0] + (tokens - 1) * (sizes[1] - sizes[0] + 8)), free(request.device)
-    if each > there:
-        raise ResourceError(
-            f"predict: {rows} rows of up to {tokens} tokens need about {size(each)} for their states and scores, "
-            f"but {size(there)} are free; lower --beam, --samples or --length"
-        )
-    return min(ROWS, max(1, there // max(1, each)))
+    number = options.samples if options.samples_instead else options.width
+    rows = Rows(number, len(request.prefixes[row]) + limit_of(request, row, options), request.encode([row]))
+    if number == 1:
+        what, cure = "a line", "--length"
+    elif options.samples_instead:
+        what, cure = f"a line with {number} samples", "--samples or --length"
+    else:
+        what, cure = f"a beam of {number} rows", "--beam or --length"
+    return min(ROWS, max(1, fitting(request.steps, rows, request.device, what=f"predict: {what}", cure=cure)))
 
 
 def _batches(request: Request, options: PredictOptions) -> Iterator[list[int]]:
@@ -98,14 +106,14 @@ def _filters(request: Request, options: PredictOptions) -> Adjust:
         if len(found) != 1:
             raise UsageError(f"--ban {text!r}: is {len(found)} tokens of this vocabulary; ban one token at a time")
         never += found
-    chosen = [choose.ban(never)]
-    if options.temperature:
-        chosen.append(choose.temperature(options.temperature))
-    if options.top_k is not None:
-        chosen.append(choose.top_k(options.top_k))
-    if options.top_p is not None and options.top_p < 1:
-        chosen.append(choose.top_p(options.top_p))
-    return choose.chain(chosen)
+    narrowing = choose.narrowing(heat=options.temperature, size=options.top_k, mass=options.top_p)
+    return choose.chain([choose.ban(never), *narrowing])
+
+
+def _prediction(request: Request, row: int, tokens: list[int], *, score: float, log_prob: float) -> Prediction:
+    prefix = request.prefixes[row]
+    cut = tokens[-1:] != [request.speller.end]
+    return Prediction(request.speller.decode([*prefix, *tokens]), tokens, score, log_prob, prefix, cut)
 
 
 def _searched(request: Request, options: PredictOptions, batch: list[int], adjust: Adjust) -> list[list[Prediction]]:
@@ -120,18 +128,15 @@ def _searched(request: Request, options: PredictOptions, batch: list[int], adjus
     prompt, keep = pad([[request.speller.begin, *request.prefixes[row]] for row in batch], request.device)
     found = beam(request.steps, prompt, options=search, keep=keep, state=request.encode(batch), adjust=adjust)
     return [
-        [Prediction(_text(request, row, one.tokens), *one, request.prefixes[row]) for one in best]
+        [_prediction(request, row, one.tokens, score=one.score, log_prob=one.log_prob) for one in best]
         for row, best in zip(batch, found, strict=True)
     ]
-
-
-def _text(request: Request, row: int, tokens: Sequence[int]) -> str:
-    return request.speller.decode([*request.prefixes[row], *tokens])
 
 
 def _drawn(request: Request, options: PredictOptions, batch: list[int], adjust: Adjust) -> list[list[Prediction]]:
     """Samples of each source, or the one that always takes the best token."""
     greedy = not options.samples_instead or options.temperature == 0
+    whole = range(len(request.lengths)) if request.numbers is None else request.numbers
     numbers = [(row, number) for row in batch for number in range(options.samples)]
     rows = torch.arange(len(batch), device=request.device).repeat_interleave(options.samples)
     prompt, keep = pad([[request.speller.begin, *request.prefixes[row]] for row, _ in numbers], request.device)
@@ -145,7 +150,7 @@ def _drawn(request: Request, options: PredictOptions, batch: list[int], adjust: 
         keep=keep,
         state=select(request.encode(batch), rows),
         adjust=adjust,
-        noise=None if greedy else choose.uniforms(options.seed, numbers),
+        noise=None if greedy else choose.uniforms(options.seed, [(whole[row], number) for row, number in numbers]),
     )
     for drawn in drawing:
         log_probs += drawn.log_probs
@@ -155,8 +160,7 @@ def _drawn(request: Request, options: PredictOptions, batch: list[int], adjust: 
     found: list[list[Prediction]] = [[] for _ in batch]
     for place, ((row, _), value) in enumerate(zip(numbers, log_probs.tolist(), strict=True)):
         score = value if options.samples_instead else value / max(1, len(tokens[place])) ** options.power
-        said = Prediction(_text(request, row, tokens[place]), tokens[place], score, value, request.prefixes[row])
-        found[place // options.samples].append(said)
+        found[place // options.samples].append(_prediction(request, row, tokens[place], score=score, log_prob=value))
     return found
 
 
@@ -164,8 +168,9 @@ def _drawn(request: Request, options: PredictOptions, batch: list[int], adjust: 
 def predict(
     request: Request, options: PredictOptions, *, watch: Callable[[int, int], None] | None = None
 ) -> list[list[Prediction]]:
-    """The predictions of each source, best first, in the order of the request."""
+    """The predictions of each source, in the order of the request: of a beam best first, samples as they were drawn."""
     adjust = _filters(request, options)
+    _refuse_least(request, options)
     found: list[list[Prediction]] = [[] for _ in request.lengths]
     done = 0
     way = _drawn if options.samples_instead or options.width == 1 else _searched

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from typing import Any, Self
+from urllib.parse import quote
 
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from weft.config import Table
-from weft.decode.options import explain_option, spelled
+from weft.decode.options import check_ranges, explain_option, spelled
 from weft.errors import UsageError
 
 BEAM, ALPHA = 5, 1.0
-LEAST = {
-    **dict.fromkeys(("least", "seed", "temperature", "alpha"), 0),
-    **dict.fromkeys(("length", "top_k", "samples", "beam", "best"), 1),
-}
-MOST = {"length": 10**6, "samples": 10**4, "beam": 10**3, "alpha": 10}
+HIGHEST = {"length": 10**6, "samples": 10**4, "beam": 10**3, "alpha": 10}
 SAMPLING = ("temperature", "top_k", "top_p")
-SPELLED = {"best": "--n-best"}  # where the command line has another name
+RENAMED = {"best": "--n-best"}  # where the command line has another name
 
 
 class PredictOptions(Table):
@@ -52,8 +49,18 @@ class PredictOptions(Table):
         """The search, for a signature."""
         if self.samples_instead:
             kept = [f"{name}:{getattr(self, name):g}" for name in SAMPLING if getattr(self, name) is not None]
-            return "/".join(["sampling", *kept, f"seed:{self.seed}"])
-        return "greedy" if self.width == 1 else f"beam:{self.width}/alpha:{self.power:g}"
+            way = ["sampling", *kept, f"seed:{self.seed}"]
+        else:
+            way = ["greedy"] if self.width == 1 else [f"beam:{self.width}", f"alpha:{self.power:g}"]
+        return "/".join([*way, *self._bounds()])
+
+    def _bounds(self) -> list[str]:
+        """What else changes outputs, where it is set."""
+        found = [] if self.length is None else [f"length:{self.length}"]
+        found += [f"least:{self.least}"] if self.least else []
+        # escaped: a token may be one of the signs that part a signature
+        found += ["ban:" + ",".join(quote(text, safe="") for text in sorted(set(self.ban)))] if self.ban else []
+        return [*found, "truncate"] if self.truncate else found
 
     @model_validator(mode="wrap")
     @classmethod
@@ -62,24 +69,9 @@ class PredictOptions(Table):
             options = handler(values)
         except ValidationError as error:
             raise UsageError(explain_option(error, cls.model_fields)) from None
-        _check_ranges(options)
+        check_ranges(options, HIGHEST, renamed=RENAMED)
         _check_company(options)
         return options
-
-
-def _check_ranges(options: PredictOptions) -> None:
-    for name, low in LEAST.items():
-        value = getattr(options, name)
-        if value is not None and value < low:
-            raise UsageError(f"{SPELLED.get(name, spelled(name))}: must be {low} or more, not {value:g}")
-    for name, high in MOST.items():
-        value = getattr(options, name)
-        if value is not None and value > high:
-            raise UsageError(f"{spelled(name)}: must be {high} or less, not {value}")
-    if options.top_p is not None and not 0 < options.top_p <= 1:
-        raise UsageError(f"--top-p: must be in (0, 1], not {options.top_p:g}")
-    if options.length is not None and options.least > options.length:
-        raise UsageError(f"--least: must be at most --length {options.length}, not {options.least}")
 
 
 def _check_company(options: PredictOptions) -> None:

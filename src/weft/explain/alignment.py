@@ -35,13 +35,25 @@ def attends_to_source(model: nn.Module) -> list[str]:
     return [f"{name}.attend" for name, part in model.named_modules() if getattr(part, "to_source", False)]
 
 
-def _chosen(weights: Tensor, layer: int | None, head: int | None) -> Tensor:
-    """(B, L, H, T, S) -> (B, T, S): of one layer and head, or of the mean."""
-    for name, number, count in (("layer", layer, weights.size(1)), ("head", head, weights.size(2))):
-        if number is not None and not 1 <= number <= count:
-            raise UsageError(f"--{name}: must be from 1 to {count}, not {number}")
-    weights = weights.mean(1) if layer is None else weights[:, layer - 1]
-    return weights.mean(1) if head is None else weights[:, head - 1]
+def check_attends(model: nn.Module) -> list[str]:
+    """`attends_to_source`, refused where there is none."""
+    names = attends_to_source(model)
+    if not names:
+        raise UsageError("alignments: this model has no attention to its source; train one with model.attention = 'additive'")
+    return names
+
+
+def _check_number(name: str, number: int | None, count: int) -> None:
+    if number is not None and not 1 <= number <= count:
+        raise UsageError(f"--{name}: must be from 1 to {count}, not {number}")
+
+
+def _chosen(layers: list[Tensor], layer: int | None, head: int | None) -> Tensor:
+    """L times (B, H, T, S) -> (B, T, S): of one layer and head, or of the mean; each layer may have heads of its own number."""
+    _check_number("layer", layer, len(layers))
+    seen = layers if layer is None else [layers[layer - 1]]
+    _check_number("head", head, min(found.size(1) for found in seen))
+    return torch.stack([found.mean(1) if head is None else found[:, head - 1] for found in seen]).mean(0)
 
 
 @torch.no_grad()
@@ -52,16 +64,12 @@ def attention_weights(
 
     The target is read once, whatever search found it: a beam's winner looks where it looked then.
     """
-    names = attends_to_source(model)
-    if not names:
-        raise UsageError("alignments: this model has no attention to its source; train one with model.attention = 'additive'")
+    names = check_attends(model)
     state = model.encode(*source)
     with watch(model, names) as seen:
         model(target[0][:, :-1], state)
     # attention before a step, and input feeding, look once for each position
     layers = [torch.cat([pattern(one) for one in seen if one.name == name], dim=2) for name in names]
-    if len({found.size(1) for found in layers}) > 1:  # a number of heads for each layer: their means can be stacked
-        layers = [found.mean(1, keepdim=True) for found in layers]
-    weights = _chosen(torch.stack(layers, dim=1), layer, head).float().cpu().numpy()
+    weights = _chosen(layers, layer, head).float().cpu().numpy()
     sizes = zip(target[1].sum(1).tolist(), source[1].sum(1).tolist(), strict=True)
     return [found[: length - 1, :width] for found, (length, width) in zip(weights, sizes, strict=True)]

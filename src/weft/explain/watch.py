@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from weft.errors import UsageError
 
 
-class Seen(NamedTuple):
+class Watched(NamedTuple):
     """One call of a part, its tensors as they were, with their gradients' graph if there is one."""
 
     name: str
@@ -52,19 +52,19 @@ def _find(model: nn.Module, name: str) -> nn.Module:
     return parts[name]
 
 
-def _hook(name: str, part: nn.Module, seen: list[Seen]) -> Callable[..., None]:
+def _hook(name: str, part: nn.Module, seen: list[Watched]) -> Callable[..., None]:
     takes = inspect.signature(part.forward)
 
     def record(part: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
         call = takes.bind(*given, **named)
         call.apply_defaults()
-        seen.append(Seen(name, (*call.args, *call.kwargs.values()), output, part))
+        seen.append(Watched(name, (*call.args, *call.kwargs.values()), output, part))
 
     return record
 
 
 @contextmanager
-def watch(model: nn.Module, names: str | Sequence[str]) -> Iterator[list[Seen]]:
+def watch(model: nn.Module, names: str | Sequence[str]) -> Iterator[list[Watched]]:
     """Every call of the named parts while the block runs, in order; names are those of `model.named_modules()`.
 
     with watch(model, "stack.layers.1.mixer.attend") as seen:
@@ -72,7 +72,7 @@ def watch(model: nn.Module, names: str | Sequence[str]) -> Iterator[list[Seen]]:
     weights = pattern(seen[0])
     """
     wanted = {name: _find(model, name) for name in ([names] if isinstance(names, str) else names)}
-    seen: list[Seen] = []
+    seen: list[Watched] = []
     with ExitStack() as hooks:
         for name, part in wanted.items():
             handle = part.register_forward_hook(_hook(name, part, seen), with_kwargs=True)
@@ -80,7 +80,7 @@ def watch(model: nn.Module, names: str | Sequence[str]) -> Iterator[list[Seen]]:
         yield seen
 
 
-def pattern(seen: Seen) -> Tensor:
+def pattern(seen: Watched) -> Tensor:
     """The attention weights of a watched call of an `attend`, (B, H, T, S), recomputed from its inputs and without dropout."""
     weights: Callable[..., Tensor] | None = getattr(seen.part, "weights", None)
     if weights is None:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from weft import __version__
 from weft.errors import DataError
-from weft.metrics import language
 from weft.metrics.edits import edit_distance
 from weft.metrics.items import Array, Function, Items, Score, Sums, interval, resample, sums
 
@@ -121,14 +120,6 @@ SCORES: dict[str, Function] = {
     "bleu": lambda totals: _bleu(totals["bleu"]),
     "bleu_lc": lambda totals: _bleu(totals["bleu_lc"]),
     "chrf": lambda totals: _chrf(totals["chrf"]),
-}
-BETTER: dict[str, Literal["higher", "lower"]] = {
-    **dict.fromkeys(language.SCORES, "lower"),
-    "exact_match": "higher",
-    "edit_rate": "lower",
-    "bleu": "higher",
-    "bleu_lc": "higher",
-    "chrf": "higher",
 }
 
 

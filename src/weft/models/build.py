@@ -16,12 +16,12 @@ from weft.nn.recurrent import Window
 from weft.nn.stack import Layer, Stack
 
 
-def norm(kind: str, dim: int) -> nn.Module:
+def norm(kind: str, dim: int, *, eps: float | None = None) -> nn.Module:
     match kind:
         case "layer":
-            return nn.LayerNorm(dim)
+            return nn.LayerNorm(dim, 1e-5 if eps is None else eps)
         case "rms":
-            return nn.RMSNorm(dim)
+            return nn.RMSNorm(dim, eps)
     return nn.Identity()
 
 
@@ -30,7 +30,7 @@ def connection(table: StackTable, depth: int) -> Connection:
         case "residual":
             return Residual()
         case "post-norm":
-            return PostNorm(norm(table.norm, table.width))
+            return PostNorm(norm(table.norm, table.width, eps=table.norm_eps))
         case "highway":
             return Highway(table.width)
         case "dense":
@@ -99,8 +99,9 @@ def layered(
     for depth, (part, drop) in enumerate(zip(mixers, drops, strict=True)):
         bottom = depth < narrow
         joined = Plain() if bottom else connection(table, depth - narrow)
-        layers.append(Layer(part, joined, norm=norm(before, inlet if bottom else table.width), dropout=drop))
-    outlet = norm(before, table.width)
+        ahead = norm(before, inlet if bottom else table.width, eps=table.norm_eps)
+        layers.append(Layer(part, joined, norm=ahead, dropout=drop))
+    outlet = norm(before, table.width, eps=table.norm_eps)
     if table.connection == "dense":  # what arrives at the top is everything, side by side
         outlet = nn.Sequential(nn.Linear((len(layers) + 1 - narrow) * table.width, table.width), outlet)
     return Stack(layers, positions=positions, outlet=outlet)

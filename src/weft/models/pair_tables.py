@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from weft.config import OneOf, Table
 from weft.errors import ConfigError, nearest
-from weft.models.tables import StackTable
+from weft.models.tables import EmbeddedTable, StackTable
 from weft.nn.cross import SCORES
 
 STATES = {"rnn": 1, "lstm": 2, "gru": 1, "gru-before": 1}  # recurrent mixers: tensors of a state
@@ -19,25 +19,7 @@ SIDES = ("encoder", "decoder")
 OF_MIXER = ("mixer", "context", "heads", "head_size", "qk_norm", "attention_dropout", "positions", "activation")
 
 
-class SideTable(StackTable):
-    """An embedding, and a stack that reads it."""
-
-    embedding: int | None = Field(None, ge=1, le=65536)  # not for attention: of a token's vector; `width`, unless given
-
-    @model_validator(mode="after")
-    def reads(self) -> Self:
-        if self.mixer == "attention" and self.read() != self.width:
-            raise ValueError(
-                f"embedding={self.embedding}, but mixer='attention' adds to what it reads, of width={self.width}; drop it"
-            )
-        return self
-
-    def read(self) -> int:
-        """How long a token's vector is."""
-        return self.embedding or self.width
-
-
-class EncoderTable(SideTable):
+class EncoderTable(EmbeddedTable):
     """The stack that reads the source."""
 
     two_way: bool = True
@@ -50,7 +32,7 @@ class EncoderTable(SideTable):
         return self
 
 
-class DecoderTable(SideTable):
+class DecoderTable(EmbeddedTable):
     """The stack that writes the target."""
 
     @model_validator(mode="after")
@@ -151,11 +133,11 @@ def _size(table: StackTable) -> str:
 
 def spread(values: Mapping[str, Any]) -> dict[str, Any]:
     """Options of stacks that stand at [model] moved into both sides; what a side says itself wins."""
-    known = (*Seq2SeqTable.model_fields, *SideTable.model_fields)
+    known = (*Seq2SeqTable.model_fields, *EmbeddedTable.model_fields)
     for key in values:
         if key not in known:
             raise ConfigError(f"model.{key}: no such option{nearest(key, known)}")
-    common = {key: value for key, value in values.items() if key in SideTable.model_fields}
+    common = {key: value for key, value in values.items() if key in EmbeddedTable.model_fields}
     others = {key: value for key, value in values.items() if key not in common}
     for side in SIDES:
         own = others.get(side, {})

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from weft.models import build
-from weft.models.pair_tables import STATES, Seq2SeqTable, SideTable
+from weft.models.pair_tables import STATES, Seq2SeqTable
+from weft.models.tables import EmbeddedTable
 from weft.nn.bridge import Copied, Projected, Reminder
 from weft.nn.connections import Plain
 from weft.nn.copying import Generate, GenerateOrCopy
@@ -224,7 +225,7 @@ def plain_gates(stack: Stack) -> None:
             part.reset_parameters()
 
 
-def embedding(table: SideTable, words: int, *, output: bool) -> tuple[nn.Embedding, float]:
+def embedding(table: EmbeddedTable, words: int, *, output: bool) -> tuple[nn.Embedding, float]:
     """An embedding, and what it is multiplied by: one that is the output as well is small there and loud here."""
     made = nn.Embedding(words, table.read())  # as loud as states are: smaller ones learn several times slower
     if table.mixer != "attention" and not output:

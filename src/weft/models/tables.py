@@ -34,6 +34,7 @@ class StackTable(Table):
     activation: Annotated[str, OneOf(ACTIVATIONS)] | None = None
     connection: Annotated[str, OneOf(CONNECTIONS)] = "plain"
     norm: Annotated[str, OneOf(NORMS)] = "none"
+    norm_eps: float | None = Field(None, gt=0.0, lt=1.0)  # what a norm adds to the variance: 1e-5 in layer norms, unless given
     dropout: float = Field(0.0, ge=0.0, lt=1.0)
     attention_dropout: float | None = Field(None, ge=0.0, lt=1.0)  # attention only: of its weights; as `dropout`, unless given
 
@@ -51,6 +52,8 @@ class StackTable(Table):
             )
         if self.connection == "post-norm" and self.norm == "none":
             raise ValueError("connection='post-norm' needs norm='layer' or 'rms'")
+        if self.norm_eps is not None and self.norm == "none":
+            raise ValueError(f"norm_eps={self.norm_eps}, but norm='none' has none")
         if self.two_way and not attention and self.width % 2:
             raise ValueError(
                 f"two_way gives each side half the width: mixer={self.mixer!r}, width={self.width} can't be halved so"
@@ -94,6 +97,24 @@ class StackTable(Table):
 def default_heads(width: int) -> int:
     """Heads of about 32 to 64, and as many as divide the width."""
     return next(heads for heads in range(max(1, width // 32), 0, -1) if width % heads == 0)
+
+
+class EmbeddedTable(StackTable):
+    """An embedding, and a stack that reads it."""
+
+    embedding: int | None = Field(None, ge=1, le=65536)  # not for attention: of a token's vector; `width`, unless given
+
+    @model_validator(mode="after")
+    def reads(self) -> Self:
+        if self.mixer == "attention" and self.read() != self.width:
+            raise ValueError(
+                f"embedding={self.embedding}, but mixer='attention' adds to what it reads, of width={self.width}; drop it"
+            )
+        return self
+
+    def read(self) -> int:
+        """How long a token's vector is."""
+        return self.embedding or self.width
 
 
 class LanguageTable(StackTable):

@@ -125,8 +125,16 @@ class SquaredReLU(nn.Module):
         return F.relu(x).square()
 
 
+class TanhGELU(nn.Module):
+    """GELU by the formula with tanh, as GPT-2 computes it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(x, approximate="tanh")
+
+
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "gelu": nn.GELU,
+    "gelu-tanh": TanhGELU,
     "relu": nn.ReLU,
     "squared-relu": SquaredReLU,
     "gated": Gated,

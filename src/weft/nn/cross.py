@@ -66,7 +66,7 @@ class AdditiveAttend(nn.Module):
 
     def weights(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, causal: bool) -> Tensor:
         """(B, 1, T, S)."""
-        # all queries at once would hold T times S vectors
+        # T times S vectors at once would leave the cache, and wait for memory
         size = max(1, MOST // k.numel())
         scores = [(part[..., None, :] + k[:, :, None]).tanh() @ self.weight.to(q.dtype) for part in torch.split(q, size, dim=2)]
         return torch.cat(scores, dim=2).masked_fill(~mask, float("-inf")).softmax(-1)

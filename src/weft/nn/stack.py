@@ -35,11 +35,15 @@ class Layer(nn.Module):
 
 
 class Stack(nn.Module):
-    """Positions at the bottom, layers, an outlet on top. Its state is (seen, one state a layer), seen (B, 1) a count."""
+    """Positions and an inlet at the bottom, layers, an outlet on top. Its state is (seen, one state a layer), seen (B, 1) a
+    count."""
 
-    def __init__(self, layers: Sequence[Layer], *, positions: NoPositions, outlet: nn.Module) -> None:
+    def __init__(
+        self, layers: Sequence[Layer], *, positions: NoPositions, outlet: nn.Module, inlet: nn.Module | None = None
+    ) -> None:
         super().__init__()
         self.positions, self.layers, self.outlet = positions, nn.ModuleList(layers), outlet
+        self.inlet = inlet or nn.Identity()  # what embeddings and positions go through together
 
     def forward(
         self, x: Tensor, state: tuple[Tensor | None, tuple[Any, ...]] | None = None, keep: Tensor | None = None
@@ -47,7 +51,7 @@ class Stack(nn.Module):
         seen, past = (None, (None,) * len(self.layers)) if state is None else state
         if seen is None:  # one row for all: where every text starts, positions are computed once
             seen = x.new_zeros(1, 1, dtype=torch.long)
-        x = self.positions.enter(x, seen + torch.arange(x.size(1), device=x.device))
+        x = self.inlet(self.positions.enter(x, seen + torch.arange(x.size(1), device=x.device)))
         states = []
         for layer, inner in zip(self.layers, past, strict=True):
             x, inner = layer(x, inner, keep)

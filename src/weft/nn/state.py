@@ -39,12 +39,6 @@ def leaves(state: Any) -> list[Tensor]:
     return found
 
 
-def rows(state: Any) -> int:
-    """How many rows a state has; 0 where nothing was read."""
-    parts = leaves(state)
-    return parts[0].size(0) if parts else 0
-
-
 def select(state: S, rows: Tensor) -> S:
     """Keep, repeat, reorder or drop rows; always a copy."""
     return each(lambda part: part.index_select(0, rows), state)

@@ -21,6 +21,7 @@ NARROWEST = 360  # a title is broken into lines at the width of the drawing, but
 STEPS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0)  # shown in the legend
 SWATCH, BAR = 30, 10  # width and height of each
 SLOPE = math.sqrt(0.5)  # of labels that are tilted by 45 degrees
+SHADE = "weight; shade: its square root"  # under the legend, no wider than it
 JOINERS = "\u200c\u200d"  # invisible, but letters around them look otherwise without them
 # Opacity over paper, so that one colour a scheme is all there is to dark and light; print is light. Nothing that other
 # programs than browsers don't know (no variables), and every rule under our class: a page may hold this beside other drawings.
@@ -101,27 +102,41 @@ def _number(value: float) -> str:
 class _Frame:
     """Where things stand: the title, the labels, the grid and the legend under it."""
 
-    def __init__(self, rows: Sequence[str], columns: Sequence[str], title: str) -> None:
+    def __init__(self, rows: Sequence[str], columns: Sequence[str], title: str, axes: tuple[str, str] | None) -> None:
         self.rows, self.columns = ([_short(visible(token)) for token in axis] for axis in (rows, columns))
+        self.axes, named = axes, LINE if axes else 0  # a line above the columns, and one beside the rows
         self.cell = min(LARGEST, max(SMALLEST, SIDE // max(len(rows), len(columns))))
         widths = [_width(label) for label in self.columns]
         self.tilted = max(widths) > self.cell - 4
-        self.left = math.ceil(MARGIN + max(_width(label) for label in self.rows) + GAP)
+        self.left = math.ceil(MARGIN + named + max(_width(label) for label in self.rows) + GAP)
         # a tilted label reaches further to the right than its column
         reach = [(at + 0.5) * self.cell + (width + FONT) * SLOPE for at, width in enumerate(widths)] if self.tilted else []
         right = self.left + max(len(columns) * self.cell, len(STEPS) * SWATCH, *reach)
         self.title = _lines(title, max(NARROWEST, right - MARGIN))
         above = (max(widths) + FONT) * SLOPE if self.tilted else FONT
         titled = len(self.title) * LINE + GAP if self.title else 0
-        self.top = math.ceil(MARGIN + titled + above + GAP)
+        self.over = MARGIN + titled  # where what belongs to the grid begins
+        self.top = math.ceil(self.over + named + above + GAP)
         self.bottom = self.top + len(rows) * self.cell
         self.width = math.ceil(max([right, *(MARGIN + _width(line) for line in self.title)]) + MARGIN)
-        self.height = self.bottom + 2 * GAP + BAR + LINE + MARGIN
+        self.height = self.bottom + 2 * GAP + BAR + 2 * LINE + MARGIN
 
 
 def _title(frame: _Frame) -> str:
     lines = (f'<tspan x="{MARGIN}" dy="{LINE}">{escape(line)}</tspan>' for line in frame.title)
     return f'<text y="{MARGIN - 4}" font-weight="bold">{"".join(lines)}</text>' if frame.title else ""
+
+
+def _axes(frame: _Frame) -> str:
+    """The names of the two axes, at the middle of each: of the rows from the bottom up."""
+    if frame.axes is None:
+        return ""
+    down, across = map(escape, frame.axes)
+    middle = _number(frame.left + len(frame.columns) * frame.cell / 2), _number((frame.top + frame.bottom) / 2)
+    return (
+        f'<g text-anchor="middle" font-style="italic"><text x="{middle[0]}" y="{frame.over + FONT}">{across}</text>'
+        f'<text transform="translate({MARGIN + FONT} {middle[1]}) rotate(-90)">{down}</text></g>'
+    )
 
 
 def _labels(frame: _Frame) -> str:
@@ -168,6 +183,7 @@ def _legend(frame: _Frame, largest: float) -> str:
         box = f'x="{x}" y="{y}" width="{SWATCH}" height="{BAR}"'
         parts.append(f'<rect class="ink" {box} opacity="{_number(step**0.5)}"/><rect class="grid" {box}/>')
         parts.append(f'<text x="{x + SWATCH // 2}" y="{y + BAR + FONT}">{step * largest:.2g}</text>')
+    parts.append(f'<text x="{frame.left}" y="{y + BAR + FONT + LINE}" text-anchor="start">{SHADE}</text>')
     return f'<g text-anchor="middle" font-size="10">{"".join(parts)}</g>'
 
 
@@ -183,13 +199,18 @@ def _check(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> 
         raise UsageError(f"heatmap: weights must be finite and not negative, not {wrong[0]:g}")
 
 
-def heatmap(weights: np.ndarray, *, rows: Sequence[str], columns: Sequence[str], title: str = "") -> str:
-    """Weights (T, S) as an SVG. The darker the larger, by the square root, so that small ones show, and on a scale that ends
-    at 1 (or at the largest, if that is more), so that two maps may be compared."""
+def heatmap(
+    weights: np.ndarray, *, rows: Sequence[str], columns: Sequence[str], title: str = "", axes: tuple[str, str] | None = None
+) -> str:
+    """Weights (T, S) as an SVG; `axes` are the names of rows and columns.
+
+    The darker the larger, by the square root, so that small ones show, and on a scale that ends at 1 (or at the
+    largest, if that is more), so that two maps may be compared.
+    """
     _check(weights, rows, columns)
     largest = max(1.0, float(weights.max()))
     heading = "".join(letter if letter.isspace() else _spelt(letter) for letter in title)
-    frame = _Frame(rows, columns, heading)
+    frame = _Frame(rows, columns, heading, axes)
     size = f'width="{frame.width}" height="{frame.height}"'
     view = f'{size} viewBox="0 0 {frame.width} {frame.height}"'
     named = f'role="img" aria-label="{escape(" ".join(frame.title) or "heat map")}"'
@@ -197,7 +218,7 @@ def heatmap(weights: np.ndarray, *, rows: Sequence[str], columns: Sequence[str],
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-heatmap" {named} {view}>',
             f"<style>{STYLE}</style>",
-            f'<rect class="paper" {size} rx="6"/>{_title(frame)}{_labels(frame)}',
+            f'<rect class="paper" {size} rx="6"/>{_title(frame)}{_axes(frame)}{_labels(frame)}',
             f'<g class="ink" transform="translate({frame.left} {frame.top}) scale({frame.cell})">',
             _cells(weights, (weights / largest) ** 0.5, rows, columns),
             f"</g>{_grid(frame)}{_legend(frame, largest)}",

@@ -18,6 +18,7 @@ PACKED = (".gz", ".xz", ".zst")
 # text packs 3 to 20 times; only what was made to swell passes this
 MOST_RATIO = 200
 RATIO_COUNTS_FROM = 64 << 20
+SIP = 2048  # bytes of zstd data taken at once: what was made to swell becomes 64 MB of them, and no more
 
 # fmt: off
 _MAGIC = {
@@ -28,12 +29,31 @@ _MAGIC = {
 # fmt: on
 
 
+class _Zstd:
+    """Frames one after another. (The library's own reader takes the end of a file that was cut for the end of its text.)"""
+
+    def __init__(self, raw: BinaryIO, zstandard: Any) -> None:
+        self.raw, self.begin = raw, zstandard.ZstdDecompressor().decompressobj
+        self.frame, self.packed, self.inside = self.begin(), b"", False
+
+    def read(self, size: int) -> bytes:
+        """`size` bytes or some more; fewer at the end."""
+        parts, found = list[bytes](), 0
+        while found < size and (packed := self.packed or self.raw.read(SIP)):
+            parts.append(self.frame.decompress(packed))
+            found += len(parts[-1])
+            self.packed, self.inside = self.frame.unused_data, not self.frame.eof
+            self.frame = self.frame if self.inside else self.begin()
+        if self.inside and found < size:
+            raise EOFError("compressed file ended in the middle of a frame")
+        return b"".join(parts)
+
+
 def _zstd(raw: BinaryIO, path: Path) -> Any:
     try:
-        zstandard = importlib.import_module("zstandard")
+        return _Zstd(raw, importlib.import_module("zstandard"))
     except ImportError:
         raise DataError(f'{path}: .zst needs zstandard; pip install "weft[data]"') from None
-    return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
 
 
 def _unpacked(raw: BinaryIO, path: Path) -> Any:

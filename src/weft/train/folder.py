@@ -119,7 +119,8 @@ class RunFolder:
         if notes.get("weft") != FORMAT:
             raise ModelError(f"{self.weights}: is of version {notes.get('weft')!r}; this weft reads version {FORMAT}")
         if notes.get("vocabulary") != vocabulary:
-            raise ModelError(f"{self.tokenizer}: is not the tokenizer that the weights were trained with")
+            names = " or ".join(map(str, sorted(self.path.glob("tokenizer*.json"))))  # pairs may have two
+            raise ModelError(f"{names}: is not the tokenizer that the weights were trained with")
         if notes.get("settings") != _sum(self.resolved.read_bytes()):
             raise ModelError(f"{self.resolved}: was changed since the weights were written")
         return tensors

@@ -49,11 +49,22 @@ class Job:
         return Journal(self.folder, self.tokenizer.hash, tensorboard=self.settings.train.tensorboard)
 
 
+def _refuse_loss(settings: Settings, out: Path) -> None:
+    """Refuse to start over where what is deleted is what the run is to be made from: a run that is trained on, in place."""
+    table = settings.to_dict()["tokenizer"]
+    tables = [table, *(table[side] for side in ("source", "target") if side in table)]
+    for path in (settings.train.init_from, *(found.get("file") for found in tables)):
+        if path is not None and Path(path).resolve().is_relative_to(out.resolve()):
+            raise UsageError(f"{out}: --fresh would delete {path}, which this run starts from; choose another --out")
+
+
 def train(values: Mapping[str, Any], out: Path, *, base: Path, watcher: Watcher, fresh: bool = False) -> RunFolder:
     """Train what a run file says into `out`, or go on where an earlier process stopped; paths are seen from `base`."""
     settings = resolve(values, base=base)
     folder = make_folder(out)
     folder.refuse_strangers()
+    if fresh:
+        _refuse_loss(settings, folder.path)
     with files.Lock(out):
         folder.begin(settings, tomli_w.dumps(dict(values)), fresh=fresh)
         changed = folder.note_environment()

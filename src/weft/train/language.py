@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from weft.data.order import Lines, Order, Streams, Windows
@@ -74,3 +75,6 @@ class Language:
         for corpus in job.corpora.values():
             check_positions(longest, corpus, task.context)
         return task
+
+    def ready(self, model: Any, settings: Settings, tokenizer: Tokenizer, device: torch.device) -> Any:
+        return model

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
 
-from weft.config import Table
+from weft.config import OneOf, Table
 from weft.data.corpus import Corpus, write_corpus
+from weft.data.labelled import LabelledTable, count_long
 from weft.data.pairs import PairsTable, fit
 from weft.data.source import Readable
 from weft.data.tables import DataTable
+from weft.data.tagged import TaggedTable, refuse_long
+from weft.tasks.tagging import learned_tags
+from weft.text.labelled_tokens import LabelledTokens, load_labelled
+from weft.text.labels import Labels
 from weft.text.sides import Sides, SidesTable, load_sides, save_sides, train_sides
-from weft.text.tokenizers import Tokenizer, TokenizerTable, train_tokenizer
+from weft.text.tokenizers import KINDS, Tokenizer, TokenizerTable, train_tokenizer
 from weft.train import checkpoint
 
 if TYPE_CHECKING:
@@ -25,8 +31,8 @@ SIDES = ("source", "target")
 
 
 class Prepared(NamedTuple):
-    tokenizer: Any  # a Tokenizer, or Sides
-    corpora: Mapping[str, Corpus]  # by split; of pairs by split and side: train.source, train.target
+    tokenizer: Any  # a Tokenizer, Sides, or LabelledTokens
+    corpora: Mapping[str, Corpus]  # by split; of pairs by split and side: train.source, train.target; and so on
 
 
 class Material(Protocol):
@@ -120,6 +126,92 @@ class PairsOfTexts:
 
     def load(self, folder: RunFolder) -> Sides:
         return load_sides(folder.path)
+
+
+class WordTable(TokenizerTable):
+    """How labelled texts become tokens."""
+
+    kind: Annotated[str, OneOf(KINDS, "kind")] = "word"
+
+
+class SpaceTable(TokenizerTable):
+    """How tagged words become tokens."""
+
+    kind: Annotated[str, OneOf(KINDS, "kind")] = "space"
+
+
+class LabelledTexts:
+    """Texts with labels: one tokenizer, a corpus for each split and column (train.0, train.1)."""
+
+    data, tokenizer = LabelledTable, WordTable
+
+    def prepare(self, settings: Settings, folder: RunFolder, watcher: Watcher) -> Prepared:
+        sources = settings.sources()
+        read = self._read(settings, sources["train"], folder, watcher)
+        corpora = {}
+        for split, source in sources.items():
+            names = [f"{split}.{at}" for at in range(len(settings.data.columns()))]
+            for at, name in enumerate(names):
+                corpora[name] = _tokenised(name, source.side(at), read.tokenizer, folder, watcher)
+            limits = {"longest": settings.data.longest, "truncate": settings.data.truncate}
+            if cut := count_long([corpora[name] for name in names], source, **limits):
+                watcher.note(
+                    f"{split}: {cut:,} texts are longer than data.longest = {settings.data.longest} tokens, and are cut"
+                )
+        return Prepared(read, corpora)
+
+    def _read(self, settings: Settings, source: Any, folder: RunFolder, watcher: Watcher) -> LabelledTokens:
+        if checkpoint.names(folder.path):
+            return load_labelled(folder.path)
+        watcher.note(source.seen.describe())
+        sides = [source.side(at) for at in range(len(settings.data.columns()))]
+        texts = chain.from_iterable(side.texts() for side in sides)
+        tokenizer = train_tokenizer(settings.tokenizer, _watched(texts, source.seen.characters, watcher))
+        read = LabelledTokens(tokenizer, Labels.count(chain.from_iterable(source.labels())))
+        read.save(folder.path)
+        return read
+
+    def load(self, folder: RunFolder) -> LabelledTokens:
+        return load_labelled(folder.path)
+
+
+class TaggedTexts:
+    """Sentences with tagged words: one tokenizer, and one of letters where words are spelled; corpora whose lines are words
+    (train.words, train.letters)."""
+
+    data, tokenizer = TaggedTable, SpaceTable
+
+    def prepare(self, settings: Settings, folder: RunFolder, watcher: Watcher) -> Prepared:
+        sources = settings.sources()
+        read = self._read(settings, sources["train"], folder, watcher)
+        corpora = {}
+        for split, source in sources.items():
+            corpora[f"{split}.words"] = _tokenised(f"{split}.words", source.words(), read.tokenizer, folder, watcher)
+            refuse_long(corpora[f"{split}.words"], source, longest=settings.data.longest)
+            if read.letters is not None:
+                name = f"{split}.letters"
+                corpora[name] = _tokenised(name, source.words(), read.letters, folder, watcher)
+        return Prepared(read, corpora)
+
+    def _read(self, settings: Settings, source: Any, folder: RunFolder, watcher: Watcher) -> LabelledTokens:
+        if checkpoint.names(folder.path):
+            return load_labelled(folder.path)
+        watcher.note(source.seen.describe())
+
+        def made(table: TokenizerTable) -> Tokenizer:
+            return train_tokenizer(table, _watched(source.words().texts(), source.seen.characters, watcher))
+
+        spells = settings.model.spelling is not None
+        letters = made(TokenizerTable(kind="char")) if spells else None
+        tags, mended = learned_tags(source)
+        if mended:
+            watcher.note(f"{mended:,} sentences have tags that no scheme writes so; they are mended, and mark the same spans")
+        read = LabelledTokens(made(settings.tokenizer), Labels.count(tags), letters)
+        read.save(folder.path)
+        return read
+
+    def load(self, folder: RunFolder) -> LabelledTokens:
+        return load_labelled(folder.path)
 
 
 def tokenizer_files(folder: Path) -> list[Path]:

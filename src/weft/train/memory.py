@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from weft.data.corpus import Corpus
 from weft.data.order import B, Batch, changed
@@ -59,7 +59,7 @@ def check_batch(learner: Learner, batch: AnyBatch, table: TrainTable, place: Pla
     length, weights = min(width, FIRST), 4 * sum(weight.numel() for weight in learner.parameters())
     later = weights * (MOMENTS[table.optimizer] + (table.average != "none"))  # what the first update adds and keeps
     while True:
-        here = batch_bytes(learner, _corner(batch, rows, length), place)
+        here = batch_bytes(learner, _corner(batch, rows, (length, width)), place)
         grows, there = max(0, here - weights), max(0, free(place.device) - later)  # gradients are as large as ever
         # what a row takes grows with its length at least, and with its square at most
         needed, most = (here - grows + grows * width**power // length**power for power in (1, 2))
@@ -74,9 +74,15 @@ def check_batch(learner: Learner, batch: AnyBatch, table: TrainTable, place: Pla
         length = min(width, 2 * length, max(length + 1, int(length * (there / here) ** 0.5)))
 
 
-def _corner(batch: B, rows: int, columns: int) -> B:
-    """The first rows of a batch, as far as the first columns."""
-    return changed(batch, lambda part: part[:rows, :columns])
+def _corner(batch: B, rows: int, share: tuple[int, int]) -> B:
+    """The first rows of a batch, and of each of its parts a share of the columns: if only the longer side of pairs were cut,
+    what the other one takes would be counted as if it grew, too."""
+    part, whole = share
+
+    def cut(tensor: Tensor) -> Tensor:
+        return tensor[:rows, : max(2, -(-tensor.size(1) * part // whole))]  # 2: an input, and what comes after it
+
+    return changed(batch, cut)
 
 
 def batch_bytes(learner: Learner, batch: AnyBatch, place: Place) -> int:

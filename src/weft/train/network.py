@@ -47,6 +47,9 @@ class Shape(Protocol):
     def task(self, job: Job, model: nn.Module) -> Task:
         """The task on the run's data, which must fit the model."""
 
+    def ready(self, model: Any, settings: Settings, tokenizer: Any, device: torch.device) -> Any:
+        """A trained model as those who use it want it."""
+
 
 class Network:
     """Every model that is a torch module."""
@@ -105,7 +108,7 @@ class Network:
         steps = optimizers(model, model.matrices(), settings.train)
         return Loop(learner, steps, order, table=settings.train, seed=settings.seed, place=place)
 
-    def load(self, settings: Settings, tokenizer: Any, folder: RunFolder, device: torch.device) -> nn.Module:
+    def load(self, settings: Settings, tokenizer: Any, folder: RunFolder, device: torch.device) -> Any:
         tensors = folder.read_weights(tokenizer.hash)  # first: what resolved.toml says is believed only if they know it
         model: nn.Module = self.shape.build(settings, tokenizer)()
         try:
@@ -113,4 +116,4 @@ class Network:
         except RuntimeError as error:
             reason = " ".join(str(error).split())
             raise ModelError(f"{folder.weights}: does not fit resolved.toml: {reason}") from None
-        return model.to(device).eval()
+        return self.shape.ready(model.to(device).eval(), settings, tokenizer, device)

@@ -7,14 +7,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
-from weft.models import pair_tables
+from weft.models import masked, pair_tables
+from weft.models.baseline_tables import BayesTable, RegressionTable
+from weft.models.classifier import ClassifierTable
+from weft.models.masked import MaskedTable
 from weft.models.ngram import NgramTable
 from weft.models.pair_tables import Seq2SeqTable
 from weft.models.tables import GPT, TEXTBOOK, LanguageTable
+from weft.models.tagger import TaggerTable
+from weft.train.baselines import Baseline, fit_bayes, fit_regression
+from weft.train.classification import Classification
 from weft.train.counting import Counting
 from weft.train.language import Language
-from weft.train.material import Material, PairsOfTexts, Texts
+from weft.train.masked import MaskedLanguage
+from weft.train.material import LabelledTexts, Material, PairsOfTexts, TaggedTexts, Texts
 from weft.train.network import Network
+from weft.train.tagging import Tagging
 from weft.train.translation import Translation
 
 if TYPE_CHECKING:
@@ -69,6 +77,7 @@ PAIRS: Mapping[str, Any] = {
     "label_smoothing": 0.1, "average": 0.99,
 }  # fmt: skip
 language, translation = Network(Language()), Network(Translation())
+classification, tagging = Network(Classification()), Network(Tagging())
 
 LM: Mapping[str, Preset] = {
     "ngram": Preset(Counting(), NgramTable, {}),
@@ -96,4 +105,56 @@ TRANSLATE: Mapping[str, Preset] = {
     "transformer": _pairs(pair_tables.TRANSFORMER),
     "seq2seq": _pairs(pair_tables.SEQ2SEQ),
 }
-TASKS: Mapping[str, Shared] = {"lm": Shared(Texts(), LM), "translate": Shared(PairsOfTexts(), TRANSLATE)}
+READ: Mapping[str, Any] = {
+    "steps": 1500, "batch_tokens": 2048, "lr": 1e-3, "weight_decay": 0.01, "schedule": "cosine", "warmup": 0.05,
+    "label_smoothing": 0.1, "average": 0.99,
+}  # fmt: skip
+TAGGED: Mapping[str, Any] = {
+    "epochs": 20.0, "batch_tokens": 1024, "lr": 2e-3, "weight_decay": 0.01, "schedule": "cosine", "warmup": 0.05,
+    "average": 0.99,
+}  # fmt: skip
+BLOCKS: Mapping[str, Any] = {
+    "mixer": "attention", "positions": "rotary", "connection": "residual", "norm": "layer", "layers": 2, "dropout": 0.3,
+}  # fmt: skip
+RECURRENT_TEXT: Mapping[str, Any] = {"layers": 1, "dropout": 0.5, "pool": "max"}
+
+
+def _classifies(values: Mapping[str, Any]) -> Preset:
+    return Preset(classification, ClassifierTable, values, READ)
+
+
+def _tags(values: Mapping[str, Any]) -> Preset:
+    spelled = {"layers": 1, "dropout": 0.5, "spelling": {}, **values}
+    return Preset(tagging, TaggerTable, spelled, TAGGED)
+
+
+CLASSIFY: Mapping[str, Preset] = {
+    "naive-bayes": Preset(Baseline(fit_bayes), BayesTable, {}),
+    "regression": Preset(Baseline(fit_regression), RegressionTable, {}),
+    "window": _classifies({**RECURRENT_TEXT, "mixer": "window", "context": 3}),
+    "rnn": _classifies({**RECURRENT_TEXT, "mixer": "rnn"}),
+    "lstm": _classifies({**RECURRENT_TEXT, "mixer": "lstm"}),
+    "gru": _classifies({**RECURRENT_TEXT, "mixer": "gru"}),
+    "transformer": _classifies({**BLOCKS, "pool": "mean"}),
+}
+TAG: Mapping[str, Preset] = {
+    "window": _tags({"mixer": "window", "context": 3}),
+    "rnn": _tags({"mixer": "rnn"}),
+    "lstm": _tags({"mixer": "lstm"}),
+    "gru": _tags({"mixer": "gru"}),
+    "transformer": _tags(BLOCKS),
+}
+BERT: Mapping[str, Any] = {"lr": 5e-4, "weight_decay": 0.01, "schedule": "linear", "warmup": 0.1}
+masked_language = Network(MaskedLanguage())
+MASKED: Mapping[str, Preset] = {
+    "lstm": Preset(masked_language, MaskedTable, {"mixer": "lstm"}, RECURRENT),
+    "transformer": Preset(masked_language, MaskedTable, masked.TRANSFORMER, MUON),
+    "bert": Preset(masked_language, MaskedTable, masked.BERT, BERT),
+}
+TASKS: Mapping[str, Shared] = {
+    "lm": Shared(Texts(), LM),
+    "translate": Shared(PairsOfTexts(), TRANSLATE),
+    "classify": Shared(LabelledTexts(), CLASSIFY),
+    "tag": Shared(TaggedTexts(), TAG),
+    "masked-lm": Shared(Texts(), MASKED),
+}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from weft.data.order import Order
@@ -62,3 +63,6 @@ class Translation:
             device=pick_device(job.settings.train.device),
             smoothing=job.settings.train.label_smoothing,
         )
+
+    def ready(self, model: Any, settings: Settings, tokenizer: Sides, device: torch.device) -> Any:
+        return model

@@ -1,0 +1,118 @@
+"""`weft embed`: a vector for every line."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.options import Device, Shared
+from weft.cli.output import note, write
+from weft.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from weft.cli.lines import Line
+
+LINES = 65536  # read at a time: like lengths are found among them
+
+
+def _pools() -> list[str]:
+    return ["mean", "first"]
+
+
+def json_line(line: str | None, vector: np.ndarray, fault: str | None) -> str:
+    """A line and its vector, as short as its numbers can be said; no vector where there is none to say."""
+    import json
+
+    if fault is not None:
+        return json.dumps({"text": line, "vector": None, "error": fault}, ensure_ascii=False) + "\n"
+    # the shortest digits that give the same float32 again
+    numbers = ",".join(str(value) for value in vector)
+    return f'{{"text": {json.dumps(line, ensure_ascii=False)}, "vector": [{numbers}]}}\n'
+
+
+@dataclass(kw_only=True)
+class Embed(Shared):
+    """Give every line of standard input a vector: the mean of an encoder's over the line, or that of its first token.
+
+    Prints a line of JSON each, or writes one file: .npy (float32, a row for each line) or .jsonl. A line that can't be read
+    has no vector (in .npy a row of NaN), a message, and exit code 3 at the end.
+    """
+
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="A line to embed, instead of standard input.")] = None
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", readable=False, help="Read files, not standard input; may be given several times."),
+    ] = None
+    pool: Annotated[
+        str, typer.Option(metavar="NAME", autocompletion=_pools, help="How a line becomes one vector: mean, or first.")
+    ] = "mean"
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the vectors here: x.npy or x.jsonl.")] = None
+    device: Device = "auto"
+
+    def run(self) -> int:
+        from weft.cli.display import Display
+        from weft.cli.lines import any_lines, batched
+        from weft.run import load
+
+        if self.text is not None and self.data:
+            raise UsageError("--data: does not go with a text; give one of them")
+        if self.out is not None and self.out.suffix not in (".npy", ".jsonl"):
+            raise UsageError(f"--out: {self.out} must end in .npy or .jsonl")
+        run: Any = load(self.folder, device=self.device)
+        if getattr(run, "embed", None) is None:
+            raise UsageError(f"{self.folder}: is a run of task {run.settings.task!r}, which has no encoder of texts")
+        lines = iter([self.text]) if self.text is not None else any_lines(self.data, run.settings.data.encoding)
+        bad, parts = 0, list[Any]()
+        with Display(quiet=self.quiet) as display:
+            for batch in batched(lines, LINES):
+                bad += self._embed(run, batch, display, parts)
+        self._write(parts)
+        return DataError.exit_code if bad else 0
+
+    def _embed(self, run: Any, lines: Sequence[Line], display: Any, parts: list[Any]) -> int:
+        """Embed some lines: printed at once, or kept in `parts`; how many can't be read."""
+        from weft.cli.together import no_text, tell, without
+
+        faults = tell(no_text(lines), {}, 0)
+
+        def watch(done: int, total: int) -> None:
+            display.show("embedding", done / max(1, total), f"{done:,} of {total:,} lines")
+
+        vectors = run.embed(without(lines, faults), pool=self.pool, watch=watch)
+        display.clear()
+        if run.cut:
+            some = "1 line was" if run.cut == 1 else f"{run.cut:,} lines were"
+            note(f"weft: {some} longer than the model reads, and cut", quiet=self.quiet)
+        vectors[list(faults)] = float("nan")
+        if self.out is not None and self.out.suffix == ".npy":
+            parts.append(vectors)
+            return len(faults)
+        for at, line in enumerate(lines):
+            text = json_line(None if isinstance(line, DataError) else line, vectors[at], faults.get(at))
+            if self.out is None:
+                write(text)
+            else:
+                parts.append(text)
+        return len(faults)
+
+    def _write(self, parts: Sequence[Any]) -> None:
+        import numpy as np
+
+        from weft import files
+
+        if self.out is None:
+            return
+        if self.out.suffix == ".jsonl":
+            files.write_text(self.out, "".join(parts))
+            return
+        held = io.BytesIO()
+        np.lib.format.write_array(held, np.concatenate(parts) if parts else np.zeros((0, 0), np.float32))
+        files.write_bytes(self.out, held.getvalue())

@@ -1,0 +1,90 @@
+"""`weft fill`: what stands in the gaps of a text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.options import Device, Shared
+from weft.cli.output import write, write_json
+from weft.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from weft.cli.lines import Line
+    from weft.filler import Filler, Filling
+
+LINES = 256  # read at a time; of a terminal one, for somebody waits for the answer
+
+
+def as_json(text: str | None, gaps: Sequence[Sequence[Filling]]) -> dict[str, Any]:
+    """A text and its gaps, each with the best first; None is a line that is no text."""
+    found = [[{"token": one.token, "probability": one.probability} for one in gap] for gap in gaps]
+    return {"text": text, "gaps": found}
+
+
+def _shown(token: str) -> str:
+    """A token on one line: white space that can't be told from none as an escape."""
+    return token.encode("unicode_escape").decode() if token != token.strip("\n\r\t\0") or not token.strip() else token
+
+
+@dataclass(kw_only=True)
+class Fill(Shared):
+    """Print the most probable tokens for each [MASK] of a text, best first: probability and token.
+
+    Without a text, every line of standard input; then the numbers of the line and of its gap stand first. A line that can't
+    be filled gives an empty line, a message, and exit code 3 at the end; the others are not lost.
+    """
+
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
+    text: Annotated[
+        str | None, typer.Argument(metavar="TEXT", help='With gaps: "the [MASK] sat"; <mask> is understood, too.')
+    ] = None
+    n: Annotated[int, typer.Option("--n", metavar="N", help="Tokens for each gap.")] = 5
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", readable=False, help="Read files, not standard input; may be given several times."),
+    ] = None
+    device: Device = "auto"
+
+    def run(self) -> int:
+        from weft.cli.lines import any_lines, batched
+        from weft.run import as_filler, load
+
+        if self.text is not None and self.data:
+            raise UsageError("--data: does not go with a text; give one of them")
+        run = as_filler(load(self.folder, device=self.device))
+        lines = iter([self.text]) if self.text is not None else any_lines(self.data, run.settings.data.encoding)
+        alone = self.text is None and not self.data and sys.stdin.isatty()
+        done, bad = 0, 0
+        for batch in batched(lines, 1 if alone else LINES):
+            bad += self._fill(run, batch, done)
+            done += len(batch)
+            sys.stdout.flush()
+        return DataError.exit_code if bad else 0
+
+    def _fill(self, run: Filler, lines: Sequence[Line], before: int) -> int:
+        """Print what fills the gaps of the lines; how many can't be filled."""
+        from weft.cli.together import no_text, tell, without
+
+        broken = no_text(lines)
+        unfit = {at: fault for at, fault in run.faults(without(lines, broken)).items() if at not in broken}
+        faults = tell(broken, unfit, before)
+        found = iter(run.fill([str(line) for at, line in enumerate(lines) if at not in faults], n=self.n))
+        for at, line in enumerate(lines):
+            gaps = [] if at in faults else next(found)
+            if self.json:
+                text, error = None if isinstance(line, DataError) else line, {"error": faults[at]} if at in faults else {}
+                write_json({**as_json(text, gaps), **error}, indent=None)
+            elif self.text is not None:
+                blocks = ["".join(f"{one.probability:.4f}\t{_shown(one.token)}\n" for one in gap) for gap in gaps]
+                write("\n".join(blocks))
+            else:
+                rows = [(number, one) for number, gap in enumerate(gaps, 1) for one in gap]
+                texts = [f"{before + at + 1}\t{number}\t{one.probability:.4f}\t{_shown(one.token)}\n" for number, one in rows]
+                write("".join(texts) or "\n")
+        return len(faults)

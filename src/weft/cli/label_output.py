@@ -1,0 +1,77 @@
+"""What commands print of texts and words with labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.cli.output import columns
+
+if TYPE_CHECKING:
+    from weft.labeller import Labelling
+    from weft.metrics.items import Items
+    from weft.metrics.labels import LabelScore
+    from weft.tagger import Tagging
+
+SHOWN = 12  # labels of a confusion matrix: more make no table that can be read
+
+
+def label_line(found: Labelling) -> str:
+    """`label<TAB>probability`; of several labels `a:0.93<TAB>b:0.71`, and an empty line where none is said."""
+    if len(found.labels) == 1 and sum(found.probabilities.values()) < 1.001:
+        return f"{found.labels[0]}\t{found.probabilities[found.labels[0]]:.4f}"
+    return "\t".join(f"{name}:{found.probabilities[name]:.4f}" for name in found.labels)
+
+
+def label_json(text: Any, found: Labelling) -> dict[str, Any]:
+    return {"text": text, "labels": list(found.labels), "probabilities": found.probabilities}
+
+
+def tag_line(found: Tagging) -> str:
+    """`word/TAG word/TAG`."""
+    return " ".join(f"{word}/{tag}" for word, tag in zip(found.words, found.tags, strict=True))
+
+
+def tag_json(text: Any, found: Tagging) -> dict[str, Any]:
+    spans = [{"type": span.type, "start": span.start, "end": span.end} for span in found.spans]
+    return {"text": text, "words": found.words, "tags": found.tags, "spans": spans}
+
+
+def label_table(names: Sequence[str], found: Sequence[LabelScore]) -> str:
+    """Precision, recall and F1 of each label."""
+    rows = [["", "precision", "recall", "F1", "examples"]]
+    rows += [
+        [name, f"{one.precision:.1f}", f"{one.recall:.1f}", f"{one.f1:.1f}", f"{one.support:,}"]
+        for name, one in zip(names, found, strict=True)
+    ]
+    return columns(rows)
+
+
+def confusion_table(names: Sequence[str], counts: np.ndarray) -> str:
+    """How often each label, a row, was taken for each, a column; nothing where there are too many for a table."""
+    if len(names) > SHOWN:
+        return ""
+    heads = [*names, "(never seen)"]
+    rows = [["right \\ said", *names]]
+    rows += [[head, *(str(count) for count in row)] for head, row in zip(heads, counts.tolist(), strict=True) if sum(row)]
+    return columns(rows)
+
+
+def label_report(names: Sequence[str], items: Items, *, several: bool) -> str:
+    """Scores of each label, and what was taken for what."""
+    from weft.metrics.labels import confusion, per_label
+
+    parts = [label_table(names, per_label(items)), "" if several else confusion_table(names, confusion(items))]
+    return "".join(f"\n{part}" for part in parts if part)
+
+
+def tag_report(names: Sequence[str], items: Items) -> str:
+    """Scores of each type of span, where tags mark spans."""
+    from weft.metrics.spans import per_type, scheme_of, types_of
+
+    if scheme_of(names) is None:
+        return ""
+    found = per_type(items, types_of(names))
+    return "\n" + label_table(list(found), list(found.values()))

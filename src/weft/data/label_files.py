@@ -1,0 +1,206 @@
+"""Labelled texts from files, example by example. All of it comes through the gate.
+
+    .tsv .csv .jsonl   columns or keys by name; without a header the first column is the label, the next one the text
+    any other file     a line is a label, white space, and a text: `DESC:manner How did ...`, `__label__DESC How did ...`
+    a folder of files  a file a label, which is its name: every line of it is an example
+    ... of folders     a folder a label, which is its name: every file in it is an example
+
+A blank line of what is no table is skipped and counted: nothing is in it, neither label nor text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from weft.data.columns import USUAL, Cell, Name, Wanted, read_columns
+from weft.data.pair_files import kind_of
+from weft.errors import DataError
+from weft.text.gate import Seen, read_lines, read_text, shown
+from weft.text.unpack import PACKED
+
+FASTTEXT = "__label__"
+_LINE = re.compile(r"([^ \t]+)[ \t]+(.*)")
+_FASTTEXT_LINE = re.compile(rf"((?:{FASTTEXT}[^ \t]+[ \t]+)+)(.*)")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How labelled files are read: the options of their table."""
+
+    encoding: str = "utf-8"
+    text: tuple[Name, ...] = ("text",)
+    label: Name = "label"
+    multi: bool = False
+    separator: str = ","
+    coarse: str | None = None
+
+    def columns(self) -> tuple[Wanted, ...]:
+        return Wanted("label", self.label), *(Wanted("text", name) for name in self.text)
+
+
+class File(NamedTuple):
+    path: Path
+    label: str | None = None  # of all that is in it; None: its lines say theirs
+    whole: bool = False  # one example, not one a line
+
+
+class Record(NamedTuple):
+    texts: tuple[str, ...]
+    labels: tuple[str, ...]
+    path: Path
+    line: int  # where it starts in that file, from 1
+
+
+# ---- which files
+
+
+def _listed(folder: Path) -> list[Path]:
+    """What is in a folder, by name; hidden files are the system's."""
+    try:
+        found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise DataError(f"{folder}: can't be read: {error.strerror}") from None
+    if not found:
+        raise DataError(f"{folder}: is an empty folder; give one with a file, or a folder, for every label")
+    return found
+
+
+def _by_files(folder: Path, paths: list[Path]) -> list[File]:
+    table = next((path.name for path in paths if kind_of(path) != "text"), None)
+    if table is not None:
+        raise DataError(f"{folder}: is a folder with a table in it, {table}; name the table itself, or have one file a label")
+    names = [path.with_suffix("") if path.suffix in PACKED else path for path in paths]
+    # .txt, if it is that of all: alt.atheism and comp.graphics have none
+    shared = len({name.suffix for name in names}) == 1
+    labels = [name.stem if shared else name.name for name in names]
+    label, count = Counter(labels).most_common(1)[0]
+    if count > 1:
+        raise DataError(f"{folder}: has {count} files for the label {label!r}; join them, or rename all but one")
+    return [File(path, label) for path, label in zip(paths, labels, strict=True)]
+
+
+def _by_folders(folder: Path) -> list[File]:
+    found = _listed(folder)
+    inner = next((path for path in found if path.is_dir()), None)
+    if inner is not None:
+        raise DataError(f"{inner}: is a folder in that of a label; examples are files right in {folder}")
+    return [File(path, folder.name, whole=True) for path in found]
+
+
+def find_files(given: Sequence[Path]) -> list[File]:
+    """The files that are meant, in order: what is given, or what is in it."""
+    files: list[File] = []
+    for path in given:
+        if not path.is_dir():
+            files.append(File(path))
+            continue
+        found = _listed(path)
+        folders = [inner for inner in found if inner.is_dir()]
+        if folders and len(folders) < len(found):
+            other = next(inner.name for inner in found if inner not in folders)
+            raise DataError(
+                f"{path}: has folders in it, {folders[0].name} for one, and files, {other} for one;"
+                " have a folder for every label, or a file, and all else elsewhere"
+            )
+        files += [file for inner in folders for file in _by_folders(inner)] if folders else _by_files(path, found)
+    return files
+
+
+# ---- what is in them
+
+
+def _labels(cell: Cell, reading: Reading, where: str) -> tuple[str, ...]:
+    """The labels that a cell stands for."""
+    given = cell
+    if isinstance(given, str):
+        given = given.split(reading.separator) if reading.multi else [given]
+    names = [name.strip() for name in given]
+    if reading.coarse is not None:
+        names = [name.partition(reading.coarse)[0].strip() for name in names]
+    odd = next((name for name in names if "\n" in name or "\t" in name), None)
+    if odd is not None:
+        raise DataError(f"{where} has a label with a tab or a newline inside: {shown(odd, 40)}; is it the right column?")
+    if reading.multi:
+        return tuple(dict.fromkeys(filter(None, names)))
+    if len(names) > 1:
+        raise DataError(f"{where} has {len(names)} labels: {shown(', '.join(names), 80)}; set data.multi = true")
+    if not any(names):
+        raise DataError(f"{where} has no label; give it one, or set data.multi = true, where an example may have none")
+    return tuple(names)
+
+
+def _read_table(file: File, reading: Reading, seen: Seen) -> Iterator[tuple[int, Cell, tuple[str, ...]]]:
+    for line, (label, *texts) in read_columns(file.path, reading.columns(), reading.encoding, seen):
+        yield line, label, tuple(text for text in texts if isinstance(text, str))
+
+
+def _parted(line: str, where: str, *, fasttext: bool) -> tuple[Cell, tuple[str, ...]]:
+    """A line as its label, or labels, and its text."""
+    if line[0] in " \t":
+        raise DataError(f"{where} starts with white space, not with a label: {shown(line, 40)}")
+    if fasttext and not line.startswith(FASTTEXT):
+        raise DataError(f"{where} does not start with {FASTTEXT}, as the first line does: {shown(line, 40)}")
+    found = (_FASTTEXT_LINE if fasttext else _LINE).fullmatch(line)
+    if found is None:
+        raise DataError(f"{where} has no text after its label: {shown(line, 40)}; a line is a label, white space, and a text")
+    if not fasttext:
+        return found[1], (found[2],)
+    if FASTTEXT in found[2]:
+        raise DataError(f"{where} has a {FASTTEXT} inside its text: {shown(found[2], 40)}; labels come first")
+    return re.findall(rf"{FASTTEXT}([^ \t]+)", found[1]), (found[2],)
+
+
+def _read_lines(file: File, reading: Reading, seen: Seen) -> Iterator[tuple[int, Cell, tuple[str, ...]]]:
+    fasttext: bool | None = None
+    for number, line in enumerate(read_lines(file.path, reading.encoding, seen), 1):
+        if not line.strip():
+            seen.blank += 1
+            continue
+        if file.label is not None:
+            yield number, file.label, (line,)
+            continue
+        if fasttext is None:
+            fasttext = line.startswith(FASTTEXT)
+            seen.notes.append(f"{file.path.name}: lines start with {f'{FASTTEXT}, fastText style' if fasttext else 'a label'}")
+        yield number, *_parted(line, f"{file.path}: line {number}", fasttext=fasttext)
+
+
+def _read_whole(file: File, reading: Reading, seen: Seen) -> Iterator[tuple[int, Cell, tuple[str, ...]]]:
+    text = "".join(read_text(file.path, reading.encoding, seen))
+    yield 1, file.label or "", (text.removesuffix("\n"),)
+
+
+def _read(file: File, reading: Reading, seen: Seen) -> Iterator[tuple[int, Cell, tuple[str, ...]]]:
+    if file.whole:
+        return _read_whole(file, reading, seen)
+    if kind_of(file.path) != "text":
+        return _read_table(file, reading, seen)
+    return _read_lines(file, reading, seen)
+
+
+def _refuse_columns(file: File, reading: Reading) -> None:
+    for wanted in reading.columns():
+        if wanted not in USUAL:
+            raise DataError(
+                f"{file.path}: is no .tsv, .csv or .jsonl and has no columns, but data.{wanted.option} names {wanted.name!r};"
+                " drop that, or give a table"
+            )
+
+
+def read_records(files: Sequence[File], reading: Reading, seen: Seen) -> Iterator[Record]:
+    """Every example of the files, in order; one without a text is refused, of two texts one may be empty."""
+    for file in files:
+        if kind_of(file.path) == "text" or file.whole:
+            _refuse_columns(file, reading)
+        for line, cell, texts in _read(file, reading, seen):
+            where = f"{file.path}: line {line}"
+            labels = _labels(cell, reading, where)
+            if not any(text.strip() for text in texts):
+                named = f"the label {shown(', '.join(labels), 40)}" if labels else "no label"
+                raise DataError(f"{where} has {named} and no text; give it one, or take it out")
+            yield Record(texts, labels, file.path, line)

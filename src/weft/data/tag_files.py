@@ -1,0 +1,176 @@
+"""Tagged sentences from files, one word a line and a blank line after each sentence. All of it comes through the gate.
+
+    CoNLL-U  ten columns with tabs between; # lines are comments, multiword tokens (1-2) and empty nodes (1.1) are skipped
+    columns  any number of them, with tabs or else with blanks between, as many in every line; -DOCSTART- lines are skipped
+
+A file is CoNLL-U by its name, .conllu, or if its first word has ten columns, of which the first is a number as those have.
+Words and tags are taken as they are: with tabs between, a word may have blanks inside.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from weft.data.columns import Name
+from weft.errors import DataError, nearest
+from weft.text.gate import Seen, read_lines, shown
+from weft.text.unpack import PACKED
+
+CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+DOCUMENT = "-DOCSTART-"
+_ID = re.compile(r"[0-9]+([-.][0-9]+)?")
+_BLANKS = re.compile("[ \t]+")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How tagged files are read: the options of their table. None: as the format has it."""
+
+    encoding: str = "utf-8"
+    word: Name | None = None
+    tag: Name | None = None
+
+
+class Sentence(NamedTuple):
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    path: Path
+    line: int  # of its first word, from 1
+
+
+class Word(NamedTuple):
+    text: str
+    tag: str
+    line: int
+
+
+Words = Iterator[Word | None]  # None ends a sentence
+
+
+def _is_blank(line: str) -> bool:
+    return not line.strip(" \t")
+
+
+def is_conllu(path: Path, encoding: str) -> bool:
+    """Whether the file is CoNLL-U, by its name or by its first word."""
+    name = path.with_suffix("") if path.suffix in PACKED else path
+    if name.suffix.lower() == ".conllu":
+        return True
+    first = next((line for line in read_lines(path, encoding) if not _is_blank(line) and not line.startswith("#")), "")
+    cells = first.split("\t")
+    return len(cells) == len(CONLLU) and _ID.fullmatch(cells[0]) is not None
+
+
+def _ragged(path: Path, line: int, cells: list[str], wanted: str) -> DataError:
+    count = f"{len(cells)} {'column' if len(cells) == 1 else 'columns'}"
+    return DataError(f"{path}: line {line} has {count}, not {wanted}: {', '.join(repr(shown(cell, 40)) for cell in cells)}")
+
+
+def _named(path: Path, option: str, name: Name, *, count: int, conllu: bool) -> int:
+    """Where a column stands, from 0."""
+    if isinstance(name, int) and name > count:
+        raise DataError(f"{path}: has {count} columns, so there is no column {name}, which data.{option} names")
+    if isinstance(name, int):
+        return name - 1
+    if not conllu:
+        raise DataError(
+            f"{path}: its columns have no names, only those of CoNLL-U have, but data.{option} = {name!r}; give a place"
+        )
+    if name not in CONLLU:
+        raise DataError(f"{path}: CoNLL-U has no column {name!r}, which data.{option} names{nearest(name, CONLLU)}")
+    return CONLLU.index(name)
+
+
+def _places(path: Path, reading: Reading, *, count: int, conllu: bool) -> tuple[int, int]:
+    """The columns of words and of tags, from 0."""
+    usual: tuple[Name, Name] = ("form", "upos") if conllu else (1, count)
+    word = _named(path, "word", reading.word or usual[0], count=count, conllu=conllu)
+    tag = _named(path, "tag", reading.tag or usual[1], count=count, conllu=conllu)
+    if word == tag:
+        raise DataError(f"{path}: word and tag are both column {word + 1}; set data.word and data.tag")
+    return word, tag
+
+
+def _checked(path: Path, line: int, text: str, tag: str) -> Word:
+    if not text or not tag:
+        raise DataError(f"{path}: line {line} has an empty {'tag' if text else 'word'}: {shown(text or tag, 40)!r} is alone")
+    return Word(text, tag, line)
+
+
+def _read_conllu(path: Path, reading: Reading, seen: Seen) -> Words:
+    word, tag = _places(path, reading, count=len(CONLLU), conllu=True)
+    seen.notes.append(f"{path.name}: CoNLL-U, words are {CONLLU[word].upper()}, tags {CONLLU[tag].upper()}")
+    due = 1
+    for number, line in enumerate(read_lines(path, reading.encoding, seen), 1):
+        if _is_blank(line):
+            due = 1
+            yield None
+            continue
+        if line.startswith("#"):
+            continue
+        cells = line.split("\t")
+        if len(cells) != len(CONLLU):
+            raise _ragged(path, number, cells, f"{len(CONLLU)} with tabs between, as CoNLL-U has")
+        found = _ID.fullmatch(cells[0])
+        if found is None or (not found[1] and int(cells[0]) != due):
+            shown_id = shown(cells[0], 40)
+            raise DataError(f"{path}: line {number} has the ID {shown_id!r} where {due} is due; is a blank line missing?")
+        if found[1]:
+            continue  # a multiword token or an empty node
+        due += 1
+        yield _checked(path, number, cells[word], cells[tag])
+
+
+def _read_columns(path: Path, reading: Reading, seen: Seen) -> Words:
+    tabs, first, count, word, tag = False, 0, 0, 0, 0  # as the first word's line has them
+    for number, line in enumerate(read_lines(path, reading.encoding, seen), 1):
+        if _is_blank(line):
+            yield None
+            continue
+        if line == DOCUMENT or line.startswith((f"{DOCUMENT}\t", f"{DOCUMENT} ")):
+            continue
+        tabs = tabs if first else "\t" in line
+        cells = line.split("\t") if tabs else _BLANKS.split(line.strip(" \t"))
+        if not first:
+            if len(cells) < 2:
+                raise _ragged(path, number, cells, "2 or more, a word and its tag")
+            first, count = number, len(cells)
+            word, tag = _places(path, reading, count=count, conllu=False)
+            told = f"words are in column {word + 1}, tags in column {tag + 1} of {count}"
+            seen.notes.append(f"{path.name}: {told}, with {'tabs' if tabs else 'blanks'} between")
+        if len(cells) != count:
+            raise _ragged(path, number, cells, f"{count} as line {first} has")
+        yield _checked(path, number, cells[word], cells[tag])
+
+
+def _read(path: Path, reading: Reading, seen: Seen) -> Iterator[Sentence]:
+    """The sentences of one file."""
+    words: list[Word] = []
+    read = _read_conllu if is_conllu(path, reading.encoding) else _read_columns
+    for word in read(path, reading, seen):
+        if word is not None:
+            words.append(word)
+        elif words:
+            yield _sentence(path, words)
+            words = []
+    if words:
+        yield _sentence(path, words)
+
+
+def _sentence(path: Path, words: list[Word]) -> Sentence:
+    return Sentence(tuple(word.text for word in words), tuple(word.tag for word in words), path, words[0].line)
+
+
+def read_sentences(paths: Sequence[Path], reading: Reading, seen: Seen) -> Iterator[Sentence]:
+    """Every sentence of the files, in order; what stands in no sentence, comments and empty nodes, is skipped."""
+    for path in paths:
+        found = False
+        for sentence in _read(path, reading, seen):
+            found = True
+            yield sentence
+        if not found:
+            raise DataError(f"{path}: has no tagged word in it; give a file with a word and its tag a line")

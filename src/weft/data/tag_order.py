@@ -1,0 +1,117 @@
+"""Tagged sentences as batches: training batches as pure functions of (seed, epoch, index), evaluation in one pass.
+
+Shapes: N sentences, B rows, S tokens, W words, C letters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.data.corpus import Corpus
+from weft.data.grouped import Grouped, in_groups
+from weft.data.order import some
+from weft.text.tokenizers import Tokenizer
+
+
+class TagBatch(NamedTuple):
+    tokens: Tensor  # int64 (B, S): <s>, the tokens of all words, </s>; padded with 0
+    keep: Tensor  # bool (B, S)
+    first: Tensor  # int64 (B, W): where each word begins among the tokens
+    real: Tensor  # bool (B, W), False on padding
+    letters: Tensor | None  # int64 (B, W, C), padded with 0; None where words are not spelled
+    spelled: Tensor | None  # bool (B, W, C), at least one a word
+    tags: Tensor  # int64 (B, W)
+
+
+def padded_rows(rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Arrays of several lengths as rows, filled up with 0; and where they are real."""
+    lengths = np.array([len(row) for row in rows])
+    real = np.arange(max(1, int(lengths.max()))) < lengths[:, None]
+    padded = np.zeros(real.shape, np.int64)
+    padded[real] = np.concatenate(rows) if len(rows) else 0
+    return padded, real
+
+
+class Sentences(NamedTuple):
+    """Sentences whose words are the lines of a corpus: the tokens of each word, then </s>, which is none of it."""
+
+    words: Corpus
+    letters: Corpus | None  # the same words, spelled
+    edges: np.ndarray  # int64 (N + 1,): the number of each sentence's first word, and of all words
+    tags: np.ndarray  # int64 (words,), -1 where training never saw the tag
+
+    def lengths(self) -> np.ndarray:
+        """int64 (N,): the tokens of each sentence, <s> and </s> counted."""
+        starts = self.words.line_starts()
+        sizes: np.ndarray = np.maximum(3, 2 + np.diff((starts - np.arange(len(starts)))[self.edges]))
+        return sizes
+
+    def batch(self, members: np.ndarray) -> TagBatch:
+        starts = self.words.line_starts()
+        tokens, first, tags, letters = [], [], [], []
+        for at in members.tolist():
+            low, high = self.edges[at], self.edges[at + 1]
+            sizes = np.diff(starts[low : high + 1]) - 1  # without </s>
+            row = np.delete(self.words.tokens[starts[low] : starts[high]].astype(np.int64), np.cumsum(sizes + 1) - 1)
+            tokens.append(np.concatenate([[Tokenizer.begin], row, [Tokenizer.end]]))
+            first.append(np.minimum(1 + np.cumsum(sizes) - sizes, len(row) + 1))  # a word without tokens: what comes next
+            tags.append(self.tags[low:high])
+            letters.append(range(low, high))
+        rows, keep = padded_rows(tokens)
+        begins, real = padded_rows(first)
+        right, _ = padded_rows(tags)
+        spelling, spelled = self._spelled(letters, real) if self.letters is not None else (None, None)
+        whole = [torch.from_numpy(part) for part in (rows, keep, begins, real, right)]
+        return TagBatch(whole[0], whole[1], whole[2], whole[3], spelling, spelled, whole[4])
+
+    def _spelled(self, members: list[range], real: np.ndarray) -> tuple[Tensor, Tensor]:
+        corpus = self.letters
+        if corpus is None:
+            raise ValueError("these sentences are not spelled")
+        starts = corpus.line_starts()
+        words = [corpus.tokens[starts[at] : starts[at + 1]].astype(np.int64) for row in members for at in row]
+        flat, kept = padded_rows(words)
+        letters = np.zeros((*real.shape, flat.shape[1]), np.int64)
+        spelled = np.zeros(letters.shape, dtype=bool)
+        letters[real], spelled[real] = flat, kept
+        spelled[..., 0] = True  # a pool needs something to look at, on padding too
+        return torch.from_numpy(letters), torch.from_numpy(spelled)
+
+
+class SentenceOrder:
+    """Tagged sentences, in batches of like length."""
+
+    def __init__(self, data: Sentences, *, batch_tokens: int, seed: int) -> None:
+        self.data, self.groups = data, Grouped(data.lengths(), batch_tokens=batch_tokens, seed=seed)
+
+    @property
+    def rows(self) -> int:
+        return self.groups.rows
+
+    def batches(self, epoch: int) -> int:
+        return self.groups.batches(epoch)
+
+    def batch(self, epoch: int, index: int) -> TagBatch:
+        return self.data.batch(self.groups.members(epoch, index))
+
+    def anew(self, index: int) -> bool:
+        return True
+
+    def largest(self) -> TagBatch:
+        """The longest sentences; each token as if it were a word, so that whatever part of it is read is whole."""
+        batch = self.data.batch(self.groups.longest())
+        return batch._replace(first=torch.arange(batch.first.size(1)).expand_as(batch.first).contiguous())
+
+    def describe(self, epoch: int, index: int) -> str:
+        return some(f"{self.data.words.name}, sentences", np.sort(self.groups.members(epoch, index)) + 1)
+
+
+def sentences_by_length(data: Sentences, *, batch_tokens: int) -> Iterator[tuple[np.ndarray, TagBatch]]:
+    """Every sentence once, short ones first: the numbers (B,) of those in the batch, and the batch."""
+    for members in in_groups(data.lengths(), batch_tokens=batch_tokens):
+        yield members, data.batch(members)

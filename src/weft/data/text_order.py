@@ -1,0 +1,105 @@
+"""Labelled texts as batches: training batches as pure functions of (seed, epoch, index), evaluation in one pass.
+
+Shapes: N examples, B rows, S positions, K labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.data.corpus import Corpus
+from weft.data.grouped import Grouped, in_groups
+from weft.data.order import some
+from weft.text.tokenizers import Tokenizer
+
+
+class TextBatch(NamedTuple):
+    tokens: Tensor  # int64 (B, S): <s>, tokens, </s>; of two texts <s>, tokens, </s>, tokens, </s>; padded with 0
+    keep: Tensor  # bool (B, S)
+    segments: Tensor | None  # int64 (B, S), 1 in the second text; None where there is one
+    labels: Tensor  # int64 (B, 1), or (B, K) of 0 and 1 where a text may have several
+
+
+def laid_out(rows: Sequence[Sequence[np.ndarray]], *, longest: int) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Texts, each one or two arrays of tokens that end with </s>, as rows: tokens, keep, segments. What is longer than
+    `longest` positions is cut: the longer text first, each before its </s>."""
+    tokens = [np.concatenate([[Tokenizer.begin], *_cut(row, longest - 1)]) for row in rows]
+    width = max(map(len, tokens))
+    lengths = np.array([len(row) for row in tokens])
+    keep = np.arange(width) < lengths[:, None]
+    padded = np.stack([np.pad(row, (0, width - len(row))) for row in tokens]).astype(np.int64)
+    segments = None
+    if len(rows[0]) > 1:
+        first = np.array([1 + len(_cut(row, longest - 1)[0]) for row in rows])
+        segments = torch.from_numpy(((np.arange(width) >= first[:, None]) & keep).astype(np.int64))
+    return torch.from_numpy(padded), torch.from_numpy(keep), segments
+
+
+def _cut(row: Sequence[np.ndarray], most: int) -> list[np.ndarray]:
+    """The one or two texts of a row within `most` tokens in all, each with its </s>: of two, no text is cut below half."""
+    lengths, sizes = [len(text) for text in row], [most]
+    if sum(lengths) <= most:
+        return list(row)
+    if len(row) > 1:
+        first = min(lengths[0], max(most - lengths[1], most - most // 2))
+        sizes = [first, most - first]
+    return [np.append(text[: size - 1], text[-1]) for text, size in zip(row, sizes, strict=True)]
+
+
+class Labelled(NamedTuple):
+    """Texts as tokens, a corpus for each column, and what is right of each."""
+
+    columns: Sequence[Corpus]
+    labels: np.ndarray  # int64 (N, 1), -1 where training never saw the label; or (N, K) of 0 and 1
+    unseen: np.ndarray  # int64 (N,): how many of a text's labels training never saw
+    longest: int
+
+    def lengths(self) -> np.ndarray:
+        """int64 (N,): the positions of each text."""
+        sizes = sum(np.diff(column.line_starts()) for column in self.columns)
+        return np.minimum(1 + sizes, self.longest)
+
+    def batch(self, members: np.ndarray) -> TextBatch:
+        starts = [column.line_starts() for column in self.columns]
+        rows = [
+            [column.tokens[start[at] : start[at + 1]] for column, start in zip(self.columns, starts, strict=True)]
+            for at in members.tolist()
+        ]
+        return TextBatch(*laid_out(rows, longest=self.longest), torch.from_numpy(self.labels[members]))
+
+
+class LabelledOrder:
+    """Labelled texts, in batches of like length."""
+
+    def __init__(self, data: Labelled, *, batch_tokens: int, seed: int) -> None:
+        self.data, self.groups = data, Grouped(data.lengths(), batch_tokens=batch_tokens, seed=seed)
+
+    @property
+    def rows(self) -> int:
+        return self.groups.rows
+
+    def batches(self, epoch: int) -> int:
+        return self.groups.batches(epoch)
+
+    def batch(self, epoch: int, index: int) -> TextBatch:
+        return self.data.batch(self.groups.members(epoch, index))
+
+    def anew(self, index: int) -> bool:
+        return True
+
+    def largest(self) -> TextBatch:
+        return self.data.batch(self.groups.longest())
+
+    def describe(self, epoch: int, index: int) -> str:
+        return some(f"{self.data.columns[0].name}, examples", np.sort(self.groups.members(epoch, index)) + 1)
+
+
+def texts_by_length(data: Labelled, *, batch_tokens: int) -> Iterator[tuple[np.ndarray, TextBatch]]:
+    """Every text once, short ones first: the numbers (B,) of those in the batch, and the batch."""
+    for members in in_groups(data.lengths(), batch_tokens=batch_tokens):
+        yield members, data.batch(members)

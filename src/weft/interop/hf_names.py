@@ -1,0 +1,118 @@
+"""Where Hugging Face's models keep the weights that ours have, both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    """A tensor of ours, and what it is there: several are one above the other; `turned` means inputs first."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    turned: bool = False
+
+
+class Encoder(NamedTuple):
+    """Names in an encoder of the family of BERT; those of a layer stand behind `layer`."""
+
+    prefix: str  # of the encoder in a model that has a head
+    layer: str
+    attention: tuple[str, str, str]
+    out: str
+    out_norm: str
+    widen: str
+    narrow: str
+    narrow_norm: str
+    dense: str  # of the head, as are the next three
+    norm: str
+    bias: str
+    decoder: str
+    offset: int = 0  # positions that come before the first
+    segments: bool = True
+
+
+WORDS, PLACES = "embeddings.word_embeddings.weight", "embeddings.position_embeddings.weight"
+KINDS, FIRST = "embeddings.token_type_embeddings.weight", "embeddings.LayerNorm"
+BERT = Encoder(
+    prefix="bert.",
+    layer="encoder.layer.",
+    attention=("attention.self.query", "attention.self.key", "attention.self.value"),
+    out="attention.output.dense",
+    out_norm="attention.output.LayerNorm",
+    widen="intermediate.dense",
+    narrow="output.dense",
+    narrow_norm="output.LayerNorm",
+    dense="cls.predictions.transform.dense",
+    norm="cls.predictions.transform.LayerNorm",
+    bias="cls.predictions.bias",
+    decoder="cls.predictions.decoder.weight",
+)
+ENCODERS = {
+    "bert": BERT,
+    "roberta": BERT._replace(
+        prefix="roberta.",
+        dense="lm_head.dense",
+        norm="lm_head.layer_norm",
+        bias="lm_head.bias",
+        decoder="lm_head.decoder.weight",
+        offset=2,
+    ),
+    "distilbert": Encoder(
+        prefix="distilbert.",
+        layer="transformer.layer.",
+        attention=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+        out="attention.out_lin",
+        out_norm="sa_layer_norm",
+        widen="ffn.lin1",
+        narrow="ffn.lin2",
+        narrow_norm="output_layer_norm",
+        dense="vocab_transform",
+        norm="vocab_layer_norm",
+        bias="vocab_projector.bias",
+        decoder="vocab_projector.weight",
+        segments=False,
+    ),
+}
+
+
+def _both(ours: str, theirs: str) -> Iterator[Row]:
+    yield Row(f"{ours}.weight", (f"{theirs}.weight",))
+    yield Row(f"{ours}.bias", (f"{theirs}.bias",))
+
+
+def encoder_rows(names: Encoder, layers: int) -> Iterator[Row]:
+    """The weights of a stack, and the norm below it; embeddings are no rows, for words are in another order."""
+    yield from _both("encoder.stack.inlet", FIRST)
+    for layer in range(layers):
+        theirs = f"{names.layer}{layer}."
+        attends, feeds = (f"encoder.stack.layers.{2 * layer + part}" for part in (0, 1))
+        for end in ("weight", "bias"):
+            yield Row(f"{attends}.mixer.to_qkv.{end}", tuple(f"{theirs}{one}.{end}" for one in names.attention))
+        yield from _both(f"{attends}.mixer.to_out", theirs + names.out)
+        yield from _both(f"{attends}.connection.norm", theirs + names.out_norm)
+        yield from _both(f"{feeds}.mixer.widen", theirs + names.widen)
+        yield from _both(f"{feeds}.mixer.to_out", theirs + names.narrow)
+        yield from _both(f"{feeds}.connection.norm", theirs + names.narrow_norm)
+
+
+def head_rows(names: Encoder) -> Iterator[Row]:
+    """The layer before the output of a masked language model."""
+    yield from _both("transform.0", names.dense)
+    yield from _both("transform.2", names.norm)
+
+
+def gpt2_rows(layers: int) -> Iterator[Row]:
+    """GPT-2's stack; its matrices are turned."""
+    for layer in range(layers):
+        theirs = f"h.{layer}."
+        attends, feeds = (f"stack.layers.{2 * layer + part}" for part in (0, 1))
+        yield from _both(f"{attends}.norm", f"{theirs}ln_1")
+        yield from _both(f"{feeds}.norm", f"{theirs}ln_2")
+        parts = {f"{attends}.mixer.to_qkv": "attn.c_attn", f"{attends}.mixer.to_out": "attn.c_proj"}
+        parts |= {f"{feeds}.mixer.widen": "mlp.c_fc", f"{feeds}.mixer.to_out": "mlp.c_proj"}
+        for ours, name in parts.items():
+            yield Row(f"{ours}.weight", (f"{theirs}{name}.weight",), turned=True)
+            yield Row(f"{ours}.bias", (f"{theirs}{name}.bias",))
+    yield from _both("stack.outlet", "ln_f")

@@ -1,0 +1,266 @@
+"""Hugging Face folders: a BERT, RoBERTa, DistilBERT or GPT-2 as a run, and a run as a folder that `AutoModel` loads.
+
+Nothing is fetched, and no code of a folder is run: weights are safetensors, never a pickle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tomli_w
+import torch
+from torch import Tensor, nn
+
+from weft import files
+from weft.config import no_such
+from weft.errors import ConfigError, ModelError, UsageError
+from weft.interop import hf_names, hf_tokenizer
+from weft.interop.hf_names import ENCODERS, Row, encoder_rows, gpt2_rows, head_rows
+from weft.models.language import language_model
+from weft.models.masked import masked_model
+from weft.tensors import read_foreign
+from weft.text.tokenizers import Tokenizer
+from weft.train.folder import RunFolder, make_folder
+from weft.train.settings import Settings, resolve
+
+KINDS = (*ENCODERS, "gpt2")
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh", "relu": "relu"}
+NEVER = -1e4  # the score of a token that is never said: e to the power of it is 0
+
+
+class Imported(NamedTuple):
+    folder: RunFolder
+    notes: list[str]  # what is not as it was
+
+
+# ---- reading a folder
+
+
+class Found:
+    """The tensors of a folder; each is asked for by name and shape."""
+
+    def __init__(self, folder: Path, prefix: str) -> None:
+        self.where = folder
+        # older files name the weights of norms by their letters in the paper
+        read = {name.replace(".gamma", ".weight").replace(".beta", ".bias"): one for name, one in _tensors(folder).items()}
+        self.tensors = {name.removeprefix(prefix): one for name, one in read.items()}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        if name not in self.tensors:
+            raise ModelError(f"{self.where}: has no tensor {name!r}, of {_sizes(shape)} numbers by its config.json")
+        found = self.tensors[name]
+        if tuple(found.shape) != shape:
+            raise ModelError(f"{self.where}: {name!r} is {_sizes(found.shape)}, but {_sizes(shape)} by its config.json")
+        return found.float()
+
+    def rows(self, rows: Iterable[Row], wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Our tensors, in the shapes of `wanted`."""
+        return {row.ours: self._row(row, tuple(wanted[row.ours].shape)) for row in rows}
+
+    def _row(self, row: Row, shape: tuple[int, ...]) -> Tensor:
+        each = (shape[0] // len(row.theirs), *shape[1:])
+        parts = [self.take(name, each[::-1] if row.turned else each) for name in row.theirs]
+        return torch.cat([part.T if row.turned else part for part in parts]).contiguous()
+
+
+def _sizes(shape: Iterable[int]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _tensors(folder: Path) -> dict[str, Tensor]:
+    if (folder / "model.safetensors").is_file():
+        return read_foreign(folder / "model.safetensors")[0]
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        found = files.read_json(index)
+        places = found.get("weight_map") if isinstance(found, dict) else None
+        if not isinstance(places, dict) or not all(Path(str(name)).name == name for name in places.values()):
+            raise ModelError(f"{index}: is damaged: its weight_map names no files of this folder")
+        return {name: one for part in sorted(set(places.values())) for name, one in read_foreign(folder / part)[0].items()}
+    if any(folder.glob("pytorch_model*.bin")):
+        raise ModelError(
+            f"{folder}: has its weights in pytorch_model.bin, a pickle, which could run code; save it as safetensors first"
+        )
+    raise ModelError(f"{folder}: has no model.safetensors")
+
+
+class Config:
+    """config.json, each number asked for by name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "config.json"
+        found = files.read_json(self.path)
+        if not isinstance(found, dict):
+            raise ModelError(f"{self.path}: is damaged: it holds no table")
+        self.values: dict[str, Any] = found
+        self.kind = str(found.get("model_type"))
+        if self.kind not in KINDS:
+            raise ModelError(f"{self.path}: model_type: {no_such('architecture', self.kind, KINDS)}")
+
+    def number(self, name: str, default: float | None = None) -> Any:
+        value = self.values.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ModelError(f"{self.path}: {name} is {value!r}; a number was expected")
+        return value
+
+    def activation(self, name: str, default: str) -> str:
+        value = self.values.get(name, default)
+        if value not in ACTIVATIONS:
+            raise ModelError(f"{self.path}: {name}: {no_such('activation', str(value), ACTIVATIONS)}")
+        return ACTIVATIONS[value]
+
+    def refuse(self, name: str, allowed: tuple[Any, ...]) -> None:
+        """Refuse what would compute something else than our layers do."""
+        value = self.values.get(name, allowed[0])
+        if value not in allowed:
+            raise ModelError(f"{self.path}: {name} is {value!r}, which weft has not; only {allowed[0]!r} can be imported")
+
+    def tied(self) -> bool:
+        return bool(self.values.get("tie_word_embeddings", True))
+
+
+SIZES: Mapping[str, Mapping[str, str]] = {  # by option of ours, the name there
+    "bert": {
+        "width": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads",
+        "feed_forward": "intermediate_size", "dropout": "hidden_dropout_prob",
+        "attention_dropout": "attention_probs_dropout_prob", "norm_eps": "layer_norm_eps",
+    },
+    "distilbert": {
+        "width": "dim", "layers": "n_layers", "heads": "n_heads", "feed_forward": "hidden_dim", "dropout": "dropout",
+        "attention_dropout": "attention_dropout",
+    },
+    "gpt2": {
+        "width": "n_embd", "layers": "n_layer", "heads": "n_head", "dropout": "resid_pdrop",
+        "embedding_dropout": "embd_pdrop", "attention_dropout": "attn_pdrop", "norm_eps": "layer_norm_epsilon",
+    },
+}  # fmt: skip
+
+
+class Plan(NamedTuple):
+    """A run to be: what its file says, how its tensors are found, what is not as it was."""
+
+    values: dict[str, Any]
+    tensors: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
+    notes: list[str]
+
+
+def import_folder(source: Path, out: Path) -> Imported:
+    """The model of a Hugging Face folder as a run: of task 'masked-lm', or 'lm' where it is a GPT-2."""
+    if not source.is_dir():
+        raise ModelError(f"{source}: no such folder")
+    config = Config(source)
+    tokenizer, rows = hf_tokenizer.renumbered(source, config.kind)
+    plan = _gpt2(config, source, rows) if config.kind == "gpt2" else _encoder(config, source, rows)
+    folder = make_folder(out)
+    folder.refuse_strangers()
+    if folder.resolved.is_file():
+        raise UsageError(f"{out}: holds a run already; choose another --out")
+    values = {**plan.values, "tokenizer": {"file": str(folder.tokenizer.absolute())}}
+    try:
+        settings = resolve(values, base=Path())
+    except ConfigError as error:
+        raise ModelError(f"{config.path}: makes no model of weft: {error}") from None
+    with torch.device("meta"):
+        wanted = _model(settings, tokenizer.size).state_dict()
+    with files.Lock(out):
+        tensors = plan.tensors(wanted)
+        folder.begin(settings, tomli_w.dumps(values), fresh=False)
+        folder.note_environment()
+        tokenizer.save(folder.tokenizer)
+        folder.write_weights(tensors, tokenizer.hash, 0)
+    return Imported(folder, plan.notes)
+
+
+def _model(settings: Settings, words: int) -> nn.Module:
+    window = settings.data.window
+    if settings.task == "lm":
+        return language_model(settings.model, words=words, window=window, vocabulary="")
+    return masked_model(settings.model, words=words, longest=window)
+
+
+def _table(config: Config, kind: str) -> dict[str, Any]:
+    """The sizes of a model, by our names."""
+    return {ours: config.number(theirs) for ours, theirs in SIZES[kind].items()}
+
+
+def _words(table: Tensor, rows: list[int | None], where: Path) -> Tensor:
+    """An embedding in our order; a token that is new there has zeros."""
+    if max(row or 0 for row in rows) >= len(table):
+        raise ModelError(
+            f"{where}: its tokenizer has tokens up to {max(row or 0 for row in rows)}, its embedding {len(table)} rows"
+        )
+    found = table[torch.tensor([row or 0 for row in rows])]
+    found[torch.tensor([row is None for row in rows])] = 0.0
+    return found
+
+
+def _encoder(config: Config, source: Path, rows: list[int | None]) -> Plan:
+    """A BERT, RoBERTa or DistilBERT."""
+    names, vocabulary, places = ENCODERS[config.kind], config.number("vocab_size"), config.number("max_position_embeddings")
+    config.refuse("position_embedding_type", ("absolute",))
+    config.refuse("is_decoder", (False,))
+    if config.kind == "roberta":
+        config.refuse("hidden_act", ("gelu",))  # its head has that one, whatever its layers have
+    distilled = config.kind == "distilbert"
+    model = {"kind": "bert", "norm_eps": 1e-12, **_table(config, "distilbert" if distilled else "bert")}
+    model["activation"] = config.activation("activation" if distilled else "hidden_act", "gelu")
+    segments, found = config.number("type_vocab_size", 2) if names.segments else 0, Found(source, names.prefix)
+    headed = names.bias in found
+    model |= {"segments": segments > 1, "transform": headed, "tied": config.tied() or not headed}
+    notes = [] if headed else ["it has no head of words: gaps can't be filled well, vectors and fine-tuning are as there"]
+    if "pooler.dense.weight" in found:
+        notes.append("its pooler is left out: weft pools as it is told")
+
+    def tensors(wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        width = model["width"]
+        new = found.rows(encoder_rows(names, model["layers"]), wanted)
+        words = _words(found.take(hf_names.WORDS, (vocabulary, width)), rows, source)
+        place = found.take(hf_names.PLACES, (places, width))[names.offset :].clone()
+        if segments:  # a text alone is a first text: what is added to all of it can as well stand with the positions
+            kinds = found.take(hf_names.KINDS, (segments, width))
+            place += kinds[0]
+            if segments > 1:
+                new["encoder.front.segments.weight"] = kinds[:2] - kinds[0]
+        new |= {"encoder.front.embedding.weight": words, "encoder.stack.positions.table.weight": place, "head.weight": words}
+        new["head.bias"] = _words(found.take(names.bias, (vocabulary,)), rows, source) if headed else torch.zeros(len(words))
+        if headed:
+            new |= found.rows(head_rows(names), wanted)
+            if not config.tied():
+                new["head.weight"] = _words(found.take(names.decoder, (vocabulary, width)), rows, source)
+        return new
+
+    data = {"train": str(source.absolute()), "read": "lines", "window": places - names.offset}
+    return Plan({"task": "masked-lm", "data": data, "model": model}, tensors, notes)
+
+
+def _gpt2(config: Config, source: Path, rows: list[int | None]) -> Plan:
+    for name, usual in (
+        ("scale_attn_weights", True),
+        ("scale_attn_by_inverse_layer_idx", False),
+        ("add_cross_attention", False),
+    ):
+        config.refuse(name, (usual,))
+    vocabulary, places = config.number("vocab_size"), config.number("n_positions")
+    hidden = config.values.get("n_inner") or 4 * config.number("n_embd")
+    model = {"kind": "transformer", **_table(config, "gpt2"), "feed_forward": hidden, "tied": config.tied()}
+    model["activation"] = config.activation("activation_function", "gelu_new")
+    found = Found(source, "transformer.")
+
+    def tensors(wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        shape = (vocabulary, model["width"])
+        words = _words(found.take("wte.weight", shape), rows, source)
+        new = found.rows(gpt2_rows(model["layers"]), wanted)
+        new |= {"embedding.weight": words, "head.weight": words, "head.bias": torch.zeros(len(words))}
+        if not config.tied():
+            new["head.weight"] = _words(found.take("lm_head.weight", shape), rows, source)
+        new["stack.positions.table.weight"] = found.take("wpe.weight", (places, model["width"]))
+        new["head.bias"][[Tokenizer.unk, Tokenizer.begin]] = NEVER  # what ends a text there is </s> here, and only that
+        return new
+
+    data = {"train": str(source.absolute()), "read": "windows", "window": places}
+    return Plan({"task": "lm", "data": data, "model": model}, tensors, [])

@@ -1,0 +1,123 @@
+"""A trained classifier, from Python: `run = weft.load("runs/x")`, then `run.predict(...)`, `run.evaluate(...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from weft.config import read_table
+from weft.data.labelled import LabelledTable
+from weft.errors import DataError, UsageError
+from weft.metrics.items import Items, Score
+from weft.metrics.labels import Labelled, label_scores
+from weft.tasks.classification import judged
+from weft.tasks.task import Watch
+from weft.text.gate import clean
+from weft.text.labelled_tokens import LabelledTokens
+from weft.train.classification import targets, unseen
+from weft.train.folder import RunFolder
+from weft.train.settings import Settings
+
+SAID = 0.5  # of several labels, those of a larger probability are said
+Texts = str | tuple[str, ...]
+
+
+class Labelling(NamedTuple):
+    """What a text is: its label, or labels, and the probability of each that there is, the most probable first."""
+
+    labels: tuple[str, ...]
+    probabilities: dict[str, float]
+
+
+class Labeller:
+    """A run that gives texts a label, or several."""
+
+    def __init__(self, folder: RunFolder, settings: Settings, tokenizer: LabelledTokens, device: torch.device) -> None:
+        self.folder, self.settings, self.tokenizer, self.device = folder, settings, tokenizer, device
+
+    @cached_property
+    def model(self) -> Any:
+        """What says log-probabilities of labels of texts: `log_probs`."""
+        return self.settings.preset.family.load(self.settings, self.tokenizer, self.folder, self.device)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.tokenizer.labels.names
+
+    @property
+    def columns(self) -> int:
+        """How many texts an example has."""
+        return len(self.settings.data.columns())
+
+    def _texts(self, texts: Sequence[Texts]) -> list[tuple[str, ...]]:
+        read = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
+        for number, row in enumerate(read, 1):
+            if len(row) != self.columns:
+                raise DataError(f"line {number}: has {len(row)} texts, but {self.folder.path} reads {self.columns}")
+        return [tuple(clean(text, f"line {number}") for text in row) for number, row in enumerate(read, 1)]
+
+    def predict(self, texts: Texts | Sequence[Texts], *, watch: Watch | None = None) -> list[Labelling]:
+        """What each text is (a string is one; of runs that read two texts, pairs of strings)."""
+        rows = self._texts([texts] if isinstance(texts, str) else list(texts))
+        if not rows:
+            return []
+        probabilities = np.exp(self.model.log_probs(rows, watch))
+        return [self._said(row) for row in probabilities]
+
+    def _said(self, row: np.ndarray) -> Labelling:
+        order = np.argsort(-row, kind="stable")
+        shares = {self.labels[at]: float(row[at]) for at in order.tolist()}
+        if self.settings.data.multi:
+            return Labelling(tuple(name for name, share in shares.items() if share > SAID), shares)
+        return Labelling((self.labels[order[0]],), shares)
+
+    def evaluate(self, data: Any = None, *, strict: bool = False, watch: Watch | None = None) -> list[Score]:
+        """Scores with intervals, of `data` (a file, several, or a folder), or of the run's own test or validation data."""
+        return self.measure(data, strict=strict, watch=watch)[0]
+
+    def measure(self, data: Any = None, *, strict: bool = False, watch: Watch | None = None) -> tuple[list[Score], Items]:
+        """Scores, and what they were made from, example by example."""
+        source, several = self._source(data), bool(self.settings.data.multi)
+        examples = list(source.examples())
+        found = [example.labels for example in examples]
+        new = unseen(found, self.tokenizer.labels)
+        if strict and new.any():
+            at = int(np.flatnonzero(new)[0])
+            name = next(name for name in found[at] if self.tokenizer.labels.index(name) is None)
+            raise DataError(f"{source.place(at)}: the label {name!r} is not among those of {self.folder.path}")
+        log_probs = self.model.log_probs([example.texts for example in examples], watch)
+        items = judged(log_probs, targets(found, self.tokenizer.labels, several=several), new, several=several)
+        labelled = Labelled(self.tokenizer.labels.hash, several, temperature=self.model.temperature)
+        return label_scores(items, labelled), items
+
+    def _source(self, data: Any) -> Any:
+        table = self.settings.data
+        if data is not None:
+            paths = [str(data)] if isinstance(data, str | Path) else [str(path) for path in data]
+            kept = {name: getattr(table, name) for name in LabelledTable.model_fields}
+            given = {name: value for name, value in kept.items() if value is not None} | {"train": paths}
+            for split in ("valid", "test"):
+                given.pop(split, None)
+            return read_table(LabelledTable, given, at="data").sources(Path())["train"]
+        own = self.settings.sources()
+        name = next((name for name in ("test", "valid") if name in own), None)
+        if name is None:
+            raise UsageError(f"{self.folder.path}: the run has no test or validation data; give --data FILE")
+        return own[name]
+
+    def info(self) -> Mapping[str, Any]:
+        """What the run is: settings, sizes, how far it got."""
+        return {
+            "path": str(self.folder.path),
+            "task": self.settings.task,
+            "kind": self.settings.kind,
+            "parameters": self.model.parameters,
+            "labels": list(self.labels),
+            "tokenizer": self.tokenizer.hash,
+            "settings": self.settings.to_dict(),
+        }

@@ -1,0 +1,67 @@
+"""Temperature scaling (Guo et al. 2017): the one number T by which scores are divided so that probabilities mean what they say.
+
+The log loss is convex in b = 1/T, so its slope changes sign once: Newton's steps find where, and halving keeps them within
+bounds. Scores may be logits or log-probabilities. Shapes: N examples, K labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from weft.metrics.items import Array
+
+LOWEST, HIGHEST = 0.1, 10.0  # of T: data that is all right, or all wrong, would have it 0, or infinite
+FAR = 1e4  # a score this much below the best has no probability at any T; -inf would make NaN
+
+
+def _where_flat(slope: Callable[[float], tuple[float, float]]) -> float:
+    """The b in bounds at which a rising slope is 0, or the bound that is nearest; `slope` gives its value and its own slope."""
+    low, high = 1 / HIGHEST, 1 / LOWEST
+    if slope(low)[0] >= 0:
+        return low
+    if slope(high)[0] <= 0:
+        return high
+    b = 1.0
+    for _ in range(100):  # halving alone needs fewer than 60
+        value, rise = slope(b)
+        low, high = (b, high) if value < 0 else (low, b)
+        step = b - value / rise if rise > 0 else low
+        new = step if low < step < high else (low + high) / 2
+        if abs(new - b) < 1e-12 * b:
+            break
+        b = new
+    return b
+
+
+def softmax_temperature(scores: Array, gold: Array) -> float:
+    """T for softmax(scores / T), scores (N, K), gold (N,); examples of gold -1 (a label never seen) are left out."""
+    seen = gold >= 0
+    if not seen.any():
+        return 1.0
+    rows = scores[seen].astype(np.float64)
+    rows = np.maximum(rows - rows.max(1, keepdims=True), -FAR)
+    wanted = rows[np.arange(len(rows)), gold[seen]]
+
+    def slope(b: float) -> tuple[float, float]:
+        shares = np.exp(b * rows)
+        shares /= shares.sum(1, keepdims=True)
+        mean = (shares * rows).sum(1)
+        spread = (shares * np.square(rows)).sum(1) - np.square(mean)
+        return float((mean - wanted).mean()), float(spread.mean())
+
+    return 1 / _where_flat(slope)
+
+
+def sigmoid_temperature(scores: Array, gold: Array) -> float:
+    """T for sigmoid(scores / T), scores (N, K), gold (N, K) bool: one number for all labels."""
+    if not scores.size:
+        return 1.0
+    rows = np.clip(scores.astype(np.float64), -FAR, FAR)
+
+    def slope(b: float) -> tuple[float, float]:
+        shares = 0.5 * (1 + np.tanh(0.5 * b * rows))  # the sigmoid, which overflows nowhere in this form
+        return float(((shares - gold) * rows).mean()), float((shares * (1 - shares) * np.square(rows)).mean())
+
+    return 1 / _where_flat(slope)

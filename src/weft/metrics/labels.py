@@ -1,0 +1,217 @@
+"""Scores of labels: of one label an example, or of several.
+
+Definitions are scikit-learn's. Accuracy, exact match, F1 and calibration error are in percent, log loss in nats. A label that
+training never saw can't be said: it counts as wrong, and as one more class, of F1 0.
+
+Shapes: N examples, K labels, R resamples, M bins.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from weft import __version__
+from weft.errors import DataError
+from weft.metrics.items import Array, Function, Items, Score, Sums, interval, resample, sums
+
+BINS = 15  # of confidence (Guo et al. 2017)
+SMALLEST = float(np.finfo(np.float64).eps)  # no probability counts as less in the log loss, as in scikit-learn's
+SAID = 0.5  # of several labels, those of a larger probability are said
+
+
+class Labelled(NamedTuple):
+    """How the labels were given and are resampled, for the signature."""
+
+    labels: str  # hash
+    several: bool = False  # labels an example
+    temperature: float = 1.0
+    samples: int = 1000
+    seed: int = 0
+
+
+class LabelScore(NamedTuple):
+    """Of one label: three scores in percent, and how often it is right to say it."""
+
+    precision: float
+    recall: float
+    f1: float
+    support: int
+
+
+class Bin(NamedTuple):
+    """What was said with a probability of (low, high]."""
+
+    low: float
+    high: float
+    size: int
+    confidence: float  # the mean probability; NaN where nothing was said
+    accuracy: float  # the share that was right
+
+
+def _bins(probs: Array, right: Array) -> Array:
+    """What was said (N, k) by its probability, (N, 3, M): how many, their probabilities, how many of them were right."""
+    edges = np.linspace(0, 1, BINS + 1)
+    at = np.searchsorted(edges[1:-1], probs)
+    places = np.arange(len(probs))[:, None] * BINS + at
+    weights = (np.ones_like(probs), probs, right.astype(np.float64))
+    counted = [np.bincount(places.ravel(), weight.ravel(), len(probs) * BINS) for weight in weights]
+    return np.stack(counted, 1).reshape(len(probs), BINS, 3).swapaxes(1, 2)
+
+
+def label_items(log_probs: Array, gold: Array, keys: Array) -> Items:
+    """The statistics of examples with one label each: log_probs (N, K), gold (N,), -1 for a label that training never saw.
+
+    Of each: examples, exact, unseen, nats, brier (N,); meant, said, both (N, K); bins (N, 3, M).
+    """
+    probs, count = np.exp(log_probs.astype(np.float64)), log_probs.shape[1]
+    best, known = probs.argmax(1), gold >= 0
+    said = np.eye(count)[best]
+    meant = np.eye(count)[gold] * known[:, None]
+    right = best == gold
+    # the square of what an unseen label did not get is 1
+    brier = np.square(probs - meant).sum(1) + ~known
+    statistics = {
+        "examples": np.ones(len(gold)),
+        "exact": right.astype(np.float64),
+        "unseen": (~known).astype(np.float64),
+        "nats": -np.log(np.maximum((probs * meant).sum(1), SMALLEST)),
+        "brier": brier / 2 if count == 2 else brier,
+        "meant": meant,
+        "said": said,
+        "both": meant * said,
+        "bins": _bins(probs.max(1, keepdims=True), right[:, None]),
+    }
+    return Items(keys, statistics)
+
+
+def several_label_items(probs: Array, gold: Array, unseen: Array, keys: Array) -> Items:
+    """The statistics of examples with several labels each, or none: probs (N, K), gold (N, K) bool, unseen (N,) how many of an
+    example's labels training never saw. As `label_items`; nats and brier are means over K decisions, bins have all of them."""
+    probs, meant = probs.astype(np.float64), gold.astype(np.float64)
+    said = (probs > SAID).astype(np.float64)
+    held = np.where(gold, probs, 1 - probs)
+    statistics = {
+        "examples": np.ones(len(gold)),
+        "exact": ((said == meant).all(1) & (unseen == 0)).astype(np.float64),
+        "unseen": unseen.astype(np.float64),
+        "nats": -np.log(np.maximum(held, SMALLEST)).mean(1),
+        "brier": np.square(probs - meant).mean(1),
+        "meant": meant,
+        "said": said,
+        "both": meant * said,
+        "bins": _bins(probs, gold),
+    }
+    return Items(keys, statistics)
+
+
+def ratio(part: Array, whole: Array, *, empty: float = 0.0) -> Array:
+    """part / whole, and `empty` where there is no whole."""
+    quotient: Array = np.divide(part, whole, out=np.full_like(whole, empty), where=whole > 0)
+    return quotient
+
+
+def f1(both: Array, said: Array, meant: Array) -> Array:
+    """The harmonic mean of precision and recall in percent, from counts; 0 where nothing was said or meant."""
+    return 100 * ratio(2 * both, said + meant)
+
+
+def _mean(name: str, scale: float = 1.0) -> Function:
+    def score(totals: Sums) -> Array:
+        return scale * ratio(totals[name], totals["examples"], empty=np.nan)
+
+    return score
+
+
+def _micro_f1(totals: Sums) -> Array:
+    return f1(totals["both"].sum(1), totals["said"].sum(1), totals["meant"].sum(1) + totals["unseen"])
+
+
+def _macro_f1(totals: Sums) -> Array:
+    """Over the labels that were said or meant."""
+    each = f1(totals["both"], totals["said"], totals["meant"])
+    occur = (totals["said"] + totals["meant"] > 0).sum(1) + (totals["unseen"] > 0)
+    return ratio(each.sum(1), occur.astype(np.float64), empty=np.nan)
+
+
+def _macro_f1_of_all(totals: Sums) -> Array:
+    """Over all labels, whether they occur or not."""
+    each = f1(totals["both"], totals["said"], totals["meant"])
+    mean: Array = each.sum(1) / (each.shape[1] + (totals["unseen"] > 0))
+    return mean
+
+
+def _calibration_error(totals: Sums) -> Array:
+    """The mean distance of confidence and accuracy, over what was said (Naeini et al. 2015)."""
+    count, confidence, right = np.moveaxis(totals["bins"], 1, 0)
+    return 100 * ratio(np.abs(confidence - right).sum(1), count.sum(1), empty=np.nan)
+
+
+SCORES: dict[str, Function] = {
+    "accuracy": _mean("exact", 100),
+    "macro_f1": _macro_f1,
+    "micro_f1": _micro_f1,
+    "log_loss": _mean("nats"),
+    "brier": _mean("brier"),
+    "calibration_error": _calibration_error,
+}
+SEVERAL_SCORES: dict[str, Function] = {
+    "exact_match": _mean("exact", 100),
+    "macro_f1": _macro_f1_of_all,
+    "micro_f1": _micro_f1,
+    "log_loss": _mean("nats"),
+    "brier": _mean("brier"),
+    "calibration_error": _calibration_error,
+}
+# a resample has fewer different examples, so its bins stray more: the interval would lie above the value
+NO_INTERVAL = {"calibration_error"}
+
+
+def signature(labelled: Labelled, *, examples: int, unseen: int) -> str:
+    """Every choice behind a score, named."""
+    return (
+        f"weft:{__version__}|labels:{labelled.labels[:8]}|{'several' if labelled.several else 'one'}"
+        f"|temperature:{labelled.temperature:.4g}|unit:example|examples:{examples}|unseen:{unseen}"
+        f"|resamples:{labelled.samples}|seed:{labelled.seed}|interval:95%"
+    )
+
+
+def label_scores(items: Items, labelled: Labelled) -> list[Score]:
+    """Every score with its interval."""
+    total, examples = sums(items.statistics), len(items.keys)
+    if not examples:
+        raise DataError("evaluate: there is no example to score; give it a file that is not empty")
+    again = resample(items.statistics, samples=labelled.samples, seed=labelled.seed) if examples > 1 else None
+    named = signature(labelled, examples=examples, unseen=int(total["unseen"].item()))
+    scores = []
+    for name, function in (SEVERAL_SCORES if labelled.several else SCORES).items():
+        known = None if again is None or name in NO_INTERVAL else interval(function(again))
+        low, high = known or (None, None)
+        scores.append(Score(name, function(total).item(), low, high, named))
+    return scores
+
+
+def per_label(items: Items) -> list[LabelScore]:
+    """The scores of each label, in the order of the labels."""
+    total = {name: values[0] for name, values in sums(items.statistics).items()}
+    both, said, meant = total["both"], total["said"], total["meant"]
+    columns = (100 * ratio(both, said), 100 * ratio(both, meant), f1(both, said, meant), meant.astype(np.int64))
+    return [LabelScore(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def confusion(items: Items) -> Array:
+    """Of examples with one label each, how often each was said for each, (K + 1, K), ints: rows are what was meant, the last
+    what training never saw."""
+    meant = np.concatenate([items.statistics["meant"], items.statistics["unseen"][:, None]], 1)
+    counts: Array = np.rint(meant.T @ items.statistics["said"]).astype(np.int64)
+    return counts
+
+
+def reliability(items: Items) -> list[Bin]:
+    """The reliability curve: of each bin of confidence, how much of it was right."""
+    count, confidence, right = sums(items.statistics)["bins"][0]
+    edges = np.linspace(0, 1, BINS + 1)
+    columns = (edges[:-1], edges[1:], count.astype(np.int64), ratio(confidence, count, empty=np.nan))
+    rows = zip(*(column.tolist() for column in (*columns, ratio(right, count, empty=np.nan))), strict=True)
+    return [Bin(*row) for row in rows]

@@ -1,0 +1,87 @@
+"""Classifiers: an encoder, one vector for the whole text, a score for each label.
+
+Shapes: B rows, S positions, D width, K labels.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from weft.config import OneOf
+from weft.models import build
+from weft.models.encoder import Text, TextEncoder, TextEncoderTable, text_encoder
+from weft.nn.pooling import POOLS
+
+
+class ClassifierTable(TextEncoderTable):
+    """An encoder under a pool and a layer of labels."""
+
+    pool: Annotated[str, OneOf(POOLS)] = "mean"  # how a text becomes one vector
+    balanced: bool = False  # in training, every label counts as much as any other, however rare it is
+
+
+class LabelHead(nn.Module):
+    """Scores of labels. Its temperature, 1 until validation data says better, makes probabilities mean what they say
+    (Guo et al. 2017); it is no weight: training does not see it."""
+
+    temperature: Tensor
+
+    def __init__(self, dim: int, labels: int, *, several: bool) -> None:
+        super().__init__()
+        self.labels, self.several = labels, several  # a text may have several labels, or none: each is a question of its own
+        self.scores = nn.Linear(dim, labels)
+        self.register_buffer("temperature", torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, D) -> (B, K), neither normalised nor tempered."""
+        scores: Tensor = self.scores(x)
+        return scores.float()
+
+    def log_probs(self, scores: Tensor) -> Tensor:
+        """(B, K): of labels that exclude each other; or of each that it is there."""
+        tempered = scores / self.temperature
+        return F.logsigmoid(tempered) if self.several else tempered.log_softmax(-1)
+
+    def loss(self, scores: Tensor, labels: Tensor, *, weights: Tensor | None = None, smoothing: float = 0.0) -> Tensor:
+        """Nats of each row, (B,); labels (B, 1), or (B, K) of 0 and 1 where there may be several. `weights` (K,) say how much
+        each label counts."""
+        if not self.several:
+            return F.cross_entropy(scores, labels[:, 0], weights, reduction="none", label_smoothing=smoothing)
+        wanted = labels.to(scores.dtype) * (1 - smoothing) + smoothing / 2
+        return F.binary_cross_entropy_with_logits(scores, wanted, weights, reduction="none").sum(1)
+
+
+class Classifier(nn.Module):
+    """P(label | text)."""
+
+    def __init__(self, encoder: TextEncoder, pool: nn.Module, head: LabelHead, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.encoder, self.pool, self.head, self.dropout = encoder, pool, head, nn.Dropout(dropout)
+
+    @property
+    def longest(self) -> int | None:
+        return self.encoder.longest
+
+    def matrices(self) -> set[str]:
+        return build.matrices(self.encoder.stack, "encoder.stack")
+
+    def forward(self, text: Text) -> Tensor:
+        """(B, S) -> scores (B, K), neither normalised nor tempered."""
+        scores: Tensor = self.head(self.dropout(self.vectors(text)))
+        return scores
+
+    def vectors(self, text: Text) -> Tensor:
+        """(B, D): a vector for each text."""
+        pooled: Tensor = self.pool(*self.encoder(text))
+        return pooled
+
+
+def classifier(table: ClassifierTable, *, words: int, labels: int, longest: int, segments: bool, several: bool) -> Classifier:
+    """The model of a filled table, freshly initialised from torch's default generator."""
+    encoder = text_encoder(table, words=words, longest=longest, segments=segments)
+    head = LabelHead(table.width, labels, several=several)
+    return Classifier(encoder, POOLS[table.pool](table.width), head, dropout=table.dropout)

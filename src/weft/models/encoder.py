@@ -1,0 +1,98 @@
+"""Encoders: a front that makes vectors of what is read, and a stack that lets them see each other. Under a head they classify,
+tag, or fill gaps; whatever stands above, their weights have the same names, so that one task can start from another.
+
+Shapes: B rows, S positions, D width.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from weft.models import build
+from weft.models.tables import EmbeddedTable
+from weft.nn.stack import Stack
+
+SEGMENTS = 2  # a text, and another one beside it
+
+
+class TextEncoderTable(EmbeddedTable):
+    """A stack that reads a whole text, from both ends unless told otherwise."""
+
+    two_way: bool = True
+    embedding_dropout: float | None = Field(None, ge=0.0, lt=1.0)  # as `dropout`, unless given
+    embedding_norm: bool = False  # embeddings are normalised before the first layer, as in BERT
+
+    def filled(self) -> Any:
+        dropout = self.dropout if self.embedding_dropout is None else self.embedding_dropout
+        return super().filled().model_copy(update={"embedding_dropout": dropout})
+
+
+class Text(NamedTuple):
+    tokens: Tensor  # int64 (B, S): <s>, tokens, </s>; of two texts <s>, tokens, </s>, tokens, </s>; padded with 0
+    keep: Tensor  # bool (B, S), False on padding
+    segments: Tensor | None = None  # int64 (B, S): 0 in the first text, 1 in the second; None where there is one
+
+
+class TextFront(nn.Module):
+    """Tokens as vectors, and which of two texts they are of."""
+
+    def __init__(self, embedding: nn.Embedding, *, segments: nn.Embedding | None = None, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.embedding, self.segments, self.dropout = embedding, segments, nn.Dropout(dropout)
+
+    def forward(self, text: Text) -> tuple[Tensor, Tensor]:
+        """(B, S, D), and what of it is real, (B, S)."""
+        x = self.embedding(text.tokens)
+        if self.segments is not None:  # a text alone is a first text
+            x = x + (self.segments.weight[0] if text.segments is None else self.segments(text.segments))
+        return self.dropout(x), text.keep
+
+
+class TextEncoder(nn.Module):
+    """What a front reads, as vectors that know each other."""
+
+    def __init__(self, front: nn.Module, stack: Stack) -> None:
+        super().__init__()
+        self.front, self.stack = front, stack
+
+    @property
+    def longest(self) -> int | None:
+        return self.stack.positions.longest
+
+    def forward(self, inputs: Any) -> tuple[Tensor, Tensor]:
+        """(B, S, D), and which positions are real, (B, S)."""
+        x, keep = self.front(inputs)
+        y, _ = self.stack(x, None, keep)
+        return y, keep
+
+
+def encoder_stack(table: TextEncoderTable, *, longest: int, inlet: int) -> Stack:
+    """The stack of an encoder, freshly initialised; `inlet` is how wide the front's vectors are."""
+    stack = build.stack(table, window=longest, inlet=inlet)
+    if table.embedding_norm:
+        stack.inlet = build.norm(table.norm if table.norm != "none" else "layer", inlet, eps=table.norm_eps)
+    if table.mixer == "attention":
+        build.scale_mixers(stack)
+    if table.connection == "residual":
+        build.quiet_outlets(stack, (2 * table.layers) ** -0.5)
+    return stack
+
+
+def text_front(table: TextEncoderTable, *, words: int, segments: bool) -> TextFront:
+    embedding = nn.Embedding(words, table.read())
+    if table.mixer == "attention" and table.positions == "learned":  # as quiet as learned positions start
+        nn.init.normal_(embedding.weight, std=0.02)
+    beside = nn.Embedding(SEGMENTS, table.read()) if segments else None
+    if beside is not None:
+        nn.init.normal_(beside.weight, std=0.02)
+    return TextFront(embedding, segments=beside, dropout=table.embedding_dropout or 0.0)
+
+
+def text_encoder(table: TextEncoderTable, *, words: int, longest: int, segments: bool = False) -> TextEncoder:
+    """The encoder of a filled table, freshly initialised from torch's default generator."""
+    return TextEncoder(
+        text_front(table, words=words, segments=segments), encoder_stack(table, longest=longest, inlet=table.read())
+    )

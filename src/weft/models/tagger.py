@@ -1,0 +1,128 @@
+"""Taggers: an encoder of words in their sentence, a tag for each. A word is a token, or several, and may be spelled beside it.
+
+Shapes: B sentences, S tokens, W words, C letters, D width, K tags.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+from torch import Tensor, cat, nn
+
+from weft.config import OneOf
+from weft.models import build
+from weft.models.encoder import (
+    Text,
+    TextEncoder,
+    TextEncoderTable,
+    TextFront,
+    encoder_stack,
+    text_encoder,
+    text_front,
+)  # fmt: skip
+from weft.nn.crf import CRF, LinearTags
+from weft.nn.pooling import POOLS
+
+HEADS = ("linear", "crf")
+
+
+class SpellingTable(TextEncoderTable):
+    """An encoder of letters: what a word is spelled like, for those that are rare or new."""
+
+    mixer: str = "lstm"
+    layers: int = 1
+    width: int = 64
+    embedding: int | None = 32
+    pool: Annotated[str, OneOf(POOLS)] = "max"
+
+
+class TaggerTable(TextEncoderTable):
+    """An encoder under a layer of tags."""
+
+    head: Annotated[str, OneOf(HEADS)] = "crf"  # each tag by itself, or the sentence's tags together
+    spelling: SpellingTable | None = None  # [model.spelling]: letters beside each word
+
+
+class Words(NamedTuple):
+    tokens: Tensor  # int64 (B, S): <s>, the tokens of all words, </s>; padded with 0
+    keep: Tensor  # bool (B, S)
+    first: Tensor  # int64 (B, W): where each word begins among the tokens
+    real: Tensor  # bool (B, W), False on padding
+    letters: Tensor | None  # int64 (B, W, C): letters and </s>, padded with 0; None where words are not spelled
+    spelled: Tensor | None  # bool (B, W, C), at least one a word
+
+
+class Spelling(nn.Module):
+    """A vector for each word, from its letters (Lample et al. 2016, Ma & Hovy 2016)."""
+
+    def __init__(self, encoder: TextEncoder, pool: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.pool = encoder, pool
+
+    def forward(self, letters: Tensor, keep: Tensor) -> Tensor:
+        """(B, W, C) -> (B, W, D)."""
+        vectors: Tensor = self.pool(*self.encoder(Text(letters.flatten(0, 1), keep.flatten(0, 1))))
+        return vectors.view(*letters.shape[:2], -1)
+
+
+class WordFront(nn.Module):
+    """Tokens as vectors; where a word begins, its spelling stands beside it."""
+
+    def __init__(self, text: TextFront, spelling: Spelling | None) -> None:
+        super().__init__()
+        self.text, self.spelling = text, spelling
+
+    def forward(self, words: Words) -> tuple[Tensor, Tensor]:
+        x, keep = self.text(Text(words.tokens, words.keep))
+        if self.spelling is None or words.letters is None or words.spelled is None:
+            return x, keep
+        spelled = self.text.dropout(self.spelling(words.letters, words.spelled)).masked_fill(~words.real[..., None], 0.0)
+        beside = spelled.new_zeros(*x.shape[:2], spelled.size(-1))
+        # padding has its first token at 0, where <s> stands, and adds nothing there
+        beside = beside.scatter_add(1, words.first[..., None].expand_as(spelled), spelled)
+        return cat([x, beside.to(x.dtype)], dim=-1), keep
+
+
+class Tagger(nn.Module):
+    """P(tags | words)."""
+
+    def __init__(self, encoder: TextEncoder, head: CRF | LinearTags, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.encoder, self.head, self.dropout = encoder, head, nn.Dropout(dropout)
+
+    @property
+    def longest(self) -> int | None:
+        return self.encoder.longest
+
+    def matrices(self) -> set[str]:
+        return build.matrices(self.encoder.stack, "encoder.stack")
+
+    def forward(self, words: Words) -> Tensor:
+        """What the head reads: a vector for each word, (B, W, D)."""
+        y, _ = self.encoder(words)
+        found: Tensor = self.dropout(y.gather(1, words.first[..., None].expand(-1, -1, y.size(-1))))
+        return found
+
+    def loss(self, words: Words, tags: Tensor) -> Tensor:
+        """Nats of each sentence's tags, (B,)."""
+        nats: Tensor = self.head.loss(self(words), tags, words.real)
+        return nats
+
+    def tag(self, words: Words) -> Tensor:
+        """The best tags, (B, W)."""
+        best: Tensor = self.head.decode(self(words), words.real)
+        return best
+
+
+def tagger(table: TaggerTable, *, words: int, letters: int, tags: int, longest: int, allowed: Tensor | None) -> Tagger:
+    """The model of a filled table, freshly initialised from torch's default generator; `allowed` is which tag may follow
+    which, for heads that look at two."""
+    spelling, inlet = None, table.read()
+    if table.spelling is not None:
+        side = table.spelling.filled()
+        spelling = Spelling(text_encoder(side, words=letters, longest=longest), POOLS[side.pool](side.width))
+        inlet += side.width
+    front = WordFront(text_front(table, words=words, segments=False), spelling)
+    encoder = TextEncoder(front, encoder_stack(table, longest=longest, inlet=inlet))
+    head = CRF(table.width, tags, allowed=allowed) if table.head == "crf" else LinearTags(table.width, tags)
+    return Tagger(encoder, head, dropout=table.dropout)

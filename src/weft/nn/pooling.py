@@ -1,0 +1,82 @@
+"""One vector of a whole text. `pool(y, keep=None)`: y (B, S, D), keep (B, S) True on tokens, then False; gives (B, D).
+
+What stands on padding is not read, whatever it is; a row without a token gives zeros.
+Shapes: B rows, S positions, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from weft.nn.recurrent import last
+
+
+def _tokens(y: Tensor, keep: Tensor | None) -> Tensor:
+    """y with zeros on padding. (Filled, not multiplied: 0 times infinity is NaN.)"""
+    return y if keep is None else y.masked_fill(~keep[..., None], 0.0)
+
+
+class First(nn.Module):
+    """What stands at the first token: BERT's [CLS]."""
+
+    def forward(self, y: Tensor, keep: Tensor | None = None) -> Tensor:
+        return _tokens(y[:, :1], None if keep is None else keep[:, :1])[:, 0]
+
+
+class Last(nn.Module):
+    """What stands at the last token: all that a one-way stack has read."""
+
+    def forward(self, y: Tensor, keep: Tensor | None = None) -> Tensor:
+        return last(y, keep, None)
+
+
+class Mean(nn.Module):
+    """The mean over the tokens."""
+
+    def forward(self, y: Tensor, keep: Tensor | None = None) -> Tensor:
+        if keep is None:
+            return y.mean(1)
+        return _tokens(y, keep).sum(1) / keep.sum(1, keepdim=True).clamp(min=1).to(y.dtype)
+
+
+class Max(nn.Module):
+    """The largest value of each feature over the tokens (Collobert et al. 2011)."""
+
+    def forward(self, y: Tensor, keep: Tensor | None = None) -> Tensor:
+        if keep is None:
+            return y.amax(1)
+        largest = y.masked_fill(~keep[..., None], float("-inf")).amax(1)
+        return largest.masked_fill(~keep.any(1, keepdim=True), 0.0)
+
+
+class AttentionPool(nn.Module):
+    """A mean weighted by softmax(v . tanh(W y + b)): what a learned question finds in each token (Yang et al. 2016)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.hidden, self.question = nn.Linear(dim, dim), nn.Linear(dim, 1, bias=False)
+
+    def weights(self, y: Tensor, keep: Tensor | None = None) -> Tensor:
+        """The share of each token, (B, S); 0 on padding."""
+        scores: Tensor = self.question(self.hidden(_tokens(y, keep)).tanh())[..., 0]
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        if keep is None:
+            return scores.softmax(1)
+        # the smallest number, not -inf: a row without a token would be NaN
+        return scores.masked_fill(~keep, torch.finfo(scores.dtype).min).softmax(1).masked_fill(~keep, 0.0)
+
+    def forward(self, y: Tensor, keep: Tensor | None = None) -> Tensor:
+        shares = self.weights(y, keep).to(y.dtype)
+        return (shares[:, None] @ _tokens(y, keep))[:, 0]
+
+
+POOLS: dict[str, Callable[[int], nn.Module]] = {  # from the width
+    "first": lambda dim: First(),
+    "last": lambda dim: Last(),
+    "mean": lambda dim: Mean(),
+    "max": lambda dim: Max(),
+    "attention": AttentionPool,
+}

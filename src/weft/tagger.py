@@ -1,0 +1,119 @@
+"""A trained tagger, from Python: `run = weft.load("runs/x")`, then `run.predict(...)`, `run.evaluate(...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from weft.config import read_table
+from weft.data.tagged import TaggedTable
+from weft.errors import DataError, UsageError
+from weft.metrics.items import Items, Score
+from weft.metrics.spans import Span, Tagged, scheme_of, spans, tag_items, tag_scores, types_of
+from weft.tasks.task import Watch
+from weft.text.gate import clean
+from weft.text.labelled_tokens import LabelledTokens
+from weft.train.folder import RunFolder
+from weft.train.settings import Settings
+
+Sentence = str | Sequence[str]
+
+
+class Tagging(NamedTuple):
+    """A sentence, a tag for each of its words, and the spans that the tags mark."""
+
+    words: list[str]
+    tags: list[str]
+    spans: list[Span]
+
+
+class Tagger:
+    """A run that gives each word of a sentence a tag."""
+
+    def __init__(self, folder: RunFolder, settings: Settings, tokenizer: LabelledTokens, device: torch.device) -> None:
+        self.folder, self.settings, self.tokenizer, self.device = folder, settings, tokenizer, device
+
+    @cached_property
+    def model(self) -> Any:
+        """What tags words: `tag`."""
+        return self.settings.preset.family.load(self.settings, self.tokenizer, self.folder, self.device)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.tokenizer.labels.names
+
+    def predict(self, sentences: Sentence | Sequence[Sentence], *, watch: Watch | None = None) -> list[Tagging]:
+        """Each sentence tagged: a string is one, and its words are what white space separates; or a list of words."""
+        given = [sentences] if isinstance(sentences, str) else list(sentences)
+        read = [
+            clean(one, f"line {at}").split() if isinstance(one, str) else [clean(word, f"line {at}") for word in one]
+            for at, one in enumerate(given, 1)
+        ]
+        marks = scheme_of(self.labels) is not None
+        return [
+            Tagging(words, tags, sorted(spans(tags), key=lambda span: span.start) if marks else [])
+            for words, tags in zip(read, self.model.tag(read, watch), strict=True)
+        ]
+
+    def evaluate(self, data: Any = None, *, strict: bool = False, watch: Watch | None = None) -> list[Score]:
+        """Scores with intervals, of `data` (a file, or several), or of the run's own test or validation data."""
+        return self.measure(data, strict=strict, watch=watch)[0]
+
+    def measure(self, data: Any = None, *, strict: bool = False, watch: Watch | None = None) -> tuple[list[Score], Items]:
+        """Scores, and what they were made from, sentence by sentence."""
+        source = self._source(data)
+        given = list(source.sentences())
+        if strict:
+            self._refuse_unseen(source, given)
+        said = self.model.tag([one.words for one in given], watch)
+        known = self._known(given)
+        scheme = scheme_of(self.labels)
+        types = types_of(self.labels) if scheme else ()
+        items = tag_items(said, [one.tags for one in given], np.arange(len(given)), known=known, types=types)
+        return tag_scores(items, Tagged(self.tokenizer.labels.hash, scheme)), items
+
+    def _refuse_unseen(self, source: Any, given: Sequence[Any]) -> None:
+        for at, sentence in enumerate(given):
+            for tag in sentence.tags:
+                if self.tokenizer.labels.index(tag) is None:
+                    raise DataError(f"{source.place(at)}: the tag {tag!r} is not among those of {self.folder.path}")
+
+    def _known(self, given: Sequence[Any]) -> list[np.ndarray] | None:
+        """Of each word, whether training had it; None where the training text is not there any more."""
+        train = self.settings.sources()["train"]
+        if not all(path.exists() for path in train.paths):
+            return None
+        seen = set(train.words().texts())
+        return [np.array([word in seen for word in one.words], dtype=bool) for one in given]
+
+    def _source(self, data: Any) -> Any:
+        table = self.settings.data
+        if data is not None:
+            paths = [str(data)] if isinstance(data, str | Path) else [str(path) for path in data]
+            kept = {name: getattr(table, name) for name in TaggedTable.model_fields}
+            given = {name: value for name, value in kept.items() if value is not None} | {"train": paths}
+            for split in ("valid", "test"):
+                given.pop(split, None)
+            return read_table(TaggedTable, given, at="data").sources(Path())["train"]
+        own = self.settings.sources()
+        name = next((name for name in ("test", "valid") if name in own), None)
+        if name is None:
+            raise UsageError(f"{self.folder.path}: the run has no test or validation data; give --data FILE")
+        return own[name]
+
+    def info(self) -> Mapping[str, Any]:
+        """What the run is: settings, sizes, how far it got."""
+        return {
+            "path": str(self.folder.path),
+            "task": self.settings.task,
+            "kind": self.settings.kind,
+            "parameters": self.model.parameters,
+            "labels": list(self.labels),
+            "tokenizer": self.tokenizer.hash,
+            "settings": self.settings.to_dict(),
+        }

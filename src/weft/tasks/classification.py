@@ -1,0 +1,118 @@
+"""The task of classifiers: say what a text is.
+
+Shapes: N texts, B rows, S positions, K labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.data.grouped import in_groups
+from weft.data.order import changed
+from weft.data.text_order import Labelled, TextBatch, laid_out, texts_by_length
+from weft.metrics.calibration import sigmoid_temperature, softmax_temperature
+from weft.metrics.items import Items, sums
+from weft.metrics.labels import SCORES, SEVERAL_SCORES, label_items, several_label_items
+from weft.models.encoder import Text
+from weft.tasks.task import Loss, Watch
+from weft.text.tokenizers import Tokenizer
+
+BATCH = 8192  # positions read at once
+
+
+def scores_of(model: Any, data: Labelled, device: torch.device, watch: Watch | None = None) -> Tensor:
+    """float64 (N, K): what the model says for each label of each text, neither normalised nor tempered."""
+    found, done = torch.zeros(len(data.labels), model.head.labels, dtype=torch.float64), 0
+    for members, batch in texts_by_length(data, batch_tokens=BATCH):
+        text = changed(Text(batch.tokens, batch.keep, batch.segments), lambda part: part.to(device))
+        found[torch.from_numpy(members)] = model(text).double().cpu()
+        done += len(members)
+        if watch is not None:
+            watch(done, len(found))
+    return found
+
+
+def judged(log_probs: np.ndarray, labels: np.ndarray, unseen: np.ndarray, *, several: bool) -> Items:
+    """What was said of texts (N, K), beside what is right of them: (N, 1), or (N, K) where there may be several."""
+    keys = np.arange(len(labels))
+    if several:
+        return several_label_items(np.exp(log_probs), labels.astype(bool), unseen, keys)
+    return label_items(log_probs, labels[:, 0], keys)
+
+
+class ClassificationTask:
+    """Nats of each text's label, or labels."""
+
+    def __init__(
+        self, *, valid: Labelled | None, device: torch.device, weights: Tensor | None = None, smoothing: float = 0.0
+    ) -> None:
+        self.valid, self.device, self.smoothing = valid, device, smoothing
+        self.weights = None if weights is None else weights.to(device)  # (K,), how much each label counts
+
+    def loss(self, model: Any, batch: TextBatch, carry: None) -> Loss:
+        scores = model(Text(batch.tokens, batch.keep, batch.segments))
+        nats = model.head.loss(scores, batch.labels, weights=self.weights, smoothing=self.smoothing)
+        return Loss(nats.sum(), torch.tensor(len(nats), device=nats.device), None)
+
+    def validate(self, model: Any, watch: Watch | None = None) -> dict[str, float] | None:
+        """Scores of the validation texts; on them the head's temperature is set, too, so that the weights that are kept say
+        probabilities that can be believed."""
+        if self.valid is None:
+            return None
+        scores = scores_of(model, self.valid, self.device, watch).numpy()
+        head, labels = model.head, self.valid.labels
+        fitted = sigmoid_temperature(scores, labels) if head.several else softmax_temperature(scores, labels[:, 0])
+        head.temperature.fill_(fitted)
+        log_probs = head.log_probs(torch.from_numpy(scores).to(head.temperature.device)).double().cpu().numpy()
+        total = sums(judged(log_probs, labels, self.valid.unseen, several=head.several).statistics)
+        values = {name: score(total).item() for name, score in (SEVERAL_SCORES if head.several else SCORES).items()}
+        return {name: value for name, value in values.items() if not np.isnan(value)}
+
+
+class TextLabeller:
+    """A classifier that reads text."""
+
+    def __init__(self, model: Any, tokenizer: Tokenizer, *, longest: int, device: torch.device) -> None:
+        self.model, self.tokenizer, self.longest, self.device = model, tokenizer, longest, device
+
+    @property
+    def temperature(self) -> float:
+        """By which scores are divided: 1 where nothing was fitted."""
+        return float(self.model.head.temperature)
+
+    @property
+    def parameters(self) -> int:
+        return sum(weight.numel() for weight in self.model.parameters())
+
+    @torch.inference_mode()
+    def _each(self, texts: Sequence[tuple[str, ...]], say: Any, watch: Watch | None) -> np.ndarray:
+        """What `say` makes of each text, (N, ...), like lengths together."""
+        end = np.array([self.tokenizer.end])
+        columns = [self.tokenizer.encode_batch(column) for column in zip(*texts, strict=True)]
+        rows = [[np.concatenate([ids, end]) for ids in row] for row in zip(*columns, strict=True)]
+        lengths = np.array([min(self.longest, 1 + sum(map(len, row))) for row in rows])
+        found: list[np.ndarray] = [np.zeros(0)] * len(rows)
+        done = 0
+        for members in in_groups(lengths, batch_tokens=BATCH):
+            text = Text(*laid_out([rows[at] for at in members.tolist()], longest=self.longest))
+            said = say(changed(text, lambda part: part.to(self.device))).double().cpu().numpy()
+            for at, value in zip(members.tolist(), said, strict=True):
+                found[at] = value
+            done += len(members)
+            if watch is not None:
+                watch(done, len(rows))
+        return np.stack(found)
+
+    def log_probs(self, texts: Sequence[tuple[str, ...]], watch: Watch | None = None) -> np.ndarray:
+        """float64 (N, K): log-probabilities of the labels of each text."""
+        head = self.model.head
+        return self._each(texts, lambda text: head.log_probs(self.model(text)), watch)
+
+    def vectors(self, texts: Sequence[tuple[str, ...]], watch: Watch | None = None) -> np.ndarray:
+        """float64 (N, D): what the head would read of each text."""
+        return self._each(texts, self.model.vectors, watch)

@@ -1,0 +1,65 @@
+"""Vectors of texts: what an encoder says of each, pooled.
+
+Shapes: N texts, S positions, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.data.corpus import Corpus, lines_of
+from weft.data.grouped import in_groups
+from weft.data.order import padded
+from weft.models.encoder import Text
+from weft.tasks.task import Watch
+from weft.text.tokenizers import Tokenizer
+
+BATCH = 2048  # positions computed at once: as many as stay in a processor's cache
+POOLED = ("mean", "first")  # of all positions, <s> and </s> among them; of <s>
+
+
+def pooled(y: Tensor, keep: Tensor | None, pool: str) -> Tensor:
+    """(B, S, D) -> (B, D)."""
+    if pool == "first":
+        return y[:, 0]
+    if keep is None:
+        return y.mean(1)
+    real = keep[..., None].to(y.dtype)
+    return (y * real).sum(1) / real.sum(1)
+
+
+def read(tokenizer: Tokenizer, texts: Sequence[str], longest: int | None) -> tuple[Corpus, int]:
+    """Texts as lines of tokens, each cut to what the model reads; how many were cut."""
+    corpus = lines_of(tokenizer, texts)
+    lengths = np.diff(corpus.line_starts())
+    most = int(lengths.max(initial=1)) if longest is None else longest - 1  # <s> is a position, too
+    over = lengths > most
+    if not over.any():
+        return corpus, 0
+    at = np.arange(len(corpus.tokens)) - np.repeat(corpus.line_starts()[:-1], lengths)
+    ends = np.repeat(lengths, lengths) - 1
+    kept = (at < most - 1) | (at == ends)  # each before its </s>
+    starts = np.concatenate([[0], np.cumsum(np.minimum(lengths, most))])
+    return Corpus(corpus.name, corpus.tokens[kept], starts, corpus.marks, corpus.tokenizer), int(over.sum())
+
+
+@torch.inference_mode()
+def embed(encoder: Any, corpus: Corpus, *, pool: str, device: torch.device, watch: Watch | None = None) -> np.ndarray:
+    """float32 (N, D): a vector for each line. Lines of like length are read together, so that little padding is computed."""
+    found: np.ndarray | None = None
+    done, lengths = 0, np.diff(corpus.line_starts()) + 1
+    for lines in in_groups(lengths, batch_tokens=BATCH):
+        tokens, keep = padded(corpus, lines)
+        y, _ = encoder(Text(tokens.to(device), keep.to(device)))
+        vectors = pooled(y, keep.to(device), pool).float().cpu().numpy()
+        found = np.empty((len(lengths), vectors.shape[1]), np.float32) if found is None else found
+        found[lines] = vectors
+        done += len(lines)
+        if watch is not None:
+            watch(done, len(lengths))
+    return np.empty((0, 0), np.float32) if found is None else found

@@ -1,0 +1,192 @@
+"""The task of masked language models: hide some tokens of a text and predict them from the others (Devlin et al. 2019).
+
+Shapes: B rows, S positions, V words, N texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.data.corpus import Corpus
+from weft.data.grouped import in_groups
+from weft.data.order import Batch, padded, strided
+from weft.errors import DataError
+from weft.metrics.items import Items
+from weft.models.encoder import Text
+from weft.tasks.task import Loss, Watch
+from weft.text.tokenizers import Tokenizer
+
+BATCH = 8192  # positions computed at once
+HIDDEN, REPLACED = 0.8, 0.1  # of what is predicted: shown as the mask, shown as some other token; the rest as it is
+SPECIALS = 3
+SEED = 20190610  # of the gaps that validation makes: the same every time, so that scores can be compared
+
+
+class Masking(NamedTuple):
+    """How gaps are made."""
+
+    mask: int  # what stands for a hidden token
+    share: float = 0.15  # of the tokens of each text
+    begins: Tensor | None = None  # bool (V,), which tokens start a word: whole words are hidden; None: each for itself
+
+
+class Masked(NamedTuple):
+    tokens: Tensor  # int64 (B, S), with gaps
+    chosen: Tensor  # bool (B, S), what is to be predicted
+
+
+def candidates(tokens: Tensor, keep: Tensor) -> Tensor:
+    """bool (B, S): what may be hidden: all real tokens but <s> and </s>."""
+    return keep & (tokens != Tokenizer.begin) & (tokens != Tokenizer.end)
+
+
+def masked(tokens: Tensor, keep: Tensor, how: Masking, generator: torch.Generator | None = None) -> Masked:
+    """A text with gaps (B, S), other ones each time: `share` of every row's tokens, rounded, but one at least."""
+    free = candidates(tokens, keep)
+    chance = torch.rand(tokens.shape, device=tokens.device, generator=generator)
+    if how.begins is not None:  # the pieces of a word share its first one's chance
+        starts = how.begins.to(tokens.device)[tokens] | ~free
+        chance = chance.gather(1, (starts.cumsum(1) - 1).clamp(min=0))
+    chance = chance.masked_fill(~free, 2.0)
+    wanted = (free.sum(1, keepdim=True) * how.share).round().clamp(min=1)
+    # how many tokens have a smaller chance: a word is taken whole or not at all
+    before = torch.searchsorted(chance.sort(1).values, chance)
+    chosen = free & (before < wanted)
+    fate = torch.rand(tokens.shape, device=tokens.device, generator=generator)
+    others = torch.randint(SPECIALS, how.mask, tokens.shape, device=tokens.device, generator=generator)
+    shown = torch.where(fate < HIDDEN, how.mask, torch.where(fate < HIDDEN + REPLACED, others, tokens))
+    return Masked(torch.where(chosen, shown, tokens), chosen)
+
+
+def framed(tokens: Tensor) -> Tensor:
+    """Windows of running text (B, S) as texts: <s> and </s> take the place of their first and last token."""
+    framed = tokens.clone()
+    framed[:, 0], framed[:, -1] = Tokenizer.begin, Tokenizer.end
+    return framed
+
+
+def as_text(batch: Batch) -> Text:
+    """Lines or windows as what an encoder reads."""
+    if batch.keep is not None:
+        return Text(batch.tokens, batch.keep)
+    return Text(framed(batch.tokens), torch.ones_like(batch.tokens, dtype=torch.bool))
+
+
+class Read(NamedTuple):
+    """Texts of a corpus that are read together."""
+
+    text: Text
+    keys: np.ndarray  # int64 (B,): the line of each row, or its window
+
+
+def texts(corpus: Corpus, *, window: int, batch_tokens: int = BATCH) -> Iterator[Read]:
+    """The corpus once through: every line, short ones first; or running text window by window, all but the last of them
+    `window` positions wide, so that every token is read once."""
+    if corpus.starts is not None:
+        for lines in in_groups(np.diff(corpus.starts) + 1, batch_tokens=batch_tokens):
+            yield Read(Text(*padded(corpus, lines)), lines)
+        return
+    inner, key = min(window - 2, len(corpus.tokens)), 0
+    for part in strided(corpus, window=inner, stride=inner, rows=max(1, batch_tokens // window)):
+        begin, end = (torch.full((len(part.at), 1), mark) for mark in (Tokenizer.begin, Tokenizer.end))
+        tokens = torch.cat([begin, part.tokens[:, 1:], end], dim=1)
+        keep = torch.ones_like(tokens, dtype=torch.bool)
+        # the last window was moved back to be full: what another one has read is left out
+        tokens, keep = _dropped(tokens, keep, part.first)
+        yield Read(Text(tokens, keep), key + np.arange(len(part.at)))
+        key += len(part.at)
+
+
+def _dropped(tokens: Tensor, keep: Tensor, first: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Rows without the first `first` (B,) of their tokens: those after them move up, padding comes last."""
+    skip = torch.from_numpy(first)[:, None]
+    at = torch.arange(tokens.size(1)).expand_as(tokens)
+    source = torch.where(at == 0, at, (at + skip).clamp(max=tokens.size(1) - 1))
+    keep = keep & (at < tokens.size(1) - skip)
+    return tokens.gather(1, source).masked_fill(~keep, 0), keep
+
+
+def check_longest(longest: int | None, corpus: Corpus) -> None:
+    """Refuse, before the first token, a line that would pass the last position a model can read."""
+    if longest is None or corpus.starts is None:
+        return
+    lengths = np.diff(corpus.starts) + 1
+    line = int(lengths.argmax())
+    if lengths[line] > longest:
+        raise DataError(
+            f"data: line {line + 1} of {corpus.name} takes {lengths[line]} positions, <s> and </s> among them, but the model "
+            f"reads at most {longest}; shorten it, or train with data.window = {lengths[line]} or other positions"
+        )
+
+
+def moved(text: Text, device: torch.device) -> Text:
+    return Text(text.tokens.to(device), text.keep.to(device))
+
+
+class MaskedTask:
+    """Nats of hidden tokens."""
+
+    def __init__(
+        self, how: Masking, *, valid: Corpus | None, window: int, device: torch.device, smoothing: float = 0.0
+    ) -> None:
+        self.how, self.valid, self.window, self.device, self.smoothing = how, valid, window, device, smoothing
+
+    def loss(self, model: Any, batch: Batch, carry: None) -> Loss:
+        text = as_text(batch)
+        tokens, chosen = masked(text.tokens, text.keep, self.how)
+        nats = model.loss(text._replace(tokens=tokens), text.tokens, chosen, self.smoothing)
+        return Loss(nats.sum(), chosen.sum().clamp(min=1), None)  # a batch of empty lines has nothing to predict
+
+    def validate(self, model: Any, watch: Watch | None = None) -> dict[str, float] | None:
+        """Of the same gaps every time."""
+        if self.valid is None:
+            return None
+        check_longest(model.longest, self.valid)
+        generator = torch.Generator().manual_seed(SEED)
+        total, right, count, done = 0.0, 0, 0, 0
+        for read in texts(self.valid, window=self.window):
+            tokens, chosen = masked(read.text.tokens, read.text.keep, self.how, generator)
+            text, wanted, at = moved(read.text._replace(tokens=tokens), self.device), read.text.tokens, chosen.to(self.device)
+            scores = model.log_probs(model(text)[at]).float().cpu()
+            total -= float(scores.gather(1, wanted[chosen][:, None]).sum(dtype=torch.float64))
+            right, count = right + int((scores.argmax(1) == wanted[chosen]).sum()), count + int(chosen.sum())
+            done += int(read.text.keep.sum())
+            if watch is not None:
+                watch(min(done, len(self.valid.tokens)), len(self.valid.tokens))
+        if not count:
+            raise DataError(f"data: {self.valid.name} has no token that could be hidden; give it a text that is not empty")
+        return {"masked_nats": total / count, "masked_accuracy": 100 * right / count}
+
+
+def pseudo_nats(model: Any, corpus: Corpus, *, window: int, device: torch.device, watch: Watch | None = None) -> Items:
+    """Nats of every token when it alone is hidden (Salazar et al. 2020), line by line, or window by window."""
+    check_longest(model.longest, corpus)
+    keys, nats, counts, done = [], [], [], 0
+    total = len(corpus.tokens) - corpus.lines
+    for read in texts(corpus, window=window):
+        free = candidates(read.text.tokens, read.text.keep)
+        rows, columns = free.nonzero(as_tuple=True)
+        found = torch.zeros(len(rows), dtype=torch.float64)
+        size = max(1, BATCH // free.size(1))
+        for low in range(0, len(rows), size):
+            row, column = rows[low : low + size], columns[low : low + size]
+            tokens = read.text.tokens[row]
+            wanted = tokens[torch.arange(len(row)), column]
+            tokens[torch.arange(len(row)), column] = model.mask
+            y = model(moved(Text(tokens, read.text.keep[row]), device))[torch.arange(len(row)), column.to(device)]
+            scores = model.log_probs(y).double().cpu()
+            found[low : low + size] = -scores[torch.arange(len(row)), wanted]
+            done += len(row)
+            if watch is not None:
+                watch(done, total)
+        keys.append(read.keys)
+        nats.append(torch.zeros(len(free), dtype=torch.float64).index_add_(0, rows, found).numpy())
+        counts.append(free.sum(1).double().numpy())
+    order = np.argsort(np.concatenate(keys), kind="stable")
+    statistics = {"nats": np.concatenate(nats)[order], "tokens": np.concatenate(counts)[order]}
+    return Items(np.concatenate(keys)[order], statistics)

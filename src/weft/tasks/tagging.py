@@ -1,0 +1,101 @@
+"""The task of taggers: say what each word of a sentence is.
+
+Shapes: N sentences, B rows, W words, K tags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+
+from weft.data.corpus import lines_of
+from weft.data.order import changed
+from weft.data.tag_order import Sentences, TagBatch, sentences_by_length
+from weft.data.tagged import TaggedSource
+from weft.metrics.items import sums
+from weft.metrics.spans import SCORES, Tags, repair, scheme_of, tag_items, types_of, validate
+from weft.models.tagger import Words
+from weft.tasks.task import Loss, Watch
+from weft.text.labelled_tokens import LabelledTokens
+from weft.text.labels import Labels
+
+BATCH = 8192  # tokens read at once
+
+
+def learned_tags(source: TaggedSource) -> tuple[list[str], int]:
+    """The tags to learn from, one after another: where they mark spans, valid ones that mark the same; and how many sentences
+    had others."""
+    scheme = scheme_of(set(source.tags()))
+    if scheme is None:
+        return source.tags(), 0
+    given = [sentence.tags for sentence in source.sentences()]
+    wrong = [bool(validate(tags, scheme)) for tags in given]
+    mended = [repair(tags, scheme) if bad else tags for tags, bad in zip(given, wrong, strict=True)]
+    return list(chain.from_iterable(mended)), sum(wrong)
+
+
+def tags_of(model: Any, data: Sentences, device: torch.device, watch: Watch | None = None) -> list[np.ndarray]:
+    """The best tags of each sentence, by their numbers."""
+    found: list[np.ndarray] = [np.zeros(0, np.int64)] * (len(data.edges) - 1)
+    sizes, done = np.diff(data.edges), 0
+    for members, batch in sentences_by_length(data, batch_tokens=BATCH):
+        words = changed(Words(*batch[:-1]), lambda part: part.to(device))
+        for at, row in zip(members.tolist(), model.tag(words).cpu().numpy(), strict=True):
+            found[at] = row[: sizes[at]]
+        done += len(members)
+        if watch is not None:
+            watch(done, len(found))
+    return found
+
+
+class TaggingTask:
+    """Nats of each sentence's tags."""
+
+    def __init__(
+        self, *, valid: Sentences | None, right: Tags, known: Sequence[np.ndarray], labels: Labels, device: torch.device
+    ) -> None:
+        self.valid, self.right, self.known = valid, right, known  # known: of each word, whether training had it
+        self.labels, self.device = labels, device
+
+    def loss(self, model: Any, batch: TagBatch, carry: None) -> Loss:
+        nats = model.loss(Words(*batch[:-1]), batch.tags)
+        return Loss(nats.sum(), batch.real.sum(), None)
+
+    def validate(self, model: Any, watch: Watch | None = None) -> dict[str, float] | None:
+        """Scores of the validation sentences: first that of spans, where tags mark them."""
+        if self.valid is None:
+            return None
+        names = self.labels.names
+        said = [[names[tag] for tag in row.tolist()] for row in tags_of(model, self.valid, self.device, watch)]
+        types = types_of(names) if scheme_of(names) else ()
+        total = sums(tag_items(said, self.right, np.arange(len(said)), known=self.known, types=types).statistics)
+        values = {name: score(total).item() for name, (needed, score) in SCORES.items() if needed in total}
+        decides = "span_f1" if types else "token_accuracy"
+        return {name: values[name] for name in sorted(values, key=lambda name: name != decides) if not np.isnan(values[name])}
+
+
+class WordTagger:
+    """A tagger that reads words."""
+
+    def __init__(self, model: Any, read: LabelledTokens, *, device: torch.device) -> None:
+        self.model, self.read, self.device = model, read, device
+
+    @property
+    def parameters(self) -> int:
+        return sum(weight.numel() for weight in self.model.parameters())
+
+    @torch.inference_mode()
+    def tag(self, sentences: Sequence[Sequence[str]], watch: Watch | None = None) -> list[list[str]]:
+        """A tag for each word of each sentence."""
+        words = [word for sentence in sentences for word in sentence]
+        if not words:
+            return [[] for _ in sentences]
+        edges = np.concatenate([[0], np.cumsum([len(sentence) for sentence in sentences])]).astype(np.int64)
+        letters = None if self.read.letters is None else lines_of(self.read.letters, words)
+        data = Sentences(lines_of(self.read.tokenizer, words), letters, edges, np.zeros(len(words), np.int64))
+        names = self.read.labels.names
+        return [[names[tag] for tag in row.tolist()] for row in tags_of(self.model, data, self.device, watch)]

@@ -1,0 +1,136 @@
+"""Training classifiers that are counted, or solved in one go: naive Bayes and softmax regression over sparse features."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+
+from weft import files
+from weft.errors import ConfigError
+from weft.metrics.calibration import sigmoid_temperature, softmax_temperature
+from weft.metrics.items import sums
+from weft.metrics.labels import SCORES, SEVERAL_SCORES
+from weft.models import bayes, regression
+from weft.models.linear import LinearModel
+from weft.tasks.classification import judged
+from weft.tasks.task import Watch
+from weft.text.features import Features, Sparse, beside
+from weft.train.classification import balance, targets, unseen
+
+if TYPE_CHECKING:
+    from weft.text.labelled_tokens import LabelledTokens
+    from weft.train.folder import RunFolder
+    from weft.train.job import Job
+    from weft.train.settings import Settings
+
+
+class Fit(Protocol):
+    """How one kind finds its weights."""
+
+    def __call__(self, features: Sparse, right: Any, classes: int, table: Any, weights: Any, job: Job) -> LinearModel: ...
+
+
+def fit_bayes(features: Sparse, right: Any, classes: int, table: Any, weights: Any, job: Job) -> LinearModel:
+    job.watcher.working("counting terms", 0, 1)
+    return bayes.fit(features, right, classes, table, weights=weights)
+
+
+def fit_regression(features: Sparse, right: Any, classes: int, table: Any, weights: Any, job: Job) -> LinearModel:
+    def watch(asked: int) -> None:
+        job.watcher.working("solving the regression", min(asked, regression.STEPS - 1), regression.STEPS)
+
+    return regression.fit(features, right, classes, table, weights=weights, watch=watch)
+
+
+class SparseLabeller:
+    """A linear model of terms that reads text."""
+
+    def __init__(self, features: Sequence[Features], model: LinearModel, temperature: float) -> None:
+        self.features, self.model, self.temperature = features, model, temperature
+
+    @property
+    def parameters(self) -> int:
+        return self.model.parameters
+
+    def sparse(self, texts: Sequence[tuple[str, ...]]) -> Sparse:
+        """A row for each text; of pairs, the terms of both side by side."""
+        columns = zip(*texts, strict=True)
+        return beside([part.transform(column) for part, column in zip(self.features, columns, strict=True)])
+
+    def log_probs(self, texts: Sequence[tuple[str, ...]], watch: Watch | None = None) -> np.ndarray:
+        """float64 (N, K): log-probabilities of the labels of each text."""
+        return self.tempered(self.model.scores(self.sparse(texts)))
+
+    def tempered(self, scores: np.ndarray) -> np.ndarray:
+        tempered = torch.from_numpy(scores / self.temperature)
+        said = torch.nn.functional.logsigmoid(tempered) if self.model.multi else tempered.log_softmax(1)
+        return said.numpy()
+
+
+class Baseline:
+    """Classifiers without a network."""
+
+    def __init__(self, fit: Fit) -> None:
+        self.fit = fit
+
+    def check(self, settings: Settings) -> None:
+        if settings.train.init_from is not None:
+            raise ConfigError(f"train.init_from: {settings.kind} is solved anew and starts from no weights; drop it")
+
+    def train(self, job: Job) -> None:
+        settings, labels, several = job.settings, job.tokenizer.labels, job.settings.data.multi
+        sources = settings.sources()
+        began = time.perf_counter()
+        examples = list(sources["train"].examples())
+        right = targets([example.labels for example in examples], labels, several=several)
+        job.watcher.working("finding terms", 0, 1)
+        columns = list(zip(*(example.texts for example in examples), strict=True))
+        features = [Features.fit(column, settings.model.features) for column in columns]
+        weights = balance(right, labels.size).double().numpy() if settings.model.balanced else None
+        sparse = beside([part.transform(column) for part, column in zip(features, columns, strict=True)])
+        wanted = right.astype(bool) if several else right[:, 0]
+        model = self.fit(sparse, wanted, labels.size, settings.model, weights, job)
+        for note in model.notes:
+            job.watcher.note(note)
+        ready, scores = self._validated(SparseLabeller(features, model, 1.0), sources, job)
+        self._write(job, ready, scores, time.perf_counter() - began, len(examples))
+
+    def _validated(self, ready: SparseLabeller, sources: Any, job: Job) -> tuple[SparseLabeller, dict[str, float]]:
+        """With the temperature, and the scores, of the validation texts, where there are any."""
+        if "valid" not in sources:
+            return ready, {}
+        examples, labels, several = list(sources["valid"].examples()), job.tokenizer.labels, ready.model.multi
+        found = [example.labels for example in examples]
+        right = targets(found, labels, several=several)
+        scores = ready.model.scores(ready.sparse([example.texts for example in examples]))
+        ready.temperature = sigmoid_temperature(scores, right) if several else softmax_temperature(scores, right[:, 0])
+        total = sums(judged(ready.tempered(scores), right, unseen(found, labels), several=several).statistics)
+        functions = SEVERAL_SCORES if several else SCORES
+        return ready, {name: function(total).item() for name, function in functions.items()}
+
+    def _write(self, job: Job, ready: SparseLabeller, scores: dict[str, float], seconds: float, examples: int) -> None:
+        for at, part in enumerate(ready.features):
+            part.save(job.folder.path / f"features.{at}.json")
+        with files.Log(job.folder.path / "metrics.jsonl") as metrics, files.Log(job.folder.path / "timings.jsonl") as timings:
+            metrics.cut(0)
+            metrics.write({"step": 1, "tokens": examples, **{f"valid_{name}": value for name, value in scores.items()}})
+            timings.write({"step": 1, "seconds": seconds})
+        tensors = {**ready.model.tensors(), "temperature": torch.tensor(ready.temperature, dtype=torch.float64)}
+        job.folder.write_weights(tensors, _vocabulary(job.tokenizer, ready.features), 1)
+        job.watcher.counted(ready.parameters, scores)
+
+    def load(self, settings: Settings, tokenizer: LabelledTokens, folder: RunFolder, device: torch.device) -> SparseLabeller:
+        paths = [folder.path / f"features.{at}.json" for at in range(len(settings.data.columns()))]
+        features = [Features.load(path) for path in paths]
+        tensors = folder.read_weights(_vocabulary(tokenizer, features))
+        return SparseLabeller(features, LinearModel.from_tensors(tensors), float(tensors["temperature"]))
+
+
+def _vocabulary(tokenizer: LabelledTokens, features: Sequence[Features]) -> str:
+    """What names labels and terms together: weights of others are refused."""
+    return sha256(" ".join([tokenizer.labels.hash, *(part.hash for part in features)]).encode()).hexdigest()

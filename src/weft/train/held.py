@@ -1,0 +1,45 @@
+"""The text that a trained run is measured with: a file that is named, or a split of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from weft.data.corpus import Corpus, Watch, open_corpus, write_corpus
+from weft.data.source import Source
+from weft.errors import UsageError
+from weft.text.tokenizers import Tokenizer
+from weft.train.folder import RunFolder
+from weft.train.settings import Settings
+
+Files = str | Path | Sequence[str | Path]
+
+
+class HeldOut:
+    """Of a run that reads texts."""
+
+    def __init__(self, folder: RunFolder, settings: Settings, tokenizer: Tokenizer) -> None:
+        self.folder, self.settings, self.tokenizer = folder, settings, tokenizer
+
+    def corpus(self, data: Files | None, place: Path, reading: Watch | None) -> Corpus:
+        """The tokens of `data`, or of the run's own test or validation data; what must be written goes to `place`."""
+        if data is None:
+            own = self.settings.sources()
+            name = next((name for name in ("test", "valid") if name in own), None)
+            if name is None:
+                raise UsageError(f"{self.folder.path}: the run has no test or validation data; give --data FILE")
+            return self._own(name, own[name], place, reading)
+        paths = [data] if isinstance(data, str | Path) else list(data)
+        if not paths:
+            raise UsageError("evaluate: data names no file")
+        lines = self.settings.data.read == "lines"
+        source = Source(tuple(Path(path) for path in paths), self.settings.data.encoding, lines)
+        return write_corpus(source, self.tokenizer, place, "data", watch=reading)
+
+    def _own(self, name: str, source: Source, place: Path, reading: Watch | None) -> Corpus:
+        """A split of the run: from its text, or, where that is not there, from the tokens that training left."""
+        if (self.folder.data / f"{name}.json").exists() and not any(path.exists() for path in source.paths):
+            corpus = open_corpus(self.folder.data, name)
+            if corpus.tokenizer == self.tokenizer.hash:
+                return corpus
+        return write_corpus(source, self.tokenizer, place, name, watch=reading)

@@ -1,0 +1,80 @@
+"""Training taggers: what the training of networks must know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from weft.data.tag_order import SentenceOrder, Sentences
+from weft.metrics.spans import SCORES, allowed, scheme_of
+from weft.models.tagger import Tagger, tagger
+from weft.tasks.tagging import TaggingTask, WordTagger, learned_tags
+from weft.text.labels import Labels
+from weft.train.device import pick_device
+
+if TYPE_CHECKING:
+    from weft.text.labelled_tokens import LabelledTokens
+    from weft.train.job import Job
+    from weft.train.settings import Settings
+
+
+def sentences(job: Job, split: str) -> Sentences:
+    """A split as tokens and numbers of tags."""
+    source, labels = job.settings.sources()[split], job.tokenizer.labels
+    given = learned_tags(source)[0] if split == "train" else source.tags()
+    numbers = [labels.index(tag) for tag in given]
+    tags = np.array([-1 if number is None else number for number in numbers], np.int64)
+    edges = np.concatenate([[0], np.cumsum(source.sentence_lengths())]).astype(np.int64)
+    return Sentences(job.corpora[f"{split}.words"], job.corpora.get(f"{split}.letters"), edges, tags)
+
+
+def moves(labels: Labels) -> torch.Tensor | None:
+    """Which tag may follow which; None where any may."""
+    scheme = scheme_of(labels.names)
+    return None if scheme is None else torch.from_numpy(allowed(labels.names, scheme))
+
+
+class Tagging:
+    """Networks that say what each word of a sentence is."""
+
+    scores = tuple(SCORES)
+
+    def check(self, settings: Settings) -> None:
+        """Any data and any table go together."""
+
+    def mixers(self, settings: Settings) -> set[str]:
+        spelling = settings.model.spelling
+        return {settings.model.mixer} | (set() if spelling is None else {spelling.mixer})
+
+    def build(self, settings: Settings, tokenizer: LabelledTokens) -> Callable[[], Tagger]:
+        return lambda: tagger(
+            settings.model,
+            words=tokenizer.tokenizer.size + 1,
+            letters=1 if tokenizer.letters is None else tokenizer.letters.size + 1,
+            tags=tokenizer.labels.size,
+            longest=settings.data.longest,
+            allowed=moves(tokenizer.labels),
+        )
+
+    def order(self, job: Job) -> SentenceOrder:
+        train = job.settings.train
+        return SentenceOrder(sentences(job, "train"), batch_tokens=train.batch_tokens, seed=job.settings.seed)
+
+    def task(self, job: Job, model: nn.Module) -> TaggingTask:
+        valid, right, known = None, list[tuple[str, ...]](), list[np.ndarray]()
+        if "valid.words" in job.corpora:
+            sources = job.settings.sources()
+            seen, valid = set(sources["train"].words().texts()), sentences(job, "valid")
+            for sentence in sources["valid"].sentences():
+                right.append(sentence.tags)
+                known.append(np.array([word in seen for word in sentence.words]))
+        return TaggingTask(
+            valid=valid, right=right, known=known, labels=job.tokenizer.labels, device=pick_device(job.settings.train.device)
+        )
+
+    def ready(self, model: Any, settings: Settings, tokenizer: LabelledTokens, device: torch.device) -> WordTagger:
+        return WordTagger(model, tokenizer, device=device)

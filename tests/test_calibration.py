@@ -1,0 +1,102 @@
+"""Temperatures: found where they are known, and never for the worse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from weft.metrics.calibration import HIGHEST, LOWEST, sigmoid_temperature, softmax_temperature
+
+
+def softmax(scores):
+    shares = np.exp(scores - scores.max(1, keepdims=True))
+    return shares / shares.sum(1, keepdims=True)
+
+
+def log_loss(scores, gold, temperature):
+    known = gold >= 0
+    return -np.log(softmax(scores[known] / temperature)[np.arange(known.sum()), gold[known]]).mean()
+
+
+def sigmoid_loss(scores, gold, temperature):
+    z = scores / temperature
+    return (np.logaddexp(0, z) - gold * z).mean()
+
+
+def drawn(temperature, *, examples=20_000, labels=4, seed=0):
+    """Scores that are too large by the temperature, and labels drawn from the probabilities that they should have."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(examples, labels)) * 1.5
+    gold = (softmax(logits).cumsum(1) < rng.random((examples, 1))).sum(1)
+    return logits * temperature, gold
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5, 6.0])
+def test_a_known_temperature_is_found(temperature):
+    assert softmax_temperature(*drawn(temperature)) == pytest.approx(temperature, rel=0.05)
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5, 6.0])
+def test_a_known_temperature_of_several_labels_is_found(temperature):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(8000, 3)) * 2
+    gold = rng.random(logits.shape) < 1 / (1 + np.exp(-logits))
+    assert sigmoid_temperature(logits * temperature, gold) == pytest.approx(temperature, rel=0.05)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_loss_is_the_least_of_all_and_so_never_worse(seed):
+    rng = np.random.default_rng(seed)
+    scores = rng.normal(size=(rng.integers(1, 30), 3)) * rng.uniform(0.1, 20)
+    gold = rng.integers(-1, 3, size=len(scores))
+    gold[0] = 0
+    every = np.geomspace(LOWEST, HIGHEST, 300)
+    best = log_loss(scores, gold, softmax_temperature(scores, gold))
+    assert best <= min(log_loss(scores, gold, t) for t in [1.0, *every]) + 1e-12
+    several = rng.random(scores.shape) < 0.5
+    best = sigmoid_loss(scores, several, sigmoid_temperature(scores, several))
+    assert best <= min(sigmoid_loss(scores, several, t) for t in [1.0, *every]) + 1e-12
+
+
+def test_the_slope_is_zero_to_the_last_digits():
+    scores, gold = drawn(2.5, examples=500)
+    temperature, step = softmax_temperature(scores, gold), 1e-4
+    above, below = (log_loss(scores, gold, temperature * (1 + side)) for side in (step, -step))
+    assert abs(above - below) < 1e-10
+
+
+def test_log_probabilities_do_as_well_as_logits():
+    scores, gold = drawn(2.5, examples=500)
+    shifted = np.log(softmax(scores))
+    assert softmax_temperature(shifted, gold) == pytest.approx(softmax_temperature(scores, gold))
+    assert softmax_temperature(scores.astype(np.float32), gold) == pytest.approx(softmax_temperature(scores, gold), rel=1e-5)
+
+
+def test_labels_never_seen_are_left_out():
+    scores, gold = drawn(2.5, examples=500)
+    hidden = np.where(np.arange(500) % 5 == 0, -1, gold)
+    kept = hidden >= 0
+    assert softmax_temperature(scores, hidden) == softmax_temperature(scores[kept], gold[kept])
+
+
+def test_data_that_is_all_right_or_all_wrong_ends_at_the_bounds():
+    scores = np.array([[2.0, 0.0], [0.0, 1.0]])
+    assert softmax_temperature(scores, np.array([0, 1])) == pytest.approx(LOWEST)
+    assert softmax_temperature(scores, np.array([1, 0])) == pytest.approx(HIGHEST)
+    assert sigmoid_temperature(scores - 0.5, scores > 0.5) == pytest.approx(LOWEST)
+    assert sigmoid_temperature(scores - 0.5, scores < 0.5) == pytest.approx(HIGHEST)
+
+
+def test_nothing_to_fit_leaves_scores_as_they_are():
+    assert softmax_temperature(np.zeros((0, 3)), np.zeros(0, np.int64)) == 1.0
+    assert softmax_temperature(np.ones((2, 3)), np.array([-1, -1])) == 1.0
+    assert sigmoid_temperature(np.zeros((0, 3)), np.zeros((0, 3), bool)) == 1.0
+
+
+@pytest.mark.filterwarnings("error")
+def test_scores_without_end_make_no_nan():
+    scores = np.array([[0.0, -np.inf, -1.0], [-np.inf, 0.0, -2.0], [3e30, 0.0, 0.0]])
+    for gold in (np.array([0, 2, 0]), np.array([1, 1, 0])):
+        assert LOWEST <= softmax_temperature(scores, gold) <= HIGHEST
+    wide = np.array([[np.inf, -np.inf], [1e30, -3.0]])
+    assert LOWEST <= sigmoid_temperature(wide, np.array([[True, False], [False, True]])) <= HIGHEST

@@ -1,0 +1,505 @@
+"""Labelled texts from lines, tables and folders: what is read, what is refused and in which words, and how it is shared out."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.config import plain, read_table
+from weft.data.corpus import write_corpus
+from weft.data.label_files import Reading
+from weft.data.labelled import Example, LabelledSource, LabelledTable, count_long, stratified
+from weft.errors import ConfigError, DataError
+from weft.text.tokenizers import TokenizerTable, train_tokenizer
+
+EXAMPLES = [("pos", "a good film"), ("neg", "dull, é \u2028 \u00a0 x"), ("pos", 'the "best"')]
+
+
+def write(path: Path, text: str) -> Path:
+    data = text.encode()
+    packers = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(packers.get(path.suffix, bytes)(data))
+    return path
+
+
+def read(*paths: Path, reading: Reading | None = None) -> list[tuple[str, ...]]:
+    """Labels joined, then the texts."""
+    source = LabelledSource(paths, reading or Reading())
+    return [("+".join(example.labels), *example.texts) for example in source.examples()]
+
+
+def refusal(action, error=DataError) -> str:
+    with pytest.raises(error) as caught:
+        action()
+    return str(caught.value)
+
+
+# ---- what is read
+
+
+def as_lines(rows: list[tuple[str, str]]) -> str:
+    return "".join(f"{label} {text}\n" for label, text in rows)
+
+
+def as_tsv(rows: list[tuple[str, str]]) -> str:
+    return "".join(f"{label}\t{text}\n" for label, text in rows)
+
+
+def as_csv(rows: list[tuple[str, str]]) -> str:
+    return "".join(",".join('"' + cell.replace('"', '""') + '"' for cell in row) + "\n" for row in rows)
+
+
+def as_jsonl(rows: list[tuple[str, str]]) -> str:
+    return "".join(json.dumps({"id": 1, "text": text, "label": label}) + "\n" for label, text in rows)
+
+
+WRITTEN = {"txt": as_lines, "all": as_lines, "tsv": as_tsv, "csv": as_csv, "jsonl": as_jsonl}
+
+
+@pytest.mark.parametrize("packing", ["", ".gz", ".xz", ".zst"])
+@pytest.mark.parametrize("kind", list(WRITTEN))
+def test_every_kind_of_file_packed_or_not(kind, packing, tmp_path):
+    path = write(tmp_path / f"a.{kind}{packing}", WRITTEN[kind](EXAMPLES))
+    assert read(path) == EXAMPLES
+    assert read(path, path) == EXAMPLES * 2
+
+
+@given(
+    rows=st.lists(st.tuples(st.sampled_from(["a", "b c"]), st.text(st.sampled_from("a\"',;\t\n é"), max_size=5)), min_size=1)
+)
+@settings(deadline=None, max_examples=40)
+def test_csv_and_jsonl_hold_any_text(rows, tmp_path_factory):
+    folder, rows = tmp_path_factory.mktemp("any"), [(label, f"x{text}") for label, text in rows]
+    assert read(write(folder / "a.csv", as_csv(rows))) == rows
+    assert read(write(folder / "a.jsonl", as_jsonl(rows))) == rows
+
+
+def test_label_first_lines_end_the_label_at_white_space(tmp_path):
+    path = write(tmp_path / "a.txt", "DESC:manner How did  it ?\n\nENTY\t \tWhat\tis it \n  \t\n0 x")
+    assert read(path) == [("DESC:manner", "How did  it ?"), ("ENTY", "What\tis it "), ("0", "x")]
+    source = LabelledSource((path,))
+    assert [source.place(number) for number in range(3)] == [f"{path}: line {line}" for line in (1, 3, 5)]
+    assert source.seen.files.blank == 2
+    # other white space is content
+    assert read(write(tmp_path / "b.txt", "a\u00a0b c\u2028d\n")) == [("a\u00a0b", "c\u2028d")]
+
+
+def test_coarse_labels(tmp_path):
+    path = write(tmp_path / "a.txt", "DESC:manner How\nDESC:def:x What\nNUM Who\n")
+    assert [label for label, _ in read(path, reading=Reading(coarse=":"))] == ["DESC", "DESC", "NUM"]
+    table = write(tmp_path / "a.tsv", "A.x, A.y;B.z\tt\n")
+    assert read(table, reading=Reading(multi=True, coarse=".")) == [("A", "t")]
+
+
+def test_fasttext_lines(tmp_path):
+    path = write(tmp_path / "a.txt", "__label__a one two\n__label__b\tthree\n")
+    assert read(path) == [("a", "one two"), ("b", "three")]
+    several = write(tmp_path / "b.txt", "__label__a __label__b,c x\n__label__a __label__a y z\n")
+    assert read(several, reading=Reading(multi=True)) == [("a+b,c", "x"), ("a", "y z")]
+
+
+def test_several_labels_and_none(tmp_path):
+    reading = Reading(multi=True)
+    path = write(tmp_path / "a.tsv", "a, b\tone\n\ttwo\nb,,b,\tthree\n")
+    assert read(path, reading=reading) == [("a+b", "one"), ("", "two"), ("b", "three")]
+    assert read(write(tmp_path / "b.tsv", "a, b|c\tone\n"), reading=Reading(multi=True, separator="|")) == [("a, b+c", "one")]
+    rows = '{"text": "x", "label": ["a,b", 2]}\n{"text": "y", "label": []}\n{"text": "z", "label": "a,b"}\n'
+    assert read(write(tmp_path / "c.jsonl", rows), reading=reading) == [("a,b+2", "x"), ("", "y"), ("a+b", "z")]
+
+
+def test_labels_of_json_may_be_whole_numbers_and_truth_values(tmp_path):
+    rows = '{"text": "x", "label": 1}\n{"text": "y", "label": true}\n{"text": "z", "label": ["a"]}\n'
+    assert read(write(tmp_path / "a.jsonl", rows)) == [("1", "x"), ("true", "y"), ("a", "z")]
+
+
+def test_columns_by_name_and_by_place(tmp_path):
+    table = write(tmp_path / "a.tsv", "id\ttext\tlabel\n1\tgood\tpos\n")
+    assert read(table) == [("pos", "good")]
+    assert read(table, reading=Reading(text=("id",))) == [("pos", "1")]
+    pairs = write(tmp_path / "b.csv", "premise,gold,hypothesis\nA man,yes,A person\nA,no,\n")
+    reading = Reading(text=("premise", "hypothesis"), label="gold")
+    assert read(pairs, reading=reading) == [("yes", "A man", "A person"), ("no", "A", "")]
+    # no header: the label is first
+    assert read(write(tmp_path / "c.csv", "3,Wall St.,Short-sellers\n")) == [("3", "Wall St.")]
+    cola = write(tmp_path / "d.tsv", "gj04\t1\t*\tOur friends\n")
+    assert read(cola, reading=Reading(text=(4,), label=2)) == [("1", "Our friends")]
+    assert read(cola, reading=Reading(text=(4, 1), label=2)) == [("1", "Our friends", "gj04")]
+
+
+def test_each_file_of_several_has_its_own_kind_and_header(tmp_path):
+    one, other = write(tmp_path / "a.tsv", "label\ttext\na\tx\n"), write(tmp_path / "b.tsv", "text\tlabel\ny\tb\n")
+    assert read(one, other, write(tmp_path / "c.txt", "c z\n")) == [("a", "x"), ("b", "y"), ("c", "z")]
+
+
+def test_a_folder_with_a_file_for_every_label(tmp_path):
+    for name, text in (("b.x.txt.gz", "three\n\n four\n"), ("Ä.txt", "five six\n"), ("a.txt", "__label__z one\ntwo")):
+        write(tmp_path / "names" / name, text)
+    write(tmp_path / "names" / ".DS_Store", "\0")
+    source = LabelledSource((tmp_path / "names",))
+    assert read(tmp_path / "names") == [
+        ("a", "__label__z one"), ("a", "two"), ("b.x", "three"), ("b.x", " four"), ("Ä", "five six"),
+    ]  # fmt: skip
+    assert source.place(3) == f"{tmp_path / 'names' / 'b.x.txt.gz'}: line 3"
+    assert source.seen.files.notes == ["names: a file for every label, every line in it is an example"]
+    # names with points that are no suffix
+    write(tmp_path / "news" / "alt.atheism", "x\n")
+    write(tmp_path / "news" / "comp.graphics", "y\n")
+    assert read(tmp_path / "news") == [("alt.atheism", "x"), ("comp.graphics", "y")]
+
+
+def test_a_folder_with_a_folder_for_every_label(tmp_path):
+    for name, text in (("pos/2.txt", "b\nc\n\n"), ("pos/10.txt", "a"), ("neg/a.tsv", "label\ttext\n")):
+        write(tmp_path / "films" / name, text)
+    write(tmp_path / "films" / "neg" / ".hidden", "\0")
+    assert read(tmp_path / "films") == [("neg", "label\ttext"), ("pos", "a"), ("pos", "b\nc\n")]
+    source = LabelledSource((tmp_path / "films",))
+    assert source.place(2) == f"{tmp_path / 'films' / 'pos' / '2.txt'}: line 1"
+    assert source.seen.files.notes == ["films: a folder for every label, every file in it is an example"]
+    assert source.side(0).size() == 15
+
+
+def test_what_was_seen_is_told_with_three_examples(tmp_path):
+    path = write(tmp_path / "a.tsv", "\ufeff" + as_tsv([*EXAMPLES, ("odd", "last")]).replace("\n", "\r\n"))
+    seen = LabelledSource((path,)).seen
+    assert (seen.count, seen.crlf, seen.characters) == (4, 4, 38)
+    assert seen.describe() == (
+        f"{path}: 4 examples of 38 characters with 3 labels, utf-8, CRLF line ends in 4 places\n"
+        "  note: a.tsv: a byte order mark at the start was dropped\n"
+        "  note: a.tsv: line 1 is no header: label is column 1, text is column 2 of 2\n"
+        "  note: labels that occur once, 2 of 3: neg, odd\n"
+        "  labels: pos 2, neg 1, odd 1\n"
+        "  e.g.: a good film -> pos\n"
+        "  e.g.: dull, é \u2028 \u00a0 x -> neg\n"
+        '  e.g.: the "best" -> pos'
+    )
+    pairs = write(tmp_path / "b.jsonl", '{"a": "x", "b": "", "label": []}\n{"a": "y", "b": "z", "label": ["k", "l"]}\n')
+    reading = Reading(text=("a", "b"), multi=True)
+    assert LabelledSource((pairs, pairs, pairs), reading).seen.describe() == (
+        f"{pairs} and {pairs} and 1 more: 6 examples of 9 characters with 2 labels, utf-8, LF line ends\n"
+        "  note: empty texts in column 2: 3\n"
+        "  note: examples without a label: 3\n"
+        "  labels: k 3, l 3\n"
+        "  e.g.: x |  -> no label\n"
+        "  e.g.: y | z -> k, l\n"
+        "  e.g.: x |  -> no label"
+    )
+
+
+def test_labels_that_are_none_and_many_files_are_told(tmp_path):
+    plain_text = write(tmp_path / "a.txt", "".join(f"w{number} and so on\n" for number in range(12)))
+    notes = LabelledSource((plain_text,)).seen.notes()
+    assert notes == ["a.txt: lines start with a label", "12 labels for 12 examples; are they labels?"]
+    for number in range(13):
+        write(tmp_path / "many" / "x" / str(number), "\ufefftext")
+    seen = LabelledSource((tmp_path / "many",)).seen
+    assert seen.notes()[10:] == ["and 4 such notes more"]
+    assert "  labels: w0, w1, w10, w11, w2, w3, w4, w5, w6, w7 and 2 more\n" in LabelledSource((plain_text,)).seen.describe()
+
+
+# ---- what is refused
+
+BAD_FILES = [
+    ("a.txt", "a x\npos\n", "line 2 has no text after its label: pos; a line is a label, white space, and a text"),
+    ("a.txt", "a x\npos \n", "line 2 has the label pos and no text; give it one, or take it out"),
+    ("a.txt", "a x\n b y\n", "line 2 starts with white space, not with a label:  b y"),
+    ("a.txt", "__label__a x\nb y\n", "line 2 does not start with __label__, as the first line does: b y"),
+    ("a.txt", "__label__a x __label__b y\n", "line 1 has a __label__ inside its text: x __label__b y; labels come first"),
+    ("a.txt", "__label__a __label__b x\n", "line 1 has 2 labels: a, b; set data.multi = true"),
+    ("a.txt", "__label__ x\n", "line 1 has no text after its label: __label__ x; a line is a label, white space, and a text"),
+    ("a.txt", "", "is empty; give a file with text in it"),
+    ("a.txt", "a x\0y\n", "line 1 holds a NUL character; is it binary data, or UTF-16 (set data.encoding)?"),
+    (
+        "a.tsv",
+        "sentence\tlabel\nx\t1\n",
+        "line 1, its header, has no column 'text', which data.text names; known: sentence, label",
+    ),
+    (
+        "a.csv",
+        "Text,Class\nx,1\n",
+        "line 1, its header, has no column 'label', which data.label names; known: Text, Class",
+    ),
+    ("a.tsv", "text\tlabel\ttext\nx\ty\tz\n", "line 1, its header, has 2 columns 'text'; rename all but one"),
+    ("a.tsv", "text\tlabel\n", "has a header and nothing below it; give a file with examples in it"),
+    ("a.tsv", "pos\n", "line 1 has 1 column, not 2 or more: 'pos'; columns are separated by a tab"),
+    ("a.tsv", "a\tx\nb\ty\tz\n", "line 2 has 3 columns, not 2 as line 1 has: 'b', 'y', 'z'; columns are separated by a tab"),
+    ("a.csv", "a,x\n\n", "line 2 has 0 columns, not 2 as line 1 has: it is blank; columns are separated by a comma"),
+    ("a.tsv", "a\tx\n \ty\n", "line 2 has no label; give it one, or set data.multi = true, where an example may have none"),
+    ("a.tsv", "a\tx\nb\t \n", "line 2 has the label b and no text; give it one, or take it out"),
+    (
+        "a.csv",
+        'a,x\n"b\nc",y\n',
+        "line 2 has a label with a tab or a newline inside: b\\u{a}c; is it the right column?",
+    ),
+    ("a.jsonl", "{\n", "line 1 is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1);"
+     " JSONL has one object a line"),
+    ("a.jsonl", "[1]\n", "line 1 is a list, not an object with 'label' and 'text'"),
+    ("a.jsonl", '{"txt": "a", "label": "b"}\n', "line 1 has no key 'text'; did you mean 'txt'? known: txt, label"),
+    ("a.jsonl", '{"text": "a", "labels": "b"}\n', "line 1 has no key 'label'; did you mean 'labels'? known: text, labels"),
+    ("a.jsonl", '{"text": 1, "label": "b"}\n', "line 1 has a number as 'text', not a string; put it in quotes"),
+    ("a.jsonl", '{"text": "a", "label": 0.5}\n', "line 1 has a number as 'label', not a string; put it in quotes"),
+    ("a.jsonl", '{"text": "a", "label": null}\n', "line 1 has null as 'label', not a string; put it in quotes"),
+    ("a.jsonl", '{"text": "a", "label": ["b", "c"]}\n', "line 1 has 2 labels: b, c; set data.multi = true"),
+    (
+        "a.jsonl",
+        '{"text": "a", "label": ["b", null]}\n',
+        "line 1 has a list as 'label' that holds more than strings and whole numbers; write labels as strings",
+    ),
+    (
+        "a.jsonl",
+        '{"text": "a", "label": "b\\ud83d"}\n',
+        "line 1, 'label': character 1 is U+D83D, half of a surrogate pair; send whole characters",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "message"), BAD_FILES)
+def test_a_bad_file_is_refused_with_its_line(name, text, message, tmp_path):
+    path = write(tmp_path / name, text)
+    assert refusal(lambda: read(path)) == f"{path}: {message}"
+
+
+def test_columns_that_are_not_there(tmp_path):
+    table = write(tmp_path / "a.tsv", "premise\tgold\nx\ty\n")
+    assert refusal(lambda: read(table, reading=Reading(text=("premise", "hypo"), label="gold"))) == (
+        f"{table}: line 1, its header, has no column 'hypo', which data.text names; known: premise, gold"
+    )
+    assert refusal(lambda: read(table, reading=Reading(text=("premise",), label="golden"))) == (
+        f"{table}: line 1, its header, has no column 'golden', which data.label names;"
+        " did you mean 'gold'? known: premise, gold"
+    )
+    assert refusal(lambda: read(table, reading=Reading(text=(3,), label=1))) == (
+        f"{table}: line 1 has 2 columns, so there is no column 3, which data.text names"
+    )
+    objects = write(tmp_path / "a.jsonl", '{"a": "b"}\n')
+    assert refusal(lambda: read(objects, reading=Reading(text=(2,), label=1))) == (
+        f'{objects}: has keys and no columns, but data.label = 1; name a key, data.label = "..."'
+    )
+    lines = write(tmp_path / "a.txt", "a x\n")
+    message = "is no .tsv, .csv or .jsonl and has no columns, but data.{} names {}; drop that, or give a table"
+    assert refusal(lambda: read(lines, reading=Reading(text=("a", "b")))) == f"{lines}: {message.format('text', repr('a'))}"
+    assert refusal(lambda: read(lines, reading=Reading(label=2, text=(1,)))) == f"{lines}: {message.format('label', 2)}"
+
+
+def test_two_texts_may_not_both_be_empty(tmp_path):
+    path = write(tmp_path / "a.tsv", "a\tb\tlabel\nx\t\tk\n\t \tk\n")
+    assert refusal(lambda: read(path, reading=Reading(text=("a", "b")))) == (
+        f"{path}: line 3 has the label k and no text; give it one, or take it out"
+    )
+    empty = write(tmp_path / "b.jsonl", '{"text": "", "label": []}\n')
+    assert refusal(lambda: read(empty, reading=Reading(multi=True))) == (
+        f"{empty}: line 1 has no label and no text; give it one, or take it out"
+    )
+
+
+def test_folders_that_can_t_be_right(tmp_path):
+    folder = tmp_path / "x"
+    folder.mkdir()
+    empty = "is an empty folder; give one with a file, or a folder, for every label"
+    assert refusal(lambda: read(folder)) == f"{folder}: {empty}"
+    write(folder / "train.tsv", "a\tb\n")
+    assert refusal(lambda: read(folder)) == (
+        f"{folder}: is a folder with a table in it, train.tsv; name the table itself, or have one file a label"
+    )
+    (folder / "pos").mkdir()
+    assert refusal(lambda: read(folder)) == (
+        f"{folder}: has folders in it, pos for one, and files, train.tsv for one;"
+        " have a folder for every label, or a file, and all else elsewhere"
+    )
+    (folder / "train.tsv").unlink()
+    assert refusal(lambda: read(folder)) == f"{folder / 'pos'}: {empty}"
+    write(folder / "pos" / "deep" / "1.txt", "x")
+    assert refusal(lambda: read(folder)) == (
+        f"{folder / 'pos' / 'deep'}: is a folder in that of a label; examples are files right in {folder / 'pos'}"
+    )
+    write(tmp_path / "y" / "a.txt", "x\n")
+    write(tmp_path / "y" / "a.txt.gz", "x\n")
+    assert refusal(lambda: read(tmp_path / "y")) == (
+        f"{tmp_path / 'y'}: has 2 files for the label 'a'; join them, or rename all but one"
+    )
+    assert refusal(lambda: read(tmp_path / "none")) == f"{tmp_path / 'none'}: no such file"
+    # a run whose data is gone can still ask which files it had
+    assert LabelledSource((tmp_path / "none",)).paths == (tmp_path / "none",)
+
+
+def test_a_folder_that_can_t_be_listed(tmp_path, monkeypatch):
+    write(tmp_path / "x" / "a.txt", "x\n")
+
+    def denied(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", denied)
+    assert refusal(lambda: read(tmp_path / "x")) == f"{tmp_path / 'x'}: can't be read: Permission denied"
+
+
+OPTIONS = "train, valid, test, encoding, text, label, multi, separator, coarse, longest, truncate"
+MESSAGES = [
+    ({"train": ""}, "data: train='' names no file"),
+    ({"train": "a", "valid": 0.5, "test": 0.5}, "data: valid=0.5 and test=0.5 leave nothing of train"),
+    ({"train": "a", "text": []}, "data: text names 0 columns; give one, or two for pairs of texts"),
+    ({"train": "a", "text": ["a", "b", "c"]}, "data: text names 3 columns; give one, or two for pairs of texts"),
+    ({"train": "a", "label": ""}, "data: label='' names no column; give a name, or a place from 1 on"),
+    ({"train": "a", "text": 0, "label": 1}, "data: text=0 names no column; give a name, or a place from 1 on"),
+    ({"train": "a", "text": 2}, "data: text and label mix names and places; a table has a header or it has none"),
+    ({"train": "a", "text": ["x", "label"]}, "data: text and label name one column twice; give each its own"),
+    ({"train": "a", "multi": True, "separator": ""}, "data: separator='' separates nothing; drop it"),
+    ({"train": "a", "coarse": ""}, "data: coarse='' separates nothing; drop it"),
+    ({"train": "a", "separator": ";"}, "data: separator=';', but multi=false has one label an example; drop it"),
+    ({"train": "a", "longest": 3}, "data.longest: must be greater than or equal to 4, not 3"),
+    ({"train": "a", "lable": "x"}, f"data.lable: no such option; did you mean 'label'? known: {OPTIONS}"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), MESSAGES)
+def test_a_table_that_can_t_be_right(values, message):
+    assert refusal(lambda: read_table(LabelledTable, values, at="data"), ConfigError) == message
+
+
+@pytest.mark.parametrize("more", [{"multi": True}, {"text": ["a", "b"], "valid": 0.2}, {"text": 2, "label": 1, "coarse": ":"}])
+def test_what_a_table_says_can_be_read_again(more):
+    table = read_table(LabelledTable, {"train": ["a", "b"], **more}, at="data").resolved()
+    assert read_table(LabelledTable, plain(table), at="data") == table == table.resolved()
+
+
+# ---- shares
+
+
+def split_of(labels: list[str], tmp_path: Path, **shares: float) -> dict[str, list[Example]]:
+    write(tmp_path / "a.txt", "".join(f"{label} {number}\n" for number, label in enumerate(labels)))
+    return {name: list(part.examples()) for name, part in LabelledTable(train="a.txt", **shares).sources(tmp_path).items()}
+
+
+@given(
+    sizes=st.lists(st.integers(1, 60), min_size=1, max_size=5),
+    valid=st.sampled_from([0.1, 0.2, 1 / 3]),
+    test=st.sampled_from([None, 0.1, 0.25]),
+)
+@settings(deadline=None, max_examples=40)
+def test_shares_are_exact_and_disjoint_and_leave_none_out(sizes, valid, test, tmp_path_factory):
+    labels = [f"l{at}" for at, size in enumerate(sizes) for _ in range(size)] + ["z"] * 30
+    parts = split_of(labels, tmp_path_factory.mktemp("shares"), valid=valid, **({} if test is None else {"test": test}))
+    numbers = {name: [int(example.texts[0]) for example in examples] for name, examples in parts.items()}
+    assert sorted(number for found in numbers.values() for number in found) == list(range(len(labels)))
+    assert all(a < b for found in numbers.values() for a, b in pairwise(found))
+    assert all(labels[int(text)] == label for found in parts.values() for (text,), (label,) in found)
+    for name, share in (("valid", valid), ("test", test)):
+        if share is not None:
+            assert abs(len(numbers[name]) - share * len(labels)) < 1
+
+
+def test_every_label_gets_its_share(tmp_path):
+    labels = ["a"] * 500 + ["b"] * 90 + ["c"] * 10
+    parts = split_of(labels, tmp_path, valid=0.1, test=0.1)
+    counts = {name: Counter(example.labels[0] for example in found) for name, found in parts.items()}
+    assert counts == {
+        "train": {"a": 400, "b": 72, "c": 8}, "valid": {"a": 50, "b": 9, "c": 1}, "test": {"a": 50, "b": 9, "c": 1},
+    }  # fmt: skip
+    # shuffled: not the end of the file, nor every tenth
+    found = [int(example.texts[0]) for example in parts["valid"] if example.labels == ("a",)]
+    assert min(found) < 50 and max(found) > 450
+    assert len(set(np.diff(found).tolist())) > 10
+
+
+def test_a_rare_label_stays_in_training(tmp_path):
+    labels = ["a"] * 50 + ["b"] * 48 + ["once"] + ["twice"] * 2
+    parts = split_of(labels, tmp_path, valid=0.1, test=0.1)
+    assert {example.labels[0] for example in parts["valid"] + parts["test"]} == {"a", "b"}
+    assert len(parts["train"]) == 80
+
+
+def test_the_order_never_changes():
+    # as it was first drawn: another order would move examples from test to train in runs that go on
+    assert stratified(np.array([0] * 8 + [1] * 4)).tolist() == [3, 11, 2, 1, 8, 6, 0, 10, 7, 4, 9, 5]
+
+
+def test_several_labels_are_shared_out_by_the_rarest(tmp_path):
+    labels = ["common,rare"] * 20 + ["common"] * 180 + ["other"] * 100
+    write(tmp_path / "a.txt", "".join(f"{label} {number}\n" for number, label in enumerate(labels)))
+    parts = LabelledTable(train="a.txt", valid=0.1, multi=True).sources(tmp_path)
+    counts = Counter(label for labels in parts["valid"].labels() for label in labels)
+    assert counts == {"common": 20, "rare": 2, "other": 10}
+
+
+def test_too_few_for_a_share(tmp_path):
+    source = LabelledSource((write(tmp_path / "a.txt", "a b\n"),), high=0.9)
+    assert refusal(source.labels) == (
+        f"{tmp_path / 'a.txt'}: 1 examples are too few to take the share 0 to 0.9 of them;"
+        " give more examples, or files of their own for valid and test"
+    )
+
+
+def test_splits_of_their_own_are_whole(tmp_path):
+    write(tmp_path / "a.txt", "a x\nb y\n")
+    write(tmp_path / "b.txt", "b z\n")
+    sources = LabelledTable(train="a.txt", valid=["b.txt"], test=0.5).sources(tmp_path)
+    assert [len(sources[name].labels()) for name in ("train", "valid", "test")] == [1, 1, 1]
+    assert sources["valid"].labels() == [("b",)]
+
+
+# ---- corpora
+
+
+def test_a_corpus_of_each_column_is_its_texts_encoded(tmp_path):
+    rows = [("a", "x y", "k"), ("two\nlines", "", "l"), ("é", "z", "k")]
+    path = write(
+        tmp_path / "a.jsonl", "".join(json.dumps(dict(zip(("a", "b", "label"), row, strict=True))) + "\n" for row in rows)
+    )
+    source = LabelledTable(train="a.jsonl", text=["a", "b"]).sources(tmp_path)["train"]
+    tokenizer = train_tokenizer(TokenizerTable(kind="char"), iter(["two lines xyz é a\n"]))
+    for at in (0, 1):
+        side = source.side(at)
+        corpus = write_corpus(side, tokenizer, tmp_path, f"train.{at}", watch=lambda done, total: None)
+        found = [corpus.tokens[a:b].tolist() for a, b in pairwise(corpus.starts)]
+        assert found == [[*tokenizer.encode(row[at]).tolist(), 2] for row in rows]
+        assert side.name == f"{path} ({'ab'[at]})"
+    assert [row.texts for row in source.rows()] == [row[:2] for row in rows]
+    assert [row.line for row in source.rows()] == [1, 2, 3]
+
+
+def test_a_corpus_is_made_anew_if_its_text_or_its_part_changes(tmp_path):
+    write(tmp_path / "x" / "a.txt", "x\ny\n")
+    write(tmp_path / "x" / "b.txt", "z\n")
+    tokenizer = train_tokenizer(TokenizerTable(kind="char"), iter(["xyz"]))
+
+    def made(folder: Path, **shares: float) -> None:
+        source = LabelledTable(train=folder.name, **shares).sources(tmp_path)["train"]
+        write_corpus(source.side(0), tokenizer, tmp_path, "train", must_match=(tmp_path / "train.json").exists())
+
+    made(tmp_path / "x")
+    made(tmp_path / "x")
+    end = "; put it back, or start a new run"
+    start = f"{tmp_path / 'x'}: is not what {tmp_path / 'train.json'} was made from: "
+    assert refusal(lambda: made(tmp_path / "x", valid=0.4)) == f"{start}high was 1.0 and is 0.6{end}"
+    (tmp_path / "x" / "b.txt").rename(tmp_path / "x" / "c.txt")
+    assert refusal(lambda: made(tmp_path / "x")) == f"{start}{tmp_path / 'x' / 'c.txt'} has changed{end}"
+
+
+def test_a_file_that_goes_to_another_label_is_noticed(tmp_path):
+    write(tmp_path / "x" / "a" / "1", "text")
+    before = LabelledSource((tmp_path / "x",)).side(0).origin()
+    (tmp_path / "x" / "a").rename(tmp_path / "x" / "b")
+    assert LabelledSource((tmp_path / "x",)).side(0).origin() != before
+
+
+def test_what_is_too_long_is_counted_or_refused_with_its_line(tmp_path):
+    path = write(tmp_path / "a.tsv", "a\tb\tlabel\nxx\tx\tk\nxxx\txxx\tk\nx\txxxxx\tk\n")
+    source = LabelledTable(train="a.tsv", text=["a", "b"]).sources(tmp_path)["train"]
+    tokenizer = train_tokenizer(TokenizerTable(kind="char"), iter(["x"]))
+    corpora = [write_corpus(source.side(at), tokenizer, tmp_path, f"train.{at}") for at in (0, 1)]
+    # <s>, the tokens of both, and two </s>
+    assert [count_long(corpora, source, longest=longest, truncate=True) for longest in (9, 8, 6, 5)] == [0, 2, 2, 3]
+    assert count_long(corpora, source, longest=9, truncate=False) == 0
+    assert refusal(lambda: count_long(corpora, source, longest=8, truncate=False)) == (
+        f"{path}: line 3 (and 1 more): has 9 tokens, more than data.longest = 8;"
+        " raise that, or set data.truncate = true to have it cut"
+    )

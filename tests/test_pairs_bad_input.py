@@ -1,0 +1,397 @@
+"""Pairs and bad input: what is no text, too long, cut off, or misspelt."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from command_line import feed, refused
+from pair_runs import PairRuns, make_pairs, pair_file
+from small_runs import train_here
+
+import weft
+from weft.cli import lines
+from weft.cli.evaluate import Evaluate
+from weft.cli.lines import any_lines, batched
+from weft.cli.main import main
+from weft.data.order import changed
+from weft.data.pair_files import read_records
+from weft.data.pair_order import PairBatch
+from weft.decode.predict import Prediction
+from weft.decode.predict_options import PredictOptions
+from weft.errors import DataError, ModelError, WeftError
+from weft.run import load_translator
+from weft.text.gate import Seen
+from weft.text.unpack import read_bytes
+from weft.train import memory
+from weft.train.loop import Place
+from weft.train.tables import TrainTable
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> PairRuns:
+    return PairRuns(tmp_path_factory.mktemp("attacked"))
+
+
+def refusal(kind: type[WeftError], work: Callable[[], Any]) -> str:
+    with pytest.raises(kind) as caught:
+        work()
+    return str(caught.value)
+
+
+def predicted(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str], str]:
+    """Exit code, lines of standard output, standard error."""
+    code = main(["predict", *words, "--device", "cpu"])
+    said = capsys.readouterr()
+    return code, said.out.split("\n")[:-1], said.err
+
+
+def outputs(runs: PairRuns, *words: str) -> list[str]:
+    run = load_translator(runs.folder("lstm"), device="cpu")
+    return [best[0].text for best in run.predict(list(words))]
+
+
+# ---- lines that are no text
+
+
+BAD = b"abc\nf\0e\n\nf\xffe\nfade\n"
+FAULTS = [
+    "line 2 holds a NUL character; is it binary data?",
+    "line 4 (byte 0xff) is not utf-8; convert it first",
+]
+
+
+def test_a_line_that_is_no_text_loses_no_other(runs, capsys, monkeypatch, tmp_path):
+    folder, (first, last) = str(runs.folder("lstm")), outputs(runs, "abc", "fade")
+    feed(monkeypatch, BAD)
+    said = "".join(f"weft: standard input: {fault}\n" for fault in FAULTS)
+    assert predicted(capsys, folder) == (3, [first, "", "", "", last], said)
+    (tmp_path / "bad.txt").write_bytes(BAD)
+    said = "".join(f"weft: {tmp_path / 'bad.txt'}: {fault}\n" for fault in FAULTS)
+    assert predicted(capsys, folder, "--data", str(tmp_path / "bad.txt")) == (3, [first, "", "", "", last], said)
+
+
+def test_a_line_that_is_no_text_has_no_source_in_json(runs, capsys, monkeypatch):
+    feed(monkeypatch, b"f\0e\nabc\n")
+    code, found, _ = predicted(capsys, str(runs.folder("lstm")), "--json")
+    error = "standard input: line 1 holds a NUL character; is it binary data?"
+    assert (code, json.loads(found[0])) == (3, {"source": None, "predictions": [], "error": error})
+    assert json.loads(found[1])["source"] == "abc"
+
+
+def test_a_line_may_be_bad_for_two_reasons_in_one_batch(runs, capsys, monkeypatch):
+    folder = runs.folder("lstm")
+    feed(monkeypatch, b"ab" * 10 + b"\n\xff\nabc\n")
+    code, found, said = predicted(capsys, str(folder))
+    assert (code, found) == (3, ["", "", *outputs(runs, "abc")])
+    assert said.split("\n")[:-1] == [
+        f"weft: line 1: has 21 tokens, but {folder} reads at most 16; shorten it, or have it cut with --truncate",
+        "weft: standard input: line 2 (byte 0xff) is not utf-8; convert it first",
+    ]
+
+
+def test_lines_of_bytes_one_by_one(monkeypatch):
+    """However the bytes come, the lines and the faults are the same."""
+
+    def found(size: int) -> list[str]:
+        data = b"\xef\xbb\xbfa\r\nb\xc3\xa4\r\n\xc3\nc\0\r\n\rd\r\n\xed\xa0\x80\ne\xc3"
+        chunks = (data[at : at + size] for at in range(0, len(data), size))
+        return [repr(line) for line in lines._lines(chunks, "utf-8", "here")]
+
+    whole = found(1000)
+    assert all(found(size) == whole for size in range(1, 9))
+    assert whole == [
+        "'a'",
+        "'bä'",
+        "DataError('here: line 3 (byte 0xc3) is not utf-8; convert it first')",
+        "DataError('here: line 4 holds a NUL character; is it binary data?')",
+        "'\\rd'",
+        "DataError('here: line 6 (byte 0xed) is not utf-8; convert it first')",
+        "DataError('here: line 7 (byte 0xc3) is not utf-8; convert it first')",
+    ]
+
+
+def test_a_bad_byte_of_utf_16_ends_the_reading(monkeypatch):
+    feed(monkeypatch, "ab\ncd\n".encode("utf-16") + b"\x00\xdc\n\0")
+    found = any_lines(None, "utf-16")
+    assert refusal(DataError, lambda: list(found)) == "standard input: line 3 (byte 0x00) is not utf-16; convert it first"
+
+
+def test_what_came_before_the_end_of_reading_is_not_lost(runs, capsys, monkeypatch):
+    monkeypatch.setattr("weft.cli.lines.LONGEST", 1000)
+    feed(monkeypatch, b"abc\n" + b"x" * 200_000 + b"\nabc\n")
+    told = "weft: standard input: line 2 has more than 1,000 characters; is it text?\n"
+    assert predicted(capsys, str(runs.folder("lstm"))) == (3, outputs(runs, "abc"), told)
+
+
+def test_batches_are_full_and_in_order_and_stop_with_their_items():
+    assert list(batched(iter(range(5)), 2)) == [[0, 1], [2, 3], [4]]
+
+    def items():
+        yield 1
+        raise DataError("no more")
+
+    found = batched(items(), 5)
+    assert next(found) == [1]
+    with pytest.raises(DataError, match="no more"):
+        next(found)
+
+
+# ---- outputs that are no lines
+
+
+def test_an_output_with_a_newline_is_one_line(runs, capsys, monkeypatch):
+    said = Prediction("A\nB\0\nC", [3, 4, 2], -1.0, -3.0)
+    monkeypatch.setattr("weft.translator.Translator.predict", lambda self, read, *rest, **named: [[said] for _ in read])
+    folder = str(runs.folder("lstm"))
+    assert predicted(capsys, folder, "abc") == (0, ["A\\nB\\0\\nC"], "")
+    assert predicted(capsys, folder, "abc", "--n-best", "2") == (0, ["1\t-1.0000\tA\\nB\\0\\nC"], "")
+    assert json.loads(predicted(capsys, folder, "abc", "--json")[1][0])["predictions"][0]["text"] == "A\nB\0\nC"
+
+
+def test_what_training_never_saw_is_told_once(runs, capsys, monkeypatch):
+    folder = str(runs.folder("lstm"))
+    monkeypatch.setattr("weft.cli.predict.LINES", 2)
+    feed(monkeypatch, "xa\nyxx\nab\nzü\u202e\n".encode())
+    code, found, said = predicted(capsys, folder)
+    assert (code, len(found)) == (0, 4)
+    assert said == "weft: 7 tokens were unknown and read as <unk>: x, y, z, ...\n"
+    feed(monkeypatch, b"x\x1b\n")
+    assert predicted(capsys, folder)[2] == "weft: 2 tokens were unknown and read as <unk>: x, \\u{1b}\n"
+    for option, said in ([], "weft: 1 token was unknown and read as <unk>: x\n"), (["--quiet"], ""):
+        feed(monkeypatch, b"xa\n")
+        assert predicted(capsys, folder, *option)[2] == said
+
+
+def test_of_several_runs_the_one_that_knows_least_is_told_of(runs):
+    assert load_translator(runs.folder("lstm")).unknown(["abx", "", "ay"]) == ["x", "y"]
+    both = weft.ensemble([runs.folder("lstm"), runs.folder("transformer")], device="cpu")
+    assert both.unknown(["abx", "", "ay"]) == ["x", "y"]
+
+
+# ---- pairs that are too long, and where they stand
+
+
+def test_evaluation_names_the_file_and_the_line_before_it_searches(runs, capsys, monkeypatch, tmp_path):
+    path, folder = tmp_path / "long.tsv", str(runs.folder("learned"))
+    path.write_text(f"source\ttarget\nabc\tA BB C\n{'ab' * 10}\tA BB\n")
+    monkeypatch.setattr("weft.translator.predict", lambda *rest, **named: pytest.fail("it searched"))
+    cure = f"has 21 tokens, but {folder} reads at most 16; shorten it, or have it cut with --truncate"
+    assert refused(capsys, "evaluate", folder, "--data", str(path)) == (3, f"{path}: line 3: {cure}")
+    path.write_text(f"abc\tA BB C\nab\t{'A ' * 20}\n")
+    cure = f"its target has 21 tokens, but {folder} reads at most 16; shorten it"
+    assert refused(capsys, "evaluate", folder, "--data", str(path)) == (3, f"{path}: line 2: {cure}")
+
+
+def test_long_sources_are_cut_if_asked_wherever_pairs_are_read(runs, capsys, monkeypatch, tmp_path):
+    folder, run = str(runs.folder("lstm")), load_translator(runs.folder("lstm"), device="cpu")
+    path = tmp_path / "long.tsv"
+    path.write_text(f"abc\tA BB C\n{'ab' * 10}\tA BB\n")
+    assert main(["evaluate", folder, "--data", str(path), "--truncate", "--quiet", "--json"]) == 0
+    scores = {score["name"]: score["value"] for score in json.loads(capsys.readouterr().out)["scores"]}
+    assert scores["nats_per_token"] == pytest.approx(
+        {s.name: s.value for s in run.evaluate(path, PredictOptions(truncate=True))}["nats_per_token"]
+    )
+    feed(monkeypatch, path.read_bytes())
+    assert main(["score", folder, "--truncate", "--quiet"]) == 0
+    cut = run.score([("ab" * 10, "A BB")], truncate=True)[0].log_prob
+    assert float(capsys.readouterr().out.split("\n")[1].split("\t")[0]) == pytest.approx(cut, abs=1e-4)
+
+
+def test_scoring_counts_lines_from_the_first_of_all(runs, capsys, monkeypatch):
+    folder = str(runs.folder("learned"))
+    monkeypatch.setattr("weft.cli.score.LINES", 2)
+    feed(monkeypatch, b"a\tA\n" * 2 + b"a\tA\n" + b"ab" * 10 + b"\tA\n")
+    assert main(["score", folder, "--quiet"]) == 3
+    cure = f"has 21 tokens, but {folder} reads at most 16; shorten it, or have it cut with --truncate"
+    assert capsys.readouterr().err == f"weft: line 4: {cure}\n"
+    feed(monkeypatch, b"a\tA\n" * 2 + b"a\t" + b"A " * 20 + b"\n")
+    assert main(["score", folder, "--quiet"]) == 3
+    assert capsys.readouterr().err == (f"weft: line 3: its target has 21 tokens, but {folder} reads at most 16; shorten it\n")
+
+
+MIXED = b"abc\tA BB C\nabc\n" + b"ab" * 10 + b"\tA\na\tb\tc\na\xff\tA\nab\tA BB\n"
+
+
+def test_one_bad_pair_costs_no_other_its_score(runs, capsys, monkeypatch):
+    folder = str(runs.folder("lstm"))
+    first, last = load_translator(folder, device="cpu").score([("abc", "A BB C"), ("ab", "A BB")])
+    feed(monkeypatch, MIXED)
+    code = main(["score", folder, "--quiet"])
+    out, error = capsys.readouterr()
+    assert code == 3 and error.split("\n") == [
+        "weft: line 2: has 0 tabs; a pair is a source, one tab, and a target",
+        f"weft: line 3: has 21 tokens, but {folder} reads at most 16; shorten it, or have it cut with --truncate",
+        "weft: line 4: has 2 tabs; a pair is a source, one tab, and a target",
+        "weft: standard input: line 5 (byte 0xff) is not utf-8; convert it first",
+        "",
+    ]
+    rows = out.split("\n")
+    assert rows[1:5] == [""] * 4 and len(rows) == 7
+    assert [float(rows[at].split("\t")[0]) for at in (0, 5)] == pytest.approx([first.log_prob, last.log_prob], abs=1e-4)
+
+
+def test_a_bad_pair_says_why_in_json_and_has_no_tokens(runs, capsys, monkeypatch):
+    folder = str(runs.folder("lstm"))
+    feed(monkeypatch, b"abc\n\xff\n")
+    assert main(["score", folder, "--quiet", "--json", "--tokens"]) == 3
+    odd, broken = map(json.loads, capsys.readouterr().out.split("\n")[:-1])
+    none = {"log_prob": None, "perplexity": None, "tokens": []}
+    assert odd == {"text": "abc", **none, "error": "has 0 tabs; a pair is a source, one tab, and a target"}
+    error = "standard input: line 2 (byte 0xff) is not utf-8; convert it first"
+    assert broken == {"text": None, **none, "error": error}
+
+
+def test_a_bad_line_costs_no_other_its_score_under_a_language_model(runs, capsys, monkeypatch):
+    feed(monkeypatch, b"A BB\nA\0\nC\n")
+    assert main(["score", str(runs.folder("lm-ngram")), "--quiet"]) == 3
+    out, error = capsys.readouterr()
+    assert error == "weft: standard input: line 2 holds a NUL character; is it binary data?\n"
+    assert [line.split("\t")[-1] for line in out.split("\n")] == ["A BB", "", "C", ""]
+
+
+def test_language_models_have_no_sources_to_cut(runs, capsys):
+    lm = str(runs.folder("lm-ngram"))
+    message = f"--truncate: is for runs that read sources, and {lm} is a language model; drop it"
+    assert refused(capsys, "score", lm, "--truncate") == (2, message)
+    message = f"--truncate: is for runs that write outputs, and {lm} is a language model; drop it"
+    assert refused(capsys, "evaluate", lm, "--truncate", "--data", str(runs.place / "phones.txt")) == (2, message)
+
+
+# ---- what is asked for wrongly
+
+
+def test_alignments_are_refused_before_a_line_is_read(runs, capsys, monkeypatch):
+    monkeypatch.setattr("weft.cli.lines.any_lines", lambda *rest: pytest.fail("it read"))
+    message = "alignments: this model has no attention to its source; train one with model.attention = 'additive'"
+    assert refused(capsys, "predict", str(runs.folder("sutskever")), "--alignments", "looks") == (2, message)
+
+
+def test_a_language_model_has_a_weight_above_nothing(runs, capsys):
+    lstm, lm = str(runs.folder("lstm")), str(runs.folder("lm-ngram"))
+    for weight in ("0", "-1", "nan", "inf"):
+        message = f"--lm-weight: must be a number above 0, not {weight}; without --lm the model chooses alone"
+        assert refused(capsys, "predict", lstm, "abc", "--lm", lm, "--lm-weight", weight) == (2, message)
+
+
+def test_a_least_length_beyond_the_last_position_is_refused(runs, capsys):
+    folder = str(runs.folder("learned"))
+    message = "--least: must be at most {}, the positions that the model has left to write to, not {}"
+    assert refused(capsys, "predict", folder, "abc", "--least", "17") == (2, message.format(16, 17))
+    assert refused(capsys, "predict", folder, "abc", "--least", "15", "--prefix", "A BB") == (2, message.format(14, 15))
+    run = load_translator(folder, device="cpu")
+    assert len(run.predict("abc", least=16)[0][0].tokens) == 16
+    assert len(run.predict("abc", least=14, prefixes=["A BB"])[0][0].tokens) == 14
+
+
+def test_half_of_parallel_files_is_no_data(runs, capsys):
+    lstm, half = str(runs.folder("lstm")), str(runs.place / "phones.txt")
+    message = (
+        f"--data {half}: is no .tsv, .csv or .jsonl; name a table so, or give two parallel files, --data SOURCES --data TARGETS"
+    )
+    assert refused(capsys, "evaluate", lstm, "--data", half) == (2, message)
+
+
+def test_a_header_in_other_letters_is_no_pair(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("ID\tSource\tTARGET \n1\tabc\tA BB C\n")
+    message = f"{path}: line 1 looks like a header, but not like 'source' and 'target'; set data.source = 'Source' and "
+    message += "data.target = 'TARGET ', or rename them"
+
+    def read(columns: tuple[str, str]) -> list[str]:
+        return [record.target for record in read_records([path], columns, "utf-8", Seen([path], "utf-8"))]
+
+    assert refusal(DataError, lambda: read(("source", "target"))) == message
+    assert read(("Source", "TARGET ")) == ["A BB C"]
+
+
+def test_weights_of_a_folder_with_an_apostrophe(runs, tmp_path, capsys):
+    values = pair_file(make_pairs(tmp_path / "pairs.tsv"), "luong", "train.steps=2")
+    values["tokenizer"] = {"kind": "char"}
+    odd = train_here(values, tmp_path / "it's" / 'a "run"').path
+    run_file = tmp_path / "run.toml"
+    run_file.write_text((odd / "resolved.toml").read_text())
+    assert main(["train", str(run_file), "--out", str(tmp_path / "new"), "--init-from", str(odd), "--quiet"]) == 0
+    assert (tmp_path / "new" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("option", ["--init-from", "--tokenizer-from"])
+def test_a_run_is_not_deleted_to_start_from_itself(runs, tmp_path, capsys, option):
+    run = Path(shutil.copytree(runs.folder("lstm"), tmp_path / "run"))
+    shutil.copy(run / "resolved.toml", tmp_path / "run.toml")
+    kept = sorted(path.name for path in run.iterdir())
+    code, said = refused(capsys, "train", str(tmp_path / "run.toml"), "--out", str(run), option, str(run), "--fresh", "--quiet")
+    eaten = run if option == "--init-from" else run / "tokenizer.source.json"
+    assert (code, said) == (2, f"{run}: --fresh would delete {eaten}, which this run starts from; choose another --out")
+    assert sorted(path.name for path in run.iterdir()) == kept
+
+
+def test_swapped_tokenizers_are_named(runs, tmp_path):
+    folder = Path(shutil.copytree(runs.folder("lstm"), tmp_path / "run"))
+    shutil.copy(folder / "tokenizer.source.json", folder / "tokenizer.target.json")
+    names = f"{folder / 'tokenizer.source.json'} or {folder / 'tokenizer.target.json'}"
+    assert refusal(ModelError, lambda: weft.load(folder)) == f"{names}: is not the tokenizer that the weights were trained with"
+
+
+# ---- files that were cut
+
+
+@pytest.mark.parametrize("keep", [1, 4, 11, -1])
+def test_zstd_data_that_was_cut_is_damaged(tmp_path, keep):
+    zstandard = pytest.importorskip("zstandard")
+    packed, path = zstandard.compress(b"a line\n" * 1000), tmp_path / "pairs.tsv.zst"
+    path.write_bytes(packed[:keep])
+    message = f"{path}: is damaged or not .zst data: compressed file ended in the middle of a frame"
+    assert refusal(DataError, lambda: list(read_bytes(path))) == message
+    path.write_bytes(packed + packed[:keep])  # after a whole frame, too
+    assert refusal(DataError, lambda: list(read_bytes(path))) == message
+    path.write_bytes(packed * 3)
+    assert b"".join(read_bytes(path)) == b"a line\n" * 3000
+
+
+# ---- memory
+
+
+def test_a_batch_is_measured_by_a_corner_of_the_same_shape():
+    """Were the source cut alone, what the target takes would be multiplied, too, and pairs refused that fit."""
+    batch = PairBatch(*(torch.zeros(8, size, dtype=torch.long) for size in (4000, 4000, 101, 101)))
+    corner = memory._corner(batch, 4, (1000, 4000))
+    assert [tuple(part.shape) for part in corner] == [(4, 1000), (4, 1000), (4, 26), (4, 26)]
+    short = changed(batch, lambda part: part[:, :2])
+    assert [part.size(1) for part in memory._corner(short, 1, (1, 2))] == [2, 2, 2, 2]
+
+
+def test_a_long_source_of_a_short_target_is_not_counted_as_a_long_target(monkeypatch):
+    """The bytes of a made-up learner that needs much for each target position and little for each of the source."""
+    seen = []
+
+    def bytes_of(learner: Any, batch: PairBatch, place: Place) -> int:
+        seen.append((batch.source.size(1), batch.tokens.size(1)))
+        return batch.source.size(1) + 1000 * batch.tokens.size(1)
+
+    monkeypatch.setattr(memory, "batch_bytes", bytes_of)
+    monkeypatch.setattr(memory, "free", lambda device: 150_000)
+    batch = PairBatch(*(torch.zeros(1, size, dtype=torch.long) for size in (4096, 4096, 100, 100)))
+    table = TrainTable(steps=1).filled()
+    needed = memory.check_batch(torch.nn.Module(), batch, table, Place(torch.device("cpu"), torch.float32))  # type: ignore[arg-type]
+    assert 4096 + 100 * 1000 <= needed <= 150_000 and seen[0] == (1024, 25)
+
+
+# ---- progress
+
+
+def test_reading_a_text_is_shown_too(runs, monkeypatch):
+    run, said = weft.load(runs.folder("lm-ngram")), []
+    run.evaluate(runs.place / "phones.txt", reading=lambda done, total: said.append((done, total)))
+    assert said and said[-1][0] == said[-1][1] > 0
+    shown = []
+    monkeypatch.setattr("weft.cli.display.Display.show", lambda self, what, share, detail="": shown.append(what))
+    assert Evaluate(folder=runs.folder("lstm"), device="cpu", beam=1).run() == 0
+    assert shown[0] == "reading" and shown[-1] == "evaluating"
+    assert Evaluate(folder=runs.folder("lm-ngram"), data=[runs.place / "phones.txt"]).run() == 0
+    assert "tokenising" in shown

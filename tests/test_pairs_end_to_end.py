@@ -1,0 +1,211 @@
+"""Encoder-decoders seen from outside: a narrow beam against a plain loop, what a command says against what another says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from command_line import feed
+from pair_parts import ATTENTION, BEGIN, END, pair_model, shaken_pair, sources
+from pair_runs import PairRuns
+from torch import Tensor
+
+from weft.cli.main import main
+from weft.decode.beam import BeamOptions, beam
+from weft.decode.ensemble import Ensemble, Mixture
+from weft.decode.steps import Steps
+
+# ---- a narrow beam
+
+LIMIT = 7
+DECODERS: dict[str, dict[str, Any]] = {
+    "bahdanau": {"mixer": "gru-before", "attention": "additive", "place": "before"},
+    "luong": {"mixer": "lstm", "attention": "multiplicative", "feeding": True},
+    "transformer": {**ATTENTION, "positions": "rotary"},
+    "bottleneck": {"mixer": "rnn", "bridge": "copy"},
+    "copying": {"mixer": "gru", "attention": "dot", "copying": True},
+}
+
+
+class Plain(NamedTuple):
+    """A hypothesis as a textbook has it."""
+
+    log_prob: float
+    tokens: list[int]
+
+    def score(self, alpha: float) -> float:
+        return self.log_prob / len(self.tokens) ** alpha
+
+
+def plain_beam(model: Any, source: Tensor, options: BeamOptions) -> list[Plain]:
+    """Beam search over lists: each prefix is read from its start, nothing leaves early. The end counts among the `width` best
+    candidates of a step, and the `width` best others go on."""
+    alive, ended = [Plain(0.0, [])], []
+    for count in range(options.limit):
+        prompts = torch.tensor([[BEGIN, *one.tokens] for one in alive])
+        log_probs, _ = model.start(prompts, None, encoded(model, source.expand(len(alive), -1)))
+        candidates = [
+            Plain(one.log_prob + value, [*one.tokens, word])
+            for one, row in zip(alive, log_probs.tolist(), strict=True)
+            for word, value in enumerate(row)
+            if word != END or count >= options.least
+        ]
+        best = sorted(candidates, key=lambda one: -one.log_prob)
+        ended += [one for one in best[: options.width] if one.tokens[-1] == END]
+        alive = [one for one in best if one.tokens[-1] != END][: options.width]
+    return sorted(ended + alive, key=lambda one: -one.score(options.alpha))[: options.best]
+
+
+def encoded(model: Any, rows: Tensor) -> Any:
+    parts = model.parts if isinstance(model, Ensemble) else [model]
+    states = tuple(part.encode(rows, torch.ones_like(rows, dtype=torch.bool)) for part in parts)
+    return states if isinstance(model, Ensemble) else states[0]
+
+
+def decoder(name: str) -> Any:
+    model = shaken_pair(**DECODERS[name])
+    with torch.no_grad():  # some targets end early, and what is said depends on the source
+        model.decoder.front.embedding.weight.mul_(2)
+        model.head.head.weight.mul_(1.5)
+        model.head.head.bias.zero_()
+    return model
+
+
+def searched(model: Any, options: BeamOptions) -> None:
+    rows, _ = sources(6, 6, 6)
+    found = beam(model, torch.full((3, 1), BEGIN), options=options, state=encoded(model, rows))
+    for source, best in zip(rows, found, strict=True):
+        expected = plain_beam(model, source, options)
+        assert [one.tokens for one in best] == [one.tokens for one in expected]
+        assert [one.log_prob for one in best] == pytest.approx([one.log_prob for one in expected], abs=1e-4)
+        assert [one.score for one in best] == pytest.approx([one.score(options.alpha) for one in expected], abs=1e-4)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize(("width", "best", "alpha", "least"), [(2, 2, 0.0, 0), (3, 2, 1.0, 0), (5, 5, 0.7, 3)])
+@torch.no_grad()
+def test_a_narrow_beam_is_the_plain_loop(name, width, best, alpha, least):
+    searched(decoder(name), BeamOptions(width=width, limit=LIMIT, end=END, alpha=alpha, best=best, least=least))
+
+
+@torch.no_grad()
+def test_a_narrow_beam_of_an_ensemble_is_the_plain_loop():
+    both = Ensemble([decoder("luong"), decoder("transformer")], Mixture([0.6, 0.4]))
+    searched(both, BeamOptions(width=3, limit=LIMIT, end=END, alpha=1.0, best=3))
+
+
+@torch.no_grad()
+def test_the_score_of_a_long_output_is_the_sum_of_its_log_probabilities():
+    model, (source, keep) = pair_model(mixer="gru", attention="dot", words=200), sources(9, words=200)
+    options = BeamOptions(width=3, limit=500, end=END, best=3, least=499)
+    for one in beam(model, torch.tensor([[BEGIN]]), options=options, state=model.encode(source, keep))[0]:
+        assert len(one.tokens) == 500 and one.score == pytest.approx(one.log_prob, abs=1e-4)
+
+
+# ---- models
+
+
+def test_an_encoder_decoder_has_all_that_steps_promise():
+    promised = {name for name in vars(Steps) if not name.startswith("_")}
+    assert {name for name in promised if not hasattr(pair_model(), name)} == set()
+
+
+def test_highway_gates_start_by_carrying_in_a_transformer_too():
+    model = pair_model(**{**ATTENTION, "connection": "highway"})
+    gates = [weight for name, weight in model.named_parameters() if name.endswith("connection.gate.bias")]
+    assert gates and all((weight == -1).all() for weight in gates)
+
+
+# ---- one command against another
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> PairRuns:
+    return PairRuns(tmp_path_factory.mktemp("pairs"))
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main([*words, "--device", "cpu"])
+    found = capsys.readouterr()
+    return code, found.out, found.err
+
+
+@pytest.mark.parametrize("name", ["lstm", "transformer"])
+def test_weft_score_gives_an_output_the_number_that_weft_predict_gave_it(runs, name, capsys, monkeypatch):
+    folder = str(runs.folder(name))
+    feed(monkeypatch, b"abc\nfade\ncab\n")
+    _, out, _ = said(capsys, "predict", folder, "--json", "--n-best", "3", "--alpha", "0")
+    pairs = [(row["source"], one) for row in map(json.loads, out.splitlines()) for one in row["predictions"]]
+    ended = [(source, one) for source, one in pairs if one["tokens"] < 32]  # what is cut off at the limit has no </s>
+    feed(monkeypatch, "".join(f"{source}\t{one['text']}\n" for source, one in ended).encode())
+    _, out, _ = said(capsys, "score", folder, "--json")
+    again = [json.loads(line)["log_prob"] for line in out.splitlines()]
+    assert ended and again == pytest.approx([one["score"] for _, one in ended], abs=1e-4)
+
+
+def test_a_pair_that_is_too_long_is_named_by_its_own_line(runs, capsys, monkeypatch):
+    monkeypatch.setattr("weft.cli.score.LINES", 2)
+    feed(monkeypatch, b"a\tA\nb\tB\n" + b"ab" * 10 + b"\tA\n")
+    code, _, error = said(capsys, "score", str(runs.folder("lstm")))
+    assert code == 3 and error.startswith("weft: line 3: has 21 tokens")
+
+
+@pytest.mark.parametrize("company", ["with", "lm", "with-and-lm"])
+def test_weft_score_has_the_company_that_weft_predict_has(runs, company, capsys, monkeypatch):
+    folder, words = str(runs.folder("lstm")), list[str]()
+    if "with" in company:
+        words += ["--with", str(runs.folder("transformer"))]
+    if "lm" in company:
+        words += ["--lm", str(runs.folder("lm-ngram")), "--lm-weight", "0.4"]
+    _, out, _ = said(capsys, "predict", folder, "abc", "--json", "--n-best", "3", *words)
+    ended = [one for one in json.loads(out)["predictions"] if not one["cut"]]
+    feed(monkeypatch, "".join(f"abc\t{one['text']}\n" for one in ended).encode())
+    _, out, _ = said(capsys, "score", folder, "--json", *words)
+    again = [json.loads(line)["log_prob"] for line in out.splitlines()]
+    assert ended and again == pytest.approx([one["log_prob"] for one in ended], abs=1e-4)
+
+
+def test_what_the_limit_has_cut_says_so(runs, capsys):
+    folder = str(runs.folder("lstm"))
+    for length, cut in (("1", True), ("30", False)):
+        _, out, _ = said(capsys, "predict", folder, "abc", "--json", "--least", "1", "--length", length)
+        (one,) = json.loads(out)["predictions"]
+        assert (one["cut"], one["tokens"] == int(length)) == (cut, cut)
+
+
+def test_a_source_that_is_too_long_to_evaluate_is_named_by_the_line_of_its_file(runs, capsys, tmp_path):
+    table = tmp_path / "long.tsv"
+    table.write_text(f"source\ttarget\nab\tA BB\n{'ab' * 10}\tA\n")
+    code, _, error = said(capsys, "evaluate", str(runs.folder("lstm")), "--data", str(table))
+    assert code == 3 and f"{table}: line 3" in error
+
+
+@pytest.mark.parametrize("command", ["evaluate", "score"])
+def test_a_cure_that_is_named_can_be_taken(runs, command, capsys, tmp_path):
+    table = tmp_path / "long.tsv"
+    table.write_text(f"{'ab' * 10}\tA\n")
+    words = (command, str(runs.folder("lstm")), "--data", str(table))
+    _, _, error = said(capsys, *words)
+    assert "--truncate" not in error or said(capsys, *words, "--truncate")[0] == 0
+
+
+def test_lines_of_several_batches_are_sampled_independently(runs, capsys, monkeypatch):
+    monkeypatch.setattr("weft.cli.predict.LINES", 2)
+    feed(monkeypatch, b"fade\n" * 3)
+    _, out, _ = said(capsys, "predict", str(runs.folder("lstm")), "--samples", "5", "--seed", "1")
+    drawn = [[line.split("\t")[2] for line in out.splitlines() if line.startswith(f"{number}\t")] for number in (1, 2, 3)]
+    assert drawn[0] != drawn[1] and drawn[0] != drawn[2]
+
+
+def test_samples_of_a_line_depend_neither_on_batches_nor_on_lines_around_it(runs, capsys, monkeypatch):
+    def drawn(text: bytes) -> list[str]:
+        feed(monkeypatch, text)
+        return said(capsys, "predict", str(runs.folder("lstm")), "--samples", "5", "--seed", "1")[1].splitlines()
+
+    whole = drawn(b"abc\nfade\n\ncab\n")
+    other = drawn(b"cab\n\nfade\ncab\n")
+    assert [line for line in other if line.startswith("4\t")] == [line for line in whole if line.startswith("4\t")]
+    monkeypatch.setattr("weft.cli.predict.LINES", 2)
+    assert drawn(b"abc\nfade\n\ncab\n") == whole

@@ -1,0 +1,309 @@
+"""Spans and tags: by hand, against seqeval, and from sums."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import numpy as np
+import pytest
+
+from weft import __version__
+from weft.errors import DataError
+from weft.metrics.items import Items, join, sums
+from weft.metrics.spans import (
+    LETTERS,
+    SCORES,
+    Span,
+    Tagged,
+    allowed,
+    per_type,
+    repair,
+    scheme_of,
+    spans,
+    strict_spans,
+    tag_items,
+    tag_scores,
+    tags_of,
+    types_of,
+    validate,
+)
+
+HOW = Tagged(labels="0123456789abcdef", scheme="BIO")
+TYPES = ("LOC", "PER")
+
+
+def tags(text):
+    return text.split()
+
+
+def labels_of(scheme, types=TYPES):
+    return ["O", *(f"{letter}-{kind}" for letter in LETTERS[scheme] for kind in types)]
+
+
+def sentences(labels, *, size=300, longest=9, seed=0):
+    """Random sequences of tags, most of them not valid."""
+    rng = random.Random(seed)
+    return [rng.choices(labels, k=rng.randint(1, longest)) for _ in range(size)]
+
+
+def wrong_in_places(right, labels, seed=0):
+    rng = random.Random(seed)
+    return [[rng.choice(labels) if rng.random() < 0.2 else tag for tag in row] for row in right]
+
+
+def scored(said, meant, *, types=TYPES, known=None, tagged=HOW):
+    items = tag_items(said, meant, np.arange(len(said)), types=types, known=known)
+    return {score.name: score for score in tag_scores(items, tagged)}
+
+
+# ---- spans of tags
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("", set()),
+        ("O O", set()),
+        ("B-PER I-PER O B-LOC", {("PER", 0, 2), ("LOC", 3, 4)}),
+        ("B-PER B-PER", {("PER", 0, 1), ("PER", 1, 2)}),
+        ("O I-PER I-PER", {("PER", 1, 3)}),  # IOB1, or BIO at fault
+        ("I-PER I-LOC", {("PER", 0, 1), ("LOC", 1, 2)}),
+        ("B-PER I-LOC I-LOC", {("PER", 0, 1), ("LOC", 1, 3)}),
+        ("S-PER B-LOC I-LOC E-LOC E-LOC", {("PER", 0, 1), ("LOC", 1, 4), ("LOC", 4, 5)}),
+        ("U-PER B-LOC L-LOC I-LOC", {("PER", 0, 1), ("LOC", 1, 3), ("LOC", 3, 4)}),
+        ("B I O B", {("_", 0, 2), ("_", 3, 4)}),
+        ("B-creative-work I-creative-work", {("creative-work", 0, 2)}),
+        ("NOUN X BPER B_PER", set()),  # no tags of a scheme
+    ],
+)
+def test_spans_by_hand(text, wanted):
+    assert spans(tags(text)) == wanted
+
+
+@pytest.mark.parametrize("labels", [labels_of("BIO"), labels_of("BIOES"), ["O", "B", "I", "E", "S", "B-X", "I-X"]])
+def test_spans_of_any_tags_are_seqeval_s(labels):
+    seqeval = pytest.importorskip("seqeval.metrics.sequence_labeling")
+    for row in [*map(list, product(labels, repeat=3)), *sentences(labels)]:
+        assert spans(row) == {(kind, start, end + 1) for kind, start, end in seqeval.get_entities(row)}, row
+
+
+@pytest.mark.parametrize(("scheme", "theirs"), [("BIO", "IOB2"), ("BIOES", "IOBES"), ("BILOU", "BILOU")])
+def test_strict_spans_of_any_tags_are_seqeval_s(scheme, theirs):
+    seqeval = pytest.importorskip("seqeval.scheme")
+    labels = labels_of(scheme)
+    for row in [*map(list, product(labels, repeat=3)), *sentences(labels)]:
+        found = seqeval.Tokens(row, getattr(seqeval, theirs)).entities
+        assert strict_spans(row, scheme) == {(entity.tag, entity.start, entity.end) for entity in found}, row
+
+
+# ---- repair, validate, allowed, scheme_of
+
+
+@pytest.mark.parametrize(
+    ("scheme", "text", "wanted"),
+    [
+        ("BIO", "O I-PER I-PER", "O B-PER I-PER"),
+        ("BIO", "B-PER I-LOC", "B-PER B-LOC"),
+        ("BIO", "S-PER O B-LOC I-LOC E-LOC", "B-PER O B-LOC I-LOC I-LOC"),
+        ("BIOES", "B-PER O B-LOC I-LOC I-LOC B-LOC", "S-PER O B-LOC I-LOC E-LOC S-LOC"),
+        ("BILOU", "B-PER O B-LOC I-LOC I-LOC B-LOC", "U-PER O B-LOC I-LOC L-LOC U-LOC"),
+        ("IOB1", "B-PER B-PER I-PER B-LOC O B-PER", "I-PER B-PER I-PER I-LOC O I-PER"),
+        ("BIO", "I I O B", "B I O B"),
+        ("BIO", "O X O", "O O O"),
+    ],
+)
+def test_repair_by_hand(scheme, text, wanted):
+    assert repair(tags(text), scheme) == tags(wanted)
+
+
+@pytest.mark.parametrize("scheme", LETTERS)
+def test_repaired_tags_are_valid_mark_the_same_spans_and_need_no_repair(scheme):
+    for row in sentences(labels_of("BIO") + labels_of("BIOES")):
+        repaired = repair(row, scheme)
+        assert spans(repaired) == spans(row) == strict_spans(repaired, scheme)
+        assert not validate(repaired, scheme)
+        assert repair(repaired, scheme) == repaired
+
+
+@pytest.mark.parametrize("scheme", LETTERS)
+def test_tags_are_valid_just_where_repair_leaves_them_alone(scheme):
+    labels = labels_of(scheme)
+    for row in [*map(list, product(labels, repeat=3)), *sentences(labels)]:
+        assert (not validate(row, scheme)) == (repair(row, scheme) == row), row
+
+
+@pytest.mark.parametrize("scheme", LETTERS)
+def test_what_is_allowed_is_what_valid_tags_do(scheme):
+    labels = labels_of(scheme)
+    table = allowed(labels, scheme)
+    assert table.shape == (len(labels) + 1,) * 2 and table.dtype == bool
+    for row in product(range(len(labels)), repeat=3):
+        moves = [(len(labels), row[0]), (row[0], row[1]), (row[1], row[2]), (row[2], len(labels))]
+        valid = not validate([labels[at] for at in row], scheme)
+        assert all(table[move] for move in moves) == valid
+
+
+def test_allowed_by_hand():
+    assert allowed(["O", "B-X", "I-X", "I-Y"], "BIO").tolist() == [
+        [True, True, False, False, True],
+        [True, True, True, False, True],
+        [True, True, True, False, True],
+        [True, True, False, True, True],
+        [True, True, False, False, True],
+    ]
+    assert allowed(["O", "B-X", "E-X", "S-X"], "BIOES").tolist() == [
+        [True, True, False, True, True],
+        [False, False, True, False, False],
+        [True, True, False, True, True],
+        [True, True, False, True, True],
+        [True, True, False, True, True],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "text", "places"),
+    [
+        ("BIO", "O I-PER I-PER I-LOC", [1, 3]),
+        ("BIO", "B-PER I-PER", []),
+        ("IOB1", "O B-PER B-PER I-LOC", [1]),
+        ("BIOES", "B-PER O I-PER E-PER S-LOC", [1, 2]),
+        ("BIOES", "O B-PER", [2]),  # it may not end so
+        ("BIOES", "", []),
+    ],
+)
+def test_faults_by_hand(scheme, text, places):
+    assert validate(tags(text), scheme) == places
+
+
+@pytest.mark.parametrize(
+    ("labels", "scheme"),
+    [
+        ("O B-PER I-PER B-LOC", "BIO"),
+        ("O B-PER", "BIO"),
+        ("B I", "BIO"),
+        ("O I-PER I-LOC", "IOB1"),
+        ("O B-PER I-PER E-PER S-PER", "BIOES"),
+        ("O S-PER", "BIOES"),
+        ("O B-PER L-PER U-LOC", "BILOU"),
+        ("O B-PER E-PER U-PER", None),  # of two schemes
+        ("NOUN VERB O", None),
+        ("O B-PER X", None),
+        ("S E I", None),  # letters, but nothing begins
+        ("O", None),
+        ("", None),
+    ],
+)
+def test_the_scheme_of_a_set_of_tags(labels, scheme):
+    assert scheme_of(tags(labels)) == scheme
+
+
+def test_the_types_of_a_set_of_tags():
+    assert types_of(tags("O I-PER B-PER B-creative-work")) == ("PER", "creative-work")
+    assert types_of(tags("NOUN O")) == ()
+
+
+def test_tags_of_spans_in_any_order():
+    found = [Span("PER", 3, 5), Span("PER", 2, 3)]
+    assert tags_of(found, 6, "IOB1") == tags("O O I-PER B-PER I-PER O")
+
+
+# ---- scores
+
+
+def test_two_sentences_by_hand():
+    meant = [tags("B-PER I-PER O B-LOC"), tags("O B-LOC O")]
+    said = [tags("B-PER I-PER O B-PER"), tags("O B-LOC B-LOC")]
+    known = [np.array([True, True, True, False]), np.array([False, True, True])]
+    found = {name: score.value for name, score in scored(said, meant, known=known).items()}
+    assert found == {
+        "token_accuracy": pytest.approx(100 * 5 / 7),
+        "sentence_accuracy": 0.0,
+        "oov_accuracy": 50.0,
+        "span_f1": pytest.approx(100 * 2 * 2 / (4 + 3)),
+        "span_precision": 50.0,
+        "span_recall": pytest.approx(100 * 2 / 3),
+    }
+    assert list(found) == list(SCORES)
+    each = per_type(tag_items(said, meant, np.arange(2), types=TYPES), TYPES)
+    assert each == {"LOC": (50.0, 50.0, 50.0, 2), "PER": (50.0, 100.0, pytest.approx(200 / 3), 1)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("scheme", ["BIO", "BIOES"])
+def test_scores_are_seqeval_s(seed, scheme):
+    seqeval = pytest.importorskip("seqeval.metrics")
+    labels = labels_of(scheme)
+    meant = [repair(row, scheme) for row in sentences(labels, seed=seed)]
+    said = wrong_in_places(meant, labels, seed)
+    found = scored(said, meant)
+    assert found["span_f1"].value == pytest.approx(100 * seqeval.f1_score(meant, said))
+    assert found["span_precision"].value == pytest.approx(100 * seqeval.precision_score(meant, said))
+    assert found["span_recall"].value == pytest.approx(100 * seqeval.recall_score(meant, said))
+    assert found["token_accuracy"].value == pytest.approx(100 * seqeval.accuracy_score(meant, said))
+    report = seqeval.classification_report(meant, said, output_dict=True)
+    for kind, score in per_type(tag_items(said, meant, np.arange(len(said)), types=TYPES), TYPES).items():
+        theirs = report[kind]
+        wanted = [100 * theirs["precision"], 100 * theirs["recall"], 100 * theirs["f1-score"], theirs["support"]]
+        assert list(score) == pytest.approx(wanted)
+
+
+def test_a_type_never_seen_counts_as_missed():
+    found = scored([tags("B-PER O")], [tags("B-PER B-GPE")])
+    assert found["span_recall"].value == 50.0 and found["span_precision"].value == 100.0
+    assert list(per_type(tag_items([["O"]], [["B-GPE"]], np.arange(1), types=TYPES), TYPES)) == list(TYPES)
+
+
+def test_nothing_to_find_and_nothing_found_is_0_as_in_seqeval():
+    found = scored([tags("O O")], [tags("O O")])
+    assert found["span_f1"].value == found["span_precision"].value == found["span_recall"].value == 0.0
+    assert found["token_accuracy"].value == 100.0
+
+
+def test_only_what_was_counted_is_scored():
+    said, meant = [tags("NOUN VERB"), tags("NOUN")], [tags("NOUN NOUN"), tags("NOUN")]
+    every = [np.array([True, True]), np.array([True])]
+    assert list(scored(said, meant, types=())) == ["token_accuracy", "sentence_accuracy"]
+    assert list(scored(said, meant, types=(), known=every)) == ["token_accuracy", "sentence_accuracy"]  # no word is new
+    one_new = [np.array([True, False]), np.array([True])]
+    score = scored(said, meant, types=(), known=one_new)["oov_accuracy"]
+    assert (score.value, score.low, score.high) == (0.0, 0.0, 0.0)
+
+
+def test_batches_in_any_order_give_the_same_scores_and_intervals():
+    labels = labels_of("BIO")
+    meant = [repair(row, "BIO") for row in sentences(labels)]
+    said = wrong_in_places(meant, labels)
+    order = np.random.default_rng(0).permutation(len(meant))
+    parts = [
+        tag_items([said[at] for at in rows], [meant[at] for at in rows], rows, types=TYPES)
+        for rows in np.split(order, [10, 11, 200])
+    ]
+    whole = list(scored(said, meant).values())
+    assert tag_scores(join(parts), HOW) == whole
+    assert all(score.low < score.value < score.high for score in whole)
+    total = sums(join(parts).statistics)
+    for score in whole:
+        assert SCORES[score.name][1](total).item() == score.value
+
+
+def test_a_signature_names_every_choice():
+    score = scored([tags("O B-PER")], [tags("O O")], tagged=HOW._replace(samples=10, seed=3))["span_f1"]
+    wanted = "|labels:01234567|spans:BIO|read:conlleval|unit:sentence|sentences:1|tokens:2|resamples:10|seed:3|interval:95%"
+    assert score.signature == f"weft:{__version__}{wanted}"
+    assert score.low is None and score.high is None
+    plain = scored([tags("NOUN")], [tags("NOUN")], types=(), tagged=HOW._replace(scheme=None))["token_accuracy"]
+    assert "|spans:none|" in plain.signature
+
+
+def test_nothing_to_score():
+    for items in (Items(np.zeros(0, np.int64), {}), tag_items([], [], np.zeros(0, np.int64), types=TYPES)):
+        with pytest.raises(DataError) as caught:
+            tag_scores(items, HOW)
+        assert str(caught.value) == "evaluate: there is no sentence to score; give it a file that is not empty"
+
+
+def test_sentences_of_different_lengths_are_a_mistake():
+    with pytest.raises(ValueError) as caught:
+        tag_items([["O"]], [["O", "O"]], np.arange(1))
+    assert str(caught.value) == "tag_items: a sentence has other numbers of tags said and meant"

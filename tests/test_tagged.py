@@ -1,0 +1,259 @@
+"""Tagged sentences from CoNLL-U and CoNLL columns: what is read, what is refused and in which words, and their corpora."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.config import plain, read_table
+from weft.data.corpus import write_corpus
+from weft.data.tag_files import Reading
+from weft.data.tagged import TaggedSource, TaggedTable, refuse_long
+from weft.errors import ConfigError, DataError
+from weft.text.tokenizers import TokenizerTable, train_tokenizer
+
+# "vámonos al mar": two multiword tokens and an empty node; # and blanks in words
+CONLLU = """\
+# sent_id = 1
+# text = vámonos al mar
+1-2\tvámonos\t_\t_\t_\t_\t_\t_\t_\t_
+1\tvamos\tir\tVERB\tV\tMood=Imp\t0\troot\t_\t_
+2\tnos\tnosotros\tPRON\tP\t_\t1\tobj\t_\t_
+3-4\tal\t_\t_\t_\t_\t_\t_\t_\t_
+3\ta\ta\tADP\tS\t_\t5\tcase\t_\t_
+4\tel\tel\tDET\tD\t_\t5\tdet\t_\t_
+4.1\tnada\tnada\tNOUN\t_\t_\t_\t_\t_\t_
+5\tmar\tmar\tNOUN\tN\t_\t1\tobl\t_\t_
+
+# sent_id = 2
+1\t10 000\t10 000\tNUM\tM\t_\t0\troot\t_\t_
+2\t#\t#\tSYM\tF\t_\t1\tdep\t_\t_
+"""
+SPANISH = [
+    (("vamos", "nos", "a", "el", "mar"), ("VERB", "PRON", "ADP", "DET", "NOUN")),
+    (("10 000", "#"), ("NUM", "SYM")),
+]
+ENTITIES = "EU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\nPeter NNP B-NP B-PER\n"
+
+
+def write(path: Path, text: str) -> Path:
+    data = text.encode()
+    packers = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress}
+    path.write_bytes(packers.get(path.suffix, bytes)(data))
+    return path
+
+
+def read(*paths: Path, word: str | int | None = None, tag: str | int | None = None) -> list[tuple[tuple[str, ...], ...]]:
+    return [tuple(sentence) for sentence in TaggedSource(paths, Reading(word=word, tag=tag)).sentences()]
+
+
+def refusal(action, error=DataError) -> str:
+    with pytest.raises(error) as caught:
+        action()
+    return str(caught.value)
+
+
+# ---- what is read
+
+
+@pytest.mark.parametrize("name", ["a.conllu", "a.conllu.gz", "a.CONLLU.xz", "a.txt.zst", "a.tsv", "a"])
+def test_conllu_by_its_name_or_its_first_word(name, tmp_path):
+    path = write(tmp_path / name, CONLLU)
+    assert read(path) == SPANISH
+    assert read(path, path) == SPANISH * 2
+    assert read(write(tmp_path / f"b.{name}", CONLLU.split("\n", 2)[2])) == SPANISH
+
+
+@pytest.mark.parametrize(
+    ("tag", "found"),
+    [("xpos", "V"), ("lemma", "ir"), ("feats", "Mood=Imp"), ("deprel", "root"), (5, "V"), ("head", "0"), (None, "VERB")],
+)
+def test_columns_of_conllu_by_name_and_by_place(tag, found, tmp_path):
+    path = write(tmp_path / "a.conllu", CONLLU)
+    assert read(path, tag=tag)[0][1][0] == found
+    assert read(path, tag=tag)[0][0] == SPANISH[0][0]
+
+
+def test_words_of_conllu_may_be_lemmas(tmp_path):
+    assert read(write(tmp_path / "a.conllu", CONLLU), word="lemma")[0][0] == ("ir", "nosotros", "a", "el", "mar")
+    assert read(write(tmp_path / "a.conllu", CONLLU), word=3)[1] == (("10 000", "#"), ("NUM", "SYM"))
+
+
+def test_columns_with_blanks_or_tabs_between(tmp_path):
+    path = write(tmp_path / "a.conll", ENTITIES)
+    assert read(path) == [(("EU", "rejects"), ("B-ORG", "O")), (("Peter",), ("B-PER",))]
+    assert read(path, tag=2) == [(("EU", "rejects"), ("NNP", "VBZ")), (("Peter",), ("NNP",))]
+    assert read(path, word=2, tag=4)[0][0] == ("NNP", "VBZ")
+    tabs = write(tmp_path / "b.conll", "New York\tB\n#\tO\n# \u00a0\u2028x\tO\n\t\n \nbad \tO\n\n\n")
+    assert read(tabs) == [(("New York", "#", "# \u00a0\u2028x"), ("B", "O", "O")), (("bad ",), ("O",))]
+    blanks = write(tmp_path / "c.conll", "# O\n  a \t  B  \nb\u00a0c\u3000d O\n")
+    assert read(blanks) == [(("#", "a", "b\u00a0c\u3000d"), ("O", "B", "O"))]
+
+
+TAGGED_WORDS = st.tuples(st.text("ab #-é\u00a0\u2028", min_size=1, max_size=4), st.sampled_from(["O", "B-x"]))
+
+
+@given(
+    sentences=st.lists(st.lists(TAGGED_WORDS, min_size=1, max_size=5), min_size=1, max_size=4),
+    between=st.sampled_from(["\n\n", "\n\n \n", "\n\t\n"]),
+)
+@settings(deadline=None, max_examples=60)
+def test_what_is_written_with_tabs_is_read(sentences, between, tmp_path_factory):
+    text = between.join("\n".join(f"{word}\t{tag}" for word, tag in sentence) for sentence in sentences)
+    path = write(tmp_path_factory.mktemp("any") / "a.conll", text)
+    assert read(path) == [tuple(zip(*sentence, strict=True)) for sentence in sentences]
+
+
+def test_document_starts_are_skipped(tmp_path):
+    path = write(tmp_path / "a.conll", f"-DOCSTART- -X- -X- O\n\n{ENTITIES}\n-DOCSTART-\n\nend NN I-NP O")
+    assert [words for words, _ in read(path)] == [("EU", "rejects"), ("Peter",), ("end",)]
+    assert TaggedSource((path,)).place(2) == f"{path}: line 10"
+
+
+def test_each_file_has_its_own_format(tmp_path):
+    one, other = write(tmp_path / "a.conllu", CONLLU), write(tmp_path / "b.conll", ENTITIES)
+    assert [tags[0] for _, tags in read(one, other)] == ["VERB", "NUM", "B-ORG", "B-PER"]
+
+
+def test_what_was_seen_is_told_with_three_examples(tmp_path):
+    path = write(tmp_path / "a.conllu", ("\ufeff" + CONLLU).replace("\n", "\r\n"))
+    seen = TaggedSource((path,)).seen
+    assert (seen.sentences, seen.words, seen.characters, seen.bytes, seen.crlf) == (2, 7, 21, 21, 14)
+    assert seen.describe() == (
+        f"{path}: 2 sentences of 7 words (the longest of 5) with 7 tags, utf-8, CRLF line ends in 14 places\n"
+        "  note: a.conllu: CoNLL-U, words are FORM, tags UPOS\n"
+        "  note: a.conllu: a byte order mark at the start was dropped\n"
+        "  tags: ADP, DET, NOUN, NUM, PRON, SYM, VERB\n"
+        "  e.g.: vamos/VERB nos/PRON a/ADP el/DET mar/NOUN\n"
+        "  e.g.: 10 000/NUM #/SYM"
+    )
+    other = write(tmp_path / "b.conll", ENTITIES)
+    assert TaggedSource((other, other, other)).seen.describe().split("\n")[:2] == [
+        f"{other} and {other} and 1 more: 6 sentences of 9 words (the longest of 2) with 3 tags, utf-8, LF line ends",
+        "  note: b.conll: words are in column 1, tags in column 4 of 4, with blanks between",
+    ]
+
+
+# ---- what is refused
+
+ROW = "\t_" * 6
+BAD_FILES = [
+    ("a.conll", "a O\nb\n", "line 2 has 1 column, not 2 as line 1 has: 'b'"),
+    ("a.conll", "\na\tO\nb O\n", "line 3 has 1 column, not 2 as line 2 has: 'b O'"),
+    ("a.conll", "a X O\nb O\n", "line 2 has 2 columns, not 3 as line 1 has: 'b', 'O'"),
+    ("a.conll", "word\n", "line 1 has 1 column, not 2 or more, a word and its tag: 'word'"),
+    ("a.conll", "a\tO\n\tO\n", "line 2 has an empty word: 'O' is alone"),
+    ("a.conll", "a\tO\nb\t\n", "line 2 has an empty tag: 'b' is alone"),
+    ("a.conll", "", "is empty; give a file with text in it"),
+    ("a.conll", "a O\0\n", "line 1 holds a NUL character; is it binary data, or UTF-16 (set data.encoding)?"),
+    ("a.conll", "-DOCSTART- O\n\n", "has no tagged word in it; give a file with a word and its tag a line"),
+    ("a.conllu", "# text = x\n\n", "has no tagged word in it; give a file with a word and its tag a line"),
+    ("a.conllu", "1\ta\tO\n", "line 1 has 3 columns, not 10 with tabs between, as CoNLL-U has: '1', 'a', 'O'"),
+    (
+        "a.conllu",
+        f"1\ta\ta\tX{ROW}\n1\tb\tb\tX{ROW}\n",
+        "line 2 has the ID '1' where 2 is due; is a blank line missing?",
+    ),
+    ("a.conllu", f"1\ta\ta\tX{ROW}\nx\tb\tb\tX{ROW}\n", "line 2 has the ID 'x' where 2 is due; is a blank line missing?"),
+    ("a.conllu", f"1\ta\ta\t{ROW}\n", "line 1 has an empty tag: 'a' is alone"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "message"), BAD_FILES)
+def test_a_bad_file_is_refused_with_its_line(name, text, message, tmp_path):
+    path = write(tmp_path / name, text)
+    assert refusal(lambda: read(path)) == f"{path}: {message}"
+
+
+def test_columns_that_are_not_there(tmp_path):
+    conllu, columns = write(tmp_path / "a.conllu", CONLLU), write(tmp_path / "b.conll", ENTITIES)
+    names = "id, form, lemma, upos, xpos, feats, head, deprel, deps, misc"
+    assert refusal(lambda: read(conllu, tag="upso")) == (
+        f"{conllu}: CoNLL-U has no column 'upso', which data.tag names; did you mean 'upos'? known: {names}"
+    )
+    assert refusal(lambda: read(conllu, word="upos")) == f"{conllu}: word and tag are both column 4; set data.word and data.tag"
+    assert refusal(lambda: read(columns, tag="upos")) == (
+        f"{columns}: its columns have no names, only those of CoNLL-U have, but data.tag = 'upos'; give a place"
+    )
+    assert refusal(lambda: read(columns, word=5)) == (
+        f"{columns}: has 4 columns, so there is no column 5, which data.word names"
+    )
+    assert refusal(lambda: read(columns, word=4)) == f"{columns}: word and tag are both column 4; set data.word and data.tag"
+
+
+MESSAGES = [
+    ({"train": []}, "data: train=[] names no file"),
+    ({"train": "a", "test": 1.0}, "data: test=1, a share of train, must be between 0 and 1"),
+    ({"train": "a", "word": 0}, "data: word=0 names no column; give a place from 1 on, or a name"),
+    ({"train": "a", "tag": ""}, "data: tag='' names no column; give a place from 1 on, or a name"),
+    ({"train": "a", "word": 2, "tag": 2}, "data: word and tag are both 2; give each its own column"),
+    ({"train": "a", "longest": 2}, "data.longest: must be greater than or equal to 3, not 2"),
+    ({"train": "a", "label": "x"}, "data.label: no such option; known: train, valid, test, encoding, word, tag, longest"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), MESSAGES)
+def test_a_table_that_can_t_be_right(values, message):
+    assert refusal(lambda: read_table(TaggedTable, values, at="data"), ConfigError) == message
+
+
+def test_what_a_table_says_can_be_read_again():
+    table = read_table(TaggedTable, {"train": "a", "valid": 0.1, "word": 1, "tag": "upos"}, at="data").resolved()
+    assert read_table(TaggedTable, plain(table), at="data") == table
+
+
+# ---- parts and corpora
+
+
+def test_shares_are_of_sentences_and_come_off_the_end(tmp_path):
+    write(tmp_path / "a.conll", "".join(f"w{number} T\nx T\n\n" for number in range(50)))
+    sources = TaggedTable(train="a.conll", valid=0.1, test=0.2).sources(tmp_path)
+    assert {name: [int(one.words[0][1:]) for one in part.sentences()] for name, part in sources.items()} == {
+        "train": list(range(35)), "valid": list(range(35, 40)), "test": list(range(40, 50)),
+    }  # fmt: skip
+    assert sources["valid"].sentence_lengths().tolist() == [2] * 5
+    assert sources["valid"].tags() == ["T"] * 10
+    assert sources["valid"].place(1) == f"{tmp_path / 'a.conll'}: line 109"
+    few = TaggedSource((write(tmp_path / "b.conll", "a O\n"),), high=0.9)
+    assert refusal(few.tags) == (
+        f"{tmp_path / 'b.conll'}: 1 sentences are too few to take the share 0 to 0.9 of them;"
+        " give more sentences, or files of their own for valid and test"
+    )
+
+
+def test_the_lines_of_a_corpus_are_the_words(tmp_path):
+    path = write(tmp_path / "a.conllu", CONLLU)
+    source = TaggedTable(train="a.conllu").sources(tmp_path)["train"]
+    tokenizer = train_tokenizer(TokenizerTable(kind="char"), source.words().texts())
+    corpus = write_corpus(source.words(), tokenizer, tmp_path, "train.words", watch=lambda done, total: None)
+    words = [word for found, _ in SPANISH for word in found]
+    assert [corpus.tokens[a:b].tolist() for a, b in pairwise(corpus.starts)] == [[*tokenizer.encode(word), 2] for word in words]
+    lengths = source.sentence_lengths()
+    assert (lengths.tolist(), lengths.dtype) == ([5, 2], "int64")
+    assert source.tags() == [tag for _, tags in SPANISH for tag in tags]
+    other = TaggedTable(train="a.conllu", word="lemma").sources(tmp_path)["train"]
+    assert refusal(lambda: write_corpus(other.words(), tokenizer, tmp_path, "train.words", must_match=True)) == (
+        f"{path}: is not what {tmp_path / 'train.words.json'} was made from: word was None and is 'lemma';"
+        " put it back, or start a new run"
+    )
+
+
+def test_a_sentence_that_is_too_long_is_refused_with_its_line(tmp_path):
+    path = write(tmp_path / "a.conll", "ab O\n\nabc O\nab O\n\nabcdef O\n")
+    source = TaggedSource((path,))
+    tokenizer = train_tokenizer(TokenizerTable(kind="char"), iter(["abcdef"]))
+    corpus = write_corpus(source.words(), tokenizer, tmp_path, "train.words")
+    refuse_long(corpus, source, longest=8)
+    assert refusal(lambda: refuse_long(corpus, source, longest=7)) == (
+        f"{path}: line 6: its sentence has 8 tokens, more than data.longest = 7; raise that, or split it with a blank line"
+    )
+    assert refusal(lambda: refuse_long(corpus, source, longest=6)).startswith(
+        f"{path}: line 3 (and 1 more): its sentence has 7"
+    )
