@@ -16,9 +16,10 @@ from weft.cli.main import main
 from weft.config import override
 from weft.errors import ConfigError
 from weft.run import ensemble, load_translator
-from weft.tensors import read_tensors
+from weft.tensors import read_tensors, write_tensors
 from weft.train.job import borrow_tokenizer
 from weft.train.loop import Stopped
+from weft.train.warm import start_from
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 # a rate at which nothing moves: what a run ends with is what it started from
@@ -84,7 +85,7 @@ def test_another_shape_is_refused(runs, tmp_path):
     found = refusal(runs, tmp_path / "run", from_run(runs, first, "model.width=32"))
     assert found == (
         f"train.init_from: encoder.front.embedding.weight is 9 x 32 here, but 9 x 24 in {first}; "
-        f"use its tokenizer (--tokenizer-from {first}) and its sizes"
+        f"use its tokenizer (--tokenizer-from {first}) and its sizes, or set train.init_loose to leave such weights"
     )
 
 
@@ -102,6 +103,47 @@ def test_a_folder_without_weights_is_refused(runs, tmp_path):
     assert refusal(runs, tmp_path / "run", values) == (
         f"train.init_from: {tmp_path} has no model.safetensors; name the folder of a trained run"
     )
+
+
+def written(path: Path, tensors: dict[str, torch.Tensor]) -> Path:
+    path.mkdir()
+    write_tensors(path / "model.safetensors", tensors)
+    return path
+
+
+class Encoding(torch.nn.Module):
+    """Names of an encoder under a head: an embedding of 5 words and the mask, a layer, an output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = torch.nn.ModuleDict(
+            {
+                "front": torch.nn.ModuleDict({"embedding": torch.nn.Embedding(6, 2)}),
+                "stack": torch.nn.ModuleDict({"layers": torch.nn.ModuleList([torch.nn.Linear(2, 2, bias=False)])}),
+            }
+        )
+        self.head = torch.nn.Linear(2, 3, bias=False)
+
+
+def test_an_encoder_starts_from_a_language_model_and_its_mask_from_the_mean(tmp_path):
+    words, layer = torch.arange(10.0).view(5, 2), torch.eye(2)
+    tensors = {"embedding.weight": words, "stack.layers.0.weight": layer, "head.weight": torch.ones(5, 2)}
+    model, run = Encoding(), written(tmp_path / "lm", tensors)
+    said = start_from(model, run)
+    found = model.state_dict()
+    assert torch.equal(found["encoder.front.embedding.weight"], torch.cat([words, torch.tensor([[4.0, 5.0]])]))
+    assert torch.equal(found["encoder.stack.layers.0.weight"], layer)
+    assert said == (f"started from {run}: 2 tensors copied, new here: 1 (head.weight), left there: 1 (encoder.head.weight)")
+
+
+def test_weights_of_another_shape_are_left_if_that_is_asked_for(tmp_path):
+    tensors = {"encoder.stack.layers.0.weight": torch.eye(2), "head.weight": torch.ones(4, 2)}
+    model, run = Encoding(), written(tmp_path / "first", tensors)
+    with pytest.raises(ConfigError, match="head.weight is 3 x 2 here, but 4 x 2 in"):
+        start_from(model, run)
+    said = start_from(model, run, loose=True)
+    assert "1 tensors copied" in said and "left there: 1 (head.weight)" in said
+    assert torch.equal(model.state_dict()["encoder.stack.layers.0.weight"], torch.eye(2))
 
 
 def test_counting_starts_from_nothing(tmp_path):

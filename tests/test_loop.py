@@ -158,7 +158,7 @@ def test_the_rate_follows_the_schedule_in_the_middle_of_each_update(monkeypatch)
     loop = small_loop(small_model(), steps=5, schedule="linear", warmup=0.4)
     rates = []
     step = loop.optimizers.step
-    monkeypatch.setattr(loop.optimizers, "step", lambda factor: (rates.append(factor), step(factor)))
+    monkeypatch.setattr(loop.optimizers, "step", lambda factor, progress: (rates.append(factor), step(factor, progress)))
     run(loop)
     factor = schedule("linear", warmup=0.4)
     assert rates == pytest.approx([factor(progress) for progress in (0.1, 0.3, 0.5, 0.7, 0.9)])

@@ -83,8 +83,9 @@ def encoder_stack(table: TextEncoderTable, *, longest: int, inlet: int) -> Stack
 
 def text_front(table: TextEncoderTable, *, words: int, segments: bool) -> TextFront:
     embedding = nn.Embedding(words, table.read())
-    if table.mixer == "attention" and table.positions == "learned":  # as quiet as learned positions start
-        nn.init.normal_(embedding.weight, std=0.02)
+    # as quiet as learned positions start; else as the first networks of words were: loud ones are learned by heart
+    quiet = table.mixer == "attention" and table.positions == "learned"
+    nn.init.normal_(embedding.weight, std=0.02 if quiet else 0.1)
     beside = nn.Embedding(SEGMENTS, table.read()) if segments else None
     if beside is not None:
         nn.init.normal_(beside.weight, std=0.02)

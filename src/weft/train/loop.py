@@ -151,7 +151,8 @@ class Loop:
             self._diverged(nats, size)
         if self.table.clip != "none":
             torch.nn.utils.clip_grads_with_norm_(weights, self.table.clip, norm)
-        self.optimizers.step(self.factor(self.progress(ahead=0.5)))
+        progress = self.progress(ahead=0.5)
+        self.optimizers.step(self.factor(progress), progress)
         self.optimizers.clear()
         if self.average is not None:
             self.average.follow(cursor.step + 1)

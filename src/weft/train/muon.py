@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +26,9 @@ def orthogonal(matrices: Tensor) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """For the weight matrices inside a network. Matrices of one shape go through one batched call."""
 
-    def __init__(self, parameters: Iterable[Tensor], *, lr: float, momentum: float, weight_decay: float) -> None:
+    def __init__(
+        self, parameters: Iterable[Tensor] | Iterable[dict[str, Any]], *, lr: float, momentum: float, weight_decay: float
+    ) -> None:
         super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()

@@ -99,7 +99,7 @@ class Network:
         torch.manual_seed(settings.seed)
         model = build().to(place.device)
         if settings.train.init_from is not None and not checkpoint.names(job.folder.path):
-            job.watcher.note(start_from(model, Path(settings.train.init_from)))
+            job.watcher.note(start_from(model, Path(settings.train.init_from), loose=settings.train.init_loose))
         learner = Learner(self.shape.task(job, model), model)
         memory.check_batch(learner, order.largest(), settings.train, place)
         auto = place.device.type == "cuda" and self.shape.mixers(settings) <= set(COMPILED)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from weft.errors import ModelError
+from weft.errors import ConfigError, ModelError
 from weft.train.muon import Muon
+from weft.train.rates import Rate, rates_of
 from weft.train.tables import TrainTable
 
 
 class Optimizers:
-    """One or two optimisers that share out a model's parameters, behind one step."""
+    """One or two optimisers that share out a model's parameters, behind one step. Each group has a `lr` and a `rate`, by which
+    it is multiplied."""
 
     def __init__(self, parts: list[torch.optim.Optimizer], names: dict[Tensor, str]) -> None:
         self.parts, self.names = parts, names
@@ -23,11 +26,11 @@ class Optimizers:
     def weights(self) -> list[Tensor]:
         return list(self.names)
 
-    def step(self, factor: float) -> None:
+    def step(self, factor: float, progress: float = 1.0) -> None:
         """One update, at each group's own rate times `factor`."""
         for part, rates in zip(self.parts, self.rates, strict=True):
             for group, rate in zip(part.param_groups, rates, strict=True):
-                group["lr"] = rate * factor
+                group["lr"] = rate * factor * group.get("rate", Rate()).at(progress)
             part.step()
 
     def clear(self) -> None:
@@ -59,30 +62,42 @@ class Optimizers:
                     raise ModelError(f"optimizer state: {self.names[weight]!r} has no {min(missing)!r}")
 
 
-def _groups(weights: Iterable[Tensor], decay: float) -> list[dict[str, object]]:
-    """Matrices decay; biases, norms and gains do not."""
-    parts = list(weights)
-    matrices, vectors = [w for w in parts if w.dim() >= 2], [w for w in parts if w.dim() < 2]
-    groups = [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
-
-
-def _adamw(weights: Iterable[Tensor], table: TrainTable) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(_groups(weights, table.weight_decay), lr=table.lr, betas=(0.9, table.beta2 or 0.0), fused=True)
+def _groups(weights: Iterable[Tensor], rates: Mapping[Tensor, Rate], decay: float) -> list[dict[str, Any]]:
+    """Weights of one rate together. Matrices decay; biases, norms and gains do not."""
+    groups: dict[tuple[Rate, float], list[Tensor]] = {}
+    for weight in weights:
+        groups.setdefault((rates[weight], decay if weight.dim() >= 2 else 0.0), []).append(weight)
+    return [{"params": parts, "weight_decay": decays, "rate": rate} for (rate, decays), parts in groups.items()]
 
 
 def optimizers(model: nn.Module, matrices: set[str], table: TrainTable) -> Optimizers:
-    """The optimisers of a filled table; `matrices` names the weights that Muon is for."""
-    names: dict[Tensor, str] = {weight: name for name, weight in model.named_parameters()}
+    """The optimisers of a filled table; `matrices` names the weights that Muon is for. What never learns is frozen: no
+    gradient is computed for it."""
+    named = dict(model.named_parameters())
+    by_name = rates_of(named, table)
+    for name, weight in named.items():
+        weight.requires_grad_(by_name[name].factor > 0)
+    names: dict[Tensor, str] = {weight: name for name, weight in named.items() if weight.requires_grad}
+    if not names:
+        raise ConfigError("train.rates: every weight is frozen; there is nothing to train")
+    rates = {weight: by_name[name] for weight, name in names.items()}
+
+    def grouped(weights: Iterable[Tensor]) -> list[dict[str, Any]]:
+        return _groups(weights, rates, table.weight_decay)
+
+    def adamw(weights: Iterable[Tensor]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(grouped(weights), lr=table.lr, betas=(0.9, table.beta2 or 0.0), fused=True)
+
     match table.optimizer:
         case "sgd":
-            groups = _groups(names, table.weight_decay)
-            parts: list[torch.optim.Optimizer] = [torch.optim.SGD(groups, lr=table.lr, momentum=table.momentum or 0.0)]
+            parts: list[torch.optim.Optimizer] = [torch.optim.SGD(grouped(names), lr=table.lr, momentum=table.momentum or 0.0)]
         case "muon":
             inside = [weight for weight, name in names.items() if name in matrices]
             others = [weight for weight, name in names.items() if name not in matrices]
-            muon = Muon(inside, lr=table.matrix_lr or 0.0, momentum=table.momentum or 0.0, weight_decay=table.weight_decay)
-            parts = [muon, _adamw(others, table)]
+            rate, momentum = table.matrix_lr or 0.0, table.momentum or 0.0
+            parts = [adamw(others)] if others else []
+            if inside:
+                parts.insert(0, Muon(grouped(inside), lr=rate, momentum=momentum, weight_decay=table.weight_decay))
         case _:
-            parts = [_adamw(names, table)]
+            parts = [adamw(names)]
     return Optimizers(parts, names)

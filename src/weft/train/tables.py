@@ -40,6 +40,10 @@ class TrainTable(Table):
     precision: Annotated[str, OneOf(("auto", "float32", "bfloat16"))] = "auto"
     compile: bool | Literal["auto"] = "auto"
     init_from: str | None = None  # a run whose weights this one starts from
+    init_loose: bool = False  # those of another shape are left where they are, instead of refused
+    rates: dict[str, float] = Field(default_factory=dict)  # by the start of a weight's name: times the rate; 0 freezes
+    layer_decay: float | None = Field(None, gt=0, le=1)  # each layer learns so much slower than the one above it
+    thaw: float | None = Field(None, ge=0, lt=1)  # share of the budget until all layers learn, from the top down
     tensorboard: bool = False
 
     @model_validator(mode="after")
@@ -47,6 +51,11 @@ class TrainTable(Table):
         given = [name for name in BUDGETS if getattr(self, name) is not None]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} are given; a run has one budget")
+        for name, factor in self.rates.items():
+            if not 0 <= factor < float("inf"):
+                raise ValueError(f"rates: {name}={factor:g} must be 0 or more")
+        if self.init_loose and self.init_from is None:
+            raise ValueError("init_loose=true is about init_from, which is not given")
         if self.matrix_lr is not None and self.optimizer != "muon":
             raise ValueError(f"matrix_lr={self.matrix_lr}, but optimizer={self.optimizer!r} has none")
         if self.momentum is not None and self.optimizer == "adamw":

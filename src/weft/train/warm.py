@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from weft.errors import ConfigError
@@ -16,24 +17,44 @@ def _some(names: list[str]) -> str:
     return f"{len(names)} ({shown}{', ...' if len(names) > 3 else ''})" if names else "none"
 
 
-def start_from(model: nn.Module, run: Path) -> str:
-    """Copy what has the same name and shape from the weights of `run`; in words, what was copied, is new, and was left."""
+EMBEDDING = "encoder.front.embedding.weight"
+
+
+def _as_encoder(theirs: dict[str, Tensor], rows: int) -> dict[str, Tensor]:
+    """Weights by the names of an encoder under a head: those of a language model have others, and only encoders of that sort
+    have a row for the mask, the last."""
+    if any(name.startswith("stack.") for name in theirs):
+        front = {"embedding.weight": EMBEDDING}
+        theirs = {front.get(name, f"encoder.{name}"): weight for name, weight in theirs.items()}
+    found = theirs.get(EMBEDDING)
+    if found is not None and len(found) == rows - 1:
+        theirs = {**theirs, EMBEDDING: torch.cat([found, found.mean(0, keepdim=True)])}
+    return theirs
+
+
+def start_from(model: nn.Module, run: Path, *, loose: bool = False) -> str:
+    """Copy what has the same name and shape from the weights of `run`; in words, what was copied, is new, and was left. What
+    has another shape is refused, or with `loose` left."""
     weights = run / "model.safetensors"
     if not weights.is_file():
         raise ConfigError(f"train.init_from: {run} has no model.safetensors; name the folder of a trained run")
     theirs: dict[str, Tensor] = read_tensors(weights)[0]
     ours: dict[str, Any] = model.state_dict()
+    if EMBEDDING in ours and not any(name.startswith("decoder.") for name in ours):
+        theirs = _as_encoder(theirs, len(ours[EMBEDDING]))
     common = [name for name in ours if name in theirs]
+    if loose:
+        common = [name for name in common if ours[name].shape == theirs[name].shape]
     for name in common:
         if ours[name].shape != theirs[name].shape:
             here, there = (" x ".join(map(str, found[name].shape)) for found in (ours, theirs))
             raise ConfigError(
                 f"train.init_from: {name} is {here} here, but {there} in {run}; "
-                f"use its tokenizer (--tokenizer-from {run}) and its sizes"
+                f"use its tokenizer (--tokenizer-from {run}) and its sizes, or set train.init_loose to leave such weights"
             )
     if not common:
         raise ConfigError(f"train.init_from: {run} has no weights by the names of this model; is it of another kind?")
     model.load_state_dict({name: theirs[name] for name in common}, strict=False)
-    new = [name for name in ours if name not in theirs]
-    left = [name for name in theirs if name not in ours]
+    new = [name for name in ours if name not in common]
+    left = [name for name in theirs if name not in common]
     return f"started from {run}: {len(common)} tensors copied, new here: {_some(new)}, left there: {_some(left)}"

@@ -1,0 +1,56 @@
+"""How fast each weight learns beside the schedule: one function of its name and of the progress. Frozen parts, slower lower
+layers and layers that thaw one after another (Howard & Ruder 2018) are all of it.
+
+The height of a weight: 0 for embeddings and positions, then its layer's number from 1, and above all layers the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from weft.errors import ConfigError, nearest
+from weft.train.tables import TrainTable
+
+_LAYER = re.compile(r"(?:^|\.)stack\.layers\.(\d+)\.")
+_BOTTOM = re.compile(r"(?:^|\.)(?:front|embedding|positions|inlet)\.")
+
+
+class Rate(NamedTuple):
+    """What the rate of a weight is multiplied by: 0 until `start`, then `factor`."""
+
+    factor: float = 1.0
+    start: float = 0.0
+
+    def at(self, progress: float) -> float:
+        return self.factor if progress >= self.start else 0.0
+
+
+def height(name: str, layers: int) -> int:
+    """Where a weight stands in a model whose stacks have so many layers."""
+    if found := _LAYER.search(name):
+        return 1 + int(found[1])
+    return 0 if _BOTTOM.search(name) else 1 + layers
+
+
+def _given(name: str, rates: dict[str, float]) -> float:
+    """The factor of the longest name that this one starts with."""
+    known = [prefix for prefix in rates if name == prefix or name.startswith(f"{prefix}.")]
+    return rates[max(known, key=len)] if known else 1.0
+
+
+def rates_of(names: Iterable[str], table: TrainTable) -> dict[str, Rate]:
+    """The rate of every weight, by its name."""
+    found = list(names)
+    parts = {".".join(name.split(".")[:size]) for name in found for size in range(1, name.count(".") + 2)}
+    for prefix in table.rates:
+        if prefix not in parts:
+            raise ConfigError(f"train.rates: no weight is called {prefix!r}, or starts so{nearest(prefix, sorted(parts))}")
+    layers = max((1 + int(match[1]) for match in map(_LAYER.search, found) if match), default=0)
+    top, rates = 1 + layers, {}
+    for name in found:
+        below = top - height(name, layers)
+        factor = _given(name, table.rates) * (table.layer_decay or 1.0) ** below
+        rates[name] = Rate(factor, (table.thaw or 0.0) * below / top)
+    return rates
