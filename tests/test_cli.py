@@ -29,11 +29,15 @@ from weft.cli.progress import Smooth, TrainWatcher
 from weft.cli.templates import TEMPLATES, template
 from weft.cli.threads import cpus, set_threads
 from weft.decode.options import GenerateOptions
+from weft.models.baseline_tables import EVENTS
 from weft.models.pair_tables import BRIDGES, STATES
 from weft.models.smoothing import SMOOTHINGS
 from weft.models.tables import CONNECTIONS, NORMS
+from weft.models.tagger import HEADS
 from weft.nn.attention import ACTIVATIONS
 from weft.nn.cross import SCORES
+from weft.nn.pooling import POOLS
+from weft.text.grams import ANALYZERS
 from weft.text.tokenizers import KINDS
 from weft.train.presets import TASKS
 from weft.train.schedules import SCHEDULES
@@ -216,7 +220,8 @@ def test_a_template_resolves_and_shows_the_defaults(task, kind):
     assert values["model"] == {"kind": kind}
     settings = resolve(values, base=Path("/nowhere"))
     assert resolve(tomllib.loads(uncommented(text)), base=Path("/nowhere")) == settings
-    assert len(tomllib.loads(uncommented(text))["data"]) == len(settings.material.data.model_fields)
+    assert set(tomllib.loads(uncommented(text))["data"]) == set(settings.data.model_dump(exclude_none=True))
+    assert [name for name in settings.material.data.model_fields if f" {name} = " not in f" {text}".replace("\n", " ")] == []
     assert max(map(len, text.split("\n"))) <= 120
 
 
@@ -237,6 +242,35 @@ def test_a_template_shows_the_sides_of_encoder_decoders_and_every_part_of_them(k
     assert [name for name in trained if f" {name} = " not in text] == []
 
 
+@pytest.mark.parametrize(
+    ("task", "kind"), [(task, kind) for task in ("classify", "tag", "masked-lm") for kind in TEMPLATES[task]]
+)
+def test_a_template_shows_every_part_of_encoders_and_baselines(task, kind):
+    text = template(task, kind)
+    settings, shown = (resolve(tomllib.loads(one), base=Path("/nowhere")) for one in (text, with_sides(text)))
+    assert shown == settings
+    options = {**settings.model.model_dump(exclude_none=True)}
+    inner = {name for value in options.values() if isinstance(value, dict) for name in value}
+    if task == "tag":
+        inner = {"mixer", "layers", "width", "embedding", "pool"}  # the rest stands above, for the words
+    else:
+        options |= settings.train.model_dump(exclude_none=True) if kind not in ("naive-bayes", "regression") else {}
+    # rare, or about other runs
+    rare = {"mixer", "attention_dropout", "init_loose", "rates", *(["two_way"] if task == "masked-lm" else [])} | (
+        {"label_smoothing", "average"} - {*_shown(text)}
+    )
+    if settings.model.model_dump().get("heads") is None:
+        rare |= {"feed_forward", "positions"}
+    assert [name for name in {*options, *inner} - rare if name not in {*_shown(text), "features", "spelling"}] == []
+    assert "spelling" not in options or "[model.spelling]" in text
+    assert "features" not in options or "[model.features]" in text
+
+
+def _shown(text):
+    """The options that a template shows, behind a # or not."""
+    return set(re.findall(r"\b(\w+) = ", text))
+
+
 def test_templates_name_every_task_kind_and_choice():
     presets = {task: set(shared.presets) for task, shared in TASKS.items()}
     assert {task: set(kinds) for task, kinds in TEMPLATES.items()} == presets
@@ -246,6 +280,10 @@ def test_templates_name_every_task_kind_and_choice():
     pairs = [*network, *SCORES, *BRIDGES, *STATES]
     assert [name for name in pairs if name not in template("translate", "seq2seq")] == []
     assert [name for name in ACTIVATIONS if name not in template("translate", "transformer")] == []
+    for task in ("classify", "tag", "masked-lm"):
+        encoders = [*network, *ACTIVATIONS, *([] if task == "masked-lm" else POOLS), *(HEADS if task == "tag" else ())]
+        assert [name for name in encoders if name not in template(task, "transformer")] == []
+    assert [name for name in (*ANALYZERS, *EVENTS) if name not in template("classify", "naive-bayes")] == []
 
 
 def test_init_prints_the_template(capsys):
@@ -253,6 +291,9 @@ def test_init_prints_the_template(capsys):
     assert call(capsys, "init", "lm", "--kind", "ngram") == (0, template("lm", "ngram"), "")
     assert call(capsys, "init", "translate") == (0, template("translate", "seq2seq"), "")
     assert call(capsys, "init", "translate", "--kind", "cho") == (0, template("translate", "cho"), "")
+    assert call(capsys, "init", "classify") == (0, template("classify", "lstm"), "")
+    assert call(capsys, "init", "classify", "--kind", "naive-bayes") == (0, template("classify", "naive-bayes"), "")
+    assert call(capsys, "init", "tag") == (0, template("tag", "lstm"), "")
 
 
 # ---- train

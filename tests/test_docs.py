@@ -18,17 +18,29 @@ from pydantic_core import PydanticUndefined
 
 from weft.cli.main import COMMANDS, main
 from weft.config import Table
+from weft.data.labelled import LabelledTable
 from weft.data.pairs import PairsTable
 from weft.data.tables import DataTable
+from weft.data.tagged import TaggedTable
 from weft.decode.options import GenerateOptions
 from weft.decode.predict_options import PredictOptions
+from weft.metrics.labels import SCORES as LABELLED
+from weft.metrics.labels import SEVERAL_SCORES
+from weft.metrics.spans import SCORES as TAGGED
 from weft.metrics.translation import SCORES as WRITTEN
+from weft.models.baseline_tables import BayesTable, RegressionTable
+from weft.models.classifier import ClassifierTable
+from weft.models.masked import MaskedTable
 from weft.models.ngram import NgramTable
 from weft.models.pair_tables import BRIDGES, DecoderTable, EncoderTable, Seq2SeqTable
 from weft.models.smoothing import SMOOTHINGS
 from weft.models.tables import ADDED, CONNECTIONS, INSIDE, LanguageTable, StackTable
+from weft.models.tagger import HEADS, SpellingTable, TaggerTable
 from weft.nn.cross import SCORES
 from weft.nn.mixers import MIXERS
+from weft.nn.pooling import POOLS
+from weft.text.features import FeatureTable
+from weft.text.grams import ANALYZERS
 from weft.text.sides import SidesTable
 from weft.text.tokenizers import KINDS, TokenizerTable
 from weft.train.presets import TASKS
@@ -76,7 +88,8 @@ def rows(text: str) -> dict[str, list[str]]:
 
 def few(words: list[str]) -> list[str]:
     """What makes a training short and its network small."""
-    counts = "model.kind=ngram" in words or 'kind = "ngram"' in Path(words[2]).read_text()
+    counts = 'kind = "ngram"' in Path(words[2]).read_text()
+    counts = counts or any(f"model.kind={kind}" in words for kind in ("ngram", "naive-bayes", "regression"))
     return [*FEW, *([] if counts else ["--set", "model.width=32"])]
 
 
@@ -121,9 +134,20 @@ def tour(page: Path) -> list[str]:
     return [line for line in found if re.match(r"weft [a-z]|(cp|tail|echo|printf) ", line)]
 
 
-def test_the_page_of_pairs_works(place, monkeypatch, capsys):
-    found = tour(DOCS / "translate.md")
-    assert len(found) >= 10
+@pytest.mark.parametrize("page", ["translate", "classify", "tag"])
+def test_the_page_of_a_task_works(place, monkeypatch, capsys, page):
+    found = tour(DOCS / f"{page}.md")
+    assert len(found) >= 8
+    for line in found:
+        run_line(line, monkeypatch, capsys)
+    names: dict[str, Any] = {"__name__": page}
+    for number, block in enumerate(blocks(DOCS / f"{page}.md", "python"), 1):
+        exec(compile(block, f"{page}.md, block {number}", "exec"), names)
+
+
+def test_the_page_of_gaps_works(place, monkeypatch, capsys):
+    found = tour(DOCS / "masked.md")
+    assert len(found) == 3
     for line in found:
         run_line(line, monkeypatch, capsys)
 
@@ -177,12 +201,21 @@ OPTIONS: dict[str, tuple[str, str, type[Table], set[str]]] = {  # page, heading,
     "run": ("README.md", "# weft, the manual", RunTable, {"data", "tokenizer", "model", "train"}),
     "data": ("data.md", "## [data]", DataTable, set()),
     "pairs": ("data.md", "## [data] of pairs", PairsTable, set()),
+    "labelled": ("data.md", "## [data] of labelled texts", LabelledTable, set()),
+    "tagged": ("data.md", "## [data] of tagged sentences", TaggedTable, set()),
     "tokenizer": ("tokenizers.md", "## [tokenizer]", TokenizerTable, set()),
     "sides": ("tokenizers.md", "## [tokenizer] of pairs", SidesTable, set()),
     "networks": ("models.md", "## [model] of networks", LanguageTable, set()),
     "ngrams": ("models.md", "## [model] of n-grams", NgramTable, set()),
     "pairs of stacks": ("models.md", "## [model] of encoder-decoders", Seq2SeqTable, set()),
     "encoder": ("models.md", "### [model.encoder] and [model.decoder]", EncoderTable, as_stack(EncoderTable)),
+    "classifiers": ("models.md", "## [model] of classifiers", ClassifierTable, as_stack(ClassifierTable)),
+    "bayes": ("models.md", "## [model] of naive-bayes", BayesTable, set()),
+    "regression": ("models.md", "## [model] of regression", RegressionTable, set()),
+    "features": ("models.md", "### [model.features]", FeatureTable, set()),
+    "taggers": ("models.md", "## [model] of taggers", TaggerTable, as_stack(TaggerTable)),
+    "spelling": ("models.md", "### [model.spelling]", SpellingTable, as_stack(SpellingTable) - {"mixer"}),
+    "gaps": ("masked.md", "## [model]", MaskedTable, as_stack(MaskedTable)),
     "train": ("training.md", "## [train]", TrainTable, set()),
     "generate": ("generate.md", "## Options", GenerateOptions, set()),
     "predict": ("translate.md", "## Search", PredictOptions, set()),
@@ -230,6 +263,27 @@ def test_the_recipes_of_encoder_decoders_are_what_presets_say():
     assert [everyone] * len(presets) == [said(preset.train) for preset in presets.values()]
 
 
+@pytest.mark.parametrize(
+    ("task", "heading", "trained"),
+    [("classify", "## Classifiers", "The networks train with"), ("tag", "## Taggers", "and train with")],
+)
+def test_the_recipes_of_classifiers_and_taggers_are_what_presets_say(task, heading, trained):
+    text, presets = section(DOCS / "models.md", heading), TASKS[task].presets
+    found = rows(text)
+    assert {kind: settings(cell) for kind, (cell,) in found.items()} == {kind: said(presets[kind].values) for kind in presets}
+    everyone = settings(text[text.index(trained) : text.index(", unless the run file")])
+    networks = [preset for preset in presets.values() if preset.train]
+    assert [everyone] * len(networks) == [said(preset.train) for preset in networks]
+
+
+def test_the_recipes_of_masked_language_models_are_what_presets_say():
+    found, presets = rows(section(DOCS / "masked.md", "## Which model")), TASKS["masked-lm"].presets
+    assert {kind: settings(cells[1]) for kind, cells in found.items()} == {kind: said(presets[kind].values) for kind in presets}
+    assert settings(found["bert"][2]) == said(presets["bert"].train)
+    assert presets["lstm"].train is TASKS["lm"].presets["lstm"].train
+    assert presets["transformer"].train is TASKS["lm"].presets["gpt"].train
+
+
 def test_every_choice_is_explained():
     models, tokenizers, training = DOCS / "models.md", DOCS / "tokenizers.md", DOCS / "training.md"
     assert set(rows(table(models, "# Models", "| kind | what"))) == set(TASKS["lm"].presets)
@@ -237,6 +291,13 @@ def test_every_choice_is_explained():
     assert set(rows(table(models, "### Attention", "| attention |"))) == {"none", *SCORES}
     assert set(rows(table(models, "### Attention", "| place |"))) == {"before", "after"}
     assert set(rows(section(models, "### Bridges"))) == set(BRIDGES)
+    for task in ("classify", "tag"):
+        assert set(rows(table(DOCS / f"{task}.md", "## Which model", "| kind |"))) == set(TASKS[task].presets)
+    assert set(rows(table(DOCS / "classify.md", "## Scores", "| score |"))) == {*LABELLED, *SEVERAL_SCORES}
+    assert set(rows(table(DOCS / "tag.md", "## Scores", "| score |"))) == set(TAGGED)
+    assert set(rows(section(models, "### Pools"))) == set(POOLS)
+    assert set(rows(table(models, "## [model] of taggers", "| head |"))) == set(HEADS)
+    assert set(rows(table(models, "### [model.features]", "| analyzer |"))) == set(ANALYZERS)
     assert set(rows(table(DOCS / "evaluate.md", "## Pairs", "| score |"))) == set(WRITTEN)
     assert set(rows(section(models, "### Mixers"))) == set(MIXERS)
     assert set(rows(section(models, "### Positions"))) == {*ADDED, *INSIDE}

@@ -94,7 +94,7 @@ def test_a_preset_sets_what_it_says(kind):
 
 
 def test_the_kinds_of_a_language_model():
-    assert list(TASKS) == ["lm", "translate"]
+    assert list(TASKS) == ["lm", "translate", "classify", "tag", "masked-lm"]
     assert TASKS["lm"].presets is LM
     assert list(LM) == ["ngram", "window", "rnn", "lstm", "gru", "transformer", "gpt"]
     mixers = {kind: settings_of(kind).model.mixer for kind in LM if kind != "ngram"}
@@ -196,10 +196,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (without("task"), "task: is needed and not given"),
     (without("data"), "data: is needed and not given"),
     (without("model"), "model: is needed and not given"),
-    ({**run_file(), "task": "ml"}, "task: no such task 'ml'; did you mean 'lm'? known: lm, translate"),
+    (
+        {**run_file(), "task": "ml"},
+        "task: no such task 'ml'; did you mean 'lm'? known: lm, translate, classify, tag, masked-lm",
+    ),
     (
         {**run_file(), "task": "translation"},
-        "task: no such task 'translation'; did you mean 'translate'? known: lm, translate",
+        "task: no such task 'translation'; did you mean 'translate'? known: lm, translate, classify, tag, masked-lm",
     ),
     ({**run_file(), "task": 3}, "task: must be a valid string, not 3"),
     ({**run_file(), "model": {}}, f"model.kind: is needed and not given; known: {KINDS}"),

@@ -11,7 +11,7 @@ from weft.train.tables import TrainTable
 
 STACK_OPTIONS = (
     "mixer, layers, width, context, two_way, heads, head_size, qk_norm, positions, feed_forward, activation, "
-    "connection, norm, dropout, attention_dropout"
+    "connection, norm, norm_eps, dropout, attention_dropout"
 )
 ATTENTION = {"mixer": "attention"}
 
@@ -34,7 +34,7 @@ STACK_MESSAGES = [
     ({"norm": "rmss"}, "model.norm: no such choice 'rmss'; did you mean 'rms'? known: none, layer, rms"),
     (
         {"feed_forward": 8, "activation": "gleu"},
-        "model.activation: no such choice 'gleu'; did you mean 'gelu'? known: gelu, relu, squared-relu, gated",
+        "model.activation: no such choice 'gleu'; did you mean 'gelu'? known: gelu, gelu-tanh, relu, squared-relu, gated",
     ),
     ({"layers": 0}, "model.layers: must be greater than or equal to 1, not 0"),
     ({"layers": 513}, "model.layers: must be less than or equal to 512, not 513"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,9 +63,13 @@ class Labeller:
                 raise DataError(f"line {number}: has {len(row)} texts, but {self.folder.path} reads {self.columns}")
         return [tuple(clean(text, f"line {number}") for text in row) for number, row in enumerate(read, 1)]
 
+    def _several(self, texts: Texts | Sequence[Texts]) -> Sequence[Any]:
+        pair = self.columns > 1 and isinstance(texts, tuple) and all(isinstance(text, str) for text in texts)
+        return [texts] if isinstance(texts, str) or pair else list(texts)
+
     def predict(self, texts: Texts | Sequence[Texts], *, watch: Watch | None = None) -> list[Labelling]:
-        """What each text is (a string is one; of runs that read two texts, pairs of strings)."""
-        rows = self._texts([texts] if isinstance(texts, str) else list(texts))
+        """What each text is (a string is one; of runs that read two texts, a tuple of two strings is)."""
+        rows = self._texts(self._several(texts))
         if not rows:
             return []
         probabilities = np.exp(self.model.log_probs(rows, watch))
@@ -94,6 +100,11 @@ class Labeller:
         items = judged(log_probs, targets(found, self.tokenizer.labels, several=several), new, several=several)
         labelled = Labelled(self.tokenizer.labels.hash, several, temperature=self.model.temperature)
         return label_scores(items, labelled), items
+
+    def unseen(self, data: Any = None) -> Counter[str]:
+        """How often each label of the data occurs that training never saw."""
+        names = chain.from_iterable(self._source(data).labels())
+        return Counter(name for name in names if self.tokenizer.labels.index(name) is None)
 
     def _source(self, data: Any) -> Any:
         table = self.settings.data

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,13 +48,32 @@ class Tagger:
     def labels(self) -> tuple[str, ...]:
         return self.tokenizer.labels.names
 
+    def _words(self, sentences: Sequence[Sentence]) -> list[list[str]]:
+        return [
+            clean(one, f"line {at}").split() if isinstance(one, str) else [clean(word, f"line {at}") for word in one]
+            for at, one in enumerate(sentences, 1)
+        ]
+
+    def _long(self, sentences: Sequence[Sequence[str]]) -> dict[int, str]:
+        longest = self.model.longest
+        if longest is None:
+            return {}
+        lengths = self.model.lengths(sentences)
+        cure = f"but {self.folder.path} reads at most {longest}; split it"
+        return {int(at): f"has {lengths[at]:,} tokens, {cure}" for at in np.flatnonzero(lengths > longest)}
+
+    def _refuse(self, faults: Mapping[int, str], place: Callable[[int], str]) -> None:
+        if faults:
+            raise DataError(f"{place(min(faults))}: {faults[min(faults)]}")
+
+    def faults(self, sentences: Sequence[Sentence]) -> dict[int, str]:
+        """Which sentences can't be tagged, by their number from 0, and why: some models have positions up to a number only."""
+        return self._long(self._words(sentences))
+
     def predict(self, sentences: Sentence | Sequence[Sentence], *, watch: Watch | None = None) -> list[Tagging]:
         """Each sentence tagged: a string is one, and its words are what white space separates; or a list of words."""
-        given = [sentences] if isinstance(sentences, str) else list(sentences)
-        read = [
-            clean(one, f"line {at}").split() if isinstance(one, str) else [clean(word, f"line {at}") for word in one]
-            for at, one in enumerate(given, 1)
-        ]
+        read = self._words([sentences] if isinstance(sentences, str) else sentences)
+        self._refuse(self._long(read), lambda at: f"line {at + 1}")
         marks = scheme_of(self.labels) is not None
         return [
             Tagging(words, tags, sorted(spans(tags), key=lambda span: span.start) if marks else [])
@@ -70,6 +90,7 @@ class Tagger:
         given = list(source.sentences())
         if strict:
             self._refuse_unseen(source, given)
+        self._refuse(self._long([one.words for one in given]), source.place)
         said = self.model.tag([one.words for one in given], watch)
         known = self._known(given)
         scheme = scheme_of(self.labels)
@@ -90,6 +111,10 @@ class Tagger:
             return None
         seen = set(train.words().texts())
         return [np.array([word in seen for word in one.words], dtype=bool) for one in given]
+
+    def unseen(self, data: Any = None) -> Counter[str]:
+        """How often each tag of the data occurs that training never saw."""
+        return Counter(tag for tag in self._source(data).tags() if self.tokenizer.labels.index(tag) is None)
 
     def _source(self, data: Any) -> Any:
         table = self.settings.data

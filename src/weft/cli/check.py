@@ -29,7 +29,9 @@ RUNNING = 40  # characters of a line of running text that is not expected twice
 def plan(settings: Settings) -> tuple[Checked, Callable[[], Sequence[Tokenizer]]]:
     """What is to be checked, and how the tokenizers are made: as training would, without a run."""
     from weft.data.check import Checked
+    from weft.data.labelled import LabelledTable
     from weft.data.pairs import SIDES, PairsTable
+    from weft.data.tagged import TaggedTable
     from weft.text.sides import train_sides
     from weft.text.tokenizers import train_tokenizer
 
@@ -37,6 +39,13 @@ def plan(settings: Settings) -> tuple[Checked, Callable[[], Sequence[Tokenizer]]
     if isinstance(data, PairsTable):
         source, target = (train.side(side) for side in SIDES)
         return Checked(SIDES, data.longest, data.truncate), lambda: train_sides(table, source.texts, target.texts)
+    if isinstance(data, LabelledTable):
+        names = tuple(map(str, data.columns()))
+        told = Checked(names if len(names) > 1 else ("text",), data.longest, data.truncate, labelled=True)
+        texts = (text for at in range(len(names)) for text in train.side(at).texts())
+        return told, lambda: [train_tokenizer(table, texts)] * len(names)
+    if isinstance(data, TaggedTable):
+        return Checked(("sentence",), labelled=True), lambda: [train_tokenizer(table, train.words().texts())]
     least = 0 if data.read == "lines" else RUNNING
     return Checked(("line",), least=least), lambda: [train_tokenizer(table, train.texts())]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.output import columns, finite, number, score_name, write, write_json
+from weft.cli.output import columns, finite, note, number, score_name, write, write_json
 from weft.cli.together import Searching
 from weft.errors import UsageError
 
@@ -66,26 +67,35 @@ class Evaluate(Searching):
 
         run = self.load()
         with Display(quiet=self.quiet) as display:
-            scores, report = self._measured(run, display)
+            scores, report, unseen = self._measured(run, display)
         own = run.settings.sources()
         files = [str(path) for path in self.data or own.get("test", own.get("valid", own["train"])).paths]
+        if unseen:
+            note(self._warning(run.settings.task, unseen), quiet=self.quiet)
         if self.json:
-            write_json({"scores": [as_json(score) for score in scores], "run": str(self.folder), "data": files})
+            never = {} if unseen is None else {"unseen": unseen}
+            write_json({"scores": [as_json(score) for score in scores], **never, "run": str(self.folder), "data": files})
         else:
             signatures = dict.fromkeys(score.signature for score in scores)
             write(as_table(scores) + "".join(f"{signature}\n" for signature in signatures) + report)
         return 0
 
-    def _measured(self, run: Any, display: Display) -> tuple[list[Score], str]:
-        """Scores, and what else there is to show of them."""
+    def _warning(self, task: str, unseen: Counter[str]) -> str:
+        from weft.data.labelled import listed
+
+        what = "tags" if task == "tag" else "labels"
+        return f"weft: {what} that training never saw count as wrong, {unseen.total():,} in all: {listed(unseen)}"
+
+    def _measured(self, run: Any, display: Display) -> tuple[list[Score], str, Counter[str] | None]:
+        """Scores, what else there is to show of them, and, where there are labels, those that training never saw."""
         task = run.settings.task
         if task in ("classify", "tag"):
             return self._labels(run, display)
         if self.strict:
             raise UsageError(f"--strict: is about labels, and {self.folder} is a run of task {task!r}; drop it")
-        return (self._translator(run, display) if task == "translate" else self._language(run, display)), ""
+        return (self._translator(run, display) if task == "translate" else self._language(run, display)), "", None
 
-    def _labels(self, run: Any, display: Display) -> tuple[list[Score], str]:
+    def _labels(self, run: Any, display: Display) -> tuple[list[Score], str, Counter[str]]:
         from weft.cli.label_output import label_report, tag_report
 
         task = run.settings.task
@@ -97,9 +107,9 @@ class Evaluate(Searching):
             display.show("evaluating", done / max(1, total), f"{done:,} of {total:,} texts")
 
         scores, items = run.measure(self.data, strict=self.strict, watch=watch)
-        if task == "tag":
-            return scores, tag_report(run.labels, items)
-        return scores, label_report(run.labels, items, several=run.settings.data.multi)
+        several = task == "classify" and run.settings.data.multi
+        report = tag_report(run.labels, items) if task == "tag" else label_report(run.labels, items, several=several)
+        return scores, report, run.unseen(self.data)
 
     def _language(self, run: Any, display: Display) -> list[Score]:
         for option in ("beam", "alpha", "truncate"):

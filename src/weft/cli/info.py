@@ -63,7 +63,7 @@ def about_run(path: Path) -> dict[str, Any]:
         "tokenizers": {
             name: {"kind": one.kind, "size": one.size, "hash": one.hash} for name, one in run.tokenizer.named().items()
         },
-        "budget": {} if story.counted else budget,
+        "budget": {} if story.counted or story.imported else budget,
         "progress": story.to_json(),
         "bytes": {part.name: _on_disk(part) for part in parts},
         "trained_with": read_environment(path),
@@ -73,8 +73,11 @@ def about_run(path: Path) -> dict[str, Any]:
 
 def _progress(found: Mapping[str, Any]) -> str:
     progress = found["progress"]
+    if progress["done"] and not progress["steps"] and not progress["counted"]:
+        return "imported: trained elsewhere"
     budget = "".join(f" of {value:,} {name}" for name, value in found["budget"].items())
-    steps = f"{progress['tokens']:,} tokens, counted" if progress["counted"] else f"{progress['steps']:,} steps"
+    read = "tokens" if found["task"] == "lm" else "examples"
+    steps = f"{progress['tokens']:,} {read}, counted" if progress["counted"] else f"{progress['steps']:,} steps"
     if progress["training_seconds"] is not None:
         steps += f", {progress['tokens']:,} tokens, {duration(progress['training_seconds'])}"
     return f"{'finished' if progress['done'] else 'not finished'}: {steps}" + budget
@@ -99,7 +102,7 @@ def describe(found: Mapping[str, Any]) -> str:
     from weft.machine import size
 
     data, disk = found["settings"]["data"], found["bytes"]
-    unit = "n-grams" if found["progress"]["counted"] else "parameters"
+    unit = "n-grams" if found["progress"]["counted"] and found["task"] == "lm" else "parameters"
     counted = "not trained yet" if found["parameters"] is None else f"{found['parameters']:,} {unit}"
     large = [f"{name} {size(count)}" for name, count in disk.items() if count >= 100_000]
     rows = [

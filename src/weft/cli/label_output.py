@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 SHOWN = 12  # labels of a confusion matrix: more make no table that can be read
 
 
-def label_line(found: Labelling) -> str:
-    """`label<TAB>probability`; of several labels `a:0.93<TAB>b:0.71`, and an empty line where none is said."""
-    if len(found.labels) == 1 and sum(found.probabilities.values()) < 1.001:
+def label_line(found: Labelling, *, several: bool) -> str:
+    """`label<TAB>probability`; where there may be several `a:0.93<TAB>b:0.71`, and an empty line where none is said."""
+    if not several:
         return f"{found.labels[0]}\t{found.probabilities[found.labels[0]]:.4f}"
     return "\t".join(f"{name}:{found.probabilities[name]:.4f}" for name in found.labels)
 

@@ -13,6 +13,7 @@ from typer.exceptions import TyperException
 
 from weft import __version__
 from weft.cli.check import Check
+from weft.cli.convert import Export, Import
 from weft.cli.demo import Demo
 from weft.cli.embed import Embed
 from weft.cli.evaluate import Evaluate
@@ -49,6 +50,8 @@ COMMANDS: dict[str, type[Bare]] = {
     "generate": Generate,
     "fill": Fill,
     "embed": Embed,
+    "import": Import,
+    "export": Export,
     "info": Info,
     "demo": Demo,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ def _unfit(lines: Sequence[str], columns: int) -> dict[int, str]:
 
 def predict_labels(run: Any, batches: Iterator[Sequence[Line]], *, json: bool) -> int:
     """Print the label, or labels, of every line: how many lines had none, because they could not be read."""
-    done, bad = 0, 0
+    done, bad, several = 0, 0, run.settings.data.multi
     for batch in batches:
         broken = no_text(batch)
         read = without(batch, broken)
@@ -41,8 +42,9 @@ def predict_labels(run: Any, batches: Iterator[Sequence[Line]], *, json: bool) -
                 said = label_json(text, found[at]) if at in found else {"text": text, "labels": [], "probabilities": {}}
                 write_json({**said, **error}, indent=None)
             else:
-                write((label_line(found[at]) if at in found else "") + "\n")
+                write((label_line(found[at], several=several) if at in found else "") + "\n")
         done, bad = done + len(batch), bad + len(faults)
+        sys.stdout.flush()
     return bad
 
 
@@ -50,7 +52,8 @@ def predict_tags(run: Any, batches: Iterator[Sequence[Line]], *, json: bool) -> 
     """Print every line with tags: how many lines had none, because they could not be read."""
     done, bad = 0, 0
     for batch in batches:
-        faults = tell(no_text(batch), {}, done)
+        broken = no_text(batch)
+        faults = tell(broken, run.faults(without(batch, broken)), done)
         for at, (line, found) in enumerate(zip(batch, run.predict(without(batch, faults)), strict=True)):
             text = None if isinstance(line, DataError) else line
             error = {"error": faults[at]} if at in faults else {}
@@ -59,4 +62,5 @@ def predict_tags(run: Any, batches: Iterator[Sequence[Line]], *, json: bool) -> 
             else:
                 write(tag_line(found) + "\n")
         done, bad = done + len(batch), bad + len(faults)
+        sys.stdout.flush()
     return bad

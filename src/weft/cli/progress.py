@@ -72,7 +72,7 @@ class TrainWatcher:
 
     def counted(self, parameters: int, scores: dict[str, float]) -> None:
         self.scores = scores
-        self.display.line(f"counted {parameters:,} n-grams" + (f"  valid {said(scores)}" if scores else ""))
+        self.display.line(f"counted {parameters:,} parameters" + (f"  valid {said(scores)}" if scores else ""))
 
     def stopping(self) -> bool:
         return self.stop.asked

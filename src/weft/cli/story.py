@@ -26,6 +26,11 @@ class Story(NamedTuple):
     best_step: int
     counted: bool = False  # made by counting, in one go
 
+    @property
+    def imported(self) -> bool:
+        """Weights that came from elsewhere: nothing tells how."""
+        return self.done and not self.counted and not self.steps
+
     def to_json(self) -> dict[str, Any]:
         best = None if self.best is None else {"name": self.best[0], "value": self.best[1], "step": self.best_step}
         progress = {"done": self.done, "counted": self.counted, "steps": self.steps, "tokens": self.tokens}
@@ -79,8 +84,9 @@ def read_story(path: Path) -> Story:
     # a run by gradients logs its training loss from the first step on; one made by counting has none
     if not (path / "model.safetensors").exists() or any(name.startswith("train_") for record in records for name in record):
         return Story(False, 0, 0, None, None, 0)
-    last = records[-1] if records else {}
-    return Story(True, last.get("step", 0), last.get("tokens", 0), None, best, best_step, counted=True)
+    if not records:  # weights that came from elsewhere
+        return Story(True, 0, 0, None, None, 0)
+    return Story(True, records[-1]["step"], records[-1].get("tokens", 0), None, best, best_step, counted=True)
 
 
 def read_timing(path: Path) -> tuple[float, float]:

@@ -6,59 +6,10 @@ The texts are written here, and not made from the tables, because those live bes
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-TOP = """\
-# A weft run file: everything about one run that has an influence on its numbers.
-# Options behind a # show their default: take the # away to change one. All but task, data.train and model.kind may go.
-#
-"""
-TRAIN = """
-[train]
-steps = {steps:<27}# the budget; or one of tokens = ..., epochs = ..., minutes = ...
-# batch_tokens = {batch_tokens:<18}# tokens in each step
-# accumulate = 1                   # compute a batch in so many parts: saves memory, changes nothing
-# optimizer = {optimizer:<21}# adamw, muon (for the matrices; adamw beside it), sgd
-# lr = {lr:<28}# the highest learning rate
-{muon}# beta2 = {beta2:<25}# how long adamw remembers the size of gradients
-# weight_decay = {weight_decay:<18}# pull of the weights towards 0
-{smoothing}# schedule = {schedule:<22}# how lr falls: constant, linear, cosine, inverse-square-root, warmup-stable-decay
-# warmup = {warmup:<24}# share of the budget in which lr rises first
-# clip = 1.0                       # the largest norm of a gradient, or "none"
-# validations = 10                 # how often in the run the validation data is scored and a checkpoint written
-{monitor}# patience = "none"                # stop after so many validations without a better score
-# device = "auto"                  # cpu, cuda; auto: the GPU if there is one
-# precision = "auto"               # float32, bfloat16; auto: bfloat16 on a GPU
-# compile = "auto"                 # true, false; auto: on a GPU, where it helps
-# tensorboard = false              # true: also write a log that TensorBoard shows
-"""
-STACK = """
-[model]
-kind = "{kind}"{pad}# {about}
-# layers = {layers:<24}# one upon the other
-# width = {width:<25}# numbers in the state of each position
-"""
-ATTENTION = """\
-# heads = 8                        # one for every 32 of the width, unless given; or one number a layer
-# positions = {positions:<21}# none, sinusoidal, learned, relative, alibi, rotary
-# feed_forward = 1024              # hidden units after each attention: 4 times the width, unless given
-# activation = {activation:<20}# gelu, gelu-tanh, relu, squared-relu, gated
-# qk_norm = {qk_norm:<23}# queries and keys are normalised: steadier at high rates
-"""
-
-
-def _quoted(word: str) -> str:
-    return f'"{word}"'
-
-
-def _stack(name: str, about: str, layers: int, width: int) -> str:
-    return STACK.format(kind=name, pad=" " * (26 - len(name)), about=about, layers=layers, width=width)
-
-
-def _train(values: Mapping[str, str]) -> str:
-    words = {name: _quoted(text) if name in ("optimizer", "schedule") else text for name, text in values.items()}
-    return TRAIN.format(**words)
-
+from weft.cli.label_templates import CLASSIFY, MASKED, TAG
+from weft.cli.template_parts import ATTENTION, TOP, quoted, stack, train
 
 # ---- language models
 
@@ -122,12 +73,19 @@ class Language(NamedTuple):
     muon: bool = False
 
     def text(self, name: str) -> str:
-        sizes = SIZES.format(connection=_quoted(self.connection), norm=_quoted(self.norm))
-        return TEXT + _stack(name, self.about, self.layers, 256) + self.parts + sizes + _train(self._recipe())
+        sizes = SIZES.format(connection=quoted(self.connection), norm=quoted(self.norm))
+        return TEXT + stack(name, self.about, self.layers, 256) + self.parts + sizes + train(self._recipe())
 
     def _recipe(self) -> dict[str, str]:
         values = {"optimizer": "adamw", "schedule": "cosine", "lr": "1e-3", "weight_decay": "0.1", "warmup": "0.02"}
-        values |= {"beta2": "0.99", "muon": "", "steps": "2000", "batch_tokens": "4096", "smoothing": "", "monitor": ""}
+        values |= {
+            "beta2": "0.99",
+            "muon": "",
+            "budget": "steps = 2000",
+            "batch_tokens": "4096",
+            "smoothing": "",
+            "monitor": "",
+        }
         if self.recurrent:
             values |= {"lr": "3e-3", "weight_decay": "0.01"}
         if self.muon:
@@ -229,8 +187,8 @@ MONITOR = """\
                                    # unless given, by nats_per_token
 """
 _RECIPE = {
-    "steps": "3500", "batch_tokens": "2048", "optimizer": "adamw", "lr": "1e-3", "beta2": "0.98", "weight_decay": "0.0",
-    "schedule": "cosine", "warmup": "0.08", "muon": "", "smoothing": SMOOTHING, "monitor": MONITOR,
+    "budget": "steps = 3500", "batch_tokens": "2048", "optimizer": "adamw", "lr": "1e-3", "beta2": "0.98",
+    "weight_decay": "0.0", "schedule": "cosine", "warmup": "0.08", "muon": "", "smoothing": SMOOTHING, "monitor": MONITOR,
 }  # fmt: skip
 
 
@@ -253,11 +211,11 @@ class Pairs(NamedTuple):
     norm: str = "none"
 
     def text(self, name: str) -> str:
-        values = self._asdict() | {key: _quoted(getattr(self, key)) for key in ("attention", "place", "bridge")}
-        values |= {key: _quoted(getattr(self, key)) for key in ("connection", "norm")}
+        values = self._asdict() | {key: quoted(getattr(self, key)) for key in ("attention", "place", "bridge")}
+        values |= {key: quoted(getattr(self, key)) for key in ("connection", "norm")}
         recurrent = READS + (SUMMARY if self.attention == "none" else AROUND) + BRIDGE
         model = ((self.parts or recurrent) + BOTH).format(**values)
-        return PAIRS + _stack(name, self.about, self.layers, self.width) + model + _train(_RECIPE)
+        return PAIRS + stack(name, self.about, self.layers, self.width) + model + train(_RECIPE)
 
 
 _BLOCKS = BLOCKS + ATTENTION.format(positions='"sinusoidal"', activation='"relu"', qk_norm="false")
@@ -286,7 +244,21 @@ TRANSLATE: Mapping[str, Pairs] = {
         two_way="false",
     ),
 }
-TEMPLATES: Mapping[str, Mapping[str, Language | Counted | Pairs]] = {"lm": LM, "translate": TRANSLATE}
+
+
+class Template(Protocol):
+    """What writes the run file of a kind."""
+
+    def text(self, name: str) -> str: ...
+
+
+TEMPLATES: Mapping[str, Mapping[str, Template]] = {
+    "lm": LM,
+    "translate": TRANSLATE,
+    "classify": CLASSIFY,
+    "tag": TAG,
+    "masked-lm": MASKED,
+}
 
 
 def template(task: str, name: str) -> str:

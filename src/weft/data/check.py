@@ -48,14 +48,20 @@ class Finding:
 class Checked:
     """What a check is told: how sides and rows are called, and what is allowed."""
 
-    sides: tuple[str, ...]  # ("source", "target") of pairs, ("line",) of a text
+    sides: tuple[str, ...]  # ("source", "target") of pairs, ("line",) of a text; of labelled texts one or two
     longest: int | None = None  # tokens a side, </s> counted
     truncate: bool = False
     least: int = 0  # characters; shorter lines may come twice: in running text they always do
+    labelled: bool = False  # two sides are then two texts, neither of which is made from the other
 
     @property
     def rows(self) -> str:
-        return "pairs" if len(self.sides) > 1 else "lines"
+        return "pairs" if len(self.sides) > 1 else f"{self.sides[0]}s"
+
+    @property
+    def aligned(self) -> bool:
+        """Whether one side should fit the other."""
+        return len(self.sides) > 1 and not self.labelled
 
 
 @dataclass(frozen=True)
@@ -144,7 +150,7 @@ def repeats(split: str, survey: Survey, told: Checked) -> Iterator[Finding]:
         yield Finding(
             _by_share(count, rows), "duplicate", split, what, "drop the copies, unless they are meant", count, _first(again)
         )
-    if len(told.sides) == 1:
+    if not told.aligned:
         return
     distinct = ~repeated(keys)
     sources = survey.hashes[:, 0]
@@ -168,7 +174,7 @@ def overlaps(surveys: Mapping[str, Survey], told: Checked) -> Iterator[Finding]:
         if count := int(known.sum()):
             what = f"{_of(count, rows, told.rows)} are in {first} too"
             yield Finding(_by_share(count, rows), "overlap", second, what, cure, count, _first(known))
-        if len(told.sides) == 1:
+        if not told.aligned:
             continue
         same = np.isin(after.hashes[:, 0], before.hashes[:, 0]) & (after.lengths[:, 0] > 0) & ~known
         if count := int(same.sum()):
@@ -179,7 +185,7 @@ def overlaps(surveys: Mapping[str, Survey], told: Checked) -> Iterator[Finding]:
 def misfits(split: str, survey: Survey, told: Checked) -> Iterator[Finding]:
     """Pairs whose lengths don't fit, one by one and by the stretch."""
     whole = (survey.lengths > 0).all(axis=1)
-    if len(told.sides) == 1 or not whole.any():
+    if not told.aligned or not whole.any():
         return
     source, target = survey.lengths.T
     if slip := find_slip(source, target):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from weft.data.corpus import Corpus
@@ -33,8 +34,19 @@ def padded_rows(rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     lengths = np.array([len(row) for row in rows])
     real = np.arange(max(1, int(lengths.max()))) < lengths[:, None]
     padded = np.zeros(real.shape, np.int64)
-    padded[real] = np.concatenate(rows) if len(rows) else 0
+    padded[real] = np.concatenate(rows)
     return padded, real
+
+
+def _spelled(corpus: Corpus, members: list[range], real: np.ndarray) -> tuple[Tensor, Tensor]:
+    """The letters of the words in each row, and which of them are real, (B, W, C); `real` (B, W) says where words are."""
+    starts = corpus.line_starts()
+    flat, kept = padded_rows([corpus.tokens[starts[at] : starts[at + 1]].astype(np.int64) for row in members for at in row])
+    letters = np.zeros((*real.shape, flat.shape[1]), np.int64)
+    spelled = np.zeros(letters.shape, dtype=bool)
+    letters[real], spelled[real] = flat, kept
+    spelled[..., 0] = True  # a pool needs something to look at, on padding too
+    return torch.from_numpy(letters), torch.from_numpy(spelled)
 
 
 class Sentences(NamedTuple):
@@ -65,22 +77,9 @@ class Sentences(NamedTuple):
         rows, keep = padded_rows(tokens)
         begins, real = padded_rows(first)
         right, _ = padded_rows(tags)
-        spelling, spelled = self._spelled(letters, real) if self.letters is not None else (None, None)
+        spelling, spelled = (None, None) if self.letters is None else _spelled(self.letters, letters, real)
         whole = [torch.from_numpy(part) for part in (rows, keep, begins, real, right)]
         return TagBatch(whole[0], whole[1], whole[2], whole[3], spelling, spelled, whole[4])
-
-    def _spelled(self, members: list[range], real: np.ndarray) -> tuple[Tensor, Tensor]:
-        corpus = self.letters
-        if corpus is None:
-            raise ValueError("these sentences are not spelled")
-        starts = corpus.line_starts()
-        words = [corpus.tokens[starts[at] : starts[at + 1]].astype(np.int64) for row in members for at in row]
-        flat, kept = padded_rows(words)
-        letters = np.zeros((*real.shape, flat.shape[1]), np.int64)
-        spelled = np.zeros(letters.shape, dtype=bool)
-        letters[real], spelled[real] = flat, kept
-        spelled[..., 0] = True  # a pool needs something to look at, on padding too
-        return torch.from_numpy(letters), torch.from_numpy(spelled)
 
 
 class SentenceOrder:
@@ -103,9 +102,14 @@ class SentenceOrder:
         return True
 
     def largest(self) -> TagBatch:
-        """The longest sentences; each token as if it were a word, so that whatever part of it is read is whole."""
+        """The longest sentences, spelled as if the longest word were among them; every word as if it began at <s>, so that
+        whatever part of the batch is read is whole."""
         batch = self.data.batch(self.groups.longest())
-        return batch._replace(first=torch.arange(batch.first.size(1)).expand_as(batch.first).contiguous())
+        batch = batch._replace(first=torch.zeros_like(batch.first))
+        if self.data.letters is None or batch.letters is None or batch.spelled is None:
+            return batch
+        more = int(np.diff(self.data.letters.line_starts()).max()) - batch.letters.size(2)
+        return batch._replace(letters=F.pad(batch.letters, (0, more)), spelled=F.pad(batch.spelled, (0, more)))
 
     def describe(self, epoch: int, index: int) -> str:
         return some(f"{self.data.words.name}, sentences", np.sort(self.groups.members(epoch, index)) + 1)

@@ -17,7 +17,7 @@ from weft.config import Table
 from weft.data.columns import Name
 from weft.data.corpus import Corpus
 from weft.data.labelled import listed
-from weft.data.source import fingerprints, in_batches, span
+from weft.data.source import Row, fingerprints, in_batches, span
 from weft.data.tables import Files, Split, check_splits, parts
 from weft.data.tag_files import Reading, Sentence, read_sentences
 from weft.errors import DataError
@@ -126,6 +126,11 @@ class TaggedSource:
     def tags(self) -> list[str]:
         """The tag of every word, sentence after sentence."""
         return [tag for record in self.records() for tag in record.tags]
+
+    def rows(self) -> Iterator[Row]:
+        """Sentences as texts, their words with blanks between."""
+        for record in self.records():
+            yield Row((" ".join(record.words),), (record.path,), record.line)
 
     def place(self, number: int) -> str:
         """`file: line 7`, where a sentence, from 0, starts; the files are read up to there."""

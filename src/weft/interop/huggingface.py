@@ -211,6 +211,9 @@ def _encoder(config: Config, source: Path, rows: list[int | None]) -> Plan:
     model["activation"] = config.activation("activation" if distilled else "hidden_act", "gelu")
     segments, found = config.number("type_vocab_size", 2) if names.segments else 0, Found(source, names.prefix)
     headed = names.bias in found
+    # an output of its own has a bias of its own
+    own = names.decoder.replace(".weight", ".bias")
+    bias = own if not config.tied() and own in found else names.bias
     model |= {"segments": segments > 1, "transform": headed, "tied": config.tied() or not headed}
     notes = [] if headed else ["it has no head of words: gaps can't be filled well, vectors and fine-tuning are as there"]
     if "pooler.dense.weight" in found:
@@ -227,7 +230,7 @@ def _encoder(config: Config, source: Path, rows: list[int | None]) -> Plan:
             if segments > 1:
                 new["encoder.front.segments.weight"] = kinds[:2] - kinds[0]
         new |= {"encoder.front.embedding.weight": words, "encoder.stack.positions.table.weight": place, "head.weight": words}
-        new["head.bias"] = _words(found.take(names.bias, (vocabulary,)), rows, source) if headed else torch.zeros(len(words))
+        new["head.bias"] = _words(found.take(bias, (vocabulary,)), rows, source) if headed else torch.zeros(len(words))
         if headed:
             new |= found.rows(head_rows(names), wanted)
             if not config.tied():

@@ -11,6 +11,7 @@ from weft.models.tables import StackTable
 from weft.nn.attention import FeedForward, SelfAttention
 from weft.nn.connections import Connection, Dense, Highway, Plain, PostNorm, Residual
 from weft.nn.mixers import MIXERS, Both
+from weft.nn.pooling import POOLS, Ends
 from weft.nn.positions import Alibi, Learned, NoPositions, Relative, Rotary, Sinusoidal
 from weft.nn.recurrent import Window
 from weft.nn.stack import Layer, Stack
@@ -120,6 +121,13 @@ def stack(table: StackTable, *, window: int, inlet: int | None = None) -> Stack:
     for layer in range(table.layers):
         mixers += [mixer(table, layer, window, inlet=table.width if layer else read), *feed_forward(table)]
     return layered(table, mixers, added_positions(table.positions, read, longest=window), inlet=read)
+
+
+def pool(kind: str, table: StackTable) -> nn.Module:
+    """What makes one vector of all that the stack of a table says."""
+    if kind == "last" and table.two_way and table.mixer != "attention":
+        return Ends()  # each direction ends at its own end
+    return POOLS[kind](table.width)
 
 
 def matrices(stack: Stack, at: str) -> set[str]:

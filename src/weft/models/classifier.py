@@ -5,10 +5,11 @@ Shapes: B rows, S positions, D width, K labels.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
 import torch
 import torch.nn.functional as F
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from weft.config import OneOf
@@ -22,6 +23,12 @@ class ClassifierTable(TextEncoderTable):
 
     pool: Annotated[str, OneOf(POOLS)] = "mean"  # how a text becomes one vector
     balanced: bool = False  # in training, every label counts as much as any other, however rare it is
+
+    @model_validator(mode="after")
+    def pools(self) -> Self:
+        if self.pool == "first" and not self.two_way:
+            raise ValueError("pool='first' looks where nothing is read yet, as two_way=false; use pool='last'")
+        return self
 
 
 class LabelHead(nn.Module):
@@ -84,4 +91,4 @@ def classifier(table: ClassifierTable, *, words: int, labels: int, longest: int,
     """The model of a filled table, freshly initialised from torch's default generator."""
     encoder = text_encoder(table, words=words, longest=longest, segments=segments)
     head = LabelHead(table.width, labels, several=several)
-    return Classifier(encoder, POOLS[table.pool](table.width), head, dropout=table.dropout)
+    return Classifier(encoder, build.pool(table.pool, table), head, dropout=table.dropout)

@@ -108,9 +108,11 @@ class LinearModel:
             if name not in tensors or tensors[name].dtype != kind or tensors[name].ndim != axes:
                 raise ModelError(f"linear model: array {name!r} is missing or of another kind; the file is damaged")
         weight, bias = tensors["weight"], tensors["bias"]
-        if weight.shape[1:] != bias.shape or not weight.numel() or len(tensors["flags"]) != 2:
+        flags = tensors["flags"]
+        if weight.shape[1:] != bias.shape or not weight.numel() or len(flags) != 2:
             raise ModelError(
-                f"linear model: weights of shape {tuple(weight.shape)} do not fit {len(bias)} classes; the file is damaged"
+                f"linear model: weights of shape {tuple(weight.shape)} do not fit {len(bias)} classes"
+                f" and {len(flags)} flags; the file is damaged"
             )
-        multi, binary = tensors["flags"].tolist()
+        multi, binary = flags.tolist()
         return cls(weight, bias, multi=multi, binary=binary)

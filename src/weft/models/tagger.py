@@ -5,21 +5,14 @@ Shapes: B sentences, S tokens, W words, C letters, D width, K tags.
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple, Self
 
+from pydantic import model_validator
 from torch import Tensor, cat, nn
 
 from weft.config import OneOf
 from weft.models import build
-from weft.models.encoder import (
-    Text,
-    TextEncoder,
-    TextEncoderTable,
-    TextFront,
-    encoder_stack,
-    text_encoder,
-    text_front,
-)  # fmt: skip
+from weft.models.encoder import Text, TextEncoder, TextEncoderTable, encoder_stack, text_encoder, text_front
 from weft.nn.crf import CRF, LinearTags
 from weft.nn.pooling import POOLS
 
@@ -35,12 +28,22 @@ class SpellingTable(TextEncoderTable):
     embedding: int | None = 32
     pool: Annotated[str, OneOf(POOLS)] = "max"
 
+    @model_validator(mode="after")
+    def spells(self) -> Self:
+        if self.positions == "learned":
+            raise ValueError("positions='learned' end somewhere, and a new word may be longer; use 'sinusoidal'")
+        return self
+
 
 class TaggerTable(TextEncoderTable):
     """An encoder under a layer of tags."""
 
     head: Annotated[str, OneOf(HEADS)] = "crf"  # each tag by itself, or the sentence's tags together
-    spelling: SpellingTable | None = None  # [model.spelling]: letters beside each word
+    spelling: SpellingTable | Literal["none"] | None = None  # [model.spelling]: letters beside each word
+
+    def letters(self) -> SpellingTable | None:
+        """The encoder of letters, where there is one."""
+        return None if self.spelling is None or self.spelling == "none" else self.spelling.filled()
 
 
 class Words(NamedTuple):
@@ -55,32 +58,36 @@ class Words(NamedTuple):
 class Spelling(nn.Module):
     """A vector for each word, from its letters (Lample et al. 2016, Ma & Hovy 2016)."""
 
-    def __init__(self, encoder: TextEncoder, pool: nn.Module) -> None:
+    def __init__(self, encoder: TextEncoder, pool: nn.Module, *, outlet: nn.Module | None = None) -> None:
         super().__init__()
-        self.encoder, self.pool = encoder, pool
+        self.encoder, self.pool, self.outlet = encoder, pool, outlet or nn.Identity()
 
     def forward(self, letters: Tensor, keep: Tensor) -> Tensor:
         """(B, W, C) -> (B, W, D)."""
-        vectors: Tensor = self.pool(*self.encoder(Text(letters.flatten(0, 1), keep.flatten(0, 1))))
+        vectors: Tensor = self.outlet(self.pool(*self.encoder(Text(letters.flatten(0, 1), keep.flatten(0, 1)))))
         return vectors.view(*letters.shape[:2], -1)
 
 
 class WordFront(nn.Module):
-    """Tokens as vectors; where a word begins, its spelling stands beside it."""
+    """Tokens as vectors; where a word begins, its spelling stands beside it, or is `added`. Names of weights are those of a
+    TextFront."""
 
-    def __init__(self, text: TextFront, spelling: Spelling | None) -> None:
+    def __init__(
+        self, embedding: nn.Embedding, spelling: Spelling | None, *, dropout: float = 0.0, added: bool = False
+    ) -> None:
         super().__init__()
-        self.text, self.spelling = text, spelling
+        self.embedding, self.spelling, self.dropout, self.added = embedding, spelling, nn.Dropout(dropout), added
 
     def forward(self, words: Words) -> tuple[Tensor, Tensor]:
-        x, keep = self.text(Text(words.tokens, words.keep))
+        """(B, S, D), and what of it is real, (B, S)."""
+        x, keep = self.dropout(self.embedding(words.tokens)), words.keep
         if self.spelling is None or words.letters is None or words.spelled is None:
             return x, keep
-        spelled = self.text.dropout(self.spelling(words.letters, words.spelled)).masked_fill(~words.real[..., None], 0.0)
+        spelled = self.dropout(self.spelling(words.letters, words.spelled)).masked_fill(~words.real[..., None], 0.0)
         beside = spelled.new_zeros(*x.shape[:2], spelled.size(-1))
         # padding has its first token at 0, where <s> stands, and adds nothing there
         beside = beside.scatter_add(1, words.first[..., None].expand_as(spelled), spelled)
-        return cat([x, beside.to(x.dtype)], dim=-1), keep
+        return (x + beside if self.added else cat([x, beside.to(x.dtype)], dim=-1)), keep
 
 
 class Tagger(nn.Module):
@@ -118,11 +125,14 @@ def tagger(table: TaggerTable, *, words: int, letters: int, tags: int, longest: 
     """The model of a filled table, freshly initialised from torch's default generator; `allowed` is which tag may follow
     which, for heads that look at two."""
     spelling, inlet = None, table.read()
-    if table.spelling is not None:
-        side = table.spelling.filled()
-        spelling = Spelling(text_encoder(side, words=letters, longest=longest), POOLS[side.pool](side.width))
-        inlet += side.width
-    front = WordFront(text_front(table, words=words, segments=False), spelling)
+    added = table.mixer == "attention"  # it reads vectors of its own width, and nothing else
+    if (side := table.letters()) is not None:
+        outlet = nn.Linear(side.width, inlet) if added else None
+        encoder = text_encoder(side, words=letters, longest=longest)
+        spelling = Spelling(encoder, build.pool(side.pool, side), outlet=outlet)
+        inlet += 0 if added else side.width
+    embedding = text_front(table, words=words, segments=False).embedding
+    front = WordFront(embedding, spelling, dropout=table.embedding_dropout or 0.0, added=added)
     encoder = TextEncoder(front, encoder_stack(table, longest=longest, inlet=inlet))
     head = CRF(table.width, tags, allowed=allowed) if table.head == "crf" else LinearTags(table.width, tags)
     return Tagger(encoder, head, dropout=table.dropout)

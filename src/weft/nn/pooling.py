@@ -33,6 +33,16 @@ class Last(nn.Module):
         return last(y, keep, None)
 
 
+class Ends(nn.Module):
+    """What stands at the last token in the first half, and at the first one in the second: all that the two directions of a
+    two-way recurrent layer have read."""
+
+    def forward(self, y: Tensor, keep: Tensor | None = None) -> Tensor:
+        half = y.size(-1) // 2
+        first = _tokens(y[:, :1], None if keep is None else keep[:, :1])[:, 0]
+        return torch.cat([last(y, keep, None)[:, :half], first[:, half:]], dim=-1)
+
+
 class Mean(nn.Module):
     """The mean over the tokens."""
 

@@ -19,7 +19,7 @@ from weft.models.encoder import Text
 from weft.tasks.task import Watch
 from weft.text.tokenizers import Tokenizer
 
-BATCH = 2048  # positions computed at once: as many as stay in a processor's cache
+BATCH = 1024  # positions computed at once: as many as stay in a processor's cache
 POOLED = ("mean", "first")  # of all positions, <s> and </s> among them; of <s>
 
 

@@ -88,6 +88,19 @@ class WordTagger:
     def parameters(self) -> int:
         return sum(weight.numel() for weight in self.model.parameters())
 
+    @property
+    def longest(self) -> int | None:
+        """How many tokens a sentence may have, <s> and </s> counted; None where it may have any number."""
+        longest: int | None = self.model.longest
+        return longest
+
+    def lengths(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
+        """int64 (N,): the tokens of each sentence, <s> and </s> counted."""
+        sizes = self.read.tokenizer.encode_flat([word for sentence in sentences for word in sentence])[1]
+        edges = np.cumsum([0, *(len(sentence) for sentence in sentences)])
+        counts: np.ndarray = 2 + np.diff(np.append(0, np.cumsum(sizes))[edges])
+        return counts
+
     @torch.inference_mode()
     def tag(self, sentences: Sequence[Sequence[str]], watch: Watch | None = None) -> list[list[str]]:
         """A tag for each word of each sentence."""

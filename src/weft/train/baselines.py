@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from weft import files
-from weft.errors import ConfigError
+from weft.errors import ConfigError, ModelError
 from weft.metrics.calibration import sigmoid_temperature, softmax_temperature
 from weft.metrics.items import sums
 from weft.metrics.labels import SCORES, SEVERAL_SCORES
@@ -128,6 +128,8 @@ class Baseline:
         paths = [folder.path / f"features.{at}.json" for at in range(len(settings.data.columns()))]
         features = [Features.load(path) for path in paths]
         tensors = folder.read_weights(_vocabulary(tokenizer, features))
+        if "temperature" not in tensors:
+            raise ModelError(f"{folder.weights}: has no temperature; the file is damaged")
         return SparseLabeller(features, LinearModel.from_tensors(tensors), float(tensors["temperature"]))
 
 

@@ -119,11 +119,18 @@ class RunFolder:
         if notes.get("weft") != FORMAT:
             raise ModelError(f"{self.weights}: is of version {notes.get('weft')!r}; this weft reads version {FORMAT}")
         if notes.get("vocabulary") != vocabulary:
-            names = " or ".join(map(str, sorted(self.path.glob("tokenizer*.json"))))  # pairs may have two
-            raise ModelError(f"{names}: is not the tokenizer that the weights were trained with")
+            raise ModelError(self._swapped())
         if notes.get("settings") != _sum(self.resolved.read_bytes()):
             raise ModelError(f"{self.resolved}: was changed since the weights were written")
         return tensors
+
+    def _swapped(self) -> str:
+        """That weights know other tokens, labels or terms: by the files that say which."""
+        terms = sorted(self.path.glob("features.*.json"))  # baselines read no tokens
+        labels = list(self.path.glob("labels.json"))
+        names = [*(terms or sorted(self.path.glob("tokenizer*.json"))), *labels]  # pairs may have two
+        what = "what" if labels else "the tokenizer that"
+        return f"{' or '.join(map(str, names))}: is not {what} the weights were trained with"
 
 
 class Journal:

@@ -201,7 +201,7 @@ class TaggedTexts:
         def made(table: TokenizerTable) -> Tokenizer:
             return train_tokenizer(table, _watched(source.words().texts(), source.seen.characters, watcher))
 
-        spells = settings.model.spelling is not None
+        spells = settings.model.letters() is not None
         letters = made(TokenizerTable(kind="char")) if spells else None
         tags, mended = learned_tags(source)
         if mended:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from weft.data.tag_order import SentenceOrder, Sentences
+from weft.errors import ConfigError
 from weft.metrics.spans import SCORES, allowed, scheme_of
 from weft.models.tagger import Tagger, tagger
 from weft.tasks.tagging import TaggingTask, WordTagger, learned_tags
@@ -44,10 +45,13 @@ class Tagging:
     scores = tuple(SCORES)
 
     def check(self, settings: Settings) -> None:
-        """Any data and any table go together."""
+        if settings.train.label_smoothing:
+            raise ConfigError(
+                f"train.label_smoothing={settings.train.label_smoothing:g}: tags are learned as they are given; drop it"
+            )
 
     def mixers(self, settings: Settings) -> set[str]:
-        spelling = settings.model.spelling
+        spelling = settings.model.letters()
         return {settings.model.mixer} | (set() if spelling is None else {spelling.mixer})
 
     def build(self, settings: Settings, tokenizer: LabelledTokens) -> Callable[[], Tagger]:
@@ -72,9 +76,18 @@ class Tagging:
             for sentence in sources["valid"].sentences():
                 right.append(sentence.tags)
                 known.append(np.array([word in seen for word in sentence.words]))
+            self._check_monitor(job, known)
         return TaggingTask(
             valid=valid, right=right, known=known, labels=job.tokenizer.labels, device=pick_device(job.settings.train.device)
         )
+
+    def _check_monitor(self, job: Job, known: list[np.ndarray]) -> None:
+        """Refuse to be decided by a score that the data does not have."""
+        monitor = job.settings.train.monitor
+        if monitor is not None and monitor.startswith("span") and scheme_of(job.tokenizer.labels.names) is None:
+            raise ConfigError(f"train.monitor: {monitor!r} is about spans, but the tags mark none; use 'token_accuracy'")
+        if monitor == "oov_accuracy" and all(words.all() for words in known):
+            raise ConfigError("train.monitor: 'oov_accuracy' is about new words, but data.valid has none; use 'token_accuracy'")
 
     def ready(self, model: Any, settings: Settings, tokenizer: LabelledTokens, device: torch.device) -> WordTagger:
         return WordTagger(model, tokenizer, device=device)

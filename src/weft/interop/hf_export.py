@@ -1,0 +1,140 @@
+"""A run as a Hugging Face folder that `AutoModel.from_pretrained` loads: encoders as BERT, language models as GPT-2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft import files
+from weft.errors import UsageError
+from weft.interop import hf_names, hf_tokenizer
+from weft.interop.hf_names import BERT, Row, encoder_rows, gpt2_rows, head_rows
+from weft.run import Loaded
+from weft.tensors import write_tensors
+
+ACTIVATIONS = {"gelu": "gelu", "gelu-tanh": "gelu_new", "relu": "relu"}
+LAYER_EPS = 1e-5  # of our layer norms, unless the table says otherwise
+
+
+def export_folder(run: Loaded, out: Path) -> list[str]:
+    """Write config.json, model.safetensors, tokenizer.json and tokenizer_config.json; what is not as it was, in words."""
+    task, where = run.settings.task, run.folder.path
+    if task not in ("lm", "masked-lm") or run.settings.kind == "ngram":
+        what = f"a run of task {task!r}" if task not in ("lm", "masked-lm") else "an n-gram model"
+        raise UsageError(f"export: {where} is {what}; only networks of 'lm' and 'masked-lm' have a form there")
+    if out.exists() and any(out.iterdir()):
+        raise UsageError(f"export: {out} is not empty; choose another --out")
+    tokenizer: Any = run.tokenizer
+    masks = task == "masked-lm"
+    build = _bert if masks else _gpt2
+    config, tensors, notes = build(run)
+    parts, about = hf_tokenizer.exported(tokenizer, masks=masks, longest=run.model.longest)
+    if masks:
+        config["pad_token_id"] = next(one["id"] for one in parts["added_tokens"] if one["content"] == about["pad_token"])
+    out.mkdir(parents=True, exist_ok=True)
+    # tied tensors are there once
+    write_tensors(out / "model.safetensors", {name: one.contiguous() for name, one in tensors.items()}, {"format": "pt"})
+    files.write_json(out / "tokenizer.json", parts)
+    files.write_json(out / "tokenizer_config.json", about)
+    files.write_json(out / "config.json", config)
+    return notes
+
+
+def _need(run: Loaded, wanted: Mapping[str, Any]) -> None:
+    """Refuse a model with a part that has no form there, by the name of its option."""
+    for option, values in wanted.items():
+        found = getattr(run.settings.model, option)
+        allowed = values if isinstance(values, tuple) else (values,)
+        if found not in allowed:
+            raise UsageError(f"export: model.{option} is {found!r}, which Hugging Face's model has not; it has {allowed[0]!r}")
+
+
+def _common(run: Loaded) -> Any:
+    """The table, if its stack is one of attention as it is there."""
+    table = run.settings.model
+    _need(run, {"mixer": "attention", "positions": "learned", "norm": "layer", "qk_norm": (False, None)})
+    _need(run, {"activation": tuple(ACTIVATIONS)})
+    if not isinstance(table.heads, int) or not isinstance(table.feed_forward, int):
+        option = "feed_forward" if isinstance(table.heads, int) else "heads"
+        raise UsageError(f"export: model.{option} is {getattr(table, option)!r}; there it is one number, for all layers")
+    if table.head_size not in (None, table.width // table.heads):
+        _need(run, {"head_size": table.width // table.heads})
+    return table
+
+
+def _theirs(rows: Iterable[Row], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for row in rows:
+        tensor = ours[row.ours].T if row.turned else ours[row.ours]
+        found |= zip(row.theirs, tensor.chunk(len(row.theirs)), strict=True)
+    return found
+
+
+def _bert(run: Loaded) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
+    _need(run, {"mixer": "attention", "connection": "post-norm", "embedding_norm": True})
+    table, ours = _common(run), run.model.state_dict()
+    encoder = _theirs(encoder_rows(BERT, table.layers), ours)
+    encoder[hf_names.WORDS] = ours["encoder.front.embedding.weight"]
+    encoder[hf_names.PLACES] = ours["encoder.stack.positions.table.weight"]
+    kinds = ours.get("encoder.front.segments.weight")
+    encoder[hf_names.KINDS] = torch.zeros(2, table.width) if kinds is None else kinds
+    notes = ["it has no pooler, which AutoModel makes up: use last_hidden_state"]
+    prefix = BERT.prefix if table.transform else ""
+    tensors = {f"{prefix}{name}": one for name, one in encoder.items()}
+    if table.transform:
+        tensors |= _theirs(head_rows(BERT), ours) | {BERT.bias: ours["head.bias"]}
+        if not table.tied:
+            own = BERT.decoder.replace(".weight", ".bias")
+            tensors |= {BERT.decoder: ours["head.weight"], own: ours["head.bias"].clone()}
+    else:
+        notes.append("its head of words is left out, for BERT's has a layer more (model.transform = true)")
+    config = {
+        "architectures": ["BertForMaskedLM" if table.transform else "BertModel"],
+        "model_type": "bert",
+        "vocab_size": run.model.mask + 1,
+        "hidden_size": table.width,
+        "num_hidden_layers": table.layers,
+        "num_attention_heads": table.heads,
+        "intermediate_size": table.feed_forward,
+        "hidden_act": ACTIVATIONS[table.activation],
+        "hidden_dropout_prob": table.dropout,
+        "attention_probs_dropout_prob": table.attention_dropout,
+        "max_position_embeddings": run.model.longest,
+        "type_vocab_size": 2,
+        "layer_norm_eps": LAYER_EPS if table.norm_eps is None else table.norm_eps,
+        "tie_word_embeddings": table.tied,
+    }
+    return config, tensors, notes
+
+
+def _gpt2(run: Loaded) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
+    _need(run, {"mixer": "attention", "connection": "residual", "cap": "none"})
+    table, ours, tokenizer = _common(run), run.model.state_dict(), run.settings
+    tensors = {f"transformer.{name}": one for name, one in _theirs(gpt2_rows(table.layers), ours).items()}
+    tensors["transformer.wte.weight"] = ours["embedding.weight"]
+    tensors["transformer.wpe.weight"] = ours["stack.positions.table.weight"]
+    tensors |= {} if table.tied else {"lm_head.weight": ours["head.weight"]}
+    config = {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": len(ours["embedding.weight"]),
+        "n_embd": table.width,
+        "n_layer": table.layers,
+        "n_head": table.heads,
+        "n_inner": table.feed_forward,
+        "n_positions": tokenizer.data.window,
+        "activation_function": ACTIVATIONS[table.activation],
+        "resid_pdrop": table.dropout,
+        "embd_pdrop": table.embedding_dropout,
+        "attn_pdrop": table.attention_dropout,
+        "layer_norm_epsilon": LAYER_EPS if table.norm_eps is None else table.norm_eps,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "tie_word_embeddings": table.tied,
+    }
+    notes = ["its output has a bias for each token, which GPT-2's has not: hidden states are equal, probabilities are not"]
+    return config, tensors, notes if ours["head.bias"].any() else []

@@ -1,0 +1,205 @@
+"""Naive Bayes against scikit-learn and a worked example; the linear model that baselines share, and its file."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from weft import tensors as tensor_files
+from weft.config import plain, read_table
+from weft.errors import ConfigError, DataError, ModelError
+from weft.models import bayes
+from weft.models.baseline_tables import BayesTable, RegressionTable
+from weft.models.linear import LinearModel, times, transposed
+from weft.text.features import Features, FeatureTable, Sparse
+
+both = pytest.mark.parametrize("events", ["multinomial", "bernoulli"])
+
+
+def random_texts(seed: int, rows: int, columns: int = 30) -> tuple[Sparse, np.ndarray]:
+    """Sparse counts, some rows empty, and the same as a dense matrix."""
+    generator = np.random.default_rng(seed)
+    matrix = generator.poisson(0.25, (rows, columns)).astype(float)
+    matrix[:2] = 0
+    indptr = np.append(0, np.cumsum((matrix > 0).sum(1)))
+    row, column = np.nonzero(matrix)
+    return Sparse(indptr, column, matrix[row, column], columns), matrix
+
+
+def targets_for(seed: int, rows: int, classes: int) -> np.ndarray:
+    """Every class occurs, some more often than others."""
+    generator = np.random.default_rng(seed)
+    return np.append(np.arange(classes), np.minimum(generator.geometric(0.4, rows - classes) - 1, classes - 1))
+
+
+def labels_for(seed: int, rows: int, classes: int) -> np.ndarray:
+    found = np.random.default_rng(seed).random((rows, classes)) < 0.3
+    found[0], found[1] = True, False
+    return found
+
+
+def table(**options) -> BayesTable:
+    return BayesTable(**options)
+
+
+def theirs(events: str, alpha: float):
+    found = pytest.importorskip("sklearn.naive_bayes")
+    return {"multinomial": found.MultinomialNB, "bernoulli": found.BernoulliNB}[events](alpha=alpha)
+
+
+def test_products_are_those_of_the_dense_matrix():
+    sparse, matrix = random_texts(0, 9)
+    right, left = torch.randn(30, 4, dtype=torch.float64), torch.randn(9, 4, dtype=torch.float64)
+    np.testing.assert_allclose(times(sparse, right), matrix @ right.numpy(), atol=1e-12)
+    np.testing.assert_allclose(times(transposed(sparse), left), matrix.T @ left.numpy(), atol=1e-12)
+    again = transposed(transposed(sparse))
+    for mine, other in zip(again, sparse, strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+def test_rows_without_any_term_are_zero():
+    empty = Sparse(np.zeros(3, np.int64), np.zeros(0, np.int64), np.zeros(0), 5)
+    assert times(empty, torch.ones(5, 2, dtype=torch.float64)).tolist() == [[0, 0], [0, 0]]
+    assert transposed(empty).rows == 5
+
+
+@both
+@pytest.mark.parametrize("alpha", [1.0, 0.01])
+@pytest.mark.parametrize("classes", [2, 5])
+def test_probabilities_are_those_of_scikit_learn(events, alpha, classes):
+    (train, dense_train), (test, dense_test) = random_texts(1, 80), random_texts(2, 20)
+    targets = targets_for(3, 80, classes)
+    model = bayes.fit(train, targets, classes, table(events=events, alpha=alpha))
+    other = theirs(events, alpha).fit(dense_train, targets)
+    np.testing.assert_allclose(model.log_probs(test), other.predict_log_proba(dense_test), atol=1e-9)
+
+
+@both
+def test_weights_are_texts_that_count_more_often(events):
+    (train, dense_train), (test, dense_test) = random_texts(1, 80), random_texts(2, 20)
+    targets, weights = targets_for(3, 80, 3), np.array([1.0, 2.5, 7.0])
+    model = bayes.fit(train, targets, 3, table(events=events), weights=weights)
+    other = theirs(events, 1.0).fit(dense_train, targets, sample_weight=weights[targets])
+    np.testing.assert_allclose(model.log_probs(test), other.predict_log_proba(dense_test), atol=1e-9)
+
+
+@both
+def test_each_of_several_labels_has_a_model_of_its_own(events):
+    (train, dense_train), (test, dense_test) = random_texts(1, 80), random_texts(2, 20)
+    labels, weights = labels_for(3, 80, 4), np.array([1.0, 2.0, 1.0, 0.5])
+    model = bayes.fit(train, labels, 4, table(events=events), weights=weights)
+    for label in range(4):
+        counts = np.where(labels[:, label], weights[label], 1.0)
+        other = theirs(events, 1.0).fit(dense_train, labels[:, label], sample_weight=counts)
+        expected = other.predict_log_proba(dense_test)[:, 1]
+        np.testing.assert_allclose(model.log_probs(test)[:, label], expected, atol=1e-9)
+
+
+def test_a_worked_example():
+    """Manning, Raghavan and Schuetze 2008, example 13.1: P(China | d5) is 0.0003 against 0.0001 before normalising."""
+    texts = ["Chinese Beijing Chinese", "Chinese Chinese Shanghai", "Chinese Macao", "Tokyo Japan Chinese"]
+    features = Features.fit(texts, FeatureTable(ngrams=[1, 1], tfidf=False))
+    model = bayes.fit(features.transform(texts), np.array([1, 1, 1, 0]), 2, table())
+    china, other = 3 / 4 * (3 / 7) ** 3 * (1 / 14) ** 2, 1 / 4 * (2 / 9) ** 5
+    found = np.exp(model.log_probs(features.transform(["Chinese Chinese Chinese Tokyo Japan"])))
+    np.testing.assert_allclose(found, [[other / (china + other), china / (china + other)]])
+
+
+def test_bernoulli_reads_whether_a_term_is_there_and_not_how_often():
+    train, _ = random_texts(1, 60)
+    model = bayes.fit(train, targets_for(3, 60, 3), 3, table(events="bernoulli"))
+    more = train._replace(values=train.values * 3)
+    np.testing.assert_array_equal(model.log_probs(more), model.log_probs(train))
+    again = bayes.fit(more, targets_for(3, 60, 3), 3, table(events="bernoulli"))
+    assert torch.equal(again.weight, model.weight)
+
+
+@both
+def test_a_class_or_label_without_a_text_has_no_probability_and_spoils_no_other(events):
+    train, _ = random_texts(1, 40)
+    found = bayes.fit(train, targets_for(3, 40, 3), 4, table(events=events)).log_probs(train)
+    assert (found[:, 3] == -np.inf).all() and np.isfinite(found[:, :3]).all()
+    labels = labels_for(3, 40, 3)
+    labels[:, 1], labels[:, 2] = False, True
+    found = bayes.fit(train, labels, 3, table(events=events)).log_probs(train)
+    assert np.isfinite(found[:, 0]).all() and (found[:, 1] == -np.inf).all() and (found[:, 2] == 0).all()
+
+
+@both
+@pytest.mark.parametrize("several", [False, True])
+def test_a_file_gives_back_the_same_model(tmp_path, events, several):
+    train, _ = random_texts(1, 40)
+    targets = labels_for(3, 40, 3) if several else targets_for(3, 40, 3)
+    model = bayes.fit(train, targets, 3, table(events=events))
+    tensor_files.write_tensors(tmp_path / "model.safetensors", model.tensors())
+    back = LinearModel.from_tensors(tensor_files.read_tensors(tmp_path / "model.safetensors")[0])
+    np.testing.assert_array_equal(back.log_probs(train), model.log_probs(train))
+    np.testing.assert_array_equal(back.scores(train), model.scores(train))
+    assert (back.classes, back.parameters, back.multi, back.binary) == (3, 93, several, events == "bernoulli")
+
+
+def good() -> dict[str, torch.Tensor]:
+    return LinearModel(torch.ones(4, 2).double(), torch.ones(2).double(), multi=False).tensors()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"weight": torch.ones(4, 2)}, "linear model: array 'weight' is missing or of another kind; the file is damaged"),
+        ({"flags": torch.tensor(True)}, "linear model: array 'flags' is missing or of another kind; the file is damaged"),
+        (
+            {"bias": torch.ones(3).double()},
+            "linear model: weights of shape (4, 2) do not fit 3 classes and 2 flags; the file is damaged",
+        ),
+        (
+            {"flags": torch.tensor([True])},
+            "linear model: weights of shape (4, 2) do not fit 2 classes and 1 flags; the file is damaged",
+        ),
+    ],
+)
+def test_damaged_arrays_are_refused(change, message):
+    assert LinearModel.from_tensors(good()).classes == 2
+    with pytest.raises(ModelError) as caught:
+        LinearModel.from_tensors(good() | change)
+    assert str(caught.value) == message
+
+
+def test_other_features_are_refused():
+    model = LinearModel.from_tensors(good())
+    with pytest.raises(ModelError) as caught:
+        model.log_probs(random_texts(0, 5)[0])
+    assert str(caught.value) == (
+        "linear model: features of 30 columns, but weights for 4; use the features it was trained with"
+    )
+
+
+@pytest.mark.parametrize(
+    ("targets", "weights", "message"),
+    [
+        (np.zeros(9, np.int64), None, "targets of shape (9,) do not fit 10 texts and 3 classes"),
+        (np.zeros((10, 2), bool), None, "targets of shape (10, 2) do not fit 10 texts and 3 classes"),
+        (np.arange(10) - 1, None, "targets from -1 to 8, but classes are numbered from 0 to 2"),
+        (np.arange(10) % 3, np.arange(3.0), "class weights must be 3 positive numbers, one a class, not [0.0, 1.0, 2.0]"),
+        (np.arange(10) % 3, np.ones(2), "class weights must be 3 positive numbers, one a class, not [1.0, 1.0]"),
+    ],
+)
+def test_targets_that_do_not_fit_are_refused(targets, weights, message):
+    with pytest.raises(DataError) as caught:
+        bayes.fit(random_texts(0, 10)[0], targets, 3, table(), weights=weights)
+    assert str(caught.value) == message
+
+
+def test_tables_have_the_features_that_suit_them_and_refuse_the_rest():
+    assert not read_table(BayesTable, {}, at="model").features.tfidf
+    assert read_table(RegressionTable, {}, at="model").features.tfidf
+    given = read_table(BayesTable, {"features": {"analyzer": "char", "ngrams": [1, 4]}}, at="model")
+    assert read_table(BayesTable, plain(given), at="model") == given
+    for values, message in [
+        ({"alpha": 0.0}, "model.alpha: must be greater than 0, not 0.0"),
+        ({"events": "gaussian"}, "model.events: no such events 'gaussian'; known: multinomial, bernoulli"),
+        ({"features": {"analyser": "char"}}, "model.features.analyser: no such option; did you mean 'analyzer'?"),
+    ]:
+        with pytest.raises(ConfigError) as caught:
+            read_table(BayesTable, values, at="model")
+        assert str(caught.value).startswith(message)

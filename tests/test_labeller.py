@@ -1,0 +1,566 @@
+"""Classifiers from data to predictions: trained, stopped and resumed, read back, measured, and used from the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+import torch
+from command_line import feed, refused
+from label_runs import KEYS, LabelRuns, class_file, one_label, write_tsv
+from small_runs import Silent, sums, train_here
+
+import weft
+from weft.cli.label_output import SHOWN, confusion_table, label_table
+from weft.cli.main import main
+from weft.errors import ConfigError, DataError, ModelError, UsageError
+from weft.labeller import Labeller
+from weft.metrics.calibration import softmax_temperature
+from weft.metrics.labels import LabelScore
+from weft.models import bayes, regression
+from weft.models.baseline_tables import BayesTable, RegressionTable
+from weft.tensors import read_tensors
+from weft.text.features import Features, beside
+from weft.train.classification import balance, targets, unseen
+from weft.train.loop import Stopped
+from weft.train.presets import CLASSIFY
+from weft.train.settings import resolve
+
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+NETWORKS = [kind for kind in CLASSIFY if kind not in ("naive-bayes", "regression")]
+TEXT = {"animal": "the old cat", "colour": "some blue here", "tool": "a drill near there"}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return LabelRuns(tmp_path_factory.mktemp("runs"))
+
+
+def loaded(runs: LabelRuns, name: str) -> Labeller:
+    run = weft.load(runs.folder(name), device="cpu")
+    assert isinstance(run, Labeller)
+    return run
+
+
+def loaded_from(folder: Path) -> Labeller:
+    run = weft.load(folder, device="cpu")
+    assert isinstance(run, Labeller)
+    return run
+
+
+def values_of(run: Labeller, data: Any = None) -> dict[str, float]:
+    return {score.name: score.value for score in run.evaluate(data)}
+
+
+def copied(runs: LabelRuns, name: str, place: Path) -> Path:
+    return shutil.copytree(runs.folder(name), place / name)
+
+
+# ---- training
+
+
+@pytest.mark.parametrize("kind", CLASSIFY)
+def test_every_kind_learns_what_texts_are_about(runs, kind):
+    run = loaded(runs, f"labels-{kind}")
+    assert values_of(run)["accuracy"] >= 95
+    assert [one.labels for one in run.predict(list(TEXT.values()))] == [(name,) for name in TEXT]
+
+
+@pytest.mark.parametrize("kind", ["naive-bayes", "regression", "lstm", "transformer"])
+def test_texts_may_have_several_labels_or_none(runs, kind):
+    run = loaded(runs, f"several-{kind}")
+    found = values_of(run)
+    assert found["micro_f1"] >= 90
+    assert "accuracy" not in found
+    both, none = run.predict(["the red cat", "the old"])
+    assert set(both.labels) == {"animal", "colour"}
+    assert none.labels == () or kind in ("naive-bayes", "transformer")  # to them, words that say nothing say something
+    assert all(0 <= share <= 1 for share in both.probabilities.values())
+    assert list(both.probabilities.values()) == sorted(both.probabilities.values(), reverse=True)
+
+
+@pytest.mark.parametrize("kind", ["regression", "lstm", "transformer"])
+def test_of_two_texts_it_matters_which_says_it(runs, kind):
+    run = loaded(runs, f"pairs-{kind}")
+    assert values_of(run)["accuracy"] >= 95
+    found = run.predict([("the cat", "a new"), ("a new", "the cat")])
+    assert [one.labels for one in found] == [("first",), ("second",)]
+    assert run.predict(("the cat", "a new")) == found[:1]  # a tuple is one pair
+    with pytest.raises(DataError) as caught:
+        run.predict(["the cat"])
+    assert str(caught.value) == f"line 1: has 1 texts, but {run.folder.path} reads 2"
+
+
+@pytest.mark.parametrize("name", ["labels-lstm", "pairs-transformer", "several-window"])
+def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(runs, tmp_path, name):
+    values = runs.values(name, "train.steps=8", "train.validations=4", "model.dropout=0.2", "model.balanced=true")
+    train_here(values, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        train_here(values, tmp_path / "cut", Silent(stop_at=5))
+    again = Silent()
+    train_here(values, tmp_path / "cut", again)
+    assert again.notes == ["resuming at step 5"]
+    assert sums(tmp_path / "cut") == sums(tmp_path / "whole")
+
+
+def test_temperature_is_fitted_on_validation_texts_and_kept_with_the_weights(runs):
+    folder = runs.folder("several-gru")
+    kept = read_tensors(folder / "model.safetensors")[0]["head.temperature"]
+    assert 0.1 <= kept.item() <= 10 and kept.item() != 1
+    assert loaded(runs, "several-gru").model.temperature == pytest.approx(kept.item())
+    run = loaded(runs, "labels-gru")
+    valid = run.settings.sources()["valid"]
+    examples = list(valid.examples())
+    head = run.model.model.head
+    head.temperature.fill_(1.0)
+    scores = run.model.log_probs([example.texts for example in examples])
+    gold = targets([example.labels for example in examples], run.tokenizer.labels, several=False)[:, 0]
+    kept = read_tensors(run.folder.weights)[0]["head.temperature"]
+    assert softmax_temperature(scores, gold) == pytest.approx(kept.item(), rel=1e-3)
+
+
+def test_without_validation_texts_the_temperature_is_one_and_there_is_nothing_to_evaluate(tmp_path):
+    data = write_tsv(tmp_path / "data.tsv", one_label(30))
+    for kind in ("gru", "naive-bayes"):
+        values = class_file(data, kind, "train.steps=2")
+        values["data"] = {"train": str(data)}
+        run = weft.load(train_here(values, tmp_path / kind).path)
+        assert isinstance(run, Labeller)
+        assert run.model.temperature == 1.0
+        with pytest.raises(UsageError) as caught:
+            run.evaluate()
+        assert str(caught.value) == f"{tmp_path / kind}: the run has no test or validation data; give --data FILE"
+        assert len(run.evaluate(data)) == 6
+
+
+def test_balanced_labels_count_alike():
+    labels = np.array([[0], [0], [0], [1]])
+    torch.testing.assert_close(balance(labels, 2), torch.tensor([4 / 6, 4 / 2]))
+    torch.testing.assert_close(balance(np.array([[1, 0], [1, 1], [1, 0]]), 2), torch.tensor([4 / 6, 4 / 2]))
+
+
+def test_balance_helps_a_rare_label(tmp_path):
+    rows = [row for at, row in enumerate(one_label(300)) if row[0] != "tool" or at % 30 == 2]
+    data, said = write_tsv(tmp_path / "data.tsv", rows), []
+    for option in ("false", "true"):
+        values = class_file(data, "window", "train.steps=6", f"model.balanced={option}")
+        run = weft.load(train_here(values, tmp_path / option).path)
+        assert isinstance(run, Labeller)
+        said.append(np.mean([one.probabilities["tool"] for one in run.predict([text for _, text in rows])]))
+    assert said[1] > 2 * said[0]
+
+
+def test_numbers_of_labels():
+    names = [("b",), ("a",), ("new",)]
+    labels = weft.text.labels.Labels(("a", "b"))
+    assert targets(names, labels, several=False).tolist() == [[1], [0], [-1]]
+    assert unseen(names, labels).tolist() == [0, 0, 1]
+    several = [("b", "new", "a"), (), ("new", "newer")]
+    assert targets(several, labels, several=True).tolist() == [[1, 1], [0, 0], [0, 0]]
+    assert unseen(several, labels).tolist() == [1, 0, 2]
+
+
+def test_a_validation_label_that_training_never_saw_counts_as_wrong(tmp_path):
+    train, valid = write_tsv(tmp_path / "a.tsv", one_label(60)), write_tsv(tmp_path / "b.tsv", [("food", "a"), ("tool", "axe")])
+    for kind in ("window", "naive-bayes"):
+        values = class_file(train, kind, f"data.valid={valid}", "train.steps=20")
+        del values["data"]["test"]
+        folder = train_here(values, tmp_path / kind).path
+        last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+        assert last["valid_accuracy"] == 50.0
+
+
+def test_long_texts_are_cut_and_counted_or_refused(tmp_path):
+    data = write_tsv(tmp_path / "data.tsv", [*one_label(60), ("tool", "axe " * 30)])
+    watcher = Silent()
+    values = class_file(data, "lstm", "train.steps=1", "data.longest=20")
+    train_here(values, tmp_path / "run", watcher)
+    assert any(note == "train: 1 texts are longer than data.longest = 20 tokens, and are cut" for note in watcher.notes)
+    run = weft.load(tmp_path / "run")
+    assert isinstance(run, Labeller)
+    assert run.predict("axe " * 18) == run.predict("axe " * 300)
+    with pytest.raises(DataError, match=r"has 32 tokens, more than data\.longest = 20; raise that"):
+        train_here(class_file(data, "lstm", "data.longest=20", "data.truncate=false"), tmp_path / "other")
+
+
+def test_a_score_that_the_labels_do_not_have_is_no_monitor(runs):
+    with pytest.raises(ConfigError) as caught:
+        resolve(runs.values("labels-lstm", "train.monitor=exact_match"), base=Path())
+    assert str(caught.value) == "train.monitor: 'exact_match' is no score where data.multi=false; use 'accuracy'"
+    with pytest.raises(ConfigError) as caught:
+        resolve(runs.values("several-lstm", "train.monitor=accuracy"), base=Path())
+    assert str(caught.value) == "train.monitor: 'accuracy' is no score where data.multi=true; use 'exact_match'"
+    assert resolve(runs.values("several-lstm", "train.monitor=log_loss"), base=Path()).train.monitor == "log_loss"
+
+
+@pytest.mark.parametrize("setting", ["train.optimizer=muon", "train.accumulate=3", "train.precision=bfloat16"])
+def test_other_ways_to_train_learn_too(runs, tmp_path, setting):
+    folder = train_here(runs.values("labels-transformer", setting, "train.steps=40"), tmp_path / "run").path
+    assert values_of(loaded_from(folder))["accuracy"] >= 90
+
+
+# ---- baselines
+
+
+@pytest.mark.parametrize("name", ["labels", "several", "pairs"])
+@pytest.mark.parametrize("kind", ["naive-bayes", "regression"])
+def test_a_baseline_is_what_fitting_by_hand_gives(runs, name, kind):
+    run = loaded(runs, f"{name}-{kind}")
+    examples = list(run.settings.sources()["train"].examples())
+    columns = list(zip(*(example.texts for example in examples), strict=True))
+    table = BayesTable() if kind == "naive-bayes" else RegressionTable()
+    features = [Features.fit(column, table.features) for column in columns]
+    right = targets([example.labels for example in examples], run.tokenizer.labels, several=name == "several")
+    wanted: Any = right.astype(bool) if name == "several" else right[:, 0]
+    sparse = beside([part.transform(column) for part, column in zip(features, columns, strict=True)])
+    fit: Any = bayes.fit if kind == "naive-bayes" else regression.fit
+    model = fit(sparse, wanted, len(run.labels), table)
+    tests = [example.texts for example in run.settings.sources()["test"].examples()]
+    there = beside([part.transform(column) for part, column in zip(features, zip(*tests, strict=True), strict=True)])
+    scores = torch.from_numpy(model.scores(there) / run.model.temperature)
+    said = torch.nn.functional.logsigmoid(scores) if name == "several" else scores.log_softmax(1)
+    np.testing.assert_allclose(run.model.log_probs(tests), said.numpy(), rtol=0, atol=1e-9)
+    assert run.model.parameters == (sum(part.size for part in features) + 1) * len(run.labels)
+
+
+def test_options_of_baselines_change_them(runs, tmp_path):
+    for at, option in enumerate(("model.balanced=true", "model.events=bernoulli", "model.features.analyzer=char")):
+        folder = train_here(runs.values("labels-naive-bayes", option), tmp_path / str(at)).path
+        run = weft.load(folder)
+        assert isinstance(run, Labeller)
+        assert values_of(run)["accuracy"] > 50
+
+
+def test_a_baseline_starts_from_no_weights(runs):
+    with pytest.raises(ConfigError) as caught:
+        resolve(runs.values("labels-regression", "train.init_from=elsewhere"), base=Path())
+    assert str(caught.value) == "train.init_from: regression is solved anew and starts from no weights; drop it"
+
+
+# ---- starting from another run
+
+
+def test_a_classifier_starts_from_another_of_the_same_labels(runs, tmp_path):
+    still = ("train.lr=1e-30", "train.steps=1", "train.average=none")
+    first, watcher = runs.folder("labels-lstm"), Silent()
+    train_here(runs.values("labels-lstm", *still, f"train.init_from={first}"), tmp_path / "run", watcher)
+    before, after = (read_tensors(folder / "model.safetensors")[0] for folder in (first, tmp_path / "run"))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert f"started from {first}: {len(before)} tensors copied, new here: none, left there: none" in watcher.notes
+    data, watcher = write_tsv(tmp_path / "data.tsv", [("yes", "the cat"), ("no", "an axe")] * 20), Silent()
+    tokens = f"tokenizer.file={first / 'tokenizer.json'}"
+    values = class_file(data, "lstm", *still, f"train.init_from={first}", tokens)
+    with pytest.raises(ConfigError) as caught:
+        train_here(values, tmp_path / "other")
+    assert str(caught.value).startswith(f"train.init_from: head.scores.weight is 2 x 16 here, but 3 x 16 in {first}; ")
+
+
+def test_another_stack_on_the_same_embedding_says_what_is_new(runs, tmp_path):
+    first, watcher = runs.folder("labels-lstm"), Silent()
+    train_here(runs.values("labels-gru", "train.steps=1", f"train.init_from={first}", "model.mixer=window", "model.context=2",
+                           f"tokenizer.file={first / 'tokenizer.json'}"), tmp_path / "run", watcher)  # fmt: skip
+    said = next(note for note in watcher.notes if note.startswith("started from"))
+    assert "tensors copied, new here: " in said and "encoder.stack.layers.0.mixer.ahead" in said
+
+
+# ---- reading back
+
+
+@pytest.mark.parametrize("kind", ["lstm", "transformer", "regression"])
+def test_predictions_are_probabilities_and_do_not_depend_on_their_batch(runs, kind):
+    run = loaded(runs, f"labels-{kind}")
+    texts = [text for _, text in one_label(40, seed=5)] + ["", "words never seen"]
+    together = run.predict(texts)
+    for text, found in zip(texts, together, strict=True):
+        alone = run.predict(text)[0]
+        assert alone.labels == found.labels
+        assert alone.probabilities == pytest.approx(found.probabilities, abs=1e-5)
+        assert sum(found.probabilities.values()) == pytest.approx(1)
+        assert found.labels == (next(iter(found.probabilities)),)
+        assert list(found.probabilities.values()) == sorted(found.probabilities.values(), reverse=True)
+    assert run.predict([]) == []
+    with pytest.raises(DataError, match="line 2"):
+        run.predict(["cat", "a\0b"])
+
+
+def test_what_is_measured_is_what_is_predicted(runs):
+    told: list[tuple[int, int]] = []
+    run = loaded(runs, "several-lstm")
+    scores, items = run.measure(watch=lambda done, total: told.append((done, total)))
+    examples = list(run.settings.sources()["test"].examples())
+    found = run.predict([example.texts for example in examples])
+    exact = np.mean([set(one.labels) == set(example.labels) for one, example in zip(found, examples, strict=True)])
+    assert (scores[0].name, scores[0].value) == ("exact_match", pytest.approx(100 * exact))
+    assert len(items.keys) == len(examples) == 36
+    assert told[-1] == (36, 36)
+    assert f"|labels:{run.tokenizer.labels.hash[:8]}|several|temperature:" in scores[0].signature
+    assert run.evaluate([run.settings.data.train])[0].value != scores[0].value  # other data
+
+
+def test_the_run_is_described(runs):
+    run = loaded(runs, "labels-regression")
+    assert run.labels == ("animal", "colour", "tool")
+    info = run.info()
+    assert (info["task"], info["kind"], info["labels"]) == ("classify", "regression", ["animal", "colour", "tool"])
+    assert info["parameters"] == run.model.parameters
+
+
+@pytest.mark.parametrize("name", ["labels-lstm", "labels-naive-bayes"])
+def test_labels_that_were_changed_or_damaged_are_refused_by_name(runs, tmp_path, name):
+    folder = copied(runs, name, tmp_path)
+    path = folder / "labels.json"
+    whole = path.read_text()
+    path.write_text(whole.replace("animal", "beast"))
+    with pytest.raises(ModelError) as caught:
+        weft.load(folder).model  # noqa: B018
+    first = folder / ("tokenizer.json" if name == "labels-lstm" else "features.0.json")
+    assert str(caught.value) == f"{first} or {path}: is not what the weights were trained with"
+    path.write_text(whole[:20])
+    with pytest.raises(ModelError) as caught:
+        weft.load(folder)
+    assert str(caught.value).startswith(f"{path}: ") and "\n" not in str(caught.value)
+
+
+def test_terms_and_tokens_that_were_changed_or_damaged_are_refused_by_name(runs, tmp_path, capsys):
+    folder = copied(runs, "labels-regression", tmp_path)
+    path = folder / "features.0.json"
+    whole = path.read_text()
+    content = json.loads(whole)
+    path.write_text(json.dumps({**content, "documents": content["documents"] + 1}))
+    assert refused(capsys, "predict", str(folder), "a cat") == (
+        4, f"{path} or {folder / 'labels.json'}: is not what the weights were trained with"
+    )  # fmt: skip
+    path.write_text(whole[:-30])
+    code, said = refused(capsys, "predict", str(folder), "a cat")
+    assert code == 4 and said.startswith(f"{path}: ")
+    path.unlink()
+    code, said = refused(capsys, "predict", str(folder), "a cat")
+    assert code == 4 and said.startswith(f"{path}: ")
+    folder = copied(runs, "labels-lstm", tmp_path)
+    shutil.copy(runs.folder("pairs-lstm") / "tokenizer.json", folder / "tokenizer.json")
+    code, said = refused(capsys, "predict", str(folder), "a cat")
+    assert (code, said) == (
+        4, f"{folder / 'tokenizer.json'} or {folder / 'labels.json'}: is not what the weights were trained with"
+    )  # fmt: skip
+
+
+def test_weights_of_a_baseline_without_a_temperature_are_refused(runs, tmp_path):
+    folder = copied(runs, "labels-regression", tmp_path)
+    run = weft.load(folder)
+    tensors, notes = read_tensors(run.folder.weights)
+    tensors = {name: part.clone() for name, part in tensors.items() if name != "temperature"}
+    run.folder.write_weights(tensors, notes["vocabulary"], 1)
+    with pytest.raises(ModelError) as caught:
+        run.model  # noqa: B018
+    assert str(caught.value) == f"{run.folder.weights}: has no temperature; the file is damaged"
+
+
+# ---- the command line
+
+
+def said_by(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main([*words])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_lines_in_lines_out(runs, capsys, monkeypatch):
+    folder = str(runs.folder("labels-lstm"))
+    feed(monkeypatch, b"the cat\n\n  \nblue\r\n\xff cat\na drill")
+    code, out, err = said_by(capsys, "predict", folder)
+    rows = out.split("\n")
+    assert [row.split("\t")[0] for row in rows] == ["animal", "", "", "colour", "", "tool", ""]
+    assert all(0.9 < float(row.split("\t")[1]) <= 1 for row in rows if row)
+    assert (code, err) == (3, "weft: standard input: line 5 (byte 0xff) is not utf-8; convert it first\n")
+    assert said_by(capsys, "predict", folder, "the cat")[:2] == (0, rows[0] + "\n")
+
+
+def test_lines_of_files_as_json(runs, capsys, tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_bytes(b"the cat\n\n\xffcat\n")
+    code, out, err = said_by(capsys, "predict", str(runs.folder("labels-regression")), "--data", str(path), "--json")
+    first, second, third = (json.loads(line) for line in out.splitlines())
+    assert code == 3 and err.count("\n") == 1
+    assert (first["text"], first["labels"]) == ("the cat", ["animal"])
+    assert set(first["probabilities"]) == set(KEYS)
+    assert second == {"text": "", "labels": [], "probabilities": {}}
+    assert third == {"text": None, "labels": [], "probabilities": {},
+                     "error": f"{path}: line 3 (byte 0xff) is not utf-8; convert it first"}  # fmt: skip
+
+
+def test_several_labels_are_each_said_with_a_probability(runs, capsys):
+    folder = str(runs.folder("several-lstm"))
+    code, out, _ = said_by(capsys, "predict", folder, "the red cat")
+    assert code == 0
+    assert sorted(part.split(":")[0] for part in out.strip().split("\t")) == ["animal", "colour"]
+    # one of several is said as several are
+    assert said_by(capsys, "predict", folder, "the cat here")[1].startswith("animal:")
+    assert said_by(capsys, "predict", folder, "the old")[:2] == (0, "\n")
+
+
+def test_two_texts_are_separated_by_a_tab(runs, capsys, monkeypatch):
+    folder = str(runs.folder("pairs-lstm"))
+    feed(monkeypatch, b"the cat\ta new\na new\tthe cat\nalone\n\na\tb\tc\n")
+    code, out, err = said_by(capsys, "predict", folder)
+    assert [row.split("\t")[0] for row in out.split("\n")] == ["first", "second", "", "", "", ""]
+    assert code == 3
+    assert err == (
+        "weft: line 3: needs 2 texts, separated by tabs, and has 1\nweft: line 5: needs 2 texts, separated by tabs, and has 3\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "words", [["--beam", "3"], ["--n-best", "2"], ["--truncate"], ["--top-k", "3"], ["--ban", "x"], ["--seed", "1"]]
+)
+def test_options_of_search_are_refused(runs, capsys, words):
+    folder = runs.folder("labels-regression")
+    assert refused(capsys, "predict", str(folder), "a cat", *words) == (
+        2, f"{words[0]}: is for runs that write outputs, but {folder} gives labels; drop it"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [["--beam", "3"], ["--alpha", "0.5"], ["--context", "carry"], ["--truncate"]])
+def test_options_of_other_evaluations_are_refused(runs, capsys, words):
+    folder = runs.folder("labels-regression")
+    assert refused(capsys, "evaluate", str(folder), *words) == (
+        2, f"{words[0]}: is not for runs of task 'classify', as {folder} is; drop it"
+    )  # fmt: skip
+
+
+def test_other_commands_say_what_to_use(runs, capsys):
+    folder = runs.folder("labels-regression")
+    assert refused(capsys, "generate", str(folder)) == (
+        2,
+        f"{folder}: is a classifier, which gives texts labels; use weft predict",
+    )
+    assert refused(capsys, "score", str(folder)) == (
+        2, f"score: {folder} is a run of task 'classify', which gives texts no probability"
+    )  # fmt: skip
+    code, _, err = said_by(capsys, "predict", str(folder), "x", "--with", str(folder))
+    assert (code, err) == (2, f"weft: ensemble: {folder} is a run of task 'classify', not of 'translate'\n")
+    assert said_by(capsys, "info", str(folder))[0] == 0
+
+
+def test_scores_with_a_table_of_labels_and_of_what_was_taken_for_what(runs, capsys):
+    code, out, _ = said_by(capsys, "evaluate", str(runs.folder("labels-regression")), "--quiet")
+    assert code == 0
+    assert "accuracy           100.0000" in out
+    tables = out.split("\n\n")
+    assert tables[1].split("\n")[:2] == [
+        "        precision  recall     F1  examples",
+        "animal      100.0   100.0  100.0        12",
+    ]
+    assert tables[2].rstrip("\n").split("\n") == [
+        "right \\ said  animal  colour  tool",
+        "animal            12       0     0",
+        "colour             0      12     0",
+        "tool               0       0    12",
+    ]
+    code, out, _ = said_by(capsys, "evaluate", str(runs.folder("several-lstm")), "--quiet")
+    assert "exact match" in out and "right \\ said" not in out
+
+
+def test_tables_of_many_labels_show_no_confusion():
+    names = [f"l{at}" for at in range(SHOWN + 1)]
+    assert confusion_table(names, np.eye(SHOWN + 2, SHOWN + 1, dtype=int)) == ""
+    counts = np.array([[3, 1], [0, 0], [0, 2]])
+    assert confusion_table(["a", "b"], counts) == "right \\ said  a  b\na             3  1\n(never seen)  0  2\n"
+    rows = label_table(["a", "b"], [LabelScore(50.0, 25.0, 33.333, 1234), LabelScore(0.0, 0.0, 0.0, 0)])
+    assert (
+        rows
+        == "   precision  recall    F1  examples\na       50.0    25.0  33.3     1,234\nb        0.0     0.0   0.0         0\n"
+    )
+
+
+def test_a_baseline_is_described(runs, capsys):
+    code, out, _ = said_by(capsys, "info", str(runs.folder("labels-naive-bayes")))
+    assert code == 0
+    assert re.search(r"^model +naive-bayes \(classify\), [\d,]+ parameters$", out, re.MULTILINE)
+    assert re.search(r"^progress +finished: 168 examples, counted$", out, re.MULTILINE)
+
+
+def test_labelled_texts_are_checked(runs, capsys, tmp_path):
+    for name in ("labels-lstm", "pairs-lstm"):
+        (tmp_path / "run.toml").write_text(tomli_w.dumps(runs.values(name)))
+        code, out, err = said_by(capsys, "check", str(tmp_path / "run.toml"), "--json", "--quiet")
+        assert (code, err) == (0, "")
+        found = json.loads(out)
+        names = ["text"] if name == "labels-lstm" else ["one", "two"]
+        assert list(found["splits"]["train"]) == ["rows", *names]
+        # nothing is said about one text that follows from another
+        assert {one["name"] for one in found["findings"]} <= {"duplicate", "overlap", "unknown"}
+    code, out, _ = said_by(capsys, "check", str(tmp_path / "run.toml"), "--quiet", "--set", "data.longest=4")
+    assert code == 0 and "have more than data.longest = 4 tokens" in out.replace("\n         ", " ")
+
+
+def test_labels_never_seen_are_named_counted_and_wrong_or_refused(runs, capsys, tmp_path):
+    folder = runs.folder("labels-regression")
+    data = write_tsv(tmp_path / "new.tsv", [("animal", "the cat"), ("food", "a saw"), ("tool", "an axe"), ("food", "cat")])
+    code, out, err = said_by(capsys, "evaluate", str(folder), "--data", str(data))
+    assert code == 0
+    assert "accuracy           50.0000" in out and "|unseen:2|" in out
+    assert "(never seen)       1       0     1" in out
+    assert err.splitlines()[-1] == "weft: labels that training never saw count as wrong, 2 in all: food 2"
+    code, out, err = said_by(capsys, "evaluate", str(folder), "--data", str(data), "--json", "--quiet")
+    found = json.loads(out)
+    assert (found["unseen"], found["data"], err) == ({"food": 2}, [str(data)], "")
+    assert found["scores"][0]["value"] == 50
+    assert refused(capsys, "evaluate", str(folder), "--data", str(data), "--strict", "--quiet") == (
+        3, f"{data}: line 3: the label 'food' is not among those of {folder}"
+    )  # fmt: skip
+    assert said_by(capsys, "evaluate", str(folder), "--strict", "--quiet")[0] == 0
+
+
+def test_strict_is_about_labels(tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("a b c d e f g\n" * 20)
+    values = {"task": "lm", "data": {"train": str(tmp_path / "text.txt"), "read": "lines"}, "model": {"kind": "ngram"}}
+    train_here(values, tmp_path / "run")
+    assert refused(capsys, "evaluate", str(tmp_path / "run"), "--strict", "--quiet") == (
+        2, f"--strict: is about labels, and {tmp_path / 'run'} is a run of task 'lm'; drop it"
+    )  # fmt: skip
+
+
+# ---- other shapes of data
+
+
+def test_a_folder_with_a_file_for_each_label(tmp_path, capsys):
+    for name in KEYS:
+        path = tmp_path / "data" / f"{name}.txt"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("".join(f"{text}\n" for label, text in one_label(120) if label == name))
+    run = weft.load(train_here(class_file(tmp_path / "data", "naive-bayes"), tmp_path / "run").path)
+    assert isinstance(run, Labeller)
+    assert run.labels == ("animal", "colour", "tool")
+    assert values_of(run)["accuracy"] >= 95
+    code, out, _ = said_by(capsys, "evaluate", str(tmp_path / "run"), "--data", str(tmp_path / "data"), "--quiet", "--json")
+    assert code == 0 and "|examples:120|" in json.loads(out)["scores"][0]["signature"]
+
+
+def test_text_in_latin_1_is_read_so_by_training_and_prediction(tmp_path, capsys, monkeypatch):
+    rows = [(label, text + (" café" if label == "tool" else "")) for label, text in one_label(90)]
+    data = write_tsv(tmp_path / "data.tsv", rows, encoding="latin-1")
+    for kind in ("naive-bayes", "gru"):
+        folder = str(train_here(class_file(data, kind, "data.encoding=latin-1"), tmp_path / kind).path)
+        feed(monkeypatch, "here axe café\n".encode("latin-1"))
+        code, out, _ = said_by(capsys, "predict", folder, "--json")
+        found = json.loads(out)
+        assert (code, found["text"], found["labels"]) == (0, "here axe café", ["tool"])
+        run = weft.load(folder)
+        assert isinstance(run, Labeller) and run.tokenizer.tokenizer.encode("café").tolist() != [0]
+        assert said_by(capsys, "evaluate", folder, "--data", str(data), "--quiet")[0] == 0
+
+
+def test_training_by_the_command_line_from_a_csv_file(tmp_path, capsys):
+    (tmp_path / "data.csv").write_text("label,text\n" + "".join(f'{label},"{text}, so"\n' for label, text in one_label(60)))
+    (tmp_path / "run.toml").write_text(
+        'task = "classify"\n[data]\ntrain = "data.csv"\nvalid = 0.2\n[model]\nkind = "regression"\n'
+    )
+    code, _, err = said_by(capsys, "train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"))
+    assert code == 0, err
+    assert said_by(capsys, "predict", str(tmp_path / "run"), "a cat, so")[1].startswith("animal\t")

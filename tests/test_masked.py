@@ -1,0 +1,362 @@
+"""Masked language models: how gaps are made, what is predicted, and that it learns."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_runs import Silent, make_text, sums, train_here
+
+from weft.data.corpus import lines_of, write_corpus
+from weft.data.source import Source
+from weft.errors import ConfigError, DataError
+from weft.metrics.items import Items
+from weft.metrics.language import Measured
+from weft.metrics.masked import masked_scores
+from weft.models.encoder import Text
+from weft.models.masked import MaskedTable, masked_model
+from weft.tasks.masking import MaskedTask, Masking, as_text, candidates, masked, pseudo_nats, texts
+from weft.text.tokenizers import Tokenizer, TokenizerTable, from_words, train_tokenizer
+from weft.text.whole_words import begins_word
+from weft.train.loop import Stopped
+from weft.train.settings import resolve
+
+WORDS = 50
+MASK = WORDS  # what stands for a hidden token
+
+
+def rows(lengths: list[int], *, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """<s>, tokens, </s>, padded: so many tokens each."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.zeros(len(lengths), max(lengths) + 2, dtype=torch.long)
+    for row, length in enumerate(lengths):
+        inner = torch.randint(3, WORDS, (length,), generator=generator)
+        tokens[row, : length + 2] = torch.cat([torch.tensor([1]), inner, torch.tensor([2])])
+    return tokens, torch.arange(tokens.size(1)) < torch.tensor(lengths)[:, None] + 2
+
+
+# ---- gaps
+
+
+def test_a_share_of_every_text_is_chosen_but_one_token_at_least():
+    tokens, keep = rows([1, 3, 10, 40, 0])
+    for share in (0.15, 0.4):
+        chosen = masked(tokens, keep, Masking(MASK, share)).chosen
+        assert chosen.sum(1).tolist() == [max(1, round(share * length)) for length in (1, 3, 10, 40)] + [0]
+        assert not (chosen & ~candidates(tokens, keep)).any()
+
+
+def test_begin_end_and_padding_are_never_hidden():
+    tokens, keep = rows([2, 30])
+    found = masked(tokens, keep, Masking(MASK, 1.0))
+    assert torch.equal(found.chosen, candidates(tokens, keep))
+    aside = ~found.chosen
+    assert torch.equal(found.tokens[aside], tokens[aside])
+    assert candidates(tokens, keep)[0].tolist() == [False, True, True] + [False] * 29
+
+
+def test_eighty_ten_ten():
+    tokens, keep = rows([1000] * 20)
+    torch.manual_seed(0)
+    found = masked(tokens, keep, Masking(MASK, 0.5))
+    shown, real = found.tokens[found.chosen], tokens[found.chosen]
+    hidden, same = (shown == MASK).double().mean(), (shown == real).double().mean()
+    assert hidden == pytest.approx(0.8, abs=0.015)
+    assert same == pytest.approx(0.1 + 0.1 / (WORDS - 3), abs=0.01)
+    others = shown[(shown != MASK) & (shown != real)]
+    assert others.min() == 3 and others.max() == WORDS - 1  # no special token, and never the mask
+
+
+def test_gaps_are_other_ones_each_time_and_follow_the_generator():
+    tokens, keep = rows([100])
+    one, two = (masked(tokens, keep, Masking(MASK), torch.Generator().manual_seed(7)) for _ in range(2))
+    assert torch.equal(one.tokens, two.tokens) and torch.equal(one.chosen, two.chosen)
+    torch.manual_seed(1)
+    first, second = (masked(tokens, keep, Masking(MASK)).chosen for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+def test_every_token_has_the_same_chance():
+    tokens, keep = rows([20] * 4000)
+    torch.manual_seed(3)
+    often = masked(tokens, keep, Masking(MASK, 0.25)).chosen.double().mean(0)[1:-1]
+    assert often.numpy() == pytest.approx(0.25, abs=0.03)
+
+
+def test_words_are_hidden_whole():
+    begins = torch.rand(WORDS + 1, generator=torch.Generator().manual_seed(1)) < 0.4
+    tokens, keep = rows([30] * 200, seed=2)
+    torch.manual_seed(0)
+    chosen = masked(tokens, keep, Masking(MASK, 0.15, begins)).chosen
+    for row, hit in zip(tokens, chosen, strict=True):
+        word = torch.cumsum(begins[row] | (row == 1) | (row == 2), 0)
+        inside = (row != 1) & (row != 2)
+        for number in word.unique():
+            assert hit[(word == number) & inside].unique().numel() <= 1
+    assert (chosen.sum(1) >= 4).all() and chosen.sum() < 200 * 30 * 0.35
+
+
+def tokenizer_of(kind: str) -> Tokenizer:
+    text = ["the quick fox. quicker, the quickest naïve fox\n"] * 30
+    return train_tokenizer(TokenizerTable(kind=kind, size=320), iter(text))
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram", "word", "space", "char", "byte"])
+def test_which_tokens_start_a_word(kind):
+    tokenizer = tokenizer_of(kind)
+    begins = begins_word(tokenizer)
+    if kind in ("char", "byte"):
+        assert begins is None
+        return
+    assert begins is not None and begins.shape == (tokenizer.size,)
+    ids = tokenizer.encode("zebra quickest naïve, the")
+    starts = begins[ids]
+    if kind in ("word", "space"):
+        assert starts.all()
+    else:  # the first word follows <s>, which starts it; then quickest, naïve, the comma, the
+        first = 1 if kind == "wordpiece" else 0
+        assert starts.sum() == 4 + first
+
+
+def test_a_tokenizer_that_can_not_tell():
+    data = tokenizer_of("wordpiece").data.replace(b'"continuing_subword_prefix":"##"', b'"continuing_subword_prefix":"@@"')
+    assert begins_word(Tokenizer(data, "here")) is None
+
+
+# ---- the model
+
+
+def model_of(**options: Any) -> Any:
+    torch.manual_seed(0)
+    table = MaskedTable(**{"mixer": "attention", "width": 16, "heads": 2, "positions": "learned", "connection": "post-norm",
+                           "norm": "layer", "embedding_norm": True, "transform": True, **options}).filled()  # fmt: skip
+    return masked_model(table, words=WORDS, longest=64).eval()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"transform": False, "tied": False},
+        {"segments": True},
+        {"mixer": "lstm", "heads": None, "positions": "none", "connection": "plain"},
+    ],
+)
+def test_the_loss_is_the_nats_of_the_chosen(options):
+    model = model_of(**options)
+    tokens, keep = rows([5, 9])
+    chosen = masked(tokens, keep, Masking(MASK, 0.5)).chosen
+    text = Text(tokens.masked_fill(chosen, MASK), keep)
+    nats = model.loss(text, tokens, chosen)
+    expected = -model.log_probs(model(text)).gather(-1, tokens[..., None])[..., 0][chosen]
+    assert torch.allclose(nats, expected, atol=1e-5)
+    assert model.log_probs(model(text)).exp().sum(-1).allclose(torch.ones(2, 11), atol=1e-5)
+    assert model.mask == MASK
+
+
+def test_padding_changes_nothing():
+    model = model_of()
+    tokens, keep = rows([5, 20])
+    alone = model(Text(tokens[:1, :7], keep[:1, :7]))
+    assert torch.allclose(model(Text(tokens, keep))[:1, :7], alone, atol=1e-5)
+
+
+def test_what_is_tied_and_what_has_which_name():
+    model = model_of()
+    names = set(model.state_dict())
+    assert model.head.weight is model.encoder.front.embedding.weight
+    assert {"encoder.front.embedding.weight", "encoder.stack.inlet.weight", "transform.0.weight", "head.bias"} <= names
+    assert model.encoder.front.embedding.weight.shape == (WORDS + 1, 16)
+    assert model_of(tied=False).head.weight is not model_of(tied=False).encoder.front.embedding.weight
+    assert len(model_of(segments=True).encoder.front.segments.weight) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"two_way": False}, "two_way=false hides what stands after a gap; a masked language model reads both ways"),
+        (
+            {"mixer": "lstm", "embedding": 8},
+            "tied=true makes the embedding the output, which reads width=256, not embedding=8; add tied=false",
+        ),
+        (
+            {"mixer": "attention", "transform": True, "activation": "gated"},
+            "transform=true has no gate, which activation='gated' is; use another activation, or transform=false",
+        ),
+        ({"norm_eps": 1e-6}, "norm_eps=1e-06, but norm='none' has none"),
+    ],
+)
+def test_tables_that_can_not_be(options, said):
+    with pytest.raises(ConfigError) as caught:
+        resolve({"task": "masked-lm", "data": {"train": "x"}, "model": {"kind": "lstm", **options}}, base=Path("/nowhere"))
+    assert str(caught.value) == f"model: {said}"
+
+
+def test_eps_of_norms_is_what_the_table_says():
+    assert model_of(norm_eps=1e-12).encoder.stack.inlet.eps == 1e-12
+    assert model_of().encoder.stack.inlet.eps == 1e-5
+
+
+# ---- texts
+
+
+def text_corpus(tmp_path: Path, text: str, *, lines: bool) -> tuple[Any, Tokenizer]:
+    (tmp_path / "text.txt").write_text(text)
+    tokenizer = from_words(sorted(set(text.split())))
+    return write_corpus(Source((tmp_path / "text.txt",), "utf-8", lines), tokenizer, tmp_path, "text"), tokenizer
+
+
+def test_running_text_is_read_once_in_windows_of_its_own_ends(tmp_path):
+    corpus, _ = text_corpus(tmp_path, " ".join(f"w{number}" for number in range(11)), lines=False)
+    found = list(texts(corpus, window=6, batch_tokens=12))
+    assert [read.keys.tolist() for read in found] == [[0, 1], [2]]
+    inner = [row[keep][1:-1].tolist() for read in found for row, keep in zip(*read.text[:2], strict=True)]
+    assert [token for row in inner for token in row] == corpus.tokens.tolist()
+    for read in found:
+        for row, keep in zip(read.text.tokens, read.text.keep, strict=True):
+            assert (row[keep][0], row[keep][-1]) == (1, 2)
+
+
+def test_a_window_of_training_has_ends_of_its_own():
+    from weft.data.order import Batch
+
+    text = as_text(Batch(torch.arange(3, 11)[None], None))
+    assert text.tokens.tolist() == [[1, 4, 5, 6, 7, 8, 9, 2]] and text.keep.all()
+
+
+def test_pseudo_nats_hide_one_token_at_a_time(tmp_path):
+    corpus, tokenizer = text_corpus(tmp_path, "a b c\nb\n\nc a\n", lines=True)
+    torch.manual_seed(0)
+    table = MaskedTable(mixer="attention", width=8, positions="sinusoidal").filled()
+    model: Any = masked_model(table, words=tokenizer.size, longest=16).eval()
+    told: list[tuple[int, int]] = []
+    with torch.no_grad():
+        items = pseudo_nats(model, corpus, window=16, device=torch.device("cpu"), watch=lambda *done: told.append(done))
+    assert items.keys.tolist() == [0, 1, 2, 3] and items.statistics["tokens"].tolist() == [3, 1, 0, 2] and told[-1] == (6, 6)
+    for line, text in enumerate(["a b c", "b", "", "c a"]):
+        ids = [1, *tokenizer.encode(text).tolist(), 2]
+        nats = 0.0
+        for at in range(1, len(ids) - 1):
+            row = torch.tensor([ids])
+            row[0, at] = tokenizer.size
+            nats -= model.log_probs(model(Text(row, torch.ones_like(row, dtype=torch.bool))))[0, at, ids[at]].item()
+        assert items.statistics["nats"][line] == pytest.approx(nats, abs=1e-4)
+
+
+def test_scores_and_their_intervals():
+    items = Items(np.arange(3), {"nats": np.array([2.0, 4.0, 0.0]), "tokens": np.array([2.0, 2.0, 0.0])})
+    nats, perplexity = masked_scores(items, Measured("masked:line", "line", "abcdefghij"))
+    assert (nats.name, nats.value) == ("pseudo_nats_per_token", 1.5)
+    assert (perplexity.name, perplexity.value) == ("pseudo_perplexity", pytest.approx(math.exp(1.5)))
+    assert nats.low is not None and nats.high is not None and 1.0 <= nats.low <= 1.5 <= nats.high <= 2.0
+    assert "context:masked:line|unit:line|tokens:4" in nats.signature
+    with pytest.raises(DataError) as caught:
+        masked_scores(Items(np.arange(1), {"nats": np.zeros(1), "tokens": np.zeros(1)}), Measured("x", "line", "y"))
+    assert str(caught.value) == "evaluate: there is no token to hide; give it a text that is not empty"
+
+
+def test_validation_makes_the_same_gaps_every_time(tmp_path):
+    corpus, tokenizer = text_corpus(tmp_path, "a b c d e\nb c d\n" * 30, lines=True)
+    model = masked_model(MaskedTable(width=8).filled(), words=tokenizer.size, longest=16).eval()
+    task = MaskedTask(Masking(tokenizer.size, 0.3), valid=corpus, window=16, device=torch.device("cpu"))
+    with torch.no_grad():
+        first, second = task.validate(model), task.validate(model)
+    assert first == second and first is not None and list(first) == ["masked_nats", "masked_accuracy"]
+    assert 0 <= first["masked_accuracy"] <= 100
+    empty = MaskedTask(Masking(tokenizer.size), valid=lines_of(tokenizer, ["", ""]), window=16, device=torch.device("cpu"))
+    with pytest.raises(DataError) as caught, torch.no_grad():
+        empty.validate(model)
+    assert str(caught.value) == "data: lines has no token that could be hidden; give it a text that is not empty"
+
+
+# ---- training
+
+
+def run_file(text: Path, kind: str = "bert", **model: Any) -> dict[str, Any]:
+    return {
+        "task": "masked-lm",
+        "seed": 3,
+        "data": {"train": str(text), "valid": 0.1, "read": "lines", "window": 64},
+        "tokenizer": {"kind": "word", "size": 40},
+        "model": {"kind": kind, "width": 16, "layers": 1, **({} if kind == "lstm" else {"heads": 2}), **model},
+        "train": {"steps": 8, "batch_tokens": 256, "validations": 2, "device": "cpu"},
+    }
+
+
+@pytest.mark.parametrize("kind", ["bert", "transformer", "lstm"])
+@pytest.mark.parametrize("read", ["lines", "windows"])
+def test_a_run_that_was_stopped_goes_on_as_if_not(tmp_path, kind, read):
+    values = run_file(make_text(tmp_path / "text.txt"), kind, segments=kind == "bert", dropout=0.1)
+    values["data"] |= {"read": read, "window": 24 if read == "windows" else 64}
+    train_here(values, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        train_here(values, tmp_path / "cut", Silent(stop_at=5))
+    train_here(values, tmp_path / "cut")
+    assert sums(tmp_path / "cut") == sums(tmp_path / "whole")
+
+
+def test_it_learns_what_stands_on_both_sides(tmp_path):
+    """In lines 'x k y' the middle follows from the two ends together; from either alone it does not."""
+    lines = [f"a{i} m{(i + j) % 6} b{j}" for i in range(6) for j in range(6)] * 8
+    (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
+    values = run_file(tmp_path / "text.txt", "transformer", width=64, share=0.34, dropout=0.0)
+    values["train"] |= {"steps": 250, "batch_tokens": 1024, "validations": 1}
+    watcher = Silent()
+    train_here(values, tmp_path / "run", watcher)
+    import weft
+
+    run: Any = weft.load(tmp_path / "run", device="cpu")
+    right = [run.fill(f"a{i} [MASK] b{j}", n=1)[0][0][0].token == f"m{(i + j) % 6}" for i in range(6) for j in range(6)]
+    assert np.mean(right) > 0.9
+
+
+def test_weights_start_another_run(tmp_path):
+    text = make_text(tmp_path / "text.txt")
+    train_here(run_file(text), tmp_path / "one")
+    values = run_file(text)
+    values["train"] |= {"init_from": str(tmp_path / "one")}
+    values["tokenizer"] = {"file": str(tmp_path / "one" / "tokenizer.json")}
+    watcher = Silent()
+    train_here(values, tmp_path / "two", watcher)
+    assert any("new here: none, left there: none" in note for note in watcher.notes)
+
+
+def test_what_does_not_go_together(tmp_path):
+    text = make_text(tmp_path / "text.txt")
+
+    def said(kind: type[Exception], **changes: dict[str, Any]) -> str:
+        values = run_file(text)
+        for table, options in changes.items():
+            values[table] = {**values[table], **options}
+        with pytest.raises(kind) as caught:
+            train_here(values, tmp_path / "run", fresh=True)
+        return str(caught.value)
+
+    assert said(ConfigError, data={"read": "stream"}) == (
+        "data.read: 'stream' goes on from text to text, but a masked language model reads each one whole; "
+        "use 'lines' or 'windows'"
+    )
+    assert said(ConfigError, data={"read": "windows", "window": 2}) == (
+        "data.window: 2 has no room for a token between <s> and </s>; at least 3"
+    )
+    assert said(ConfigError, model={"whole_words": True}, tokenizer={"kind": "char"}) == (
+        "model.whole_words: true needs tokens that show where a word starts, which those of kind 'char' "
+        "don't; use tokenizer.kind = 'wordpiece' or 'bpe', or whole_words = false"
+    )
+    found = said(DataError, data={"window": 6})
+    assert found.startswith("data: line ") and found.endswith(
+        "positions, <s> and </s> among them, but the model reads at most 6; shorten it, or train with data.window = 10 "
+        "or other positions"
+    )
+
+
+def test_whole_words_train(tmp_path):
+    values = run_file(make_text(tmp_path / "text.txt"), whole_words=True)
+    values["tokenizer"] = {"kind": "wordpiece", "size": 60}
+    watcher = Silent()
+    train_here(values, tmp_path / "run", watcher)
+    assert len(watcher.scores) == 2

@@ -1,0 +1,140 @@
+"""Softmax regression: its gradient, its optimum against scikit-learn's, and what weak or impossible data give."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from test_bayes import labels_for, random_texts, targets_for
+
+from weft.config import read_table
+from weft.errors import ConfigError
+from weft.models import regression
+from weft.models.baseline_tables import RegressionTable
+from weft.models.linear import LinearModel, memberships, transposed
+from weft.models.regression import Objective
+
+
+def table(**options) -> RegressionTable:
+    return RegressionTable(**options)
+
+
+def theirs(dense, targets, C, weights=None):
+    linear = pytest.importorskip("sklearn.linear_model")
+    return linear.LogisticRegression(C=C, tol=1e-10, max_iter=10_000, class_weight=weights).fit(dense, targets)
+
+
+@pytest.mark.parametrize("sigmoid", [False, True])
+def test_the_gradient_is_that_of_the_value(sigmoid):
+    train, _ = random_texts(1, 12, 6)
+    members = memberships(labels_for(2, 12, 3) if sigmoid else targets_for(2, 12, 3), 3, 12)
+    counts = torch.rand(12, 3 if sigmoid else 1).double() + members.sum(1, keepdim=True)
+    wanted = members * 0.7 if sigmoid else members / members.sum(1, keepdim=True) * counts
+    objective = Objective(train, transposed(train), wanted, counts, sigmoid, 2.0)
+    weight, bias = torch.randn(6, 3).double(), torch.randn(3).double()
+    _, by_weight, by_bias = objective.at(weight, bias)
+    for at, found in ((weight, by_weight), (bias, by_bias)):
+        for place in range(at.numel()):
+            flat, step = at.view(-1), 1e-5
+            middle = float(flat[place])
+            flat[place] = middle + step
+            above = objective.at(weight, bias)[0]
+            flat[place] = middle - step
+            below = objective.at(weight, bias)[0]
+            flat[place] = middle
+            assert float(found.reshape(-1)[place]) == pytest.approx(float(above - below) / (2 * step), rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 6])
+@pytest.mark.parametrize("C", [0.1, 1.0, 100.0])
+def test_probabilities_are_those_of_scikit_learn(classes, C):
+    (train, dense_train), (test, dense_test) = random_texts(1, 120), random_texts(2, 30)
+    targets = targets_for(3, 120, classes)
+    model = regression.fit(train, targets, classes, table(C=C))
+    assert model.notes == ()
+    np.testing.assert_allclose(
+        np.exp(model.log_probs(test)), theirs(dense_train, targets, C).predict_proba(dense_test), atol=5e-4
+    )
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_weights_are_those_of_scikit_learn(classes):
+    (train, dense_train), (test, dense_test) = random_texts(1, 120), random_texts(2, 30)
+    targets, weights = targets_for(3, 120, classes), np.array([1.0, 3.0, 0.5])[:classes]
+    model = regression.fit(train, targets, classes, table(), weights=weights)
+    other = theirs(dense_train, targets, 1.0, dict(enumerate(weights)))
+    np.testing.assert_allclose(np.exp(model.log_probs(test)), other.predict_proba(dense_test), atol=5e-4)
+
+
+def test_each_of_several_labels_has_a_logistic_regression_of_its_own():
+    (train, dense_train), (test, dense_test) = random_texts(1, 120), random_texts(2, 30)
+    labels, weights = labels_for(3, 120, 3), np.array([1.0, 2.0, 0.5])
+    model = regression.fit(train, labels, 3, table(C=5.0), weights=weights)
+    assert model.multi
+    for label in range(3):
+        other = theirs(dense_train, labels[:, label], 5.0, {False: 1.0, True: weights[label]})
+        expected = other.predict_proba(dense_test)[:, 1]
+        np.testing.assert_allclose(np.exp(model.log_probs(test)[:, label]), expected, atol=5e-4)
+
+
+def test_two_classes_are_one_sigmoid():
+    train, _ = random_texts(1, 60)
+    targets = targets_for(3, 60, 2)
+    softmax = regression.fit(train, targets, 2, table())
+    sigmoid = regression.fit(train, targets[:, None] == 1, 1, table())
+    np.testing.assert_allclose(softmax.log_probs(train)[:, 1], sigmoid.log_probs(train)[:, 0], atol=1e-12)
+    torch.testing.assert_close(softmax.weight.sum(1), torch.zeros(30).double())
+
+
+def test_probabilities_add_up_and_labels_stand_alone():
+    train, _ = random_texts(1, 60)
+    softmax = np.exp(regression.fit(train, targets_for(3, 60, 4), 4, table()).log_probs(train))
+    np.testing.assert_allclose(softmax.sum(1), 1)
+    labels = labels_for(3, 60, 4)
+    all_four = regression.fit(train, labels, 4, table()).log_probs(train)
+    alone = regression.fit(train, labels[:, 2:3], 1, table()).log_probs(train)
+    np.testing.assert_allclose(np.exp(all_four[:, 2:3]), np.exp(alone), atol=5e-4)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_class_without_a_text_becomes_improbable(several):
+    train, _ = random_texts(1, 60)
+    targets = targets_for(3, 60, 3)
+    if several:
+        targets = np.eye(4, dtype=bool)[targets]
+    found = np.exp(regression.fit(train, targets, 4, table()).log_probs(train))
+    assert np.isfinite(found).all() and found[:, 3].max() < 1e-3 < found[:, :3].max()
+
+
+def test_the_same_data_give_the_same_weights_and_a_file_gives_them_back():
+    train, _ = random_texts(1, 60)
+    one, two = (regression.fit(train, targets_for(3, 60, 3), 3, table()) for _ in range(2))
+    assert torch.equal(one.weight, two.weight) and torch.equal(one.bias, two.bias)
+    back = LinearModel.from_tensors(one.tensors())
+    np.testing.assert_array_equal(back.log_probs(train), one.log_probs(train))
+
+
+def test_who_watches_is_told_of_every_question_and_may_stop():
+    train, _ = random_texts(1, 60)
+    asked = list[int]()
+    regression.fit(train, targets_for(3, 60, 3), 3, table(), watch=asked.append)
+    assert asked == list(range(1, len(asked) + 1)) and len(asked) > 5
+
+    def stop(count: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        regression.fit(train, targets_for(3, 60, 3), 3, table(), watch=stop)
+
+
+def test_a_search_that_is_cut_off_says_so(monkeypatch):
+    monkeypatch.setattr(regression, "STEPS", 2)
+    train, _ = random_texts(1, 60)
+    model = regression.fit(train, targets_for(3, 60, 3), 3, table(C=10.0))
+    (note,) = model.notes
+    assert note.startswith("the regression stopped before its end: its gradient is ") and note.endswith(", not 1e-03")
+
+
+def test_a_penalty_must_be_finite_and_positive():
+    with pytest.raises(ConfigError, match=r"model.C: must be greater than 0, not 0.0"):
+        read_table(RegressionTable, {"C": 0.0}, at="model")

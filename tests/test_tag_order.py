@@ -1,0 +1,135 @@
+"""Tagged sentences as batches: where words begin among the tokens, how they are spelled, and in which order they come."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from weft.data.corpus import Corpus
+from weft.data.order import Order
+from weft.data.tag_order import SentenceOrder, Sentences, TagBatch, padded_rows, sentences_by_length
+
+
+def lines(name: str, words: list[list[int]]) -> Corpus:
+    """Words of these tokens, each with its end."""
+    starts = np.concatenate([[0], np.cumsum([len(word) + 1 for word in words])])
+    tokens = np.array([token for word in words for token in [*word, 2]], np.uint16)
+    return Corpus(name, tokens, starts, np.zeros((1, 4), dtype=np.int64), "")
+
+
+def sentences(words: list[list[int]], sizes: list[int], letters: list[list[int]] | None = None) -> Sentences:
+    edges = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    spelled = None if letters is None else lines("train.letters", letters)
+    return Sentences(lines("train.words", words), spelled, edges, np.arange(len(words)))
+
+
+def like_text(count: int = 200, seed: int = 0) -> Sentences:
+    """Words of one to three tokens, their number + 100 repeated, spelled by up to seven letters."""
+    random = np.random.default_rng(seed)
+    sizes = 1 + random.gamma(2.0, 4.0, size=count).astype(int)
+    words = [[100 + at] * int(random.integers(1, 4)) for at in range(sizes.sum())]
+    letters = [[3 + at % 20] * int(random.integers(1, 8)) for at in range(sizes.sum())]
+    return sentences(words, sizes.tolist(), letters)
+
+
+def test_a_batch_in_full():
+    data = sentences([[10], [11, 12], [13], [14]], [3, 1], [[5, 6], [7], [8, 8, 8], []])
+    batch = data.batch(np.array([1, 0]))
+    assert batch.tokens.tolist() == [[1, 14, 2, 0, 0, 0], [1, 10, 11, 12, 13, 2]]
+    assert batch.keep.sum(1).tolist() == [3, 6]
+    assert batch.first.tolist() == [[1, 0, 0], [1, 2, 4]]
+    assert batch.real.tolist() == [[True, False, False], [True, True, True]]
+    assert batch.tags.tolist() == [[3, 0, 0], [0, 1, 2]]
+    assert batch.letters is not None and batch.spelled is not None
+    assert batch.letters.tolist() == [
+        [[2, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]],
+        [[5, 6, 2, 0], [7, 2, 0, 0], [8, 8, 8, 2]],
+    ]
+    assert batch.spelled.sum(2).tolist() == [[1, 1, 1], [3, 2, 4]]  # a pool needs something to look at, on padding too
+    assert {part.dtype for part in batch if part is not None} == {torch.int64, torch.bool}
+
+
+def test_words_that_are_not_spelled_have_no_letters():
+    batch = sentences([[10], [11]], [2]).batch(np.array([0]))
+    assert (batch.letters, batch.spelled) == (None, None)
+
+
+def test_a_word_without_tokens_is_read_off_what_comes_next():
+    batch = sentences([[], [11], [], []], [3, 1]).batch(np.array([0, 1]))
+    assert batch.tokens.tolist() == [[1, 11, 2], [1, 2, 0]]
+    assert batch.first.tolist() == [[1, 1, 2], [1, 0, 0]]  # the next word, or </s>
+    assert batch.real.sum(1).tolist() == [3, 1]
+
+
+def test_a_sentence_without_words_is_an_empty_row():
+    data = sentences([[10]], [1, 0])
+    batch = data.batch(np.array([1]))
+    assert batch.tokens.tolist() == [[1, 2]]
+    assert batch.real.tolist() == [[False]]
+    assert data.lengths().tolist() == [3, 3]
+
+
+def test_lengths_are_the_widths_of_rows():
+    data = like_text(40)
+    for at, length in enumerate(data.lengths().tolist()):
+        assert data.batch(np.array([at])).tokens.shape == (1, length)
+
+
+@pytest.mark.parametrize("budget", [48, 5000])
+def test_every_sentence_comes_once_an_epoch_with_its_words_and_tags(budget):
+    order: Order[TagBatch] = SentenceOrder(like_text(), batch_tokens=budget, seed=3)
+    words = []
+    for index in range(order.batches(0)):
+        batch = order.batch(0, index)
+        assert batch.tokens.numel() <= budget or len(batch.tokens) == 1
+        begun = batch.tokens.gather(1, batch.first)
+        assert torch.equal(begun[batch.real], batch.tags[batch.real] + 100)
+        words += batch.tags[batch.real].tolist()
+        assert batch.letters is not None
+        assert torch.equal(batch.letters[..., 0][batch.real], 3 + batch.tags[batch.real] % 20)
+    assert sorted(words) == list(range(len(words)))
+
+
+def test_a_batch_depends_on_nothing_but_seed_epoch_and_index():
+    order, other, another = (SentenceOrder(like_text(), batch_tokens=256, seed=seed) for seed in (3, 3, 4))
+    places = [(epoch, index) for epoch in range(2) for index in range(order.batches(epoch))]
+    for place in np.random.default_rng(0).permutation(places)[:20].tolist():
+        for here, there in zip(order.batch(*place), other.batch(*place), strict=True):
+            assert here is not None and there is not None and torch.equal(here, there)
+    assert order.groups.members(0, 0).tolist() != another.groups.members(0, 0).tolist()
+    assert order.rows == order.groups.rows
+
+
+def test_the_largest_batch_is_as_wide_as_any_in_tokens_and_letters():
+    words, letters = [[9]] * 6 + [[8]], [[5]] * 6 + [[5] * 30]  # a short sentence has the long word
+    order = SentenceOrder(sentences(words, [6, 1], letters), batch_tokens=8, seed=0)
+    largest = order.largest()
+    assert largest.tokens.shape == (1, 8)
+    assert largest.letters is not None and largest.spelled is not None
+    assert largest.letters.shape == largest.spelled.shape == (1, 6, 31)
+    assert largest.spelled.sum().item() == 12
+    # cut anywhere, no word lies outside of what is left
+    assert largest.first.eq(0).all()
+    assert SentenceOrder(sentences(words, [6, 1]), batch_tokens=8, seed=0).largest().letters is None
+
+
+def test_a_batch_is_described_by_its_sentences():
+    order = SentenceOrder(sentences([[10]] * 3, [2, 1]), batch_tokens=100, seed=0)
+    assert order.describe(0, 0) == "train.words, sentences 1, 2"
+    assert order.anew(3)
+
+
+def test_evaluation_reads_every_sentence_once_and_short_ones_first():
+    data = like_text()
+    found = list(sentences_by_length(data, batch_tokens=200))
+    assert sorted(at for members, _ in found for at in members.tolist()) == list(range(200))
+    assert [batch.tokens.size(1) for _, batch in found] == sorted(batch.tokens.size(1) for _, batch in found)
+    for members, batch in found:
+        assert batch.real.sum(1).tolist() == np.diff(data.edges)[members].tolist()
+
+
+def test_rows_of_nothing_have_a_column():
+    padded, real = padded_rows([np.zeros(0, np.int64)] * 2)
+    assert padded.tolist() == [[0], [0]]
+    assert not real.any()

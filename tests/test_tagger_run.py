@@ -1,0 +1,371 @@
+"""Taggers from data to tagged lines: trained, stopped and resumed, read back, measured, and used from the command line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+import torch
+from command_line import feed, refused
+from label_runs import LabelRuns, tag_file, tagged, write_conll
+from small_runs import Silent, sums, train_here
+
+import weft
+from weft.cli.main import main
+from weft.errors import ConfigError, DataError, ModelError, UsageError
+from weft.metrics.spans import Span, validate
+from weft.tagger import Tagger
+from weft.tensors import read_tensors
+from weft.text.labels import Labels
+from weft.train.job import borrow_tokenizer
+from weft.train.loop import Stopped
+from weft.train.presets import TAG
+from weft.train.settings import resolve
+from weft.train.tagging import moves
+
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+QUICK = ("train.steps=2", "train.validations=1")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return LabelRuns(tmp_path_factory.mktemp("runs"))
+
+
+def loaded(folder: Path) -> Tagger:
+    run = weft.load(folder, device="cpu")
+    assert isinstance(run, Tagger)
+    return run
+
+
+def values_of(run: Tagger, data: Any = None) -> dict[str, float]:
+    return {score.name: score.value for score in run.evaluate(data)}
+
+
+# ---- training
+
+
+@pytest.mark.parametrize("kind", TAG)
+def test_every_kind_finds_names(runs, kind):
+    run = loaded(runs.folder(f"spans-{kind}"))
+    found = values_of(run)
+    assert found["span_f1"] >= 90
+    assert found["oov_accuracy"] >= 90  # names are new, and known by what stands before them
+    one = run.predict("the old mr dcbfo here")[0]
+    assert one.words == ["the", "old", "mr", "dcbfo", "here"]
+    assert one.tags == ["O", "O", "O", "B-PER", "O"]
+    assert one.spans == [Span("PER", 3, 4)]
+
+
+@pytest.mark.parametrize("kind", ["lstm", "transformer"])
+def test_new_words_are_tagged_by_their_letters(runs, kind):
+    run = loaded(runs.folder(f"speech-{kind}"))
+    found = values_of(run)
+    assert found["token_accuracy"] >= 95 and found["oov_accuracy"] >= 90
+    assert "span_f1" not in found
+    one = run.predict(["the ggggo", ["bbbbi", "old"]])
+    assert [found.tags for found in one] == [["X", "NOUN"], ["VERB", "X"]]
+    assert [found.spans for found in one] == [[], []]
+
+
+def test_without_spelling_new_words_are_all_alike(runs, tmp_path):
+    folder = train_here(runs.values("speech-gru", "model.spelling=none"), tmp_path / "run").path
+    run = loaded(folder)
+    assert not (folder / "tokenizer.letters.json").exists()
+    assert run.tokenizer.letters is None
+    assert values_of(run)["oov_accuracy"] < 80
+    assert run.predict("ggggo")[0].tags == run.predict("ggggi")[0].tags
+    for wrong, said in (
+        ("model.spelling=all", "model.spelling: must be a valid dictionary or instance of SpellingTable, not 'all'"),
+        ("model.spelling.widht=3", "model.spelling.widht: no such option; did you mean 'width'?"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            resolve(runs.values("speech-gru", wrong), base=Path())
+        assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize("head", ["linear", "crf"])
+def test_both_heads_learn(runs, tmp_path, head):
+    folder = train_here(runs.values("spans-window", f"model.head={head}"), tmp_path / "run").path
+    assert values_of(loaded(folder))["span_f1"] >= 85
+
+
+@pytest.mark.parametrize("setting", ["train.optimizer=muon", "train.accumulate=3", "train.precision=bfloat16"])
+def test_other_ways_to_train_learn_too(runs, tmp_path, setting):
+    folder = train_here(runs.values("spans-transformer", setting), tmp_path / "run").path
+    assert values_of(loaded(folder))["span_f1"] >= 80
+
+
+@pytest.mark.parametrize("name", ["spans-lstm", "speech-transformer"])
+def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(runs, tmp_path, name):
+    values = runs.values(name, "train.steps=8", "train.validations=4", "model.dropout=0.2")
+    train_here(values, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        train_here(values, tmp_path / "cut", Silent(stop_at=5))
+    again = Silent()
+    train_here(values, tmp_path / "cut", again)
+    assert again.notes == ["resuming at step 5"]
+    assert sums(tmp_path / "cut") == sums(tmp_path / "whole")
+
+
+def test_the_score_of_spans_decides_where_there_are_any(runs):
+    for name, decides in (("spans-lstm", "span_f1"), ("speech-lstm", "token_accuracy")):
+        last = json.loads((runs.folder(name) / "metrics.jsonl").read_text().splitlines()[-1])
+        assert list(last)[1] == f"valid_{decides}"
+        assert "valid_oov_accuracy" in last
+
+
+def test_tags_that_no_scheme_writes_so_are_mended(tmp_path):
+    sentences = [[("the", "O"), ("ann", "I-PER"), ("lee", "I-PER")], [("bob", "B-PER"), ("sees", "O"), ("al", "I-PER")]] * 10
+    data, watcher = write_conll(tmp_path / "data.txt", sentences), Silent()
+    folder = train_here(tag_file(data, "lstm", *QUICK), tmp_path / "run", watcher).path
+    mended = "14 sentences have tags that no scheme writes so; they are mended, and mark the same spans"
+    assert mended in watcher.notes
+    run = loaded(folder)
+    assert run.labels == ("B-PER", "O", "I-PER")
+    assert all(not validate(one.tags, "BIO") for one in run.predict(["the ann lee", "al bob al", "x y z"] * 3))
+
+
+def test_moves_follow_from_the_labels():
+    assert moves(Labels(("NOUN", "VERB"))) is None
+    table = moves(Labels(("O", "B-X", "I-X")))
+    assert table is not None
+    assert table.tolist() == [
+        [True, True, False, True],
+        [True, True, True, True],
+        [True, True, True, True],
+        [True, True, False, True],
+    ]
+
+
+def test_the_budget_of_a_sentence_is_refused_by_its_place(runs, tmp_path):
+    with pytest.raises(DataError) as caught:
+        train_here(runs.values("spans-lstm", "data.longest=8"), tmp_path / "run")
+    assert "its sentence has " in str(caught.value) and "more than data.longest = 8; raise that" in str(caught.value)
+
+
+def test_scores_that_the_tags_do_not_have_are_no_monitors(runs, tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        train_here(runs.values("speech-lstm", "train.monitor=span_recall"), tmp_path / "run")
+    assert str(caught.value) == "train.monitor: 'span_recall' is about spans, but the tags mark none; use 'token_accuracy'"
+    data = write_conll(tmp_path / "data.txt", [[("a", "X"), ("b", "Y")]] * 20)
+    with pytest.raises(ConfigError) as caught:
+        train_here(tag_file(data, "lstm", "train.monitor=oov_accuracy"), tmp_path / "other")
+    assert str(caught.value) == (
+        "train.monitor: 'oov_accuracy' is about new words, but data.valid has none; use 'token_accuracy'"
+    )
+    with pytest.raises(ConfigError, match=r"train\.monitor: no such score 'accuracy'"):
+        resolve(runs.values("speech-lstm", "train.monitor=accuracy"), base=Path())
+
+
+def test_tags_are_not_smoothed(runs):
+    with pytest.raises(ConfigError) as caught:
+        resolve(runs.values("spans-lstm", "train.label_smoothing=0.1"), base=Path())
+    assert str(caught.value) == "train.label_smoothing=0.1: tags are learned as they are given; drop it"
+
+
+def test_a_tagger_starts_from_a_classifier(runs, tmp_path):
+    first, watcher = runs.folder("labels-transformer"), Silent()
+    still = ("train.lr=1e-30", "train.steps=1", "train.average=none", f"train.init_from={first}")
+    values = borrow_tokenizer(runs.values("speech-transformer", *still), first)
+    train_here(values, tmp_path / "run", watcher)
+    before, after = (read_tensors(folder / "model.safetensors")[0] for folder in (first, tmp_path / "run"))
+    copied = [name for name in before if name.startswith("encoder.")]
+    assert "encoder.front.embedding.weight" in copied
+    assert all(torch.equal(before[name], after[name]) for name in copied)
+    new = len(after) - len(copied)
+    said = next(note for note in watcher.notes if note.startswith("started from"))
+    assert said.startswith(f"started from {first}: {len(copied)} tensors copied, new here: {new} (")
+    assert "left there: 3 (head." in said
+
+
+# ---- reading back
+
+
+def test_tags_do_not_depend_on_the_batch(runs):
+    run = loaded(runs.folder("spans-lstm"))
+    given = [[word for word, _ in sentence] for sentence in tagged(30, seed=7)] + [[], ["mr"]]
+    together = run.predict(given)
+    assert [one.words for one in together] == given
+    assert together[-2].tags == [] and together[-2].spans == []
+    assert [run.predict([sentence])[0] for sentence in given] == together
+    assert run.predict([]) == []
+    with pytest.raises(DataError, match="line 2"):
+        run.predict(["the", "a\0b"])
+
+
+def test_words_may_hold_anything_that_text_may(runs):
+    one = loaded(runs.folder("spans-lstm")).predict([["new york", "", "Ω" * 300, "mr"]])[0]
+    assert one.words == ["new york", "", "Ω" * 300, "mr"]
+    assert len(one.tags) == 4
+
+
+def test_what_is_measured_is_what_is_predicted(runs):
+    run, told = loaded(runs.folder("speech-lstm")), list[tuple[int, int]]()
+    scores, items = run.measure(watch=lambda done, total: told.append((done, total)))
+    given = list(run.settings.sources()["test"].sentences())
+    said = run.predict([one.words for one in given])
+    right = [a == b for one, gold in zip(said, given, strict=True) for a, b in zip(one.tags, gold.tags, strict=True)]
+    assert (scores[0].name, scores[0].value) == ("token_accuracy", pytest.approx(100 * np.mean(right)))
+    seen = set(run.settings.sources()["train"].words().texts())
+    new = [word not in seen for one in given for word in one.words]
+    oov = next(score.value for score in scores if score.name == "oov_accuracy")
+    assert oov == pytest.approx(100 * np.mean([hit for hit, fresh in zip(right, new, strict=True) if fresh]))
+    assert len(items.keys) == len(given)
+    assert told[-1] == (len(given), len(given))
+    info = run.info()
+    assert (info["task"], info["kind"], info["labels"]) == ("tag", "lstm", list(run.labels))
+    assert info["parameters"] == run.model.parameters > 0
+
+
+def test_without_the_training_text_new_words_are_not_known(runs, tmp_path):
+    data = shutil.copy(runs.data["speech"], tmp_path / "data.txt")
+    test = write_conll(tmp_path / "test.txt", tagged(5, seed=9, spans=False))
+    run = loaded(train_here(tag_file(Path(data), "rnn", *QUICK), tmp_path / "run").path)
+    assert "oov_accuracy" in values_of(run, test)
+    Path(data).unlink()
+    assert set(values_of(run, [test])) == {"token_accuracy", "sentence_accuracy"}
+
+
+def test_a_run_without_other_data_has_nothing_to_evaluate(runs, tmp_path):
+    values = runs.values("speech-rnn", *QUICK)
+    values["data"] = {"train": values["data"]["train"]}
+    run = loaded(train_here(values, tmp_path / "run").path)
+    with pytest.raises(UsageError) as caught:
+        run.evaluate()
+    assert str(caught.value) == f"{tmp_path / 'run'}: the run has no test or validation data; give --data FILE"
+
+
+def test_sentences_beyond_learned_positions_are_refused(runs, tmp_path, capsys, monkeypatch):
+    options = ("model.positions=learned", "data.longest=30", *QUICK)
+    folder = train_here(runs.values("speech-lstm", *options), tmp_path / "run").path
+    run = loaded(folder)
+    assert len(run.predict("the " * 28)[0].tags) == 28
+    with pytest.raises(DataError) as caught:
+        run.predict(["the", "the " * 29])
+    assert str(caught.value) == f"line 2: has 31 tokens, but {folder} reads at most 30; split it"
+    data = write_conll(tmp_path / "data.txt", [[("the", "X")], [("the", "X")] * 29])
+    with pytest.raises(DataError) as caught:
+        run.evaluate(data)
+    assert str(caught.value) == f"{data}: line 3: has 31 tokens, but {folder} reads at most 30; split it"
+    feed(monkeypatch, b"the\n" + b"the " * 29 + b"\nold\n")
+    code = main(["predict", str(folder)])
+    said = capsys.readouterr()
+    assert (code, said.err) == (3, f"weft: line 2: has 31 tokens, but {folder} reads at most 30; split it\n")
+    assert [line.partition("/")[0] for line in said.out.split("\n")] == ["the", "", "old", ""]
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer.letters.json", "labels.json"])
+def test_files_that_were_swapped_or_damaged_are_refused_by_name(runs, tmp_path, name):
+    folder = shutil.copytree(runs.folder("spans-rnn"), tmp_path / "run")
+    other = {"labels.json": "speech-rnn", "tokenizer.json": "labels-lstm"}.get(name, "speech-rnn")
+    shutil.copy(runs.folder(other) / name, folder / name)
+    with pytest.raises(ModelError) as caught:
+        weft.load(folder).model  # noqa: B018
+    names = " or ".join(str(folder / part) for part in ("tokenizer.json", "tokenizer.letters.json", "labels.json"))
+    assert str(caught.value) == f"{names}: is not what the weights were trained with"
+    (folder / name).write_text("{")
+    with pytest.raises(ModelError) as caught:
+        weft.load(folder)
+    assert str(caught.value).startswith(f"{folder / name}: ") and "\n" not in str(caught.value)
+
+
+# ---- the command line
+
+
+def said_by(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main([*words])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_lines_in_lines_out(runs, capsys, monkeypatch):
+    folder = str(runs.folder("spans-lstm"))
+    feed(monkeypatch, b"the mr bcdfo\n\n\xff mr\r\nold  new\n")
+    code, out, err = said_by(capsys, "predict", folder)
+    assert out == "the/O mr/O bcdfo/B-PER\n\n\nold/O new/O\n"
+    assert (code, err) == (3, "weft: standard input: line 3 (byte 0xff) is not utf-8; convert it first\n")
+
+
+def test_lines_as_json(runs, capsys, tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_bytes(b"the mr bcdfo\n\n\xff\n")
+    code, out, _ = said_by(capsys, "predict", str(runs.folder("spans-lstm")), "--data", str(path), "--json")
+    first, second, third = (json.loads(line) for line in out.splitlines())
+    assert code == 3
+    assert first == {
+        "text": "the mr bcdfo",
+        "words": ["the", "mr", "bcdfo"],
+        "tags": ["O", "O", "B-PER"],
+        "spans": [{"type": "PER", "start": 2, "end": 3}],
+    }
+    assert second == {"text": "", "words": [], "tags": [], "spans": []}
+    assert third["text"] is None and third["error"] == f"{path}: line 3 (byte 0xff) is not utf-8; convert it first"
+
+
+def test_scores_with_a_table_of_types(runs, capsys):
+    code, out, _ = said_by(capsys, "evaluate", str(runs.folder("spans-lstm")), "--quiet")
+    assert code == 0
+    assert "span f1" in out and "|spans:BIO|" in out
+    table = out.split("\n\n")[1].split("\n")
+    assert table[0].split() == ["precision", "recall", "F1", "examples"]
+    assert table[1].split()[0] == "PER" and len(table) == 3
+    code, out, _ = said_by(capsys, "evaluate", str(runs.folder("speech-lstm")), "--quiet")
+    assert "token accuracy" in out and "precision" not in out
+
+
+def test_tags_never_seen_are_named_counted_and_wrong_or_refused(runs, capsys, tmp_path):
+    folder = runs.folder("speech-lstm")
+    data = write_conll(tmp_path / "new.txt", [[("the", "X")], [("old", "X"), ("bcdfo", "ADJ"), ("here", "X")]])
+    code, out, err = said_by(capsys, "evaluate", str(folder), "--data", str(data))
+    assert code == 0 and "token accuracy     75.0000" in out
+    assert err.splitlines()[-1] == "weft: tags that training never saw count as wrong, 1 in all: ADJ"
+    code, out, err = said_by(capsys, "evaluate", str(folder), "--data", str(data), "--json", "--quiet")
+    found = json.loads(out)
+    assert (found["unseen"], found["data"], err) == ({"ADJ": 1}, [str(data)], "")
+    assert refused(capsys, "evaluate", str(folder), "--data", str(data), "--strict", "--quiet") == (
+        3, f"{data}: line 3: the tag 'ADJ' is not among those of {folder}"
+    )  # fmt: skip
+    code, out, _ = said_by(capsys, "evaluate", str(folder), "--strict", "--quiet", "--json")
+    assert (code, json.loads(out)["unseen"]) == (0, {})
+
+
+def test_options_of_search_are_refused(runs, capsys):
+    folder = runs.folder("speech-lstm")
+    assert refused(capsys, "predict", str(folder), "the", "--samples", "2") == (
+        2, f"--samples: is for runs that write outputs, but {folder} gives labels; drop it"
+    )  # fmt: skip
+    assert refused(capsys, "evaluate", str(folder), "--beam", "2") == (
+        2, f"--beam: is not for runs of task 'tag', as {folder} is; drop it"
+    )  # fmt: skip
+    assert refused(capsys, "generate", str(folder)) == (2, f"{folder}: is a tagger, which gives words tags; use weft predict")
+    code, out, _ = said_by(capsys, "info", str(folder))
+    assert code == 0 and "letters" in out
+
+
+def test_tagged_sentences_are_checked(runs, capsys, tmp_path):
+    (tmp_path / "run.toml").write_text(tomli_w.dumps(runs.values("spans-lstm")))
+    code, out, err = said_by(capsys, "check", str(tmp_path / "run.toml"), "--json", "--quiet")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert list(found["splits"]["train"]) == ["rows", "sentence"]
+    assert found["splits"]["train"]["rows"] == 84
+    assert "unknown" in {one["name"] for one in found["findings"]}
+
+
+def test_conll_u_by_the_command_line(tmp_path, capsys):
+    rows = [("1-2", "dunno", "_"), ("1", "du", "X"), ("2", "nno", "V"), ("2.1", "it", "P"), ("3", "here", "X")]
+    sentence = "# text = dunno here\n" + "".join("\t".join([at, word, "_", tag, *["_"] * 6]) + "\n" for at, word, tag in rows)
+    (tmp_path / "data.conllu").write_text((sentence + "\n") * 20)
+    (tmp_path / "run.toml").write_text(
+        'task = "tag"\n[data]\ntrain = "data.conllu"\nvalid = 0.2\n[model]\nkind = "gru"\nwidth = 8\n'
+        "[model.spelling]\nwidth = 8\n[train]\nsteps = 20\nlr = 0.03\n"
+    )
+    code, _, err = said_by(capsys, "train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"))
+    assert code == 0, err
+    assert said_by(capsys, "predict", str(tmp_path / "run"), "du nno here")[1] == "du/X nno/V here/X\n"
