@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from weft.cli.output import columns
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from weft.labeller import Labelling
     from weft.metrics.items import Items
     from weft.metrics.labels import LabelScore

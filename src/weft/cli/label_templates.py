@@ -76,7 +76,7 @@ ACCURATE = """\
                                    # monitor = "macro_f1": keep what scores best so, or by micro_f1, log_loss, brier;
                                    # unless given, by accuracy (with several labels, exact_match)
 """
-READING = {**_RECIPE, "budget": "steps = 1500", "batch_tokens": "2048", "lr": "1e-3"}
+READING = {**_RECIPE, "budget": "steps = 1000", "batch_tokens": "2048", "lr": "3e-3"}
 READING |= {"smoothing": LABEL_SMOOTHING + AVERAGE, "monitor": ACCURATE}
 
 

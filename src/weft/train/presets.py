@@ -106,7 +106,7 @@ TRANSLATE: Mapping[str, Preset] = {
     "seq2seq": _pairs(pair_tables.SEQ2SEQ),
 }
 READ: Mapping[str, Any] = {
-    "steps": 1500, "batch_tokens": 2048, "lr": 1e-3, "weight_decay": 0.01, "schedule": "cosine", "warmup": 0.05,
+    "steps": 1000, "batch_tokens": 2048, "lr": 3e-3, "weight_decay": 0.01, "schedule": "cosine", "warmup": 0.05,
     "label_smoothing": 0.1, "average": 0.99,
 }  # fmt: skip
 TAGGED: Mapping[str, Any] = {
