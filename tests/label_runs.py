@@ -111,7 +111,12 @@ def tag_file(data: Path, kind: str = "lstm", *settings: str) -> dict[str, Any]:
         "data": {"train": str(data), "valid": 0.15, "test": 0.15},
         "tokenizer": {"size": 16},  # new words are unknown, and were in training
         "model": {"kind": kind, **SMALL, "spelling": {"width": 24, "embedding": 16}},
-        "train": {**{name: value for name, value in TRAIN.items() if name != "label_smoothing"}, "steps": 40, "lr": 0.03},
+        "train": {
+            **{name: value for name, value in TRAIN.items() if name != "label_smoothing"},
+            "steps": 40,
+            "lr": 0.03,
+            "batch_tokens": 250,
+        },
     }
     return override(values, settings)
 

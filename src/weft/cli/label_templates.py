@@ -8,6 +8,7 @@ from typing import NamedTuple
 from weft.cli.template_parts import ATTENTION, quoted, stack, train
 
 COMMANDS = """\
+#   weft check run.toml                   look at the data before it is trained on
 #   weft train run.toml                   train it (Ctrl-C stops and saves; the same command resumes)
 #   weft evaluate runs/run                scores on the test data
 """
