@@ -564,3 +564,21 @@ def test_training_by_the_command_line_from_a_csv_file(tmp_path, capsys):
     code, _, err = said_by(capsys, "train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"))
     assert code == 0, err
     assert said_by(capsys, "predict", str(tmp_path / "run"), "a cat, so")[1].startswith("animal\t")
+
+
+def test_a_classifier_gives_vectors_of_texts(runs, tmp_path, capsys):
+    run = loaded(runs, "labels-lstm")
+    texts = list(TEXT.values())
+    vectors = run.embed(texts)
+    assert vectors.shape == (3, run.settings.model.width)
+    np.testing.assert_allclose(run.embed(texts[:1])[0], vectors[0], atol=1e-5)
+    assert not np.allclose(run.embed(texts, pool="first"), vectors)
+    assert main(["embed", str(runs.folder("labels-lstm")), texts[0], "--out", str(tmp_path / "x.npy"), "--quiet"]) == 0
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy")[0], vectors[0], atol=1e-5)
+
+
+def test_terms_have_no_vectors_of_texts(runs):
+    folder = runs.folder("labels-naive-bayes")
+    with pytest.raises(UsageError) as caught:
+        loaded(runs, "labels-naive-bayes").embed(["a text"])
+    assert str(caught.value) == f"{folder}: is a naive-bayes over terms, which has no encoder of texts"

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from weft.config import no_such
 from weft.errors import UsageError
 from weft.metrics.items import Score
 from weft.metrics.language import Measured
@@ -111,8 +110,7 @@ class Filler:
     def embed(self, texts: Sequence[str], *, pool: str = "mean", watch: Watch | None = None) -> np.ndarray:
         """float32 (N, D): a vector for each text, the mean over its positions or what stands at <s>. A text longer than the
         model reads is cut; `cut` says how many were. `watch(texts done, texts in all)` is told of progress."""
-        if pool not in embedding.POOLED:
-            raise UsageError(f"embed: {no_such('pool', pool, embedding.POOLED)}")
+        embedding.check_pool(pool)
         read = [clean(text, f"line {number}") for number, text in enumerate(texts, 1)]
         corpus, self.cut = embedding.read(self.tokenizer, read, self.model.longest)
         return embedding.embed(self.model.encoder, corpus, pool=pool, device=self.device, watch=watch)

@@ -17,6 +17,7 @@ from weft.data.labelled import LabelledTable
 from weft.errors import DataError, UsageError
 from weft.metrics.items import Items, Score
 from weft.metrics.labels import Labelled, label_scores
+from weft.tasks import embedding
 from weft.tasks.classification import judged
 from weft.tasks.task import Watch
 from weft.text.gate import clean
@@ -41,6 +42,7 @@ class Labeller:
 
     def __init__(self, folder: RunFolder, settings: Settings, tokenizer: LabelledTokens, device: torch.device) -> None:
         self.folder, self.settings, self.tokenizer, self.device = folder, settings, tokenizer, device
+        self.cut = 0  # texts that the latest `embed` shortened
 
     @cached_property
     def model(self) -> Any:
@@ -81,6 +83,17 @@ class Labeller:
         if self.settings.data.multi:
             return Labelling(tuple(name for name, share in shares.items() if share > SAID), shares)
         return Labelling((self.labels[order[0]],), shares)
+
+    def embed(self, texts: Sequence[str], *, pool: str = "mean", watch: Watch | None = None) -> np.ndarray:
+        """float32 (N, D): a vector for each text, the mean over its positions or what stands at <s>. A text longer than the
+        model reads is cut; `cut` says how many were."""
+        embedding.check_pool(pool)
+        encoder = getattr(self.model, "encoder", None)
+        if encoder is None:
+            raise UsageError(f"{self.folder.path}: is a {self.settings.kind} over terms, which has no encoder of texts")
+        read = [clean(text, f"line {number}") for number, text in enumerate(texts, 1)]
+        corpus, self.cut = embedding.read(self.tokenizer.tokenizer, read, self.settings.data.longest)
+        return embedding.embed(encoder, corpus, pool=pool, device=self.device, watch=watch)
 
     def evaluate(self, data: Any = None, *, strict: bool = False, watch: Watch | None = None) -> list[Score]:
         """Scores with intervals, of `data` (a file, several, or a folder), or of the run's own test or validation data."""

@@ -81,6 +81,11 @@ class TextLabeller:
         self.model, self.tokenizer, self.longest, self.device = model, tokenizer, longest, device
 
     @property
+    def encoder(self) -> Any:
+        """What reads a text, without the head."""
+        return self.model.encoder
+
+    @property
     def temperature(self) -> float:
         """By which scores are divided: 1 where nothing was fitted."""
         return float(self.model.head.temperature)

@@ -12,9 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from weft.config import no_such
 from weft.data.corpus import Corpus, lines_of
 from weft.data.grouped import in_groups
 from weft.data.order import padded
+from weft.errors import UsageError
 from weft.models.encoder import Text
 from weft.tasks.task import Watch
 from weft.text.tokenizers import Tokenizer
@@ -46,6 +48,11 @@ def read(tokenizer: Tokenizer, texts: Sequence[str], longest: int | None) -> tup
     kept = (at < most - 1) | (at == ends)  # each before its </s>
     starts = np.concatenate([[0], np.cumsum(np.minimum(lengths, most))])
     return Corpus(corpus.name, corpus.tokens[kept], starts, corpus.marks, corpus.tokenizer), int(over.sum())
+
+
+def check_pool(pool: str) -> None:
+    if pool not in POOLED:
+        raise UsageError(f"embed: {no_such('pool', pool, POOLED)}")
 
 
 @torch.inference_mode()
