@@ -219,7 +219,7 @@ def test_paths_of_both_tokenizers_are_seen_from_the_run_file():
 
 STACK = (
     "mixer, layers, width, context, two_way, heads, head_size, qk_norm, positions, feed_forward, activation, connection, "
-    "norm, dropout, attention_dropout, embedding"
+    "norm, norm_eps, dropout, attention_dropout, embedding"
 )
 MODEL = "encoder, decoder, attention, place, feeding, bridge, every_step, copying, shared, tied, embedding_dropout"
 KINDS = "sutskever, cho, bahdanau, luong, rnn, lstm, gru, transformer, seq2seq"

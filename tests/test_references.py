@@ -187,6 +187,7 @@ def test_a_stack_is_its_connections_equations(kind, norm):
 
 ACTIVATION_EQUATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": lambda x: x * 0.5 * (1.0 + np.vectorize(math.erf)(x / math.sqrt(2.0))),
+    "gelu-tanh": lambda x: x * 0.5 * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))),
     "relu": lambda x: np.maximum(x, 0.0),
     "squared-relu": lambda x: np.maximum(x, 0.0) ** 2,
     "gated": lambda x: x[:7] * sigmoid(x[:7]) * x[7:],

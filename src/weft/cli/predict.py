@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -89,7 +89,6 @@ class Predict(Searching):
     head: Annotated[int | None, typer.Option(metavar="N", help="Of --alignments: one head, not the mean.")] = None
 
     def run(self) -> int:
-        from weft.cli.lines import any_lines, batched
         from weft.run import as_translator
 
         if self.text is not None and self.data:
@@ -97,18 +96,15 @@ class Predict(Searching):
         if self.alignments is None and (self.layer, self.head) != (None, None):
             raise UsageError("--layer and --head: choose among --alignments DIR, which is not given")
         options, loaded = self._options(), self.load()
-        lines = iter([self.text]) if self.text is not None else any_lines(self.data, loaded.settings.data.encoding)
-        alone = self.text is None and not self.data and sys.stdin.isatty()
-        batches = batched(lines, 1 if alone else LINES)
         if loaded.settings.task in LABELS:
             self._refuse_search(loaded)
-            bad = LABELS[loaded.settings.task](loaded, batches, json=self.json)
+            bad = LABELS[loaded.settings.task](loaded, self._batches(loaded), json=self.json)
             return DataError.exit_code if bad else 0
         run = as_translator(loaded)
         if self.alignments is not None:
             run.check_attention()
         done, bad, unknown = 0, 0, Counter[str]()
-        for batch in batches:
+        for batch in self._batches(run):
             faults = self._faults(run, batch, options, done)
             unknown.update(run.unknown(without(batch, faults)))
             self._predict(run, batch, faults, options, done)
@@ -116,6 +112,14 @@ class Predict(Searching):
             sys.stdout.flush()
         self._tell(unknown)
         return DataError.exit_code if bad else 0
+
+    def _batches(self, run: Any) -> Iterator[Sequence[Line]]:
+        """The lines to predict from, some at a time."""
+        from weft.cli.lines import any_lines, batched
+
+        lines = iter([self.text]) if self.text is not None else any_lines(self.data, run.settings.data.encoding)
+        alone = self.text is None and not self.data and sys.stdin.isatty()
+        return batched(lines, 1 if alone else LINES)
 
     def _refuse_search(self, run: Any) -> None:
         """Labels are not searched for: options of search, and of outputs, would do nothing."""
