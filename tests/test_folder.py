@@ -123,6 +123,18 @@ def test_a_run_is_resumed_from_another_place(tmp_path, text, monkeypatch):
 # ---- whose it is
 
 
+def test_a_run_of_a_version_that_lacked_an_option_goes_on_as_that_is_by_itself(tmp_path, text):
+    out = tmp_path / "run"
+    resolved = make_folder(out).resolved
+    whole = resolve(small(text), base=tmp_path).to_toml()
+    older = whole.replace("init_loose = false\n", "")
+    assert older != whole
+    resolved.write_text(older)
+    train_here(small(text), out)
+    assert resolved.read_text() == older  # whose the weights are is told by its sum
+    assert weft.load(out).settings.train.init_loose is False
+
+
 def test_another_run_in_the_folder_is_refused_and_nothing_is_touched(run, text):
     before = contents(run)
     assert refusal(UsageError, lambda: train_here(small(text, model__width=16, train__lr=0.02), run)) == (

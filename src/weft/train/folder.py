@@ -23,7 +23,7 @@ from weft.errors import ConfigError, ModelError, ResourceError, UsageError
 from weft.tensors import read_tensors, write_tensors
 from weft.train import checkpoint
 from weft.train.loop import Loop
-from weft.train.settings import Settings
+from weft.train.settings import Settings, resolve
 
 FORMAT = "1"
 
@@ -78,7 +78,7 @@ class RunFolder:
         if fresh:
             self._clear()
         if self.resolved.is_file():
-            found = differences(self.read_resolved(), settings.to_dict())
+            found = differences(self._options(), settings.to_dict())
             if found:
                 raise UsageError(f"{self.path}: holds another run ({'; '.join(found[:3])}); choose another --out, or --fresh")
         else:
@@ -86,6 +86,14 @@ class RunFolder:
             files.write_text(self.resolved, settings.to_toml())
         if not (self.path / "run.toml").exists():
             files.write_text(self.path / "run.toml", written)
+
+    def _options(self) -> Mapping[str, Any]:
+        """Every option of the run that is here: those that its version of weft did not have yet as they are by themselves."""
+        values = self.read_resolved()
+        try:
+            return resolve(values, base=self.path).to_dict()
+        except ConfigError:  # of a version that had others
+            return values
 
     def _contents(self) -> list[Path]:
         return sorted(path for path in self.path.iterdir() if not path.name.startswith("."))
