@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from weft.config import read_table
 from weft.data.corpus import Corpus
+from weft.data.grouped import ExampleOrder
 from weft.data.order import changed
-from weft.data.tag_order import SentenceOrder, Sentences, TagBatch
-from weft.data.text_order import Labelled, LabelledOrder, TextBatch
+from weft.data.tag_order import Sentences, TagBatch
+from weft.data.text_order import Labelled, TextBatch
 from weft.errors import ConfigError
 from weft.models.classifier import Classifier, ClassifierTable, LabelHead, classifier
 from weft.models.encoder import Text
@@ -414,13 +415,13 @@ def learners() -> dict[str, tuple[Learner, Any]]:
     return {
         "classifier": (
             Learner(ClassificationTask(valid=None, device=CPU), make_classifier(segments=True)),
-            LabelledOrder(labelled, batch_tokens=100, seed=0),
+            ExampleOrder(labelled, batch_tokens=100, seed=0),
         ),
         "tagger": (
             Learner(tagging, make_tagger(spelling={"width": 6})),
-            SentenceOrder(make_sentences(20), batch_tokens=60, seed=0),
+            ExampleOrder(make_sentences(20), batch_tokens=60, seed=0),
         ),
-        "words": (Learner(tagging, make_tagger()), SentenceOrder(make_sentences(20, letters=False), batch_tokens=60, seed=0)),
+        "words": (Learner(tagging, make_tagger()), ExampleOrder(make_sentences(20, letters=False), batch_tokens=60, seed=0)),
     }  # fmt: skip
 
 
@@ -439,6 +440,6 @@ def test_words_without_tokens_do_not_break_the_measure():
     words = Corpus("train.words", np.array([2, 2, 2, 2, 2]), np.arange(6), np.zeros((1, 4), np.int64), "")
     data = Sentences(words, None, np.array([0, 5]), np.zeros(5, np.int64))
     task = TaggingTask(valid=None, right=[], known=[], labels=Labels(("a",)), device=CPU)
-    order = SentenceOrder(data, batch_tokens=60, seed=0)
+    order = ExampleOrder(data, batch_tokens=60, seed=0)
     assert order.largest().first.size(1) > order.largest().tokens.size(1)
     assert check_batch(Learner(task, make_tagger()), order.largest(), TrainTable(), Place(CPU, torch.float32)) > 0

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from weft.data.corpus import Corpus
+from weft.data.grouped import ExampleOrder, by_length
 from weft.data.order import Order
-from weft.data.tag_order import SentenceOrder, Sentences, TagBatch, padded_rows, sentences_by_length
+from weft.data.tag_order import Sentences, TagBatch, padded_rows
 
 
 def lines(name: str, words: list[list[int]]) -> Corpus:
@@ -78,7 +79,7 @@ def test_lengths_are_the_widths_of_rows():
 
 @pytest.mark.parametrize("budget", [48, 5000])
 def test_every_sentence_comes_once_an_epoch_with_its_words_and_tags(budget):
-    order: Order[TagBatch] = SentenceOrder(like_text(), batch_tokens=budget, seed=3)
+    order: Order[TagBatch] = ExampleOrder(like_text(), batch_tokens=budget, seed=3)
     words = []
     for index in range(order.batches(0)):
         batch = order.batch(0, index)
@@ -92,7 +93,7 @@ def test_every_sentence_comes_once_an_epoch_with_its_words_and_tags(budget):
 
 
 def test_a_batch_depends_on_nothing_but_seed_epoch_and_index():
-    order, other, another = (SentenceOrder(like_text(), batch_tokens=256, seed=seed) for seed in (3, 3, 4))
+    order, other, another = (ExampleOrder(like_text(), batch_tokens=256, seed=seed) for seed in (3, 3, 4))
     places = [(epoch, index) for epoch in range(2) for index in range(order.batches(epoch))]
     for place in np.random.default_rng(0).permutation(places)[:20].tolist():
         for here, there in zip(order.batch(*place), other.batch(*place), strict=True):
@@ -103,7 +104,7 @@ def test_a_batch_depends_on_nothing_but_seed_epoch_and_index():
 
 def test_the_largest_batch_is_as_wide_as_any_in_tokens_and_letters():
     words, letters = [[9]] * 6 + [[8]], [[5]] * 6 + [[5] * 30]  # a short sentence has the long word
-    order = SentenceOrder(sentences(words, [6, 1], letters), batch_tokens=8, seed=0)
+    order = ExampleOrder(sentences(words, [6, 1], letters), batch_tokens=8, seed=0)
     largest = order.largest()
     assert largest.tokens.shape == (1, 8)
     assert largest.letters is not None and largest.spelled is not None
@@ -111,18 +112,18 @@ def test_the_largest_batch_is_as_wide_as_any_in_tokens_and_letters():
     assert largest.spelled.sum().item() == 12
     # cut anywhere, no word lies outside of what is left
     assert largest.first.eq(0).all()
-    assert SentenceOrder(sentences(words, [6, 1]), batch_tokens=8, seed=0).largest().letters is None
+    assert ExampleOrder(sentences(words, [6, 1]), batch_tokens=8, seed=0).largest().letters is None
 
 
 def test_a_batch_is_described_by_its_sentences():
-    order = SentenceOrder(sentences([[10]] * 3, [2, 1]), batch_tokens=100, seed=0)
+    order = ExampleOrder(sentences([[10]] * 3, [2, 1]), batch_tokens=100, seed=0)
     assert order.describe(0, 0) == "train.words, sentences 1, 2"
     assert order.anew(3)
 
 
 def test_evaluation_reads_every_sentence_once_and_short_ones_first():
     data = like_text()
-    found = list(sentences_by_length(data, batch_tokens=200))
+    found = list(by_length(data, batch_tokens=200))
     assert sorted(at for members, _ in found for at in members.tolist()) == list(range(200))
     assert [batch.tokens.size(1) for _, batch in found] == sorted(batch.tokens.size(1) for _, batch in found)
     for members, batch in found:

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from weft.data.corpus import Corpus, lines_of
+from weft.data.grouped import ExampleOrder, by_length
 from weft.data.order import Order
-from weft.data.text_order import Labelled, LabelledOrder, TextBatch, laid_out, texts_by_length
+from weft.data.text_order import Labelled, TextBatch, laid_out
 from weft.text.tokenizers import TokenizerTable, train_tokenizer
 
 
@@ -99,7 +100,7 @@ def test_lengths_are_the_widths_of_rows():
 @pytest.mark.parametrize("budget", [48, 5000])
 def test_every_text_comes_once_an_epoch_with_its_label(budget):
     data = like_text()
-    order: Order[TextBatch] = LabelledOrder(data, batch_tokens=budget, seed=3)
+    order: Order[TextBatch] = ExampleOrder(data, batch_tokens=budget, seed=3)
     for epoch in range(2):
         batches = [order.batch(epoch, index) for index in range(order.batches(epoch))]
         found = [(row, label) for batch in batches for row, label in zip(rows_of(batch), batch.labels[:, 0], strict=True)]
@@ -109,7 +110,7 @@ def test_every_text_comes_once_an_epoch_with_its_label(budget):
 
 
 def test_a_batch_depends_on_nothing_but_seed_epoch_and_index():
-    order, other, another = (LabelledOrder(like_text(), batch_tokens=256, seed=seed) for seed in (3, 3, 4))
+    order, other, another = (ExampleOrder(like_text(), batch_tokens=256, seed=seed) for seed in (3, 3, 4))
     places = [(epoch, index) for epoch in range(2) for index in range(order.batches(epoch))]
     for place in np.random.default_rng(0).permutation(places)[:20].tolist():
         assert torch.equal(order.batch(*place).tokens, other.batch(*place).tokens)
@@ -118,23 +119,23 @@ def test_a_batch_depends_on_nothing_but_seed_epoch_and_index():
 
 
 def test_like_lengths_stand_together():
-    order = LabelledOrder(like_text(2000), batch_tokens=512, seed=0)
+    order = ExampleOrder(like_text(2000), batch_tokens=512, seed=0)
     kept = [order.batch(0, index).keep for index in range(order.batches(0))]
     assert sum(part.sum() for part in kept) / sum(part.numel() for part in kept) > 0.9
 
 
 def test_no_batch_is_larger_than_the_largest():
-    order = LabelledOrder(like_text(), batch_tokens=200, seed=0)
+    order = ExampleOrder(like_text(), batch_tokens=200, seed=0)
     largest = order.largest()
     assert largest.tokens.size(1) == order.data.lengths().max()
     assert largest.tokens.numel() <= 200
     assert all(order.batch(0, at).tokens.size(1) <= largest.tokens.size(1) for at in range(order.batches(0)))
-    alone = LabelledOrder(labelled(column([50, 1])), batch_tokens=8, seed=0)
+    alone = ExampleOrder(labelled(column([50, 1])), batch_tokens=8, seed=0)
     assert alone.largest().tokens.shape == (1, 52)
 
 
 def test_a_batch_is_described_by_its_examples():
-    order = LabelledOrder(labelled(column([1] * 11)), batch_tokens=1000, seed=0)
+    order = ExampleOrder(labelled(column([1] * 11)), batch_tokens=1000, seed=0)
     assert order.describe(0, 0) == "train.0, examples 1, 2, 3, 4, 5, 6, 7, 8 and 3 more"
     assert order.anew(3)
     assert order.rows == 333
@@ -142,7 +143,7 @@ def test_a_batch_is_described_by_its_examples():
 
 def test_evaluation_reads_every_text_once_and_short_ones_first():
     data = like_text()
-    found = list(texts_by_length(data, batch_tokens=200))
+    found = list(by_length(data, batch_tokens=200))
     assert sorted(at for members, _ in found for at in members.tolist()) == list(range(300))
     assert [batch.tokens.size(1) for _, batch in found] == sorted(batch.tokens.size(1) for _, batch in found)
     assert all(batch.labels[:, 0].tolist() == members.tolist() for members, batch in found)

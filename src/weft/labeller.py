@@ -6,14 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import chain
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from weft.config import read_table
-from weft.data.labelled import LabelledTable
 from weft.errors import DataError, UsageError
 from weft.metrics.items import Items, Score
 from weft.metrics.labels import Labelled, label_scores
@@ -24,6 +21,7 @@ from weft.text.gate import clean
 from weft.text.labelled_tokens import LabelledTokens
 from weft.train.classification import targets, unseen
 from weft.train.folder import RunFolder
+from weft.train.held import held_source
 from weft.train.settings import Settings
 
 SAID = 0.5  # of several labels, those of a larger probability are said
@@ -101,7 +99,7 @@ class Labeller:
 
     def measure(self, data: Any = None, *, strict: bool = False, watch: Watch | None = None) -> tuple[list[Score], Items]:
         """Scores, and what they were made from, example by example."""
-        source, several = self._source(data), bool(self.settings.data.multi)
+        source, several = held_source(self.folder, self.settings, data), bool(self.settings.data.multi)
         examples = list(source.examples())
         found = [example.labels for example in examples]
         new = unseen(found, self.tokenizer.labels)
@@ -116,23 +114,8 @@ class Labeller:
 
     def unseen(self, data: Any = None) -> Counter[str]:
         """How often each label of the data occurs that training never saw."""
-        names = chain.from_iterable(self._source(data).labels())
+        names = chain.from_iterable(held_source(self.folder, self.settings, data).labels())
         return Counter(name for name in names if self.tokenizer.labels.index(name) is None)
-
-    def _source(self, data: Any) -> Any:
-        table = self.settings.data
-        if data is not None:
-            paths = [str(data)] if isinstance(data, str | Path) else [str(path) for path in data]
-            kept = {name: getattr(table, name) for name in LabelledTable.model_fields}
-            given = {name: value for name, value in kept.items() if value is not None} | {"train": paths}
-            for split in ("valid", "test"):
-                given.pop(split, None)
-            return read_table(LabelledTable, given, at="data").sources(Path())["train"]
-        own = self.settings.sources()
-        name = next((name for name in ("test", "valid") if name in own), None)
-        if name is None:
-            raise UsageError(f"{self.folder.path}: the run has no test or validation data; give --data FILE")
-        return own[name]
 
     def info(self) -> Mapping[str, Any]:
         """What the run is: settings, sizes, how far it got."""

@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from weft.config import read_table
-from weft.data.tagged import TaggedTable
-from weft.errors import DataError, UsageError
+from weft.errors import DataError
 from weft.metrics.items import Items, Score
 from weft.metrics.spans import Span, Tagged, scheme_of, spans, tag_items, tag_scores, types_of
 from weft.tasks.task import Watch
 from weft.text.gate import clean
 from weft.text.labelled_tokens import LabelledTokens
 from weft.train.folder import RunFolder
+from weft.train.held import held_source
 from weft.train.settings import Settings
 
 Sentence = str | Sequence[str]
@@ -86,7 +84,7 @@ class Tagger:
 
     def measure(self, data: Any = None, *, strict: bool = False, watch: Watch | None = None) -> tuple[list[Score], Items]:
         """Scores, and what they were made from, sentence by sentence."""
-        source = self._source(data)
+        source = held_source(self.folder, self.settings, data)
         given = list(source.sentences())
         if strict:
             self._refuse_unseen(source, given)
@@ -114,22 +112,9 @@ class Tagger:
 
     def unseen(self, data: Any = None) -> Counter[str]:
         """How often each tag of the data occurs that training never saw."""
-        return Counter(tag for tag in self._source(data).tags() if self.tokenizer.labels.index(tag) is None)
-
-    def _source(self, data: Any) -> Any:
-        table = self.settings.data
-        if data is not None:
-            paths = [str(data)] if isinstance(data, str | Path) else [str(path) for path in data]
-            kept = {name: getattr(table, name) for name in TaggedTable.model_fields}
-            given = {name: value for name, value in kept.items() if value is not None} | {"train": paths}
-            for split in ("valid", "test"):
-                given.pop(split, None)
-            return read_table(TaggedTable, given, at="data").sources(Path())["train"]
-        own = self.settings.sources()
-        name = next((name for name in ("test", "valid") if name in own), None)
-        if name is None:
-            raise UsageError(f"{self.folder.path}: the run has no test or validation data; give --data FILE")
-        return own[name]
+        return Counter(
+            tag for tag in held_source(self.folder, self.settings, data).tags() if self.tokenizer.labels.index(tag) is None
+        )
 
     def info(self) -> Mapping[str, Any]:
         """What the run is: settings, sizes, how far it got."""

@@ -5,11 +5,13 @@ Shapes: N examples, B rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+B = TypeVar("B", bound=tuple[Any, ...], covariant=True)  # a batch
 POOL = 100  # batches that are filled from one stretch of the shuffled examples, sorted by length
 
 
@@ -25,15 +27,19 @@ def filled(lengths: np.ndarray, most: int) -> np.ndarray:
     return np.asarray(edges)
 
 
+Arrange = Callable[[np.random.Generator, np.ndarray], np.ndarray]  # some examples' numbers (M,): an order of them (M,)
+
+
 class Grouped:
     """Every example once an epoch, in batches of like length: rows times the longest is at most `batch_tokens`.
 
-    Each epoch shuffles the examples, sorts each stretch of about POOL batches by length, cuts it into batches and shuffles
-    these. An example longer than `batch_tokens` is a batch of its own.
+    Each epoch shuffles the examples, arranges each stretch of about POOL batches, by length unless told otherwise, cuts it into
+    batches and shuffles these: who is with whom changes too. An example longer than `batch_tokens` is a batch of its own.
     """
 
-    def __init__(self, lengths: np.ndarray, *, batch_tokens: int, seed: int) -> None:
+    def __init__(self, lengths: np.ndarray, *, batch_tokens: int, seed: int, arrange: Arrange | None = None) -> None:
         self.lengths, self.batch_tokens, self.seed = lengths, batch_tokens, seed
+        self.arrange = arrange or (lambda random, part: np.argsort(lengths[part], kind="stable"))
         self._plan: tuple[int, np.ndarray, np.ndarray] | None = None
 
     @property
@@ -67,10 +73,58 @@ class Grouped:
         bounds = []
         for start in range(0, len(order), pool):
             part = order[start : start + pool]
-            part[:] = part[np.argsort(self.lengths[part], kind="stable")]
+            part[:] = part[self.arrange(random, part)]
             edges = start + filled(self.lengths[part], self.batch_tokens)
             bounds.append(np.stack([edges[:-1], edges[1:]], axis=1))
         return order, random.permutation(np.concatenate(bounds))
+
+
+class Examples(Protocol[B]):
+    """Labelled texts, tagged sentences: whatever is read example by example."""
+
+    def lengths(self) -> np.ndarray:
+        """int64 (N,): the positions of each example."""
+
+    def batch(self, members: np.ndarray) -> B:
+        """The examples of these numbers."""
+
+    def widest(self, members: np.ndarray) -> B:
+        """A batch of these, the longest, that is as large as any can be."""
+
+    def describe(self, members: np.ndarray) -> str:
+        """Which they are, for messages."""
+
+
+class ExampleOrder(Generic[B]):
+    """Examples that stand by themselves, in batches of like length: an Order."""
+
+    def __init__(self, data: Examples[B], *, batch_tokens: int, seed: int) -> None:
+        self.data, self.groups = data, Grouped(data.lengths(), batch_tokens=batch_tokens, seed=seed)
+
+    @property
+    def rows(self) -> int:
+        return self.groups.rows
+
+    def batches(self, epoch: int) -> int:
+        return self.groups.batches(epoch)
+
+    def batch(self, epoch: int, index: int) -> B:
+        return self.data.batch(self.groups.members(epoch, index))
+
+    def anew(self, index: int) -> bool:
+        return True
+
+    def largest(self) -> B:
+        return self.data.widest(self.groups.longest())
+
+    def describe(self, epoch: int, index: int) -> str:
+        return self.data.describe(self.groups.members(epoch, index))
+
+
+def by_length(data: Examples[B], *, batch_tokens: int) -> Iterator[tuple[np.ndarray, B]]:
+    """Every example once, short ones first: the numbers (B,) of those in the batch, and the batch."""
+    for members in in_groups(data.lengths(), batch_tokens=batch_tokens):
+        yield members, data.batch(members)
 
 
 def in_groups(lengths: np.ndarray, *, batch_tokens: int) -> Iterator[np.ndarray]:

@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from weft.data.corpus import Corpus
-from weft.data.grouped import POOL, filled
+from weft.data.grouped import Grouped, filled
 from weft.data.order import padded, some
 from weft.errors import DataError
 
@@ -52,48 +52,28 @@ def _snake(lengths: np.ndarray) -> np.ndarray:
 
 
 class Pairs:
-    """Every pair once an epoch, in batches of like lengths: rows times the longer side is at most `batch_tokens`.
-
-    Each epoch shuffles the pairs, sorts each stretch of about POOL batches by both lengths, more or less, cuts it into
-    batches and shuffles these: who is with whom changes too. A pair longer than `batch_tokens` is a batch of its own.
-    """
+    """Pairs in batches of like lengths: rows times the longer side is at most `batch_tokens`."""
 
     def __init__(self, source: Corpus, target: Corpus, *, batch_tokens: int, seed: int) -> None:
-        self.lengths = _lengths(source, target)
-        self.source, self.target, self.batch_tokens, self.seed = source, target, batch_tokens, seed
-        self._plan: tuple[int, np.ndarray, np.ndarray] | None = None
+        self.source, self.target, self.lengths = source, target, _lengths(source, target)
+
+        def alike(random: np.random.Generator, part: np.ndarray) -> np.ndarray:
+            # few pairs are alike on both sides: without a coin for each, small data fall into the same batches every epoch
+            return _snake(self.lengths[part] + random.integers(2, size=(len(part), 2)))
+
+        self.groups = Grouped(self.lengths.max(axis=1), batch_tokens=batch_tokens, seed=seed, arrange=alike)
 
     @property
     def rows(self) -> int:
         """Rows of an average batch."""
-        return max(1, int(self.batch_tokens / float(self.lengths.max(axis=1).mean())))
-
-    def _planned(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """The pairs in order, and (batches, 2) where each batch starts and ends in it; the last epoch's is kept."""
-        if self._plan is None or self._plan[0] != epoch:
-            self._plan = (epoch, *self._make_plan(epoch))
-        return self._plan[1:]
-
-    def _make_plan(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        random = np.random.default_rng(np.random.SeedSequence((self.seed, epoch)))
-        order = random.permutation(len(self.lengths))
-        pool = POOL * self.rows
-        bounds = []
-        for start in range(0, len(order), pool):
-            part = order[start : start + pool]
-            # few pairs are alike on both sides: without a coin for each, small data fall into the same batches every epoch
-            part[:] = part[_snake(self.lengths[part] + random.integers(2, size=(len(part), 2)))]
-            edges = start + filled(self.lengths[part].max(axis=1), self.batch_tokens)
-            bounds.append(np.stack([edges[:-1], edges[1:]], axis=1))
-        return order, random.permutation(np.concatenate(bounds))
+        return self.groups.rows
 
     def lines(self, epoch: int, index: int) -> np.ndarray:
         """int64 (B,): the numbers of the pairs in a batch, from 0."""
-        order, bounds = self._planned(epoch)
-        return order[bounds[index, 0] : bounds[index, 1]]
+        return self.groups.members(epoch, index)
 
     def batches(self, epoch: int) -> int:
-        return len(self._planned(epoch)[1])
+        return self.groups.batches(epoch)
 
     def batch(self, epoch: int, index: int) -> PairBatch:
         lines = self.lines(epoch, index)
@@ -105,7 +85,7 @@ class Pairs:
     def largest(self) -> PairBatch:
         """The longest sources beside the longest targets, pairs or not, as many as fit: no batch is wider on any side."""
         longest = int(self.lengths.max())
-        rows = min(len(self.lengths), max(1, self.batch_tokens // longest))
+        rows = min(len(self.lengths), max(1, self.groups.batch_tokens // longest))
         sources, targets = np.argpartition(-self.lengths, rows - 1, axis=0)[:rows].T
         return _paired(self.source, self.target, sources, targets)
 

@@ -5,7 +5,6 @@ Shapes: N sentences, B rows, S tokens, W words, C letters.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.data.corpus import Corpus
-from weft.data.grouped import Grouped, in_groups
 from weft.data.order import some
 from weft.text.tokenizers import Tokenizer
 
@@ -81,41 +79,15 @@ class Sentences(NamedTuple):
         whole = [torch.from_numpy(part) for part in (rows, keep, begins, real, right)]
         return TagBatch(whole[0], whole[1], whole[2], whole[3], spelling, spelled, whole[4])
 
-
-class SentenceOrder:
-    """Tagged sentences, in batches of like length."""
-
-    def __init__(self, data: Sentences, *, batch_tokens: int, seed: int) -> None:
-        self.data, self.groups = data, Grouped(data.lengths(), batch_tokens=batch_tokens, seed=seed)
-
-    @property
-    def rows(self) -> int:
-        return self.groups.rows
-
-    def batches(self, epoch: int) -> int:
-        return self.groups.batches(epoch)
-
-    def batch(self, epoch: int, index: int) -> TagBatch:
-        return self.data.batch(self.groups.members(epoch, index))
-
-    def anew(self, index: int) -> bool:
-        return True
-
-    def largest(self) -> TagBatch:
-        """The longest sentences, spelled as if the longest word were among them; every word as if it began at <s>, so that
-        whatever part of the batch is read is whole."""
-        batch = self.data.batch(self.groups.longest())
+    def widest(self, members: np.ndarray) -> TagBatch:
+        """The sentences, spelled as if the longest word were among them; every word as if it began at <s>, so that whatever
+        part of the batch is read is whole."""
+        batch = self.batch(members)
         batch = batch._replace(first=torch.zeros_like(batch.first))
-        if self.data.letters is None or batch.letters is None or batch.spelled is None:
+        if self.letters is None or batch.letters is None or batch.spelled is None:
             return batch
-        more = int(np.diff(self.data.letters.line_starts()).max()) - batch.letters.size(2)
+        more = int(np.diff(self.letters.line_starts()).max()) - batch.letters.size(2)
         return batch._replace(letters=F.pad(batch.letters, (0, more)), spelled=F.pad(batch.spelled, (0, more)))
 
-    def describe(self, epoch: int, index: int) -> str:
-        return some(f"{self.data.words.name}, sentences", np.sort(self.groups.members(epoch, index)) + 1)
-
-
-def sentences_by_length(data: Sentences, *, batch_tokens: int) -> Iterator[tuple[np.ndarray, TagBatch]]:
-    """Every sentence once, short ones first: the numbers (B,) of those in the batch, and the batch."""
-    for members in in_groups(data.lengths(), batch_tokens=batch_tokens):
-        yield members, data.batch(members)
+    def describe(self, members: np.ndarray) -> str:
+        return some(f"{self.words.name}, sentences", np.sort(members) + 1)

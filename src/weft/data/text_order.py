@@ -5,7 +5,7 @@ Shapes: N examples, B rows, S positions, K labels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from weft.data.corpus import Corpus
-from weft.data.grouped import Grouped, in_groups
 from weft.data.order import some
 from weft.text.tokenizers import Tokenizer
 
@@ -72,34 +71,8 @@ class Labelled(NamedTuple):
         ]
         return TextBatch(*laid_out(rows, longest=self.longest), torch.from_numpy(self.labels[members]))
 
+    def widest(self, members: np.ndarray) -> TextBatch:
+        return self.batch(members)
 
-class LabelledOrder:
-    """Labelled texts, in batches of like length."""
-
-    def __init__(self, data: Labelled, *, batch_tokens: int, seed: int) -> None:
-        self.data, self.groups = data, Grouped(data.lengths(), batch_tokens=batch_tokens, seed=seed)
-
-    @property
-    def rows(self) -> int:
-        return self.groups.rows
-
-    def batches(self, epoch: int) -> int:
-        return self.groups.batches(epoch)
-
-    def batch(self, epoch: int, index: int) -> TextBatch:
-        return self.data.batch(self.groups.members(epoch, index))
-
-    def anew(self, index: int) -> bool:
-        return True
-
-    def largest(self) -> TextBatch:
-        return self.data.batch(self.groups.longest())
-
-    def describe(self, epoch: int, index: int) -> str:
-        return some(f"{self.data.columns[0].name}, examples", np.sort(self.groups.members(epoch, index)) + 1)
-
-
-def texts_by_length(data: Labelled, *, batch_tokens: int) -> Iterator[tuple[np.ndarray, TextBatch]]:
-    """Every text once, short ones first: the numbers (B,) of those in the batch, and the batch."""
-    for members in in_groups(data.lengths(), batch_tokens=batch_tokens):
-        yield members, data.batch(members)
+    def describe(self, members: np.ndarray) -> str:
+        return some(f"{self.columns[0].name}, examples", np.sort(members) + 1)

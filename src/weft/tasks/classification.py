@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.data.grouped import in_groups
+from weft.data.grouped import by_length, in_groups
 from weft.data.order import changed
-from weft.data.text_order import Labelled, TextBatch, laid_out, texts_by_length
+from weft.data.text_order import Labelled, TextBatch, laid_out
 from weft.metrics.calibration import sigmoid_temperature, softmax_temperature
 from weft.metrics.items import Items, sums
 from weft.metrics.labels import SCORES, SEVERAL_SCORES, label_items, several_label_items
@@ -28,7 +28,7 @@ BATCH = 8192  # positions read at once
 def scores_of(model: Any, data: Labelled, device: torch.device, watch: Watch | None = None) -> Tensor:
     """float64 (N, K): what the model says for each label of each text, neither normalised nor tempered."""
     found, done = torch.zeros(len(data.labels), model.head.labels, dtype=torch.float64), 0
-    for members, batch in texts_by_length(data, batch_tokens=BATCH):
+    for members, batch in by_length(data, batch_tokens=BATCH):
         text = changed(Text(batch.tokens, batch.keep, batch.segments), lambda part: part.to(device))
         found[torch.from_numpy(members)] = model(text).double().cpu()
         done += len(members)

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from weft.data.corpus import lines_of
+from weft.data.grouped import by_length
 from weft.data.order import changed
-from weft.data.tag_order import Sentences, TagBatch, sentences_by_length
+from weft.data.tag_order import Sentences, TagBatch
 from weft.data.tagged import TaggedSource
 from weft.metrics.items import sums
 from weft.metrics.spans import SCORES, Tags, repair, scheme_of, tag_items, types_of, validate
@@ -42,7 +43,7 @@ def tags_of(model: Any, data: Sentences, device: torch.device, watch: Watch | No
     """The best tags of each sentence, by their numbers."""
     found: list[np.ndarray] = [np.zeros(0, np.int64)] * (len(data.edges) - 1)
     sizes, done = np.diff(data.edges), 0
-    for members, batch in sentences_by_length(data, batch_tokens=BATCH):
+    for members, batch in by_length(data, batch_tokens=BATCH):
         words = changed(Words(*batch[:-1]), lambda part: part.to(device))
         for at, row in zip(members.tolist(), model.tag(words).cpu().numpy(), strict=True):
             found[at] = row[: sizes[at]]

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from weft.data.text_order import Labelled, LabelledOrder
+from weft.data.grouped import ExampleOrder
+from weft.data.text_order import Labelled, TextBatch
 from weft.errors import ConfigError
 from weft.metrics.labels import SCORES, SEVERAL_SCORES
 from weft.models.classifier import Classifier, classifier
@@ -81,9 +82,9 @@ class Classification:
             several=settings.data.multi,
         )
 
-    def order(self, job: Job) -> LabelledOrder:
+    def order(self, job: Job) -> ExampleOrder[TextBatch]:
         train = job.settings.train
-        return LabelledOrder(labelled(job, "train"), batch_tokens=train.batch_tokens, seed=job.settings.seed)
+        return ExampleOrder(labelled(job, "train"), batch_tokens=train.batch_tokens, seed=job.settings.seed)
 
     def task(self, job: Job, model: nn.Module) -> ClassificationTask:
         weights = None

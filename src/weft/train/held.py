@@ -1,10 +1,12 @@
-"""The text that a trained run is measured with: a file that is named, or a split of its own."""
+"""What a trained run is measured with: files that are named, or a split of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from weft.config import plain, read_table
 from weft.data.corpus import Corpus, Watch, open_corpus, write_corpus
 from weft.data.source import Source
 from weft.errors import UsageError
@@ -13,6 +15,34 @@ from weft.train.folder import RunFolder
 from weft.train.settings import Settings
 
 Files = str | Path | Sequence[str | Path]
+
+
+def named(data: Files) -> list[Path]:
+    """The files of `data`, which is one, or several."""
+    paths = [data] if isinstance(data, str | Path) else list(data)
+    if not paths:
+        raise UsageError("evaluate: data names no file")
+    return [Path(path) for path in paths]
+
+
+def own_split(folder: RunFolder, settings: Settings) -> tuple[str, Any]:
+    """The run's test data, or else its validation data, with its name."""
+    own = settings.sources()
+    name = next((name for name in ("test", "valid") if name in own), None)
+    if name is None:
+        raise UsageError(f"{folder.path}: the run has no test or validation data; give --data FILE")
+    return name, own[name]
+
+
+def held_source(folder: RunFolder, settings: Settings, data: Files | None) -> Any:
+    """Labelled texts, or tagged sentences: of the files of `data`, read as the run's own are, or of the run's own."""
+    if data is None:
+        return own_split(folder, settings)[1]
+    table = settings.data
+    options = {name: value for name, value in plain(table).items() if name not in ("valid", "test")}
+    return read_table(type(table), {**options, "train": [str(path) for path in named(data)]}, at="data").sources(Path())[
+        "train"
+    ]
 
 
 class HeldOut:
@@ -24,16 +54,9 @@ class HeldOut:
     def corpus(self, data: Files | None, place: Path, reading: Watch | None) -> Corpus:
         """The tokens of `data`, or of the run's own test or validation data; what must be written goes to `place`."""
         if data is None:
-            own = self.settings.sources()
-            name = next((name for name in ("test", "valid") if name in own), None)
-            if name is None:
-                raise UsageError(f"{self.folder.path}: the run has no test or validation data; give --data FILE")
-            return self._own(name, own[name], place, reading)
-        paths = [data] if isinstance(data, str | Path) else list(data)
-        if not paths:
-            raise UsageError("evaluate: data names no file")
+            return self._own(*own_split(self.folder, self.settings), place, reading)
         lines = self.settings.data.read == "lines"
-        source = Source(tuple(Path(path) for path in paths), self.settings.data.encoding, lines)
+        source = Source(tuple(named(data)), self.settings.data.encoding, lines)
         return write_corpus(source, self.tokenizer, place, "data", watch=reading)
 
     def _own(self, name: str, source: Source, place: Path, reading: Watch | None) -> Corpus:

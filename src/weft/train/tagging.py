@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from weft.data.tag_order import SentenceOrder, Sentences
+from weft.data.grouped import ExampleOrder
+from weft.data.tag_order import Sentences, TagBatch
 from weft.errors import ConfigError
 from weft.metrics.spans import SCORES, allowed, scheme_of
 from weft.models.tagger import Tagger, tagger
@@ -64,9 +65,9 @@ class Tagging:
             allowed=moves(tokenizer.labels),
         )
 
-    def order(self, job: Job) -> SentenceOrder:
+    def order(self, job: Job) -> ExampleOrder[TagBatch]:
         train = job.settings.train
-        return SentenceOrder(sentences(job, "train"), batch_tokens=train.batch_tokens, seed=job.settings.seed)
+        return ExampleOrder(sentences(job, "train"), batch_tokens=train.batch_tokens, seed=job.settings.seed)
 
     def task(self, job: Job, model: nn.Module) -> TaggingTask:
         valid, right, known = None, list[tuple[str, ...]](), list[np.ndarray]()
