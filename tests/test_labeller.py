@@ -582,3 +582,13 @@ def test_terms_have_no_vectors_of_texts(runs):
     with pytest.raises(UsageError) as caught:
         loaded(runs, "labels-naive-bayes").embed(["a text"])
     assert str(caught.value) == f"{folder}: is a naive-bayes over terms, which has no encoder of texts"
+
+
+def test_a_line_that_is_cut_is_told_of(runs, capsys):
+    folder = str(runs.folder("labels-lstm"))
+    assert main(["predict", folder, "the old cat " * 1000]) == 0
+    assert capsys.readouterr().err == "weft: 1 line was longer than the model reads, and cut\n"
+    assert main(["predict", folder, "the old cat"]) == 0
+    assert main(["predict", folder, "the old cat " * 1000, "--quiet"]) == 0
+    assert main(["predict", str(runs.folder("labels-naive-bayes")), "the old cat " * 1000]) == 0  # which reads all of it
+    assert capsys.readouterr().err == ""

@@ -40,7 +40,7 @@ class Labeller:
 
     def __init__(self, folder: RunFolder, settings: Settings, tokenizer: LabelledTokens, device: torch.device) -> None:
         self.folder, self.settings, self.tokenizer, self.device = folder, settings, tokenizer, device
-        self.cut = 0  # texts that the latest `embed` shortened
+        self.cut = 0  # texts that the latest `predict` or `embed` shortened
 
     @cached_property
     def model(self) -> Any:
@@ -73,6 +73,7 @@ class Labeller:
         if not rows:
             return []
         probabilities = np.exp(self.model.log_probs(rows, watch))
+        self.cut = self.model.cut
         return [self._said(row) for row in probabilities]
 
     def _said(self, row: np.ndarray) -> Labelling:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.options import Device, Shared
-from weft.cli.output import note, write
+from weft.cli.output import write
 from weft.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Embed(Shared):
 
     def _embed(self, run: Any, lines: Sequence[Line], display: Any, parts: list[Any]) -> int:
         """Embed some lines: printed at once, or kept in `parts`; how many can't be read."""
-        from weft.cli.together import no_text, tell, without
+        from weft.cli.together import no_text, tell, tell_cut, without
 
         faults = tell(no_text(lines), {}, 0)
 
@@ -88,9 +88,7 @@ class Embed(Shared):
 
         vectors = run.embed(without(lines, faults), pool=self.pool, watch=watch)
         display.clear()
-        if run.cut:
-            some = "1 line was" if run.cut == 1 else f"{run.cut:,} lines were"
-            note(f"weft: {some} longer than the model reads, and cut", quiet=self.quiet)
+        tell_cut(run.cut, quiet=self.quiet)
         vectors[list(faults)] = float("nan")
         if self.out is not None and self.out.suffix == ".npy":
             parts.append(vectors)

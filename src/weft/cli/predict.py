@@ -98,7 +98,7 @@ class Predict(Searching):
         options, loaded = self._options(), self.load()
         if loaded.settings.task in LABELS:
             self._refuse_search(loaded)
-            bad = LABELS[loaded.settings.task](loaded, self._batches(loaded), json=self.json)
+            bad = LABELS[loaded.settings.task](loaded, self._batches(loaded), json=self.json, quiet=self.quiet)
             return DataError.exit_code if bad else 0
         run = as_translator(loaded)
         if self.alignments is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.cli.label_output import label_json, label_line, tag_json, tag_line
 from weft.cli.output import write, write_json
-from weft.cli.together import no_text, tell, without
+from weft.cli.together import no_text, tell, tell_cut, without
 from weft.errors import DataError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def _unfit(lines: Sequence[str], columns: int) -> dict[int, str]:
     return {at: wrong.format(columns, count) for at, count in counts.items() if columns > 1 and count != columns}
 
 
-def predict_labels(run: Any, batches: Iterator[Sequence[Line]], *, json: bool) -> int:
+def predict_labels(run: Any, batches: Iterator[Sequence[Line]], *, json: bool, quiet: bool) -> int:
     """Print the label, or labels, of every line: how many lines had none, because they could not be read."""
     done, bad, several = 0, 0, run.settings.data.multi
     for batch in batches:
@@ -35,6 +35,7 @@ def predict_labels(run: Any, batches: Iterator[Sequence[Line]], *, json: bool) -
         faults = tell(broken, _unfit(read, run.columns), done)
         filled = [at for at, line in enumerate(read) if line.strip() and at not in faults]
         found = dict(zip(filled, run.predict([_texts(read[at], run.columns) for at in filled]), strict=True))
+        tell_cut(run.cut if filled else 0, quiet=quiet)
         for at, line in enumerate(batch):
             if json:
                 text = None if isinstance(line, DataError) else line
@@ -48,7 +49,7 @@ def predict_labels(run: Any, batches: Iterator[Sequence[Line]], *, json: bool) -
     return bad
 
 
-def predict_tags(run: Any, batches: Iterator[Sequence[Line]], *, json: bool) -> int:
+def predict_tags(run: Any, batches: Iterator[Sequence[Line]], *, json: bool, quiet: bool) -> int:
     """Print every line with tags: how many lines had none, because they could not be read."""
     done, bad = 0, 0
     for batch in batches:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.options import Device, Shared
-from weft.cli.output import say
+from weft.cli.output import note, say
 from weft.cli.usage import one_line
 from weft.errors import DataError
 
@@ -53,6 +53,13 @@ class Searching(Together):
 
     beam: Annotated[int | None, typer.Option(metavar="N", help="Width of the beam; 1 is greedy.  [default: 5]")] = None
     alpha: Annotated[float | None, typer.Option(metavar="X", help="Score = log-probability / length^X.  [default: 1]")] = None
+
+
+def tell_cut(number: int, *, quiet: bool) -> None:
+    """Say how many lines were shortened, if any was: nothing in the results shows it."""
+    if number:
+        some = "1 line was" if number == 1 else f"{number:,} lines were"
+        note(f"weft: {some} longer than the model reads, and cut", quiet=quiet)
 
 
 def no_text(lines: "Sequence[Line]") -> dict[int, str]:

@@ -79,6 +79,7 @@ class TextLabeller:
 
     def __init__(self, model: Any, tokenizer: Tokenizer, *, longest: int, device: torch.device) -> None:
         self.model, self.tokenizer, self.longest, self.device = model, tokenizer, longest, device
+        self.cut = 0  # texts that were shortened the latest time
 
     @property
     def encoder(self) -> Any:
@@ -100,7 +101,8 @@ class TextLabeller:
         end = np.array([self.tokenizer.end])
         columns = [self.tokenizer.encode_batch(column) for column in zip(*texts, strict=True)]
         rows = [[np.concatenate([ids, end]) for ids in row] for row in zip(*columns, strict=True)]
-        lengths = np.array([min(self.longest, 1 + sum(map(len, row))) for row in rows])
+        whole = np.array([1 + sum(map(len, row)) for row in rows])
+        self.cut, lengths = int((whole > self.longest).sum()), np.minimum(whole, self.longest)
         found: list[np.ndarray] = [np.zeros(0)] * len(rows)
         done = 0
         for members in in_groups(lengths, batch_tokens=BATCH):

@@ -52,6 +52,7 @@ class SparseLabeller:
 
     def __init__(self, features: Sequence[Features], model: LinearModel, temperature: float) -> None:
         self.features, self.model, self.temperature = features, model, temperature
+        self.cut = 0  # texts that were shortened: none ever is
 
     @property
     def parameters(self) -> int:
