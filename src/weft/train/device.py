@@ -18,6 +18,9 @@ def pick_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
         raise UsageError("train.device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'")
+    if name == "cuda":
+        # cuDNN's attention plans anew, for 15 ms, at every shape that it has not seen; lengths of text differ all the time
+        torch.backends.cuda.enable_cudnn_sdp(False)
     return torch.device(name)
 
 
