@@ -8,6 +8,7 @@ TORCH_INDEX ?=
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
+BROWSER := $(VENV)/.browser
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS)
 
@@ -41,6 +42,12 @@ $(TOOLS): $(READY)
 	$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev,demo]'
 	touch $@
 
+# A browser for the tests that look at pages, where packages may be installed; elsewhere those tests say why they are skipped.
+$(BROWSER): $(TOOLS)
+	command -v chromium >/dev/null || { test "$$(id -u)" = 0 && timeout 60 apt-get update -qq \
+		&& timeout 240 apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || true
+	touch $@
+
 demo: $(READY)
 	$(BIN)/weft demo
 
@@ -50,10 +57,10 @@ check: $(TOOLS)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_house_rules.py
 
-test: check
+test: check $(BROWSER)
 	$(PYTEST)
 
-test-all: check
+test-all: check $(BROWSER)
 	$(PYTEST) -m ''
 
 format: $(TOOLS)

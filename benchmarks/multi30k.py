@@ -37,7 +37,8 @@ TRAIN: dict[str, Any] = {
 JOINT: dict[str, Any] = {"shared": True, "tied": True}
 LSTM: dict[str, Any] = {"kind": "seq2seq", "width": 512, "dropout": 0.4, **JOINT}
 TRANSFORMER: dict[str, Any] = {
-    "kind": "transformer", "width": 256, "layers": 3, "heads": 4, "feed_forward": 512, "dropout": 0.3, **JOINT,
+    "kind": "transformer", "positions": "rotary", "width": 256, "layers": 4, "heads": 4, "feed_forward": 512, "dropout": 0.3,
+    **JOINT,
 }  # fmt: skip
 MUON: dict[str, Any] = {"optimizer": "muon", "matrix_lr": 0.01, "weight_decay": 0.1}
 RUNS: dict[str, dict[str, Any]] = {

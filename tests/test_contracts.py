@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from parts import DIM, MIXER_BUILDERS, STACKS, build_mixer, build_stack
 from torch import Tensor, nn
 
-from weft.nn.mixers import COMPILED, MIXERS, Both
-from weft.nn.recurrent import GRU, LSTM, RNN, GRUBefore, Window
+from weft.nn.mixers import COMPILED, MIXERS, Both, Centred
+from weft.nn.recurrent import GRU, LSTM, RNN, GRUBefore
 from weft.nn.state import each, join, leaves, select
 
 EVERYTHING: dict[str, Callable[[], nn.Module]] = {
@@ -122,7 +123,7 @@ def test_autocast_to_bf16_works_forward_and_back(build):
     assert all(torch.isfinite(weight.grad).all() for weight in part.parameters())
 
 
-@pytest.mark.parametrize("build", [RNN, LSTM, GRU, GRUBefore, lambda dim, inlet: Window(dim, reach=3, inlet=inlet)])
+@pytest.mark.parametrize("build", [RNN, LSTM, GRU, GRUBefore])
 def test_a_two_way_layer_reads_each_row_from_both_its_ends(build):
     torch.manual_seed(0)
     ahead, back = build(DIM // 2, inlet=DIM), build(DIM // 2, inlet=DIM)
@@ -136,10 +137,53 @@ def test_a_two_way_layer_reads_each_row_from_both_its_ends(build):
 
 
 def test_a_two_way_layer_takes_no_state():
-    layer = Both(RNN(4, inlet=DIM), RNN(4, inlet=DIM))
-    with pytest.raises(ValueError) as caught:
-        layer(text(1, 3), torch.zeros(1, 8))
-    assert str(caught.value) == "two-way layers read a whole sequence at once"
+    for layer in (Both(RNN(4, inlet=DIM), RNN(4, inlet=DIM)), Centred(4, reach=3, inlet=DIM)):
+        with pytest.raises(ValueError) as caught:
+            layer(text(1, 3), torch.zeros(1, 8))
+        assert str(caught.value) == "two-way layers read a whole sequence at once"
+
+
+reaches = pytest.mark.parametrize("reach", [1, 2, 3, 4, 5, 9])
+
+
+@reaches
+def test_a_centred_window_is_a_convolution_with_padding(reach):
+    torch.manual_seed(0)
+    part, theirs = Centred(6, reach=reach, inlet=DIM), nn.Conv1d(DIM, 6, reach)
+    with torch.no_grad():
+        theirs.weight.copy_(part.around.weight.view(6, reach, DIM).transpose(1, 2))
+        theirs.bias.copy_(part.around.bias)
+    for length in (1, 2, 3, 11):
+        x = text(2, length)
+        padded = F.pad(x.transpose(1, 2), ((reach - 1) // 2, reach // 2))  # what padding="same" is
+        expected = theirs(padded).transpose(1, 2).tanh()
+        y, state = part(x)
+        assert state is None
+        torch.testing.assert_close(y, expected, **TIGHT)
+
+
+@reaches
+def test_a_centred_window_sees_both_sides_of_its_position_and_no_further(reach):
+    part, x = Centred(6, reach=reach, inlet=DIM), text(1, 15).requires_grad_()
+    part(x)[0][0, 7].sum().backward()
+    seen = x.grad[0].abs().sum(-1).nonzero()[:, 0].tolist()
+    assert seen == list(range(7 - (reach - 1) // 2, 7 + reach // 2 + 1))
+
+
+@reaches
+def test_a_centred_window_does_not_see_padding_nor_other_rows(reach):
+    part, x, keep = Centred(6, reach=reach, inlet=DIM), text(3, 8), torch.arange(8) < torch.tensor([[3], [8], [1]])
+    # infinity times zero is no number: what stands on padding must not be multiplied
+    y, _ = part(torch.where(keep[..., None], x, float("inf")), None, keep)
+    assert torch.isfinite(y).all()
+    for row, length in enumerate(keep.sum(1).tolist()):
+        torch.testing.assert_close(y[row : row + 1, :length], part(x[row : row + 1, :length])[0], **TIGHT)
+
+
+def test_gradients_of_a_centred_window_equal_numerical_ones():
+    part, x = Centred(3, reach=3, inlet=2).double(), torch.randn(2, 4, 2, dtype=torch.double).requires_grad_()
+    keep = torch.arange(4) < torch.tensor([[2], [4]])
+    assert torch.autograd.gradcheck(lambda x, *_: part(x, None, keep)[0], (x, *part.parameters()))
 
 
 def test_what_is_compiled_has_no_fused_recurrent_kernel_and_no_step_a_position():

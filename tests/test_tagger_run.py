@@ -19,6 +19,7 @@ import weft
 from weft.cli.main import main
 from weft.errors import ConfigError, DataError, ModelError, UsageError
 from weft.metrics.spans import Span, validate
+from weft.models.tagger import Words
 from weft.tagger import Tagger
 from weft.tensors import read_tensors
 from weft.text.labels import Labels
@@ -369,3 +370,61 @@ def test_conll_u_by_the_command_line(tmp_path, capsys):
     code, _, err = said_by(capsys, "train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"))
     assert code == 0, err
     assert said_by(capsys, "predict", str(tmp_path / "run"), "du nno here")[1] == "du/X nno/V here/X\n"
+
+
+# ---- vectors
+
+
+@pytest.mark.parametrize("name", ["spans-lstm", "speech-transformer"])
+def test_a_tagger_gives_vectors_of_sentences(runs, tmp_path, capsys, name):
+    run, lines = loaded(runs.folder(name)), ["the old mr dcbfo here", "a", "", "near the new owl and the old one"]
+    for pool in ("mean", "first"):
+        together = run.embed(lines, pool=pool)
+        assert (together.shape, together.dtype) == ((4, run.settings.model.width), np.float32)
+        alone = np.concatenate([run.embed([line], pool=pool) for line in lines])
+        np.testing.assert_allclose(together, alone, atol=1e-5)
+        with torch.inference_mode():
+            batch = run.model.sentences([lines[0].split()]).batch(np.array([0]))
+            y, keep = run.model.model.encoder(Words(*batch[:-1]))
+        assert keep.all()
+        np.testing.assert_allclose(together[0], (y[0].mean(0) if pool == "mean" else y[0, 0]).numpy(), atol=1e-5)
+    np.testing.assert_array_equal(run.embed([lines[0].split()]), run.embed(lines[:1]))
+    assert run.embed([]).shape == (0, 0)
+    assert main(["embed", str(runs.folder(name)), lines[0], "--out", str(tmp_path / "x.npy"), "--quiet"]) == 0
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy")[0], run.embed(lines)[0], atol=1e-5)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_sentence_that_is_too_long_for_a_vector_loses_its_last_words(runs, tmp_path, capsys):
+    settings = ("model.positions=learned", "data.longest=100", "tokenizer.kind=char", "tokenizer.size=40", *QUICK)
+    folder = train_here(runs.values("spans-transformer", *settings), tmp_path / "run").path
+    run = loaded(folder)
+    fits = ["old" * 7] * 4 + ["a" * 14]  # 98 letters, <s> and </s>
+    np.testing.assert_array_equal(run.embed([[*fits, "x"]]), run.embed([fits]))
+    assert run.cut == 0  # of the latest
+    run.embed([[*fits, "x"], fits, "a" * 140])
+    assert run.cut == 2
+    np.testing.assert_allclose(run.embed(["a" * 140]), run.embed([""]), atol=1e-6)
+    assert main(["embed", str(folder), " ".join(fits) + " x"]) == 0
+    assert capsys.readouterr().err == "weft: 1 line was longer than the model reads, and cut\n"
+
+
+def test_an_empty_sentence_beside_one_that_fills_a_batch_is_read(runs):
+    run = loaded(runs.folder("spans-lstm"))
+    found = run.predict(["", "the " * 9000])
+    assert [len(one.tags) for one in found] == [0, 9000]
+
+
+# ---- lower case
+
+
+def test_words_are_lower_cased_and_letters_are_not(runs, tmp_path):
+    sentences = [[("The" if at % 2 else "the", "A" if at % 2 else "B"), ("Dog", "N")] for at in range(40)]
+    data = write_conll(tmp_path / "data.txt", sentences)
+    folder = train_here(tag_file(data, "gru", "tokenizer.lowercase=true", "model.head=linear"), tmp_path / "run").path
+    run = loaded(folder)
+    assert run.tokenizer.tokenizer.lowercase and not run.tokenizer.letters.lowercase
+    one, other = (run.tokenizer.tokenizer.encode(text).tolist() for text in ("The Dog", "the dog"))
+    assert one == other and 0 not in one
+    # the letters alone tell them apart
+    assert [found.tags for found in run.predict(["The Dog", "the Dog"])] == [["A", "N"], ["B", "N"]]

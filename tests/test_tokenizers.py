@@ -42,6 +42,11 @@ def trained(kind: str) -> Tokenizer:
 
 
 @cache
+def folded(kind: str) -> Tokenizer:
+    return train_tokenizer(TokenizerTable(kind=kind, size=400, lowercase=True), iter([TEXT]))
+
+
+@cache
 def plain(kind: str) -> tokenizers.Tokenizer:
     """What anybody gets who loads the file with the library underneath."""
     return tokenizers.Tokenizer.from_str(trained(kind).data.decode())
@@ -285,7 +290,7 @@ def test_tables_that_cannot_be_right_are_refused():
     assert told({"kind": "bpe", "size": 200}) == "tokenizer: size=200 is too small for kind='bpe': at least 259"
     assert told({"size": 3}) == "tokenizer: size=3 is too small for kind='char': at least 4"
     both = {"file": "t.json", "kind": "bpe"}
-    assert told(both) == "tokenizer: file and kind or size can't both be given: the file says what it is"
+    assert told(both) == "tokenizer: file and kind, size or lowercase can't both be given: the file says what it is"
 
 
 def test_tokens_by_number():
@@ -315,3 +320,77 @@ def test_what_has_no_token_is_told(kind, found):
     assert tokenizer.unknown(texts) == found
     assert sum(int((ids == tokenizer.unk).sum()) for ids in tokenizer.encode_batch(texts)) == len(found)
     assert tokenizer.unknown([]) == []
+
+
+# ---- lower case
+
+# capitals with a neighbour that str.lower looks at (Σ), with two characters (İ), of a young script, and special tokens
+capitals = st.text(st.sampled_from("aAbBsS'TΣσςİIıßẞ\u1c89\u0307 <>/unkUNK.-\n\t日🙂"), max_size=40)
+
+
+@every_kind
+@given(text=st.one_of(wild_text, capitals))
+@settings(max_examples=100, deadline=None)
+def test_lower_cased_the_fast_way_gives_what_the_library_gives(kind, text):
+    there = tokenizers.Tokenizer.from_str(folded(kind).data.decode())
+    assert folded(kind).encode(text).tolist() == there.encode(text, add_special_tokens=False).ids
+    small = tokenizers.normalizers.Lowercase().normalize_str(text)
+    assert folded(kind).encode(text).tolist() == folded(kind).encode(small).tolist()
+
+
+@every_kind
+def test_a_lower_cased_tokenizer_knows_what_it_is(kind, tmp_path):
+    tokenizer = folded(kind)
+    assert (tokenizer.kind, tokenizer.lowercase, tokenizer.lossless) == (kind, True, False)
+    assert not trained(kind).lowercase
+    tokenizer.save(tmp_path / "t.json")
+    again = Tokenizer.load(tmp_path / "t.json")
+    assert (again.kind, again.lowercase, again.lossless) == (kind, True, False)
+    assert json.loads(tokenizer.data)["normalizer"] == {"type": "Lowercase"}
+    assert tokenizer.encode("The CAT").tolist() == tokenizer.encode("the cat").tolist()
+    assert tokenizer.decode(tokenizer.encode("The CAT")) == "the cat"
+
+
+@every_kind
+def test_lower_cased_training_sees_the_lower_cased_text(kind):
+    small = "".join(tokenizers.normalizers.Lowercase().normalize_str(char) for char in TEXT)
+    plainly = json.loads(train_tokenizer(TokenizerTable(kind=kind, size=400), iter([small])).data)
+    assert json.loads(folded(kind).data)["model"] == plainly["model"]
+    # both are what the kind is without the option, so no token has a capital that the text could not bring
+    if kind in ("char", "word", "space"):
+        assert all(token == token.lower() for token in plainly["model"]["vocab"])
+
+
+def test_a_capital_may_become_two_characters():
+    tokenizer = train_tokenizer(TokenizerTable(kind="char", lowercase=True), iter(["İA"]))
+    assert [tokenizer.token(number) for number in range(3, tokenizer.size)] == ["a", "i", "\u0307"]
+    ids, lengths = tokenizer.encode_flat(["İ", "Aİ", ""])
+    assert (ids.tolist(), lengths.tolist()) == ([4, 5, 3, 4, 5], [2, 3, 0])
+    assert tokenizer.decode(ids) == "i\u0307ai\u0307"
+
+
+@every_kind
+def test_a_special_token_in_capitals_is_only_text(kind):
+    tokenizer = train_tokenizer(TokenizerTable(kind=kind, size=400, lowercase=True), iter([TEXT + "</S> <S> <s>\n" * 50]))
+    for text in ("</S>", "a <S> b", "</S><s>", "<UNK> </s>"):
+        assert not {1, 2} & set(tokenizer.encode(text).tolist())
+
+
+def test_what_has_no_token_is_told_as_it_stands_in_the_text():
+    tokenizer = train_tokenizer(TokenizerTable(kind="space", lowercase=True), iter(["die see am meer\n"]))
+    assert tokenizer.unknown(["Die SEE", "İm Meer, Der See"]) == ["İm", "Meer,", "Der"]
+    letters = train_tokenizer(TokenizerTable(kind="char", lowercase=True), iter(["abi"]))
+    assert letters.unknown(["AXİB"]) == ["X", "İ"]
+
+
+def test_another_normalizer_is_a_file_from_elsewhere():
+    parts = json.loads(folded("char").data)
+    for normalizer in ({"type": "NFC"}, {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, {"type": "NFC"}]}):
+        odd = Tokenizer(json.dumps({**parts, "normalizer": normalizer}).encode(), "x")
+        assert (odd.kind, odd.lowercase, odd.lossless) == ("file", False, False)
+
+
+def test_a_file_says_itself_whether_it_lower_cases():
+    values = {"file": "t.json", "lowercase": True}
+    told = refusal(ConfigError, lambda: read_table(TokenizerTable, values, at="tokenizer"))
+    assert told == "tokenizer: file and kind, size or lowercase can't both be given: the file says what it is"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -11,8 +12,12 @@ import numpy as np
 import torch
 
 from weft.errors import DataError
+from weft.explain import views
+from weft.explain.options import ExplainOptions
+from weft.explain.view import View
 from weft.metrics.items import Items, Score
 from weft.metrics.spans import Span, Tagged, scheme_of, spans, tag_items, tag_scores, types_of
+from weft.tasks import embedding
 from weft.tasks.task import Watch
 from weft.text.gate import clean
 from weft.text.labelled_tokens import LabelledTokens
@@ -31,11 +36,17 @@ class Tagging(NamedTuple):
     spans: list[Span]
 
 
+def in_line(tags: Sequence[str]) -> str:
+    """The tags of a sentence with blanks between, as many as it has words: those inside a tag are underscores."""
+    return " ".join("_".join(tag.split()) for tag in tags)
+
+
 class Tagger:
     """A run that gives each word of a sentence a tag."""
 
     def __init__(self, folder: RunFolder, settings: Settings, tokenizer: LabelledTokens, device: torch.device) -> None:
         self.folder, self.settings, self.tokenizer, self.device = folder, settings, tokenizer, device
+        self.cut = 0  # sentences that the latest `embed` shortened
 
     @cached_property
     def model(self) -> Any:
@@ -78,6 +89,19 @@ class Tagger:
             for words, tags in zip(read, self.model.tag(read, watch), strict=True)
         ]
 
+    def embed(self, sentences: Sequence[Sentence], *, pool: str = "mean", watch: Watch | None = None) -> np.ndarray:
+        """float32 (N, D): a vector for each sentence, the mean over its positions or what stands at <s>. One longer than the
+        model reads loses its last words; `cut` says how many were so."""
+        embedding.check_pool(pool)
+        read = self._words(sentences)
+        long = self._long(read)
+        for at in long:
+            read[at] = embedding.first_words(self.tokenizer.tokenizer, read[at], self.model.longest)
+        self.cut = len(long)
+        return embedding.embed_words(
+            self.model.model.encoder, self.model.sentences(read), pool=pool, device=self.device, watch=watch
+        )
+
     def evaluate(self, data: Any = None, *, strict: bool = False, watch: Watch | None = None) -> list[Score]:
         """Scores with intervals, of `data` (a file, or several), or of the run's own test or validation data."""
         return self.measure(data, strict=strict, watch=watch)[0]
@@ -94,7 +118,7 @@ class Tagger:
         scheme = scheme_of(self.labels)
         types = types_of(self.labels) if scheme else ()
         items = tag_items(said, [one.tags for one in given], np.arange(len(given)), known=known, types=types)
-        return tag_scores(items, Tagged(self.tokenizer.labels.hash, scheme)), items
+        return tag_scores(items, Tagged(self.tokenizer.labels.hash, scheme)), replace(items, outputs=list(map(in_line, said)))
 
     def _refuse_unseen(self, source: Any, given: Sequence[Any]) -> None:
         for at, sentence in enumerate(given):
@@ -115,6 +139,11 @@ class Tagger:
         return Counter(
             tag for tag in held_source(self.folder, self.settings, data).tags() if self.tokenizer.labels.index(tag) is None
         )
+
+    def explain(self, text: str, what: str | None = None, options: ExplainOptions | None = None, **named: Any) -> View:
+        """How the words of a sentence get their tags: data, pictures and words of one view; options as one object, or by name:
+        `explain("in New York", "attribution", method="occlusion")`."""
+        return views.explain(self, text, what, options, named)
 
     def info(self) -> Mapping[str, Any]:
         """What the run is: settings, sizes, how far it got."""

@@ -17,7 +17,10 @@ from weft.cli.output import columns, write, write_json
 from weft.errors import DataError
 
 if TYPE_CHECKING:
-    from weft.data.check import Checked, Finding, Report
+    import numpy as np
+
+    from weft.data.check import Report
+    from weft.data.findings import Checked, Finding
     from weft.text.tokenizers import Tokenizer
     from weft.train.settings import Settings
 
@@ -26,12 +29,25 @@ NAME = 6  # "where" and a space
 RUNNING = 40  # characters of a line of running text that is not expected twice
 
 
+def invalid(labels: Sequence[tuple[str, ...]]) -> np.ndarray:
+    """bool (N,): which sentences have tags that mark spans otherwise than their scheme does."""
+    import numpy as np
+
+    from weft.metrics.spans import scheme_of, validate
+
+    scheme = scheme_of({tag for tags in labels for tag in tags})
+    return np.array([scheme is not None and bool(validate(tags, scheme)) for tags in labels], dtype=bool)
+
+
 def plan(settings: Settings) -> tuple[Checked, Callable[[], Sequence[Tokenizer]]]:
     """What is to be checked, and how the tokenizers are made: as training would, without a run."""
-    from weft.data.check import Checked
+    from weft.data.findings import Checked
     from weft.data.labelled import LabelledTable
     from weft.data.pairs import SIDES, PairsTable
+    from weft.data.span_source import SIDES as ASKED
+    from weft.data.span_source import AskedTable
     from weft.data.tagged import TaggedTable
+    from weft.models.baseline_tables import BaselineTable
     from weft.text.sides import train_sides
     from weft.text.tokenizers import train_tokenizer
 
@@ -41,18 +57,25 @@ def plan(settings: Settings) -> tuple[Checked, Callable[[], Sequence[Tokenizer]]
         return Checked(SIDES, data.longest, data.truncate), lambda: train_sides(table, source.texts, target.texts)
     if isinstance(data, LabelledTable):
         names = tuple(map(str, data.columns()))
-        told = Checked(names if len(names) > 1 else ("text",), data.longest, data.truncate, labelled=True)
+        told = Checked(names if len(names) > 1 else ("text",), data.longest, data.truncate, labels="label")
         texts = (text for at in range(len(names)) for text in train.side(at).texts())
-        return told, lambda: [train_tokenizer(table, texts)] * len(names)
+        # baselines read terms, and texts of any length
+        unread = isinstance(settings.model, BaselineTable)
+        return told, lambda: [] if unread else [train_tokenizer(table, texts)] * len(names)
     if isinstance(data, TaggedTable):
-        return Checked(("sentence",), labelled=True), lambda: [train_tokenizer(table, train.words().texts())]
+        spelled = settings.model.letters() is not None
+        told = Checked(("sentence",), data.longest, labels="tag", words=True, spelled=spelled, invalid=invalid)
+        return told, lambda: [train_tokenizer(table, train.words().texts())]
+    if isinstance(data, AskedTable):
+        asked = (text for side in ASKED for text in train.side(side).texts())
+        return Checked(("question", "passage"), apart=True), lambda: [train_tokenizer(table, asked)] * 2
     least = 0 if data.read == "lines" else RUNNING
     return Checked(("line",), least=least), lambda: [train_tokenizer(table, train.texts())]
 
 
 def size_table(report: Report, told: Checked) -> str:
     """A row for every side of every split: how large it is, the longest line, and the unknown tokens."""
-    from weft.data.check import percent
+    from weft.data.findings import percent
 
     rows = [["", "", told.rows, "characters", "tokens", "mean", "longest", "unknown"]]
     for split, found in report.sizes.items():
@@ -91,7 +114,7 @@ def _example(texts: Sequence[str], room: int) -> list[str]:
 
 def as_text(finding: Finding, width: int) -> str:
     """A finding for people, in a few lines: of what one side shows, one example is enough."""
-    from weft.data.check import SHOWN
+    from weft.data.findings import SHOWN
 
     lines = [_wrapped(finding.severity.ljust(INDENT), f"{finding.split}: {finding.what}", width)]
     if finding.where:
@@ -140,7 +163,8 @@ class Check(Shared):
     def run(self) -> int:
         from weft.cli.display import Display
         from weft.config import override, read_toml
-        from weft.data.check import SEVERITIES, check_data
+        from weft.data.check import check_data
+        from weft.data.findings import SEVERITIES
         from weft.train.settings import resolve
 
         settings = resolve(override(read_toml(self.run_file), self.settings or []), base=self.run_file.parent)

@@ -93,15 +93,30 @@ class Evaluate(Searching):
             return self._labels(run, display)
         if self.strict:
             raise UsageError(f"--strict: is about labels, and {self.folder} is a run of task {task!r}; drop it")
+        if task == "span":
+            return self._answers(run, display), "", None
         return (self._translator(run, display) if task == "translate" else self._language(run, display)), "", None
+
+    def _refuse_search(self, task: str) -> None:
+        for option in ("beam", "alpha", "context", "truncate"):
+            if getattr(self, option) not in (None, False):
+                raise UsageError(f"--{option}: is not for runs of task {task!r}, as {self.folder} is; drop it")
+
+    def _answers(self, run: Any, display: Display) -> list[Score]:
+        self._refuse_search(run.settings.task)
+
+        def watch(done: int, total: int) -> None:
+            display.show("evaluating", done / max(1, total), f"{done:,} of {total:,} questions")
+
+        display.show("reading", 0.0)
+        found: list[Score] = run.evaluate(self.data, watch=watch)
+        return found
 
     def _labels(self, run: Any, display: Display) -> tuple[list[Score], str, Counter[str]]:
         from weft.cli.label_output import label_report, tag_report
 
         task = run.settings.task
-        for option in ("beam", "alpha", "context", "truncate"):
-            if getattr(self, option) not in (None, False):
-                raise UsageError(f"--{option}: is not for runs of task {task!r}, as {self.folder} is; drop it")
+        self._refuse_search(task)
 
         def watch(done: int, total: int) -> None:
             display.show("evaluating", done / max(1, total), f"{done:,} of {total:,} texts")

@@ -16,6 +16,7 @@ STACKED = """\
 # two_way = true                   # reads from both ends
 # dropout = {dropout:<23}# the smaller the data, the more, up to 0.5
                                    # embedding_dropout = 0.1: of the embeddings alone; as dropout, unless given
+                                   # word_dropout = 0.1: share of tokens that training reads as <unk>
 {read}# embedding_norm = false           # true: embeddings are normalised before the first layer, as in BERT
 # connection = {connection:<20}# between layers: plain, residual, post-norm, highway, dense
 # norm = {norm:<26}# none, layer, rms
@@ -24,7 +25,7 @@ READ = """\
                                    # embedding = 300: the size of a token's vector; as width, unless given
 """
 CONTEXT = """\
-# context = 3                      # tokens that a position sees: itself and those before, or after
+# context = 3                      # tokens that a position sees: itself, in the middle, and those on either side
 """
 AVERAGE = """\
 # average = 0.99                   # what is kept is an average of the weights, with this decay; or "none"
@@ -239,6 +240,7 @@ test = 0.05                        # likewise: what weft evaluate scores; nothin
 FILLED = """\
 # dropout = {dropout:<23}# 0.1 to 0.3 helps when the text is small and training long
                                    # embedding_dropout = 0.1: of the embeddings alone; as dropout, unless given
+                                   # word_dropout = 0.1: share of tokens that training reads as <unk>
 # embedding_norm = {embedding_norm:<16}# embeddings are normalised before the first layer
 # tied = true                      # one matrix for reading tokens and for predicting them
 # transform = {transform:<21}# a layer of its own before the output

@@ -13,6 +13,7 @@ import typer
 
 from weft.cli.options import SHARED
 from weft.cli.output import finite, note, write, write_json
+from weft.cli.predict_answers import predict_answers
 from weft.cli.predict_labels import predict_labels, predict_tags
 from weft.cli.together import Searching, no_text, tell, without
 from weft.errors import DataError, UsageError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from weft.decode.predict_options import PredictOptions
     from weft.translator import Translator
 
-LABELS: dict[str, Callable[..., int]] = {"classify": predict_labels, "tag": predict_tags}
+LABELS: dict[str, Callable[..., int]] = {"classify": predict_labels, "tag": predict_tags, "span": predict_answers}
 READING = ("folder", "text", "data", "device", *SHARED)  # options of every run
 LINES = 1024  # predicted at a time; of a terminal one, for somebody waits for the answer
 
@@ -50,7 +51,7 @@ def on_one_line(text: str) -> str:
 
 @dataclass(kw_only=True)
 class Predict(Searching):
-    """Translate, pronounce, classify, tag: print what every line of standard input becomes.
+    """Translate, pronounce, classify, tag, answer: print what every line of standard input becomes.
 
     One line in, one line out; an empty line stays empty. A line that can't be read gives an empty line, a message, and
     exit code 3 at the end; the others are not lost.
@@ -122,11 +123,12 @@ class Predict(Searching):
         return batched(lines, 1 if alone else LINES)
 
     def _refuse_search(self, run: Any) -> None:
-        """Labels are not searched for: options of search, and of outputs, would do nothing."""
+        """Labels and answers are not searched for: options of search, and of outputs, would do nothing."""
+        gives = "answers questions" if run.settings.task == "span" else "gives labels"
         for field in fields(self):
             if field.name not in READING and getattr(self, field.name) != field.default:
                 option = {"best": "n-best", "others": "with"}.get(field.name, field.name.replace("_", "-"))
-                raise UsageError(f"--{option}: is for runs that write outputs, but {self.folder} gives labels; drop it")
+                raise UsageError(f"--{option}: is for runs that write outputs, but {self.folder} {gives}; drop it")
 
     def _options(self) -> PredictOptions:
         from weft.decode.predict_options import PredictOptions

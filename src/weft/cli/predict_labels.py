@@ -19,11 +19,17 @@ def _texts(line: str, columns: int) -> str | tuple[str, ...]:
     return line if columns == 1 else tuple(line.split("\t"))
 
 
-def _unfit(lines: Sequence[str], columns: int) -> dict[int, str]:
-    """Lines without the texts that the run reads; an empty line is none, and has no label."""
+def _faults(run: Any, lines: Sequence[str]) -> dict[int, str]:
+    """Lines without the texts that the run reads, or with too long ones; an empty line is none, and has no label."""
+    texts = {at: _texts(line, run.columns) for at, line in enumerate(lines) if line.strip()}
     wrong = "needs {} texts, separated by tabs, and has {}"
-    counts = {number: len(line.split("\t")) for number, line in enumerate(lines) if line.strip()}
-    return {at: wrong.format(columns, count) for at, count in counts.items() if columns > 1 and count != columns}
+    unfit = {
+        at: wrong.format(run.columns, len(found))
+        for at, found in texts.items()
+        if run.columns > 1 and len(found) != run.columns
+    }
+    whole = [at for at in texts if at not in unfit]
+    return unfit | {whole[at]: why for at, why in run.faults([texts[at] for at in whole]).items()}
 
 
 def predict_labels(run: Any, batches: Iterator[Sequence[Line]], *, json: bool, quiet: bool) -> int:
@@ -32,7 +38,7 @@ def predict_labels(run: Any, batches: Iterator[Sequence[Line]], *, json: bool, q
     for batch in batches:
         broken = no_text(batch)
         read = without(batch, broken)
-        faults = tell(broken, _unfit(read, run.columns), done)
+        faults = tell(broken, _faults(run, read), done)
         filled = [at for at, line in enumerate(read) if line.strip() and at not in faults]
         found = dict(zip(filled, run.predict([_texts(read[at], run.columns) for at in filled]), strict=True))
         tell_cut(run.cut if filled else 0, quiet=quiet)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from weft.cli.label_templates import CLASSIFY, MASKED, TAG
+from weft.cli.span_templates import SPAN
 from weft.cli.template_parts import ATTENTION, TOP, quoted, stack, train
 
 # ---- language models
@@ -258,6 +259,7 @@ TEMPLATES: Mapping[str, Mapping[str, Template]] = {
     "classify": CLASSIFY,
     "tag": TAG,
     "masked-lm": MASKED,
+    "span": SPAN,
 }
 
 

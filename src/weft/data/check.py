@@ -9,59 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from weft.data.alignment import find_slip
-from weft.data.survey import BREAK, DECOMPOSED, PADDED, RETURN, Counted, Split, Survey, count_tokens, take_survey
+from weft.data.check_labels import label_findings
+from weft.data.findings import SEVERITIES, SHOWN, Checked, Finding, Severity, by_share, first_rows, of, percent
+from weft.data.survey import BREAK, DECOMPOSED, PADDED, RETURN, Counted, Split, Survey, count_tokens, count_words, take_survey
 from weft.errors import WeftError
 from weft.text.gate import shown
 from weft.text.tokenizers import Tokenizer
 
-Severity = Literal["error", "warning", "note"]
-SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
-WARNED = 0.01  # from this share of the rows on, a finding that may be harmless is a warning
-SHOWN = 3  # rows of a finding that are shown
-LONGEST = 200  # characters of them
+LONGEST = 200  # characters of a row that is shown
 # a ratio of lengths is an outlier so many deviations from the usual; where ratios hardly differ, one is taken to be FLOOR
 FAR, FLOOR = 5.0, 0.1
 Watch = Callable[[str, float], None]  # what is done, and which share of it
 _FIRST = "put that right first"
-
-
-@dataclass(frozen=True)
-class Finding:
-    severity: Severity
-    name: str  # for programs; `what` is for people
-    split: str
-    what: str
-    cure: str
-    count: int
-    rows: tuple[int, ...] = ()  # of the split, from 0
-    side: int | None = None  # which one is meant, if it is one
-    where: tuple[str, ...] = ()  # file:line of these rows
-    examples: tuple[tuple[str, ...], ...] = ()  # their texts, of the side that is meant or of both
-
-
-@dataclass(frozen=True)
-class Checked:
-    """What a check is told: how sides and rows are called, and what is allowed."""
-
-    sides: tuple[str, ...]  # ("source", "target") of pairs, ("line",) of a text; of labelled texts one or two
-    longest: int | None = None  # tokens a side, </s> counted
-    truncate: bool = False
-    least: int = 0  # characters; shorter lines may come twice: in running text they always do
-    labelled: bool = False  # two sides are then two texts, neither of which is made from the other
-
-    @property
-    def rows(self) -> str:
-        return "pairs" if len(self.sides) > 1 else f"{self.sides[0]}s"
-
-    @property
-    def aligned(self) -> bool:
-        """Whether one side should fit the other."""
-        return len(self.sides) > 1 and not self.labelled
 
 
 @dataclass(frozen=True)
@@ -73,28 +37,9 @@ class Report:
         return sum(finding.severity == severity for finding in self.findings)
 
 
-def percent(count: float, total: float) -> str:
-    """1 of 3 -> '33.3 %', 1 of 30 -> '3.3 %'."""
-    share = 100 * count / max(1, total)
-    return f"{share:.3g} %" if share >= 10 else f"{share:.2g} %"
-
-
 def elided(text: str, most: int = LONGEST) -> str:
     """Both ends of a text that is too long: what is odd about it is often there."""
     return text if len(text) <= most else f"{text[: most // 2 - 3]} ... {text[len(text) - (most - most // 2 - 2) :]}"
-
-
-def _of(count: int, total: int, what: str) -> str:
-    return f"{count:,} of {total:,} {what} ({percent(count, total)})"
-
-
-def _by_share(count: int, total: int) -> Severity:
-    return "warning" if count >= WARNED * total else "note"
-
-
-def _first(found: np.ndarray) -> tuple[int, ...]:
-    """The first rows of a mask (N,)."""
-    return tuple(np.flatnonzero(found)[:SHOWN].tolist())
 
 
 # ---- row by row
@@ -121,13 +66,13 @@ def odd_texts(split: str, survey: Survey, told: Checked) -> Iterator[Finding]:
         empty = survey.lengths[:, side] == 0
         if count := int(empty.sum()):
             severity: Severity = "warning" if len(told.sides) > 1 else "note"
-            what, cure = f"{_of(count, rows, f'{name}s')} are empty", f"drop these {told.rows}, unless they are meant"
-            yield Finding(severity, "empty", split, what, cure, count, _first(empty), side)
+            what, cure = f"{of(count, rows, f'{name}s')} are empty", f"drop these {told.rows}, unless they are meant"
+            yield Finding(severity, "empty", split, what, cure, count, first_rows(empty), side)
         for key, (bit, is_so, cure) in _ODD.items():
             odd = survey.odd[:, side] & bit != 0
             if count := int(odd.sum()):
-                what = f"{_of(count, rows, f'{name}s')} {is_so}"
-                yield Finding(_by_share(count, rows), key, split, what, cure, count, _first(odd), side)
+                what = f"{of(count, rows, f'{name}s')} {is_so}"
+                yield Finding(by_share(count, rows), key, split, what, cure, count, first_rows(odd), side)
 
 
 # ---- rows against rows
@@ -146,9 +91,9 @@ def repeats(split: str, survey: Survey, told: Checked) -> Iterator[Finding]:
     keys, rows = survey.keys(), len(survey.lengths)
     again = repeated(keys) & (survey.lengths.max(axis=1) > told.least)
     if count := int(again.sum()):
-        what = f"{_of(count, rows, told.rows)} stand there more than once"
+        what = f"{of(count, rows, told.rows)} stand there more than once"
         yield Finding(
-            _by_share(count, rows), "duplicate", split, what, "drop the copies, unless they are meant", count, _first(again)
+            by_share(count, rows), "duplicate", split, what, "drop the copies, unless they are meant", count, first_rows(again)
         )
     if not told.aligned:
         return
@@ -160,7 +105,7 @@ def repeats(split: str, survey: Survey, told: Checked) -> Iterator[Finding]:
         what = f"{count:,} sources have several targets"
         cure = "keep one, if one is right: the others teach that it is not, and count as wrong"
         one = sources == sources[np.argmax(other)]
-        yield Finding("note", "several_targets", split, what, cure, count, _first(one & distinct))
+        yield Finding("note", "several_targets", split, what, cure, count, first_rows(one & distinct))
 
 
 def overlaps(surveys: Mapping[str, Survey], told: Checked) -> Iterator[Finding]:
@@ -172,14 +117,14 @@ def overlaps(surveys: Mapping[str, Survey], told: Checked) -> Iterator[Finding]:
         known = np.isin(after.keys(), before.keys()) & large
         cure = f"take them out of {first}, or the scores on {second} are too good"
         if count := int(known.sum()):
-            what = f"{_of(count, rows, told.rows)} are in {first} too"
-            yield Finding(_by_share(count, rows), "overlap", second, what, cure, count, _first(known))
+            what = f"{of(count, rows, told.rows)} are in {first} too"
+            yield Finding(by_share(count, rows), "overlap", second, what, cure, count, first_rows(known))
         if not told.aligned:
             continue
         same = np.isin(after.hashes[:, 0], before.hashes[:, 0]) & (after.lengths[:, 0] > 0) & ~known
         if count := int(same.sum()):
-            what = f"{_of(count, rows, 'sources')} are in {first} with another target"
-            yield Finding(_by_share(count, rows), "overlap_source", second, what, cure, count, _first(same))
+            what = f"{of(count, rows, 'sources')} are in {first} with another target"
+            yield Finding(by_share(count, rows), "overlap_source", second, what, cure, count, first_rows(same))
 
 
 def misfits(split: str, survey: Survey, told: Checked) -> Iterator[Finding]:
@@ -202,25 +147,42 @@ def misfits(split: str, survey: Survey, told: Checked) -> Iterator[Finding]:
     far = off > FAR * max(FLOOR, 1.4826 * float(np.median(off[whole])))
     if count := int(far.sum()):
         usual = np.exp(middle)
-        what = f"{_of(count, len(ratios), 'pairs')} are far from the usual length of a target, {usual:.2g} times its source"
+        what = f"{of(count, len(ratios), 'pairs')} are far from the usual length of a target, {usual:.2g} times its source"
         worst = np.argsort(-off, kind="stable")[: min(SHOWN, count)]
         cure = "look at the worst, shown here: is one side cut, or another's?"
-        yield Finding(_by_share(count, len(ratios)), "length_ratio", split, what, cure, count, tuple(worst.tolist()))
+        yield Finding(by_share(count, len(ratios)), "length_ratio", split, what, cure, count, tuple(worst.tolist()))
 
 
 # ---- as tokens
 
 
-def _unknown(split: str, name: str, counted: Counted, side: int) -> Iterator[Finding]:
+def _unknown(split: str, name: str, counted: Counted, side: int, told: Checked) -> Iterator[Finding]:
     lines, unknown, tokens = counted.unknown > 0, int(counted.unknown.sum()), int(counted.tokens.sum())
     if not unknown:
         return
     often = ", ".join(f"{shown(piece, 20)!r} {count:,}" for piece, count in counted.pieces.most_common(8))
-    what = f"{_of(unknown, tokens, f'tokens of its {name}s')} are unknown: {often}"
+    what = f"{of(unknown, tokens, f'tokens of its {name}s')} are unknown: {often}"
     if name == "target" and split != "train":
         what += f"; {percent(int(lines.sum()), len(lines))} of the targets have one, and can't be hit exactly"
     cure = 'raise tokenizer.size, have more of it in train, or take kind = "bpe" or "byte", which spell everything'
-    yield Finding(_by_share(unknown, tokens), "unknown", split, what, cure, unknown, _first(lines), side)
+    severity = by_share(unknown, tokens)
+    if told.spelled:
+        severity, cure = "note", "nothing: their letters are read ([model.spelling])"
+    yield Finding(severity, "unknown", split, what, cure, unknown, first_rows(lines), side)
+
+
+def _long(split: str, name: str, tokens: np.ndarray, side: int | None, told: Checked) -> Iterator[Finding]:
+    if told.longest is None or not (count := int((tokens > told.longest).sum())):
+        return
+    what = (
+        f"{of(count, len(tokens), name)} have more than data.longest = {told.longest} tokens, up to {tokens.max():,}, and are"
+        f" {'cut there' if told.truncate else 'refused'}"
+    )
+    cure = "raise data.longest"
+    if not told.truncate:
+        cure += ", or split them with blank lines" if told.words else ", set data.truncate = true, or remove them"
+    severity: Severity = "note" if told.truncate else "error"
+    yield Finding(severity, "long", split, what, cure, count, first_rows(tokens > told.longest), side)
 
 
 def _apart(texts: tuple[str, str]) -> tuple[str, str]:
@@ -235,21 +197,16 @@ def _apart(texts: tuple[str, str]) -> tuple[str, str]:
 def token_findings(split: str, sides: Sequence[Counted], told: Checked) -> Iterator[Finding]:
     """What is too long, unknown, or lost."""
     for side, (name, counted) in enumerate(zip(told.sides, sides, strict=False)):
-        rows = len(counted.tokens)
-        yield from _unknown(split, name, counted, side)
-        if told.longest is not None and (count := int((counted.tokens > told.longest).sum())):
-            what = (
-                f"{_of(count, rows, f'{name}s')} have more than data.longest = {told.longest} tokens, up to"
-                f" {counted.tokens.max():,}, and are {'cut there' if told.truncate else 'refused'}"
-            )
-            severity: Severity = "note" if told.truncate else "error"
-            cure = "raise data.longest" + ("" if told.truncate else ", set data.truncate = true, or remove them")
-            yield Finding(severity, "long", split, what, cure, count, _first(counted.tokens > told.longest), side)
+        yield from _unknown(split, name, counted, side, told)
+        if told.labels is None:
+            yield from _long(split, f"{name}s", counted.tokens, side, told)
         if name == "target" and counted.change is not None:
-            what = f"{_of(counted.changed, counted.decoded, 'targets')} come back from the tokenizer as another text"
+            what = f"{of(counted.changed, counted.decoded, 'targets')} come back from the tokenizer as another text"
             cure = 'take a kind that loses nothing (bpe, unigram, byte, char), or tokenise the text yourself for kind = "space"'
-            draft = Finding(_by_share(counted.changed, counted.decoded), "lossy", split, what, cure, counted.changed)
+            draft = Finding(by_share(counted.changed, counted.decoded), "lossy", split, what, cure, counted.changed)
             yield replace(draft, examples=(_apart(counted.change),))
+    if told.labels is not None and sides:  # all texts of an example are read as one, behind one <s>
+        yield from _long(split, told.rows, 1 + np.stack([counted.tokens for counted in sides]).sum(0), None, told)
 
 
 # ---- all together
@@ -305,7 +262,18 @@ def _surveyed(splits: Mapping[str, Split], told: Checked, watch: Watch) -> tuple
             continue
         for look in (odd_texts, misfits, repeats):
             findings += look(name, surveys[name], told)
-    return surveys, [*findings, *overlaps(surveys, told)]
+    findings += overlaps(surveys, told)
+    if told.labels is not None:
+        readable: Mapping[str, Any] = splits
+        findings += label_findings(readable, surveys, told)
+    return surveys, findings
+
+
+def _counted(split: Any, made: Sequence[Tokenizer], told: Checked) -> list[Counted]:
+    """Every side as tokens; none where there are no tokenizers."""
+    if not made:
+        return []
+    return [count_words(split, made[0])] if told.words else count_tokens(split, made)
 
 
 def check_data(
@@ -323,7 +291,7 @@ def check_data(
     sizes = {}
     for number, (name, survey) in enumerate(surveys.items()):
         watch(f"tokenising {name}", number / len(surveys))
-        sides = count_tokens(splits[name], made) if made else []
+        sides = _counted(splits[name], made, told)
         sizes[name] = _sizes(survey, sides, told)
         findings += token_findings(name, sides, told)
     # by weight; then what is alike together, in the order in which it was found, split after split

@@ -37,6 +37,15 @@ class Split(Protocol):
     def rows(self) -> Iterator[Row]: ...
 
 
+class Sentences(Protocol):
+    """A split whose rows are sentences of words."""
+
+    def words(self) -> Any:
+        """All words, one after another: `texts`."""
+
+    def sentence_lengths(self) -> np.ndarray: ...
+
+
 @dataclass(frozen=True)
 class Survey:
     """A split of N rows and S sides, without its text."""
@@ -95,12 +104,15 @@ class Counted:
         """int64 (N,): how many of them are <unk>."""
         return np.asarray(self._unknown)
 
-    def add(self, texts: Sequence[str]) -> None:
+    def add(self, texts: Sequence[str], sizes: np.ndarray | None = None) -> None:
+        """Some rows: each is a text, or as many texts as `sizes` (rows,) says, with one </s> behind them."""
         ids, lengths = self.tokenizer.encode_flat(texts)
         ends = np.concatenate([[0], np.cumsum(lengths)])
-        unknown = np.diff(np.concatenate([[0], np.cumsum(ids == self.tokenizer.unk)])[ends]).tolist()
-        self._tokens.extend((lengths + 1).tolist())
-        self._unknown.extend(unknown)
+        found = np.concatenate([[0], np.cumsum(ids == self.tokenizer.unk)])[ends]
+        edges = np.arange(len(texts) + 1) if sizes is None else np.concatenate([[0], np.cumsum(sizes)])
+        self._tokens.extend((np.diff(ends[edges]) + 1).tolist())
+        self._unknown.extend(np.diff(found[edges]).tolist())
+        unknown = np.diff(found).tolist()
         strange = [text for text, count in zip(texts, unknown, strict=True) if count][: LOOKED_AT - self.looked_at]
         self.looked_at += len(strange)
         self.pieces.update(self.tokenizer.unknown(strange))
@@ -123,4 +135,13 @@ def count_tokens(split: Split, tokenizers: Sequence[Tokenizer]) -> list[Counted]
     while batch := list(islice(rows, ROWS)):
         for side, texts in zip(counted, zip(*(row.texts for row in batch), strict=True), strict=True):
             side.add(texts)
+    return counted
+
+
+def count_words(split: Sentences, tokenizer: Tokenizer) -> Counted:
+    """Sentences, each word by itself: a tokenizer may cut it otherwise where it stands in a text."""
+    counted, words, sizes = Counted(tokenizer), split.words().texts(), split.sentence_lengths()
+    for low in range(0, len(sizes), ROWS):
+        part = sizes[low : low + ROWS]
+        counted.add(list(islice(words, int(part.sum()))), part)
     return counted

@@ -29,10 +29,10 @@ class TagBatch(NamedTuple):
 
 def padded_rows(rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Arrays of several lengths as rows, filled up with 0; and where they are real."""
-    lengths = np.array([len(row) for row in rows])
-    real = np.arange(max(1, int(lengths.max()))) < lengths[:, None]
+    lengths = np.array([len(row) for row in rows], np.int64)
+    real = np.arange(max(1, int(lengths.max(initial=0)))) < lengths[:, None]
     padded = np.zeros(real.shape, np.int64)
-    padded[real] = np.concatenate(rows)
+    padded[real] = np.concatenate([np.zeros(0, np.int64), *rows])
     return padded, real
 
 

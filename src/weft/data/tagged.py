@@ -127,6 +127,10 @@ class TaggedSource:
         """The tag of every word, sentence after sentence."""
         return [tag for record in self.records() for tag in record.tags]
 
+    def labels(self) -> list[tuple[str, ...]]:
+        """The tags of every sentence."""
+        return [record.tags for record in self.records()]
+
     def rows(self) -> Iterator[Row]:
         """Sentences as texts, their words with blanks between."""
         for record in self.records():

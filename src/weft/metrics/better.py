@@ -20,6 +20,7 @@ BETTER: dict[str, Literal["higher", "lower"]] = {
     **dict.fromkeys(("log_loss", "brier", "calibration_error"), "lower"),
     **dict.fromkeys(("token_accuracy", "sentence_accuracy", "oov_accuracy"), "higher"),
     **dict.fromkeys(("span_f1", "span_precision", "span_recall"), "higher"),
+    **dict.fromkeys(("answer_f1", "has_answer_f1", "no_answer_accuracy"), "higher"),
 }
 
 

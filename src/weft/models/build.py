@@ -10,7 +10,7 @@ from torch import nn
 from weft.models.tables import StackTable
 from weft.nn.attention import FeedForward, SelfAttention
 from weft.nn.connections import Connection, Dense, Highway, Plain, PostNorm, Residual
-from weft.nn.mixers import MIXERS, Both
+from weft.nn.mixers import MIXERS, Both, Centred
 from weft.nn.pooling import POOLS, Ends
 from weft.nn.positions import Alibi, Learned, NoPositions, Relative, Rotary, Sinusoidal
 from weft.nn.recurrent import Window
@@ -77,15 +77,15 @@ def attention(table: StackTable, layer: int, window: int | None) -> SelfAttentio
 
 def mixer(table: StackTable, layer: int, window: int | None, *, inlet: int) -> nn.Module:
     """The mixer of one layer; `inlet` is what it reads, where it is not attention."""
-    if table.mixer == "attention":
-        return attention(table, layer, window)
-
-    def one(dim: int) -> nn.Module:
-        if table.mixer == "window":
-            return Window(dim, reach=table.context or 1, inlet=inlet)
-        return MIXERS[table.mixer](dim, inlet=inlet)
-
-    return Both(one(table.width // 2), one(table.width // 2)) if table.two_way else one(table.width)
+    match table.mixer:
+        case "attention":
+            return attention(table, layer, window)
+        case "window":
+            return (Centred if table.two_way else Window)(table.width, reach=table.context or 1, inlet=inlet)
+    if not table.two_way:
+        return MIXERS[table.mixer](table.width, inlet=inlet)
+    ahead, back = (MIXERS[table.mixer](table.width // 2, inlet=inlet) for _ in range(2))
+    return Both(ahead, back)
 
 
 def layered(
@@ -125,7 +125,7 @@ def stack(table: StackTable, *, window: int, inlet: int | None = None) -> Stack:
 
 def pool(kind: str, table: StackTable) -> nn.Module:
     """What makes one vector of all that the stack of a table says."""
-    if kind == "last" and table.two_way and table.mixer != "attention":
+    if kind == "last" and table.two_way and table.mixer not in ("attention", "window"):
         return Ends()  # each direction ends at its own end
     return POOLS[kind](table.width)
 

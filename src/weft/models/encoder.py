@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from weft.models import build
 from weft.models.tables import EmbeddedTable
 from weft.nn.stack import Stack
+from weft.text.pipelines import SPECIALS, UNK
 
 SEGMENTS = 2  # a text, and another one beside it
 
@@ -23,6 +25,7 @@ class TextEncoderTable(EmbeddedTable):
 
     two_way: bool = True
     embedding_dropout: float | None = Field(None, ge=0.0, lt=1.0)  # as `dropout`, unless given
+    word_dropout: float = Field(0.0, ge=0.0, lt=1.0)  # share of tokens that training reads as <unk>
     embedding_norm: bool = False  # embeddings are normalised before the first layer, as in BERT
 
     def filled(self) -> Any:
@@ -36,16 +39,34 @@ class Text(NamedTuple):
     segments: Tensor | None = None  # int64 (B, S): 0 in the first text, 1 in the second; None where there is one
 
 
+class WordDropout(nn.Module):
+    """In training some tokens become <unk>, so that no text is known by one word (Iyyer et al. 2015)."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """int64 (B, S) -> (B, S)."""
+        if not self.training or self.share == 0.0:
+            return tokens
+        dropped = torch.rand(tokens.shape, device=tokens.device) < self.share
+        return tokens.masked_fill(dropped & (tokens >= len(SPECIALS)), SPECIALS.index(UNK))
+
+
 class TextFront(nn.Module):
     """Tokens as vectors, and which of two texts they are of."""
 
-    def __init__(self, embedding: nn.Embedding, *, segments: nn.Embedding | None = None, dropout: float = 0.0) -> None:
+    def __init__(
+        self, embedding: nn.Embedding, *, segments: nn.Embedding | None = None, dropout: float = 0.0, word_dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.embedding, self.segments, self.dropout = embedding, segments, nn.Dropout(dropout)
+        self.forget = WordDropout(word_dropout)
 
     def forward(self, text: Text) -> tuple[Tensor, Tensor]:
         """(B, S, D), and what of it is real, (B, S)."""
-        x = self.embedding(text.tokens)
+        x = self.embedding(self.forget(text.tokens))
         if self.segments is not None:  # a text alone is a first text
             x = x + (self.segments.weight[0] if text.segments is None else self.segments(text.segments))
         return self.dropout(x), text.keep
@@ -89,7 +110,7 @@ def text_front(table: TextEncoderTable, *, words: int, segments: bool) -> TextFr
     beside = nn.Embedding(SEGMENTS, table.read()) if segments else None
     if beside is not None:
         nn.init.normal_(beside.weight, std=0.02)
-    return TextFront(embedding, segments=beside, dropout=table.embedding_dropout or 0.0)
+    return TextFront(embedding, segments=beside, dropout=table.embedding_dropout or 0.0, word_dropout=table.word_dropout)
 
 
 def text_encoder(table: TextEncoderTable, *, words: int, longest: int, segments: bool = False) -> TextEncoder:

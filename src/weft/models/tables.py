@@ -54,7 +54,7 @@ class StackTable(Table):
             raise ValueError("connection='post-norm' needs norm='layer' or 'rms'")
         if self.norm_eps is not None and self.norm == "none":
             raise ValueError(f"norm_eps={self.norm_eps}, but norm='none' has none")
-        if self.two_way and not attention and self.width % 2:
+        if self.two_way and self.mixer not in ("attention", "window") and self.width % 2:
             raise ValueError(
                 f"two_way gives each side half the width: mixer={self.mixer!r}, width={self.width} can't be halved so"
             )

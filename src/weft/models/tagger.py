@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NamedTuple, Self
 
+import torch
 from pydantic import model_validator
-from torch import Tensor, cat, nn
+from torch import Tensor, nn
 
 from weft.config import OneOf
 from weft.models import build
-from weft.models.encoder import Text, TextEncoder, TextEncoderTable, encoder_stack, text_encoder, text_front
+from weft.models.encoder import Text, TextEncoder, TextEncoderTable, WordDropout, encoder_stack, text_encoder, text_front
 from weft.nn.crf import CRF, LinearTags
 from weft.nn.pooling import POOLS
 
 HEADS = ("linear", "crf")
+SHORT = 0.9  # of the words of a batch are spelled apart from the longest, which would pad them
+MULTIPLIER = 6364136223846793005  # Knuth's, of linear congruences
 
 
 class SpellingTable(TextEncoderTable):
@@ -55,6 +58,16 @@ class Words(NamedTuple):
     spelled: Tensor | None  # bool (B, W, C), at least one a word
 
 
+def distinct(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Of rows (N, C) of numbers the places of those that differ, (U,), and for each row which of them it equals, (N,)."""
+    # sums of powers modulo 2**64: two rows of one batch that share one are not to be met with
+    powers = torch.tensor([pow(MULTIPLIER, at + 1, 1 << 63) for at in range(rows.size(1))], device=rows.device)
+    _, where = torch.unique((rows * powers).sum(1), return_inverse=True)
+    places = torch.empty(int(where.max()) + 1, dtype=torch.long, device=rows.device)
+    places[where] = torch.arange(len(rows), device=rows.device)
+    return places, where
+
+
 class Spelling(nn.Module):
     """A vector for each word, from its letters (Lample et al. 2016, Ma & Hovy 2016)."""
 
@@ -64,8 +77,18 @@ class Spelling(nn.Module):
 
     def forward(self, letters: Tensor, keep: Tensor) -> Tensor:
         """(B, W, C) -> (B, W, D)."""
-        vectors: Tensor = self.outlet(self.pool(*self.encoder(Text(letters.flatten(0, 1), keep.flatten(0, 1)))))
-        return vectors.view(*letters.shape[:2], -1)
+        shape, letters, keep = letters.shape[:2], letters.flatten(0, 1), keep.flatten(0, 1)
+        rows, where = distinct(letters.masked_fill(~keep, 0))
+        sizes = keep[rows].sum(1)
+        order, cut = sizes.argsort(), max(1, int(SHORT * len(rows)))
+        parts = [
+            self._spell(letters, keep, rows[part], int(sizes[part[-1]])) for part in order.tensor_split([cut]) if len(part)
+        ]
+        return torch.cat(parts)[order.argsort()][where].view(*shape, -1)
+
+    def _spell(self, letters: Tensor, keep: Tensor, rows: Tensor, longest: int) -> Tensor:
+        vectors: Tensor = self.outlet(self.pool(*self.encoder(Text(letters[rows, :longest], keep[rows, :longest]))))
+        return vectors
 
 
 class WordFront(nn.Module):
@@ -73,21 +96,28 @@ class WordFront(nn.Module):
     TextFront."""
 
     def __init__(
-        self, embedding: nn.Embedding, spelling: Spelling | None, *, dropout: float = 0.0, added: bool = False
+        self,
+        embedding: nn.Embedding,
+        spelling: Spelling | None,
+        *,
+        dropout: float = 0.0,
+        word_dropout: float = 0.0,
+        added: bool = False,
     ) -> None:
         super().__init__()
         self.embedding, self.spelling, self.dropout, self.added = embedding, spelling, nn.Dropout(dropout), added
+        self.forget = WordDropout(word_dropout)
 
     def forward(self, words: Words) -> tuple[Tensor, Tensor]:
         """(B, S, D), and what of it is real, (B, S)."""
-        x, keep = self.dropout(self.embedding(words.tokens)), words.keep
+        x, keep = self.dropout(self.embedding(self.forget(words.tokens))), words.keep
         if self.spelling is None or words.letters is None or words.spelled is None:
             return x, keep
         spelled = self.dropout(self.spelling(words.letters, words.spelled)).masked_fill(~words.real[..., None], 0.0)
         beside = spelled.new_zeros(*x.shape[:2], spelled.size(-1))
         # padding has its first token at 0, where <s> stands, and adds nothing there
         beside = beside.scatter_add(1, words.first[..., None].expand_as(spelled), spelled)
-        return (x + beside if self.added else cat([x, beside.to(x.dtype)], dim=-1)), keep
+        return (x + beside if self.added else torch.cat([x, beside.to(x.dtype)], dim=-1)), keep
 
 
 class Tagger(nn.Module):
@@ -132,7 +162,8 @@ def tagger(table: TaggerTable, *, words: int, letters: int, tags: int, longest: 
         spelling = Spelling(encoder, build.pool(side.pool, side), outlet=outlet)
         inlet += 0 if added else side.width
     embedding = text_front(table, words=words, segments=False).embedding
-    front = WordFront(embedding, spelling, dropout=table.embedding_dropout or 0.0, added=added)
+    dropout = table.embedding_dropout or 0.0
+    front = WordFront(embedding, spelling, dropout=dropout, word_dropout=table.word_dropout, added=added)
     encoder = TextEncoder(front, encoder_stack(table, longest=longest, inlet=inlet))
     head = CRF(table.width, tags, allowed=allowed) if table.head == "crf" else LinearTags(table.width, tags)
     return Tagger(encoder, head, dropout=table.dropout)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.nn.attention import SelfAttention
@@ -34,6 +35,27 @@ def flipped(x: Tensor, keep: Tensor | None) -> Tensor:
     at = torch.arange(x.size(1), device=x.device)
     index = torch.where(keep, keep.sum(1, keepdim=True) - 1 - at, at)
     return x.gather(1, index[..., None].expand_as(x))
+
+
+class Centred(nn.Module):
+    """y(t) = tanh(W [x(t-k); ...; x(t+k)] + b), n = 2k + 1 positions: a window with its position in the middle, the
+    convolution of Collobert et al. (2011) and Kim (2014). An even n sees one more after than before. Around the text are
+    zeros; there is no state, for nothing is read piece by piece."""
+
+    def __init__(self, dim: int, *, reach: int, inlet: int | None = None) -> None:
+        super().__init__()
+        self.reach = reach
+        # not named as a one-way window's, which has the same shape and means other positions
+        self.around = nn.Linear(reach * (inlet or dim), dim)
+
+    def forward(self, x: Tensor, state: None = None, keep: Tensor | None = None) -> tuple[Tensor, None]:
+        if state is not None:
+            raise ValueError("two-way layers read a whole sequence at once")
+        real = x if keep is None else x.masked_fill(~keep[..., None], 0.0)
+        before = (self.reach - 1) // 2
+        seen = F.pad(real, (0, 0, before, self.reach - 1 - before))
+        windows = seen.unfold(1, self.reach, 1).transpose(2, 3).flatten(2)  # (B, T, reach * I), first to last
+        return self.around(windows).tanh(), None
 
 
 class Both(nn.Module):

@@ -8,6 +8,7 @@ False; the state is that after each row's last real token.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
@@ -21,6 +22,20 @@ def last(y: Tensor, keep: Tensor | None, before: Tensor | None) -> Tensor:
     index = keep.sum(1).sub(1).clamp(min=0)
     found = y.gather(1, index[:, None, None].expand(-1, 1, y.size(-1)))[:, 0]
     return torch.where(keep.any(1, keepdim=True), found, torch.zeros_like(found) if before is None else before)
+
+
+def _in_float32(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """`forward` as if there were no autocast: cuDNN's recurrent kernels would run in float16, even where bfloat16 was asked
+    for, and small gradients are zero there."""
+
+    @wraps(forward)
+    def run(self: nn.Module, x: Tensor, state: Any = None, keep: Tensor | None = None) -> Any:
+        if not torch.is_autocast_enabled(x.device.type):
+            return forward(self, x, state, keep)
+        with torch.autocast(x.device.type, enabled=False):
+            return forward(self, x.float(), state, keep)
+
+    return run
 
 
 def _hidden(state: Tensor, x: Tensor) -> Tensor:
@@ -66,6 +81,7 @@ class RNN(nn.Module):
         super().__init__()
         self.cell = nn.RNN(inlet or dim, dim, batch_first=True)
 
+    @_in_float32
     def forward(self, x: Tensor, state: Tensor | None = None, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if x.size(1) == 1 and keep is None and state is not None:
             h: Tensor = _stepped(torch.rnn_tanh_cell, x, state.to(x.dtype), self.cell)
@@ -85,6 +101,7 @@ class LSTM(nn.Module):
         _, _, bias, _ = self.cell.all_weights[0]
         nn.init.constant_(bias[dim : 2 * dim], 1.0)
 
+    @_in_float32
     def forward(
         self, x: Tensor, state: tuple[Tensor, Tensor] | None = None, keep: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -119,6 +136,7 @@ class GRU(nn.Module):
         super().__init__()
         self.cell = nn.GRU(inlet or dim, dim, batch_first=True)
 
+    @_in_float32
     def forward(self, x: Tensor, state: Tensor | None = None, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if x.size(1) == 1 and keep is None and state is not None:
             h: Tensor = _stepped(torch.gru_cell, x, state.to(x.dtype), self.cell)

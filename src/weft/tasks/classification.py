@@ -95,6 +95,12 @@ class TextLabeller:
     def parameters(self) -> int:
         return sum(weight.numel() for weight in self.model.parameters())
 
+    def lengths(self, texts: Sequence[tuple[str, ...]]) -> np.ndarray:
+        """int64 (N,): the tokens of each example, of all its texts, <s> and every </s> counted."""
+        sides = [self.tokenizer.encode_flat(column)[1] + 1 for column in zip(*texts, strict=True)]
+        counts: np.ndarray = 1 + np.stack(sides).sum(axis=0)
+        return counts
+
     @torch.inference_mode()
     def _each(self, texts: Sequence[tuple[str, ...]], say: Any, watch: Watch | None) -> np.ndarray:
         """What `say` makes of each text, (N, ...), like lengths together."""

@@ -5,7 +5,7 @@ Shapes: N texts, S positions, D width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,11 @@ from torch import Tensor
 from weft.config import no_such
 from weft.data.corpus import Corpus, lines_of
 from weft.data.grouped import in_groups
-from weft.data.order import padded
+from weft.data.order import changed, padded
+from weft.data.tag_order import Sentences
 from weft.errors import UsageError
 from weft.models.encoder import Text
+from weft.models.tagger import Words
 from weft.tasks.task import Watch
 from weft.text.tokenizers import Tokenizer
 
@@ -55,18 +57,43 @@ def check_pool(pool: str) -> None:
         raise UsageError(f"embed: {no_such('pool', pool, POOLED)}")
 
 
-@torch.inference_mode()
+def first_words(tokenizer: Tokenizer, words: Sequence[str], longest: int) -> list[str]:
+    """As many words of a sentence as the model reads, <s> and </s> counted."""
+    ends = 2 + np.cumsum(tokenizer.encode_flat(words)[1])
+    return list(words[: int(np.searchsorted(ends, longest, side="right"))])
+
+
 def embed(encoder: Any, corpus: Corpus, *, pool: str, device: torch.device, watch: Watch | None = None) -> np.ndarray:
-    """float32 (N, D): a vector for each line. Lines of like length are read together, so that little padding is computed."""
+    """float32 (N, D): a vector for each line."""
+
+    def say(lines: np.ndarray) -> Tensor:
+        y, keep = encoder(Text(*(part.to(device) for part in padded(corpus, lines))))
+        return pooled(y, keep, pool)
+
+    return _in_groups(say, np.diff(corpus.line_starts()) + 1, watch)
+
+
+def embed_words(encoder: Any, data: Sentences, *, pool: str, device: torch.device, watch: Watch | None = None) -> np.ndarray:
+    """float32 (N, D): a vector for each sentence of words."""
+
+    def say(sentences: np.ndarray) -> Tensor:
+        words = changed(Words(*data.batch(sentences)[:-1]), lambda part: part.to(device))
+        y, keep = encoder(words)
+        return pooled(y, keep, pool)
+
+    return _in_groups(say, data.lengths(), watch)
+
+
+@torch.inference_mode()
+def _in_groups(say: Callable[[np.ndarray], Tensor], lengths: np.ndarray, watch: Watch | None) -> np.ndarray:
+    """What `say` makes of each text. Those of like length are read together, so that little padding is computed."""
     found: np.ndarray | None = None
-    done, lengths = 0, np.diff(corpus.line_starts()) + 1
-    for lines in in_groups(lengths, batch_tokens=BATCH):
-        tokens, keep = padded(corpus, lines)
-        y, _ = encoder(Text(tokens.to(device), keep.to(device)))
-        vectors = pooled(y, keep.to(device), pool).float().cpu().numpy()
+    done = 0
+    for members in in_groups(lengths, batch_tokens=BATCH):
+        vectors = say(members).float().cpu().numpy()
         found = np.empty((len(lengths), vectors.shape[1]), np.float32) if found is None else found
-        found[lines] = vectors
-        done += len(lines)
+        found[members] = vectors
+        done += len(members)
         if watch is not None:
             watch(done, len(lengths))
     return np.empty((0, 0), np.float32) if found is None else found

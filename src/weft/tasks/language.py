@@ -43,9 +43,11 @@ class LanguageTask:
         return {"nats_per_token": float(nats.mean(dtype=np.float64))}
 
 
-def items(nats: NDArray[np.float32], corpus: Corpus) -> Items:
-    """What was measured, line by line, or block by block of running text."""
-    edges = np.append(np.arange(0, len(nats), BLOCK), len(nats)) if corpus.starts is None else np.asarray(corpus.starts)
+def items(nats: NDArray[np.float32], corpus: Corpus, edges: NDArray[np.int64] | None = None) -> Items:
+    """What was measured, line by line, or block by block of running text; or between token edges that are given."""
+    if edges is None:
+        blocks = np.append(np.arange(0, len(nats), BLOCK), len(nats))
+        edges = blocks if corpus.starts is None else np.asarray(corpus.starts)
     summed = np.add.reduceat(nats.astype(np.float64), edges[:-1])
     counts = {name: values.astype(np.float64) for name, values in corpus.units(edges).items()}
     return Items(np.arange(len(edges) - 1), {"nats": summed, "tokens": np.diff(edges).astype(np.float64), **counts})

@@ -102,14 +102,17 @@ class WordTagger:
         counts: np.ndarray = 2 + np.diff(np.append(0, np.cumsum(sizes))[edges])
         return counts
 
+    def sentences(self, given: Sequence[Sequence[str]]) -> Sentences:
+        """Sentences as the model reads them; their tags are not known, and stand at 0."""
+        words = [word for sentence in given for word in sentence]
+        edges = np.cumsum([0, *(len(sentence) for sentence in given)])
+        letters = None if self.read.letters is None else lines_of(self.read.letters, words)
+        return Sentences(lines_of(self.read.tokenizer, words), letters, edges, np.zeros(len(words), np.int64))
+
     @torch.inference_mode()
     def tag(self, sentences: Sequence[Sequence[str]], watch: Watch | None = None) -> list[list[str]]:
         """A tag for each word of each sentence."""
-        words = [word for sentence in sentences for word in sentence]
-        if not words:
+        if not any(sentences):
             return [[] for _ in sentences]
-        edges = np.concatenate([[0], np.cumsum([len(sentence) for sentence in sentences])]).astype(np.int64)
-        letters = None if self.read.letters is None else lines_of(self.read.letters, words)
-        data = Sentences(lines_of(self.read.tokenizer, words), letters, edges, np.zeros(len(words), np.int64))
-        names = self.read.labels.names
+        data, names = self.sentences(sentences), self.read.labels.names
         return [[names[tag] for tag in row.tolist()] for row in tags_of(self.model, data, self.device, watch)]

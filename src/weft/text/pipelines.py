@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 UNK, BEGIN, END = "<unk>", "<s>", "</s>"
 SPECIALS = (UNK, BEGIN, END)
@@ -202,9 +202,18 @@ PIPELINES: dict[str, Pipeline] = {
 # fmt: on
 
 
-def assemble(kind: str, model: models.Model) -> Tokenizer:
+def lowered(text: str) -> str:
+    """The text as a `Lowercase` normalizer gives it: each character by itself, whatever stands around it."""
+    # str.lower looks at neighbours (a last sigma) and may know fewer scripts than the library does
+    folded: str = text.lower() if text.isascii() else normalizers.Lowercase().normalize_str(text)
+    return folded
+
+
+def assemble(kind: str, model: models.Model, *, lowercase: bool = False) -> Tokenizer:
     """The whole pipeline of a kind around a model; it adds no special token of its own accord."""
     whole = Tokenizer(model)
+    if lowercase:
+        whole.normalizer = normalizers.Lowercase()
     whole.pre_tokenizer = PIPELINES[kind].split()
     whole.decoder = PIPELINES[kind].decoder()
     return whole

@@ -30,7 +30,7 @@ class SidesTable(TokenizerTable):
         if len(given) == 1:
             other = "target" if given == ["source"] else "source"
             raise ValueError(f"{given[0]} is given and {other} is not: give both, or one tokenizer for both sides")
-        beside = [name for name in ("kind", "size", "file") if name in self.model_fields_set]
+        beside = [name for name in ("kind", "size", "lowercase", "file") if name in self.model_fields_set]
         if given and beside:
             raise ValueError(f"{beside[0]} is for both sides, but source and target have tables of their own; drop it")
         return self

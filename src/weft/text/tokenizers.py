@@ -30,7 +30,7 @@ from weft import files
 from weft.config import OneOf, Table
 from weft.errors import DataError, ModelError
 from weft.text.gate import clean, cut
-from weft.text.pipelines import PIPELINES, SPECIALS, assemble, by_words, byte_letters
+from weft.text.pipelines import PIPELINES, SPECIALS, assemble, by_words, byte_letters, lowered
 from weft.text.words import Words
 
 KINDS = tuple(PIPELINES)
@@ -49,6 +49,7 @@ class TokenizerTable(Table):
 
     kind: Annotated[str, OneOf(KINDS, "kind")] = "char"
     size: int = 8000  # most tokens kept, the three special ones included
+    lowercase: bool = False  # A and a are one, and a decoded text has no capitals
     file: str | None = None  # a tokenizer.json to use as it is, instead of training one
 
     @model_validator(mode="after")
@@ -58,8 +59,8 @@ class TokenizerTable(Table):
             raise ValueError(f"size={self.size} is too small for kind='{self.kind}': at least {least}")
         if self.size > (most := _MOST.get(self.kind, 2**31 - 1)):
             raise ValueError(f"size={self.size} is too large for kind='{self.kind}': at most {most}")
-        if self.file is not None and self.model_fields_set & {"kind", "size"}:
-            raise ValueError("file and kind or size can't both be given: the file says what it is")
+        if self.file is not None and self.model_fields_set & {"kind", "size", "lowercase"}:
+            raise ValueError("file and kind, size or lowercase can't both be given: the file says what it is")
         return self
 
 
@@ -72,16 +73,15 @@ class Tokenizer:
         self.data, self.hash = data, hashlib.sha256(data).hexdigest()
         self._inner = _parse(data, where)
         self.size = _size(self._inner, where)
-        self.kind = _kind(data)
-        self.lossless = LOSSLESS.get(self.kind, False)
+        self.kind, self.lowercase = _kind(data)
+        self.lossless = LOSSLESS.get(self.kind, False) and not self.lowercase
         self._flat = self._way()
 
     def _way(self) -> Callable[[list[str]], Flat]:
         """The fastest way to encode that gives the same ids."""
-        if self.kind == "char":
-            return _Characters(self._inner).encode
-        if self.kind == "byte":
-            return _encode_bytes
+        if self.kind in ("char", "byte"):
+            encode = _Characters(self._inner).encode if self.kind == "char" else _encode_bytes
+            return (lambda texts: encode([lowered(text) for text in texts])) if self.lowercase else encode
         return Words(self._slowly).encode if self.kind in KINDS else self._by_texts
 
     def _slowly(self, texts: list[str]) -> list[list[int]]:
@@ -122,6 +122,14 @@ class Tokenizer:
         ids, lengths = self.encode_flat(texts)
         edges = [0, *np.cumsum(lengths).tolist()]
         return [ids[start:stop] for start, stop in pairwise(edges)]
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Where each token of `encode(text)` stands in the text, in characters; bytes of one character all stand where it does."""
+        pieces, found, before = cut(text), list[tuple[int, int]](), 0
+        for piece, coded in zip(pieces, self._inner.encode_batch(pieces, add_special_tokens=False), strict=True):
+            found += [(before + low, before + high) for low, high in coded.offsets]
+            before += len(piece)
+        return found
 
     def unknown(self, texts: list[str]) -> list[str]:
         """What in the texts has no token and becomes <unk>, one after another."""
@@ -236,11 +244,17 @@ def _size(inner: tokenizers.Tokenizer, where: str) -> int:
     return len(numbers)
 
 
-def _kind(data: bytes) -> str:
-    """Which of our kinds wrote the file, by its pipeline; 'file' if none did."""
+def _kind(data: bytes) -> tuple[str, bool]:
+    """Which of our kinds wrote the file, by its pipeline, and whether it lower-cases; 'file' and False if none did."""
     parts: dict[str, Any] = json.loads(data)
-    if parts.get("normalizer") is not None or parts.get("added_tokens"):
-        return "file"
+    normalizer = parts.get("normalizer")
+    if normalizer not in (None, {"type": "Lowercase"}) or parts.get("added_tokens"):
+        return "file", False
+    kind = _kind_of_parts(parts)
+    return kind, normalizer is not None and kind != "file"
+
+
+def _kind_of_parts(parts: dict[str, Any]) -> str:
     model = parts["model"]
     found = (model.get("type"), parts.get("pre_tokenizer"), parts.get("decoder"))
     kind = next((kind for kind in KINDS if found == _own_pipeline(kind)), "file")
@@ -263,12 +277,14 @@ def from_words(words: Sequence[str]) -> Tokenizer:
     return _finished("space", by_words(word for word in words if word not in SPECIALS))
 
 
-def _finished(kind: str, model: tokenizers.models.Model) -> Tokenizer:
-    return Tokenizer(assemble(kind, model).to_str().encode(), f"tokenizer of kind {kind}")
+def _finished(kind: str, model: tokenizers.models.Model, *, lowercase: bool = False) -> Tokenizer:
+    return Tokenizer(assemble(kind, model, lowercase=lowercase).to_str().encode(), f"tokenizer of kind {kind}")
 
 
 def train_tokenizer(table: TokenizerTable, texts: Iterator[str]) -> Tokenizer:
     """A tokenizer for the texts: the same texts give the same file, byte for byte."""
     if table.file is not None:
         return Tokenizer.load(Path(table.file))
-    return _finished(table.kind, PIPELINES[table.kind].train(texts, table.size))
+    if table.lowercase:
+        texts = map(lowered, texts)
+    return _finished(table.kind, PIPELINES[table.kind].train(texts, table.size), lowercase=table.lowercase)

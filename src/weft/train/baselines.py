@@ -52,7 +52,8 @@ class SparseLabeller:
 
     def __init__(self, features: Sequence[Features], model: LinearModel, temperature: float) -> None:
         self.features, self.model, self.temperature = features, model, temperature
-        self.cut = 0  # texts that were shortened: none ever is
+        # tokens that are read of a text, and texts that were shortened: all of them, and none ever is
+        self.longest, self.cut = None, 0
 
     @property
     def parameters(self) -> int:

@@ -7,13 +7,19 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
 
+import numpy as np
+
 from weft.config import OneOf, Table
 from weft.data.corpus import Corpus, write_corpus
 from weft.data.labelled import LabelledTable, count_long
 from weft.data.pairs import PairsTable, fit
 from weft.data.source import Readable
+from weft.data.span_order import asked_tokens
+from weft.data.span_source import SIDES as ASKED
+from weft.data.span_source import AskedTable
 from weft.data.tables import DataTable
 from weft.data.tagged import TaggedTable, refuse_long
+from weft.models.baseline_tables import BaselineTable
 from weft.tasks.tagging import learned_tags
 from weft.text.labelled_tokens import LabelledTokens, load_labelled
 from weft.text.labels import Labels
@@ -148,7 +154,9 @@ class LabelledTexts:
     def prepare(self, settings: Settings, folder: RunFolder, watcher: Watcher) -> Prepared:
         sources = settings.sources()
         read = self._read(settings, sources["train"], folder, watcher)
-        corpora = {}
+        corpora: dict[str, Corpus] = {}
+        if isinstance(settings.model, BaselineTable):  # it has terms of its own, and reads a text to its end
+            return Prepared(read, corpora)
         for split, source in sources.items():
             names = [f"{split}.{at}" for at in range(len(settings.data.columns()))]
             for at, name in enumerate(names):
@@ -212,6 +220,37 @@ class TaggedTexts:
 
     def load(self, folder: RunFolder) -> LabelledTokens:
         return load_labelled(folder.path)
+
+
+class AskedTexts:
+    """Questions about passages: one tokenizer for both, two corpora a split (train.questions, train.passages)."""
+
+    data, tokenizer = AskedTable, WordTable
+
+    def prepare(self, settings: Settings, folder: RunFolder, watcher: Watcher) -> Prepared:
+        sources, longest = settings.sources(), settings.data.longest
+        tokenizer = self._tokenizer(settings, sources["train"], folder, watcher)
+        corpora = {}
+        for split, source in sources.items():
+            for side in ASKED:
+                name = f"{split}.{side}"
+                corpora[name] = _tokenised(name, source.side(side), tokenizer, folder, watcher)
+            sizes = np.diff(corpora[f"{split}.questions"].line_starts()) - 1
+            if cut := int((asked_tokens(sizes, longest) < sizes).sum()):
+                watcher.note(f"{split}: {cut:,} questions have more than half of data.longest = {longest} tokens, and are cut")
+        return Prepared(tokenizer, corpora)
+
+    def _tokenizer(self, settings: Settings, source: Any, folder: RunFolder, watcher: Watcher) -> Tokenizer:
+        if checkpoint.names(folder.path):
+            return Tokenizer.load(folder.tokenizer)
+        watcher.note(source.seen.describe())
+        texts = chain.from_iterable(source.side(side).texts() for side in ASKED)
+        tokenizer = train_tokenizer(settings.tokenizer, _watched(texts, source.seen.characters, watcher))
+        tokenizer.save(folder.tokenizer)
+        return tokenizer
+
+    def load(self, folder: RunFolder) -> Tokenizer:
+        return Tokenizer.load(folder.tokenizer)
 
 
 def tokenizer_files(folder: Path) -> list[Path]:

@@ -13,6 +13,7 @@ from weft.models.classifier import ClassifierTable
 from weft.models.masked import MaskedTable
 from weft.models.ngram import NgramTable
 from weft.models.pair_tables import Seq2SeqTable
+from weft.models.span import SpanTable
 from weft.models.tables import GPT, TEXTBOOK, LanguageTable
 from weft.models.tagger import TaggerTable
 from weft.train.baselines import Baseline, fit_bayes, fit_regression
@@ -20,8 +21,9 @@ from weft.train.classification import Classification
 from weft.train.counting import Counting
 from weft.train.language import Language
 from weft.train.masked import MaskedLanguage
-from weft.train.material import LabelledTexts, Material, PairsOfTexts, TaggedTexts, Texts
+from weft.train.material import AskedTexts, LabelledTexts, Material, PairsOfTexts, TaggedTexts, Texts
 from weft.train.network import Network
+from weft.train.span import Reading
 from weft.train.tagging import Tagging
 from weft.train.translation import Translation
 
@@ -151,10 +153,27 @@ MASKED: Mapping[str, Preset] = {
     "transformer": Preset(masked_language, MaskedTable, masked.TRANSFORMER, MUON),
     "bert": Preset(masked_language, MaskedTable, masked.BERT, BERT),
 }
+ASKED: Mapping[str, Any] = {
+    "steps": 2000, "batch_tokens": 4096, "lr": 2e-3, "weight_decay": 0.01, "schedule": "cosine", "warmup": 0.05,
+    "average": 0.99,
+}  # fmt: skip
+FINE_TUNED: Mapping[str, Any] = {
+    "epochs": 3.0, "batch_tokens": 8192, "lr": 5e-5, "weight_decay": 0.01, "schedule": "linear", "warmup": 0.1,
+}  # fmt: skip
+reading = Network(Reading())
+# no window among them: nothing that it sees of a passage knows the question
+SPAN: Mapping[str, Preset] = {
+    "rnn": Preset(reading, SpanTable, {"mixer": "rnn", "dropout": 0.2}, ASKED),
+    "lstm": Preset(reading, SpanTable, {"mixer": "lstm", "dropout": 0.2}, ASKED),
+    "gru": Preset(reading, SpanTable, {"mixer": "gru", "dropout": 0.2}, ASKED),
+    "transformer": Preset(reading, SpanTable, {**BLOCKS, "dropout": 0.1}, {**ASKED, **MUON}),
+    "bert": Preset(reading, SpanTable, {name: value for name, value in masked.BERT.items() if name != "transform"}, FINE_TUNED),
+}
 TASKS: Mapping[str, Shared] = {
     "lm": Shared(Texts(), LM),
     "translate": Shared(PairsOfTexts(), TRANSLATE),
     "classify": Shared(LabelledTexts(), CLASSIFY),
     "tag": Shared(TaggedTexts(), TAG),
     "masked-lm": Shared(Texts(), MASKED),
+    "span": Shared(AskedTexts(), SPAN),
 }

@@ -1,0 +1,221 @@
+"""Questions about passages from files, one by one. All of it comes through the gate.
+
+    .tsv .csv   columns by name: question, passage, answer, and start where there is one; an empty answer is none
+    .jsonl      keys by name; an answer is a text, a list of texts (all of them right), or null
+    .json       as SQuAD has it, 1.1 or 2.0: data, paragraphs, qas
+
+An answer is a part of its passage. `start` is the character where it stands, from 0; without it, it is the first that reads so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from weft.data.pair_files import JSON_KINDS, TABLES, brief, field_of, kind_of, misshapen
+from weft.errors import DataError, nearest
+from weft.text.gate import Seen, clean, read_lines, read_text, shown
+from weft.text.unpack import PACKED
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How such files are read: the options of their table."""
+
+    encoding: str = "utf-8"
+    question: str = "question"
+    passage: str = "passage"
+    answer: str = "answer"
+    start: str = "start"
+
+
+class Reference(NamedTuple):
+    """A right answer, and the character of the passage where it starts."""
+
+    text: str
+    start: int
+
+
+class Record(NamedTuple):
+    question: str
+    passage: str
+    answers: tuple[Reference, ...]  # several may be right; none where the passage does not say
+    path: Path
+    line: int  # where it starts in that file, from 1; in SQuAD's JSON, the number of the question
+    guessed: bool  # its answer stands in the passage more than once, and nothing said where
+
+
+def _is_squad(path: Path) -> bool:
+    name = path.with_suffix("") if path.suffix in PACKED else path
+    return name.suffix.lower() == ".json"
+
+
+# ---- answers
+
+
+def _reference(text: str, start: int | None, passage: str, where: str) -> tuple[Reference, bool]:
+    """An answer with its place, and whether that was a guess; white space around it is no part of it."""
+    inner = text.strip()
+    if start is None:
+        found = passage.find(inner)
+        if found < 0:
+            raise DataError(f"{where} has the answer {shown(inner, 40)!r}, which is not in its passage; copy it from there")
+        return Reference(inner, found), passage.find(inner, found + 1) >= 0
+    if start < 0 or passage[start : start + len(text)] != text:
+        there = shown(passage[max(0, start) : max(0, start) + len(text)], 40)
+        raise DataError(f"{where} has the answer {shown(text, 40)!r} at {start}, but there its passage has {there!r}")
+    return Reference(inner, start + len(text) - len(text.lstrip())), False
+
+
+def _record(cells: tuple[str, str], answers: Sequence[tuple[str, int | None]], path: Path, line: int, where: str) -> Record:
+    question, passage = cells
+    for name, text in (("question", question), ("passage", passage)):
+        if not text.strip():
+            raise DataError(f"{where} has an empty {name}; give it one, or take it out")
+    if any(not text.strip() for text, _ in answers):
+        start = next((start for text, start in answers if not text.strip()), None)
+        if start is not None:
+            raise DataError(f"{where} has the start {start} and no answer; give it one, or leave the start empty")
+        answers = [one for one in answers if one[0].strip()]
+    found = [_reference(text, start, passage, where) for text, start in answers]
+    guessed = bool(found) and found[0][1]
+    return Record(question, passage, tuple(dict.fromkeys(one for one, _ in found)), path, line, guessed)
+
+
+# ---- tables
+
+
+def _number(cell: str, where: str) -> int | None:
+    """A start; an empty cell has none."""
+    text = cell.strip()
+    if not text:
+        return None
+    if not text.removeprefix("-").isdecimal():
+        raise DataError(f"{where} has {shown(text, 40)!r} as its start; that is a number of characters, from 0")
+    return int(text)
+
+
+def _places(path: Path, first: list[str], reading: Reading) -> list[int | None]:
+    """Where question, passage, answer and start stand, from 0; the last may be missing."""
+    found: list[int | None] = []
+    for option in ("question", "passage", "answer", "start"):
+        name = getattr(reading, option)
+        if first.count(name) > 1:
+            raise DataError(f"{path}: line 1, its header, has {first.count(name)} columns {name!r}; rename all but one")
+        if name not in first and option != "start":
+            raise DataError(
+                f"{path}: line 1, its header, has no column {name!r}, which data.{option} names{nearest(name, brief(first))}"
+            )
+        found.append(first.index(name) if name in first else None)
+    return found
+
+
+def _read_table(path: Path, reading: Reading, seen: Seen) -> Iterator[Record]:
+    rows = TABLES[kind_of(path)](path, reading.encoding, seen)
+    _, first = next(rows)
+    places = _places(path, first, reading)
+    for line, cells in rows:
+        if len(cells) != len(first):
+            raise misshapen(path, line, cells, f"{len(first)} as line 1 has")
+        where = f"{path}: line {line}"
+        question, passage, answer, start = ("" if place is None else cells[place] for place in places)
+        yield _record((question, passage), [(answer, _number(start, where))], path, line, where)
+
+
+# ---- JSON
+
+
+def _kind(value: Any) -> str:
+    return JSON_KINDS.get(type(value), "null")
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _answers(row: dict[str, Any], reading: Reading, where: str) -> list[tuple[str, int | None]]:
+    """The answers of a line of JSON, and where they start, if that is said."""
+    if reading.answer not in row:
+        raise DataError(f"{where} has no key {reading.answer!r}{nearest(reading.answer, brief(list(row)))}")
+    texts, starts = _listed(row[reading.answer]), _listed(row.get(reading.start))
+    for value in texts:
+        if not isinstance(value, str):
+            raise DataError(f"{where} has {_kind(value)} among {reading.answer!r}, not a string; put it in quotes")
+    for value in starts:
+        if type(value) is not int:
+            raise DataError(f"{where} has {_kind(value)} as {reading.start!r}; that is a number of characters, from 0")
+    if starts and len(starts) != len(texts):
+        raise DataError(f"{where} has {len(texts)} answers and {len(starts)} starts; give one to each, or none")
+    found = [clean(text, f"{where}, {reading.answer!r}") for text in texts]
+    return list(zip(found, starts or [None] * len(found), strict=True))
+
+
+def _read_jsonl(path: Path, reading: Reading, seen: Seen) -> Iterator[Record]:
+    for number, line in enumerate(read_lines(path, reading.encoding, seen), 1):
+        where = f"{path}: line {number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{where} is not JSON: {error}; JSONL has one object a line") from None
+        if not isinstance(row, dict):
+            names = f"{reading.question!r}, {reading.passage!r} and {reading.answer!r}"
+            raise DataError(f"{where} is {_kind(row)}, not an object with {names}")
+        cells = field_of(row, reading.question, where), field_of(row, reading.passage, where)
+        yield _record(cells, _answers(row, reading, where), path, number, where)
+
+
+def _member(row: Any, name: str, kind: type[Any], where: str) -> Any:
+    """What SQuAD's format has by this name, of the kind that it has there."""
+    value = row.get(name) if isinstance(row, dict) else None
+    if type(value) is not kind:
+        raise DataError(
+            f"{where} has no {name!r} that is {JSON_KINDS[kind]}; a .json file is in SQuAD's format, lines in .jsonl"
+        )
+    return clean(value, f"{where}, {name!r}") if isinstance(value, str) else value
+
+
+def _asked(row: Any, passage: str, path: Path, number: int) -> Record:
+    where = f"{path}: question {number}"
+    question = _member(row, "question", str, where)
+    impossible = bool(row.get("is_impossible"))
+    given = [] if impossible else _member(row, "answers", list, where)
+    if not given and not impossible:
+        raise DataError(f'{where} has no answer; where the passage has none, SQuAD says "is_impossible": true')
+    answers = [(_member(one, "text", str, where), _member(one, "answer_start", int, where)) for one in given]
+    return _record((question, passage), answers, path, number, where)
+
+
+def _paragraphs(whole: Any, path: Path) -> Iterator[Any]:
+    for number, article in enumerate(_member(whole, "data", list, f"{path}:"), 1):
+        yield from _member(article, "paragraphs", list, f"{path}: article {number}")
+
+
+def _read_squad(path: Path, reading: Reading, seen: Seen) -> Iterator[Record]:
+    try:
+        whole = json.loads("".join(read_text(path, reading.encoding, seen)))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: is not JSON: {error}; of one object a line, name it .jsonl") from None
+    number = 0
+    for paragraph in _paragraphs(whole, path):
+        place = f"{path}: after question {number}"
+        passage, rows = _member(paragraph, "context", str, place), _member(paragraph, "qas", list, place)
+        for row in rows:
+            number += 1
+            yield _asked(row, passage, path, number)
+
+
+def read_records(paths: Sequence[Path], reading: Reading, seen: Seen) -> Iterator[Record]:
+    """Every question of the files, in order."""
+    for path in paths:
+        if kind_of(path) == "text" and not _is_squad(path):
+            raise DataError(f"{path}: is no .tsv, .csv, .jsonl or .json; questions are read from a table, or from SQuAD's JSON")
+        read = _read_squad if _is_squad(path) else _read_jsonl if kind_of(path) == "jsonl" else _read_table
+        count = 0
+        for record in read(path, reading, seen):
+            count += 1
+            yield record
+        if not count:
+            raise DataError(f"{path}: has no question in it; give a file with some")

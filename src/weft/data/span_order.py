@@ -1,0 +1,116 @@
+"""Questions and passages as batches: a passage that is longer than what is read at once comes in windows that overlap.
+
+A window is `<s> question </s> part of the passage </s>`. All windows of a question are examples of their own: in those that do
+not hold its whole answer there is none.
+
+Shapes: N questions, M windows, B rows, S positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.data.corpus import Corpus
+from weft.data.order import some
+from weft.data.text_order import laid_out
+from weft.text.tokenizers import Tokenizer
+
+MARKS = 3  # <s>, and </s> twice
+
+
+class SpanBatch(NamedTuple):
+    tokens: Tensor  # int64 (B, S): <s>, question, </s>, window of the passage, </s>; padded with 0
+    keep: Tensor  # bool (B, S)
+    segments: Tensor | None  # int64 (B, S), 1 in the window and its </s>
+    spans: Tensor  # int64 (B, 2): where the answer's first and its last token stand; both 0 where there is none
+
+
+class Cut(NamedTuple):
+    """Windows, in the order of their questions."""
+
+    question: np.ndarray  # int64 (M,): whose it is
+    begin: np.ndarray  # int64 (M,): the token of the passage that it begins with
+    size: np.ndarray  # int64 (M,): how many tokens of the passage it has
+
+
+def asked_tokens(lengths: np.ndarray, longest: int) -> np.ndarray:
+    """int64 (N,): how many tokens of questions of `lengths` (N,) are read: half of what there is room for is the passage's."""
+    read: np.ndarray = np.minimum(lengths, (longest - MARKS) // 2)
+    return read
+
+
+def windows(questions: np.ndarray, passages: np.ndarray, *, longest: int, stride: int) -> Cut:
+    """How passages of so many tokens (N,), behind questions of so many (N,), are cut: each token is in a window, the last of
+    which ends with the passage."""
+    room = longest - MARKS - asked_tokens(questions, longest)
+    step = np.minimum(stride, room)
+    counts = 1 + -(-np.maximum(0, passages - room) // step)
+    question = np.repeat(np.arange(len(counts)), counts)
+    number = np.arange(len(question)) - np.repeat(np.cumsum(counts) - counts, counts)
+    begin = number * step[question]
+    return Cut(question, begin, np.minimum(room[question], passages[question] - begin))
+
+
+@dataclass(frozen=True)
+class Passages:
+    """Questions and passages as tokens, and what is to be said."""
+
+    questions: Corpus
+    passages: Corpus
+    spans: np.ndarray  # int64 (N, 2): the first and the last token of the answer in its passage; -1 where there is none
+    longest: int
+    stride: int
+
+    def _sizes(self, corpus: Corpus) -> np.ndarray:
+        return np.diff(corpus.line_starts()) - 1  # without </s>
+
+    @cached_property
+    def asked(self) -> np.ndarray:
+        """int64 (N,): tokens of each question that are read."""
+        return asked_tokens(self._sizes(self.questions), self.longest)
+
+    @cached_property
+    def cut(self) -> Cut:
+        return windows(self._sizes(self.questions), self._sizes(self.passages), longest=self.longest, stride=self.stride)
+
+    def lengths(self) -> np.ndarray:
+        """int64 (M,): the positions of each window."""
+        found: np.ndarray = MARKS + self.asked[self.cut.question] + self.cut.size
+        return found
+
+    def before(self, members: np.ndarray) -> np.ndarray:
+        """int64 (B,): the position at which each window's part of the passage begins."""
+        found: np.ndarray = self.asked[self.cut.question[members]] + 2  # <s>, and the </s> of the question
+        return found
+
+    def targets(self, members: np.ndarray) -> np.ndarray:
+        """int64 (B, 2): where the answer stands in these windows; 0 where it is not whole."""
+        places = self.spans[self.cut.question[members]] - self.cut.begin[members][:, None]
+        inside = (places[:, 0] >= 0) & (places[:, 1] < self.cut.size[members])
+        inside &= self.spans[self.cut.question[members], 0] >= 0
+        return np.where(inside[:, None], places + self.before(members)[:, None], 0)
+
+    def batch(self, members: np.ndarray) -> SpanBatch:
+        end, rows = np.array([Tokenizer.end]), []
+        asked, about = self.questions.line_starts(), self.passages.line_starts()
+        for at in members.tolist():
+            number = int(self.cut.question[at])
+            low = int(about[number] + self.cut.begin[at])
+            question = self.questions.tokens[asked[number] : asked[number] + self.asked[number]]
+            part = self.passages.tokens[low : low + int(self.cut.size[at])]
+            rows.append([np.concatenate([question, end]), np.concatenate([part, end])])
+        return SpanBatch(*laid_out(rows, longest=self.longest), torch.from_numpy(self.targets(members)))
+
+    def widest(self, members: np.ndarray) -> SpanBatch:
+        """The windows as if none held an answer, so that whatever part of the batch is read is whole."""
+        batch = self.batch(members)
+        return batch._replace(spans=torch.zeros_like(batch.spans))
+
+    def describe(self, members: np.ndarray) -> str:
+        return some(f"{self.questions.name}, lines", np.sort(np.unique(self.cut.question[members])) + 1)

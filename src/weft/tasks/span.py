@@ -1,0 +1,198 @@
+"""The task of readers: answer a question by a part of a passage, or say that it has no answer.
+
+In each window an answer is worth the score of its first and of its last token, less the two of <s>, which stand for none: its
+log odds against none. Scores of one window have no common zero with those of another; odds have. Of windows that share an
+answer the larger odds count, the best answer of all windows is that of the passage, and it is said if its odds pass the
+threshold. Softmax over the odds of all answers and of none, 0, gives probabilities.
+
+Shapes: N questions, M windows, B rows, S positions, T tokens of a passage, L tokens of the longest answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from weft.data.corpus import lines_of
+from weft.data.grouped import in_groups
+from weft.data.order import changed
+from weft.data.span_order import Passages, SpanBatch, asked_tokens
+from weft.metrics.answers import answer_items, best_overlap, best_threshold, values_of
+from weft.models.encoder import Text
+from weft.tasks.task import Loss, Watch
+from weft.text.offsets import text_between, token_places
+from weft.text.tokenizers import Tokenizer
+
+BATCH = 8192  # positions read at once
+TOGETHER = 512  # questions: like lengths are found among their windows
+
+
+class Answer(NamedTuple):
+    """A part of a passage, and the characters where it starts and stops; no answer is an empty text without a place."""
+
+    text: str
+    start: int | None
+    stop: int | None
+    probability: float
+
+
+class Found(NamedTuple):
+    """The best answers of N passages, said or not."""
+
+    first: np.ndarray  # int64 (N,): tokens of the passage
+    last: np.ndarray
+    margins: np.ndarray  # float64 (N,): log odds against none
+    log_totals: np.ndarray  # float64 (N,): log of the sum of all answers' odds and 1, that of none
+
+
+class Odds(NamedTuple):
+    """What a window says of its tokens."""
+
+    begin: int  # the token of the passage that it begins with
+    first: np.ndarray  # float64 (T,)
+    last: np.ndarray
+
+
+def odds_of_spans(odds: Odds, longest: int) -> np.ndarray:
+    """float64 (T, L): of the answer that starts at t and has l + 1 tokens; -inf where it would leave the window."""
+    ends = np.concatenate([odds.last, np.full(longest - 1, -np.inf)])
+    found: np.ndarray = odds.first[:, None] + np.lib.stride_tricks.sliding_window_view(ends, longest)
+    return found
+
+
+def best_of(windows: Sequence[Odds], longest: int) -> tuple[int, int, float, float]:
+    """First and last token of the best answer, its odds, and the log of all odds; of a passage without tokens 0, 0, -inf, 0."""
+    size = max(one.begin + len(one.first) for one in windows)
+    if not size:
+        return 0, 0, -np.inf, 0.0
+    longest = min(longest, size)
+    spans = np.full((size, longest), -np.inf)
+    for one in windows:
+        part = spans[one.begin : one.begin + len(one.first)]
+        np.maximum(part, odds_of_spans(one, longest), out=part)
+    at = int(spans.argmax())
+    best = float(spans.flat[at])
+    top = max(0.0, best)
+    total = top + float(np.log(np.exp(spans - top).sum() + np.exp(-top)))
+    return at // longest, at // longest + at % longest, best, total
+
+
+def _read(model: Any, data: Passages, members: np.ndarray, device: torch.device) -> Iterator[tuple[int, Odds]]:
+    """Which question each of these windows is of, and what it says."""
+    batch = data.batch(members)
+    text = changed(Text(batch.tokens, batch.keep, batch.segments), lambda part: part.to(device))
+    scores = model(text).double().cpu().numpy()
+    scores = scores - scores[:, :1]
+    rows = zip(members.tolist(), data.before(members).tolist(), scores, strict=True)
+    for at, before, row in rows:
+        part = row[before : before + int(data.cut.size[at])]
+        yield int(data.cut.question[at]), Odds(int(data.cut.begin[at]), part[:, 0], part[:, 1])
+
+
+def best_spans(model: Any, data: Passages, *, longest_answer: int, device: torch.device, watch: Watch | None = None) -> Found:
+    """The best answer to each question, over all windows of its passage."""
+    lengths, total = data.lengths(), len(data.spans)
+    rows = np.zeros((total, 4))
+    edges = np.searchsorted(data.cut.question, np.arange(total + 1))
+    order = np.argsort(np.diff(edges), kind="stable")  # those of like numbers of windows together
+    for low in range(0, total, TOGETHER):
+        asked = order[low : low + TOGETHER]
+        members = np.concatenate([np.arange(edges[at], edges[at + 1]) for at in asked.tolist()])
+        held: dict[int, list[Odds]] = {}
+        for group in in_groups(lengths[members], batch_tokens=BATCH):
+            for number, odds in _read(model, data, members[group], device):
+                held.setdefault(number, []).append(odds)
+        for number, windows in held.items():
+            rows[number] = best_of(windows, longest_answer)
+        if watch is not None:
+            watch(low + len(asked), total)
+    return Found(rows[:, 0].astype(np.int64), rows[:, 1].astype(np.int64), rows[:, 2], rows[:, 3])
+
+
+def places_of(found: Found, passages: Sequence[str], places: Sequence[np.ndarray]) -> list[tuple[int, int]]:
+    """Where in each passage its best answer starts and stops, by characters; `places` are those of its tokens (T, 2)."""
+    rows = zip(passages, places, found.first.tolist(), found.last.tolist(), strict=True)
+    return [text_between(text, at, first, last) if len(at) else (0, 0) for text, at, first, last in rows]
+
+
+@dataclass(frozen=True)
+class Held:
+    """Questions to be scored by: as tokens, the passages as texts, where their tokens stand in them, and the right answers."""
+
+    data: Passages
+    passages: Sequence[str]
+    places: Sequence[np.ndarray]
+    references: Sequence[Sequence[str]]
+
+
+class SpanTask:
+    """Nats of the first and last token of each window's answer."""
+
+    def __init__(self, *, valid: Held | None, longest_answer: int, device: torch.device) -> None:
+        self.valid, self.longest_answer, self.device = valid, longest_answer, device
+
+    def loss(self, model: Any, batch: SpanBatch, carry: None) -> Loss:
+        nats = model.head.loss(model(Text(batch.tokens, batch.keep, batch.segments)), batch.spans)
+        return Loss(nats.sum(), torch.tensor(len(nats), device=nats.device), None)
+
+    def validate(self, model: Any, watch: Watch | None = None) -> dict[str, float] | None:
+        """Scores of the validation questions; on them the head's threshold is set, too, so that the weights that are kept know
+        when to say nothing."""
+        if self.valid is None:
+            return None
+        held = self.valid
+        found = best_spans(model, held.data, longest_answer=self.longest_answer, device=self.device, watch=watch)
+        places = places_of(found, held.passages, held.places)
+        texts = [text[start:stop] for text, (start, stop) in zip(held.passages, places, strict=True)]
+        shared = np.array([best_overlap(text, right) for text, right in zip(texts, held.references, strict=True)])
+        none = np.array([best_overlap("", right) for right in held.references])
+        model.head.threshold.fill_(best_threshold(found.margins, shared, none))
+        threshold = float(model.head.threshold)
+        said = [text if margin > threshold else "" for text, margin in zip(texts, found.margins.tolist(), strict=True)]
+        return values_of(answer_items(said, held.references, np.arange(len(said))))
+
+
+class PassageReader:
+    """A reader of texts."""
+
+    def __init__(self, model: Any, tokenizer: Tokenizer, *, data: Any, device: torch.device) -> None:
+        self.model, self.tokenizer, self.device = model, tokenizer, device
+        self.data = data  # the run's [data]: how long windows and answers are
+        self.cut = 0  # questions that were shortened the latest time
+
+    @property
+    def encoder(self) -> Any:
+        """What reads, without the head."""
+        return self.model.encoder
+
+    @property
+    def threshold(self) -> float:
+        """How much better than none an answer must be to be said, in log odds: 0 where nothing was fitted."""
+        return float(self.model.head.threshold)
+
+    @property
+    def parameters(self) -> int:
+        return sum(weight.numel() for weight in self.model.parameters())
+
+    @torch.inference_mode()
+    def answers(self, asked: Sequence[tuple[str, str]], watch: Watch | None = None) -> list[Answer]:
+        """The answer to each question about its passage."""
+        texts = [passage for _, passage in asked]
+        questions, passages = lines_of(self.tokenizer, [question for question, _ in asked]), lines_of(self.tokenizer, texts)
+        data = Passages(questions, passages, np.full((len(asked), 2), -1), self.data.longest, self.data.stride)
+        sizes = np.diff(questions.line_starts()) - 1
+        self.cut = int((asked_tokens(sizes, self.data.longest) < sizes).sum())
+        found = best_spans(self.model, data, longest_answer=self.data.longest_answer, device=self.device, watch=watch)
+        places = places_of(found, texts, [token_places(self.tokenizer, text) for text in texts])
+        rows = zip(texts, places, found.margins.tolist(), found.log_totals.tolist(), strict=True)
+        return [self._said(text, place, margin, total) for text, place, margin, total in rows]
+
+    def _said(self, text: str, place: tuple[int, int], margin: float, total: float) -> Answer:
+        start, stop = place
+        if not margin > self.threshold or start == stop:
+            return Answer("", None, None, float(np.exp(-total)))
+        return Answer(text[start:stop], start, stop, float(np.exp(margin - total)))

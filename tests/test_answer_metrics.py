@@ -1,0 +1,175 @@
+"""Scores of answers: against SQuAD's own evaluation, and thresholds against all there are."""
+
+from __future__ import annotations
+
+import collections
+import random
+import re
+import string
+
+import numpy as np
+import pytest
+
+from weft.errors import DataError
+from weft.metrics.answers import (
+    SCORES,
+    Asked,
+    answer_items,
+    answer_scores,
+    best_overlap,
+    best_threshold,
+    exact,
+    normalised,
+    overlap,
+    values_of,
+)
+from weft.metrics.better import BETTER
+from weft.metrics.items import Items, join
+
+# ---- the evaluation script of SQuAD 2.0, step by step as it is written there
+
+
+def official_normalize(s):
+    def remove_articles(text):
+        return re.sub(re.compile(r"\b(a|an|the)\b", re.UNICODE), " ", text)
+
+    def white_space_fix(text):
+        return " ".join(text.split())
+
+    def remove_punc(text):
+        exclude = set(string.punctuation)
+        return "".join(ch for ch in text if ch not in exclude)
+
+    return white_space_fix(remove_articles(remove_punc(s.lower())))
+
+
+def official_f1(a_gold, a_pred):
+    gold_toks = official_normalize(a_gold).split() if a_gold else []
+    pred_toks = official_normalize(a_pred).split() if a_pred else []
+    num_same = sum((collections.Counter(gold_toks) & collections.Counter(pred_toks)).values())
+    if len(gold_toks) == 0 or len(pred_toks) == 0:
+        return int(gold_toks == pred_toks)
+    if num_same == 0:
+        return 0
+    precision = 1.0 * num_same / len(pred_toks)
+    recall = 1.0 * num_same / len(gold_toks)
+    return (2 * precision * recall) / (precision + recall)
+
+
+def official_raw(references, said):
+    golds = [text for text in references if official_normalize(text)] or [""]
+    hit = max(int(official_normalize(gold) == official_normalize(said)) for gold in golds)
+    return hit, max(official_f1(gold, said) for gold in golds)
+
+
+WORDS = ["the", "The", "a", "an", "cat", "Cat's", "cats", "of", "1,000", "U.S.", "é", "theory", "-", "…", "\u00a0", "another"]
+
+
+def answers(seed: int, count: int) -> list[tuple[list[str], str]]:
+    chance = random.Random(seed)
+
+    def one() -> str:
+        return " ".join(chance.choices(WORDS, k=chance.randint(0, 4)))
+
+    return [([one() for _ in range(chance.randint(0, 3))], one()) for _ in range(count)]
+
+
+def test_every_answer_is_scored_as_by_squad():
+    for references, said in answers(0, 3000):
+        hit, shared = official_raw(references, said)
+        assert exact(said, references) == hit
+        assert best_overlap(said, references) == pytest.approx(shared, abs=1e-12)
+        assert normalised(said) == official_normalize(said)
+
+
+@pytest.mark.parametrize(
+    ("said", "right", "shared"),
+    [
+        ("Ada Lovelace", "ada lovelace", 1.0),
+        ("the cat", "cat", 1.0),
+        ("Ada King Lovelace", "Ada Lovelace", 0.8),
+        ("cat cat", "cat", 2 / 3),
+        ("dog", "cat", 0.0),
+        ("", "", 1.0),
+        ("", "cat", 0.0),
+        ("the", "a.", 1.0),
+    ],
+)
+def test_worked_overlaps(said, right, shared):
+    assert overlap(said, right) == pytest.approx(shared)
+
+
+# ---- scores
+
+
+def some_items(seed: int = 1, count: int = 60) -> Items:
+    rows = answers(seed, count)
+    return answer_items([said for _, said in rows], [right for right, _ in rows], np.arange(count))
+
+
+def test_scores_are_means_over_questions_with_and_without_an_answer():
+    items = answer_items(["ada", "", "ben", ""], [["Ada"], ["Ben"], [], []], np.arange(4))
+    assert values_of(items) == {"answer_f1": 50.0, "exact_match": 50.0, "has_answer_f1": 50.0, "no_answer_accuracy": 50.0}
+    alone = answer_items(["ada", "ada king"], [["Ada"], ["Ada"]], np.arange(2))
+    assert values_of(alone) == {"answer_f1": pytest.approx(500 / 6), "exact_match": 50.0}
+    assert items.outputs == ["ada", "", "ben", ""]
+    assert set(SCORES) <= set(BETTER)
+
+
+def test_statistics_add_up_whatever_the_batches():
+    rows = answers(2, 40)
+    whole = answer_items([said for _, said in rows], [right for right, _ in rows], np.arange(40))
+    parts = [
+        answer_items([said for _, said in rows[at::3]], [right for right, _ in rows[at::3]], np.arange(40)[at::3])
+        for at in (2, 0, 1)
+    ]
+    joined = join(parts)
+    assert joined.outputs == whole.outputs
+    for name, values in whole.statistics.items():
+        np.testing.assert_array_equal(joined.statistics[name], values)
+
+
+def test_intervals_hold_the_score_and_the_signature_says_how():
+    scores = answer_scores(some_items(), Asked("0123456789abcdef", -0.25))
+    assert [score.name for score in scores] == list(SCORES)
+    assert all(score.low is not None and score.low <= score.value <= score.high for score in scores)
+    none = int(some_items().statistics["none"].sum())
+    assert re.fullmatch(
+        r"weft:\d+\.\d+\.\d+\|tokenizer:01234567\|normalised:squad\|threshold:-0\.25\|unit:question\|questions:60"
+        rf"\|unanswerable:{none}\|resamples:1000\|seed:0\|interval:95%",
+        scores[0].signature,
+    )
+    (one,) = {(score.low, score.high) for score in answer_scores(some_items(count=1), Asked("x"))}
+    assert one == (None, None)
+
+
+def test_nothing_to_score_is_refused():
+    with pytest.raises(DataError) as caught:
+        answer_scores(answer_items([], [], np.arange(0)), Asked("x"))
+    assert str(caught.value) == "evaluate: there is no question to score; give it a file that is not empty"
+
+
+# ---- the threshold
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_threshold_scores_better(seed):
+    rng = np.random.default_rng(seed)
+    margins = rng.normal(size=30).round(1)  # some are equal
+    none = (rng.random(30) < 0.4).astype(float)
+    shared = np.where(none > 0, 0.0, rng.random(30).round(1))
+
+    def total(threshold: float) -> float:
+        return float(np.where(margins > threshold, shared, none).sum())
+
+    found = best_threshold(margins, shared, none)
+    every = [-np.inf, np.inf, *(margins - 0.05), *(margins + 0.05)]
+    assert total(found) == pytest.approx(max(map(total, every)))
+
+
+def test_of_equal_thresholds_the_one_nearest_to_none_is_taken_and_without_both_sorts_it_is_infinite():
+    margins, none = np.array([4.0, 2.0, -1.0]), np.array([0.0, 0.0, 1.0])
+    assert best_threshold(margins, 1 - none, none) == 0.5
+    assert best_threshold(margins, np.array([1.0, 0.0, 0.0]), none) == 0.5  # the second is wrong either way
+    assert best_threshold(margins, np.ones(3), np.zeros(3)) == -np.inf
+    assert best_threshold(margins, np.zeros(3), np.ones(3)) == np.inf

@@ -1,0 +1,160 @@
+"""`weft check` of labelled texts and tagged sentences: what is wrong with labels is found with its place."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+from label_runs import class_file, one_label, tag_file, tagged, two_texts, write_conll, write_tsv
+
+from weft.cli.check import invalid
+from weft.cli.main import main
+from weft.data.check_labels import named
+
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+
+
+@pytest.fixture
+def check(tmp_path, capsys):
+    def report(values: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        (tmp_path / "run.toml").write_text(tomli_w.dumps(values))
+        code = main(["check", str(tmp_path / "run.toml"), "--json", "--quiet"])
+        return code, json.loads(capsys.readouterr().out)
+
+    return report
+
+
+def told(found: dict[str, Any], *names: str) -> list[tuple[str, ...]]:
+    """The findings of these names: severity, split, what, and the lines."""
+    return [
+        (one["severity"], one["name"], one["split"], one["what"], *(place.rsplit(":", 1)[1] for place in one["where"]))
+        for one in found["findings"]
+        if one["name"] in names
+    ]
+
+
+LABELS = ("one_label", "unseen_label", "contradiction", "rare_label", "invalid_tags")
+
+
+def tags_of(folder: Path, kind: str = "lstm", *settings: str, **splits: Any) -> dict[str, Any]:
+    files = {name: write_conll(folder / f"{name}.txt", sentences) for name, sentences in splits.items()}
+    values = tag_file(files["train"], kind, *settings)
+    values["data"] = {name: str(path) for name, path in files.items()} | {
+        name: value for name, value in values["data"].items() if name not in ("train", "valid", "test")
+    }
+    return values
+
+
+def test_clean_tags_give_no_finding_but_their_new_words(check, tmp_path):
+    code, found = check(tags_of(tmp_path, train=tagged(), valid=tagged(20, seed=1)))
+    assert code == 0 and told(found, *LABELS, "long") == []
+    (unknown,) = (one for one in found["findings"] if one["name"] == "unknown" and one["split"] == "valid")
+    assert (unknown["severity"], unknown["cure"]) == ("note", "nothing: their letters are read ([model.spelling])")
+    code, found = check(tags_of(tmp_path, "lstm", "model.spelling=none", train=tagged(), valid=tagged(20, seed=1)))
+    assert {one["severity"] for one in found["findings"] if one["name"] == "unknown"} == {"warning"}
+
+
+def test_a_sentence_that_training_would_refuse_is_an_error(check, tmp_path):
+    fits, long = [("ab", "X")] * 9, [("ab", "Y")] * 10
+    splits = {"train": [fits, long, long + fits], "valid": [fits]}
+    settings = ("tokenizer.kind=bpe", "tokenizer.size=259", "data.longest=20")
+    values = tags_of(tmp_path, "lstm", *settings, **splits)
+    code, found = check(values)
+    assert code == 3
+    # two bytes a word, and <s> and </s>; in a text a blank would stand before the second word, and be a token
+    assert told(found, "long") == [
+        (
+            "error", "long", "train",
+            "2 of 3 sentences (66.7 %) have more than data.longest = 20 tokens, up to 40, and are refused", "11", "22",
+        ),
+    ]  # fmt: skip
+    (one,) = (one for one in found["findings"] if one["name"] == "long")
+    assert one["cure"] == "raise data.longest, or split them with blank lines"
+    assert check({**values, "data": {**values["data"], "longest": 40}})[0] == 0
+
+
+def test_tags_that_train_has_not(check, tmp_path):
+    valid = [[("a", "DET"), ("b", "ADJ"), ("c", "ADJ")], [("d", "X")], [("e", "SYM")]]
+    train = [[("a", "DET"), ("b", "NOUN"), ("c", "NOUN")], [("a", "DET"), ("x", "X")], [("b", "X")]]
+    _, found = check(tags_of(tmp_path, train=train, valid=valid))
+    assert told(found, *LABELS) == [
+        ("warning", "unseen_label", "valid", "2 tags are not in train: 'ADJ' 2, 'SYM' 1", "1", "7"),
+    ]
+    _, found = check(tags_of(tmp_path, train=train, valid=valid[:2]))
+    assert told(found, *LABELS)[0][3] == "1 tag is not in train: 'ADJ' 2"
+
+
+def test_tags_that_teach_nothing(check, tmp_path):
+    _, found = check(tags_of(tmp_path, train=[[("a", "O"), ("b", "O")], [("c", "O")]]))
+    assert told(found, *LABELS) == [("warning", "one_label", "train", "there is one tag only: 'O' 3")]
+    _, found = check(tags_of(tmp_path, train=[[("a", "O"), ("b", "O")], [("c", "Q")], [("d", "R")]]))
+    assert told(found, *LABELS) == [
+        ("note", "rare_label", "train", "2 of 3 tags (66.7 %) occur once: 'Q' 1, 'R' 1", "4", "6"),
+    ]
+
+
+def test_one_sentence_with_two_sorts_of_tags(check, tmp_path):
+    train = [[("a", "X"), ("b", "Y")], [("b", "Y")], [("a", "Y"), ("b", "X")], [("a", "X"), ("b", "Y")], [("c", "X")]]
+    _, found = check(tags_of(tmp_path, train=train))
+    assert told(found, *LABELS) == [
+        ("warning", "contradiction", "train", "3 of 5 sentences (60 %) stand there with other tags, too", "1", "6", "9"),
+    ]
+
+
+def test_tags_that_mark_spans_as_no_scheme_does(check, tmp_path):
+    good = [("mr", "O"), ("a", "B-PER"), ("b", "I-PER")]
+    train = [good, [("c", "O"), ("d", "I-PER")], good[:2], [("e", "B-ORG"), ("f", "I-PER"), ("g", "B-ORG")]]
+    _, found = check(tags_of(tmp_path, train=train))
+    what = "2 of 4 sentences (50 %) have tags that the scheme of its spans would not write so"
+    assert told(found, "invalid_tags") == [("warning", "invalid_tags", "train", what, "5", "11")]
+    assert invalid([("NOUN", "VERB")]).tolist() == [False]
+    assert invalid([]).tolist() == []
+
+
+def test_labels_of_texts(check, tmp_path):
+    rows = [*one_label(60), ("tool", "the same"), ("animal", "the same"), ("fish", "a cod")]
+    train = write_tsv(tmp_path / "train.tsv", rows)
+    valid = write_tsv(tmp_path / "valid.tsv", [("bird", "a wren"), ("tool", "saw")])
+    values = class_file(train, "lstm")
+    values["data"] = {"train": str(train), "valid": str(valid)}
+    _, found = check(values)
+    assert told(found, *LABELS) == [
+        ("warning", "contradiction", "train", "2 of 63 texts (3.2 %) stand there with other labels, too", "62", "63"),
+        ("warning", "unseen_label", "valid", "1 label is not in train: 'bird' 1", "2"),
+        ("note", "rare_label", "train", "1 of 4 labels (25 %) occur once: 'fish' 1", "64"),
+    ]
+
+
+def test_several_labels_stand_in_any_order(check, tmp_path):
+    rows = write_tsv(tmp_path / "rows.tsv", [("a,b", "one text"), ("b,a", "one text"), ("a", "another"), ("b", "others")])
+    values = class_file(rows, "lstm", "data.multi=true")
+    del values["data"]["valid"], values["data"]["test"]
+    assert told(check(values)[1], *LABELS) == []
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+def test_two_texts_are_long_together(check, tmp_path, truncate):
+    rows = write_tsv(tmp_path / "pairs.tsv", [*two_texts(40), ("first", "axe " * 9, "cat " * 9)], "label\tone\ttwo")
+    values = class_file(rows, "lstm", 'data.text=["one", "two"]', "data.longest=20", f"data.truncate={str(truncate).lower()}")
+    del values["data"]["valid"], values["data"]["test"]
+    code, found = check(values)
+    assert code == (0 if truncate else 3)
+    end = "cut there" if truncate else "refused"
+    what = f"1 of 41 pairs (2.4 %) have more than data.longest = 20 tokens, up to 21, and are {end}"
+    assert told(found, "long") == [("note" if truncate else "error", "long", "train", what, "42")]
+
+
+def test_baselines_have_no_tokens_to_count(check, tmp_path):
+    rows = write_tsv(tmp_path / "rows.tsv", [*one_label(60), ("tool", "axe " * 50)])
+    code, found = check(class_file(rows, "naive-bayes", "data.longest=20", "data.truncate=false"))
+    assert code == 0 and told(found, "long", "unknown") == []
+    assert list(found["splits"]["train"]["text"]) == ["characters"]
+
+
+def test_many_labels_are_named_by_their_numbers():
+    counts = Counter({f"l{number}": 20 - number for number in range(11)})
+    assert named(counts).startswith("'l0' 20, 'l1' 19, ") and named(counts).endswith("'l7' 13 and 3 more")

@@ -1,0 +1,415 @@
+"""Readers from data to answers: scores against enumeration, trained, stopped and resumed, started from others, and used."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command_line import feed, refused
+from small_runs import Silent, make_text, sums, train_here
+from span_toy import asked, span_file, write_squad, write_tsv
+
+import weft
+from weft.cli.main import main
+from weft.config import read_table
+from weft.data.corpus import lines_of
+from weft.data.span_order import Passages
+from weft.errors import ConfigError, DataError
+from weft.models.encoder import Text
+from weft.models.span import SpanHead, SpanModel, SpanTable, answerable, span_model
+from weft.reader import Reader
+from weft.tasks.span import Odds, SpanTask, best_of, best_spans
+from weft.tensors import read_tensors
+from weft.text.tokenizers import from_words
+from weft.train.job import borrow_tokenizer
+from weft.train.loop import Stopped
+from weft.train.presets import SPAN
+from weft.train.settings import resolve
+
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+CPU = torch.device("cpu")
+PASSAGE = "ada ben has a red cat in rome ."
+
+
+class Runs:
+    """Run folders by kind, each trained when it is first asked for."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.data = place, write_tsv(place / "asked.tsv", asked())
+
+    def folder(self, kind: str, *settings: str) -> Path:
+        folder = self.place / "-".join([kind, *settings]).replace("/", "_")
+        if not folder.exists():
+            train_here(span_file(self.data, kind, *settings), folder)
+        return folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return Runs(tmp_path_factory.mktemp("runs"))
+
+
+def loaded(folder: Path) -> Reader:
+    run = weft.load(folder, device="cpu")
+    assert isinstance(run, Reader)
+    return run
+
+
+def values_of(run: Reader, data: Any = None) -> dict[str, float]:
+    return {score.name: score.value for score in run.evaluate(data)}
+
+
+# ---- the model
+
+
+def make_model(kind: str = "lstm", **options: Any) -> SpanModel:
+    torch.manual_seed(0)
+    table = read_table(SpanTable, {**SPAN[kind].values, "width": 16, "layers": 1, "dropout": 0.0, **options}, at="model")
+    return span_model(table.filled(), words=23, longest=16).eval()
+
+
+def make_passages(*, longest: int = 12, stride: int = 3, count: int = 5) -> Passages:
+    tokenizer = from_words([f"w{at}" for at in range(19)])
+    rng = np.random.default_rng(0)
+
+    def texts(most: int) -> list[str]:
+        return [" ".join(f"w{at}" for at in rng.integers(0, 19, rng.integers(1, most))) for _ in range(count)]
+
+    return Passages(lines_of(tokenizer, texts(5)), lines_of(tokenizer, texts(25)), np.full((count, 2), -1), longest, stride)
+
+
+@pytest.mark.parametrize("kind", SPAN)
+def test_answers_are_in_the_passage_and_padding_changes_nothing(kind):
+    model, data = make_model(kind), make_passages()
+    batch = data.batch(np.arange(4))
+    with torch.no_grad():
+        scores = model(Text(*batch[:3]))
+    rows = zip(data.before(np.arange(4)).tolist(), data.cut.size[:4].tolist(), strict=True)
+    for row, (before, size) in enumerate(rows):
+        finite = torch.isfinite(scores[row, :, 0]).nonzero()[:, 0].tolist()
+        assert finite == [0, *range(before, before + size)]
+        alone = data.batch(np.array([row]))
+        with torch.no_grad():
+            own = model(Text(*alone[:3]))[0]
+        torch.testing.assert_close(scores[row, : len(own)], own, atol=2e-5, rtol=1e-4)
+
+
+def test_the_loss_is_that_of_the_two_ends_and_reaches_every_weight():
+    model, data = make_model("transformer"), make_passages()
+    batch = data.batch(np.arange(4))._replace(spans=torch.tensor([[0, 0], [0, 0], [7, 8], [0, 0]]))
+    text = Text(*batch[:3])
+    task = SpanTask(valid=None, longest_answer=3, device=CPU)
+    loss = task.loss(model, batch, None)
+    loss.total.backward()
+    assert all(weight.grad is not None and torch.isfinite(weight.grad).all() for weight in model.parameters())
+    scores, total = model(text).detach(), 0.0
+    for row, (first, last) in enumerate(batch.spans.tolist()):
+        for column, at in enumerate((first, last)):
+            weights = scores[row, :, column].exp()
+            total -= math.log(weights[at] / weights.sum())
+    assert loss.total.item() == pytest.approx(total, rel=1e-5)
+    assert int(loss.count) == 4 and task.validate(model) is None
+
+
+def test_without_a_second_text_there_is_no_answer():
+    tokens = torch.tensor([[1, 5, 6, 2]])
+    assert answerable(Text(tokens, torch.ones_like(tokens, dtype=torch.bool))).tolist() == [[True, False, False, False]]
+    head = SpanHead(4)
+    assert head.threshold.item() == 0.0 and "threshold" not in dict(head.named_parameters())
+
+
+# ---- the best answer
+
+
+def enumerated(windows: list[Odds], longest: int) -> tuple[dict[tuple[int, int], float], float]:
+    """The odds of every answer, by trying all; and of all answers and none together."""
+    found: dict[tuple[int, int], float] = {}
+    for begin, first, last in windows:
+        for low, high in product(range(len(first)), repeat=2):
+            if low <= high < low + longest:
+                key, value = (begin + low, begin + high), float(first[low] + last[high])
+                found[key] = max(found.get(key, -math.inf), value)
+    return found, 1.0 + sum(map(math.exp, found.values()))
+
+
+@pytest.mark.parametrize("longest", [1, 3, 50])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_best_answer_of_overlapping_windows_is_the_best_of_all(seed, longest):
+    rng = np.random.default_rng(seed)
+    windows = [Odds(begin, rng.normal(size=6), rng.normal(size=6)) for begin in (0, 2, 4, 9)]
+    every, total = enumerated(windows, longest)
+    first, last, margin, log_total = best_of(windows, longest)
+    assert every[(first, last)] == pytest.approx(max(every.values())) == pytest.approx(margin)
+    assert log_total == pytest.approx(math.log(total))
+    assert sum(math.exp(value - log_total) for value in every.values()) + math.exp(-log_total) == pytest.approx(1.0)
+    assert best_of([Odds(0, np.zeros(0), np.zeros(0))], longest) == (0, 0, -np.inf, 0.0)
+
+
+def test_batches_of_windows_give_what_each_gives_alone():
+    model, data = make_model("gru"), make_passages(count=9)
+    assert len(data.cut.question) > 15
+    with torch.inference_mode():
+        found = best_spans(model, data, longest_answer=3, device=CPU)
+        for number in range(9):
+            windows = []
+            for at in np.flatnonzero(data.cut.question == number).tolist():
+                scores = model(Text(*data.batch(np.array([at]))[:3]))[0].double().numpy()
+                low = int(data.asked[number]) + 2
+                part = (scores - scores[:1])[low : low + int(data.cut.size[at])]
+                windows.append(Odds(int(data.cut.begin[at]), part[:, 0], part[:, 1]))
+            every, total = enumerated(windows, 3)
+            assert every[(int(found.first[number]), int(found.last[number]))] == pytest.approx(found.margins[number], abs=1e-5)
+            assert found.margins[number] == pytest.approx(max(every.values()), abs=1e-5)
+            assert found.log_totals[number] == pytest.approx(math.log(total), abs=1e-5)
+
+
+# ---- training
+
+
+@pytest.mark.parametrize("kind", ["lstm", "transformer"])
+def test_readers_learn_to_answer_and_to_say_nothing(runs, kind):
+    run = loaded(runs.folder(kind))
+    found = values_of(run)
+    assert found["exact_match"] > 90 and found["answer_f1"] > 90
+    questions = ["who has it ?", "where is it ?", "which colour has it ?", "what is it ?"]
+    said = run.predict([(question, PASSAGE) for question in questions])
+    assert [answer.text for answer in said] == ["ada ben", "rome", "red", "cat"]
+    for answer in said:
+        assert answer.text == PASSAGE[answer.start : answer.stop] and 0.3 < answer.probability <= 1
+    (none,) = run.predict(("where is it ?", "ada has a red cat today ."))
+    assert none[:3] == ("", None, None) and 0 < none.probability <= 1
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SPAN if kind not in ("lstm", "transformer")])
+def test_every_other_kind_trains_and_answers(runs, kind):
+    run = loaded(runs.folder(kind, "train.steps=12", "train.validations=1", "data.test=0.05"))
+    assert set(values_of(run)) == {"answer_f1", "exact_match", "has_answer_f1", "no_answer_accuracy"}
+    assert run.info()["kind"] == kind and run.info()["parameters"] > 1000
+
+
+def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(runs, tmp_path):
+    values = span_file(runs.data, "transformer", "train.steps=8", "train.validations=4", "model.dropout=0.2", "data.longest=20")
+    train_here(values, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        train_here(values, tmp_path / "cut", Silent(stop_at=5))
+    again = Silent()
+    train_here(values, tmp_path / "cut", again)
+    assert again.notes == ["resuming at step 5"]
+    assert sums(tmp_path / "cut") == sums(tmp_path / "whole")
+
+
+def test_the_threshold_is_fitted_on_validation_questions_and_kept_with_the_weights(runs, tmp_path):
+    folder = runs.folder("lstm")
+    kept = read_tensors(folder / "model.safetensors")[0]["head.threshold"]
+    run = loaded(folder)
+    assert kept.item() != 0 and math.isfinite(kept.item()) and run.model.threshold == pytest.approx(kept.item())
+    valid = list(run.settings.sources()["valid"].records())
+    pairs = [(record.question, record.passage) for record in valid]
+    references = [[answer.text for answer in record.answers] for record in valid]
+
+    def right(threshold: float) -> float:
+        run.model.model.head.threshold.fill_(threshold)
+        return float(sum(answer.text in (texts or [""]) for answer, texts in zip(run.predict(pairs), references, strict=True)))
+
+    assert right(kept.item()) >= max(right(value) for value in (-9.0, -2.0, 0.0, 2.0, 9.0))
+    assert right(math.inf) == sum(not texts for texts in references)
+    # where every question has an answer, none is never said
+    every = write_tsv(tmp_path / "all.tsv", asked(60, none=0.0))
+    sure = loaded(train_here(span_file(every, "gru", "train.steps=2"), tmp_path / "run").path)
+    assert sure.model.threshold == -math.inf
+    assert set(values_of(sure)) == {"answer_f1", "exact_match"}
+    assert all(answer.text for answer in sure.predict([("where is it ?", "we have a new one today .")]))
+
+
+def test_long_passages_are_read_in_windows(runs, tmp_path):
+    """Trained on short passages, asked about one of three hundred words: all windows without the answer say none."""
+    longer = [(q, f"today we have one . {p} today we have one .", a) for q, p, a in asked(700, seed=5)]
+    data = write_tsv(tmp_path / "long.tsv", longer)
+    values = span_file(data, "transformer", "data.longest=22", "data.stride=8")
+    run = loaded(train_here(values, tmp_path / "run").path)
+    assert values_of(run)["exact_match"] > 85
+    filler = "today we have one . "
+    passage = filler * 30 + PASSAGE + " " + filler * 30
+    (answer,) = run.predict(("which colour has it ?", passage))
+    assert (answer.text, answer.start) == ("red", passage.index("red"))
+
+
+def test_what_can_not_be_learned_is_said(tmp_path):
+    rows = [("w " * 9 + "?", "a b c d e f g h i j k l m n o p", "e f g h i j")] * 20
+    data, watcher = write_tsv(tmp_path / "a.tsv", rows), Silent()
+    settings = ("data.longest=12", "data.stride=5", "train.steps=1")
+    train_here(span_file(data, "lstm", *settings), tmp_path / "run", watcher)
+    assert watcher.notes[1:] == [
+        "train: 14 questions have more than half of data.longest = 12 tokens, and are cut",
+        "valid: 3 questions have more than half of data.longest = 12 tokens, and are cut",
+        "test: 3 questions have more than half of data.longest = 12 tokens, and are cut",
+        "train: 14 answers have more than data.longest_answer = 4 tokens; none so long is said",
+        "train: 14 answers are whole in no window; lower data.stride, or raise data.longest",
+    ]
+
+
+def test_squad_files_train_the_same_weights_as_tables(runs, tmp_path):
+    rows = asked(80)
+    files = [write_tsv(tmp_path / "a.tsv", rows), write_squad(tmp_path / "a.json", rows)]
+    folders = [train_here(span_file(path, "gru", "train.steps=3"), tmp_path / path.suffix[1:]).path for path in files]
+    one, other = (read_tensors(folder / "model.safetensors")[0] for folder in folders)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert values_of(loaded(folders[0]), files[1]) == values_of(loaded(folders[1]), files[0])
+
+
+@pytest.mark.parametrize("settings", [("train.optimizer=muon", "train.accumulate=3"), ("train.precision=bfloat16",)])
+def test_other_ways_to_train_learn_too(runs, settings):
+    folder = runs.folder("transformer", *settings, "train.steps=30", "train.validations=1")
+    losses = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().split("\n")[:-1]]
+    trained = [row["train_nats_per_token"] for row in losses if "train_nats_per_token" in row]
+    assert trained[-1] < 0.8 * trained[0]
+
+
+def test_options_that_do_not_go_together(runs, tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        resolve(span_file(runs.data, "lstm", "train.label_smoothing=0.1"), base=Path())
+    assert str(caught.value) == "train.label_smoothing=0.1: answers are learned as they are given; drop it"
+    every = write_tsv(tmp_path / "all.tsv", asked(40, none=0.0))
+    with pytest.raises(ConfigError) as caught:
+        train_here(span_file(every, "lstm", "train.monitor=no_answer_accuracy"), tmp_path / "run")
+    assert str(caught.value) == (
+        "train.monitor: 'no_answer_accuracy' is about questions with and without an answer, but data.valid has only one sort; "
+        "use 'answer_f1'"
+    )
+
+
+# ---- starting from another run
+
+
+def test_a_masked_language_model_starts_a_reader(runs, tmp_path):
+    text = make_text(tmp_path / "text.txt")
+    values = {
+        "task": "masked-lm",
+        "data": {"train": str(text), "read": "lines", "window": 64},
+        "tokenizer": {"kind": "wordpiece", "size": 200},
+        "model": {"kind": "bert", "width": 32, "layers": 2, "segments": True},
+        "train": {"steps": 2, "batch_tokens": 256, "device": "cpu"},
+    }
+    first = train_here(values, tmp_path / "bert").path
+    still = ("train.steps=1", "train.lr=1e-30", "train.average=none", f"train.init_from={first}")
+    watcher = Silent()
+    folder = train_here(borrow_tokenizer(span_file(runs.data, "bert", *still), first), tmp_path / "run", watcher).path
+    before, after = (read_tensors(path / "model.safetensors")[0] for path in (first, folder))
+    copied = [name for name in after if name.startswith("encoder.")]
+    assert all(torch.equal(before[name], after[name]) for name in copied)
+    (said,) = [note for note in watcher.notes if note.startswith("started from")]
+    assert said.startswith(f"started from {first}: {len(copied)} tensors copied, new here: 3 (head.")
+    assert loaded(folder).predict(("who has it ?", PASSAGE))
+
+
+# ---- from Python
+
+
+def test_measures_add_up_and_say_what_was_answered(runs):
+    run = loaded(runs.folder("lstm"))
+    scores, items = run.measure(runs.data)
+    assert items.outputs is not None and len(items.outputs) == 1000
+    assert scores[1].value == pytest.approx(100 * items.statistics["exact"].mean())
+    records = [answer for _, _, answer in asked()]
+    agree = np.array([said == answer for said, answer in zip(items.outputs, records, strict=True)])
+    assert (agree == (items.statistics["exact"] > 0)).all()
+
+
+def test_pairs_that_are_none_are_refused(runs):
+    run = loaded(runs.folder("lstm"))
+    assert run.predict([]) == []
+    wrong: list[tuple[Any, str]] = [
+        (["who ?"], "line 1: must be a question and a passage, a tuple of two texts"),
+        ([("who ?", "x"), ("who ?", "x", "y")], "line 2: must be a question and a passage, a tuple of two texts"),
+        ([(" ", "x")], "line 1: has an empty question"),
+        ([("who ?", "")], "line 1: has an empty passage"),
+    ]
+    for pairs, said in wrong:
+        with pytest.raises(DataError) as caught:
+            run.predict(pairs)
+        assert str(caught.value) == said
+
+
+def test_texts_have_vectors(runs):
+    run = loaded(runs.folder("lstm"))
+    vectors = run.embed(["ada has a cat .", "x"])
+    assert vectors.shape == (2, 32) and np.isfinite(vectors).all()
+
+
+def test_a_question_that_is_too_long_is_cut_and_counted(runs):
+    run = loaded(runs.folder("lstm"))
+    run.predict([("who has it ? " * 40, PASSAGE), ("who has it ?", PASSAGE)])
+    assert run.cut == 1
+
+
+# ---- the command line
+
+
+def test_lines_become_answers(runs, monkeypatch, capsys):
+    folder = str(runs.folder("lstm"))
+    feed(monkeypatch, f"who has it ?\t{PASSAGE}\n\nwhere is it ?\tada has a red cat today .\n".encode())
+    assert main(["predict", folder]) == 0
+    assert capsys.readouterr() == ("ada ben\n\n\n", "")
+    feed(monkeypatch, f"what is it ?\t{PASSAGE}\n\nno tab\n".encode())
+    assert main(["predict", folder, "--json"]) == 3
+    said = capsys.readouterr()
+    rows = [json.loads(line) for line in said.out.split("\n")[:-1]]
+    wrong = "needs a question and a passage, separated by a tab, and has 1 texts"
+    assert said.err == f"weft: line 3: {wrong}\n"
+    found = rows[0].pop("probability")
+    assert 0 < found <= 1
+    start = PASSAGE.index("cat")
+    assert rows == [
+        {"question": "what is it ?", "passage": PASSAGE, "answer": "cat", "start": start, "stop": start + 3},
+        dict.fromkeys(("question", "passage", "answer", "start", "stop", "probability")),
+        {"question": "no tab", **dict.fromkeys(("passage", "answer", "start", "stop", "probability")), "error": wrong},
+    ]
+    assert main(["predict", folder, "who has it ? " * 40 + f"\t{PASSAGE}"]) == 0
+    assert capsys.readouterr().err == "weft: 1 question was longer than the model reads, and cut\n"
+
+
+def test_evaluate_check_and_info(runs, tmp_path, capsys):
+    folder = str(runs.folder("lstm"))
+    assert main(["evaluate", folder, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [score["name"] for score in found["scores"]] == ["answer_f1", "exact_match", "has_answer_f1", "no_answer_accuracy"]
+    assert found["data"] == [str(runs.data)]
+    assert main(["info", folder]) == 0
+    assert "lstm (span), " in capsys.readouterr().out
+    (tmp_path / "run.toml").write_text(f'task = "span"\n[data]\ntrain = "{runs.data}"\n[model]\nkind = "lstm"\n')
+    assert main(["check", str(tmp_path / "run.toml"), "--quiet"]) == 0
+    said = capsys.readouterr().out
+    assert said.split("\n")[1].startswith("train  question  1,000") and "length" not in said
+
+
+def test_what_is_not_for_readers_is_refused(runs, tmp_path, capsys):
+    folder = str(runs.folder("lstm"))
+    assert refused(capsys, "predict", folder, "x\ty", "--beam", "3") == (
+        2, f"--beam: is for runs that write outputs, but {folder} answers questions; drop it"
+    )  # fmt: skip
+    assert refused(capsys, "evaluate", folder, "--beam", "3") == (
+        2, f"--beam: is not for runs of task 'span', as {folder} is; drop it"
+    )  # fmt: skip
+    assert refused(capsys, "evaluate", folder, "--strict") == (
+        2, f"--strict: is about labels, and {folder} is a run of task 'span'; drop it"
+    )  # fmt: skip
+    assert refused(capsys, "generate", folder, "x") == (
+        2, f"{folder}: is a reader, which answers questions about passages; use weft predict"
+    )  # fmt: skip
+    bad = tmp_path / "bad.tsv"
+    bad.write_text("question\tpassage\tanswer\nwho ?\tada has it .\tben\n")
+    said = f"{bad}: line 2 has the answer 'ben', which is not in its passage; copy it from there"
+    assert refused(capsys, "evaluate", folder, "--data", str(bad), "--quiet") == (3, said)
+    (tmp_path / "run.toml").write_text('task = "span"\n[data]\ntrain = "bad.tsv"\n[model]\nkind = "lstm"\n')
+    assert refused(capsys, "train", str(tmp_path / "run.toml"), "--quiet", "--out", str(tmp_path / "run")) == (3, said)
+
+
+def test_a_reader_has_a_head_of_its_own_name():
+    names = {name for name, _ in make_model().named_parameters() if not name.startswith("encoder.")}
+    assert names == {"head.ends.weight", "head.ends.bias"}  # a classifier of two labels can't be mistaken for it

@@ -1,0 +1,334 @@
+"""Questions about passages: files of four kinds, what is refused, splits, and windows over long passages."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from span_toy import asked, write_squad, write_tsv
+
+from weft.config import read_table
+from weft.data.corpus import lines_of
+from weft.data.grouped import ExampleOrder
+from weft.data.span_files import Reading, Record, Reference, read_records
+from weft.data.span_order import Passages, asked_tokens, windows
+from weft.data.span_source import AskedSource, AskedTable
+from weft.errors import ConfigError, DataError
+from weft.text.gate import Seen
+from weft.text.offsets import text_between, token_places, tokens_between
+from weft.text.tokenizers import KINDS, TokenizerTable, from_words, train_tokenizer
+
+PASSAGE = "Ada has a cat. Ben has a cat, too."
+
+
+def read(path: Path, **names: str) -> list[Record]:
+    return list(read_records([path], Reading(**names), Seen([path], "utf-8")))
+
+
+def refusal(path: Path, **names: str) -> str:
+    with pytest.raises(DataError) as caught:
+        read(path, **names)
+    assert caught.value.exit_code == 3
+    return str(caught.value)
+
+
+def jsonl(path: Path, *rows: object) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def a_row(**more: object) -> dict[str, object]:
+    return {"question": "Who?", "passage": PASSAGE, **more}
+
+
+# ---- what is read
+
+
+def test_tables_and_lines_of_json_say_the_same(tmp_path):
+    rows = [("Who?", PASSAGE, "Ben", "15"), ("What?", PASSAGE, "cat", ""), ("Where?", PASSAGE, "", "")]
+    tsv, csv, lines = tmp_path / "a.tsv", tmp_path / "a.csv.gz", tmp_path / "a.jsonl"
+    tsv.write_text("question\tpassage\tanswer\tstart\n" + "".join("\t".join(row) + "\n" for row in rows))
+    quoted = "".join(",".join(f'"{cell}"' for cell in row) + "\n" for row in rows)
+    csv.write_bytes(gzip.compress(f"question,passage,answer,start\n{quoted}".encode()))
+    jsonl(
+        lines,
+        a_row(answer="Ben", start=15),
+        {**a_row(answer="cat"), "question": "What?"},
+        {**a_row(answer=None), "question": "Where?"},
+    )
+    for path in (tsv, csv, lines):
+        found = read(path)
+        assert [record.answers for record in found] == [(Reference("Ben", 15),), (Reference("cat", 10),), ()]
+        assert [record.question for record in found] == ["Who?", "What?", "Where?"]
+        assert [record.guessed for record in found] == [False, True, False]
+        assert {record.path for record in found} == {path}
+        assert [record.line for record in found] == ([1, 2, 3] if path == lines else [2, 3, 4])
+
+
+def test_several_answers_may_be_right_and_columns_may_have_other_names(tmp_path):
+    path = jsonl(
+        tmp_path / "a.jsonl",
+        {"q": "Who?", "context": PASSAGE, "a": ["Ben", "Ada"], "at": [15, 0]},
+        {"q": "Who?", "context": PASSAGE, "a": [" Ben ", "Ben"]},
+    )
+    found = read(path, question="q", passage="context", answer="a", start="at")
+    assert [record.answers for record in found] == [(Reference("Ben", 15), Reference("Ada", 0)), (Reference("Ben", 15),)]
+    padded = jsonl(tmp_path / "b.jsonl", a_row(answer=" Ben", start=14))  # white space is no part of an answer
+    assert read(padded)[0].answers == (Reference("Ben", 15),)
+
+
+def test_squad_of_both_versions(tmp_path):
+    first = {
+        "question": "Who?",
+        "id": "x",
+        "answers": [{"text": "Ada", "answer_start": 0}, {"text": "Ben", "answer_start": 15}],
+    }
+    none = {"question": "Where?", "id": "y", "answers": [], "is_impossible": True, "plausible_answers": [{"text": "x"}]}
+    whole = {"version": "v2.0", "data": [{"title": "t", "paragraphs": [{"context": PASSAGE, "qas": [first, none]}]}] * 2}
+    path = tmp_path / "dev.json"
+    path.write_text(json.dumps(whole, indent=1))
+    found = read(path)
+    assert [record.answers for record in found] == [(Reference("Ada", 0), Reference("Ben", 15)), ()] * 2
+    assert [record.line for record in found] == [1, 2, 3, 4]
+    rows = asked(20)
+    plain = [record[:3] for record in read(write_tsv(tmp_path / "b.tsv", rows))]
+    assert plain == [record[:3] for record in read(write_squad(tmp_path / "b.json", rows))]
+
+
+# ---- what is refused
+
+
+BAD = {  # the lines of a .tsv, and what is said of it
+    "question\tpassage\tanswr\nx\ty\tz\n": (
+        "line 1, its header, has no column 'answer', which data.answer names"
+        "; did you mean 'answr'? known: question, passage, answr"
+    ),
+    "question\tpassage\tanswer\tanswer\nx\ty\tz\tz\n": "line 1, its header, has 2 columns 'answer'; rename all but one",
+    f"question\tpassage\tanswer\nWho?\t{PASSAGE}\tEva\n": (
+        "line 2 has the answer 'Eva', which is not in its passage; copy it from there"
+    ),
+    f"question\tpassage\tanswer\n \t{PASSAGE}\tAda\n": "line 2 has an empty question; give it one, or take it out",
+    "question\tpassage\tanswer\nWho?\t\tAda\n": "line 2 has an empty passage; give it one, or take it out",
+    f"question\tpassage\tanswer\tstart\nWho?\t{PASSAGE}\tAda\t4\n": (
+        "line 2 has the answer 'Ada' at 4, but there its passage has 'has'"
+    ),
+    f"question\tpassage\tanswer\tstart\nWho?\t{PASSAGE}\tAda\t-3\n": (
+        "line 2 has the answer 'Ada' at -3, but there its passage has 'Ada'"
+    ),
+    f"question\tpassage\tanswer\tstart\nWho?\t{PASSAGE}\tAda\tfirst\n": (
+        "line 2 has 'first' as its start; that is a number of characters, from 0"
+    ),
+    f"question\tpassage\tanswer\tstart\nWho?\t{PASSAGE}\t\t3\n": (
+        "line 2 has the start 3 and no answer; give it one, or leave the start empty"
+    ),
+    f"question\tpassage\tanswer\nWho?\t{PASSAGE}\n": (
+        "line 2 has 2 columns, not 3 as line 1 has: 'Who?', 'Ada has a cat. Ben has a cat, too.'"
+        "; columns are separated by a tab"
+    ),
+    "question\tpassage\tanswer\n": "has no question in it; give a file with some",
+}
+
+
+@pytest.mark.parametrize("text", BAD, ids=range(len(BAD)))
+def test_a_bad_table_is_refused_with_its_line(tmp_path, text):
+    path = tmp_path / "a.tsv"
+    path.write_text(text)
+    assert refusal(path) == f"{path}: {BAD[text]}"
+
+
+LINES = [
+    ([], "line 1 is a list, not an object with 'question', 'passage' and 'answer'"),
+    (a_row(), "line 1 has no key 'answer'; known: question, passage"),
+    ({"passage": "x", "answer": "x"}, "line 1 has no key 'question'; known: passage, answer"),
+    (a_row(answer=["Ada", 3]), "line 1 has a number among 'answer', not a string; put it in quotes"),
+    (a_row(answer="Ada", start="0"), "line 1 has a string as 'start'; that is a number of characters, from 0"),
+    (a_row(answer=["Ada", "Ben"], start=0), "line 1 has 2 answers and 1 starts; give one to each, or none"),
+    (a_row(answer="Ada", question=3), "line 1 has a number as 'question', not a string; put it in quotes"),
+]
+
+
+@pytest.mark.parametrize(("row", "said"), LINES, ids=range(len(LINES)))
+def test_a_bad_line_of_json_is_refused(tmp_path, row, said):
+    path = jsonl(tmp_path / "a.jsonl", row)
+    assert refusal(path) == f"{path}: {said}"
+
+
+def test_what_is_no_json_at_all_is_refused(tmp_path):
+    lines, whole, text = tmp_path / "a.jsonl", tmp_path / "a.json", tmp_path / "a.txt"
+    for path in (lines, whole, text):
+        path.write_text("{")
+    assert refusal(lines).startswith(f"{lines}: line 1 is not JSON: ")
+    assert refusal(lines).endswith("; JSONL has one object a line")
+    assert refusal(whole).startswith(f"{whole}: is not JSON: ")
+    assert refusal(whole).endswith("; of one object a line, name it .jsonl")
+    assert refusal(text) == (
+        f"{text}: is no .tsv, .csv, .jsonl or .json; questions are read from a table, or from SQuAD's JSON"
+    )
+
+
+FORMAT = "; a .json file is in SQuAD's format, lines in .jsonl"
+SQUAD = [
+    ({"a": 1}, "has no 'data' that is a list" + FORMAT),
+    ({"data": [{}]}, "article 1 has no 'paragraphs' that is a list" + FORMAT),
+    ({"data": [{"paragraphs": [{"qas": []}]}]}, "after question 0 has no 'context' that is a string" + FORMAT),
+    ({"data": [{"paragraphs": [{"context": "x", "qas": [{}]}]}]}, "question 1 has no 'question' that is a string" + FORMAT),
+    (
+        {"data": [{"paragraphs": [{"context": "x", "qas": [{"question": "y", "answers": []}]}]}]},
+        'question 1 has no answer; where the passage has none, SQuAD says "is_impossible": true',
+    ),
+    (
+        {"data": [{"paragraphs": [{"context": "x", "qas": [{"question": "y", "answers": [{"text": "x"}]}]}]}]},
+        "question 1 has no 'answer_start' that is a number" + FORMAT,
+    ),
+    (
+        {
+            "data": [
+                {"paragraphs": [{"context": "x z", "qas": [{"question": "y", "answers": [{"text": "x", "answer_start": 2}]}]}]}
+            ]
+        },
+        "question 1 has the answer 'x' at 2, but there its passage has 'z'",
+    ),
+    ({"data": []}, "has no question in it; give a file with some"),
+]
+
+
+@pytest.mark.parametrize(("value", "said"), SQUAD, ids=range(len(SQUAD)))
+def test_what_is_not_as_squad_has_it_is_refused(tmp_path, value, said):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(value))
+    assert refusal(path) == f"{path}: {said}"
+
+
+TABLES = [
+    ({"question": ""}, "data: question='' names no column"),
+    ({"answer": "passage"}, "data: question, passage, answer and start name one column twice; give each its own"),
+    ({"longest": 64, "stride": 64}, "data: stride=64 must be less than longest=64, or tokens lie between windows"),
+    ({"longest": 7}, "data.longest: must be greater than or equal to 8, not 7"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), TABLES, ids=range(len(TABLES)))
+def test_wrong_options(options, said):
+    with pytest.raises(ConfigError) as caught:
+        read_table(AskedTable, {"train": "a.tsv", **options}, at="data")
+    assert str(caught.value) == said
+
+
+# ---- splits
+
+
+def test_shares_are_taken_off_the_end_and_few_questions_are_too_few(tmp_path):
+    path = write_tsv(tmp_path / "a.tsv", asked(40))
+    table = read_table(AskedTable, {"train": str(path), "valid": 0.25, "test": 0.25}, at="data").resolved()
+    sources = table.sources(Path())
+    lines = [[record.line for record in sources[name].records()] for name in ("train", "valid", "test")]
+    assert [line for part in lines for line in part] == list(range(2, 42)) and [len(part) for part in lines] == [20, 10, 10]
+    assert [row.texts for row in sources["valid"].rows()] == [row[:2] for row in asked(40)[20:30]]
+    few = AskedSource((write_tsv(tmp_path / "b.tsv", asked(3)),), low=0.9, high=1.0)
+    two = AskedSource((path,), low=0.5, high=0.51)
+    assert len(list(few.records())) == 1
+    with pytest.raises(DataError) as caught:
+        list(two.records())
+    assert str(caught.value) == (
+        f"{path}: 40 questions are too few to take the share 0.5 to 0.51 of them;"
+        " give more questions, or files of their own for valid and test"
+    )
+
+
+def test_what_was_found_is_described(tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", a_row(answer="cat"), a_row(answer=None))
+    seen = AskedSource((path,)).seen
+    assert seen.describe().split("\n") == [
+        f"{path}: 2 questions, 1 of them without an answer, and passages of 68 characters, utf-8, LF line ends",
+        "  note: answers that stand in their passage more than once, and have no start: 1; the first is meant",
+        f"  e.g.: Who? | {PASSAGE} -> cat",
+        f"  e.g.: Who? | {PASSAGE} -> no answer",
+    ]
+    several = AskedSource((path, path, path))
+    assert several.name == f"{path} and 2 more"
+    assert several.seen.describe().startswith(f"{path} and {path} and 1 more: 6 questions, ")
+    assert several.side("passages").origin() != several.side("questions").origin()
+
+
+# ---- tokens
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_becomes_tokens_and_its_text_again(kind):
+    text = "Zoë saw  the café in\nÑandú Town, twice - 😀 ok."
+    tokenizer = train_tokenizer(TokenizerTable(kind=kind, size=300), iter([text]))
+    places = token_places(tokenizer, text)
+    assert len(places) == len(tokenizer.encode(text))
+    for answer in ("Zoë", "the café", "in", "Ñandú Town", "😀", "Ñandú"):
+        start = text.index(answer)
+        found = tokens_between(places, start, start + len(answer))
+        assert found is not None
+        low, high = text_between(text, places, *found)
+        # a piece may hold more than the answer, but never less, and no white space at its ends
+        assert low <= start and high >= start + len(answer) and text[low:high].strip() == text[low:high]
+        if kind in ("char", "byte", "word", "space", "wordpiece"):
+            assert text[low:high] == answer or (kind == "space" and answer in text[low:high])
+    assert tokens_between(places, 7, 7) is None
+
+
+# ---- windows
+
+
+def test_worked_windows():
+    cut = windows(np.array([3, 3, 40]), np.array([4, 11, 7]), longest=12, stride=2)
+    # room for 12 - 3 - 3 tokens, or, behind a question that is cut to 4, for 5
+    assert cut.question.tolist() == [0, 1, 1, 1, 1, 2, 2]
+    assert cut.begin.tolist() == [0, 0, 2, 4, 6, 0, 2]
+    assert cut.size.tolist() == [4, 6, 6, 6, 5, 5, 5]
+    assert asked_tokens(np.array([3, 4, 5, 40]), 12).tolist() == [3, 4, 4, 4]
+
+
+def test_every_token_is_in_a_window_and_no_window_is_too_long():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        longest = int(rng.integers(8, 40))
+        stride = int(rng.integers(1, longest))
+        asked_for, about = rng.integers(1, 30, 5), rng.integers(0, 100, 5)
+        cut = windows(asked_for, about, longest=longest, stride=stride)
+        for number in range(5):
+            own = cut.question == number
+            read = {token for low, size in zip(cut.begin[own], cut.size[own], strict=True) for token in range(low, low + size)}
+            assert read == set(range(about[number]))
+            assert (3 + asked_tokens(asked_for, longest)[number] + cut.size[own]).max() <= longest
+
+
+def passages(spans: list[tuple[int, int]], *, longest: int = 10, stride: int = 2) -> Passages:
+    tokenizer = from_words([f"w{at}" for at in range(20)])
+    questions, texts = ["w0 w1"] * len(spans), [" ".join(f"w{at}" for at in range(2, 11))] * len(spans)
+    return Passages(lines_of(tokenizer, questions), lines_of(tokenizer, texts), np.array(spans), longest, stride)
+
+
+def test_a_worked_batch():
+    data = passages([(3, 4), (-1, -1)])
+    assert data.cut.begin.tolist() == [0, 2, 4, 0, 2, 4]
+    batch = data.batch(np.array([1, 2, 3]))
+    first = 3 + 2  # the token of w2
+    assert batch.tokens.tolist() == [
+        [1, 3, 4, 2, *range(first + 2, first + 7), 2],
+        [1, 3, 4, 2, *range(first + 4, first + 9), 2],
+        [1, 3, 4, 2, *range(first, first + 5), 2],
+    ]
+    assert batch.segments is not None and batch.segments[0].tolist() == [0] * 4 + [1] * 6
+    # the answer is w5 w6; the second of these windows begins with w6
+    assert batch.spans.tolist() == [[5, 6], [0, 0], [0, 0]]
+    assert batch.tokens[0, 5:7].tolist() == [3 + 5, 3 + 6]
+    assert data.widest(np.array([1])).spans.tolist() == [[0, 0]]
+    assert data.describe(np.array([0, 2, 3])) == "lines, lines 1, 2"
+
+
+def test_batches_are_functions_of_seed_epoch_and_index():
+    orders = [ExampleOrder(passages([(3, 4)] * 9), batch_tokens=40, seed=2) for _ in range(2)]
+    for index in (2, 0, 1):
+        one, other = (order.batch(1, index) for order in orders)
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True) if a is not None and b is not None)
+    seen = torch.cat([orders[0].batch(0, index).spans for index in range(orders[0].batches(0))])
+    assert len(seen) == 27 and int((seen[:, 0] > 0).sum()) == 18  # w5 w6 is whole in two of three windows
