@@ -69,8 +69,8 @@ class Classification:
                 f"train.monitor: {settings.train.monitor!r} is no score where data.multi={several}; use {next(iter(known))!r}"
             )
 
-    def mixers(self, settings: Settings) -> set[str]:
-        return {settings.model.mixer}
+    def alike(self, settings: Settings) -> bool:
+        return False
 
     def build(self, settings: Settings, tokenizer: LabelledTokens) -> Callable[[], Classifier]:
         return lambda: classifier(

@@ -11,6 +11,7 @@ from torch import nn
 from weft.data.order import Lines, Order, Streams, Windows
 from weft.errors import ConfigError
 from weft.models.language import LanguageModel, language_model
+from weft.nn.mixers import COMPILED
 from weft.tasks.language import LanguageTask
 from weft.tasks.surprisal import Context, check_positions
 from weft.train.device import pick_device
@@ -51,8 +52,8 @@ class Language:
         if settings.data.read == "stream" and settings.model.positions == "learned":
             raise ConfigError("model.positions: 'learned' has a last position, but data.read='stream' runs on; use 'rotary'")
 
-    def mixers(self, settings: Settings) -> set[str]:
-        return {settings.model.mixer}
+    def alike(self, settings: Settings) -> bool:
+        return settings.model.mixer in COMPILED
 
     def build(self, settings: Settings, tokenizer: Tokenizer) -> Callable[[], LanguageModel]:
         return lambda: language_model(

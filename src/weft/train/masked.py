@@ -11,6 +11,7 @@ from torch import nn
 from weft.data.order import Lines, Order, Windows
 from weft.errors import ConfigError
 from weft.models.masked import MaskedModel, masked_model
+from weft.nn.mixers import COMPILED
 from weft.tasks.masking import MaskedTask, Masking, check_longest
 from weft.text.whole_words import begins_word
 from weft.train.device import pick_device
@@ -35,8 +36,8 @@ class MaskedLanguage:
         if settings.data.read == "windows" and settings.data.window < 3:
             raise ConfigError(f"data.window: {settings.data.window} has no room for a token between <s> and </s>; at least 3")
 
-    def mixers(self, settings: Settings) -> set[str]:
-        return {settings.model.mixer}
+    def alike(self, settings: Settings) -> bool:
+        return settings.model.mixer in COMPILED
 
     def build(self, settings: Settings, tokenizer: Tokenizer) -> Callable[[], MaskedModel]:
         return lambda: masked_model(settings.model, words=tokenizer.size, longest=settings.data.window)

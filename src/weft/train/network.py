@@ -12,7 +12,6 @@ from torch import nn
 from weft.config import no_such
 from weft.data.order import Order
 from weft.errors import ConfigError, ModelError
-from weft.nn.mixers import COMPILED
 from weft.tasks.task import Task
 from weft.train import checkpoint, memory
 from weft.train.device import pick_place
@@ -37,7 +36,8 @@ class Shape(Protocol):
     def check(self, settings: Settings) -> None:
         """Refuses tables that are right each for itself but not together."""
 
-    def mixers(self, settings: Settings) -> set[str]: ...
+    def alike(self, settings: Settings) -> bool:
+        """Whether compiling pays: batches of one shape, read by mixers that torch's compiler takes."""
 
     def build(self, settings: Settings, tokenizer: Any) -> Callable[[], Any]:
         """What makes the model, freshly initialised from torch's default generator."""
@@ -102,7 +102,7 @@ class Network:
             job.watcher.note(start_from(model, Path(settings.train.init_from), loose=settings.train.init_loose))
         learner = Learner(self.shape.task(job, model), model)
         memory.check_batch(learner, order.largest(), settings.train, place)
-        auto = place.device.type == "cuda" and self.shape.mixers(settings) <= set(COMPILED)
+        auto = place.device.type == "cuda" and self.shape.alike(settings)
         if settings.train.compile is True or (settings.train.compile == "auto" and auto):
             learner.compile()  # in place: saved names, and whoever explains, see the plain model
         steps = optimizers(model, model.matrices(), settings.train)

@@ -69,8 +69,8 @@ class Reading:
                 f"train.label_smoothing={settings.train.label_smoothing:g}: answers are learned as they are given; drop it"
             )
 
-    def mixers(self, settings: Settings) -> set[str]:
-        return {settings.model.mixer}
+    def alike(self, settings: Settings) -> bool:
+        return False
 
     def build(self, settings: Settings, tokenizer: Tokenizer) -> Callable[[], SpanModel]:
         return lambda: span_model(settings.model, words=tokenizer.size + 1, longest=settings.data.longest)

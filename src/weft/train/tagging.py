@@ -51,9 +51,8 @@ class Tagging:
                 f"train.label_smoothing={settings.train.label_smoothing:g}: tags are learned as they are given; drop it"
             )
 
-    def mixers(self, settings: Settings) -> set[str]:
-        spelling = settings.model.letters()
-        return {settings.model.mixer} | (set() if spelling is None else {spelling.mixer})
+    def alike(self, settings: Settings) -> bool:
+        return False
 
     def build(self, settings: Settings, tokenizer: LabelledTokens) -> Callable[[], Tagger]:
         return lambda: tagger(

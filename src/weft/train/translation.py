@@ -35,8 +35,8 @@ class Translation:
                     f"are two; use [tokenizer] alone, or {option}=false"
                 )
 
-    def mixers(self, settings: Settings) -> set[str]:
-        return {settings.model.encoder.mixer, settings.model.decoder.mixer}
+    def alike(self, settings: Settings) -> bool:
+        return False
 
     def build(self, settings: Settings, tokenizer: Sides) -> Callable[[], EncoderDecoder]:
         return lambda: encoder_decoder(
