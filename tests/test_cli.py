@@ -243,7 +243,7 @@ def test_a_template_shows_the_sides_of_encoder_decoders_and_every_part_of_them(k
 
 
 @pytest.mark.parametrize(
-    ("task", "kind"), [(task, kind) for task in ("classify", "tag", "masked-lm") for kind in TEMPLATES[task]]
+    ("task", "kind"), [(task, kind) for task in ("classify", "tag", "masked-lm", "span") for kind in TEMPLATES[task]]
 )
 def test_a_template_shows_every_part_of_encoders_and_baselines(task, kind):
     text = template(task, kind)
@@ -280,8 +280,9 @@ def test_templates_name_every_task_kind_and_choice():
     pairs = [*network, *SCORES, *BRIDGES, *STATES]
     assert [name for name in pairs if name not in template("translate", "seq2seq")] == []
     assert [name for name in ACTIVATIONS if name not in template("translate", "transformer")] == []
-    for task in ("classify", "tag", "masked-lm"):
-        encoders = [*network, *ACTIVATIONS, *([] if task == "masked-lm" else POOLS), *(HEADS if task == "tag" else ())]
+    for task in ("classify", "tag", "masked-lm", "span"):
+        pooled = POOLS if task in ("classify", "tag") else ()
+        encoders = [*network, *ACTIVATIONS, *pooled, *(HEADS if task == "tag" else ())]
         assert [name for name in encoders if name not in template(task, "transformer")] == []
     assert [name for name in (*ANALYZERS, *EVENTS) if name not in template("classify", "naive-bayes")] == []
 
@@ -294,6 +295,7 @@ def test_init_prints_the_template(capsys):
     assert call(capsys, "init", "classify") == (0, template("classify", "lstm"), "")
     assert call(capsys, "init", "classify", "--kind", "naive-bayes") == (0, template("classify", "naive-bayes"), "")
     assert call(capsys, "init", "tag") == (0, template("tag", "lstm"), "")
+    assert call(capsys, "init", "span") == (0, template("span", "transformer"), "")
 
 
 # ---- train

@@ -51,7 +51,7 @@ USAGE = {
     "info --threads x": (
         "info: --threads: must be a valid integer, unable to parse string as an integer; see weft info --help"
     ),
-    "init ml": "init: no such task 'ml'; did you mean 'lm'? known: lm, translate, classify, tag, masked-lm",
+    "init ml": "init: no such task 'ml'; did you mean 'lm'? known: lm, translate, classify, tag, masked-lm, span",
     "init lm --kind gtp": (
         "--kind: no such kind 'gtp'; did you mean 'gpt'? known: gpt, transformer, lstm, gru, rnn, window, ngram"
     ),
@@ -109,7 +109,7 @@ CONFIG = {
         "model.kind: no such kind 'gtp'; did you mean 'gpt'? known: ngram, window, rnn, lstm, gru, transformer, gpt"
     ),
     "train.stpes=3": f"train.stpes: no such option; did you mean 'steps'? known: {', '.join(TrainTable.model_fields)}",
-    "task=ml": "task: no such task 'ml'; did you mean 'lm'? known: lm, translate, classify, tag, masked-lm",
+    "task=ml": "task: no such task 'ml'; did you mean 'lm'? known: lm, translate, classify, tag, masked-lm, span",
     "model.heads=3": "model: width=8 is not a multiple of heads=3; change one, or give head_size",
     "model.width=wide": "model.width: must be a valid integer, not 'wide'",
     "nonsense": "--set nonsense: must look like model.width=512",

@@ -20,10 +20,12 @@ from weft.cli.main import COMMANDS, main
 from weft.config import Table
 from weft.data.labelled import LabelledTable
 from weft.data.pairs import PairsTable
+from weft.data.span_source import AskedTable
 from weft.data.tables import DataTable
 from weft.data.tagged import TaggedTable
 from weft.decode.options import GenerateOptions
 from weft.decode.predict_options import PredictOptions
+from weft.metrics.answers import SCORES as ANSWERED
 from weft.metrics.labels import SCORES as LABELLED
 from weft.metrics.labels import SEVERAL_SCORES
 from weft.metrics.spans import SCORES as TAGGED
@@ -34,6 +36,7 @@ from weft.models.masked import MaskedTable
 from weft.models.ngram import NgramTable
 from weft.models.pair_tables import BRIDGES, DecoderTable, EncoderTable, Seq2SeqTable
 from weft.models.smoothing import SMOOTHINGS
+from weft.models.span import SpanTable
 from weft.models.tables import ADDED, CONNECTIONS, INSIDE, LanguageTable, StackTable
 from weft.models.tagger import HEADS, SpellingTable, TaggerTable
 from weft.nn.cross import SCORES
@@ -134,7 +137,7 @@ def tour(page: Path) -> list[str]:
     return [line for line in found if re.match(r"weft [a-z]|(cp|tail|echo|printf) ", line)]
 
 
-@pytest.mark.parametrize("page", ["translate", "classify", "tag"])
+@pytest.mark.parametrize("page", ["translate", "classify", "tag", "answers"])
 def test_the_page_of_a_task_works(place, monkeypatch, capsys, page):
     found = tour(DOCS / f"{page}.md")
     assert len(found) >= 8
@@ -216,6 +219,8 @@ OPTIONS: dict[str, tuple[str, str, type[Table], set[str]]] = {  # page, heading,
     "taggers": ("models.md", "## [model] of taggers", TaggerTable, as_stack(TaggerTable)),
     "spelling": ("models.md", "### [model.spelling]", SpellingTable, as_stack(SpellingTable) - {"mixer"}),
     "gaps": ("masked.md", "## [model]", MaskedTable, as_stack(MaskedTable)),
+    "asked": ("answers.md", "## [data]", AskedTable, set()),
+    "readers": ("answers.md", "## [model]", SpanTable, as_stack(SpanTable)),
     "train": ("training.md", "## [train]", TrainTable, set()),
     "generate": ("generate.md", "## Options", GenerateOptions, set()),
     "predict": ("translate.md", "## Search", PredictOptions, set()),
@@ -284,6 +289,14 @@ def test_the_recipes_of_masked_language_models_are_what_presets_say():
     assert presets["transformer"].train is TASKS["lm"].presets["gpt"].train
 
 
+def test_the_recipes_of_readers_are_what_presets_say():
+    found, presets = rows(section(DOCS / "answers.md", "## Which model")), TASKS["span"].presets
+    assert {kind: settings(cells[1]) for kind, cells in found.items()} == {kind: said(presets[kind].values) for kind in presets}
+    for kind in ("transformer", "bert", "lstm"):
+        assert settings(found[kind][2]) == said(presets[kind].train)
+    assert presets["gru"].train is presets["rnn"].train is presets["lstm"].train
+
+
 def test_every_choice_is_explained():
     models, tokenizers, training = DOCS / "models.md", DOCS / "tokenizers.md", DOCS / "training.md"
     assert set(rows(table(models, "# Models", "| kind | what"))) == set(TASKS["lm"].presets)
@@ -295,6 +308,7 @@ def test_every_choice_is_explained():
         assert set(rows(table(DOCS / f"{task}.md", "## Which model", "| kind |"))) == set(TASKS[task].presets)
     assert set(rows(table(DOCS / "classify.md", "## Scores", "| score |"))) == {*LABELLED, *SEVERAL_SCORES}
     assert set(rows(table(DOCS / "tag.md", "## Scores", "| score |"))) == set(TAGGED)
+    assert set(rows(table(DOCS / "answers.md", "## Scores", "| score |"))) == set(ANSWERED)
     assert set(rows(section(models, "### Pools"))) == set(POOLS)
     assert set(rows(table(models, "## [model] of taggers", "| head |"))) == set(HEADS)
     assert set(rows(table(models, "### [model.features]", "| analyzer |"))) == set(ANALYZERS)

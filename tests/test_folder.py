@@ -101,7 +101,7 @@ def test_the_run_file_is_kept_as_it_was_given(finished, text):
     resolved = read_toml(finished / "resolved.toml")
     assert resolved["model"]["mixer"] == "window"
     assert resolved["data"]["stride"] == 16
-    assert resolved["tokenizer"] == {"kind": "char", "size": 8000}
+    assert resolved["tokenizer"] == {"kind": "char", "size": 8000, "lowercase": False}
 
 
 def test_another_spelling_of_the_same_run_resumes_it_and_the_first_one_is_kept(run, text):

@@ -22,6 +22,12 @@ STARS_ALLOWED: dict[str, str] = {
     "weft/run.py:stream": "as generate",
     "weft/translator.py:predict": "as generate; PredictOptions refuses unknown ones",
     "weft/translator.py:evaluate": "as predict",
+    "weft/run.py:explain": "as generate; ExplainOptions refuses unknown ones",
+    "weft/translator.py:explain": "as explain of run.py",
+    "weft/labeller.py:explain": "as explain of run.py",
+    "weft/tagger.py:explain": "as explain of run.py",
+    "weft/filler.py:explain": "as explain of run.py",
+    "weft/reader.py:explain": "as explain of run.py",
 }
 ASSERTS_ALLOWED: dict[str, str] = {}
 
@@ -29,6 +35,9 @@ ASSERTS_ALLOWED: dict[str, str] = {}
 BASE = {"errors", "config", "files"}
 TEXT = BASE | {"text"}
 MODELS = TEXT | {"machine", "data", "nn", "decode.steps", "models"}
+DRAWINGS = {  # numbers in, SVG out
+    f"report.{name}" for name in ("heatmap", "signed", "grid", "coloured", "lines", "bars", "guesses", "tree")
+}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "machine": set(),
@@ -43,14 +52,15 @@ LAYERS: dict[str, set[str]] = {
     "metrics": TEXT | {"data"},
     "tasks": MODELS | {"decode", "metrics"},
     "train": MODELS | {"decode", "metrics", "tasks", "tensors"},
-    "explain": MODELS | {"decode", "metrics", "tasks", "train"},
+    "explain": MODELS | {"decode", "metrics", "tasks", "train", *DRAWINGS},
     "translator": MODELS | {"decode", "metrics", "tasks", "train", "explain"},
-    "filler": MODELS | {"decode", "metrics", "tasks", "train"},
-    "labeller": MODELS | {"metrics", "tasks", "train"},
-    "tagger": MODELS | {"metrics", "tasks", "train"},
-    "run": MODELS | {"decode", "metrics", "tasks", "train", "explain", "translator", "filler", "labeller", "tagger"},
+    "filler": MODELS | {"decode", "metrics", "tasks", "train", "explain"},
+    "labeller": MODELS | {"metrics", "tasks", "train", "explain"},
+    "tagger": MODELS | {"metrics", "tasks", "train", "explain"},
+    "reader": MODELS | {"metrics", "tasks", "train", "explain"},
+    "run": MODELS | {"decode", "metrics", "tasks", "train", "explain", "translator", "filler", "labeller", "tagger", "reader"},
     "interop": MODELS | {"decode", "metrics", "tasks", "train", "tensors", "run"},
-    "compare": MODELS | {"decode", "metrics", "tasks", "train", "run"},
+    "compare": MODELS | {"decode", "metrics", "tasks", "train", "tensors", "tagger", "run"},
     "report": MODELS | {"decode", "metrics", "tasks", "train", "run", "explain", "compare"},
     "serve": MODELS | {"decode", "metrics", "tasks", "train", "run", "interop", "explain"},
 }

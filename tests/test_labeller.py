@@ -13,7 +13,7 @@ import pytest
 import tomli_w
 import torch
 from command_line import feed, refused
-from label_runs import KEYS, LabelRuns, class_file, one_label, write_tsv
+from label_runs import KEYS, LabelRuns, class_file, one_label, two_texts, write_tsv
 from small_runs import Silent, sums, train_here
 
 import weft
@@ -187,6 +187,41 @@ def test_long_texts_are_cut_and_counted_or_refused(tmp_path):
     assert run.predict("axe " * 18) == run.predict("axe " * 300)
     with pytest.raises(DataError, match=r"has 32 tokens, more than data\.longest = 20; raise that"):
         train_here(class_file(data, "lstm", "data.longest=20", "data.truncate=false"), tmp_path / "other")
+
+
+def test_what_may_not_be_cut_is_refused_in_prediction_too(tmp_path, monkeypatch, capsys):
+    rows = write_tsv(tmp_path / "pairs.tsv", two_texts(40), "label\tone\ttwo")
+    settings = ('data.text=["one", "two"]', "data.truncate=false", "data.longest=20", "train.steps=1")
+    folder = train_here(class_file(rows, "lstm", *settings), tmp_path / "run").path
+    run = weft.load(folder)
+    assert isinstance(run, Labeller)
+    fits, long = ("axe " * 9, "cat " * 8), ("axe " * 9, "cat " * 9)  # and <s>, </s>, </s>
+    told = f"has 21 tokens, but {folder} reads at most 20 and cuts nothing (data.truncate = false); shorten it"
+    assert run.faults([fits, long]) == {1: told}
+    assert run.faults([]) == {}
+    assert len(run.predict([fits])) == 1
+    with pytest.raises(DataError) as caught:
+        run.predict([fits, long])
+    assert str(caught.value) == f"line 2: {told}"
+    feed(monkeypatch, f"{long[0]}\t{long[1]}\na\tb\nalone\n\n".encode())
+    assert main(["predict", str(folder)]) == 3
+    said = capsys.readouterr()
+    assert said.err == f"weft: line 1: {told}\nweft: line 3: needs 2 texts, separated by tabs, and has 1\n"
+    assert [bool(line) for line in said.out.split("\n")] == [False, True, False, False, False]
+
+
+def test_baselines_read_texts_to_their_end_and_make_no_tokens(tmp_path, capsys):
+    data = write_tsv(tmp_path / "data.tsv", [*one_label(60), ("tool", "axe " * 30)])
+    for truncate in ("true", "false"):
+        watcher, folder = Silent(), tmp_path / truncate
+        values = class_file(data, "naive-bayes", "data.longest=20", f"data.truncate={truncate}")
+        train_here(values, folder, watcher)
+        assert not any("cut" in note for note in watcher.notes)
+        assert not (folder / "data").exists()
+        run = weft.load(folder)
+        assert run.faults(["axe " * 300]) == {} and run.predict("axe " * 300)[0].labels == ("tool",)
+        assert main(["predict", str(folder), "axe " * 300]) == 0
+        assert capsys.readouterr().err == ""
 
 
 def test_a_score_that_the_labels_do_not_have_is_no_monitor(runs):

@@ -343,9 +343,15 @@ def test_what_does_not_go_together(tmp_path):
     assert said(ConfigError, data={"read": "windows", "window": 2}) == (
         "data.window: 2 has no room for a token between <s> and </s>; at least 3"
     )
-    assert said(ConfigError, model={"whole_words": True}, tokenizer={"kind": "char"}) == (
-        "model.whole_words: true needs tokens that show where a word starts, which those of kind 'char' "
-        "don't; use tokenizer.kind = 'wordpiece' or 'bpe', or whole_words = false"
+    assert said(ConfigError, model={"masking": "word"}, tokenizer={"kind": "char"}) == (
+        "model.masking: 'word' needs tokens that show where a word starts, which those of kind 'char' "
+        "don't; use tokenizer.kind = 'wordpiece' or 'bpe', or masking = 'token' or 'span'"
+    )
+    assert said(ConfigError, model={"masking": "spans"}) == (
+        "model.masking: no such choice 'spans'; did you mean 'span'? known: token, word, span"
+    )
+    assert said(ConfigError, model={"pairs": True}, data={"read": "windows"}) == (
+        "model.pairs: true reads two lines as one text, but data.read = 'windows' knows no lines; use read = 'lines'"
     )
     found = said(DataError, data={"window": 6})
     assert found.startswith("data: line ") and found.endswith(
@@ -354,9 +360,20 @@ def test_what_does_not_go_together(tmp_path):
     )
 
 
-def test_whole_words_train(tmp_path):
-    values = run_file(make_text(tmp_path / "text.txt"), whole_words=True)
-    values["tokenizer"] = {"kind": "wordpiece", "size": 60}
+@pytest.mark.parametrize(("masking", "kind"), [("word", "wordpiece"), ("span", "wordpiece"), ("span", "char")])
+def test_what_is_hidden_together_trains(tmp_path, masking, kind):
+    values = run_file(make_text(tmp_path / "text.txt"), masking=masking)
+    values["tokenizer"] = {"kind": kind, "size": 60}
+    values["train"] |= {"steps": 2}
     watcher = Silent()
     train_here(values, tmp_path / "run", watcher)
     assert len(watcher.scores) == 2
+
+
+def test_a_run_that_says_whole_words_means_masking():
+    for given, masking in ((True, "word"), (False, "token")):
+        assert MaskedTable.model_validate({"whole_words": given}).masking == masking
+    settings = {"task": "masked-lm", "data": {"train": "x"}, "model": {"kind": "bert", "whole_words": True, "masking": "span"}}
+    with pytest.raises(ConfigError) as caught:
+        resolve(settings, base=Path("/nowhere"))
+    assert str(caught.value).startswith("model.whole_words: no such option")

@@ -94,7 +94,7 @@ def test_a_preset_sets_what_it_says(kind):
 
 
 def test_the_kinds_of_a_language_model():
-    assert list(TASKS) == ["lm", "translate", "classify", "tag", "masked-lm"]
+    assert list(TASKS) == ["lm", "translate", "classify", "tag", "masked-lm", "span"]
     assert TASKS["lm"].presets is LM
     assert list(LM) == ["ngram", "window", "rnn", "lstm", "gru", "transformer", "gpt"]
     mixers = {kind: settings_of(kind).model.mixer for kind in LM if kind != "ngram"}
@@ -154,7 +154,7 @@ def test_a_tokenizer_file_is_seen_from_the_run_file_and_says_itself_what_it_is()
     settings = settings_of(tokenizer={"file": "tokenizer.json"})
     assert settings.tokenizer.file == str(BASE / "tokenizer.json")
     assert settings.to_dict()["tokenizer"] == {"file": str(BASE / "tokenizer.json")}
-    assert settings_of().to_dict()["tokenizer"] == {"kind": "char", "size": 8000}
+    assert settings_of().to_dict()["tokenizer"] == {"kind": "char", "size": 8000, "lowercase": False}
 
 
 def test_the_tokenizer_of_another_run_is_borrowed(tmp_path):
@@ -198,11 +198,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (without("model"), "model: is needed and not given"),
     (
         {**run_file(), "task": "ml"},
-        "task: no such task 'ml'; did you mean 'lm'? known: lm, translate, classify, tag, masked-lm",
+        "task: no such task 'ml'; did you mean 'lm'? known: lm, translate, classify, tag, masked-lm, span",
     ),
     (
         {**run_file(), "task": "translation"},
-        "task: no such task 'translation'; did you mean 'translate'? known: lm, translate, classify, tag, masked-lm",
+        "task: no such task 'translation'; did you mean 'translate'? known: lm, translate, classify, tag, masked-lm, span",
     ),
     ({**run_file(), "task": 3}, "task: must be a valid string, not 3"),
     ({**run_file(), "model": {}}, f"model.kind: is needed and not given; known: {KINDS}"),
@@ -223,14 +223,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (run_file(data={"read": "line"}), "data.read: must be 'windows', 'stream' or 'lines', not 'line'"),
     (run_file(data={"window": 0}), "data: window=0 must be at least 1"),
     (run_file(data={"stride": 8, "read": "lines"}), "data: stride=8, but read='lines' has no windows; drop it"),
-    (run_file(tokenizer={"kidn": "bpe"}), "tokenizer.kidn: no such option; did you mean 'kind'? known: kind, size, file"),
+    (run_file(tokenizer={"kidn": "bpe"}), "tokenizer.kidn: no such option; did you mean 'kind'? known: kind, size, lowercase, file"),
     (
         run_file(tokenizer={"kind": "bep"}),
         "tokenizer.kind: no such kind 'bep'; did you mean 'bpe'? known: char, word, space, byte, bpe, unigram, wordpiece",
     ),
     (
         run_file(tokenizer={"kind": "bpe", "file": "t.json"}),
-        "tokenizer: file and kind or size can't both be given: the file says what it is",
+        "tokenizer: file and kind, size or lowercase can't both be given: the file says what it is",
     ),
     (run_file(model={"widht": 8}), f"model.widht: no such option; did you mean 'width'? known: {MODEL}"),
     (

@@ -44,6 +44,12 @@ def test_one_tokenizer_each(tmp_path):
     assert [side.hash for side in load_sides(tmp_path)] == [side.hash for side in sides]
 
 
+def test_one_side_alone_may_be_lower_cased():
+    values = {"source": {"kind": "char", "lowercase": True}, "target": {"kind": "char"}}
+    sides = train_sides(read_table(SidesTable, values, at="tokenizer"), lambda: iter(["Ab"]), lambda: iter(["Ab"]))
+    assert (vocabulary(sides.source), vocabulary(sides.target)) == (["a", "b"], ["A", "b"])
+
+
 def test_what_the_other_sort_left_is_removed(tmp_path):
     for values in ({"kind": "char"}, SEPARATE, {"kind": "byte"}):
         sides = trained(values)
@@ -72,6 +78,10 @@ MESSAGES = [
     (
         {**SEPARATE, "kind": "bpe"},
         "tokenizer: kind is for both sides, but source and target have tables of their own; drop it",
+    ),
+    (
+        {**SEPARATE, "lowercase": True},
+        "tokenizer: lowercase is for both sides, but source and target have tables of their own; drop it",
     ),
     (
         {**SEPARATE, "file": "a.json"},

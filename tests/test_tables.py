@@ -154,7 +154,7 @@ def test_what_is_refused_and_in_which_words(table, values, message):
 GOOD = [
     {},
     {"mixer": "window"},
-    {"mixer": "window", "two_way": True, "context": 5},
+    {"mixer": "window", "two_way": True, "context": 5, "width": 7},
     {"two_way": True, "width": 6, "connection": "dense"},
     {"mixer": "gru-before", "positions": "learned", "feed_forward": 16, "activation": "gated"},
     {"feed_forward": 16},

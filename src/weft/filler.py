@@ -13,7 +13,10 @@ import numpy as np
 import torch
 
 from weft.errors import UsageError
-from weft.metrics.items import Score
+from weft.explain import views
+from weft.explain.options import ExplainOptions
+from weft.explain.view import View
+from weft.metrics.items import Items, Score
 from weft.metrics.language import Measured
 from weft.metrics.masked import masked_scores
 from weft.models.encoder import Text
@@ -80,9 +83,14 @@ class Filler:
         found = {number: self.fault(self._tokens(text)) for number, text in enumerate(texts)}
         return {number: fault for number, fault in found.items() if fault is not None}
 
+    @property
+    def gaps(self) -> re.Pattern[str]:
+        """What a gap looks like in a text."""
+        return _SPACED if pieces(self.tokenizer) == "bytes" and self.tokenizer.kind != "byte" else _MASK
+
     def _tokens(self, text: str) -> list[int]:
         """<s>, the tokens of a text with its gaps, </s>."""
-        parts = (_SPACED if pieces(self.tokenizer) == "bytes" and self.tokenizer.kind != "byte" else _MASK).split(text)
+        parts = self.gaps.split(text)
         first, *others = self.tokenizer.encode_batch(parts)
         found = [self.tokenizer.begin, *first.tolist()]
         for ids in others:
@@ -128,13 +136,28 @@ class Filler:
 
         `reading(bytes done, bytes in all)` and then `watch(tokens done, tokens in all)` are told of progress.
         """
+        return self.measure(data, watch=watch, reading=reading)[0]
+
+    def measure(
+        self,
+        data: Files | None = None,
+        *,
+        watch: Watch | None = None,
+        reading: Watch | None = None,
+    ) -> tuple[list[Score], Items]:
+        """Scores, and what they were made from, line by line, or window by window of running text."""
         window = self.settings.data.window
         with TemporaryDirectory() as place, torch.inference_mode():
             corpus = HeldOut(self.folder, self.settings, self.tokenizer).corpus(data, Path(place), reading)
             items = pseudo_nats(self.model, corpus, window=window, device=self.device, watch=watch)
-            context = "masked:line" if self.lines else f"masked:window/{window}"
-            unit = "line" if self.lines else "window"
-            return masked_scores(items, Measured(context, unit, self.tokenizer.hash))
+        context = "masked:line" if self.lines else f"masked:window/{window}"
+        unit = "line" if self.lines else "window"
+        return masked_scores(items, Measured(context, unit, self.tokenizer.hash)), items
+
+    def explain(self, text: str, what: str | None = None, options: ExplainOptions | None = None, **named: Any) -> View:
+        """How the gaps of a text are filled: data, pictures and words of one view; options as one object, or by name:
+        `explain("the [MASK] sat", "attribution", method="occlusion")`."""
+        return views.explain(self, text, what, options, named)
 
     def info(self) -> Mapping[str, Any]:
         """What the run is: settings, sizes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
@@ -12,6 +13,9 @@ import numpy as np
 import torch
 
 from weft.errors import DataError, UsageError
+from weft.explain import views
+from weft.explain.options import ExplainOptions
+from weft.explain.view import View
 from weft.metrics.items import Items, Score
 from weft.metrics.labels import Labelled, label_scores
 from weft.tasks import embedding
@@ -67,11 +71,23 @@ class Labeller:
         pair = self.columns > 1 and isinstance(texts, tuple) and all(isinstance(text, str) for text in texts)
         return [texts] if isinstance(texts, str) or pair else list(texts)
 
+    def faults(self, texts: Sequence[Texts]) -> dict[int, str]:
+        """Which texts are too long to be read, by their number from 0, and what to do: none where data.truncate lets them be
+        cut."""
+        rows = self._texts(texts)
+        if not rows or self.settings.data.truncate or self.model.longest is None:
+            return {}
+        lengths, longest = self.model.lengths(rows), self.model.longest
+        cure = f"but {self.folder.path} reads at most {longest} and cuts nothing (data.truncate = false); shorten it"
+        return {int(at): f"has {lengths[at]:,} tokens, {cure}" for at in np.flatnonzero(lengths > longest)}
+
     def predict(self, texts: Texts | Sequence[Texts], *, watch: Watch | None = None) -> list[Labelling]:
         """What each text is (a string is one; of runs that read two texts, a tuple of two strings is)."""
         rows = self._texts(self._several(texts))
         if not rows:
             return []
+        if faults := self.faults(rows):
+            raise DataError(f"line {min(faults) + 1}: {faults[min(faults)]}")
         probabilities = np.exp(self.model.log_probs(rows, watch))
         self.cut = self.model.cut
         return [self._said(row) for row in probabilities]
@@ -111,12 +127,23 @@ class Labeller:
         log_probs = self.model.log_probs([example.texts for example in examples], watch)
         items = judged(log_probs, targets(found, self.tokenizer.labels, several=several), new, several=several)
         labelled = Labelled(self.tokenizer.labels.hash, several, temperature=self.model.temperature)
-        return label_scores(items, labelled), items
+        return label_scores(items, labelled), replace(items, outputs=self._outputs(items))
+
+    def _outputs(self, items: Items) -> list[str]:
+        """The labels that were said of each example, with ", " between."""
+        said = items.statistics["said"] > 0
+        return [", ".join(name for name, hit in zip(self.labels, row, strict=True) if hit) for row in said.tolist()]
 
     def unseen(self, data: Any = None) -> Counter[str]:
         """How often each label of the data occurs that training never saw."""
         names = chain.from_iterable(held_source(self.folder, self.settings, data).labels())
         return Counter(name for name in names if self.tokenizer.labels.index(name) is None)
+
+    def explain(self, text: str, what: str | None = None, options: ExplainOptions | None = None, **named: Any) -> View:
+        """How a text (of two, with a tab between them) gets its label: data, pictures and words of one view; options as one
+        object, or by name:
+        `explain("too slow", "attribution", method="occlusion")`."""
+        return views.explain(self, text, what, options, named)
 
     def info(self) -> Mapping[str, Any]:
         """What the run is: settings, sizes, how far it got."""

@@ -10,6 +10,9 @@ import numpy as np
 import torch
 
 from weft.errors import DataError
+from weft.explain import views
+from weft.explain.options import ExplainOptions
+from weft.explain.view import View
 from weft.metrics.answers import Asked, answer_items, answer_scores
 from weft.metrics.items import Items, Score
 from weft.tasks import embedding
@@ -72,6 +75,11 @@ class Reader:
         references = [[answer.text for answer in record.answers] for record in records]
         items = answer_items([answer.text for answer in said], references, np.arange(len(said)))
         return answer_scores(items, Asked(self.tokenizer.hash, self.model.threshold)), items
+
+    def explain(self, text: str, what: str | None = None, options: ExplainOptions | None = None, **named: Any) -> View:
+        """How a question is answered (it, a tab, and the passage): data, pictures and words of one view; options as one object,
+        or by name: `explain("Who?\tIda sang.", "attribution", method="occlusion")`."""
+        return views.explain(self, text, what, options, named)
 
     def info(self) -> Mapping[str, Any]:
         """What the run is: settings, sizes, how far it got."""

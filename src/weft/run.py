@@ -12,17 +12,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from weft.config import no_such
+from weft.data.corpus import Corpus
 from weft.data.grouped import filled
 from weft.decode import generate as decoding
 from weft.decode.generate import Continuation
 from weft.decode.options import GenerateOptions, chosen
 from weft.errors import ConfigError, ModelError, UsageError
+from weft.explain import views
+from weft.explain.options import ExplainOptions
+from weft.explain.view import View
 from weft.filler import Filler
 from weft.labeller import Labeller
-from weft.metrics.items import Score
+from weft.metrics.items import Items, Score
 from weft.metrics.language import Measured, language_scores
+from weft.reader import Reader
 from weft.tagger import Tagger
 from weft.tasks.language import BLOCK, items
 from weft.tasks.surprisal import BATCH, Context, nats_of, parse_context, surprisal
@@ -94,12 +100,38 @@ class Run:
 
         `reading(bytes done, bytes in all)` and then `watch(tokens done, tokens in all)` are told of progress.
         """
+        return self.measure(data, context=context, watch=watch, reading=reading)[0]
+
+    def measure(
+        self,
+        data: Files | None = None,
+        *,
+        context: str | None = None,
+        watch: Watch | None = None,
+        reading: Watch | None = None,
+    ) -> tuple[list[Score], Items]:
+        """Scores, and what they were made from, line by line, or block by block of running text."""
+        found = items(*self.nats(data, context=context, watch=watch, reading=reading))
+        return language_scores(found, self.measured(context)), found
+
+    def measured(self, context: str | None = None) -> Measured:
+        """How a text is measured, for signatures."""
+        return Measured(str(self.context(context)), "line" if self.lines else f"block/{BLOCK}", self.tokenizer.hash)
+
+    @torch.inference_mode()
+    def nats(
+        self,
+        data: Files | None = None,
+        *,
+        context: str | None = None,
+        watch: Watch | None = None,
+        reading: Watch | None = None,
+    ) -> tuple[NDArray[np.float32], Corpus]:
+        """Nats of every token of a text, (N,), and its tokens."""
         policy = self.context(context)
-        with TemporaryDirectory() as place, torch.inference_mode():
+        with TemporaryDirectory() as place:  # what was mapped stays when the file is gone
             corpus = HeldOut(self.folder, self.settings, self.tokenizer).corpus(data, Path(place), reading)
-            nats = surprisal(self.model, corpus, policy, device=self.device, watch=watch)
-            measured = Measured(str(policy), "line" if self.lines else f"block/{BLOCK}", self.tokenizer.hash)
-            return language_scores(items(nats, corpus), measured)
+            return surprisal(self.model, corpus, policy, device=self.device, watch=watch), corpus
 
     # ---- lines
 
@@ -167,6 +199,11 @@ class Run:
         given = chosen(GenerateOptions, options, named)
         return decoding.stream(self.model, self.tokenizer, clean(prompt, "prompt"), given, end=self.end, device=self.device)
 
+    def explain(self, text: str, what: str | None = None, options: ExplainOptions | None = None, **named: Any) -> View:
+        """How a text is read and continued: data, pictures and words of one view; options as one object, or by name:
+        `explain("The cat", "attribution", method="occlusion")`."""
+        return views.explain(self, text, what, options, named)
+
     def info(self) -> Mapping[str, Any]:
         """What the run is: settings, sizes, how far it got."""
         return {
@@ -207,7 +244,7 @@ def _member(folder: RunFolder, settings: Settings, device: torch.device) -> Memb
     return Member(folder, settings, sides, settings.preset.family.load(settings, sides, folder, device))
 
 
-Loaded = Run | Translator | Labeller | Tagger | Filler
+Loaded = Run | Translator | Labeller | Tagger | Filler | Reader
 
 
 def load(path: str | Path, *, device: str = "auto") -> Loaded:
@@ -216,8 +253,13 @@ def load(path: str | Path, *, device: str = "auto") -> Loaded:
     folder, settings = _read(path)
     if settings.task == "translate":
         return Translator([_member(folder, settings, place)], place)
-    others: dict[str, type[Labeller | Tagger | Filler]] = {"classify": Labeller, "tag": Tagger, "masked-lm": Filler}
-    kind: type[Run | Labeller | Tagger | Filler] = others.get(settings.task, Run)
+    others: dict[str, type[Labeller | Tagger | Filler | Reader]] = {
+        "classify": Labeller,
+        "tag": Tagger,
+        "masked-lm": Filler,
+        "span": Reader,
+    }
+    kind: type[Run | Labeller | Tagger | Filler | Reader] = others.get(settings.task, Run)
     return kind(folder, settings, settings.material.load(folder), place)
 
 
@@ -227,6 +269,7 @@ INSTEAD: Mapping[str, str] = {
     "masked-lm": "is a masked language model, which fills gaps; use weft fill",
     "classify": "is a classifier, which gives texts labels; use weft predict",
     "tag": "is a tagger, which gives words tags; use weft predict",
+    "span": "is a reader, which answers questions about passages; use weft predict",
 }
 
 

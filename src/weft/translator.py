@@ -6,6 +6,7 @@ run = weft.load("runs/x"), then run.predict(...), run.score(...), run.evaluate(.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,10 @@ from weft.decode.options import chosen
 from weft.decode.predict import ROWS, Prediction, Request, predict
 from weft.decode.predict_options import PredictOptions
 from weft.errors import DataError, UsageError
+from weft.explain import views
 from weft.explain.alignment import Alignment, attention_weights, check_attends
+from weft.explain.options import ExplainOptions
+from weft.explain.view import View
 from weft.files import sha256
 from weft.metrics.items import Items, Score
 from weft.metrics.language import Measured, language_scores
@@ -275,8 +279,11 @@ class Translator:
             refuse(self._faults_of_targets(targets), lambda at: files.place(at, "target"))
         items = translation_items([best[0].text for best in self.predict(lines, given, watch=watch)], targets)
         scores = translation_scores(items, Decoded("/".join([given.describe(), *self._company()])))
-        # beside a language model the sum of log-probabilities is a score to choose by, and no probability
-        return scores if self.lm is not None else [*scores, *self._losses(pairs, truncate=given.truncate)], items
+        if self.lm is not None:  # the sum of log-probabilities is a score to choose by, and no probability
+            return scores, items
+        losses, measured = self._losses(pairs, truncate=given.truncate), Measured("source", "line", self.tokenizer.target.hash)
+        both = replace(items, statistics={**items.statistics, **losses.statistics})
+        return [*scores, *language_scores(losses, measured)], both
 
     def _company(self) -> list[str]:
         """Who else searched, for the signature."""
@@ -285,12 +292,12 @@ class Translator:
             others.append("weights:" + ",".join(f"{weight:g}" for weight in self.weights))
         return [*others, self.lm.describe()] if self.lm is not None else others
 
-    def _losses(self, pairs: Sequence[tuple[str, str]], *, truncate: bool) -> list[Score]:
+    def _losses(self, pairs: Sequence[tuple[str, str]], *, truncate: bool) -> Items:
+        """Nats and tokens of each target."""
         found = self.score(pairs, truncate=truncate)
         tokens = np.array([len(one.tokens) for one in found], np.float64)
         nats = np.array([-one.log_prob for one in found], np.float64)
-        items = Items(np.arange(len(found)), {"nats": nats, "tokens": tokens})
-        return language_scores(items, Measured("source", "line", self.tokenizer.target.hash))
+        return Items(np.arange(len(found)), {"nats": nats, "tokens": tokens})
 
     def _pairs(self, data: Files | None) -> PairSource:
         """The pairs of some files, read as those of training are, or the run's own."""
@@ -309,6 +316,11 @@ class Translator:
         if name is None:
             raise UsageError(f"{self.folder.path}: the run has no test or validation data; give --data FILE")
         return own[name]
+
+    def explain(self, text: str, what: str | None = None, options: ExplainOptions | None = None, **named: Any) -> View:
+        """How a line becomes its output: data, pictures and words of one view; options as one object, or by name:
+        `explain("Baum", "attribution", method="occlusion")`."""
+        return views.explain(self, text, what, options, named)
 
     def info(self) -> Mapping[str, Any]:
         """What the run is: settings, sizes, how far it got."""

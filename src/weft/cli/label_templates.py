@@ -244,9 +244,11 @@ FILLED = """\
 # embedding_norm = {embedding_norm:<16}# embeddings are normalised before the first layer
 # tied = true                      # one matrix for reading tokens and for predicting them
 # transform = {transform:<21}# a layer of its own before the output
-# segments = false                 # true: a vector for each of two texts, for a classifier of pairs to start from
+# pairs = false                    # true: a line and the next are one text, for a classifier of pairs to start from
+                                   # (read = "lines" only); segments = true: a vector for each of two texts; as pairs,
+                                   # unless given
 # share = 0.15                     # of the tokens that are to be predicted
-# whole_words = false              # true: the pieces of a word are hidden together (wordpiece)
+# masking = "token"                # what is hidden together: token (nothing), word (its pieces), span (words in a row)
 # connection = {connection:<20}# between layers: plain, residual, post-norm, highway, dense
 # norm = {norm:<26}# none, layer, rms
 """

@@ -13,17 +13,22 @@ from typer.exceptions import TyperException
 
 from weft import __version__
 from weft.cli.check import Check
+from weft.cli.compare import Compare
 from weft.cli.convert import Export, Import
 from weft.cli.demo import Demo
 from weft.cli.embed import Embed
 from weft.cli.evaluate import Evaluate
+from weft.cli.explain import Explain
 from weft.cli.fill import Fill
 from weft.cli.generate import Generate
+from weft.cli.gradcheck import Gradcheck
 from weft.cli.info import Info
 from weft.cli.init import Init
 from weft.cli.options import Bare, OwnFirst, Shared
 from weft.cli.output import say
 from weft.cli.predict import Predict
+from weft.cli.probe import Probe
+from weft.cli.report import Report
 from weft.cli.score import Score
 from weft.cli.signals import Terminated, terminable
 from weft.cli.standard import open_standard_files
@@ -43,13 +48,18 @@ app = typer.Typer(
 COMMANDS: dict[str, type[Bare]] = {
     "init": Init,
     "check": Check,
+    "gradcheck": Gradcheck,
     "train": Train,
     "evaluate": Evaluate,
+    "compare": Compare,
+    "report": Report,
     "predict": Predict,
     "score": Score,
     "generate": Generate,
     "fill": Fill,
     "embed": Embed,
+    "explain": Explain,
+    "probe": Probe,
     "import": Import,
     "export": Export,
     "info": Info,

@@ -80,6 +80,21 @@ def watch(model: nn.Module, names: str | Sequence[str]) -> Iterator[list[Watched
         yield seen
 
 
+@contextmanager
+def replaced(model: nn.Module, changes: Mapping[str, Callable[[Any], Any]]) -> Iterator[None]:
+    """While the block runs, each named part gives what its change makes of its output.
+
+    with replaced(model, {"embedding": lambda vectors: 0 * vectors}):
+        model(tokens)
+    """
+    wanted = {name: _find(model, name) for name in changes}
+    with ExitStack() as hooks:
+        for name, part in wanted.items():
+            handle = part.register_forward_hook(lambda part, given, output, change=changes[name]: change(output))
+            hooks.callback(handle.remove)
+        yield
+
+
 def pattern(seen: Watched) -> Tensor:
     """The attention weights of a watched call of an `attend`, (B, H, T, S), recomputed from its inputs and without dropout."""
     weights: Callable[..., Tensor] | None = getattr(seen.part, "weights", None)

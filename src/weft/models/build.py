@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from weft.models.tables import StackTable
-from weft.nn.attention import FeedForward, SelfAttention
+from weft.nn.attention import FeedForward, Headless, SelfAttention
 from weft.nn.connections import Connection, Dense, Highway, Plain, PostNorm, Residual
 from weft.nn.mixers import MIXERS, Both, Centred
 from weft.nn.pooling import POOLS, Ends
@@ -49,26 +49,28 @@ def added_positions(kind: str, dim: int, *, longest: int) -> NoPositions:
     return NoPositions()
 
 
-def inside_positions(kind: str, *, heads: int, head_size: int) -> NoPositions:
+def inside_positions(kind: str, *, heads: int, head_size: int, slopes: Sequence[float] | None = None) -> NoPositions:
     """What attention itself knows of positions."""
     match kind:
         case "relative":
             return Relative(head_size)
         case "alibi":
-            return Alibi(heads)
+            return Alibi(heads, slopes=slopes)
         case "rotary":
             return Rotary(head_size)
     return NoPositions()
 
 
-def attention(table: StackTable, layer: int, window: int | None) -> SelfAttention:
-    heads = table.heads[layer] if isinstance(table.heads, list) else table.heads or 1
-    size = table.head_size or table.width // heads
+def attention(table: StackTable, layer: int, window: int | None) -> SelfAttention | Headless:
+    heads, size = table.heads_of(layer)
+    if not heads:
+        return Headless(table.width)
+    slopes = None if table.slopes is None else table.slopes[layer]
     return SelfAttention(
         table.width,
         heads=heads,
         head_size=size,
-        positions=inside_positions(table.positions, heads=heads, head_size=size),
+        positions=inside_positions(table.positions, heads=heads, head_size=size, slopes=slopes),
         inner_norm=nn.RMSNorm(size, elementwise_affine=False) if table.qk_norm else None,
         window="two-way" if table.two_way else window,
         dropout=table.attention_dropout or 0.0,

@@ -6,15 +6,18 @@ Shapes: B rows, S positions, N chosen positions, D width, V words, the mask amon
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from weft.config import OneOf
 from weft.models import build
 from weft.models.encoder import Text, TextEncoder, TextEncoderTable, text_encoder
 from weft.nn.attention import ACTIVATIONS
 from weft.nn.heads import TokenHead
+
+MASKINGS = ("token", "word", "span")
 
 
 class MaskedTable(TextEncoderTable):
@@ -22,9 +25,19 @@ class MaskedTable(TextEncoderTable):
 
     tied: bool = True  # one matrix for the embedding and the output
     transform: bool = False  # a layer of its own before the output, as in BERT
-    segments: bool = False  # a vector for each of two texts, so that a classifier of pairs can start from these weights
+    pairs: bool = False  # two lines that follow each other are read as one text, <s> a </s> b </s>
+    segments: bool | None = None  # a vector for each of two texts; as `pairs`, unless given
     share: float = Field(0.15, gt=0.0, le=1.0)  # of the tokens of each text that are to be predicted
-    whole_words: bool = False  # the pieces of a word are hidden together
+    masking: Annotated[str, OneOf(MASKINGS)] = "token"  # what is hidden together: nothing, the pieces of a word, words in a row
+
+    @model_validator(mode="before")
+    @classmethod
+    def renamed(cls, values: Any) -> Any:
+        """Runs that were trained before `masking` had a name for it say whole_words."""
+        if not isinstance(values, dict) or "masking" in values or not isinstance(values.get("whole_words"), bool):
+            return values
+        others = {name: value for name, value in values.items() if name != "whole_words"}
+        return {**others, "masking": "word" if values["whole_words"] else "token"}
 
     @model_validator(mode="after")
     def two_sided(self) -> Self:
@@ -40,6 +53,11 @@ class MaskedTable(TextEncoderTable):
                 f"add tied=false"
             )
         return self
+
+    def filled(self) -> Self:
+        segments = self.pairs if self.segments is None else self.segments
+        found: Self = super().filled().model_copy(update={"segments": segments})
+        return found
 
 
 class MaskedModel(nn.Module):
@@ -78,7 +96,7 @@ class MaskedModel(nn.Module):
 
 def masked_model(table: MaskedTable, *, words: int, longest: int) -> MaskedModel:
     """The model of a filled table, freshly initialised from torch's default generator; `words` are the tokenizer's."""
-    encoder = text_encoder(table, words=words + 1, longest=longest, segments=table.segments)
+    encoder = text_encoder(table, words=words + 1, longest=longest, segments=bool(table.segments))
     front: Any = encoder.front
     if table.tied:  # loud vectors would have each token predict itself
         nn.init.normal_(front.embedding.weight, std=0.02 if table.mixer == "attention" else table.width**-0.5)

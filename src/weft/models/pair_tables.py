@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from weft.config import OneOf, Table
 from weft.errors import ConfigError, nearest
-from weft.models.tables import EmbeddedTable, StackTable
+from weft.models.tables import Count, EmbeddedTable, StackTable
 from weft.nn.cross import SCORES
 
 STATES = {"rnn": 1, "lstm": 2, "gru": 1, "gru-before": 1}  # recurrent mixers: tensors of a state
@@ -35,13 +35,28 @@ class EncoderTable(EmbeddedTable):
 class DecoderTable(EmbeddedTable):
     """The stack that writes the target."""
 
+    # attention only: of the attention to the source, of the same size as those of the layer; as many as `heads`, unless given
+    cross_heads: Annotated[Count, Field(ge=1)] | list[Annotated[Count, Field(ge=0)]] | None = None
+
     @model_validator(mode="after")
     def causal(self) -> Self:
         if self.two_way:
             raise ValueError("two_way=true lets a position see the tokens it must predict; a decoder reads one way")
         if self.mixer == "window":
             raise ValueError(f"mixer='window' has no state to start from a source; use {', '.join(STATES)} or attention")
+        if self.cross_heads is not None and self.mixer != "attention":
+            raise ValueError(f"cross_heads={self.cross_heads}, but mixer={self.mixer!r} has none")
+        if isinstance(self.cross_heads, list) and len(self.cross_heads) != self.layers:
+            raise ValueError(
+                f"cross_heads has {len(self.cross_heads)} numbers for layers={self.layers}; give one number, or one a layer"
+            )
         return self
+
+    def cross_heads_of(self, layer: int) -> tuple[int, int]:
+        """How many heads look at the source in a layer of a filled table, and how wide each is."""
+        heads, size = self.heads_of(layer)
+        given = self.cross_heads
+        return given[layer] if isinstance(given, list) else given or heads, size
 
 
 class Seq2SeqTable(Table):

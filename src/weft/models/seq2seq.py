@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from weft.models import build
 from weft.models.pair_tables import STATES, Seq2SeqTable
 from weft.models.tables import EmbeddedTable
+from weft.nn.attention import Headless
 from weft.nn.bridge import Copied, Projected, Reminder
 from weft.nn.connections import Plain
 from weft.nn.copying import Generate, GenerateOrCopy
@@ -137,10 +138,11 @@ class EncoderDecoder(nn.Module):
 # ---- from tables to parts
 
 
-def cross_attention(table: Seq2SeqTable, layer: int) -> CrossAttention:
+def cross_attention(table: Seq2SeqTable, layer: int) -> CrossAttention | Headless:
     side = table.decoder
-    heads = side.heads[layer] if isinstance(side.heads, list) else side.heads or 1
-    size = side.head_size or side.width // heads
+    heads, size = side.cross_heads_of(layer)
+    if not heads:
+        return Headless(side.width)
     return CrossAttention(
         side.width,
         heads=heads,

@@ -16,6 +16,7 @@ INSIDE = ("relative", "alibi", "rotary")  # positions inside attention
 CONNECTIONS = ("plain", "residual", "post-norm", "highway", "dense")
 NORMS = ("none", "layer", "rms")
 Count = Annotated[int, Field(le=2**20)]  # of heads or hidden units: no size computed from it passes what 64 bits hold
+Size = Annotated[int, Field(ge=1, le=65536)]
 
 
 class StackTable(Table):
@@ -26,10 +27,11 @@ class StackTable(Table):
     width: int = Field(256, ge=1, le=65536)
     context: int | None = Field(None, ge=1, le=4096)  # window only: how many tokens a prediction sees
     two_way: bool = False
-    heads: Count | list[Count] | None = None  # attention only: one number, or one a layer
-    head_size: int | None = Field(None, ge=1, le=65536)  # attention only
+    heads: Count | list[Count] | None = None  # attention only: one number, or one a layer, where 0 is a layer that has lost all
+    head_size: Size | list[Size] | None = None  # attention only: one number, or one a layer
     qk_norm: bool | None = None  # attention only: queries and keys are normalised
     positions: Annotated[str, OneOf((*ADDED, *INSIDE))] = "none"
+    slopes: list[list[float]] | None = None  # alibi only: of each head of each layer; as in the paper, unless given
     feed_forward: Annotated[Count, Field(ge=1)] | Literal["none"] | None = None  # hidden units, after each mixer
     activation: Annotated[str, OneOf(ACTIVATIONS)] | None = None
     connection: Annotated[str, OneOf(CONNECTIONS)] = "plain"
@@ -41,7 +43,7 @@ class StackTable(Table):
     @model_validator(mode="after")
     def fits(self) -> Self:
         attention = self.mixer == "attention"
-        for option in ("heads", "head_size", "qk_norm", "attention_dropout"):
+        for option in ("heads", "head_size", "qk_norm", "slopes", "attention_dropout"):
             if getattr(self, option) is not None and not attention:
                 raise ValueError(f"{option}={getattr(self, option)}, but mixer={self.mixer!r} has none")
         if self.context is not None and self.mixer != "window":
@@ -65,18 +67,37 @@ class StackTable(Table):
 
     def _heads_fit(self) -> Self:
         given = default_heads(self.width) if self.heads is None else self.heads
-        heads = given if isinstance(given, list) else [given]
-        if isinstance(self.heads, list) and len(heads) != self.layers:
-            raise ValueError(f"heads has {len(heads)} numbers for layers={self.layers}; give one number, or one a layer")
-        for number in heads:
-            if number < 1:
+        for option, values in (("heads", given), ("head_size", self.head_size)):
+            if isinstance(values, list) and len(values) != self.layers:
+                raise ValueError(
+                    f"{option} has {len(values)} numbers for layers={self.layers}; give one number, or one a layer"
+                )
+        heads = given if isinstance(given, list) else [given] * self.layers
+        for number, size in zip(heads, _each(self.head_size, self.layers), strict=True):
+            if number < 0 or (number == 0 and not isinstance(given, list)):
                 raise ValueError(f"heads={number} must be at least 1")
-            if self.head_size is None and self.width % number:
+            if number == 0 and size is None:
+                raise ValueError("heads=0 in a layer leaves open how wide a head is; give head_size")
+            if size is None and self.width % number:
                 raise ValueError(f"width={self.width} is not a multiple of heads={number}; change one, or give head_size")
-            size = self.head_size or self.width // number
-            if self.positions == "rotary" and size % 2:
-                raise ValueError(f"positions='rotary' turns pairs: the size of a head, {size}, must be even")
+            wide = size or self.width // number
+            if self.positions == "rotary" and wide % 2:
+                raise ValueError(f"positions='rotary' turns pairs: the size of a head, {wide}, must be even")
+        return self._slopes_fit(heads)
+
+    def _slopes_fit(self, heads: list[int]) -> Self:
+        if self.slopes is None:
+            return self
+        if self.positions != "alibi":
+            raise ValueError(f"slopes are those of positions='alibi', but positions={self.positions!r}; drop them")
+        if [len(own) for own in self.slopes] != heads:
+            raise ValueError(f"slopes has {[len(own) for own in self.slopes]} numbers for heads={heads}; give one a head")
         return self
+
+    def heads_of(self, layer: int) -> tuple[int, int]:
+        """How many heads a layer of a filled table has, and how wide each is."""
+        heads, size = _each(self.heads, self.layers)[layer] or 0, _each(self.head_size, self.layers)[layer]
+        return heads, size or self.width // heads
 
     def filled(self) -> Self:
         """The same table with every option that applies written out."""
@@ -92,6 +113,11 @@ class StackTable(Table):
         if self.mixer == "window":
             values["context"] = self.context or 3
         return self.model_copy(update=values)
+
+
+def _each(value: int | list[int] | None, layers: int) -> list[int | None]:
+    """One value a layer, of an option that may say one for all."""
+    return list[int | None](value) if isinstance(value, list) else [value] * layers
 
 
 def default_heads(width: int) -> int:

@@ -110,6 +110,21 @@ class SelfAttention(nn.Module):
         return k.gather(2, index), v.gather(2, index), key_at
 
 
+class Headless(nn.Module):
+    """What is left of attention, to itself or to a memory, when all its heads are cut out: the bias of its outlet, the same at
+    every position. A mixer that remembers nothing."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x: Tensor, state: tuple[()] = (), keep: Tensor | None = None) -> tuple[Tensor, tuple[()]]:
+        return self.bias.expand_as(x), ()
+
+    def given(self, memory: Memory) -> tuple[()]:
+        return ()
+
+
 class Gated(nn.Module):
     """silu(a) * b for the two halves of its input (SwiGLU: Shazeer 2020)."""
 

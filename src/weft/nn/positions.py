@@ -6,6 +6,8 @@ Positions are tensors, per row: at (B, T) of what is read, key_at (B, C) of what
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -88,9 +90,10 @@ class Alibi(NoPositions):
 
     slope: Tensor
 
-    def __init__(self, heads: int) -> None:
+    def __init__(self, heads: int, *, slopes: Sequence[float] | None = None) -> None:
         super().__init__()
-        self.register_buffer("slope", 2.0 ** (-8.0 / heads * torch.arange(1, heads + 1)), persistent=False)
+        steep = 2.0 ** (-8.0 / heads * torch.arange(1, heads + 1)) if slopes is None else torch.tensor(slopes)
+        self.register_buffer("slope", steep, persistent=False)
 
     def bias(self, q: Tensor, at: Tensor, key_at: Tensor) -> Tensor | None:
         distance = (at[:, None, :, None] - key_at[:, None, None, :]).abs()

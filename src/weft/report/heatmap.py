@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import math
 import unicodedata
+import zlib
 from collections.abc import Sequence
 from html import escape
 
 import numpy as np
 
 from weft.errors import UsageError
+from weft.report.png import inked
 
 SMALLEST, LARGEST, SIDE = 18, 40, 720  # sizes of a cell; the longer side of the grid, as far as they allow it
 FONT, LINE, MARGIN, GAP = 12, 16, 12, 6
 LONGEST = 24  # letters of a label; what is longer is cut, and stands whole in the cells' tooltips
 NARROWEST = 360  # a title is broken into lines at the width of the drawing, but not below this
+MANY = 10_000  # cells; where there are more, they are one picture, and have no words for the pointer
 STEPS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0)  # shown in the legend
 SWATCH, BAR = 30, 10  # width and height of each
 SLOPE = math.sqrt(0.5)  # of labels that are tilted by 45 degrees
@@ -94,12 +97,12 @@ def _lines(title: str, width: float) -> list[str]:
     return lines
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     """As few digits as a coordinate or an opacity needs."""
     return f"{value:.3f}".rstrip("0").rstrip(".").removeprefix("0") or "0"
 
 
-class _Frame:
+class Frame:
     """Where things stand: the title, the labels, the grid and the legend under it."""
 
     def __init__(self, rows: Sequence[str], columns: Sequence[str], title: str, axes: tuple[str, str] | None) -> None:
@@ -122,32 +125,30 @@ class _Frame:
         self.height = self.bottom + 2 * GAP + BAR + 2 * LINE + MARGIN
 
 
-def _title(frame: _Frame) -> str:
+def draw_title(frame: Frame) -> str:
     lines = (f'<tspan x="{MARGIN}" dy="{LINE}">{escape(line)}</tspan>' for line in frame.title)
     return f'<text y="{MARGIN - 4}" font-weight="bold">{"".join(lines)}</text>' if frame.title else ""
 
 
-def _axes(frame: _Frame) -> str:
+def draw_axes(frame: Frame) -> str:
     """The names of the two axes, at the middle of each: of the rows from the bottom up."""
     if frame.axes is None:
         return ""
     down, across = map(escape, frame.axes)
-    middle = _number(frame.left + len(frame.columns) * frame.cell / 2), _number((frame.top + frame.bottom) / 2)
+    middle = number(frame.left + len(frame.columns) * frame.cell / 2), number((frame.top + frame.bottom) / 2)
     return (
         f'<g text-anchor="middle" font-style="italic"><text x="{middle[0]}" y="{frame.over + FONT}">{across}</text>'
         f'<text transform="translate({MARGIN + FONT} {middle[1]}) rotate(-90)">{down}</text></g>'
     )
 
 
-def _labels(frame: _Frame) -> str:
+def draw_labels(frame: Frame) -> str:
     half = frame.cell / 2
     rows = "".join(
-        f'<text x="{frame.left - GAP}" y="{_number(frame.top + at * frame.cell + half)}" dy=".35em">{escape(label)}</text>'
+        f'<text x="{frame.left - GAP}" y="{number(frame.top + at * frame.cell + half)}" dy=".35em">{escape(label)}</text>'
         for at, label in enumerate(frame.rows)
     )
-    places = (
-        f"translate({_number(frame.left + at * frame.cell + half)} {frame.top - GAP})" for at in range(len(frame.columns))
-    )
+    places = (f"translate({number(frame.left + at * frame.cell + half)} {frame.top - GAP})" for at in range(len(frame.columns)))
     turned, anchor = (" rotate(-45)", "start") if frame.tilted else ("", "middle")
     columns = "".join(
         f'<text transform="{place}{turned}">{escape(label)}</text>' for place, label in zip(places, frame.columns, strict=True)
@@ -159,32 +160,40 @@ def _cells(weights: np.ndarray, shades: np.ndarray, rows: Sequence[str], columns
     """Squares of size 1, each with its words and its weight for the pointer."""
     down, across = ([escape(visible(token)) for token in axis] for axis in (rows, columns))
     lines = []
+    if weights.size > MANY:
+        key = f"map-{zlib.crc32(shades.tobytes()):x}"  # no two drawings of a page may share it
+        return inked(shades, key, f'x="0" y="0" width="{len(columns)}" height="{len(rows)}"')
     for y, row in enumerate(down):
         squares = "".join(
-            f'<path d="M{x} 0h1v1h-1z" opacity="{_number(shade)}"><title>{row}\n{column}\n{_number(weight)}</title></path>'
+            f'<path d="M{x} 0h1v1h-1z" opacity="{number(shade)}"><title>{row}\n{column}\n{number(weight)}</title></path>'
             for x, (column, weight, shade) in enumerate(zip(across, weights[y].tolist(), shades[y].tolist(), strict=True))
         )
         lines.append(f'<g transform="translate(0 {y})">{squares}</g>')
     return "\n".join(lines)
 
 
-def _grid(frame: _Frame) -> str:
+def draw_grid(frame: Frame) -> str:
     wide, high = len(frame.columns) * frame.cell, len(frame.rows) * frame.cell
     across = "".join(f"M{frame.left} {frame.top + at * frame.cell}h{wide}" for at in range(len(frame.rows) + 1))
     down = "".join(f"M{frame.left + at * frame.cell} {frame.top}v{high}" for at in range(len(frame.columns) + 1))
     return f'<path class="grid" shape-rendering="crispEdges" d="{across}{down}"/>'
 
 
-def _legend(frame: _Frame, largest: float) -> str:
+def _legend(frame: Frame, largest: float) -> str:
     y = frame.bottom + 2 * GAP
     parts = []
     for at, step in enumerate(STEPS):
         x = frame.left + at * SWATCH
         box = f'x="{x}" y="{y}" width="{SWATCH}" height="{BAR}"'
-        parts.append(f'<rect class="ink" {box} opacity="{_number(step**0.5)}"/><rect class="grid" {box}/>')
+        parts.append(f'<rect class="ink" {box} opacity="{number(step**0.5)}"/><rect class="grid" {box}/>')
         parts.append(f'<text x="{x + SWATCH // 2}" y="{y + BAR + FONT}">{step * largest:.2g}</text>')
     parts.append(f'<text x="{frame.left}" y="{y + BAR + FONT + LINE}" text-anchor="start">{SHADE}</text>')
     return f'<g text-anchor="middle" font-size="10">{"".join(parts)}</g>'
+
+
+def heading(title: str) -> str:
+    """A title as it is drawn."""
+    return "".join(letter if letter.isspace() else _spelt(letter) for letter in title)
 
 
 def _check(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> None:
@@ -209,8 +218,7 @@ def heatmap(
     """
     _check(weights, rows, columns)
     largest = max(1.0, float(weights.max()))
-    heading = "".join(letter if letter.isspace() else _spelt(letter) for letter in title)
-    frame = _Frame(rows, columns, heading, axes)
+    frame = Frame(rows, columns, heading(title), axes)
     size = f'width="{frame.width}" height="{frame.height}"'
     view = f'{size} viewBox="0 0 {frame.width} {frame.height}"'
     named = f'role="img" aria-label="{escape(" ".join(frame.title) or "heat map")}"'
@@ -218,10 +226,10 @@ def heatmap(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-heatmap" {named} {view}>',
             f"<style>{STYLE}</style>",
-            f'<rect class="paper" {size} rx="6"/>{_title(frame)}{_axes(frame)}{_labels(frame)}',
+            f'<rect class="paper" {size} rx="6"/>{draw_title(frame)}{draw_axes(frame)}{draw_labels(frame)}',
             f'<g class="ink" transform="translate({frame.left} {frame.top}) scale({frame.cell})">',
             _cells(weights, (weights / largest) ** 0.5, rows, columns),
-            f"</g>{_grid(frame)}{_legend(frame, largest)}",
+            f"</g>{draw_grid(frame)}{_legend(frame, largest)}",
             "</svg>\n",
         ]
     )

@@ -1,20 +1,23 @@
-"""The task of masked language models: hide some tokens of a text and predict them from the others (Devlin et al. 2019).
+"""The task of masked language models: hide some tokens of a text and predict them from the others (Devlin et al. 2019), one by
+one, by whole words, or by spans of words (Joshi et al. 2020).
 
 Shapes: B rows, S positions, V words, N texts.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from weft.data.corpus import Corpus
 from weft.data.grouped import in_groups
-from weft.data.order import Batch, padded, strided
+from weft.data.order import Batch, changed, padded, strided
 from weft.errors import DataError
 from weft.metrics.items import Items
 from weft.models.encoder import Text
@@ -22,8 +25,10 @@ from weft.tasks.task import Loss, Watch
 from weft.text.tokenizers import Tokenizer
 
 BATCH = 8192  # positions computed at once
+LAST = 1 << 52  # what may not be hidden comes after all else
 HIDDEN, REPLACED = 0.8, 0.1  # of what is predicted: shown as the mask, shown as some other token; the rest as it is
 SPECIALS = 3
+STOP, LONGEST_SPAN = 0.2, 10  # the chance that a span ends with a word, and the most words that it has, as in SpanBERT
 SEED = 20190610  # of the gaps that validation makes: the same every time, so that scores can be compared
 
 
@@ -32,7 +37,8 @@ class Masking(NamedTuple):
 
     mask: int  # what stands for a hidden token
     share: float = 0.15  # of the tokens of each text
-    begins: Tensor | None = None  # bool (V,), which tokens start a word: whole words are hidden; None: each for itself
+    begins: Tensor | None = None  # bool (V,), which tokens start a word: words are hidden whole; None: each token is one
+    spans: bool = False  # several words in a row are hidden together
 
 
 class Masked(NamedTuple):
@@ -45,19 +51,61 @@ def candidates(tokens: Tensor, keep: Tensor) -> Tensor:
     return keep & (tokens != Tokenizer.begin) & (tokens != Tokenizer.end)
 
 
+def _firsts(tokens: Tensor, free: Tensor, begins: Tensor | None) -> Tensor:
+    """bool (B, S): where a word starts, of what may be hidden (B, S)."""
+    if begins is None:
+        return free
+    after = F.pad(~free, (1, 0), value=True)[:, :-1]  # the first token of a text starts a word, whatever it looks like
+    return free & (begins.to(tokens.device)[tokens] | after)
+
+
+def span_lengths(chance: Tensor) -> Tensor:
+    """Numbers from 0 to 1 as lengths of spans, geometric up to the longest: int64, 3.8 in the mean of even numbers."""
+    on = 1.0 - STOP
+    # the distribution function, solved for the length
+    lengths = torch.log1p(-chance * (1.0 - on**LONGEST_SPAN)) / math.log(on)
+    return 1 + lengths.long().clamp(max=LONGEST_SPAN - 1)
+
+
+class _Drawn(NamedTuple):
+    """What comes first is hidden first; what has one fate is shown as one thing."""
+
+    order: Tensor  # (B, S)
+    fate: Tensor  # (B, S), from 0 to 1
+
+
+def _by_words(free: Tensor, firsts: Tensor, generator: torch.Generator | None) -> _Drawn:
+    """All tokens of a word come at once, so that it is hidden whole, or not at all."""
+    chance, fate = (torch.rand(free.shape, device=free.device, generator=generator) for _ in range(2))
+    word = (firsts | ~free).cumsum(1) - 1
+    return _Drawn(chance.gather(1, word.clamp(min=0)), fate)
+
+
+def _by_spans(free: Tensor, firsts: Tensor, generator: torch.Generator | None) -> _Drawn:
+    """Words cut into spans, which come one after another, each word by word: the last is hidden as far as there is room.
+
+    Words stand in a ring that is cut open anywhere: so each has the same chance, at the ends of a text as in its middle.
+    """
+    lengths, chance, fate = (torch.rand(free.shape, device=free.device, generator=generator) for _ in range(3))
+    words = firsts.sum(1, keepdim=True).clamp(min=1)
+    cut = (torch.rand((len(free), 1), device=free.device, generator=generator) * words).long()
+    place = (firsts.cumsum(1) - 1 - cut) % words
+    span = torch.searchsorted(span_lengths(lengths).cumsum(1), place, right=True)
+    rank, size = chance.argsort(1).argsort(1), free.size(1)
+    at = torch.arange(size, device=free.device)
+    return _Drawn((rank.gather(1, span) * size + place) * size + at, fate.gather(1, span))
+
+
 def masked(tokens: Tensor, keep: Tensor, how: Masking, generator: torch.Generator | None = None) -> Masked:
-    """A text with gaps (B, S), other ones each time: `share` of every row's tokens, rounded, but one at least."""
+    """A text with gaps (B, S), other ones each time: `share` of every row's tokens, rounded, but one at least; a word that is
+    hidden whole may be more."""
     free = candidates(tokens, keep)
-    chance = torch.rand(tokens.shape, device=tokens.device, generator=generator)
-    if how.begins is not None:  # the pieces of a word share its first one's chance
-        starts = how.begins.to(tokens.device)[tokens] | ~free
-        chance = chance.gather(1, (starts.cumsum(1) - 1).clamp(min=0))
-    chance = chance.masked_fill(~free, 2.0)
+    draw = _by_spans if how.spans else _by_words
+    order, fate = draw(free, _firsts(tokens, free, how.begins), generator)
+    order = order.masked_fill(~free, LAST)
     wanted = (free.sum(1, keepdim=True) * how.share).round().clamp(min=1)
-    # how many tokens have a smaller chance: a word is taken whole or not at all
-    before = torch.searchsorted(chance.sort(1).values, chance)
+    before = torch.searchsorted(order.sort(1).values, order)  # how many tokens come earlier
     chosen = free & (before < wanted)
-    fate = torch.rand(tokens.shape, device=tokens.device, generator=generator)
     others = torch.randint(SPECIALS, how.mask, tokens.shape, device=tokens.device, generator=generator)
     shown = torch.where(fate < HIDDEN, how.mask, torch.where(fate < HIDDEN + REPLACED, others, tokens))
     return Masked(torch.where(chosen, shown, tokens), chosen)
@@ -70,10 +118,16 @@ def framed(tokens: Tensor) -> Tensor:
     return framed
 
 
+def of_lines(tokens: Tensor, keep: Tensor) -> Text:
+    """Lines, or two lines in a row (B, S), as what an encoder reads: what stands after the first </s> is a second text."""
+    ends = tokens == Tokenizer.end
+    return Text(tokens, keep, ((ends.cumsum(1) > ends) & keep).long())
+
+
 def as_text(batch: Batch) -> Text:
     """Lines or windows as what an encoder reads."""
     if batch.keep is not None:
-        return Text(batch.tokens, batch.keep)
+        return of_lines(batch.tokens, batch.keep)
     return Text(framed(batch.tokens), torch.ones_like(batch.tokens, dtype=torch.bool))
 
 
@@ -89,7 +143,7 @@ def texts(corpus: Corpus, *, window: int, batch_tokens: int = BATCH) -> Iterator
     `window` positions wide, so that every token is read once."""
     if corpus.starts is not None:
         for lines in in_groups(np.diff(corpus.starts) + 1, batch_tokens=batch_tokens):
-            yield Read(Text(*padded(corpus, lines)), lines)
+            yield Read(of_lines(*padded(corpus, lines)), lines)
         return
     inner, key = min(window - 2, len(corpus.tokens)), 0
     for part in strided(corpus, window=inner, stride=inner, rows=max(1, batch_tokens // window)):
@@ -125,7 +179,7 @@ def check_longest(longest: int | None, corpus: Corpus) -> None:
 
 
 def moved(text: Text, device: torch.device) -> Text:
-    return Text(text.tokens.to(device), text.keep.to(device))
+    return changed(text, lambda part: part.to(device))
 
 
 class MaskedTask:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from weft.data.corpus import Corpus
+from weft.data.line_pairs import PairedLines, paired
 from weft.data.order import Lines, Order, Windows
 from weft.errors import ConfigError
 from weft.models.masked import MaskedModel, masked_model
@@ -35,6 +37,11 @@ class MaskedLanguage:
             )
         if settings.data.read == "windows" and settings.data.window < 3:
             raise ConfigError(f"data.window: {settings.data.window} has no room for a token between <s> and </s>; at least 3")
+        if settings.model.pairs and settings.data.read != "lines":
+            raise ConfigError(
+                f"model.pairs: true reads two lines as one text, but data.read = {settings.data.read!r} knows no lines; "
+                "use read = 'lines'"
+            )
 
     def alike(self, settings: Settings) -> bool:
         return settings.model.mixer in COMPILED
@@ -44,6 +51,8 @@ class MaskedLanguage:
 
     def order(self, job: Job) -> Order:
         corpus, data, settings = job.corpora["train"], job.settings.data, job.settings
+        if settings.model.pairs:
+            return PairedLines(corpus, longest=data.window, batch_tokens=settings.train.batch_tokens, seed=settings.seed)
         if data.read == "lines":
             return Lines(corpus, batch_tokens=settings.train.batch_tokens, seed=settings.seed)
         rows = max(1, settings.train.batch_tokens // data.window)
@@ -56,11 +65,16 @@ class MaskedLanguage:
             check_longest(longest, corpus)
         return MaskedTask(
             masking(job.settings, job.tokenizer),
-            valid=job.corpora.get("valid"),
+            valid=self._valid(job),
             window=job.settings.data.window,
             device=pick_device(job.settings.train.device),
             smoothing=job.settings.train.label_smoothing,
         )
+
+    def _valid(self, job: Job) -> Corpus | None:
+        """What is validated with, read as training reads."""
+        corpus, settings = job.corpora.get("valid"), job.settings
+        return corpus if corpus is None or not settings.model.pairs else paired(corpus, longest=settings.data.window)
 
     def ready(self, model: Any, settings: Settings, tokenizer: Tokenizer, device: torch.device) -> Any:
         return model
@@ -68,14 +82,17 @@ class MaskedLanguage:
 
 def masking(settings: Settings, tokenizer: Tokenizer) -> Masking:
     """How a run makes gaps."""
-    if not settings.model.whole_words:
-        return Masking(tokenizer.size, settings.model.share)
+    how = Masking(tokenizer.size, settings.model.share, spans=settings.model.masking == "span")
+    if settings.model.masking == "token":
+        return how
     begins = begins_word(tokenizer)
-    if begins is None:
+    if begins is None and settings.model.masking == "word":
         raise ConfigError(
-            f"model.whole_words: true needs tokens that show where a word starts, which those of kind {tokenizer.kind!r} "
-            f"don't; use tokenizer.kind = 'wordpiece' or 'bpe', or whole_words = false"
+            f"model.masking: 'word' needs tokens that show where a word starts, which those of kind {tokenizer.kind!r} "
+            f"don't; use tokenizer.kind = 'wordpiece' or 'bpe', or masking = 'token' or 'span'"
         )
+    if begins is None:  # spans of tokens
+        return how
     known = torch.ones(tokenizer.size + 1, dtype=torch.bool)
     known[:-1] = torch.from_numpy(begins)
-    return Masking(tokenizer.size, settings.model.share, known)
+    return how._replace(begins=known)

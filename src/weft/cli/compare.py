@@ -1,0 +1,178 @@
+"""`weft compare`: many models on the same data within the same budget, or runs that are there already; one table, one page."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weft.cli.options import Shared
+from weft.cli.output import note, say
+from weft.cli.usage import one_line
+from weft.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from weft.cli.compare_result import Facts
+    from weft.compare.plan import Asked, Refused
+
+
+@dataclass(kw_only=True)
+class Compare(Shared):
+    """Train models of several kinds on the same data, tokenizer and budget, and compare them in one table and one page.
+
+    The same command resumes a comparison that was stopped. With run folders instead of a run file nothing is trained: those
+    runs are compared, which must be of one task and the same data.
+
+    Ctrl-C saves and stops; pressed twice it stops at once.
+    """
+
+    what: Annotated[list[Path], typer.Argument(metavar="RUN.TOML | RUN...", help="A run file, or run folders.")]
+    models: Annotated[
+        str | None, typer.Option(metavar="KIND,...", help="Kinds of the run file's task.  [default: the run file's own]")
+    ] = None
+    seeds: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Runs of each model, each with its seed.")] = 1
+    minutes: Annotated[float | None, typer.Option(metavar="X", help="Train each run so long.")] = None
+    tokens: Annotated[
+        str | None, typer.Option(metavar="N", help="Train each run on so many tokens, such as 1M.  [default: as the run file]")
+    ] = None
+    params: Annotated[
+        str | None, typer.Option(metavar="N", help="Choose each network's width so that it has about N parameters, as 1M.")
+    ] = None
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A.B=X,Y", help="Compare each model with every value; may be given several times."),
+    ] = None
+    tune: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="First choose learning rate, dropout and width by N trials on the validation data."),
+    ] = None
+    jobs: Annotated[int, typer.Option(min=1, max=256, metavar="N", help="Runs that are trained at a time.")] = 1
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where it all goes.  [default: runs/NAME-comparison, of runs runs/comparison]"),
+    ] = None
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over: what is in the comparison's folder is deleted.")] = False
+    score: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What decides, such as nats_per_token.  [default: the task's own]")
+    ] = None
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as CSV; - is standard output.")] = None
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as Markdown.")] = None
+    latex: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as LaTeX.")] = None
+
+    def run(self) -> int:
+        from weft.metrics.better import BETTER
+
+        if self.score is not None and self.score not in BETTER:
+            raise UsageError(f"--score: no such score {self.score!r}{nearest(self.score, BETTER)}")
+        planned = len(self.what) == 1 and not self.what[0].is_dir()
+        return self._plan(self.what[0]) if planned else self._existing()
+
+    # ---- a run file
+
+    def _asked(self) -> Asked:
+        from weft.compare.plan import Asked, parse_count, parse_grid, parse_models
+
+        if self.minutes is not None and self.tokens is not None:
+            raise UsageError("--minutes and --tokens are two budgets; give one")
+        if self.minutes is not None and not 0 < self.minutes < float("inf"):
+            raise UsageError(f"--minutes {self.minutes:g}: must be more than 0")
+        budget: tuple[str, float] | None = None if self.minutes is None else ("minutes", float(self.minutes))
+        if self.tokens is not None:
+            budget = ("tokens", parse_count(self.tokens))
+        return Asked(
+            models=() if self.models is None else parse_models(self.models),
+            seeds=self.seeds,
+            budget=budget,
+            params=None if self.params is None else parse_count(self.params),
+            grid=[parse_grid(text) for text in self.grid or ()],
+            tune=self.tune,
+        )
+
+    def _plan(self, run_file: Path) -> int:
+        import torch
+
+        from weft.cli.compare_plan import Comparing, Place
+        from weft.cli.display import Display
+        from weft.cli.signals import Stop
+        from weft.compare.train import Stopped
+        from weft.config import read_toml
+
+        out = self.out or Path("runs") / f"{run_file.stem}-comparison"
+        place = Place(out, self.jobs, torch.get_num_threads(), self.fresh)
+        comparing = Comparing(read_toml(run_file), self._asked(), place, base=run_file.parent)
+        with Stop() as stop, Display(quiet=self.quiet) as display:
+            try:
+                trained = comparing.train(display, stop)
+            except (Stopped, KeyboardInterrupt):
+                display.clear()
+                display.line(f"weft: stopped and saved in {out}; the same command goes on")
+                return stop.exit_code
+        return self._finish(trained.rows, self._facts(run_file.stem, trained.failures), out)
+
+    # ---- runs
+
+    def _existing(self) -> int:
+        from weft.compare.groups import find, grouped, is_comparison
+
+        for option in ("models", "minutes", "tokens", "params", "grid", "tune", "fresh"):
+            if getattr(self, option):
+                raise UsageError(f"--{option}: is for a comparison of a run file; runs that are there are not trained")
+        paths = [path for path in self.what if not is_comparison(path)]
+        for path in self.what:
+            if path not in paths:
+                note(f"{path}: is a comparison, not a run; left out", quiet=self.quiet)
+        if not paths:
+            raise UsageError("compare: no run is named; give run folders, or a run file")
+        rows = {name: [run.path for run in group] for name, group in grouped(find(paths)).items()}
+        out = self.out or Path("runs/comparison")
+        self._refuse_strangers(out)
+        out.mkdir(parents=True, exist_ok=True)
+        return self._finish(rows, self._facts(out.name, []), out)
+
+    def _refuse_strangers(self, out: Path) -> None:
+        """Leave a folder alone that holds something else than a comparison of runs."""
+        from weft.cli.compare_result import COMPARISON, EVIDENCE
+        from weft.compare.plan import PLAN
+
+        if (out / PLAN).exists():
+            raise UsageError(f"{out}: holds the comparison of a run file; choose another --out")
+        there = sorted(path.name for path in out.iterdir() if path.name[0] != ".") if out.is_dir() else []
+        if there and not {COMPARISON, EVIDENCE} & set(there):
+            raise UsageError(f"{out}: is no comparison and not empty ({there[0]}); choose another --out")
+
+    # ---- both
+
+    def _facts(self, title: str, failures: Sequence[Refused]) -> Facts:
+        from weft.cli.compare_result import Facts
+
+        return Facts(title, self._command(), self.score, failures)
+
+    def _command(self) -> str:
+        """What makes the same comparison again."""
+        words = ["weft", "compare", *map(str, self.what)]
+        for option in ("models", "seeds", "minutes", "tokens", "params", "tune", "score"):
+            value = getattr(self, option)
+            if value is not None and (option, value) != ("seeds", 1):
+                words += [f"--{option}", f"{value:g}" if isinstance(value, float) else str(value)]
+        words += [word for text in self.grid or () for word in ("--grid", text)]
+        return shlex.join(words if self.out is None else [*words, "--out", str(self.out)])
+
+    def _finish(self, rows: Mapping[str, Sequence[Path]], facts: Facts, out: Path) -> int:
+        """Measure, write, print; the exit code is that of the first run that failed, if one did."""
+        from weft.cli.compare_result import REPORT, Wanted, failed, give, measured, written
+        from weft.cli.display import Display
+
+        if rows:
+            with Display(quiet=self.quiet) as display:
+                evidence = measured(rows, out, display)
+                found = written(evidence, facts, out, display)
+            give(evidence, found, facts, Wanted(self.csv, self.markdown, self.latex, self.json, self.quiet))
+        for failure in facts.failures:
+            say(f"weft: {one_line(failed(failure))}")
+        if rows:
+            note(f"the report is in {out / REPORT}", quiet=self.quiet)
+        return facts.failures[0].code if facts.failures else 0

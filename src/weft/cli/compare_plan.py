@@ -1,0 +1,153 @@
+"""`weft compare RUN.TOML`: from what was asked for to runs that are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from weft import files
+from weft.cli.compare_watch import RunsWatcher, best
+from weft.cli.display import Display
+from weft.cli.progress import TrainWatcher
+from weft.cli.signals import Stop
+from weft.cli.train import is_finished, leaving_nothing
+from weft.compare import tokens, tune
+from weft.compare.fitting import learns
+from weft.compare.plan import (
+    RUN_FILES,
+    Asked,
+    Planned,
+    Refused,
+    Variant,
+    Variants,
+    absolute,
+    as_toml,
+    begin,
+    planned,
+    refuse_strangers,
+    variants,
+)
+from weft.compare.sizes import sized
+from weft.compare.train import Outcome, Room, Trainer
+from weft.errors import ConfigError, UsageError
+from weft.train.folder import make_folder
+from weft.train.settings import resolve
+
+TUNE = "tune"
+
+
+class Place(NamedTuple):
+    """Where a comparison is made, and with what."""
+
+    out: Path
+    jobs: int
+    threads: int
+    fresh: bool
+
+
+class Trained(NamedTuple):
+    rows: dict[str, list[Path]]  # the runs of each variant that were trained
+    failures: list[Refused]
+
+
+class Comparing:
+    """One comparison on its way."""
+
+    def __init__(self, values: dict[str, Any], asked: Asked, place: Place, *, base: Path) -> None:
+        model = values.get("model", {})
+        if asked.models and isinstance(model, dict):  # a run file that names no kind is one for the kinds that are asked for
+            values = {**values, "model": {"kind": asked.models[0], **model}}
+        self.values = absolute(values, base=base)
+        self.seed = resolve(self.values, base=base).seed
+        self.asked, self.place = asked, place
+        self.found: Variants = variants(self.values, asked, base=base)
+        if asked.params is not None and any(option == "model.width" for option, _ in asked.grid):
+            raise UsageError("--params: chooses the width, and so does --grid model.width; drop one of them")
+        if asked.tune is not None:
+            tune.check(self.found.variants, asked.tune, base=base)
+
+    def train(self, display: Display, stop: Stop) -> Trained:
+        """Tokenizer, sizes, settings, and then all runs; what an earlier process did is kept."""
+        out = self.place.out
+        with leaving_nothing(out):
+            make_folder(out)
+            refuse_strangers(out)
+            with files.Lock(out):
+                begin(out, as_toml(self.values, self.asked), fresh=self.place.fresh)
+                chosen = self._prepared(display, stop)
+        stop.saves = True  # from here on a signal lets the runs save
+        with files.Lock(out):
+            chosen = self._tuned(chosen, display, stop)
+            plan = planned(chosen, range(self.seed, self.seed + self.asked.seeds), out)
+            outcomes = self._trainer(display, stop, "training", out / RUN_FILES).train(plan)
+            display.clear()
+        return self._trained(chosen, outcomes)
+
+    def _prepared(self, display: Display, stop: Stop) -> list[Variant]:
+        """The variants with their one tokenizer, and with the size that is wanted."""
+        out, variants = self.place.out, self.found.variants
+        for note in self.found.notes:
+            display.line(note)
+        tokenizer = tokens.train_once(out, [variant.values for variant in variants], TrainWatcher(display, stop))
+        display.clear()
+        given = tokens.given(out)
+        variants = [variant._replace(values={**variant.values, "tokenizer": given}) for variant in variants]
+        if self.asked.params is None:
+            return variants
+        return [self._sized(variant, self.asked.params, tokenizer, display) for variant in variants]
+
+    def _sized(self, variant: Variant, target: int, tokenizer: Any, display: Display) -> Variant:
+        if learns(resolve(variant.values, base=self.place.out).preset) is None:
+            display.line(f"{variant.name}: --params does not apply: the data decides its size")
+            return variant
+        try:
+            found = sized(variant.values, target, tokenizer, base=self.place.out)
+        except ConfigError as error:
+            raise ConfigError(f"{variant.name}: {error}") from None
+        display.line(f"{variant.name}: width {found.width}, {found.parameters:,} parameters")
+        return variant._replace(values=found.values)
+
+    def _tuned(self, variants: Sequence[Variant], display: Display, stop: Stop) -> list[Variant]:
+        """The variants with the settings that won."""
+        if self.asked.tune is None:
+            return list(variants)
+        out = self.place.out / TUNE
+        out.mkdir(exist_ok=True)
+        learning = [variant for variant in variants if learns(resolve(variant.values, base=out).preset) is not None]
+        trainer = self._trainer(display, stop, "tuning", out / RUN_FILES)
+        search = tune.Search(self.asked.tune, self._fixed(), self.seed, out, trainer.train, best)
+        winners = {one.variant.name: one for one in tune.tune(learning, search)}
+        files.write_json(out / "trials.json", {name: one.tried for name, one in winners.items()})
+        display.clear()
+        for variant in variants:
+            display.line(_won(variant.name, winners.get(variant.name)))
+        return [winners[variant.name].variant if variant.name in winners else variant for variant in variants]
+
+    def _fixed(self) -> list[str]:
+        """What the search leaves alone: what the grid or --params decides."""
+        named = {"train.lr": "lr", "model.dropout": "dropout", "model.width": "width"}
+        fixed = [named[option] for option, _ in self.asked.grid if option in named]
+        return fixed + (["width"] if self.asked.params is not None else [])
+
+    def _trainer(self, display: Display, stop: Stop, what: str, run_files: Path) -> Trainer:
+        room = Room(run_files, self.place.jobs, self.place.threads)
+        return Trainer(room, RunsWatcher(display, stop, what), is_finished)
+
+    def _trained(self, chosen: Sequence[Variant], outcomes: Sequence[Outcome]) -> Trained:
+        rows: dict[str, list[Path]] = {variant.name: [] for variant in chosen}
+        failures = list(self.found.refused)
+        for outcome in outcomes:
+            one: Planned = outcome.planned
+            if outcome.code == 0:
+                rows[one.variant.name].append(one.out)
+            else:
+                failures.append(Refused(one.variant.name, one.seed, outcome.reason, outcome.code))
+        return Trained({name: runs for name, runs in rows.items() if runs}, failures)
+
+
+def _won(name: str, tuned: tune.Tuned | None) -> str:
+    if tuned is None:
+        return f"{name}: nothing to tune: it has no learning rate"
+    settings = ", ".join(f"{option} {value:g}" for option, value in tuned.trial.chosen.items())
+    return f"{name}: tuned: {settings or 'its own settings are the best that were tried'}"

@@ -1,0 +1,105 @@
+"""What a comparison ends with: evidence, the table, comparison.json and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from weft.cli.output import note, write, write_json
+
+if TYPE_CHECKING:
+    from weft.cli.display import Display
+    from weft.compare.evidence import Evidence
+    from weft.compare.plan import Refused
+
+COMPARISON, REPORT, EVIDENCE = "comparison.json", "report.html", "evidence"
+
+
+class Wanted(NamedTuple):
+    """How results are given out."""
+
+    csv: Path | None
+    markdown: Path | None
+    latex: Path | None
+    json: bool
+    quiet: bool
+
+
+class Facts(NamedTuple):
+    """What a comparison is about, beside its runs."""
+
+    title: str
+    command: str  # that makes it again
+    score: str | None  # what decides; None: the task's own
+    failures: Sequence[Refused]
+
+
+def measured(groups: Mapping[str, Sequence[Path]], out: Path, display: Display) -> dict[str, list[Evidence]]:
+    """The evidence of every run, rows by name; what was measured before is read."""
+    from weft.compare.evidence import gathered
+    from weft.compare.plan import folder_name
+
+    names = [run.name for runs in groups.values() for run in runs]
+    total, done = len(names), 0
+    found: dict[str, list[Evidence]] = {}
+    for name, runs in groups.items():
+        found[name] = []
+        for run in runs:
+
+            def watch(part: int, whole: int, run: Path = run, done: int = done) -> None:
+                share = (done + part / max(1, whole)) / total
+                display.show("measuring", share, f"{run.name}  {done} of {total} runs")
+
+            watch(0, 1)
+            place = run.name if names.count(run.name) == 1 else folder_name(str(run))
+            found[name].append(gathered(run, out / EVIDENCE / place, watch=watch))
+            done += 1
+    display.clear()
+    return found
+
+
+def failed(failure: Refused) -> str:
+    """'lstm, seed 1: step 3: the loss is nan ...'."""
+    seed = "" if failure.seed is None else f", seed {failure.seed}"
+    return f"{failure.name}{seed}: {failure.reason}"
+
+
+def written(evidence: Mapping[str, Sequence[Evidence]], facts: Facts, out: Path, display: Display) -> dict[str, Any]:
+    """comparison.json and report.html in `out`; what the first of them holds."""
+    from weft import files
+    from weft.compare.document import document
+    from weft.report.page import page
+
+    display.show("comparing", 0.0)
+    found = document(evidence, title=facts.title, score=facts.score, command=facts.command)
+    found["failures"] = [failure._asdict() for failure in facts.failures]
+    files.write_json(out / COMPARISON, found)
+    # what the file holds, not what was in memory: a report that is made again is the same
+    found = dict(files.read_json(out / COMPARISON))
+    files.write_text(out / REPORT, page(found))
+    display.clear()
+    return found
+
+
+def give(evidence: Mapping[str, Sequence[Evidence]], found: Mapping[str, Any], facts: Facts, wanted: Wanted) -> None:
+    """Tables to files and to standard output."""
+    from weft import files
+    from weft.compare import table
+
+    rows = table.rows(evidence, facts.score)
+    given = [(wanted.csv, table.csv), (wanted.markdown, table.markdown), (wanted.latex, table.latex)]
+    to_stdout = wanted.json
+    for path, writer in given:
+        if path is None:
+            continue
+        if str(path) == "-":
+            write(writer(rows))
+            to_stdout = True
+        else:
+            files.write_text(path, writer(rows))
+    if wanted.json:
+        write_json({name: found[name] for name in ("title", "task", "data", "score", "test", "rows", "failures")})
+    elif not to_stdout:
+        write(table.terminal(rows))
+        note(found["test"], quiet=wanted.quiet)

@@ -1,0 +1,174 @@
+"""`weft explain`: how a run came to what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.options import Device, Shared
+from weft.cli.output import note, write, write_json
+from weft.errors import UsageError
+
+if TYPE_CHECKING:
+    from weft.explain.options import ExplainOptions
+    from weft.explain.view import View
+
+KINDS = (".html", ".svg", ".json")  # that --out writes
+
+
+def _views() -> list[str]:
+    from weft.explain.views import VIEWS
+
+    return list(VIEWS)
+
+
+def _parts() -> list[str]:
+    return ["encoder", "decoder", "cross", "pool"]
+
+
+def _methods() -> list[str]:
+    return ["integrated", "gradient", "occlusion", "exact"]
+
+
+def _baselines() -> list[str]:
+    return ["unk", "mask", "mean", "zero"]
+
+
+def as_json(folder: Path, text: str, views: Sequence[View]) -> dict[str, Any]:
+    """The numbers of all views."""
+    return {
+        "run": str(folder),
+        "input": text,
+        "views": [{"what": view.what, "title": view.title, **view.data} for view in views],
+    }
+
+
+@dataclass(kw_only=True)
+class Explain(Shared):
+    """Show how a run came to what it says of a text: where it looked, what spoke for it, what went on inside.
+
+    Prints a summary. With --out it writes all there is: a page that opens anywhere (.html), pictures (.svg), or the numbers
+    with the place of every token (.json).
+    """
+
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
+    text: Annotated[
+        str | None,
+        typer.Argument(metavar="TEXT", help="What to explain: a source, text, sentence or prompt; without, standard input."),
+    ] = None
+    what: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="VIEW",
+            autocompletion=_views,
+            help="Which view: attention, rollout, attribution, surprisal, distribution, search, lens, units, gradients; may be "
+            "given several times.  [default: the first that the run has]",
+        ),
+    ] = None
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all of it here: x.html, x.svg or x.json.")] = None
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="What is asked about: an output, next token, label or tag; not the run's own."),
+    ] = None
+    position: Annotated[int | None, typer.Option(metavar="N", help="Only this word, gap or token of the output, from 1.")] = (
+        None
+    )
+    part: Annotated[
+        str | None, typer.Option(metavar="NAME", autocompletion=_parts, help="Of attention: encoder, decoder, cross or pool.")
+    ] = None
+    layer: Annotated[int | None, typer.Option(metavar="N", help="Only this layer, from 1.")] = None
+    head: Annotated[int | None, typer.Option(metavar="N", help="Only this head, from 1.")] = None
+    unit: Annotated[list[int] | None, typer.Option(metavar="N", help="Only this unit, from 1; may be given several times.")] = (
+        None
+    )
+    method: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", autocompletion=_methods, help="Of attribution: integrated, gradient, occlusion, or exact for terms."
+        ),
+    ] = None
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", help="Of integrated gradients.  [default: as many as make them complete]")
+    ] = None
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", autocompletion=_baselines, help="What attribution puts in a token's place: unk, mask, mean or zero."
+        ),
+    ] = None
+    beam: Annotated[int | None, typer.Option(metavar="N", help="Width of the beam that finds the output; 1 is greedy.")] = None
+    alpha: Annotated[float | None, typer.Option(metavar="X", help="Score = log-probability / length^X.")] = None
+    length: Annotated[int | None, typer.Option(metavar="N", help="Tokens of the output at most.")] = None
+    temperature: Annotated[float | None, typer.Option(metavar="X", help="Of sampling: below 1 safer, above 1 wilder.")] = None
+    top_k: Annotated[int | None, typer.Option(metavar="N", help="Sample from the N most probable tokens.")] = None
+    top_p: Annotated[
+        float | None, typer.Option(metavar="X", help="Sample from the fewest tokens that have X of the probability.")
+    ] = None
+    min_p: Annotated[
+        float | None, typer.Option(metavar="X", help="Sample from tokens at least X times as probable as the best.")
+    ] = None
+    top: Annotated[int, typer.Option(metavar="N", help="How many tokens, candidates or units are named.")] = 5
+    device: Device = "auto"
+
+    def run(self) -> int:
+        from weft.explain.views import show
+        from weft.run import load
+
+        if self.out is not None and self.out.suffix not in KINDS:
+            raise UsageError(f"--out: {self.out} must end in .html, .svg or .json")
+        options, run = self._options(), load(self.folder, device=self.device)
+        text = self._text(run)
+        views = []
+        for what in dict.fromkeys(self.what or [""]):
+            views.append(self._show(show, run, text, what or None, options))
+        if self.json:
+            write_json(as_json(self.folder, text, views), indent=None)
+        else:
+            heads = [f"{view.title}\n" if len(views) > 1 else "" for view in views]
+            bodies = ("\n".join(view.lines) + "\n" for view in views)
+            write("\n".join(head + body for head, body in zip(heads, bodies, strict=True)))
+        if self.out is not None:
+            self._write(self.out, text, views)
+        return 0
+
+    def _options(self) -> ExplainOptions:
+        from weft.explain.options import ExplainOptions
+
+        given = {name: getattr(self, name) for name in ExplainOptions.model_fields}
+        return ExplainOptions(**given | {"unit": self.unit or []})
+
+    def _text(self, run: Any) -> str:
+        from weft.cli.lines import stdin_lines
+
+        return "\n".join(stdin_lines(run.settings.data.encoding)) if self.text is None else self.text
+
+    def _show(self, show: Any, run: Any, text: str, what: str | None, options: ExplainOptions) -> View:
+        from weft.cli.display import Display
+
+        with Display(quiet=self.quiet) as display:
+
+            def told(done: int, total: int) -> None:
+                display.show("explaining", done / max(1, total), f"{done:,} of {total:,} outputs")
+
+            view: View = show(run, text, what, options, told=told)
+        return view
+
+    def _write(self, out: Path, text: str, views: Sequence[View]) -> None:
+        from weft import files
+        from weft.explain.page import page
+
+        if out.suffix == ".json":
+            files.write_json(out, as_json(self.folder, text, views))
+            return
+        if out.suffix == ".html":
+            files.write_text(out, page(views, title=text))
+            return
+        pictures = [picture for view in views for picture in view.pictures]
+        for number, picture in enumerate(pictures, 1):
+            place = out if number == 1 else out.with_name(f"{out.stem}-{number}.svg")
+            files.write_text(place, picture.svg)
+            note(f"{place}: {picture.caption}", quiet=self.quiet)

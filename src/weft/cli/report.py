@@ -1,0 +1,125 @@
+"""`weft report`: the page of a comparison, made again, or of runs that were never compared."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.options import Device, Shared
+from weft.cli.output import write, write_json
+from weft.errors import ModelError, UsageError
+
+if TYPE_CHECKING:
+    from weft.cli.display import Display
+    from weft.compare.evidence import Evidence
+
+COMPARISON, REPORT, EVIDENCE = "comparison.json", "report.html", "evidence"
+PLAN = "plan.toml"  # what a comparison that is not finished has
+
+
+def is_comparison(path: Path) -> bool:
+    """Whether a path is a comparison, not a run; without what measuring needs, for a page alone is made at once."""
+    return path.suffix == ".json" or any((path / name).is_file() for name in (COMPARISON, PLAN))
+
+
+def read_comparison(path: Path) -> dict[str, Any]:
+    """What a comparison found, of its folder or of comparison.json itself."""
+    from weft import files
+    from weft.report.page_check import fault
+
+    file = path / COMPARISON if path.is_dir() else path
+    if path.is_dir() and not file.exists():
+        raise UsageError(f"{path}: has no {COMPARISON}: the comparison is not finished; the same weft compare goes on with it")
+    found = files.read_json(file)
+    known = found if isinstance(found, dict) else {}
+    rows, score = known.get("rows"), known.get("score")
+    if not isinstance(rows, list) or not rows or not isinstance(score, dict) or not {"name", "better"} <= score.keys():
+        raise ModelError(f"{file}: is no comparison: it has no rows with a score; make it with weft compare")
+    if wrong := fault(known):
+        raise ModelError(f"{file}: is damaged: {wrong}; the weft compare that wrote it writes it again")
+    return known
+
+
+def kept_at(run: Path) -> Path:
+    """Where the evidence of a run is kept: where the comparison that trained it has it, else in the run itself."""
+    beside = run.parent / EVIDENCE / run.name
+    return beside if beside.is_dir() else run / EVIDENCE
+
+
+def gathered_runs(rows: Mapping[str, Sequence[Path]], display: Display, *, device: str = "auto") -> dict[str, list[Evidence]]:
+    """What every run does on its test data, rows by name; what was measured before is read."""
+    from weft.compare.evidence import gather, gathered
+    from weft.run import load
+
+    total, done = sum(map(len, rows.values())), 0
+    found: dict[str, list[Evidence]] = {name: [] for name in rows}
+    for name, runs in rows.items():
+        for run in runs:
+
+            def watch(part: int, whole: int, run: Path = run, done: int = done) -> None:
+                display.show("measuring", (done + part / max(1, whole)) / total, f"{run.name}  {done} of {total} runs")
+
+            watch(0, 1)
+            place = kept_at(run)
+            if os.access(place.parent, os.W_OK):
+                found[name].append(gathered(run, place, device=device, watch=watch))
+            else:  # somebody else's run can be looked at, if not written to
+                found[name].append(gather(load(run, device=device), watch=watch))
+            done += 1
+    display.clear()
+    return found
+
+
+@dataclass(kw_only=True)
+class Report(Shared):
+    """Make the page of a comparison again, from what it found, or a page of runs, which are measured for it.
+
+    The page is one HTML file that needs nothing else, and no network: send it to whom you like. What measuring finds is kept
+    in each run, and not measured again while its weights and its data are the same.
+    """
+
+    what: Annotated[
+        list[Path], typer.Argument(metavar="COMPARISON | RUN...", help="A comparison's folder or JSON file, or run folders.")
+    ]
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where the page goes.  [default: report.html in the comparison, of runs here]"),
+    ] = None
+    device: Device = "auto"
+
+    def run(self) -> int:
+        from weft import files
+        from weft.report.page import page
+
+        made = [path for path in self.what if is_comparison(path)]
+        if made and len(self.what) > 1:
+            raise UsageError(f"report: {made[0]} is a comparison; give one alone, or runs")
+        found = read_comparison(made[0]) if made else self._measured(self.what)
+        beside = made[0] if made and made[0].is_dir() else made[0].parent if made else Path()
+        out = self.out or beside / REPORT
+        text = page(found)
+        files.write_text(out, text)
+        if self.json:
+            names = [row["name"] for row in found["rows"]]
+            write_json({"report": str(out), "bytes": len(text.encode()), "rows": names})
+        else:
+            write(f"{out}\n")
+        return 0
+
+    def _measured(self, paths: Sequence[Path]) -> dict[str, Any]:
+        from weft.cli.display import Display
+        from weft.compare.document import document
+        from weft.compare.groups import find, grouped
+
+        rows = {name: [run.path for run in runs] for name, runs in grouped(find(paths)).items()}
+        with Display(quiet=self.quiet) as display:
+            evidence = gathered_runs(rows, display, device=self.device)
+            display.show("comparing", 0.0)
+            title = "Comparison" if len(rows) > 1 else paths[0].name
+            return document(evidence, title=title, command=shlex.join(["weft", "report", *map(str, paths)]))

@@ -1,0 +1,247 @@
+"""Where scores come from: by the length of what was read, by how frequent it was in training, by label.
+
+Shapes: N items, F classes of frequency, K labels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from weft.compare.evidence import Evidence
+from weft.compare.observed import FREQUENCIES
+from weft.compare.scores import better, functions
+from weft.compare.significance import Estimate, Resampled, estimate, resampled
+from weft.metrics.items import Array, Function, Items, Sums
+from weft.metrics.labels import f1, ratio
+from weft.metrics.spans import scheme_of, types_of
+
+Groups = Mapping[str, Sequence[Evidence]]
+PARTS = (1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 0.95)  # of the items, by length: the longest few stand for themselves
+FEWEST = 5  # items of a bin
+LABELS = 40  # that are shown, the most frequent ones
+
+
+class Cell(NamedTuple):
+    """One bin: what it is called, how much is in it, and, of each row, the score of what is."""
+
+    name: str
+    size: int
+    found: dict[str, Estimate]
+
+
+def as_json(
+    by: str, score: str, higher: bool, cells: Sequence[Cell], rows: Sequence[str], *, unit: str = "items"
+) -> dict[str, Any]:
+    """A breakdown as comparison.json has it; JSON has no infinity: the bins where a row has it are told beside."""
+    parts = {
+        part: {row: [_number(getattr(cell.found[row], field)) for cell in cells] for row in rows}
+        for part, field in (("values", "value"), ("low", "low"), ("high", "high"))
+    }
+    places = {row: [at for at, cell in enumerate(cells) if math.isinf(cell.found[row].value)] for row in rows}
+    return {
+        "by": by,
+        "score": {"name": score, "better": "higher" if higher else "lower"},
+        "unit": unit,  # of the counts
+        "bins": [cell.name for cell in cells],
+        "counts": [cell.size for cell in cells],
+        **parts,
+        "infinite": {row: found for row, found in places.items() if found},
+    }
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+# ---- by items
+
+
+def round_borders(lengths: Array) -> list[int]:
+    """Where bins of items end, at most, in numbers that are easily read; none where lengths hardly differ."""
+    shortest, longest = np.quantile(lengths, (0.1, 0.9))
+    if longest < 1.5 * max(1, shortest):
+        return []
+    found: list[int] = []
+    for border in np.quantile(lengths, PARTS):
+        step = 1 if border < 20 else 5 if border < 100 else 10 ** (math.floor(math.log10(border)) - 1)
+        rounded = max(step, round(border / step) * step)
+        before = found[-1] if found else -math.inf
+        enough = ((lengths > before) & (lengths <= rounded)).sum() >= FEWEST
+        if rounded > before and enough and (lengths > rounded).sum() >= FEWEST:
+            found.append(int(rounded))
+    return found
+
+
+def _named(borders: Sequence[int]) -> list[str]:
+    """'1-5', '6-10', 'over 10' of borders 5 and 10."""
+    starts = [1, *(border + 1 for border in borders[:-1])]
+    spans = [f"{low:,}" if low == high else f"{low:,}-{high:,}" for low, high in zip(starts, borders, strict=True)]
+    return [*spans, f"over {borders[-1]:,}"]
+
+
+def _subset(items: Items, members: Array) -> Items:
+    return Items(items.keys[members], {name: values[members] for name, values in items.statistics.items()})
+
+
+def by_bins(groups: Groups, bins: Array, names: Sequence[str], function: Function) -> list[Cell]:
+    """Cells of items whose bin (N,) has a name, those without items left out."""
+    cells = []
+    for at, name in enumerate(names):
+        members = np.flatnonzero(bins == at)
+        if not len(members):
+            continue
+        found = {
+            row: estimate([one[""] for one in resampled([_subset(run.items, members) for run in runs], {"": function})])
+            for row, runs in groups.items()
+        }
+        cells.append(Cell(name, len(members), found))
+    return cells
+
+
+def _by_length(groups: Groups, function: Function) -> list[Cell]:
+    lengths = next(iter(groups.values()))[0].lengths  # of the first row's tokens, where rows have tokenizers of their own
+    borders = round_borders(lengths)
+    return by_bins(groups, np.searchsorted(borders, lengths), _named(borders), function) if borders else []
+
+
+# ---- by frequency
+
+
+def _frequency_names() -> list[str]:
+    edges = [0, *FREQUENCIES]
+    spans = pairwise(edges)
+    return [f"{low:,}" if high - low == 1 else f"{low:,}-{high - 1:,}" for low, high in spans] + [f"{edges[-1]:,} and more"]
+
+
+def _by_rarest(groups: Groups, function: Function) -> list[Cell]:
+    rarest = next(iter(groups.values()))[0].rarest
+    if rarest is None:
+        return []
+    return by_bins(groups, np.digitize(rarest, FREQUENCIES), _frequency_names(), function)
+
+
+def _columns(runs: Sequence[Items], function: Function, width: int) -> list[list[Resampled]]:
+    """For each of `width` columns the runs' scores of it: `function` is of sums, whose last axis is those columns."""
+    functions = {str(at): _column(function, at) for at in range(width)}
+    found = resampled(runs, functions)
+    return [[run[str(at)] for run in found] for at in range(width)]
+
+
+def _column(function: Function, at: int) -> Function:
+    def score(totals: Sums) -> Array:
+        found: Array = function(totals)[:, at]
+        return found
+
+    return score
+
+
+def _rate(above: str, scale: float) -> Function:
+    def score(totals: Sums) -> Array:
+        return scale * ratio(totals[above], totals["tokens"], empty=math.nan)
+
+    return score
+
+
+def _by_classes(groups: Groups, function: Function) -> list[Cell]:
+    """Of tokens, or words, by the class of their frequency."""
+    first = next(iter(groups.values()))[0]
+    counts = first.frequencies["tokens"].sum(0)
+    found = {
+        row: [
+            estimate(runs_of)
+            for runs_of in _columns([Items(run.items.keys, dict(run.frequencies)) for run in runs], function, len(counts))
+        ]
+        for row, runs in groups.items()
+    }
+    return [
+        Cell(name, int(counts[at]), {row: values[at] for row, values in found.items()})
+        for at, name in enumerate(_frequency_names())
+        if counts[at]
+    ]
+
+
+# ---- by label
+
+
+def tag_counts(evidence: Evidence, names: Sequence[str]) -> Items:
+    """Of each sentence how often each tag was said, meant, and both: (N, K) each."""
+    column = {name: at for at, name in enumerate(names)}
+    counts = {name: np.zeros((len(evidence.inputs), len(names))) for name in ("said", "meant", "both")}
+    pairs = zip(evidence.items.outputs or (), evidence.references, strict=True)
+    for row, (ours, theirs) in enumerate((said.split(), meant.split()) for said, meant in pairs):
+        right = [a for a, b in zip(ours, theirs, strict=True) if a == b]
+        for name, tags in (("said", ours), ("meant", theirs), ("both", right)):
+            places = [column[tag] for tag in tags if tag in column]
+            np.add.at(counts[name][row], places, 1.0)
+    return Items(evidence.items.keys, counts)
+
+
+def _span_counts(evidence: Evidence) -> Items:
+    """Of each sentence how many spans of each type, without those of types that training never saw."""
+    names = {"said": "spans_said", "meant": "spans_meant", "both": "spans_both"}
+    return Items(evidence.items.keys, {ours: evidence.items.statistics[name][:, :-1] for ours, name in names.items()})
+
+
+def _f1(totals: Sums) -> Array:
+    """NaN for a label that was neither said nor meant."""
+    values = f1(totals["both"], totals["said"], totals["meant"])
+    return np.where(totals["said"] + totals["meant"] > 0, values, math.nan)
+
+
+def _by_label(groups: Groups) -> tuple[str, str, list[Cell]]:
+    """F1 of each label, type of span or tag, the most frequent first; by what, and what is counted."""
+    first = next(iter(groups.values()))[0]
+    by, unit, names = "label", "items", first.labels
+    counted = {row: [run.items for run in runs] for row, runs in groups.items()}
+    if first.task == "tag" and scheme_of(names):
+        by, unit, names = "type of span", "spans", types_of(names)
+        counted = {row: [_span_counts(run) for run in runs] for row, runs in groups.items()}
+    elif first.task == "tag":
+        by, unit, names = "tag", "words", tuple("_".join(name.split()) for name in names)
+        counted = {row: [tag_counts(run, names) for run in runs] for row, runs in groups.items()}
+    meant = next(iter(counted.values()))[0].statistics["meant"].sum(0)
+    order = [at for at in np.argsort(-meant, kind="stable").tolist() if meant[at]][:LABELS]
+    found = {row: _columns(runs, _f1, len(names)) for row, runs in counted.items()}
+    cells = [Cell(names[at], int(meant[at]), {row: estimate(columns[at]) for row, columns in found.items()}) for at in order]
+    return by, unit, cells
+
+
+# ---- all of them
+
+
+def same_tokens(groups: Groups) -> bool:
+    """Whether the runs of all rows cut the text into as many tokens everywhere, and learned the same ones as often."""
+    runs = [run for group in groups.values() for run in group]
+    first = runs[0].frequencies.get("tokens")
+    return first is not None and all(np.array_equal(run.frequencies.get("tokens", ()), first) for run in runs)
+
+
+def same_labels(groups: Groups) -> bool:
+    runs = [run for group in groups.values() for run in group]
+    return bool(runs[0].labels) and all(run.labels == runs[0].labels for run in runs)
+
+
+def breakdowns(groups: Groups, score: str) -> Iterator[dict[str, Any]]:
+    """Every breakdown that the task has, by the score that decides where it can be."""
+    first, rows = next(iter(groups.values()))[0], list(groups)
+    function, higher = functions(first.task, first.scores)[score], better(score) == "higher"
+    what = "words" if first.task == "tag" else "tokens"
+    if len(cells := _by_length(groups, function)) > 1:
+        yield as_json(f"length of the input in {what}", score, higher, cells, rows)
+    if len(cells := _by_rarest(groups, function)) > 1:
+        yield as_json("frequency of the rarest token of the input in training", score, higher, cells, rows)
+    if same_tokens(groups):
+        tags = first.task == "tag"
+        rate = _rate("right", 100.0) if tags else _rate("nats", 1.0)
+        by = f"frequency of the {what.removesuffix('s')} in training"
+        if len(cells := _by_classes(groups, rate)) > 1:
+            yield as_json(by, "token_accuracy" if tags else "nats_per_token", tags, cells, rows, unit=what)
+    if same_labels(groups):
+        by, unit, cells = _by_label(groups)
+        if cells:
+            yield as_json(by, "f1", True, cells, rows, unit=unit)

@@ -1,0 +1,154 @@
+"""comparison.json: everything that a comparison found, as one document that the report is drawn from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.compare import table
+from weft.compare.breakdown import breakdowns, same_labels
+from weft.compare.curves import curve
+from weft.compare.evidence import Evidence
+from weft.compare.scores import better, each, functions, of_items
+from weft.errors import ModelError
+from weft.metrics.items import Array
+from weft.metrics.labels import confusion
+from weft.train.folder import environment, read_environment
+
+Groups = Mapping[str, Sequence[Evidence]]
+DIFFER, EXTREME = 300, 50  # items where rows differ most, and that are worst, and best, for all
+CLASSES = 40  # of a confusion matrix; the others are one
+NEVER, OTHERS = "(never seen)", "(others)"
+
+
+def document(groups: Groups, *, title: str = "", score: str | None = None, command: str = "") -> dict[str, Any]:
+    """What was found, of rows by name, each with the evidence of its seeds; `score` decides instead of the task's own."""
+    found = table.rows(groups, score)
+    name, ordered = found[0].deciding, {row.name: groups[row.name] for row in found}
+    first = {row: runs[0] for row, runs in ordered.items()}
+    best = first[found[0].name]
+    item_score = of_items(name, functions(best.task, best.scores))
+    return {
+        "title": title,
+        "task": best.task,
+        "data": best.data,
+        "score": {"name": name, "better": better(name)},
+        "test": table.stated(groups),
+        "rows": [table.row_json(row) for row in found],
+        "curves": [{"name": row, "seed": run.seed, **curve(run.run, name)} for row, runs in ordered.items() for run in runs],
+        "breakdowns": list(breakdowns(ordered, name)),
+        "item_score": {"name": item_score, "better": better(item_score)},
+        "items": items(first, item_score),
+        "confusions": confusions(first) if same_labels(ordered) else None,
+        "samples": {row: list(run.samples) for row, run in first.items() if run.samples},
+        "settings": {row: _settings(run) for row, run in first.items()},
+        "environment": _environment(best),
+        "command": command,
+    }
+
+
+# ---- items
+
+
+def items(first: Mapping[str, Evidence], score: str) -> list[dict[str, Any]]:
+    """The items where rows differ most, and those that are worst and best for all of them, of one run each."""
+    one = next(iter(first.values()))
+    values = np.stack([each(run.items, functions(run.task, run.scores)[score]) for run in first.values()])  # (rows, N)
+    chosen = select(values, _second(first, score), higher=better(score) == "higher")
+    return [
+        {
+            "key": int(one.items.keys[at]),
+            "input": one.inputs[at],
+            "reference": one.references[at],
+            "outputs": {row: run.items.outputs[at] for row, run in first.items() if run.items.outputs is not None},
+            "values": {row: _number(values[place, at]) for place, row in enumerate(first)},
+            "infinite": [row for place, row in enumerate(first) if math.isinf(values[place, at])],
+        }
+        for at in chosen
+    ]
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _second(first: Mapping[str, Evidence], score: str) -> Array | None:
+    """A finer score (rows, N): of right and wrong labels there are ties in plenty."""
+    runs = list(first.values())
+    finer = functions(runs[0].task, runs[0].scores).get("log_loss")
+    if finer is None or score not in ("accuracy", "exact_match"):
+        return None
+    return -np.stack([each(run.items, finer) for run in runs])
+
+
+def select(values: Array, finer: Array | None, *, higher: bool) -> list[int]:
+    """Items by value (rows, N): those where rows are farthest apart first, then the worst and the best that are left."""
+    known = np.nan_to_num(values if higher else -values, nan=0.0, posinf=1e9, neginf=-1e9)
+    second = np.zeros_like(known) if finer is None else np.nan_to_num(finer, neginf=-1e9)
+    spread = np.lexsort((-np.ptp(second, axis=0), -np.ptp(known, axis=0)))
+    apart = [at for at in spread.tolist() if np.ptp(known[:, at]) > 0][:DIFFER]
+    level = np.lexsort((second.mean(0), known.mean(0))).tolist()
+    return list(dict.fromkeys([*apart, *level[:EXTREME], *level[::-1][:EXTREME]]))
+
+
+# ---- confusions
+
+
+def _tag_matrix(run: Evidence) -> Array:
+    """(K + 1, K): rows what was meant, the last what training never saw; columns what was said."""
+    column = {"_".join(name.split()): at for at, name in enumerate(run.labels)}
+    counts = np.zeros((len(column) + 1, len(column)), np.int64)
+    meant = [column.get(tag, len(column)) for line in run.references for tag in line.split()]
+    said = [column[tag] for line in run.items.outputs or () for tag in line.split()]
+    np.add.at(counts, (meant, said), 1)
+    return counts
+
+
+def _matrix(run: Evidence) -> Array:
+    counts = confusion(run.items) if run.task == "classify" else _tag_matrix(run)
+    return np.pad(counts, ((0, 0), (0, 1)))  # what was never seen is never said
+
+
+def _merged(matrix: Array, kept: Sequence[int]) -> Array:
+    """The rows and columns that are kept, and the sum of the others."""
+    others = [at for at in range(len(matrix)) if at not in set(kept)]
+    for axis in (0, 1):
+        rest = np.take(matrix, others, axis).sum(axis, keepdims=True)
+        matrix = np.concatenate([np.take(matrix, kept, axis), rest], axis)
+    return matrix
+
+
+def confusions(first: Mapping[str, Evidence]) -> dict[str, Any] | None:
+    """How often each label, a row, was taken for each, a column; None where an example may have several."""
+    one = next(iter(first.values()))
+    if one.task == "classify" and "exact_match" in {score.name for score in one.scores}:
+        return None
+    labels, matrices = [*one.labels, NEVER], {row: _matrix(run) for row, run in first.items()}
+    meant = next(iter(matrices.values())).sum(1)
+    if not meant[-1]:
+        labels, matrices = labels[:-1], {row: matrix[:-1, :-1] for row, matrix in matrices.items()}
+    if len(labels) > CLASSES + 1:
+        kept = sorted(np.argsort(-meant[: len(labels)], kind="stable")[:CLASSES].tolist())
+        labels = [*(labels[at] for at in kept), OTHERS]
+        matrices = {row: _merged(matrix, kept) for row, matrix in matrices.items()}
+    return {"labels": labels, "matrices": {row: matrix.tolist() for row, matrix in matrices.items()}}
+
+
+# ---- how to repeat it
+
+
+def _settings(run: Evidence) -> str:
+    try:
+        return (run.run / "resolved.toml").read_text(encoding="utf-8")
+    except OSError:  # evidence outlives the run
+        return ""
+
+
+def _environment(run: Evidence) -> dict[str, Any]:
+    try:
+        return read_environment(run.run)
+    except ModelError:
+        return environment()

@@ -1,0 +1,191 @@
+"""Evidence: what one run did on the items of one test set, kept in files so that nothing is measured twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from weft import __version__, files
+from weft.compare.costs import Cost, cost
+from weft.compare.observed import observe
+from weft.errors import ModelError
+from weft.metrics.items import Items, Score
+from weft.run import Loaded, Run
+from weft.run import load as load_run
+from weft.tensors import read_tensors, write_tensors
+from weft.train.held import Files, named, own_split
+
+Watch = Callable[[int, int], None]
+VERSION = 1
+SAMPLES, LONGEST = 4, 100  # texts that a language model writes, and their tokens
+
+
+class Evidence(NamedTuple):
+    """What one run did on the items of one test set."""
+
+    run: Path
+    kind: str  # of the model
+    seed: int
+    task: str
+    scores: list[Score]
+    items: Items  # keys, statistics that add up, outputs
+    inputs: list[str]  # what was read, item by item: source line, text, sentence; of running text the block
+    references: list[str]  # what was meant: target, labels, tags with blanks between; "" where there is none
+    lengths: np.ndarray  # int64 (N,): tokens of each item's input; of tagged sentences words
+    cost: Cost
+    data: str = ""  # what was read, in words
+    labels: tuple[str, ...] = ()  # of classifiers and taggers
+    frequencies: Mapping[str, np.ndarray] = {}  # statistics (N, F) by how frequent tokens or words were in training
+    rarest: np.ndarray | None = None  # int64 (N,): how often the rarest token of an input occurs in training
+    samples: tuple[str, ...] = ()  # what a language model writes
+    key: str = ""  # the sum of weights, settings and data
+
+
+class _Clock:
+    """Passes progress on, and remembers when the last of it came: what follows is counting, not decoding."""
+
+    def __init__(self, watch: Watch | None) -> None:
+        self.watch, self.began, self.last = watch, time.perf_counter(), 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        self.last = time.perf_counter()
+        if self.watch is not None:
+            self.watch(done, total)
+
+    def seconds(self) -> float:
+        return max(1e-9, (self.last or time.perf_counter()) - self.began)
+
+
+def gather(run: Loaded, data: Files | None = None, *, watch: Watch | None = None) -> Evidence:
+    """What a loaded run does on `data`, or on its own test or validation data; `watch(done, total)` is told of progress."""
+    parameters = run.info()["parameters"]  # reads the weights, which is no decoding
+    clock = _Clock(watch)
+    seen = observe(run, data, clock)
+    settings = run.settings
+    return Evidence(
+        run=run.folder.path,
+        kind=settings.kind,
+        seed=settings.seed,
+        task=settings.task,
+        scores=seen.scores,
+        items=seen.items,
+        inputs=seen.inputs,
+        references=seen.references,
+        lengths=np.asarray(seen.lengths, np.int64),
+        cost=cost(run.folder, parameters, decoding=seen.units / clock.seconds(), unit=seen.unit),
+        data=_described(run, data),
+        labels=tuple(getattr(run, "labels", ())),
+        frequencies=seen.frequencies,
+        rarest=seen.rarest,
+        samples=_samples(run),
+        key=key(run, data),
+    )
+
+
+def _described(run: Loaded, data: Files | None) -> str:
+    if data is not None:
+        return ", ".join(map(str, named(data)))
+    split, source = own_split(run.folder, run.settings)
+    return f"{source.name} ({split})"
+
+
+def _samples(run: Loaded) -> tuple[str, ...]:
+    """A few texts of a language model, always the same."""
+    if not isinstance(run, Run):
+        return ()
+    longest = run.model.longest
+    length = LONGEST if longest is None else min(LONGEST, longest)
+    (found,) = run.generate("", length=length, samples=SAMPLES, seed=0)
+    return tuple(one.text for one in found)
+
+
+def key(run: Loaded, data: Files | None = None) -> str:
+    """A sum of all that evidence follows from: weights, settings, and the files that are read."""
+    given = own_split(run.folder, run.settings)[1].paths if data is None else named(data)
+    paths = [inner for path in given for inner in (sorted(path.rglob("*")) if path.is_dir() else [path]) if not inner.is_dir()]
+    # where the text is gone, a run reads the tokens that training left
+    sums = [files.sha256(path) if path.exists() else "gone" for path in paths]
+    parts = [VERSION, __version__, files.sha256(run.folder.weights), files.sha256(run.folder.resolved), sums]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def save(evidence: Evidence, folder: Path) -> None:
+    """Makes `folder`, or replaces it in one step, with all that `load` needs: numbers as safetensors, texts as JSON."""
+    bounds = [[np.nan if value is None else value for value in score[1:4]] for score in evidence.scores]
+    tensors = {
+        "keys": evidence.items.keys,
+        "lengths": evidence.lengths,
+        "scores": np.array(bounds, np.float64).reshape(-1, 3),
+        **{f"statistics.{name}": values for name, values in evidence.items.statistics.items()},
+        **{f"frequencies.{name}": values for name, values in evidence.frequencies.items()},
+        **({} if evidence.rarest is None else {"rarest": evidence.rarest}),
+    }
+    about = {
+        "version": VERSION,
+        **{name: getattr(evidence, name) for name in ("kind", "seed", "task", "inputs", "references", "data", "key")},
+        "run": str(evidence.run),
+        "outputs": evidence.items.outputs,
+        "scores": [[score.name, score.signature] for score in evidence.scores],
+        "cost": evidence.cost._asdict(),
+        "labels": list(evidence.labels),
+        "samples": list(evidence.samples),
+    }
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with files.building(folder) as place:
+        plain = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in tensors.items()}
+        write_tensors(place / "numbers.safetensors", plain)
+        files.write_json(place / "evidence.json", about)
+
+
+def load(folder: Path) -> Evidence:
+    """The evidence that `save` wrote; what is damaged is refused by name."""
+    files.verify(folder)
+    about = files.read_json(folder / "evidence.json")
+    if not isinstance(about, dict) or about.get("version") != VERSION:
+        raise ModelError(f"{folder}: is no evidence of this version of weft; remove it to have it measured again")
+    arrays = {name: tensor.numpy() for name, tensor in read_tensors(folder / "numbers.safetensors")[0].items()}
+    named_scores = zip(about["scores"], arrays["scores"].tolist(), strict=True)
+    return Evidence(
+        run=Path(about["run"]),
+        scores=[Score(name, *_bounds(values), signature) for (name, signature), values in named_scores],
+        items=Items(arrays["keys"], _under(arrays, "statistics."), about["outputs"]),
+        lengths=arrays["lengths"],
+        cost=Cost(**about["cost"]),
+        labels=tuple(about["labels"]),
+        frequencies=_under(arrays, "frequencies."),
+        rarest=arrays.get("rarest"),
+        samples=tuple(about["samples"]),
+        **{name: about[name] for name in ("kind", "seed", "task", "inputs", "references", "data", "key")},
+    )
+
+
+def _under(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
+
+
+def _bounds(values: list[float]) -> tuple[float, float | None, float | None]:
+    """A value and its bounds; NaN stands for a bound that there is none of."""
+    low, high = (None if np.isnan(bound) else bound for bound in values[1:])
+    return values[0], low, high
+
+
+def gathered(
+    path: Path, folder: Path, data: Files | None = None, *, device: str = "auto", watch: Watch | None = None
+) -> Evidence:
+    """The evidence of the run in `path`: what `folder` has of these weights and this data, else measured and kept there."""
+    run = load_run(path, device=device)
+    with suppress(ModelError):  # damaged, or of another version: measured again
+        kept = load(folder) if folder.exists() else None
+        if kept is not None and kept.key == key(run, data):
+            return kept._replace(run=path)
+    found = gather(run, data, watch=watch)
+    save(found, folder)
+    return found

@@ -1,0 +1,120 @@
+"""A run file for another kind: what of its tables the kind takes over, and what does not apply to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from weft.config import no_such
+from weft.errors import ConfigError
+from weft.models.pair_tables import SIDES
+from weft.train.network import Network
+from weft.train.presets import TASKS, Preset
+from weft.train.settings import Settings, resolve
+
+# what tells a kind from others: it means nothing beside another one
+MAKES = ("mixer", "attention", "place", "feeding", "bridge", "every_step", "reverse", "two_way")
+# what all may have in common, whatever a preset says of it
+COMMON = ("width", "layers", "dropout", "attention_dropout", "embedding_dropout", "embedding", "pool")
+
+
+class Fitted(NamedTuple):
+    values: dict[str, Any]  # a run file
+    dropped: list[str]  # options that do not apply to the kind: model.width
+
+
+def learns(preset: Preset) -> Network | None:
+    """The family of a kind that is trained by gradients; None where it counts, or is solved in one go."""
+    return preset.family if isinstance(preset.family, Network) else None
+
+
+def leaves(table: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+    """The options of nested tables by their dotted names."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        name = f"{at}.{key}" if at else key
+        found |= leaves(value, name) if isinstance(value, Mapping) else {name: value}
+    return found
+
+
+def with_option(values: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
+    """The same tables with the option of a dotted name set; None takes it away."""
+    head, _, rest = name.partition(".")
+    inner = values.get(head)
+    if rest:
+        new: Any = with_option(inner if isinstance(inner, Mapping) else {}, rest, value)
+    elif value is None:
+        return {key: kept for key, kept in values.items() if key != head}
+    else:
+        new = value
+    return {**values, head: new}
+
+
+def everywhere(values: Mapping[str, Any], option: str, value: Any) -> dict[str, Any]:
+    """The run file with `option` of [model] set for the whole model: an encoder-decoder's sides say nothing else of it."""
+    for side in SIDES:
+        if isinstance(values["model"].get(side), Mapping):
+            values = with_option(values, f"model.{side}.{option}", None)
+    return with_option(values, f"model.{option}", value)
+
+
+def _is_own(option: str, preset: Preset) -> bool:
+    """Whether an option of another kind is one that this kind decides for itself."""
+    *path, last = option.split(".")
+    if path and path[0] not in SIDES:
+        return False
+    decided = {name.split(".")[-1] for name in leaves(preset.values)}
+    return last in MAKES or (last in decided and last not in COMMON)
+
+
+def _blamed(error: ConfigError, given: Mapping[str, Any]) -> str | None:
+    """The option of a run file that an error is about; sizes are the last to blame."""
+    words = re.findall(r"[a-z_0-9]+", str(error))
+    named = [name for word in words for name in given if name.split(".")[-1] == word]
+    rare = [name for name in named if name.split(".")[-1] not in COMMON]
+    return next(iter(rare or named), None)
+
+
+def fitted(values: Mapping[str, Any], kind: str, *, base: Path) -> Fitted:
+    """The run file for `kind`: every option of its [model] and [train] that applies to it, and which do not."""
+    presets, own = TASKS[values["task"]].presets, values["model"]["kind"]
+    if kind not in presets:
+        raise ConfigError(f"--models: {no_such('kind', kind, presets)}")
+    if kind == own:
+        return Fitted(dict(values), [])
+    preset, dropped = presets[kind], []
+    new = {**values, "model": {"kind": kind}}
+    for option, value in leaves({key: part for key, part in values["model"].items() if key != "kind"}).items():
+        if _is_own(option, preset):
+            dropped.append(f"model.{option}")
+        else:
+            new = with_option(new, f"model.{option}", value)
+    while True:
+        try:
+            resolve(new, base=base)
+            return Fitted(new, dropped)
+        except ConfigError as error:
+            new, option = _without(new, error)
+            dropped.append(option)
+
+
+def _without(values: dict[str, Any], error: ConfigError) -> tuple[dict[str, Any], str]:
+    """The run file without the option that an error is about, and its name; another error is raised again."""
+    model = {key: value for key, value in values["model"].items() if key != "kind"}
+    given = {f"model.{name}": value for name, value in leaves(model).items()}
+    given |= {f"train.{name}": value for name, value in values.get("train", {}).items()}
+    at = str(error).split(":")[0]
+    blamed = at if at in given else _blamed(error, given)
+    if blamed is None:
+        raise error
+    return with_option(values, blamed, None), blamed
+
+
+def tried(values: Mapping[str, Any], *, base: Path) -> Settings | ConfigError:
+    """What a run file means, or why it is refused."""
+    try:
+        return resolve(values, base=base)
+    except ConfigError as error:
+        return error

@@ -1,0 +1,97 @@
+"""Runs that are there already, as rows: those that differ in their seed alone are one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from weft.compare.fitting import leaves
+from weft.config import differences
+from weft.errors import UsageError
+from weft.train.folder import open_folder
+
+READING = ("window", "stride", "longest", "truncate")  # how much is read at once: of the same data either way
+SHOWN = 48  # characters of a row's name; what tells it from others may take more
+FILES = ("comparison.json", "plan.toml")  # what only a comparison's folder has
+
+
+class Found(NamedTuple):
+    """A run that is compared."""
+
+    path: Path
+    settings: dict[str, Any]  # resolved.toml
+
+    @property
+    def kind(self) -> str:
+        return str(self.settings["model"]["kind"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.settings.get("seed", 0))
+
+
+def is_comparison(path: Path) -> bool:
+    """Whether a folder holds a comparison, which `weft compare runs/*` is not about."""
+    return any((path / name).is_file() for name in FILES)
+
+
+def find(paths: Sequence[Path]) -> list[Found]:
+    """The runs in these folders, each once; they must be of one task and of the same data."""
+    places = {path.resolve(): path for path in paths}
+    found = [Found(path, open_folder(path).read_resolved()) for path in places.values()]
+    for other in found[1:]:
+        _refuse_others(found[0], other)
+    return found
+
+
+def _refuse_others(first: Found, other: Found) -> None:
+    tasks = first.settings.get("task"), other.settings.get("task")
+    if tasks[0] != tasks[1]:
+        raise UsageError(
+            f"compare: {first.path} is a run of task {tasks[0]!r}, {other.path} of task {tasks[1]!r}; compare runs of one task"
+        )
+    if apart := differences(_data(first), _data(other), "data"):
+        raise UsageError(
+            f"compare: {first.path} and {other.path} have other data ({'; '.join(apart[:3])}); what they score does not compare"
+        )
+
+
+def _data(run: Found) -> dict[str, Any]:
+    return {name: value for name, value in run.settings["data"].items() if name not in READING}
+
+
+def grouped(runs: Sequence[Found]) -> dict[str, list[Found]]:
+    """Rows by name, in the order of their first runs; the seeds of each in order."""
+    groups: list[list[Found]] = []
+    for run in runs:
+        same = [group for group in groups if _without_seed(group[0]) == _without_seed(run)]
+        if same and run.seed not in [other.seed for other in same[0]]:
+            same[0].append(run)
+        else:
+            groups.append([run])
+    names = _names([group[0] for group in groups])
+    return {name: sorted(group, key=lambda run: run.seed) for name, group in zip(names, groups, strict=True)}
+
+
+def _without_seed(run: Found) -> dict[str, Any]:
+    return {name: value for name, value in run.settings.items() if name != "seed"}
+
+
+def _told_apart(run: Found) -> dict[str, Any]:
+    """The options of a run that a name may show."""
+    tables: Mapping[str, Any] = {name: run.settings.get(name, {}) for name in ("model", "train", "tokenizer", "data")}
+    return leaves(tables)
+
+
+def _names(runs: Sequence[Found]) -> list[str]:
+    """The kind; where several rows have it, what differs among them; where that is long or nothing, the folder."""
+    names = []
+    for run in runs:
+        alike = [_told_apart(other) for other in runs if other.kind == run.kind]
+        own = _told_apart(run)
+        differing = [option for option in own if any(other.get(option) != own[option] for other in alike)]
+        name = ",".join([run.kind, *(f"{option.split('.')[-1]}={own[option]}" for option in differing)])
+        names.append(name if len(name) <= SHOWN else run.path.name)
+    clear = [name if names.count(name) == 1 else run.path.name for name, run in zip(names, runs, strict=True)]
+    return [name if clear.count(name) == 1 else str(run.path) for name, run in zip(clear, runs, strict=True)]

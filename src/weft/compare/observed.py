@@ -1,0 +1,159 @@
+"""What a run is seen to do, task by task: its scores, and of each item what was read, said and meant.
+
+Shapes: N items, F classes of frequency.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from weft.data.corpus import Corpus, open_corpus
+from weft.errors import ModelError
+from weft.metrics.items import Items, Score
+from weft.metrics.language import language_scores
+from weft.run import Loaded
+from weft.tagger import in_line
+from weft.tasks.language import items as language_items
+from weft.train.folder import RunFolder
+from weft.train.held import Files, HeldOut, held_source
+
+Watch = Callable[[int, int], None]
+BLOCK = 1000  # bytes: an item of running text; text, and not tokens, for runs may have tokenizers of their own
+FREQUENCIES = (1, 10, 100, 1_000, 10_000)  # occurrences in training where the next class begins
+
+
+class Observed(NamedTuple):
+    """What is kept of a run's work on a test set."""
+
+    scores: list[Score]
+    items: Items
+    inputs: list[str]
+    references: list[str]
+    lengths: np.ndarray  # int64 (N,)
+    unit: str  # of what was decoded: "lines/s"
+    units: int  # how many of those there were
+    frequencies: Mapping[str, np.ndarray] = {}  # statistics (N, F) by how frequent a token or a word was in training
+    rarest: np.ndarray | None = None  # int64 (N,): occurrences in training of the rarest token of an input
+
+
+def _trained(folder: RunFolder, name: str, size: int) -> np.ndarray | None:
+    """int64 (V,): how often each token occurs in what a run was trained on; None where that is not there any more."""
+    with suppress(ModelError):
+        found: np.ndarray = np.bincount(open_corpus(folder.data, name, check=False).tokens, minlength=size)
+        return found
+    return None
+
+
+def _classed(values: Mapping[str, np.ndarray], items: np.ndarray, occurrences: np.ndarray, size: int) -> dict[str, np.ndarray]:
+    """Statistics of tokens (T,), summed by item (T,) and class of frequency: (size, F) each."""
+    places = items * (len(FREQUENCIES) + 1) + np.digitize(occurrences, FREQUENCIES)
+    shape = (size, len(FREQUENCIES) + 1)
+    return {name: np.bincount(places, each, shape[0] * shape[1]).reshape(shape) for name, each in values.items()}
+
+
+def text_edges(corpus: Corpus) -> np.ndarray:
+    """int64 (N + 1,): the tokens where items start, and the end: of lines, or of running text in blocks of whole lines, which
+    are the same whatever the tokenizer."""
+    if corpus.starts is not None:
+        return np.asarray(corpus.starts)
+    marks = np.asarray(corpus.marks)
+    begins = np.flatnonzero(np.diff(marks[:, 2] // BLOCK) > 0) + 1
+    return np.unique(np.concatenate([[0], marks[begins, 0], [len(corpus.tokens)]]))
+
+
+def _decoded(run: Any, corpus: Corpus, edges: np.ndarray) -> list[str]:
+    return [run.tokenizer.decode(corpus.tokens[low:high].tolist()) for low, high in pairwise(edges.tolist())]
+
+
+def _language(run: Any, data: Files | None, watch: Watch) -> Observed:
+    nats, corpus = run.nats(data, watch=watch)
+    edges, tokens = text_edges(corpus), np.asarray(corpus.tokens).astype(np.int64)
+    found, lengths, classed = language_items(nats, corpus, edges), np.diff(edges), {}
+    counts = _trained(run.folder, "train", run.tokenizer.size)
+    if counts is not None:
+        owners = np.repeat(np.arange(len(lengths)), lengths)
+        values = {"nats": nats.astype(np.float64), "tokens": np.ones(len(tokens))}
+        classed = _classed(values, owners, counts[tokens], len(lengths))
+    scores = language_scores(language_items(nats, corpus), run.measured())
+    inputs = _decoded(run, corpus, edges)
+    return Observed(scores, found, inputs, [""] * len(inputs), lengths, "tokens/s scored", len(tokens), classed)
+
+
+def _masked(run: Any, data: Files | None, watch: Watch) -> Observed:
+    scores, found = run.measure(data, watch=watch)
+    lengths = found.statistics["tokens"].astype(np.int64)
+    with TemporaryDirectory() as place:
+        corpus = HeldOut(run.folder, run.settings, run.tokenizer).corpus(data, Path(place), None)
+        edges = np.append(0, np.cumsum(lengths)) if corpus.starts is None else np.asarray(corpus.starts)
+        inputs = _decoded(run, corpus, edges)
+    return Observed(scores, found, inputs, [""] * len(inputs), lengths, "tokens/s filled", int(lengths.sum()))
+
+
+def _labels(run: Any, data: Files | None, watch: Watch) -> Observed:
+    scores, found = run.measure(data, watch=watch)
+    examples = list(held_source(run.folder, run.settings, data).examples())
+    columns = zip(*(example.texts for example in examples), strict=True)
+    lengths = np.sum([run.tokenizer.tokenizer.encode_flat(column)[1] for column in columns], axis=0)
+    inputs = [" | ".join(example.texts) for example in examples]
+    return Observed(scores, found, inputs, [", ".join(example.labels) for example in examples], lengths, "texts/s", len(inputs))
+
+
+def _tags(run: Any, data: Files | None, watch: Watch) -> Observed:
+    scores, found = run.measure(data, watch=watch)
+    given = list(held_source(run.folder, run.settings, data).sentences())
+    inputs, references = [" ".join(one.words) for one in given], [in_line(one.tags) for one in given]
+    lengths = np.array([len(one.words) for one in given], np.int64)
+    train, classed = run.settings.sources()["train"], {}
+    if all(path.exists() for path in train.paths):
+        known = Counter(train.words().texts())
+        occurrences = np.array([known[word] for one in given for word in one.words], np.int64)
+        said = [tag for line in found.outputs or () for tag in line.split()]
+        right = np.array([a == b for a, b in zip(said, " ".join(references).split(), strict=True)], np.float64)
+        owners = np.repeat(np.arange(len(given)), lengths)
+        classed = _classed({"right": right, "tokens": np.ones(len(right))}, owners, occurrences, len(given))
+    return Observed(scores, found, inputs, references, lengths, "sentences/s", len(given), classed)
+
+
+def _translation(run: Any, data: Files | None, watch: Watch) -> Observed:
+    scores, found = run.measure(data, watch=watch)
+    pairs = list(held_source(run.folder, run.settings, data).pairs())
+    inputs, tokenizer = [source for source, _ in pairs], run.tokenizer.source
+    read = tokenizer.encode_batch(inputs)
+    counts, rarest = _trained(run.folder, "train.source", tokenizer.size), None
+    if counts is not None:  # an empty line has no token, and none that is rare
+        rarest = np.array([counts[ids].min() if len(ids) else counts.max() for ids in read], np.int64)
+    lengths = np.array([len(ids) for ids in read], np.int64)
+    references = [target for _, target in pairs]
+    return Observed(scores, found, inputs, references, lengths, "lines/s", len(pairs), rarest=rarest)
+
+
+def _answers(run: Any, data: Files | None, watch: Watch) -> Observed:
+    scores, found = run.measure(data, watch=watch)
+    records = list(held_source(run.folder, run.settings, data).records())
+    lengths = run.tokenizer.encode_flat([record.passage for record in records])[1]
+    references = [" / ".join(dict.fromkeys(answer.text for answer in record.answers)) for record in records]
+    inputs = [f"{record.question} | {record.passage}" for record in records]
+    return Observed(scores, found, inputs, references, lengths, "questions/s", len(records))
+
+
+READERS: Mapping[str, Callable[[Any, Files | None, Watch], Observed]] = {
+    "lm": _language,
+    "masked-lm": _masked,
+    "classify": _labels,
+    "tag": _tags,
+    "translate": _translation,
+    "span": _answers,
+}
+
+
+def observe(run: Loaded, data: Files | None, watch: Watch) -> Observed:
+    """What a run does on `data`, or on its own test or validation data."""
+    return READERS[run.settings.task](run, data, watch)

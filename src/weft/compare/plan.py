@@ -1,0 +1,285 @@
+"""What a comparison trains: kinds, settings and seeds, each an ordinary run of the same data within the same budget."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tomli_w
+
+from weft import files
+from weft.compare.fitting import everywhere, fitted, learns, tried, with_option
+from weft.config import differences, override, read_toml
+from weft.errors import ConfigError, ModelError, UsageError
+from weft.train.presets import TASKS
+from weft.train.settings import Settings, resolve
+from weft.train.tables import BUDGETS
+
+PLAN = "plan.toml"
+RUN_FILES = "run-files"  # one for each run, as it is given to `weft train`
+
+
+class Variant(NamedTuple):
+    """One row of the table."""
+
+    name: str  # "lstm", or "lstm,width=128"
+    values: dict[str, Any]  # a whole run file, without its seed
+
+    @property
+    def kind(self) -> str:
+        return str(self.values["model"]["kind"])
+
+
+class Planned(NamedTuple):
+    """One run."""
+
+    variant: Variant
+    seed: int
+    out: Path
+
+    @property
+    def values(self) -> dict[str, Any]:
+        return {**self.variant.values, "seed": self.seed}
+
+
+class Grid(NamedTuple):
+    option: str  # "model.width"
+    values: list[Any]
+
+
+class Refused(NamedTuple):
+    """A variant that can't be trained, or could not be trained to its end."""
+
+    name: str
+    seed: int | None  # None: none of its runs
+    reason: str
+    code: int  # the exit code of such an error
+
+
+class Asked(NamedTuple):
+    """What is wanted beside the run file."""
+
+    models: Sequence[str] = ()  # kinds; none: the run file's own
+    seeds: int = 1
+    budget: tuple[str, float] | None = None  # minutes or tokens; None: the run file's
+    params: int | None = None  # about how many parameters each network is to have
+    grid: Sequence[Grid] = ()
+    tune: int | None = None  # trials for each network
+
+
+class Variants(NamedTuple):
+    variants: list[Variant]
+    refused: list[Refused]
+    notes: list[str]
+
+
+# ---- options as they are typed
+
+
+def parse_models(text: str) -> list[str]:
+    """'lstm, gru' -> lstm and gru."""
+    found = [name.strip() for name in text.split(",")]
+    if not all(found):
+        raise UsageError(f"--models {text}: must look like lstm,gru,transformer")
+    return found
+
+
+def parse_grid(text: str) -> Grid:
+    """'model.width=128,256' -> what it names; values as TOML reads them, bare words as strings."""
+    option, equals, listed = (part.strip() for part in text.partition("="))
+    if not equals or not listed or not all(option.split(".")):
+        raise UsageError(f"--grid {text}: must look like model.width=128,256")
+    table, _, name = option.partition(".")
+    if table not in ("model", "train") or not name:
+        raise UsageError(
+            f"--grid {option}: all variants read the same data with one tokenizer; name an option of [model] or [train]"
+        )
+    if name == "kind":
+        raise UsageError("--grid model.kind: kinds are named by --models")
+    if table == "train" and name in BUDGETS:
+        raise UsageError(f"--grid {option}: is the budget, which all variants share; drop it")
+    return Grid(option, _listed(listed))
+
+
+def _listed(text: str) -> list[Any]:
+    try:
+        values: list[Any] = tomllib.loads(f"values = [{text}]")["values"]
+    except ValueError:  # bare words
+        values = [override({}, [f"value={part.strip()}"])["value"] for part in text.split(",")]
+    return values
+
+
+def parse_count(text: str) -> int:
+    """'1M' -> 1,000,000; '250k', '3e5' and '42' likewise."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)([kKmMgGbB]?)", text.strip().replace("_", "").replace(",", ""))
+    factors = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
+    number = 0 if found is None else round(float(found[1]) * factors[found[2].lower()])
+    if not 1 <= number < 2**63:
+        raise UsageError(f"{text}: must be a number such as 250000, 250k or 1M")
+    return number
+
+
+# ---- variants
+
+
+def absolute(values: Mapping[str, Any], *, base: Path) -> dict[str, Any]:
+    """The run file with what it names where it lies: it can be read from anywhere."""
+    settings = resolve(values, base=base)
+    new = {**values, "data": settings.to_dict()["data"]}
+    if settings.train.init_from is not None:
+        new = with_option(new, "train.init_from", settings.train.init_from)
+    tokenizer = settings.to_dict()["tokenizer"]
+    return {**new, "tokenizer": tokenizer} if given_tokenizer(settings) else new
+
+
+def given_tokenizer(settings: Settings) -> bool:
+    """Whether the run file names files of tokenizers, so that none is to be trained."""
+    table = settings.to_dict()["tokenizer"]
+    sides = [table[side] for side in ("source", "target") if side in table]
+    return all("file" in part for part in sides or [table])
+
+
+def _budgeted(values: Mapping[str, Any], budget: tuple[str, float] | None) -> dict[str, Any]:
+    if budget is None:
+        return dict(values)
+    train = {name: value for name, value in values.get("train", {}).items() if name not in BUDGETS}
+    return {**values, "train": {**train, budget[0]: budget[1]}}
+
+
+def _one_kind(values: Mapping[str, Any], kind: str, asked: Asked, *, base: Path) -> Variants:
+    found = fitted(values, kind, base=base)
+    variants, refused = [Variant(kind, _budgeted(found.values, asked.budget))], list[Refused]()
+    dropped = dict.fromkeys(found.dropped)  # each once
+    for choices in asked.grid:
+        tries = [_tried(variant, choices.option, value, base=base) for variant in variants for value in choices.values]
+        fit = [one for one in tries if isinstance(one, Variant)]
+        if not fit or _ignores(kind, choices.option, values):
+            dropped[choices.option] = None  # no value of it means anything here
+            continue
+        variants, refused = fit, refused + [one for one in tries if isinstance(one, Refused)]
+    applies = "does not apply" if len(dropped) == 1 else "do not apply"
+    return Variants(variants, refused, [f"{kind}: {', '.join(dropped)} {applies}"] if dropped else [])
+
+
+def _tried(variant: Variant, option: str, value: Any, *, base: Path) -> Variant | Refused:
+    """The variant with another value of an option, if it can be so."""
+    name = f"{variant.name},{option.partition('.')[2]}={_shown(value)}"
+    changed = _changed(variant.values, option, value)
+    settings = tried(changed, base=base)
+    if isinstance(settings, ConfigError):
+        return Refused(name, None, str(settings), settings.exit_code)
+    return Variant(name, changed)
+
+
+def _changed(values: dict[str, Any], option: str, value: Any) -> dict[str, Any]:
+    table, _, name = option.partition(".")
+    if table == "model" and "." not in name:
+        return everywhere(values, name, value)
+    return with_option(values, option, value)
+
+
+def _ignores(kind: str, option: str, values: Mapping[str, Any]) -> bool:
+    """A model that is counted has a [train] table and looks at none of it."""
+    return option.startswith("train.") and learns(TASKS[values["task"]].presets[kind]) is None
+
+
+def _shown(value: Any) -> str:
+    """A value as a name of a row has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value).replace(" ", "")
+
+
+def _numbered(variants: Iterable[Variant]) -> list[Variant]:
+    """The same with names that tell all of them apart: the second `lstm` is `lstm#2`."""
+    seen: dict[str, int] = {}
+    found = []
+    for variant in variants:
+        seen[variant.name] = seen.get(variant.name, 0) + 1
+        times = seen[variant.name]
+        found.append(variant if times == 1 else variant._replace(name=f"{variant.name}#{times}"))
+    return found
+
+
+def variants(values: Mapping[str, Any], asked: Asked, *, base: Path) -> Variants:
+    """Every kind with every combination of the grid; what can't be right is refused by name, if it is not all of them."""
+    run_file = {name: value for name, value in values.items() if name != "seed"}
+    parts = [_one_kind(run_file, kind, asked, base=base) for kind in asked.models or [run_file["model"]["kind"]]]
+    _refuse_unknown(run_file, asked, parts, base=base)
+    found = _numbered(variant for part in parts for variant in part.variants)
+    return Variants(found, [one for part in parts for one in part.refused], [note for part in parts for note in part.notes])
+
+
+def _refuse_unknown(values: Mapping[str, Any], asked: Asked, parts: Sequence[Variants], *, base: Path) -> None:
+    """An option of the grid that no kind has is a mistake, and so is one whose values all are wrong."""
+    for option, choices in asked.grid:
+        name = option.partition(".")[2]
+        if any(f",{name}=" in variant.name for part in parts for variant in part.variants):
+            continue
+        for part in parts:
+            error = tried(_changed(part.variants[0].values, option, choices[0]), base=base)
+            if isinstance(error, ConfigError):
+                raise ConfigError(f"--grid {option}: {str(error).removeprefix(f'{option}: ')}")
+        raise ConfigError(f"--grid {option}: applies to none of {', '.join(part.variants[0].kind for part in parts)}")
+
+
+def folder_name(name: str) -> str:
+    """A name of a row as one of a folder."""
+    return re.sub(r"[^A-Za-z0-9.,=_#+-]", "_", name)[:120]
+
+
+def planned(variants: Sequence[Variant], seeds: Sequence[int], out: Path) -> list[Planned]:
+    """A run for each variant and seed, seed by seed: what is stopped early has every kind."""
+    names = [folder_name(variant.name) for variant in variants]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"--grid: two variants would be trained into {twice}; make the values shorter")
+    return [
+        Planned(variant, seed, out / f"{name}-{seed}") for seed in seeds for name, variant in zip(names, variants, strict=True)
+    ]
+
+
+# ---- the folder
+
+
+def as_toml(values: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
+    """plan.toml: all that decides what is trained."""
+    found: dict[str, Any] = {"models": list(asked.models), "seeds": asked.seeds}
+    if asked.budget is not None:
+        found["budget"] = {asked.budget[0]: asked.budget[1]}
+    found |= {name: value for name, value in (("params", asked.params), ("tune", asked.tune)) if value is not None}
+    if asked.grid:
+        found["grid"] = {option: choices for option, choices in asked.grid}
+    return {**found, "run": dict(values)}
+
+
+def begin(out: Path, plan: Mapping[str, Any], *, fresh: bool) -> None:
+    """Make the folder of a comparison, or find it as this very plan left it. Call under its lock."""
+    files.sweep(out)
+    path = out / PLAN
+    if path.is_file() and fresh:
+        # the plan is what makes a folder a comparison's: it goes last
+        for part in sorted(_contents(out), key=lambda part: part == path):
+            files.remove(part)
+    if not path.is_file():
+        refuse_strangers(out)
+        files.write_text(path, tomli_w.dumps(dict(plan)))
+    if found := differences(_read(path), plan):
+        raise UsageError(f"{out}: holds another comparison ({'; '.join(found[:3])}); choose another --out, or --fresh")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return read_toml(path)
+    except ConfigError as error:
+        raise ModelError(f"{error}; the comparison is damaged, --fresh makes it again") from None
+
+
+def _contents(out: Path) -> list[Path]:
+    return sorted(path for path in out.iterdir() if not path.name.startswith("."))
+
+
+def refuse_strangers(out: Path) -> None:
+    """Leave a folder alone that holds something, but no comparison."""
+    if not (out / PLAN).is_file() and (strangers := _contents(out)):
+        raise UsageError(f"{out}: is no comparison and not empty ({strangers[0].name}); choose another --out")

@@ -1,0 +1,229 @@
+"""Does a model know grammar? Minimal pairs under any model that gives sentences a probability, by phenomenon and attractors.
+
+A language model scores a sentence by the sum of its tokens' log-probabilities, a masked one by its pseudo-log-likelihood
+(Salazar et al. 2020), where each token in turn is hidden. Where the suite compares the forms of a word after what stands before
+them, the sum ends with that word: what is before it is the same for both. A masked model reads both sides, so it always has the
+whole sentence.
+
+Shapes: N pairs, M = 2 N texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from weft.compare.breakdown import Cell, as_json
+from weft.compare.significance import Estimate, estimate, resampled
+from weft.config import no_such
+from weft.data.corpus import lines_of
+from weft.data.probe_files import Pair
+from weft.errors import UsageError
+from weft.metrics.items import Array, Items
+from weft.metrics.probes import pair_accuracy, pair_items
+from weft.run import Loaded
+from weft.tasks.masking import pseudo_nats
+
+Watch = Callable[[int, int], None]
+BY = ("sentence", "word")
+FAULTS = ("unknown", "unknown_choice", "equal", "long")
+DISTRACTORS = "distractor_agreement"  # how the names of BLiMP's paradigms with an attractor begin
+
+
+class _Scored(NamedTuple):
+    """Texts under a model."""
+
+    log_probs: Array  # (M,); 0 where the text is too long
+    tokens: Array  # (M,), those that were predicted
+    long: Array  # bool (M,)
+
+
+# ---- texts under a model
+
+
+def _language(run: Any, texts: Sequence[str], whole: Array, watch: Watch | None) -> _Scored:
+    """By `score` of the run. A text that is not whole has no end that could be predicted."""
+    long = np.zeros(len(texts), bool)
+    long[list(run.faults(texts))] = True
+    found = run.score(["" if over else text for text, over in zip(texts, long, strict=True)], watch=watch)
+    counted = [
+        line.log_probs[: len(line.log_probs) - (run.lines and not ends)] for line, ends in zip(found, whole, strict=True)
+    ]
+    log_probs = np.array([sum(values) for values in counted], np.float64)
+    tokens = np.array([len(values) for values in counted], np.int64)
+    return _Scored(np.where(long, 0.0, log_probs), tokens, long)
+
+
+@torch.inference_mode()
+def _masked(run: Any, texts: Sequence[str], whole: Array, watch: Watch | None) -> _Scored:
+    """By the nats of every token, when it alone is hidden."""
+    longest, lengths = run.model.longest, run.tokenizer.encode_flat(texts)[1]
+    long = np.zeros(len(texts), bool) if longest is None else lengths + 2 > longest  # <s> and </s> are positions, too
+    kept = ["" if over else text for text, over in zip(texts, long, strict=True)]
+    corpus = lines_of(run.tokenizer, kept)
+    items = pseudo_nats(run.model, corpus, window=run.settings.data.window, device=run.device, watch=watch)
+    return _Scored(-items.statistics["nats"], items.statistics["tokens"].astype(np.int64), long)
+
+
+SCORERS: Mapping[str, Callable[[Any, Sequence[str], Array, Watch | None], _Scored]] = {"lm": _language, "masked-lm": _masked}
+
+
+# ---- what stands between a pair and its answer
+
+
+def _differing(a: Array, b: Array) -> tuple[Array, Array]:
+    """Two rows of tokens without what they share at their beginnings and ends."""
+    short = min(len(a), len(b))
+    apart = np.flatnonzero(a[:short] != b[:short])
+    head = int(apart[0]) if len(apart) else short
+    left, right, rest = a[head:], b[head:], short - head
+    apart = np.flatnonzero(left[::-1][:rest] != right[::-1][:rest])
+    tail = int(apart[0]) if len(apart) else rest
+    return left[: len(left) - tail], right[: len(right) - tail]
+
+
+def _faults(run: Any, texts: Sequence[str], long: Array) -> dict[str, Array]:
+    """bool (N,) each: a word is unknown; one of those that differ is; both become the same tokens; one is too long."""
+    coded, unk = run.tokenizer.encode_batch(texts), run.tokenizer.unk
+    half = len(texts) // 2
+    pairs = list(zip(coded[:half], coded[half:], strict=True))
+    rows = [
+        (
+            bool((a == unk).any() or (b == unk).any()),
+            any((part == unk).any() for part in _differing(a, b)),
+            np.array_equal(a, b),
+        )
+        for a, b in pairs
+    ]
+    columns = np.array(rows, bool).reshape(-1, 3).T
+    return dict(zip(FAULTS, [*columns, long[:half] | long[half:]], strict=True))
+
+
+# ---- pairs
+
+
+def check_run(run: Loaded) -> None:
+    """Refuse a run that gives no sentence a probability by itself."""
+    if run.settings.task not in SCORERS:
+        raise UsageError(
+            f"{run.folder.path}: is a run of task {run.settings.task!r}, which gives a sentence by itself no probability; "
+            "probe runs of tasks 'lm' and 'masked-lm'"
+        )
+
+
+def _whole(task: str, pairs: Sequence[Pair], by: str | None) -> Array:
+    """bool (N,): whether whole sentences are compared."""
+    if task == "masked-lm" or by == "sentence":
+        return np.ones(len(pairs), bool)
+    return np.array([pair.choice is None or (by is None and not pair.forced) for pair in pairs], bool)
+
+
+def _text(pair: Pair, whole: bool, side: int) -> str:
+    """What is scored of a pair: of its good sentence (0) or its bad one (1)."""
+    return (pair.good, pair.bad)[side] if whole or pair.choice is None else pair.choice[side]
+
+
+def probe(
+    run: Loaded, pairs: Sequence[Pair], *, by: str | None = None, mean: bool = False, watch: Watch | None = None
+) -> Items:
+    """What a run prefers, pair by pair: by whole sentences, by the word that decides, or as the authors of the suite do; by
+    the sum of log-probabilities, or their mean a token. `watch(tokens done, tokens in all)` is told of progress."""
+    check_run(run)
+    if by is not None and by not in BY:
+        raise UsageError(f"--by: {no_such('unit', by, BY)}")
+    if by == "word" and run.settings.task == "masked-lm":
+        raise UsageError(f"--by: {run.folder.path} reads a sentence from both sides, so there is no choice by word; drop it")
+    whole = _whole(run.settings.task, pairs, by)
+    texts = [_text(pair, all_of_it, side) for side in (0, 1) for pair, all_of_it in zip(pairs, whole, strict=True)]
+    found = SCORERS[run.settings.task](run, texts, np.concatenate([whole, whole]), watch)
+    scores = found.log_probs / np.maximum(found.tokens, 1) if mean else found.log_probs
+    half = len(pairs)
+    return pair_items(scores[:half], scores[half:], _faults(run, texts, found.long))
+
+
+def decided(pairs: Sequence[Pair], by: str | None) -> list[Pair]:
+    """The pairs that can be asked so: by word, those that one word decides."""
+    return [pair for pair in pairs if by != "word" or pair.choice is not None]
+
+
+# ---- rows: phenomena, attractors
+
+
+class Row(NamedTuple):
+    """Some of the pairs, and how every model, by name, does on them."""
+
+    by: str  # "all", "phenomenon", "paradigm", "attractors" or "recency"
+    name: str
+    size: int
+    found: dict[str, Estimate]
+
+
+def _places(keys: Sequence[Hashable]) -> dict[Any, Array]:
+    """Where each key stands, in the order of their first places; None is no key."""
+    found: dict[Any, list[int]] = {}
+    for at, key in enumerate(keys):
+        if key is not None:
+            found.setdefault(key, []).append(at)
+    return {key: np.array(places) for key, places in found.items()}
+
+
+def _phenomena(pairs: Sequence[Pair]) -> Iterator[tuple[str, str, Array]]:
+    """Each phenomenon, and below it its paradigms where they say more."""
+    paradigms = _places([(pair.phenomenon, pair.paradigm) for pair in pairs])
+    for name, members in _places([pair.phenomenon or None for pair in pairs]).items():
+        yield "phenomenon", name, members
+        for (above, inner), places in paradigms.items():
+            if above == name and inner not in ("", name):
+                yield "paradigm", inner, places
+
+
+def _attractors(pairs: Sequence[Pair]) -> Iterator[tuple[str, str, Array]]:
+    for count, members in sorted(_places([pair.attractors for pair in pairs]).items()):
+        yield "attractors", str(count), members
+
+
+def _recency(pairs: Sequence[Pair]) -> Iterator[tuple[str, str, Array]]:
+    """What tells syntax from the nearest noun: pairs without attractors, with some, and those of BLiMP that are about it."""
+    counts = [None if pair.attractors is None else min(pair.attractors, 1) for pair in pairs]
+    for count, members in sorted(_places(counts).items()):
+        yield "recency", "1 or more attractors" if count else "no attractor", members
+    for _, members in _places([pair.paradigm.startswith(DISTRACTORS) or None for pair in pairs]).items():
+        yield "recency", "distractor paradigms", members
+
+
+def subset(items: Items, members: Array) -> Items:
+    """Some of the items, by their places."""
+    return Items(items.keys[members], {name: values[members] for name, values in items.statistics.items()})
+
+
+def rows(groups: Mapping[str, Sequence[Items]], pairs: Sequence[Pair]) -> list[Row]:
+    """Accuracy in percent with 95 % intervals, over pairs, and over seeds where a name has several runs: of all pairs, by
+    phenomenon and paradigm, by attractors, and what tells syntax from recency."""
+    parts = [("all", "all", np.arange(len(pairs))), *_phenomena(pairs), *_attractors(pairs), *_recency(pairs)]
+    found, known = list[Row](), dict[bytes, dict[str, Estimate]]()
+    for by, name, members in parts:
+        key = members.tobytes()  # the same pairs under another name are not drawn again
+        known[key] = known.get(key) or {
+            row: estimate([one[""] for one in resampled([subset(run, members) for run in runs], {"": pair_accuracy})])
+            for row, runs in groups.items()
+        }
+        found.append(Row(by, name, len(members), known[key]))
+    return found
+
+
+def breakdowns(found: Sequence[Row]) -> list[dict[str, Any]]:
+    """The rows as breakdowns of comparison.json, where there is more than one bin."""
+    named = {
+        "phenomenon": "phenomenon of minimal pairs",
+        "paradigm": "paradigm of minimal pairs",
+        "attractors": "attractors between subject and verb of minimal pairs",
+    }
+    made = []
+    for by, title in named.items():
+        cells = [Cell(row.name, row.size, row.found) for row in found if row.by == by]
+        if len(cells) > 1:
+            made.append(as_json(title, "accuracy", True, cells, list(cells[0].found)))
+    return made

@@ -1,0 +1,248 @@
+"""Training the runs of a comparison: each an ordinary `weft train` in a process of its own, some at a time."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import tomli_w
+
+from weft import files
+from weft.compare.plan import Planned
+from weft.errors import ResourceError, WeftError
+from weft.train.loop import LINES
+from weft.train.settings import Settings, resolve
+from weft.train.tables import TrainTable
+
+LOOKED = 0.2  # seconds between two looks at the runs
+READ = 1.0  # seconds between two looks into the files of one
+VALID = "valid_"
+
+
+class Progress(NamedTuple):
+    """How far a run has come."""
+
+    share: float  # from 0 to 1
+    valid: tuple[str, float] | None = None  # name and value of the latest validation score
+
+
+class State(NamedTuple):
+    planned: Planned
+    progress: Progress
+    running: bool
+
+
+class Outcome(NamedTuple):
+    """How a run ended."""
+
+    planned: Planned
+    code: int  # 0: it is trained
+    reason: str = ""  # one line, where it is not
+
+
+class Watcher(Protocol):
+    """Who looks on: the command line, or nobody."""
+
+    def note(self, text: str) -> None: ...
+
+    def runs(self, states: Sequence[State]) -> None:
+        """Where all of them stand, many times a second."""
+
+    def ended(self, outcome: Outcome) -> None: ...
+
+    def stopping(self) -> bool: ...
+
+
+class Room(NamedTuple):
+    """What the runs may use, and where what they say is kept."""
+
+    place: Path  # of their run files
+    jobs: int = 1  # at a time
+    threads: int = 1  # of all of them together
+    command: Sequence[str] = (sys.executable, "-m", "weft.cli.tethered")
+
+    @property
+    def each(self) -> int:
+        return max(1, self.threads // self.jobs)
+
+
+Finished = Callable[[Path, Settings], bool]
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a log that another process is writing."""
+    found = []
+    with suppress(OSError, ValueError):
+        for line in path.read_bytes().split(b"\n"):
+            record = json.loads(line) if line else None
+            if isinstance(record, dict):
+                found.append(record)
+    return found
+
+
+def progress(out: Path, table: TrainTable) -> Progress:
+    """How far the run in `out` has come, from metrics.jsonl."""
+    found = records(out / "metrics.jsonl")
+    trained = [record for record in found if "epoch" in record]
+    scores = [score for record in found for score in _valid(record, table.monitor)]
+    return Progress(_share(trained, table), scores[-1] if scores else None)
+
+
+def _valid(record: dict[str, Any], monitor: str | None) -> list[tuple[str, float]]:
+    """The validation score that decides, if it is in a record."""
+    scores = [(name.removeprefix(VALID), value) for name, value in record.items() if name.startswith(VALID)]
+    return [(name, value) for name, value in scores if monitor in (None, name) and isinstance(value, float)][:1]
+
+
+def _share(trained: list[dict[str, Any]], table: TrainTable) -> float:
+    if not trained:
+        return 0.0
+    last = trained[-1]
+    if table.steps is not None:
+        return min(1.0, float(last["step"] / table.steps))
+    if table.tokens is not None:
+        return min(1.0, float(last["tokens"] / table.tokens))
+    lines = len(trained) / LINES  # a line for each such part of the budget, unless there are fewer steps
+    return min(1.0, max(lines, last["epoch"] / table.epochs if table.epochs is not None else 0.0))
+
+
+def holder(out: Path) -> str | None:
+    """Who works on the run, if anybody does: a process of a comparison that was killed may still be saving."""
+    if not out.is_dir():
+        return None
+    try:
+        with files.Lock(out):
+            return None
+    except ResourceError as error:
+        return str(error)
+
+
+class _Child:
+    """One run, in its process."""
+
+    def __init__(self, planned: Planned, settings: Settings, room: Room) -> None:
+        self.planned, self.table = planned, settings.train
+        run_file, self.said = room.place / f"{planned.out.name}.toml", room.place / f"{planned.out.name}.txt"
+        files.write_text(run_file, tomli_w.dumps(planned.values))
+        words = ["train", str(run_file), "--out", str(planned.out), "--quiet", "--threads", str(room.each)]
+        with self.said.open("wb") as said:
+            # a session of its own: Ctrl-C reaches it through us, once; standard input: it ends if we are killed
+            self.process = subprocess.Popen(
+                [*room.command, *words],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                start_new_session=True,
+            )
+        self._seen, self._read = Progress(0.0), float("-inf")
+
+    def progress(self) -> Progress:
+        if time.monotonic() - self._read > READ:
+            self._seen, self._read = progress(self.planned.out, self.table), time.monotonic()
+        return self._seen
+
+    def outcome(self) -> Outcome | None:
+        """How it ended; None while it runs."""
+        code = self.process.poll()
+        if code is None:
+            return None
+        self.wait()
+        if code == 0:
+            return Outcome(self.planned, 0)
+        lines = [line for line in self.said.read_text(errors="replace").split("\n") if line]
+        reason = lines[-1].removeprefix("weft: ") if lines else f"its process ended with {code}"
+        return Outcome(self.planned, code if code > 0 else 1, reason)
+
+    def wait(self) -> None:
+        self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+    def stop(self) -> None:
+        with suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGINT)
+
+
+class Trainer:
+    """Trains runs, `room.jobs` at a time; what an earlier process finished is kept, what it began goes on."""
+
+    def __init__(self, room: Room, watcher: Watcher, finished: Finished) -> None:
+        self.room, self.watcher, self.finished = room, watcher, finished
+        self._known: dict[Path, Progress] = {}
+        self._held: set[Path] = set()  # runs that somebody else works on
+
+    def train(self, plan: Sequence[Planned]) -> list[Outcome]:
+        """How each of them ended, in the order of the plan; raises Stopped when the watcher wants it, all having saved."""
+        self.room.place.mkdir(parents=True, exist_ok=True)
+        ended, waiting = dict[Path, Outcome](), list[tuple[Planned, Settings]]()
+        for planned in plan:
+            found = self._begun(planned)
+            if isinstance(found, Outcome):
+                ended[planned.out] = found
+            else:
+                waiting.append((planned, found))
+                self._known[planned.out] = progress(planned.out, found.train)
+        running = list[_Child]()
+        try:
+            while waiting or running:
+                self._start(waiting, running)
+                self._look(plan, running, ended)
+                if self.watcher.stopping():
+                    self._stop(running)
+                    raise Stopped
+        finally:
+            for child in running:  # an error of our own: nothing goes on without us
+                child.process.kill()
+                child.wait()
+        return [ended[planned.out] for planned in plan]
+
+    def _begun(self, planned: Planned) -> Outcome | Settings:
+        """What the run file means, or how the run has ended before."""
+        try:
+            settings = resolve(planned.values, base=planned.out.parent)
+            return Outcome(planned, 0) if self.finished(planned.out, settings) else settings
+        except WeftError as error:
+            outcome = Outcome(planned, error.exit_code, str(error))
+            self.watcher.ended(outcome)
+            return outcome
+
+    def _start(self, waiting: list[tuple[Planned, Settings]], running: list[_Child]) -> None:
+        for planned, settings in list(waiting):
+            if len(running) == self.room.jobs:
+                return
+            if (held := holder(planned.out)) is None:
+                waiting.remove((planned, settings))
+                running.append(_Child(planned, settings, self.room))
+            elif planned.out not in self._held:
+                self._held.add(planned.out)
+                self.watcher.note(f"{held}; waiting for it")
+
+    def _look(self, plan: Sequence[Planned], running: list[_Child], ended: dict[Path, Outcome]) -> None:
+        """Wait a moment, and say where all runs stand."""
+        time.sleep(LOOKED)
+        for child in list(running):
+            if (outcome := child.outcome()) is not None:
+                running.remove(child)
+                ended[child.planned.out] = outcome
+                self.watcher.ended(outcome)
+        here = {child.planned.out: child.progress() for child in running}
+        self._known |= here | {out: Progress(1.0) for out in ended}
+        self.watcher.runs([State(one, self._known[one.out], one.out in here) for one in plan])
+
+    def _stop(self, running: list[_Child]) -> None:
+        for child in running:
+            child.stop()
+        for child in list(running):
+            child.wait()
+            running.remove(child)
+
+
+class Stopped(Exception):
+    """Somebody asked the comparison to stop; every run has saved."""

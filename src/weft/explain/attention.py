@@ -1,0 +1,276 @@
+"""Where each head of each layer looks: patterns, recomputed from what went into the fused kernels, and drawn.
+
+Shapes: H heads, T queries, S keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from weft.errors import UsageError
+from weft.explain.inputs import Reading, read
+from weft.explain.options import ExplainOptions
+from weft.explain.view import CUT, Picture, Piece, View, aligned, listed, told_apart
+from weft.explain.watch import Watched, pattern, watch
+from weft.report.grid import Map, grid
+from weft.report.heatmap import heatmap, visible
+
+NAMES = {  # of the parts, for people
+    "cross": "attention from the output to its source",
+    "encoder": "the encoder's self-attention",
+    "decoder": "the decoder's self-attention",
+    "pool": "the pool's attention over the text",
+}
+LEAST = 0.05  # what less is looked at is not named in a terminal
+CARRIED = ("residual", "post-norm")  # connections that add what a layer read to what it found
+
+
+class Site(NamedTuple):
+    """One layer of attention."""
+
+    part: str
+    layer: int  # from 1, among those of its part
+    name: str  # as the model has it
+
+
+class Looked(NamedTuple):
+    """What one layer of attention did with a text."""
+
+    site: Site
+    rows: list[Piece]  # T, who looks: what a position reads, or, across to a source, what it writes
+    columns: list[Piece]  # S, what is looked at
+    weights: np.ndarray  # (H, T, S), float32; each row adds up to 1
+    heads: list[int]  # H, their numbers from 1
+
+
+def sites(model: nn.Module) -> list[Site]:
+    """Every layer that weighs positions, by part and from the bottom up. (Not the encoder of letters of a tagger, whose
+    positions are none of the text's, and not attention to a summary alone, which has one place to look at.)"""
+    parts: dict[str, Any] = dict(model.named_modules())
+    found: list[tuple[str, str]] = []
+    for name, part in parts.items():
+        above = name.rpartition(".")[0]
+        across = getattr(parts.get(above), "to_source", None)
+        if name == "pool" and getattr(part, "weights", None) is not None:
+            found.append(("pool", name))
+        elif name.endswith(".attend") and across is not False and ".spelling." not in name:
+            found.append(("cross" if across else "encoder" if name.startswith("encoder.") else "decoder", name))
+    counts = dict.fromkeys(NAMES, 0)
+    numbered = list[Site]()
+    for kind, name in found:
+        counts[kind] += 1
+        numbered.append(Site(kind, counts[kind], name))
+    return sorted(numbered, key=lambda site: list(NAMES).index(site.part))
+
+
+def _chosen(known: Sequence[Site], options: ExplainOptions) -> list[Site]:
+    """The layers that were asked for."""
+    parts = list(dict.fromkeys(site.part for site in known))
+    if options.part is not None and options.part not in parts:
+        raise UsageError(f"--part {options.part}: this model has none; it has: {', '.join(parts)}")
+    mine = [site for site in known if options.part in (None, site.part)]
+    if options.layer is None:
+        return mine
+    highest = max(site.layer for site in mine)
+    if options.layer > highest:
+        raise UsageError(f"--layer: must be from 1 to {highest}, not {options.layer}")
+    return [site for site in mine if site.layer == options.layer]
+
+
+def one_head(seen: Watched, head: int) -> Watched:
+    """The same call with one head in it, so that only that one is computed."""
+    q, k, v, mask, causal = seen.inputs
+    if head > q.size(1):
+        raise UsageError(f"--head: must be from 1 to {q.size(1)}, not {head}")
+    own = slice(head - 1, head)
+    mask = mask if mask is None or mask.size(1) == 1 else mask[:, own]
+    return seen._replace(inputs=(q[:, own], k[:, own], v[:, own], mask, causal))
+
+
+def _weights(calls: Sequence[Watched], part: str, head: int | None) -> np.ndarray:
+    """(H, T, S) of all calls of one site; attention before a step, and input feeding, look once for each position."""
+    if part == "pool":
+        return np.asarray(pattern(calls[0])[:, None].float().cpu().numpy())
+    found = [pattern(one if head is None else one_head(one, head)) for one in calls]
+    return torch.cat(found, dim=2)[0].float().cpu().numpy()
+
+
+def _axes(reading: Reading, site: Site) -> tuple[list[Piece], list[Piece]]:
+    sides = [side.pieces for side in reading.sides]
+    if site.part == "pool":
+        return [Piece("label", 0, 0)], sides[0]
+    if site.part == "cross":
+        return reading.places, sides[0]
+    own = sides[1] if site.part == "decoder" and len(sides) > 1 else sides[0]
+    return own, own
+
+
+@torch.no_grad()
+def look(reading: Reading, wanted: Sequence[Site], head: int | None, device: torch.device) -> list[Looked]:
+    """What each of the sites did, in one pass over the input."""
+    with watch(reading.model, [site.name for site in wanted]) as seen:
+        reading.say(torch.zeros(1, dtype=torch.long, device=device))
+    backwards = getattr(getattr(reading.model, "encoder", None), "reverse", False)
+    found = []
+    for site in wanted:
+        weights = _weights([one for one in seen if one.name == site.name], site.part, head)
+        if backwards and site.part == "encoder":
+            weights = weights[:, ::-1, ::-1]
+        heads = list(range(1, len(weights) + 1)) if head is None else [head]
+        found.append(Looked(site, *_axes(reading, site), weights, heads))
+    return found
+
+
+# ---- for people
+
+
+def _entropy(weights: np.ndarray) -> float:
+    """In nats, the mean over rows."""
+    return float(-(weights * np.log(weights.clip(1e-12))).sum(-1).mean())
+
+
+def _share(weights: np.ndarray, back: int) -> str:
+    """How much on average goes to the token so far back."""
+    return f"{np.diagonal(weights, -back).mean():.2f}" if len(weights) > back else "-"
+
+
+def _strongest(looked: Looked, weights: np.ndarray) -> str:
+    first = 1 if looked.site.part == "decoder" and len(weights) > 1 else 0  # what comes first sees itself alone
+    row, column = np.unravel_index(int(weights[first:].argmax()), weights[first:].shape)
+    who, what = told_apart(looked.rows)[first + row], told_apart(looked.columns)[column]
+    return f"{who} -> {what} {weights[first:].max():.2f}"
+
+
+def _summary(found: Sequence[Looked]) -> list[str]:
+    """A line a head: how spread out it looks, and where to."""
+    rows: list[Sequence[str]] = [("part", "layer", "head", "entropy", "to itself", "one back", "to first", "strongest")]
+    for one in found:
+        for head, weights in zip(one.heads, one.weights, strict=True):
+            own = one.site.part in ("encoder", "decoder")
+            shares = [_share(weights, 0), _share(weights, 1)] if own else ["-", "-"]
+            numbers = (f"{_entropy(weights):.2f}", *shares, f"{weights[:, 0].mean():.2f}")
+            rows.append((one.site.part, str(one.site.layer), str(head), *numbers, _strongest(one, weights)))
+    return aligned(rows, left=(0, 7))
+
+
+def _written(found: Sequence[Looked], top: int) -> list[str]:
+    """A line a token of the output: where it looked in its source, by the mean of all heads."""
+    mine = [one for one in found if one.site.part == "cross"]
+    if not mine:
+        return []
+    weights = np.mean([one.weights.mean(0) for one in mine], axis=0)
+    names = told_apart(mine[0].columns)
+    rows = [("output", "looked at, by the mean of these heads")]
+    for piece, row in zip(mine[0].rows, weights, strict=True):
+        best = [at for at in np.argsort(-row, kind="stable")[:top].tolist() if row[at] >= LEAST]
+        rows.append((visible(piece.text), "  ".join(f"{names[at]} {row[at]:.2f}" for at in best)))
+    return ["", *aligned(rows, left=(0, 1))]
+
+
+def _detail(one: Looked, weights: np.ndarray, what: str) -> Picture:
+    rows, columns = ([piece.text for piece in axis] for axis in (one.rows, one.columns))
+    axes = ("output" if one.site.part == "cross" else "looks", "source" if one.site.part == "cross" else "is looked at")
+    return Picture(what, heatmap(weights, rows=rows, columns=columns, title=what, axes=axes))
+
+
+def _pictures(found: Sequence[Looked]) -> list[Picture]:
+    """Of each part all heads, small, and the mean of each layer's, large; or the one head that was asked for."""
+    pictures = list[Picture]()
+    for part in dict.fromkeys(one.site.part for one in found):
+        mine = [one for one in found if one.site.part == part]
+        if sum(len(one.heads) for one in mine) > 1:
+            rows = [
+                (
+                    f"layer {one.site.layer}",
+                    [
+                        Map(f"head {head}", weights, f"of layer {one.site.layer}: {_strongest(one, weights)}")
+                        for head, weights in zip(one.heads, one.weights, strict=True)
+                    ],
+                )
+                for one in mine
+            ]
+            what = f"{NAMES[part].capitalize()}: every head"
+            pictures.append(Picture(what, grid(rows, key=f"grid-{part}", title=what)))
+        top = mine[-1]
+        heads = f"head {top.heads[0]}" if len(top.heads) == 1 else f"mean of {len(top.heads)} heads"
+        pictures.append(_detail(top, top.weights.mean(0), f"{NAMES[part].capitalize()}: layer {top.site.layer}, {heads}"))
+    return pictures
+
+
+def _layer_data(one: Looked) -> dict[str, Any]:
+    return {
+        **one.site._asdict(),
+        "heads": one.heads,
+        "rows": listed(one.rows),
+        "columns": listed(one.columns),
+        "weights": one.weights.round(4).astype(float).tolist(),
+    }
+
+
+def _known(run: Any, model: nn.Module) -> list[Site]:
+    known = sites(model)
+    if not known:
+        raise UsageError(f"attention: {run.folder.path} is a run of kind {run.settings.kind!r}, in which nothing attends")
+    return known
+
+
+def attention(run: Any, text: str, options: ExplainOptions) -> View:
+    """The patterns of all heads, or of those asked for; of a translation, while its output is written."""
+    reading = read(run, text, options)
+    wanted = _chosen(_known(run, reading.model), options)
+    found = look(reading, wanted, options.head, run.device)
+    data = {"tokens": listed(reading.sides[0].pieces), "layers": [_layer_data(one) for one in found]}
+    if len(reading.sides) > 1:
+        data["output"] = listed(reading.places)
+    lines = [*_summary(found), *_written(found, options.top), *([CUT] if reading.cut else [])]
+    title = f"Attention of {run.folder.path}" + (f" while it writes {reading.written}" if reading.written else "")
+    return View("attention", title, data, _pictures(found), lines)
+
+
+# ---- rollout
+
+
+def rolled_out(layers: Sequence[np.ndarray]) -> np.ndarray:
+    """(T, T): how much of each input token is in each position on top (Abnar and Zuidema 2020), from (H, T, T) of each layer,
+    lowest first: heads count alike, and what a layer adds to counts as much as what it finds."""
+    whole = np.eye(layers[0].shape[-1])
+    for weights in layers:
+        whole = (weights.mean(0).astype(np.float64) + np.eye(len(whole))) / 2 @ whole
+    return whole
+
+
+def no_rollout(run: Any) -> str | None:
+    """Why rollout does not apply, if it does not."""
+    table = run.settings.model.encoder if run.settings.task == "translate" else run.settings.model
+    if getattr(table, "mixer", "") != "attention":
+        return "it follows self-attention from layer to layer, and this run has none below what it says"
+    if table.connection not in CARRIED:
+        return f"it counts what a layer adds to, and connection = {table.connection!r} does not add"
+    return None
+
+
+def rollout(run: Any, text: str, options: ExplainOptions) -> View:
+    """How attention carries input tokens through all layers; of a translation, through those of the encoder."""
+    if reason := no_rollout(run):
+        raise UsageError(f"rollout: {reason}")
+    if options.layer is not None or options.head is not None:
+        raise UsageError("rollout: goes through all layers and heads; drop --layer and --head")
+    reading = read(run, text, options)
+    part = "encoder" if run.settings.task != "lm" else "decoder"
+    found = look(reading, [site for site in sites(reading.model) if site.part == part], None, run.device)
+    weights = rolled_out([one.weights for one in found])
+    what = f"Rollout through {len(found)} layer{'s' if len(found) > 1 else ''}"
+    own = found[-1]
+    names = [piece.text for piece in own.rows]
+    svg = heatmap(weights, rows=names, columns=names, title=what, axes=("position on top", "input token"))
+    shown, rows = told_apart(own.rows), [("token", "strongest inputs")]
+    for at, row in enumerate(weights):
+        best = [one for one in np.argsort(-row, kind="stable")[: options.top].tolist() if row[one] >= LEAST]
+        rows.append((shown[at], "  ".join(f"{shown[one]} {row[one]:.2f}" for one in best)))
+    data = {"tokens": listed(own.rows), "weights": weights.round(4).tolist(), "part": part, "layers": len(found)}
+    return View("rollout", f"{what} of {run.folder.path}", data, [Picture(what, svg)], aligned(rows, left=(0, 1)))

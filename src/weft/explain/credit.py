@@ -1,0 +1,222 @@
+"""How much each token of the input did for what a network says, in nats of its log-probability.
+
+    gradient     the gradient times the input (Shrikumar et al. 2016)
+    integrated   integrated gradients (Sundararajan et al. 2017): they add up to what the input says more than a baseline
+    occlusion    what is lost where a token is replaced by the baseline (Zeiler and Fergus 2014)
+
+All of them look at the vectors that the front of a network hands to its layers, from outside. The baseline is another vector
+for each token of a text, that of <unk>, of the mask, the mean of all words, or zeros; <s> and </s> stay. Where words are
+spelled, too, the baseline has no spelling.
+
+Shapes: K questions, N tokens of all sides, R copies read at once, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.errors import UsageError
+from weft.explain.inputs import Question, Reading
+from weft.explain.options import ExplainOptions
+from weft.explain.watch import replaced, watch
+
+POSITIONS, SCORES = 1 << 13, 1 << 24  # tokens, and numbers of the distributions, of copies that are read at once
+FEWEST, MOST = 32, 1024  # steps of integrated gradients, where nobody says how many
+COMPLETE = 0.01  # of what they must add up to
+SMALLEST = 0.1  # nats: less than that counts as that much, for a hundredth of nothing is nothing
+WORDS = ("word", "space", "wordpiece")  # tokenizers that training has shown <unk>
+
+Told = Callable[[int, int], None]
+
+
+class Attributed(NamedTuple):
+    """What was found out, and how."""
+
+    values: np.ndarray  # (K, N), of the sides one after another
+    said: np.ndarray  # (K,): the log-probability of each question
+    method: str
+    baseline: str | None  # None: the method has none
+    steps: int | None
+    added: np.ndarray | None  # (K,): what the values should add up to
+
+
+def baseline_of(run: Any, options: ExplainOptions) -> str:
+    """The name of the baseline: the one given, or else one that training has shown the model."""
+    masked = run.settings.task == "masked-lm"
+    if options.baseline == "mask" and not masked:
+        raise UsageError(f"--baseline mask: {run.folder.path} knows no mask, as only masked language models do; use unk")
+    if options.baseline is not None:
+        return options.baseline
+    if masked:
+        return "mask"
+    reads = [part for name, part in run.tokenizer.named().items() if name != "letters"]
+    return "unk" if all(part.kind in WORDS for part in reads) else "mean"
+
+
+class Vectors:
+    """The vectors of a reading, and those of its baseline, side by side."""
+
+    def __init__(self, reading: Reading, baseline: str, device: torch.device) -> None:
+        self.reading, self.device = reading, device
+        self.fronts = [side.front for side in reading.sides]
+        self.sizes = [len(side.tokens) for side in reading.sides]
+        parts: Any = dict(reading.model.named_modules(remove_duplicate=False))
+        changes: dict[str, Callable[[Any], Any]] = {}
+        for side in reading.sides:
+            changes[side.table] = self._blank(parts[side.table].weight.detach(), baseline, side.of_text)
+            if f"{side.front}.spelling" in parts:
+                changes[f"{side.front}.spelling"] = torch.zeros_like
+        with torch.no_grad():
+            self.own = self._seen()
+            with _replaced_in_turn(reading, changes):
+                self.blank = self._seen()
+
+    def _blank(self, weight: Tensor, baseline: str, of_text: list[bool]) -> Callable[[Tensor], Tensor]:
+        """What makes vectors of tokens those of the baseline."""
+        rows = {"unk": weight[0], "mask": weight[-1], "mean": weight.mean(0), "zero": torch.zeros_like(weight[0])}
+        kept = torch.tensor(of_text, device=self.device)[:, None]
+        return lambda vectors: torch.where(kept, rows[baseline], vectors)
+
+    def _seen(self) -> list[Tensor]:
+        with watch(self.reading.model, self.fronts) as seen:
+            self.reading.say(torch.zeros(1, dtype=torch.long, device=self.device))
+        found = {one.name: one.output if isinstance(one.output, Tensor) else one.output[0] for one in seen}
+        return [found[front].detach() for front in self.fronts]
+
+    def say(self, vectors: Sequence[Tensor], questions: Sequence[Question]) -> Tensor:
+        """The log-probability of a question for each copy, (R,), as if these vectors (R, N, D) had been read."""
+        new = dict(zip(self.fronts, vectors, strict=True))
+        changes = {front: _putting(new[front]) for front in self.fronts}
+        places = torch.tensor([question.place for question in questions], device=self.device)
+        choices = torch.tensor([question.choice for question in questions], device=self.device)
+        with replaced(self.reading.model, changes):
+            return self.reading.say(places).gather(1, choices[:, None])[:, 0]
+
+    def between(self, shares: Tensor) -> list[Tensor]:
+        """From the baseline (a share of 0) to the input (1): (R, N, D) of each side, for shares (R,)."""
+        return [blank + shares[:, None, None].to(own.dtype) * (own - blank) for own, blank in self._pairs()]
+
+    def _pairs(self) -> list[tuple[Tensor, Tensor]]:
+        return list(zip(self.own, self.blank, strict=True))
+
+    def without(self, tokens: Sequence[int]) -> list[Tensor]:
+        """The input, in each copy with one token as the baseline has it: (R, N, D) of each side."""
+        found, before = list[Tensor](), 0
+        for (own, blank), size in zip(self._pairs(), self.sizes, strict=True):
+            here = torch.tensor(tokens, device=self.device)[:, None] - before == torch.arange(size, device=self.device)
+            found.append(torch.where(here[..., None], blank, own))
+            before += size
+        return found
+
+
+def _putting(vectors: Tensor) -> Callable[[Any], Any]:
+    return lambda output: vectors if isinstance(output, Tensor) else (vectors, *output[1:])
+
+
+def _replaced_in_turn(reading: Reading, changes: dict[str, Callable[[Any], Any]]) -> Any:
+    """`replaced`, where one embedding may stand in both fronts: then what it gives is told apart by its length, or its turn."""
+    if len(reading.sides) < 2:
+        return replaced(reading.model, changes)
+    parts: Any = dict(reading.model.named_modules(remove_duplicate=False))
+    first, second = (side.table for side in reading.sides)
+    if parts[first] is not parts[second]:
+        return replaced(reading.model, changes)
+    calls = iter([changes[first], changes[second]])  # the source is read first
+    return replaced(reading.model, {first: lambda vectors: next(calls)(vectors)})
+
+
+def _copies_at_once(vectors: Vectors, choices: int) -> int:
+    return max(1, min(POSITIONS // sum(vectors.sizes), SCORES // choices))
+
+
+def _gradients(vectors: Vectors, inputs: list[Tensor], questions: Sequence[Question]) -> list[Tensor]:
+    """d log-probability / d vectors, (R, N, D) of each side; a row is a copy of its own."""
+    inputs = [part.detach().requires_grad_() for part in inputs]
+    # the fused recurrent kernels of a GPU go backwards in training only
+    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+        said = vectors.say(inputs, questions).sum()
+    found = torch.autograd.grad(said, inputs, allow_unused=True)
+    return [torch.zeros_like(part) if slope is None else slope for part, slope in zip(inputs, found, strict=True)]
+
+
+def _summed(parts: Sequence[Tensor]) -> np.ndarray:
+    """(R, N, D) of each side -> (R, N) of all."""
+    return torch.cat([part.double().sum(-1) for part in parts], dim=1).cpu().numpy()
+
+
+def gradient_times_input(vectors: Vectors, questions: Sequence[Question]) -> np.ndarray:
+    ones = torch.ones(len(questions), device=vectors.device)
+    inputs = vectors.between(ones)
+    slopes = _gradients(vectors, inputs, questions)
+    return _summed([part * slope for part, slope in zip(inputs, slopes, strict=True)])
+
+
+def integrated_gradients(vectors: Vectors, question: Question, steps: int, *, rows: int) -> np.ndarray:
+    """(N,): the mean gradient on the way from the baseline, by Gauss and Legendre, times the way."""
+    nodes, weights = np.polynomial.legendre.leggauss(steps)
+    total = [torch.zeros_like(own, dtype=torch.float64) for own in vectors.own]
+    for low in range(0, steps, rows):
+        shares = torch.from_numpy((1 + nodes[low : low + rows]) / 2).to(vectors.device)
+        share = torch.from_numpy(weights[low : low + rows] / 2).to(vectors.device)[:, None, None]
+        slopes = _gradients(vectors, vectors.between(shares), [question] * len(shares))
+        for part, slope in zip(total, slopes, strict=True):
+            part += (share * slope.double()).sum(0)
+    ways = [own - blank for own, blank in zip(vectors.own, vectors.blank, strict=True)]
+    return np.asarray(_summed([part * way for part, way in zip(total, ways, strict=True)])[0])
+
+
+@torch.no_grad()
+def occlusion(vectors: Vectors, question: Question, *, rows: int) -> np.ndarray:
+    """(N,): what the log-probability loses with each token."""
+    tokens = list(range(sum(vectors.sizes)))
+    whole = float(vectors.say(vectors.own, [question])[0])
+    parts = [tokens[low : low + rows] for low in range(0, len(tokens), rows)]
+    found = [vectors.say(vectors.without(part), [question] * len(part)).double().cpu() for part in parts]
+    return np.asarray(whole - torch.cat(found).numpy())
+
+
+def incomplete(values: np.ndarray, added: float) -> float:
+    """By how much of what they should add up to the values miss it."""
+    return abs(float(values.sum()) - added) / max(abs(added), SMALLEST)
+
+
+def _completed(vectors: Vectors, question: Question, added: float, steps: int | None, rows: int) -> tuple[np.ndarray, int]:
+    """Integrated gradients with the steps given, or with twice as many again until they are complete."""
+    number = FEWEST if steps is None else steps
+    while True:
+        found = integrated_gradients(vectors, question, number, rows=rows)
+        if steps is not None or number >= MOST or incomplete(found, added) <= COMPLETE:
+            return found, number
+        number *= 2
+
+
+def attribute(
+    run: Any, reading: Reading, questions: Sequence[Question], options: ExplainOptions, told: Told | None = None
+) -> Attributed:
+    """The share that each token has in each answer; `told(questions done, questions in all)` hears of progress."""
+    method, baseline = options.method or "integrated", baseline_of(run, options)
+    vectors = Vectors(reading, baseline, run.device)
+    with torch.no_grad():
+        said = np.array([float(vectors.say(vectors.own, [question])[0]) for question in questions])
+        added = said - [float(vectors.say(vectors.blank, [question])[0]) for question in questions]
+        rows = _copies_at_once(vectors, reading.say(torch.zeros(1, dtype=torch.long, device=run.device)).size(1))
+    values, steps = list[np.ndarray](), 0
+    for at, question in enumerate(questions):
+        if told is not None:
+            told(at, len(questions))
+        match method:
+            case "integrated":
+                found, number = _completed(vectors, question, float(added[at]), options.steps, rows)
+                steps = max(steps, number)
+            case "occlusion":
+                found = occlusion(vectors, question, rows=rows)
+            case _:
+                found = gradient_times_input(vectors, [question])[0]
+        values.append(found)
+    kept = None if method == "gradient" else baseline
+    return Attributed(np.stack(values), said, method, kept, steps or None, added if method == "integrated" else None)

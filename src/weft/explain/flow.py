@@ -1,0 +1,276 @@
+"""How far a loss reaches back: the norm of d loss(t) / d h(i), over time and over layers, before training and after.
+
+A fused kernel hides its recurrence: gradients at its outputs are 0 for every earlier position. So a text is read one position
+at a time, and what each layer hands on to later ones is watched: the state of a recurrent layer, what attention reads.
+
+Shapes: B rows, T positions, L layers, D width.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from weft.errors import UsageError
+from weft.explain.cells import recurrent
+from weft.explain.inputs import Reading, network, read
+from weft.explain.options import ExplainOptions
+from weft.explain.stacks import labels, layers_of, remembers, side_of
+from weft.explain.view import Picture, View, aligned, listed
+from weft.explain.watch import Watched, replaced, watch
+from weft.nn.state import each, leaves
+from weft.report.lines import Axis, Series, lines
+
+STARTED, TRAINED = "at the start", "trained"
+BACK = "steps back from the loss"
+TOLD = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # steps back that a terminal is told of
+FLOOR = 1e-20  # a line that falls below this share of its highest ends there
+
+
+class Flow(NamedTuple):
+    """Norms of the gradient of one loss, the root of the mean square over rows."""
+
+    layers: list[str]  # lowest first
+    norms: np.ndarray  # (L, T) float64: at what each layer hands on at each position; the last is where the loss is
+
+    @property
+    def together(self) -> np.ndarray:
+        """Of all layers as one, (T,)."""
+        found: np.ndarray = np.sqrt((self.norms**2).sum(0))
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        return {"layers": self.layers, "norms": self.norms.tolist()}
+
+
+class Depth(NamedTuple):
+    """Norms of the gradient of a loss at what stands below the first layer and above each, lowest first."""
+
+    places: list[str]
+    norms: np.ndarray
+
+    def to_json(self) -> dict[str, Any]:
+        return {"places": self.places, "norms": self.norms.tolist()}
+
+
+def exact(model: nn.Module) -> nn.Module:
+    """A copy in float64, where a gradient may shrink by 1e-40 and not be lost."""
+    return copy.deepcopy(model).double().eval()
+
+
+# ---- over time
+
+
+def _watched_parts(model: nn.Module) -> dict[str, str]:
+    """The parts to watch, and the layer that each is: the cell of a recurrent layer, other layers themselves."""
+    cells, found = recurrent(model), dict[str, str]()
+    for layer in layers_of(model):
+        own = [name for name in cells if name.startswith(f"{layer}.")]
+        found |= dict.fromkeys(own, layer) if own else {layer: layer}
+    return found
+
+
+def _apart(output: Any) -> Any:
+    """What a recurrent part gives at one position, h and c each by itself: all that comes after reads these, and what made
+    the one from the other stays behind."""
+    state = each(torch.clone, output[1])
+    return leaves(state)[0][:, None], state
+
+
+def _handed_on(seen: Watched, cells: set[str]) -> list[Tensor]:
+    """What later positions see of this one: a recurrent state, or what attention makes its keys and values from."""
+    return leaves(seen.output[1]) if seen.name in cells else [seen.inputs[0]]
+
+
+def _norm(gradients: Sequence[Tensor | None]) -> float:
+    """Over all numbers of a row, and the root of the mean square over rows."""
+    squares = [gradient.double().flatten(1).square().sum(1) for gradient in gradients if gradient is not None]
+    return float(torch.stack(squares).sum(0).mean().sqrt()) if squares else 0.0
+
+
+def through_time(model: Any, tokens: Tensor, state: Any = None) -> Flow:
+    """d loss / d h(i) of a model that predicts next tokens, where the loss is that of the last of tokens (B, T + 2).
+
+    Position i is the i-th token after the first, which starts the text and belongs to nobody.
+    """
+    parts, cells = _watched_parts(model), set(recurrent(model))
+    with torch.enable_grad(), replaced(model, dict.fromkeys(cells, _apart)), watch(model, list(parts)) as seen:
+        for at in range(tokens.size(1) - 1):
+            nats, state = model.loss(tokens[:, at : at + 1], tokens[:, at + 1 : at + 2], state)
+    calls = {name: [one for one in seen if one.name == name] for name in parts}
+    chosen = [name for name, own in calls.items() if len(own) == tokens.size(1) - 1 and remembers(own[-1])]
+    handed = [[_handed_on(one, cells) for one in calls[name][1:]] for name in chosen]
+    flat = [tensor for layer in handed for part in layer for tensor in part]
+    found = iter(torch.autograd.grad(nats.sum(), flat, allow_unused=True))
+    norms = [[_norm([next(found) for _ in part]) for part in layer] for layer in handed]
+    return Flow(labels([parts[name] for name in chosen]), np.array(norms))
+
+
+# ---- over layers
+
+
+def through_layers(model: nn.Module, loss: Callable[[], Tensor]) -> Depth:
+    """The norms over a stack, bottom to top, of the gradient of what `loss` computes with the model."""
+    names = layers_of(model)
+    with torch.enable_grad(), watch(model, names) as seen:
+        value = loss()
+    first = {one.name: one for one in reversed(seen)}
+    called = [name for name in names if name in first and first[name].output[0].requires_grad]
+    places, tensors = list[str](), list[Tensor]()
+    for name, place in zip(called, labels(called), strict=True):
+        if place.endswith(" 1"):
+            places.append("read" if side_of(name) == "layer" else f"{side_of(name)} reads")
+            tensors.append(first[name].inputs[0])
+        places.append(place)
+        tensors.append(first[name].output[0])
+    found = torch.autograd.grad(value, tensors, allow_unused=True)
+    return Depth(places, np.array([_norm([gradient]) for gradient in found]))
+
+
+# ---- pictures
+
+
+def relative(flow: Flow) -> np.ndarray:
+    """All layers together, 1, 2, ... steps before the loss, as a share of the first, (T - 1,).
+
+    What is newest does not count: the output reads it directly, and that says nothing of memory.
+    """
+    back = flow.together[-2::-1]
+    found: np.ndarray = back / back[0] if back[0] else back
+    return found
+
+
+def _drawn(norms: np.ndarray) -> list[float]:
+    """Norms without those that are so small that all others would look alike beside them."""
+    found: list[float] = np.where(norms >= FLOOR * norms.max(), norms, math.nan).tolist()
+    return found
+
+
+def time_picture(flows: Mapping[str, Mapping[str, Flow]], *, title: str) -> str:
+    """Several models in one chart: by name, before and after training."""
+    series = [
+        Series(f"{name}, {when}", list(range(1, flow.norms.shape[1])), _drawn(relative(flow)), name, when == STARTED)
+        for name, both in flows.items()
+        for when, flow in both.items()
+    ]
+    return lines(
+        series,
+        across=Axis(BACK),
+        up=Axis("norm of d loss / d h, as a share of 1 step back", log=True),
+        title=title,
+    )
+
+
+def depth_picture(depths: Mapping[str, Mapping[str, Depth]], *, title: str) -> str:
+    """Several models in one chart: what arrives at each layer, lowest first."""
+    series = [
+        Series(f"{name}, {when}", list(range(len(depth.norms))), depth.norms.tolist(), name, when == STARTED, depth.places)
+        for name, both in depths.items()
+        for when, depth in both.items()
+    ]
+    longest = max((depth.places for both in depths.values() for depth in both.values()), key=len)
+    across = Axis("layer, from the bottom", names=longest)
+    return lines(series, across=across, up=Axis("norm of d loss / d h", log=True), title=title)
+
+
+def _layer_picture(both: Mapping[str, Flow], *, title: str) -> str:
+    """One model, layer by layer."""
+    series = [
+        Series(f"{name}, {when}", list(range(flow.norms.shape[1])), _drawn(own[::-1]), name, when == STARTED)
+        for when, flow in both.items()
+        for name, own in zip(flow.layers, flow.norms, strict=True)
+    ]
+    return lines(series, across=Axis(BACK), up=Axis("norm of d loss / d h", log=True), title=title)
+
+
+# ---- the view
+
+
+def fresh(run: Any) -> nn.Module:
+    """The network of a run as it was before its first step."""
+    tokenizer, settings = run.tokenizer, run.settings
+    build = settings.preset.family.shape.build(settings, tokenizer)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(settings.seed)
+        model: nn.Module = build()
+    return model.to(run.device)
+
+
+def _tokens(reading: Reading, options: ExplainOptions) -> tuple[Tensor, int]:
+    """What is read, (1, T + 2), to the token whose loss is meant, and how many tokens there are to choose from."""
+    side = reading.sides[-1]
+    following = reading.choices[-1:] if reading.choices else []
+    every = [*side.tokens, *following]
+    last = len(every) - 1
+    if last < 2:
+        raise UsageError("input: has too few tokens; gradients need at least two to flow through")
+    at = options.position or last
+    if not 2 <= at <= last:
+        raise UsageError(f"--position: must be from 2 to {last}, the tokens of the text, not {at}")
+    return torch.tensor([every[: at + 1]]), at
+
+
+def _measured(model: nn.Module, reading: Reading, tokens: Tensor) -> tuple[Flow, Depth]:
+    doubled: Any = exact(model)
+    place = next(doubled.parameters()).device
+    tokens = tokens.to(place)
+
+    def state() -> Any:
+        if len(reading.sides) == 1:
+            return None
+        source = torch.tensor([reading.sides[0].tokens], device=place)
+        return doubled.encode(source, torch.ones_like(source, dtype=torch.bool))
+
+    def loss() -> Tensor:
+        nats, _ = doubled.loss(tokens[:, :-1], tokens[:, 1:], state())
+        mean: Tensor = nats.mean()
+        return mean
+
+    with torch.no_grad():
+        known = state()
+    return through_time(doubled, tokens, known), through_layers(doubled, loss)
+
+
+def _lines(flows: Mapping[str, Flow]) -> list[str]:
+    """The share that is left after some steps, for a terminal."""
+    shares = [relative(flow) for flow in flows.values()]
+    far = len(shares[0])
+    chosen = [step for step in TOLD if step < far] + [far]
+    rows = [["steps back", *flows], *([f"{step:,}", *(f"{share[step - 1]:.2g}" for share in shares)] for step in chosen)]
+    return [*aligned(rows, left=()), "the gradient of the loss, as a share of what arrives one step back"]
+
+
+def no_gradients(run: Any) -> str | None:
+    """Why no gradients of a run are followed, if they are not."""
+    if network(run) is None:
+        return f"a run of kind {run.settings.kind!r} counts, and has no gradients"
+    task = run.settings.task
+    return None if task in ("lm", "translate") else f"a run of task {task!r} reads no text token by token"
+
+
+def gradients(run: Any, text: str, options: ExplainOptions) -> View:
+    """How the loss of one token (--position; the last) reaches back through the text and down the layers, at the start of
+    training and after it."""
+    reading = read(run, text, options)
+    tokens, at = _tokens(reading, options)
+    started, trained = _measured(fresh(run), reading, tokens), _measured(reading.model, reading, tokens)
+    flows, depths = {STARTED: started[0], TRAINED: trained[0]}, {STARTED: started[1], TRAINED: trained[1]}
+    pieces = [*reading.sides[-1].pieces, *reading.places[-1:]][: at + 1]
+    name = run.settings.kind
+    data = {
+        "tokens": listed(pieces),
+        "position": at,
+        "time": {when: flow.to_json() for when, flow in flows.items()},
+        "layers": {when: depth.to_json() for when, depth in depths.items()},
+    }
+    pictures = [
+        Picture("Through time, layer by layer", _layer_picture(flows, title=f"{name}: gradients through time")),
+        Picture("Through the layers", depth_picture({name: depths}, title=f"{name}: gradients through the layers")),
+    ]
+    return View("gradients", f"Where the loss of token {at} reaches", data, pictures, _lines(flows))

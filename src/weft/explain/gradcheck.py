@@ -1,0 +1,118 @@
+"""Are the gradients right? Analytical derivatives against numerical ones, for the model, data and task of any run file.
+
+Central differences, (f(w + e) - f(w - e)) / 2e, in float64 on a few rows of the run's own first batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from weft.data.order import changed
+from weft.errors import ConfigError
+from weft.train.folder import RunFolder
+from weft.train.job import Job
+from weft.train.network import Network
+from weft.train.settings import Settings
+
+STEP = 1e-5
+ROWS = 2  # of the batch
+SMALL = 1e-2  # an error is measured against a derivative of at least this share of the largest of its tensor,
+LEAST = 1e-5  # and at least this: below lies what rounding does to the difference of two losses
+NOISE = 0.05  # on all weights: what starts at zero, as the heads of some kinds do, lets no gradient through
+
+
+class Checked(NamedTuple):
+    """One tensor of weights."""
+
+    name: str
+    shape: tuple[int, ...]
+    entries: int  # that were compared
+    largest: float  # of the analytical derivatives, all of them
+    error: float  # the largest relative one
+
+
+class Exact(TorchFunctionMode):
+    """Keeps float64 where a model asks for float32: heads do, for those who train in less."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.float and args[0].dtype == torch.float64:
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+class Problem(NamedTuple):
+    """A model, and the loss it has on some rows of data."""
+
+    model: nn.Module
+    loss: Callable[[], Tensor]
+
+
+def problem(settings: Settings, place: Path, watcher: Any) -> Problem:
+    """What a run file trains, near where it starts: its model in float64, and its own data, tokenised into `place`."""
+    family = settings.preset.family
+    if not isinstance(family, Network):
+        raise ConfigError(f"model.kind: {settings.kind!r} is trained without gradients; there is nothing to check")
+    folder = RunFolder(place)
+    tokenizer, corpora = settings.material.prepare(settings, folder, watcher)
+    job = Job(settings, folder, tokenizer, corpora, watcher)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(settings.seed)
+        model: nn.Module = family.shape.build(settings, tokenizer)()
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.add_(NOISE * torch.randn_like(weight))
+    task = family.shape.task(job, model)
+    batch = changed(family.shape.order(job).batch(0, 0), lambda part: part[:ROWS])
+    model = model.double().eval()
+    chance = torch.get_rng_state()
+
+    def loss() -> Tensor:
+        with torch.random.fork_rng(devices=[]), Exact():
+            torch.set_rng_state(chance)  # masks are drawn, and must be the same each time
+            found = task.loss(model, batch, None)
+            return found.total / found.count
+
+    return Problem(model, loss)
+
+
+def _chosen(gradient: np.ndarray, entries: int, chance: np.random.Generator) -> list[int]:
+    """Numbers of entries: that of the largest derivative, one of any, and others of those that are not 0."""
+    flat = np.abs(gradient.reshape(-1))
+    others = np.flatnonzero(flat)
+    drawn = chance.choice(others, min(len(others), max(0, entries - 2)), replace=False).tolist() if len(others) else []
+    found = [int(flat.argmax()), *drawn, int(chance.integers(len(flat)))]
+    return list(dict.fromkeys(found))[:entries]
+
+
+@torch.no_grad()
+def _numerical(weight: Tensor, at: int, loss: Callable[[], Tensor]) -> float:
+    flat = weight.view(-1)
+    before, found = flat[at].item(), list[float]()
+    for step in (STEP, -STEP):
+        flat[at] = before + step
+        found.append(loss().item())
+    flat[at] = before
+    return (found[0] - found[1]) / (2 * STEP)
+
+
+def checked(given: Problem, *, entries: int, seed: int = 0) -> Iterator[Checked]:
+    """Each tensor of weights in turn: how far `entries` of its derivatives are from numerical ones."""
+    chance = np.random.default_rng(seed)
+    names, weights = zip(*given.model.named_parameters(), strict=True)
+    found = torch.autograd.grad(given.loss(), weights, allow_unused=True)
+    for name, weight, gradient in zip(names, weights, found, strict=True):
+        exact = np.zeros(tuple(weight.shape)) if gradient is None else gradient.numpy()
+        largest, worst = float(np.abs(exact).max()), 0.0
+        chosen = _chosen(exact, entries, chance)
+        for at in chosen:
+            analytical, numerical = float(exact.reshape(-1)[at]), _numerical(weight, at, given.loss)
+            size = max(abs(analytical), abs(numerical), SMALL * largest, LEAST)
+            worst = max(worst, abs(analytical - numerical) / size)
+        yield Checked(name, tuple(weight.shape), len(chosen), largest, worst)

@@ -1,0 +1,180 @@
+"""The lens: what each layer would say next, were it the last one (nostalgebraist 2020): the final norm and the head on its
+output.
+
+Shapes: T positions, D width, V words, L layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.explain.inputs import Reading, network, read
+from weft.explain.options import ExplainOptions
+from weft.explain.stacks import labels, layers_of, remembers
+from weft.explain.view import Picture, Piece, View, aligned, listed
+from weft.explain.watch import Watched, watch
+from weft.nn.state import select
+from weft.report.guesses import Guess, guesses
+from weft.report.lines import Axis, Series, lines
+
+READ, SAID = "read", "output"
+Show = Callable[[int], str]  # a token by its number
+
+
+class Lens(NamedTuple):
+    """Log-probabilities of what comes next, by layer."""
+
+    layers: list[str]  # L, lowest first; the last is the model's own
+    log_probs: np.ndarray  # (L, T, V)
+
+
+def _heads(run: Any, reading: Reading) -> tuple[str, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+    """The stack that is read out, its outlet, and the head: (T, D) -> log-probabilities (T, V)."""
+    model: Any = reading.model
+    task = run.settings.task
+    if task == "lm":
+        return "stack", model.stack.outlet, model.head
+    if task == "masked-lm":
+        # the mask is no answer, and no tokenizer knows it
+        return "encoder", model.encoder.stack.outlet, lambda y: model.log_probs(y)[:, : run.tokenizer.size]
+
+    def head(y: Tensor) -> Tensor:
+        source = torch.tensor([reading.sides[0].tokens], device=y.device)
+        _, seen = model.encode(source, torch.ones_like(source, dtype=torch.bool))
+        # heads that copy look at the source for each position as for a row of its own
+        found: Tensor = model.head(y, select(seen, torch.zeros(len(y), dtype=torch.long, device=y.device)))
+        return found
+
+    return "decoder", model.decoder.stack.outlet, head
+
+
+def _ends(calls: dict[str, list[Watched]]) -> list[str]:
+    """Of the layers that were called those that end a block: after them comes one that remembers, or none."""
+    names = list(calls)
+    return [name for at, name in enumerate(names) if at + 1 == len(names) or remembers(calls[names[at + 1]][-1])]
+
+
+@torch.no_grad()
+def looked_through(run: Any, reading: Reading) -> Lens:
+    """What each layer of the stack that speaks says at each position."""
+    place, outlet, head = _heads(run, reading)
+    model: Any = reading.model
+    top = f"{place}.stack.outlet" if place != "stack" else "stack.outlet"
+    names = [name for name in layers_of(model) if name.startswith(place)]
+    with watch(model, [*names, top]) as seen:
+        reading.say(torch.zeros(1, dtype=torch.long, device=run.device))
+    calls = {name: own for name in names if (own := [one for one in seen if one.name == name])}
+    final = next(one for one in reversed(seen) if one.name == top)
+    width = final.inputs[0].size(-1)
+    ends = _ends(calls)
+    # input feeding and attention before a step call their layers position by position
+    states = [(READ, torch.cat([one.inputs[0] for one in calls[names[0]]], dim=1))]
+    states += [
+        (label, torch.cat([one.output[0] for one in calls[name]], dim=1))
+        for name, label in zip(ends, labels(ends), strict=True)
+    ]
+    fitting = [(label, state) for label, state in states if state.size(-1) == width]
+    if fitting and torch.equal(fitting[-1][1], final.inputs[0]):
+        fitting.pop()  # the model's own says it
+    found = [(label, head(outlet(state)[0])) for label, state in fitting]
+    found.append((SAID, head(final.output[0])))
+    return Lens([label for label, _ in found], np.stack([said.float().cpu().numpy() for _, said in found]))
+
+
+def _next_tokens(run: Any, reading: Reading) -> list[int | None]:
+    """What does come at each position, where that is known."""
+    tokens = reading.sides[-1].tokens
+    if run.settings.task == "masked-lm":
+        return [None if token == run.tokenizer.size else token for token in tokens]
+    return [*tokens[1:], reading.choices[-1] if reading.choices else None]
+
+
+def _best(said: np.ndarray, top: int, show: Show) -> list[dict[str, Any]]:
+    """The most probable tokens at one position."""
+    order = np.argsort(-said, kind="stable")[:top]
+    return [{"token": show(int(at)), "probability": round(float(np.exp(said[at])), 6)} for at in order]
+
+
+def _data(found: Lens, wanted: Sequence[int | None], top: int, show: Show) -> list[dict[str, Any]]:
+    """Layer by layer and position by position the best guesses, and the rank and probability of what does come."""
+    layers = []
+    for label, said in zip(found.layers, found.log_probs, strict=True):
+        places = []
+        for at, token in enumerate(wanted):
+            place: dict[str, Any] = {"guesses": _best(said[at], top, show)}
+            if token is not None and token < said.shape[1]:
+                place["rank"] = 1 + int((said[at] > said[at, token]).sum())
+                place["probability"] = round(float(np.exp(said[at, token])), 6)
+            places.append(place)
+        layers.append({"layer": label, "positions": places})
+    return layers
+
+
+def _cell(said: np.ndarray, wanted: int | None, top: int, show: Show) -> Guess:
+    best = _best(said, top, show)
+    told = "\n".join(f"{one['token']}  {one['probability']:.3f}" for one in best)
+    return Guess(best[0]["token"], min(1.0, best[0]["probability"]), told, wanted == int(said.argmax()))
+
+
+def _columns(run: Any, reading: Reading) -> list[int]:
+    """The positions that are looked at: all, or of a text with gaps those."""
+    tokens = reading.sides[-1].tokens
+    if run.settings.task == "masked-lm":
+        return [at for at, token in enumerate(tokens) if token == run.tokenizer.size]
+    return list(range(len(tokens)))
+
+
+def _table(found: Lens, wanted: Sequence[int | None], pieces: Sequence[Piece], top: int, show: Show) -> Picture:
+    rows = [[_cell(said[at], token, top, show) for at, token in enumerate(wanted)] for said in found.log_probs]
+    table = guesses(
+        rows[::-1],
+        rows=found.layers[::-1],
+        columns=[piece.text for piece in pieces],
+        corner="read",
+        note="probability of the guess; framed where it is what comes next",
+    )
+    return Picture("What each layer would say next", table)
+
+
+def _curve(found: Lens, wanted: Sequence[int | None]) -> list[Picture]:
+    """The mean nats of what does come, from layer to layer; nothing where that is not known."""
+    known = [(at, token) for at, token in enumerate(wanted) if token is not None]
+    if not known:
+        return []
+    means = [float(np.mean([-said[at, token] for at, token in known])) for said in found.log_probs]
+    line = Series("", list(range(len(means))), means, labels=found.layers)
+    chart = lines([line], across=Axis("layer, from the bottom", names=found.layers), up=Axis("nats a token"))
+    return [Picture("From layer to layer", chart)]
+
+
+def no_lens(run: Any) -> str | None:
+    """Why a run has no layers that could say something next, if it has none."""
+    if network(run) is None:
+        return f"a run of kind {run.settings.kind!r} has no layers"
+    task = run.settings.task
+    return None if task in ("lm", "translate", "masked-lm") else f"a run of task {task!r} predicts no tokens"
+
+
+def lens(run: Any, text: str, options: ExplainOptions) -> View:
+    """What each layer would say next at each position: of a language model, of the decoder of a translation, at the gaps of a
+    masked language model."""
+    reading = read(run, text, options)
+    found = looked_through(run, reading)
+    columns = _columns(run, reading)
+    wanted = [_next_tokens(run, reading)[at] for at in columns]
+    pieces = [reading.sides[-1].pieces[at] for at in columns]
+    kept = Lens(found.layers, found.log_probs[:, columns])
+    data = {"tokens": listed(pieces), "layers": _data(kept, wanted, options.top, reading.show)}
+    told = [["layer", "says last", "probability"]]
+    told += [
+        [label, repr(best["token"]), f"{best['probability']:.3f}"]
+        for label, said in zip(kept.layers, kept.log_probs, strict=True)
+        for best in _best(said[-1], 1, reading.show)
+    ]
+    pictures = [_table(kept, wanted, pieces, options.top, reading.show), *_curve(kept, wanted)]
+    return View("lens", "What each layer would say next", data, pictures, aligned(told, left=(0, 1)))

@@ -1,0 +1,65 @@
+"""Views as one HTML file that asks nothing of anybody: pictures, the same in words, and heads to look at one by one."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.explain.view import Picture, View
+from weft.report.heatmap import visible
+
+HERE = Path(__file__).parent
+# no address is ever asked, whatever a text may hold
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+
+
+def _shown(token: str) -> str:
+    return visible(token.replace("\n", "⏎"))
+
+
+def _layer(one: Mapping[str, Any]) -> dict[str, Any]:
+    """A layer of attention as small as it can be drawn from: a byte a weight, of its square root."""
+    shades = (255 * np.sqrt(np.array(one["weights"]).clip(0, 1))).round().astype(np.uint8)
+    axes = {name: [_shown(token["text"]) for token in one[name]] for name in ("rows", "columns")}
+    weights = base64.b64encode(shades.tobytes()).decode("ascii")
+    return {"part": one["part"], "layer": one["layer"], "heads": one["heads"], **axes, "weights": weights}
+
+
+def _heads(view: View) -> str:
+    """What the page's script reads, so that any head can be looked at."""
+    if view.what != "attention":
+        return ""
+    data = json.dumps([_layer(one) for one in view.data["layers"]], ensure_ascii=False).replace("<", "\\u003c")
+    return f'<script type="application/json" class="attention">{data}</script>'
+
+
+def _figure(picture: Picture) -> str:
+    return f'<figure><figcaption>{escape(picture.caption)}</figcaption><div class="scroll">{picture.svg}</div></figure>'
+
+
+def _section(view: View) -> str:
+    lines = f"<pre>{escape(chr(10).join(view.lines))}</pre>" if view.lines else ""
+    figures = "\n".join(map(_figure, view.pictures))
+    return f"<section><h2>{escape(view.title)}</h2>\n{figures}\n{lines}\n{_heads(view)}</section>"
+
+
+def page(views: Sequence[View], *, title: str = "") -> str:
+    """The views as an HTML file; `title` is what was explained."""
+    name = escape(visible(title).replace("␣", " ") or ", ".join(view.what for view in views))
+    css, script = (HERE / "page.css").read_text(encoding="utf-8"), (HERE / "page.js").read_text(encoding="utf-8")
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"><title>{name}</title><style>{css}</style>'
+    )
+    body = "\n".join(map(_section, views))
+    script = script if any(view.what == "attention" for view in views) else ""
+    return (
+        f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body><main><h1>{name}</h1>\n{body}\n</main>\n'
+        f"<script>{script}</script></body></html>\n"
+    )

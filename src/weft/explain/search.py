@@ -1,0 +1,224 @@
+"""The tree of a beam search: every hypothesis that was looked at, its score, and why it was dropped where it was.
+
+Shapes: K beams, M candidates, V words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from weft.decode import choose
+from weft.decode.beam import BeamEvent, BeamOptions, Hypothesis, beam
+from weft.decode.choose import Adjust
+from weft.decode.predict import Request, limit_of
+from weft.decode.predict_options import PredictOptions
+from weft.explain.inputs import located, special
+from weft.explain.options import ExplainOptions
+from weft.explain.view import Picture, View, aligned, listed
+from weft.report.tree import KINDS, Node, tree
+from weft.tasks.translation import padded_sources
+from weft.text.gate import clean
+from weft.text.tokenizers import Tokenizer
+
+BEAM, LENGTH = 3, 12  # of language models, whose texts need not end
+ROOT = 0
+
+
+class Step(NamedTuple):
+    """A hypothesis that the search looked at."""
+
+    parent: int  # its number among the steps; the root continues nothing: -1
+    token: int  # the last
+    length: int  # tokens so far, the end included
+    log_prob: float  # the sum, as the search saw it
+    score: float  # under the length penalty
+    fate: str  # of tree.KINDS, but for the best
+
+
+class Tree:
+    """Hears of a search step by step."""
+
+    def __init__(self, options: BeamOptions) -> None:
+        self.options = options
+        self.steps = [Step(-1, -1, 0, 0.0, 0.0, "kept")]
+        self.beams: list[int | None] = [ROOT]  # the steps that are alive; None where a beam is empty
+        self._banned = list[tuple[int, int, float]]()  # beam, token, sum: of the step that is about to come
+
+    def adjusting(self, adjust: Adjust) -> Adjust:
+        """The same filter, which tells us of what it does not allow."""
+
+        def told(log_probs: Tensor, tokens: Tensor) -> Tensor:
+            allowed = adjust(log_probs, tokens)
+            sums = [-math.inf if at is None else self.steps[at].log_prob for at in self.beams]
+            every = log_probs.double().cpu() + torch.tensor(sums, dtype=torch.float64)[:, None]
+            lost = every.masked_fill(~allowed.isneginf().cpu(), -math.inf)
+            values, index = lost.flatten().topk(min(self.options.width, lost.numel()))
+            found = zip(values.tolist(), index.tolist(), strict=True)
+            self._banned = [(at // lost.size(1), at % lost.size(1), value) for value, at in found if value > -math.inf]
+            return allowed
+
+        return told
+
+    def _add(self, parent: int | None, token: int, total: float, fate: str) -> int:
+        parent = ROOT if parent is None else parent
+        length = self.steps[parent].length + 1
+        self.steps.append(Step(parent, token, length, total, total / length**self.options.alpha, fate))
+        return len(self.steps) - 1
+
+    def _fate(self, place: int, token: int, kept: set[int]) -> str:
+        if token == self.options.end:
+            # the end token counts only among the `width` best candidates of a step
+            return "ended" if place < self.options.width else "late"
+        return "kept" if place in kept else "cut"
+
+    def watch(self, event: BeamEvent) -> None:
+        """One step of a search of one sentence."""
+        kept = event.kept[0].tolist()
+        rows = zip(event.tokens[0].tolist(), event.parents[0].tolist(), event.scores[0].tolist(), strict=True)
+        before, numbers = self.beams, dict[int, int]()
+        for place, (token, parent, total) in enumerate(rows):
+            if total > -math.inf:
+                numbers[place] = self._add(before[parent], token, total, self._fate(place, token, set(kept)))
+        # only what would have been among those that go on was lost by a ban
+        going = {place: at for place, at in numbers.items() if self.steps[at].fate == "kept"}
+        least = min((self.steps[at].log_prob for at in going.values()), default=-math.inf)
+        for row, token, total in self._banned:
+            if total > least:
+                self._add(before[row], token, total, "banned")
+        self.beams = [going.get(place) for place in kept]
+
+    def close(self) -> None:
+        """The search is over: before the limit, because nothing alive could win any more."""
+        for at in (at for at in self.beams if at is not None and at != ROOT):
+            step = self.steps[at]
+            self.steps[at] = step._replace(fate="hopeless" if step.length < self.options.limit else "limit")
+
+    def said(self, at: int) -> list[int]:
+        """The tokens of a hypothesis."""
+        tokens = list[int]()
+        while at != ROOT:
+            tokens.append(self.steps[at].token)
+            at = self.steps[at].parent
+        return tokens[::-1]
+
+    def way(self, tokens: list[int]) -> list[int]:
+        """The numbers of the steps that lead to a hypothesis."""
+        found, at = list[int](), ROOT
+        for token in tokens:
+            at = next(number for number, step in enumerate(self.steps) if step.parent == at and step.token == token)
+            found.append(at)
+        return found
+
+
+class _Asked(NamedTuple):
+    """A search of one sentence."""
+
+    steps: Any
+    prompt: Tensor
+    state: Any
+    options: BeamOptions
+    never: list[int]
+    tokenizer: Tokenizer
+    pieces: list[Any]
+
+
+def _language(run: Any, text: str, options: ExplainOptions) -> _Asked:
+    """As `generate --beam`."""
+    tokenizer, found = run.tokenizer, located(run.tokenizer, text)
+    prompt = torch.tensor([[tokenizer.begin, *(number for number, _ in found)]], device=run.device)
+    never = [tokenizer.unk, tokenizer.begin] + ([tokenizer.end] if run.end is None else [])
+    search = BeamOptions(options.beam or BEAM, options.length or LENGTH, run.end, options.alpha or 0.0)
+    return _Asked(run.model, prompt, None, search, never, tokenizer, [piece for _, piece in found])
+
+
+def _translation(run: Any, text: str, options: ExplainOptions) -> _Asked:
+    """As `predict`."""
+    sides, wanted = run.tokenizer, PredictOptions(beam=options.beam, alpha=options.alpha, length=options.length)
+    source = run.members[0].sources([text])
+    request = Request(run.model, sides.target, lambda rows: None, [len(source[0])], [[]], run.device)
+    with torch.no_grad():
+        state = run.members[0].model.encode(*padded_sources(source, run.device))
+    prompt = torch.tensor([[sides.target.begin]], device=run.device)
+    search = BeamOptions(wanted.width, limit_of(request, 0, wanted), sides.target.end, wanted.power)
+    pieces = [piece for _, piece in [*located(sides.source, text), special(sides.source, sides.source.end)]]
+    return _Asked(run.model, prompt, state, search, [sides.target.unk, sides.target.begin], sides.target, pieces)
+
+
+ASKED: dict[str, Callable[[Any, str, ExplainOptions], _Asked]] = {"lm": _language, "translate": _translation}
+
+
+def no_search(run: Any) -> str | None:
+    """Why a run searches for nothing, if it does not."""
+    task = run.settings.task
+    if task == "translate" and (len(run.members) > 1 or run.lm is not None):
+        return "several models choose together; explain one run"
+    return None if task in ASKED else f"a run of task {task!r} writes nothing, and searches for nothing"
+
+
+def grown(asked: _Asked) -> tuple[Tree, Hypothesis]:
+    """The tree of a search, and what it found."""
+    found = Tree(asked.options)
+    adjust = found.adjusting(choose.ban(asked.never))
+    ((best, *_),) = beam(asked.steps, asked.prompt, options=asked.options, state=asked.state, adjust=adjust, watch=found.watch)
+    found.close()
+    return found, best
+
+
+def _data(found: Tree, best: set[int], show: Callable[[int], str]) -> Iterator[dict[str, Any]]:
+    for at, step in enumerate(found.steps[1:], 1):
+        yield {
+            "id": at,
+            "parent": step.parent,
+            "step": step.length,
+            "token": show(step.token),
+            "log_prob": round(step.log_prob, 6),
+            "score": round(step.score, 6),
+            "fate": step.fate,
+            "best": at in best,
+        }
+
+
+def _nodes(found: Tree, best: set[int], show: Callable[[int], str], decode: Callable[[list[int]], str]) -> Iterator[Node]:
+    yield Node(None, "start", "", "best", "where the search begins")
+    for at, step in enumerate(found.steps[1:], 1):
+        kind = "best" if at in best else step.fate
+        told = f"{decode(found.said(at))}\n{KINDS[step.fate]}\nlog-probability {step.log_prob:.4f}\nscore {step.score:.4f}"
+        yield Node(step.parent, show(step.token), f"{step.score:.2f}", kind, told)
+
+
+def _lines(found: Tree, decode: Callable[[list[int]], str], top: int) -> list[str]:
+    counts = {kind: sum(step.fate == kind for step in found.steps[1:]) for kind in KINDS}
+    told = aligned([[f"{count:,}", KINDS[kind]] for kind, count in counts.items() if count], left=(1,))
+    ended = sorted(
+        (at for at, step in enumerate(found.steps) if step.fate in ("ended", "limit")), key=lambda at: -found.steps[at].score
+    )
+    rows = [["score", "log-probability", "ended"]]
+    rows += [[f"{found.steps[at].score:.4f}", f"{found.steps[at].log_prob:.4f}", decode(found.said(at))] for at in ended[:top]]
+    return [f"{len(found.steps) - 1:,} hypotheses were looked at:", *told, "the best:", *aligned(rows, left=(2,))]
+
+
+def search(run: Any, text: str, options: ExplainOptions) -> View:
+    """The beam's tree: of what `generate --beam` writes after a text, or of what `predict` makes of it; --beam, --alpha and
+    --length as there."""
+    asked = ASKED[run.settings.task](run, clean(text, "input"), options)
+    found, best = grown(asked)
+    way = set(found.way(best.tokens))
+    tokenizer = asked.tokenizer
+    data = {
+        "tokens": listed(asked.pieces),
+        "width": asked.options.width,
+        "alpha": asked.options.alpha,
+        "output": tokenizer.decode(best.tokens),
+        "score": best.score,
+        "hypotheses": list(_data(found, way, tokenizer.show)),
+    }
+    picture = tree(list(_nodes(found, way, tokenizer.show, tokenizer.decode)))
+    title = f"A search {asked.options.width} wide: {tokenizer.decode(best.tokens)!r}, score {best.score:.4f}"
+    return View(
+        "search", title, data, [Picture("The tree of the search", picture)], _lines(found, tokenizer.decode, options.top)
+    )

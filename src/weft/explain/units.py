@@ -1,0 +1,248 @@
+"""Inside recurrent networks: what units, gates and cell states do while a text is read, and which units follow what in it.
+
+Shapes: T positions, D units, N tokens of the longer text that units are judged by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from weft.errors import UsageError
+from weft.explain.cells import inside, recurrent
+from weft.explain.inputs import Reading, network, read
+from weft.explain.options import ExplainOptions
+from weft.explain.tracking import Tracks, features, ranked
+from weft.explain.view import Picture, Piece, View, aligned, listed
+from weft.explain.watch import watch
+from weft.report.coloured import coloured
+from weft.report.lines import Axis, Series, lines
+from weft.report.signed import signed_map
+
+JUDGED, FEW = 4000, 50  # letters of text that units are judged by; tokens that are too few
+DRAWN = 24  # units of a layer in one heat map
+BAND = 72  # tokens side by side in one
+TOLD = ("hidden", "cell")  # what may follow something in the text
+SHOWN = 0.3  # a smaller correlation is none, over so few tokens
+
+
+class Layer(NamedTuple):
+    """What went on in one recurrent layer; a layer that reads from both ends is two."""
+
+    number: int  # from 1
+    name: str  # as in the model
+    pieces: list[Piece]  # T
+    values: dict[str, np.ndarray]  # by quantity, (T, D)
+
+
+def _backwards(name: str, run: Any) -> bool:
+    """Whether a part reads from the end."""
+    encoder = getattr(run.settings.model, "encoder", None)
+    turned = name.startswith("encoder.") and getattr(encoder, "reverse", False)
+    return bool(name.endswith(".back")) != bool(turned)
+
+
+def _pieces(reading: Reading, name: str, length: int) -> list[Piece]:
+    """What stands at the positions that a part reads: the source in an encoder, words where those are read."""
+    sides = reading.sides if name.startswith("encoder") else reversed(reading.sides)
+    known = [*(side.pieces for side in sides), reading.places]
+    return next((pieces for pieces in known if len(pieces) == length), [Piece(str(at), 0, 0) for at in range(1, length + 1)])
+
+
+def _names(model: Any) -> list[str]:
+    """The recurrent layers, without those that spell words letter by letter."""
+    return [name for name in recurrent(model) if ".front." not in name]
+
+
+def no_units(run: Any) -> str | None:
+    """Why a run has no recurrent units, if it has none."""
+    model = network(run)
+    return None if model is not None and _names(model) else f"a run of kind {run.settings.kind!r} has no recurrent layer"
+
+
+@torch.no_grad()
+def layers(run: Any, reading: Reading) -> list[Layer]:
+    """Every recurrent layer of a run's network while it reads."""
+    names, found = _names(reading.model), list[Layer]()
+    with watch(reading.model, names) as seen:
+        reading.say(torch.zeros(1, dtype=torch.long, device=run.device))
+    for number, name in enumerate(names, 1):
+        parts = [inside(one) for one in seen if one.name == name]
+        values = {
+            quantity: np.concatenate([part[quantity][0].double().cpu().numpy() for part in parts]) for quantity in parts[0]
+        }
+        if _backwards(name, run):
+            values = {quantity: numbers[::-1] for quantity, numbers in values.items()}
+        found.append(Layer(number, name, _pieces(reading, name, len(values["hidden"])), values))
+    return found
+
+
+# ---- which units follow what
+
+
+def _held_out(run: Any) -> tuple[str, list[str]]:
+    """Which of its own texts a language model is judged by, and as many of them as are needed; none where they are gone."""
+    if run.settings.task != "lm":
+        return "", []
+    own = run.settings.sources()
+    for split in ("valid", "test", "train"):
+        if split in own and all(path.exists() for path in own[split].paths):
+            return split, list(_some(own[split].texts(), whole=not run.lines))
+    return "", []
+
+
+def _some(texts: Iterator[str], *, whole: bool) -> Iterator[str]:
+    """Texts of about JUDGED letters in all; running text as one."""
+    left, held = JUDGED, list[str]()
+    for text in texts:
+        held.append(text[:left])
+        left -= len(text)
+        if left <= 0:
+            break
+    return iter(["".join(held)] if whole else [text for text in held if text])
+
+
+def _joined(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _told(found: Sequence[Layer], text: str) -> tuple[list[dict[str, np.ndarray]], dict[str, np.ndarray]]:
+    """Of each layer the states at real tokens, by quantity, and the features there; all layers must read the same."""
+    real = np.array([piece.stop > piece.start for piece in found[0].pieces])
+    states = [{name: one.values[name][real] for name in TOLD if name in one.values} for one in found]
+    return states, features(text, [piece for piece in found[0].pieces if piece.stop > piece.start])
+
+
+def track(run: Any, text: str, found: Sequence[Layer], options: ExplainOptions) -> tuple[str, int, list[Tracks]]:
+    """What units are judged by, how many tokens that is, and the units that follow each feature best."""
+    split, texts = _held_out(run)
+    longest = getattr(run.model, "longest", None)
+    if texts:
+        readings = [read(run, _fitting(run, one, longest), ExplainOptions()) for one in texts]
+        judged = [_told(layers(run, reading), one) for one, reading in zip(texts, readings, strict=True)]
+        numbers = [one.number for one in found]
+    else:
+        # layers of a decoder read another text than those of its encoder; units are judged by the text that was given
+        first = [one for one in found if [piece.text for piece in one.pieces] == [piece.text for piece in found[0].pieces]]
+        judged, numbers = [_told(first, text)], [one.number for one in first]
+    judged = [(states, told) for states, told in judged if told]
+    if not judged:
+        return split or "the text", 0, []
+    told = _joined([told for _, told in judged])
+    count = len(next(iter(told.values())))
+    if count < FEW:
+        return split or "the text", count, []
+    states = [_joined([one[at] for one, _ in judged]) for at in range(len(numbers))]
+    chosen = [(number, values) for number, values in zip(numbers, states, strict=True) if options.layer in (None, number)]
+    return split or "the text", count, ranked(chosen, told, options.top)
+
+
+def _fitting(run: Any, text: str, longest: int | None) -> str:
+    if longest is None:
+        return text
+    spans = run.tokenizer.spans(text)[: longest - 1]
+    return text[: spans[-1][1]] if spans else ""
+
+
+# ---- pictures
+
+
+def _chosen_units(one: Layer, options: ExplainOptions) -> list[int]:
+    """From 1: those asked for, or those that move most."""
+    width = one.values["hidden"].shape[1]
+    if wrong := [unit for unit in options.unit if unit > width]:
+        raise UsageError(f"--unit: layer {one.number} has {width} units, and none of the number {wrong[0]}")
+    if options.unit:
+        return options.unit
+    spread = one.values["hidden"].std(0)
+    return sorted(1 + int(at) for at in np.argsort(-spread, kind="stable")[:DRAWN])
+
+
+def _maps(values: np.ndarray, rows: Sequence[str], pieces: Sequence[Piece], title: str, name: str) -> Iterator[Picture]:
+    """Values (rows, T) as heat maps, a long text in several."""
+    size = -(-len(pieces) // -(-len(pieces) // BAND))
+    for low in range(0, len(pieces), size):
+        part = slice(low, low + size)
+        tokens = [piece.text for piece in pieces[part]]
+        where = f", tokens {low + 1} to {low + len(tokens)}" if len(pieces) > BAND else ""
+        drawn = signed_map(values[:, part], rows=rows, columns=tokens, title=title + where, name=name)
+        yield Picture(title + where, drawn)
+
+
+def _layer_pictures(one: Layer, units: Sequence[int]) -> Iterator[Picture]:
+    """Hidden states of some units, and of every gate the mean over all units."""
+    hidden = one.values["hidden"][:, [unit - 1 for unit in units]].T
+    title = f"Layer {one.number}: hidden states of {len(units)} units"
+    yield from _maps(hidden, [str(unit) for unit in units], one.pieces, title, "hidden state of a unit, by its number")
+    gates = [name for name in one.values if name.endswith("gate")]
+    if gates:
+        at, tokens = list(range(1, 1 + len(one.pieces))), [piece.text for piece in one.pieces]
+        series = [Series(name, at, one.values[name].mean(1).tolist(), labels=tokens) for name in gates]
+        title = f"Layer {one.number}: how far its gates are open, the mean of all units"
+        yield Picture(title, lines(series, across=Axis("token"), up=Axis("0 is shut, 1 is open"), title=title))
+
+
+def _unit_pictures(one: Layer, unit: int) -> Iterator[Picture]:
+    """The text in the colours of one unit's state, and all its states and gates."""
+    title = f"Layer {one.number}, unit {unit}"
+    state = TOLD[-1] if TOLD[-1] in one.values else TOLD[0]
+    text = f"{title}: {state}"
+    tokens = [piece.text for piece in one.pieces]
+    yield Picture(text, coloured(tokens, one.values[state][:, unit - 1], name=state, title=text))
+    rows = np.stack([values[:, unit - 1] for values in one.values.values()])
+    names = [name.removesuffix(" gate") for name in one.values]
+    yield from _maps(rows, names, one.pieces, title, "states, gates and candidate")
+
+
+def _tracking_pictures(found: Sequence[Layer], tracks: Sequence[Tracks]) -> Iterator[Picture]:
+    """The text in the colours of the unit that follows each feature best."""
+    best = {one.feature: one for one in reversed(tracks) if abs(one.r) >= SHOWN}
+    for one in sorted(best.values(), key=lambda one: -abs(one.r)):
+        layer = next(layer for layer in found if layer.number == one.layer)
+        title = f"{one.feature}: unit {one.unit} of layer {one.layer}, r = {one.r:.2f}"
+        values = layer.values[one.quantity][:, one.unit - 1]
+        yield Picture(title, coloured([piece.text for piece in layer.pieces], values, name=one.quantity, title=title))
+
+
+def _layer_data(one: Layer, units: Sequence[int]) -> dict[str, Any]:
+    """The chosen units, (units, T) for each quantity."""
+    at = [unit - 1 for unit in units]
+    values = {name: numbers[:, at].T.round(6).tolist() for name, numbers in one.values.items()}
+    return {"layer": one.number, "part": one.name, "tokens": listed(one.pieces), "units": list(units), **values}
+
+
+def _lines(tracks: Sequence[Tracks], judged: str) -> list[str]:
+    rows = [["follows", "layer", "unit", "state", "r"]]
+    rows += [[one.feature, str(one.layer), str(one.unit), one.quantity, f"{one.r:+.3f}"] for one in tracks]
+    return [*aligned(rows, left=(0, 3)), judged] if tracks else [f"what units follow takes a longer text to tell: {judged}"]
+
+
+def units(run: Any, text: str, options: ExplainOptions) -> View:
+    """Hidden states, cell states and gates of recurrent layers over a text, and the units that follow quotes, brackets, lines
+    and words; --layer and --unit choose."""
+    reading = read(run, text, options)
+    found = layers(run, reading)
+    if options.layer is not None and options.layer > len(found):
+        raise UsageError(f"--layer: must be from 1 to {len(found)}, not {options.layer}")
+    split, count, tracks = track(run, text, found, options)
+    wanted = [one for one in found if options.layer in (None, one.number)]
+    chosen = {one.number: _chosen_units(one, options) for one in wanted}
+    judged = f"judged by {count:,} tokens of {split if split == 'the text' else f'the {split} data'}"
+    pictures = list[Picture]()
+    for one in wanted:
+        if options.unit:
+            pictures += [picture for unit in options.unit for picture in _unit_pictures(one, unit)]
+        else:
+            pictures += _layer_pictures(one, chosen[one.number])
+    if not options.unit:
+        pictures = [*_tracking_pictures(found, tracks), *pictures]
+    data = {
+        "tokens": listed(found[0].pieces),
+        "follows": [one.to_json() for one in tracks],
+        "judged": {"by": split, "tokens": count},
+        "layers": [_layer_data(one, chosen[one.number]) for one in wanted],
+    }
+    return View("units", f"Inside {run.settings.kind}", data, pictures, _lines(tracks, judged))

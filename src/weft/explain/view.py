@@ -1,0 +1,57 @@
+"""What an explanation is: numbers first, with the tokens they belong to, then pictures of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from weft.report.heatmap import visible
+
+
+class Piece(NamedTuple):
+    """A token as it is shown, and where it stands in the text that was given, in characters; 0 to 0 if it is not of it."""
+
+    text: str
+    start: int
+    stop: int
+
+
+class Picture(NamedTuple):
+    caption: str
+    svg: str
+
+
+class View(NamedTuple):
+    what: str
+    title: str
+    data: dict[str, Any]  # what JSON can hold: {"tokens": [{"text", "start", "stop"}], ...}
+    pictures: list[Picture]
+    lines: Sequence[str] = ()  # the same in a few words, for a terminal
+
+
+CUT = "the text is longer than the model reads, and was cut"
+
+
+def listed(pieces: Sequence[Piece]) -> list[dict[str, Any]]:
+    """The pieces, for `data`."""
+    return [piece._asdict() for piece in pieces]
+
+
+def aligned(rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,)) -> list[str]:
+    """Rows of cells as lines for a terminal: the columns numbered in `left` flush left, the others flush right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if at in left else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def told_apart(pieces: Sequence[Piece]) -> list[str]:
+    """The pieces as a terminal shows them: of those that look alike, each with the number of its place, a@3, a@7."""
+    counts = Counter(piece.text for piece in pieces)
+    return [visible(piece.text) + (f"@{at}" if counts[piece.text] > 1 else "") for at, piece in enumerate(pieces, 1)]

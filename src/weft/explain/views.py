@@ -1,0 +1,73 @@
+"""Every view there is, by the name that a person asks for it with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from weft.config import no_such
+from weft.decode.options import chosen
+from weft.errors import UsageError
+from weft.explain.attention import attention, no_rollout, rollout, sites
+from weft.explain.attribution import attribution
+from weft.explain.distribution import distribution, no_distribution
+from weft.explain.flow import gradients, no_gradients
+from weft.explain.inputs import network
+from weft.explain.lens import lens, no_lens
+from weft.explain.options import ExplainOptions
+from weft.explain.search import no_search, search
+from weft.explain.surprisal import no_surprisal, surprisal
+from weft.explain.units import no_units, units
+from weft.explain.view import View
+
+Told = Callable[[int, int], None]
+
+
+class Entry(NamedTuple):
+    show: Callable[..., View]  # (run, text, options); those that take long also `told`
+    unfit: Callable[[Any], str | None]  # why a run has no such view, if it has none
+    long: bool = False  # tells of its progress
+
+
+def _no_attention(run: Any) -> str | None:
+    model = network(run)
+    return None if model is not None and sites(model) else f"in a run of kind {run.settings.kind!r} nothing attends"
+
+
+def _never(run: Any) -> str | None:
+    return None
+
+
+VIEWS: dict[str, Entry] = {
+    "attention": Entry(attention, _no_attention),
+    "rollout": Entry(rollout, no_rollout),
+    "attribution": Entry(attribution, _never, long=True),
+    "surprisal": Entry(surprisal, no_surprisal),
+    "distribution": Entry(distribution, no_distribution),
+    "search": Entry(search, no_search),
+    "lens": Entry(lens, no_lens),
+    "units": Entry(units, no_units),
+    "gradients": Entry(gradients, no_gradients),
+}
+
+
+def fitting(run: Any) -> list[str]:
+    """The views that a run has."""
+    return [name for name, entry in VIEWS.items() if entry.unfit(run) is None]
+
+
+def show(run: Any, text: str, what: str | None, options: ExplainOptions, *, told: Told | None = None) -> View:
+    """One view of a run and a text; without a name the first that the run has. `told(done, in all)` hears of progress."""
+    if what is not None and what not in VIEWS:
+        raise UsageError(f"--what: {no_such('view', what, VIEWS)}")
+    known = fitting(run)
+    name = known[0] if what is None else what
+    entry = VIEWS[name]
+    if reason := entry.unfit(run):
+        raise UsageError(f"--what {name}: {reason}; {run.folder.path} has: {', '.join(known)}")
+    return entry.show(run, text, options, told) if entry.long else entry.show(run, text, options)
+
+
+def explain(run: Any, text: str, what: str | None, options: ExplainOptions | None, named: Mapping[str, Any]) -> View:
+    """`show`, with options as they were given: as one object, or by name."""
+    return show(run, text, what, chosen(ExplainOptions, options, named))

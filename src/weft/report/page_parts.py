@@ -1,0 +1,277 @@
+"""The parts of a report that need no script: what was found, tables beside the charts, samples, settings, how to repeat it."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from weft.report.page_data import Document, bin_values, curve_points, curve_score, is_alike, known_score, score_decimals
+from weft.report.page_table import sign
+from weft.report.words import cut, decimals, finite, html, number, p_value, score_name, short
+
+FIRST = 12  # items that stand in the page for a reader without a script
+PAIRS = 12  # confusions that are listed
+
+
+def _bold(text: str) -> str:
+    return f"<b><bdi>{html(text)}</bdi></b>"
+
+
+def _listed(names: Iterable[str]) -> str:
+    *most, last = map(_bold, names)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _best(document: Document) -> Mapping[str, Any] | None:
+    return next((row for row in document["rows"] if row.get("best")), None)
+
+
+def _told_apart(document: Document, best: Mapping[str, Any]) -> str:
+    """Which rows the test holds to be worse than the best, and of which it can't say."""
+    others = [row for row in document["rows"] if row is not best and finite(row.get("p")) is not None]
+    close = [row for row in others if is_alike(row)]
+    if not others:
+        return ""
+    if not close:
+        return f"All others are worse (p {p_value(max(row['p'] for row in others))} or less)."
+    told = f"The test can't tell it from {_listed(row['name'] for row in close)} (p ≥ 0.05)"
+    return f"{told}." if len(close) == len(others) else f"{told}; all others are worse."
+
+
+def _cheaper(document: Document, best: Mapping[str, Any]) -> str:
+    """A smaller model that is as good, as far as the test can say."""
+    mine = finite(best.get("parameters"))
+    as_good = [row for row in document["rows"] if is_alike(row) and finite(row.get("parameters"))]
+    smallest = min(as_good, key=lambda row: row["parameters"], default=None)
+    if smallest is None or mine is None or smallest["parameters"] >= mine:
+        return ""
+    return f"Of these, {_bold(smallest['name'])} has {short(smallest['parameters'])} parameters against {short(mine)}."
+
+
+def _by_length(document: Document) -> str:
+    """What happens where inputs are long: the one question that a mean over all of them hides."""
+    found = next((one for one in document.get("breakdowns") or [] if one["by"].startswith("length")), None)
+    if found is None or len(found["bins"]) < 2:
+        return ""
+    ends = {}
+    for place in (0, -1):
+        known = {row["name"]: finite(bin_values(found, row["name"])[place]) for row in document["rows"]}
+        ends[place] = {name: value for name, value in known.items() if value is not None}
+    both = ends[0].keys() & ends[-1].keys()
+    if len(both) < 2:
+        return ""
+    upwards = (found.get("score") or document["score"])["better"] == "higher"
+    order = sorted((name for name in ends[-1] if name in both), key=lambda name: ends[-1][name], reverse=upwards)
+    first, last = order[0], order[-1]
+    places = max(1, decimals([ends[-1][first] - ends[-1][last]]))
+    first_bin, last_bin = html(found["bins"][0]), html(found["bins"][-1])
+    unit = html(found["by"].split()[-1])  # "length of the input in words"
+    return (
+        f"On the longest inputs ({last_bin} {unit}, {found['counts'][-1]:,} items) {_bold(first)} has "
+        f"{number(ends[-1][first], places)} and {_bold(last)} {number(ends[-1][last], places)}; "
+        f"on the shortest ({first_bin}) {number(ends[0][first], places)} and {number(ends[0][last], places)}."
+    )
+
+
+def _infinite(document: Document) -> str:
+    names = [row["name"] for row in document["rows"] if known_score(row["score"])["value"] == math.inf]
+    return f"The score of {_listed(names)} is infinite: something in the data has no probability under it." if names else ""
+
+
+def _failures(document: Document) -> list[str]:
+    """What was asked for and is not in the table, and why."""
+    found = []
+    for failure in document.get("failures") or []:
+        seed = "" if failure.get("seed") is None else f", seed {html(failure['seed'])}"
+        found.append(f"Not in the table: {_bold(failure['name'])}{seed}: {html(failure.get('reason') or 'it failed')}")
+    return found
+
+
+def findings(document: Document) -> str:
+    """What the numbers say, in sentences."""
+    best = _best(document)
+    said = [_by_length(document)]
+    if best is not None:
+        scores = [known_score(row["score"]) for row in document["rows"]]
+        places, score = score_decimals(scores), known_score(best["score"])
+        bounds = [number(score[name], places) for name in ("low", "high")]
+        interval = f" ({bounds[0]} to {bounds[1]})" if finite(score["low"]) is not None else ""
+        named = html(score_name(document["score"]["name"]))
+        first = f"{_bold(best['name'])} is best: {named} {number(score['value'], places)}{interval}."
+        said = [first, _told_apart(document, best), _cheaper(document, best), *said]
+    said += [_infinite(document), *_failures(document)]
+    lines = "".join(f"<li>{sentence}</li>" for sentence in said if sentence)
+    return f'<ul class="findings">{lines}</ul>' if lines else ""
+
+
+def _table(heads: Sequence[str], lines: Iterable[Sequence[str]], *, label: str) -> str:
+    """A plain table of HTML cells; the first of each line is its head."""
+    head = "".join(f'<th scope="col">{text}</th>' for text in heads)
+    body = "".join(
+        f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in rest)}</tr>' for first, *rest in lines
+    )
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{html(label)}"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _row_heads(document: Document) -> list[str]:
+    return [f"{sign(place)} <bdi>{html(row['name'])}</bdi>" for place, row in enumerate(document["rows"])]
+
+
+def curve_table(document: Document) -> str:
+    """Where each curve had its best validation score."""
+    heads = dict(zip((row["name"] for row in document["rows"]), _row_heads(document), strict=True))
+    score = curve_score(document, "valid") or document["score"]
+    choose = min if score["better"] == "lower" else max
+    lines = []
+    for curve in document.get("curves") or []:
+        points = [point for point in curve_points(document, curve, "valid") if finite(point.get("value")) is not None]
+        if points and curve["name"] in heads:
+            best, last = choose(points, key=lambda point: point["value"]), points[-1]
+            cells = [
+                html(curve.get("seed")),
+                f"{best['value']:.4g}",
+                f"{best['step']:,}",
+                f"{last['value']:.4g}",
+                f"{last['step']:,}",
+            ]
+            lines.append([heads[curve["name"]], *cells])
+    if not lines:
+        return ""
+    named = _table(["model", "seed", "best", "at step", "last", "at step"], lines, label="validation scores")
+    told = f"The numbers: best and last {html(score_name(score['name']))} of the validation data"
+    return f"<details><summary>{told}</summary>{named}</details>"
+
+
+def breakdown_table(document: Document, breakdown: Document) -> str:
+    """The numbers of one breakdown, with their intervals."""
+    names = [row["name"] for row in document["rows"]]
+    parts = {part: breakdown.get(part) or {} for part in ("low", "high")}
+    pairs = [(parts["low"].get(name) or [], parts["high"].get(name) or []) for name in names]
+    widths = [b - a for low, high in pairs for a, b in zip(low, high, strict=False) if None not in (a, b)]
+    places = decimals([sum(widths) / len(widths)]) if widths and sum(widths) > 0 else 2
+
+    def cell(name: str, at: int) -> str:
+        low, high = ((parts[part].get(name) or [None] * (at + 1))[at] for part in ("low", "high"))
+        value = bin_values(breakdown, name)[at]
+        bounds = f" <small>{number(low, places)} to {number(high, places)}</small>" if finite(low) is not None else ""
+        return number(value, places) + bounds
+
+    lines = [
+        [f"<bdi>{html(label)}</bdi>", f"{count:,}", *(cell(name, at) for name in names)]
+        for at, (label, count) in enumerate(zip(breakdown["bins"], breakdown["counts"], strict=True))
+    ]
+    heads = [html(breakdown["by"]), html(breakdown.get("unit") or "items"), *_row_heads(document)]
+    named = html(score_name((breakdown.get("score") or document["score"])["name"]))
+    found = _table(heads, lines, label=f"by {breakdown['by']}")
+    return f"<details><summary>The numbers: {named}</summary>{found}</details>"
+
+
+def confusion_tables(document: Document) -> str:
+    """Each row's most frequent mistakes, meant and said."""
+    found = document["confusions"]
+    parts = []
+    for head, row in zip(_row_heads(document), document["rows"], strict=True):
+        matrix = found["matrices"].get(row["name"])
+        if matrix is None:
+            continue
+        wrong = [(count, i, j) for i, line in enumerate(matrix) for j, count in enumerate(line) if i != j and count]
+        labels = [html(label) for label in found["labels"]]
+        lines = [
+            [f"<bdi>{labels[i]}</bdi>", f"<bdi>{labels[j]}</bdi>", f"{count:,}", f"{count / sum(matrix[i]):.1%}"]
+            for count, i, j in sorted(wrong, key=lambda one: -one[0])[:PAIRS]
+        ]
+        named = _table(["meant", "said", "times", "of those meant"], lines, label=f"mistakes of {row['name']}")
+        parts.append(f"<div><h4>{head}</h4>{named}</div>")
+    return f'<details><summary>The most frequent mistakes</summary><div class="beside">{"".join(parts)}</div></details>'
+
+
+def first_items(document: Document) -> str:
+    """Some items with all outputs, for a reader without a script."""
+    parts = []
+    for item in (document.get("items") or [])[:FIRST]:
+        lines = [("input", item["input"]), ("reference", item.get("reference")), *(item.get("outputs") or {}).items()]
+        told = "".join(
+            f'<dt><bdi>{html(name)}</bdi></dt><dd dir="auto">{html(cut(text, 300))}</dd>' for name, text in lines if text
+        )
+        parts.append(f"<dl>{told}</dl>")
+    return "".join(parts)
+
+
+def samples(document: Document) -> str:
+    """What each row writes."""
+    parts = []
+    for head, row in zip(_row_heads(document), document["rows"], strict=True):
+        texts = (document.get("samples") or {}).get(row["name"]) or []
+        written = "".join(f'<pre class="sample" dir="auto">{html(cut(text, 2000))}</pre>' for text in texts)
+        parts += [f"<div><h3>{head}</h3>{written}</div>"] if texts else []
+    return f'<div class="beside">{"".join(parts)}</div>' if parts else ""
+
+
+def _flat(values: Mapping[str, Any], at: str = "") -> dict[str, str]:
+    """A run file's options as dotted names, their values as TOML writes them."""
+    found: dict[str, str] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{at}{name}.")
+        else:
+            found[f"{at}{name}"] = json.dumps(value, ensure_ascii=False, default=str)
+    return found
+
+
+def _read(text: str) -> dict[str, str]:
+    try:
+        return _flat(tomllib.loads(text))
+    except (ValueError, RecursionError):  # it is shown as it is, whatever it is
+        return {}
+
+
+def settings(document: Document) -> str:
+    """What differs between the rows, then each row's whole run file."""
+    rows = [row for row in document["rows"] if row["name"] in (document.get("settings") or {})]
+    read = [_read(document["settings"][row["name"]]) for row in rows]
+    names = dict.fromkeys(name for values in read for name in values if name != "seed")
+    differ = [name for name in names if len({values.get(name) for values in read}) > 1]
+    heads = [head for head, row in zip(_row_heads(document), document["rows"], strict=True) if row in rows]
+    lines = [
+        [f"<code>{html(name)}</code>", *(f"<code>{html(values[name])}</code>" if name in values else "" for values in read)]
+        for name in differ
+    ]
+    alike = "<p>No setting differs but the seed.</p>" if len(rows) > 1 else ""
+    shown = _table(["setting", *heads], lines, label="settings that differ") if differ else alike
+    files = "".join(
+        f"<details><summary>{head}: the whole run file</summary>"
+        f'<pre class="toml">{html(document["settings"][row["name"]])}</pre></details>'
+        for head, row in zip(heads, rows, strict=True)
+    )
+    return shown + files
+
+
+def environment(document: Document) -> str:
+    """What it was measured with."""
+    known = {name: value for name, value in (document.get("environment") or {}).items() if value not in (None, "")}
+    told = "".join(f"<dt>{html(name)}</dt><dd>{html(_word(value))}</dd>" for name, value in known.items())
+    return f'<dl class="facts">{told}</dl>' if told else ""
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_word(inner)}" for name, inner in value.items())
+    return ", ".join(map(_word, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def repeat(document: Document) -> str:
+    """The command that makes it again, and where the runs are."""
+    command = document.get("command")
+    told = f'<pre class="command">{html(command)}</pre>' if command else ""
+    lines = [
+        [head, *(f"<code>{html(run)}</code>" for run in [", ".join(map(str, row.get("runs") or []))])]
+        for head, row in zip(_row_heads(document), document["rows"], strict=True)
+        if row.get("runs")
+    ]
+    return told + (_table(["model", "runs"], lines, label="the runs") if lines else "")

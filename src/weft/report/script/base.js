@@ -1,0 +1,98 @@
+// What all parts share: the data, elements, numbers in words, and how each row looks.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const rows = data.rows;
+const upwards = data.score.better === "higher";
+
+const SVG = "http://www.w3.org/2000/svg";
+const MISSING = "–";
+const COLOURS = 8;
+// seven shapes and five dashes beside eight colours: no two of the first forty rows look alike even without colour
+const SHAPES = [
+  "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",
+  "M-3.6 -3.6h7.2v7.2h-7.2z",
+  "M0 -4.8L4.6 3.6H-4.6z",
+  "M0 -5L5 0L0 5L-5 0z",
+  "M-1.4 -4.6h2.8v3.2h3.2v2.8h-3.2v3.2h-2.8v-3.2h-3.2v-2.8h3.2z",
+  "M-4.4 -2.4L-2.4 -4.4L0 -2L2.4 -4.4L4.4 -2.4L2 0L4.4 2.4L2.4 4.4L0 2L-2.4 4.4L-4.4 2.4L-2 0z",
+  "M0 4.8L4.6 -3.6H-4.6z",
+];
+const DASHES = ["", "7 3", "2 3", "9 3 2 3", "4 2"];
+
+// Text only ever becomes a text node: nothing that a data set holds is read as markup.
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
+  return element;
+}
+
+const h = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
+const s = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+
+const colour = (row) => `c${row % COLOURS}`;
+const dash = (row) => DASHES[row % DASHES.length];
+const shape = (row) => SHAPES[row % SHAPES.length];
+const point = (row, x, y, size = 1) => {
+  const transform = `translate(${x.toFixed(1)} ${y.toFixed(1)}) scale(${size})`;
+  return s("path", { class: `point ${colour(row)}`, d: shape(row), transform });
+};
+const named = (row) => h("bdi", {}, rows[row].name);
+const sign = (row) =>
+  s("svg", { class: `sign ${colour(row)}`, viewBox: "-6 -6 12 12", "aria-hidden": "true" }, s("path", { d: shape(row) }));
+
+// null is what could not be measured; infinity comes as a word, since JSON has none
+const number = (value) => (value === null || value === undefined ? NaN : Number(value));
+const drawable = (value) => Number.isFinite(number(value));
+
+function fixed(value, places) {
+  const known = number(value);
+  if (Number.isNaN(known)) return MISSING;
+  if (!Number.isFinite(known)) return known > 0 ? "∞" : "−∞";
+  return known.toLocaleString("en-US", { minimumFractionDigits: places, maximumFractionDigits: places }).replace("-", "−");
+}
+
+function digits(value, count = 3) {
+  const known = number(value);
+  if (!Number.isFinite(known) || known === 0) return fixed(known, 0);
+  return fixed(known, Math.min(6, Math.max(0, count - 1 - Math.floor(Math.log10(Math.abs(known))))));
+}
+
+function short(value) {
+  let known = number(value);
+  if (!Number.isFinite(known)) return fixed(known, 0);
+  for (const unit of ["", " k", " M", " G"]) {
+    if (Math.abs(known) < 999.5) return String(Number(known.toPrecision(3))) + unit;
+    known /= 1000;
+  }
+  return `${Number(known.toPrecision(3))} T`;
+}
+
+const size = (value) => (drawable(value) ? short(value) + (short(value).includes(" ") ? "B" : " B") : MISSING);
+
+function duration(value) {
+  const known = number(value);
+  if (!Number.isFinite(known)) return MISSING;
+  if (known < 59.95) return `${Number(known.toPrecision(3))} s`;
+  const whole = Math.round(known);
+  if (whole < 3600) return `${Math.floor(whole / 60)} min${whole % 60 ? ` ${whole % 60} s` : ""}`;
+  return `${Math.floor(whole / 3600)} h ${Math.floor(whole / 60) % 60} min`;
+}
+
+// Which of several is chosen, as radio buttons that look like one: arrow keys work, and a reader says what it is.
+let choices = 0;
+function choice(title, options, chosen, change) {
+  const name = `choice${choices++}`;
+  const labels = Object.entries(options).map(([value, text]) =>
+    h("label", {}, h("input", { type: "radio", name, value, checked: value === chosen, onchange: () => change(value) }), text));
+  return h("fieldset", {}, h("legend", {}, title), h("span", { class: "choice" }, labels));
+}
+
+function select(title, options, chosen, change) {
+  const list = h("select", { onchange: (event) => change(event.target.value) },
+    Object.entries(options).map(([value, text]) => h("option", { value, selected: value === String(chosen) }, text)));
+  return h("label", {}, `${title} `, list);
+}

@@ -1,0 +1,200 @@
+// Learning curves: training and validation side by side, with one zoom along the axis that they share.
+
+const UNITS = {
+  step: { title: "steps", text: null },
+  tokens: { title: "tokens", text: short },
+  seconds: { title: "time of training", text: duration },
+};
+
+function Curves(box) {
+  const view = { unit: "step", log: false, x: null, y: { train: null, valid: null } };
+  const { train, valid } = data.curve_scores;
+  const titles = { train: train ? `Training: ${train.name}` : "Training loss", valid: `Validation: ${axisTitle(valid)}` };
+  const parts = Object.keys(titles).filter((part) => data.curves.some((curve) => curve[part].value.length));
+  const panels = Object.fromEntries(parts.map((part) => [part, panel(titles[part])]));
+  const reset = h("button", { type: "button", class: "reset", disabled: true, onclick: () => showAll() }, "Show all");
+  const again = () => parts.forEach((part) => draw(part, Math.floor(panels[part].plot.clientWidth)));
+
+  const measured = (unit) => data.curves.some((curve) => parts.some((part) => curve[part][unit].some(drawable)));
+  const units = Object.keys(UNITS).filter(measured).map((unit) => [unit, UNITS[unit].title]);
+
+  function showAll() {
+    view.x = view.y.train = view.y.valid = null;
+    again();
+  }
+
+  // The points of a curve in the units shown, without those that a logarithm has no place for.
+  function points(curve, part) {
+    const { value, [view.unit]: at } = curve[part];
+    return value.map((one, place) => [number(at[place]), number(one)])
+      .filter(([x, y]) => Number.isFinite(x) && Number.isFinite(y) && (!view.log || y > 0));
+  }
+
+  function visible(part) {
+    return data.curves.filter((curve) => shown.has(curve.row)).map((curve) => ({ ...curve, points: points(curve, part) }));
+  }
+
+  function ranges(curves, part) {
+    // both panels share the whole axis, so that zooming in one is the same in the other
+    const all = parts.flatMap((one) => visible(one)).flatMap((curve) => curve.points.map(([x]) => x));
+    const xs = view.x || range(all, { room: 0.01 });
+    const inside = curves.flatMap((curve) => curve.points).filter(([x]) => x >= xs[0] && x <= xs[1]).map(([, y]) => y);
+    return [xs, view.y[part] || range(inside, { log: view.log })];
+  }
+
+  function line(curve, x, y, inner) {
+    const seeds = data.curves.filter((other) => other.row === curve.row).map((other) => other.seed);
+    const kind = curve.seed === seeds[0] ? "line" : "line second";
+    // counts have no curve, only a result: a level that the others can be held against
+    const alone = curve.points.length === 1;
+    const d = alone ? `M${inner.left} ${y(curve.points[0][1]).toFixed(1)}H${inner.right}`
+      : curve.points.map(([a, b], at) => `${at ? "L" : "M"}${x(a).toFixed(1)} ${y(b).toFixed(1)}`).join("");
+    const look = `${kind} ${colour(curve.row)}${alone ? " level" : ""}`;
+    const drawn = [s("path", { class: look, d, "stroke-dasharray": dash(curve.row) })];
+    const few = curve.points.filter(([a]) => a >= x.domain[0] && a <= x.domain[1]);
+    if (few.length <= 40) drawn.push(...few.map(([a, b]) => point(curve.row, x(a), y(b), 0.8)));
+    return drawn;
+  }
+
+  function draw(part, width) {
+    if (width <= 0) return;
+    const curves = visible(part).filter((curve) => curve.points.length);
+    const [xs, ys] = ranges(curves, part);
+    const height = Math.round(Math.min(340, Math.max(240, width * 0.62)));
+    const chart = frame(width, height, `${titles[part]} over ${UNITS[view.unit].title}`);
+    const { svg, inner } = chart;
+    const x = scale(xs, [inner.left, inner.right]), y = scale(ys, [inner.bottom, inner.top], { log: view.log });
+    yAxis(chart, y);
+    xAxis(chart, x, { label: UNITS[view.unit].title, text: UNITS[view.unit].text });
+    const group = clipped(chart);
+    curves.forEach((curve) => group.append(...line(curve, x, y, inner)));
+    zoomable(svg, inner, x, y, part);
+    pointing(panels[part], chart, curves, x, y);
+    panels[part].plot.replaceChildren(svg);
+    reset.disabled = !(view.x || view.y.train || view.y.valid);
+  }
+
+  function zoomable(svg, inner, x, y, part) {
+    svg.classList.add("zooms");
+    fill(svg, { tabindex: "0" }, []);
+    dragging(svg, inner, ([left, right], height) => {
+      view.x = [x.back(left), x.back(right)];
+      view.y[part] = height ? [y.back(height[1]), y.back(height[0])] : null;
+      again();
+    });
+    svg.addEventListener("dblclick", showAll);
+    svg.addEventListener("keydown", (event) => keys(event, x, part));
+  }
+
+  function keys(event, x, part) {
+    const [low, high] = x.domain, span = high - low;
+    const moves = {
+      "+": [low + span / 4, high - span / 4], "=": [low + span / 4, high - span / 4], "-": [low - span / 2, high + span / 2],
+      ArrowLeft: [low - span / 5, high - span / 5], ArrowRight: [low + span / 5, high + span / 5],
+    };
+    if (event.key === "Escape") showAll();
+    else if (moves[event.key]) [view.x, view.y] = [moves[event.key], { train: null, valid: null }];
+    else return;
+    event.preventDefault();
+    again();
+    panels[part].plot.firstElementChild.focus();
+  }
+
+  function when(at) {
+    return { step: `step ${fixed(at, 0)}`, tokens: `${short(at)} tokens`, seconds: duration(at) }[view.unit];
+  }
+
+  // Under the pointer: the nearest point, and whose it is.
+  function pointing({ plot, tip }, { svg, width }, curves, x, y) {
+    const halo = s("circle", { r: 7, visibility: "hidden" });
+    svg.append(halo);
+    tip.hidden = true;
+    const places = curves.flatMap((curve) => curve.points.map((one) => ({ curve, one, at: [x(one[0]), y(one[1])] })));
+    const hide = () => { tip.hidden = true; halo.setAttribute("visibility", "hidden"); };
+    svg.addEventListener("pointerleave", hide);
+    svg.addEventListener("pointermove", (event) => {
+      const found = event.buttons ? null : nearest(places, pixel(svg, event), 30);
+      if (!found) return hide();
+      const { curve, one, at } = found;
+      fill(halo, { class: `halo ${colour(curve.row)}`, cx: at[0], cy: at[1], visibility: "visible" }, []);
+      tip.hidden = false;
+      tip.replaceChildren(named(curve.row), `, seed ${curve.seed}`, h("br"), `${when(one[0])}: ${digits(one[1], 4)}`);
+      tip.style.top = `${plot.offsetTop + at[1] + 12}px`;
+      tip.style.left = `${Math.min(at[0] + 12, width - tip.offsetWidth - 4)}px`;
+      return undefined;
+    });
+  }
+
+  function along(unit) {
+    [view.unit, view.x] = [unit, null];
+    again();
+  }
+
+  function logarithmic(event) {
+    [view.log, view.y] = [event.target.checked, { train: null, valid: null }];
+    again();
+  }
+
+  const controls = h("div", { class: "controls" },
+    units.length > 1 ? choice("along", Object.fromEntries(units), view.unit, along) : null,
+    h("label", {}, h("input", { type: "checkbox", class: "log", onchange: logarithmic }), " logarithmic"),
+    reset);
+  box.append(legend(), controls, h("div", { class: "panels" }, Object.values(panels).map(({ figure }) => figure)));
+  keepDrawn(box, again);
+}
+
+function panel(title) {
+  const plot = h("div"), tip = h("div", { class: "tip", hidden: true });
+  return { plot, tip, figure: h("figure", {}, h("figcaption", {}, title), plot, tip) };
+}
+
+// The place that is closest to a pixel, if one is close.
+function nearest(places, [x, y], reach) {
+  let found = null, least = reach;
+  for (const place of places) {
+    const far = Math.hypot(place.at[0] - x, place.at[1] - y);
+    if (far < least) [found, least] = [place, far];
+  }
+  return found;
+}
+
+// Where the pointer is, in the units of a drawing.
+function pixel(svg, event) {
+  const box = svg.getBoundingClientRect();
+  const view = svg.viewBox.baseVal;
+  return [((event.clientX - box.left) / box.width) * view.width, ((event.clientY - box.top) / box.height) * view.height];
+}
+
+// A region drawn with the pointer; flat ones, and those of a finger, which scrolls the page up and down, have no height.
+function dragging(svg, inner, done) {
+  let start = null, mark = null;
+  const inside = ([x, y]) => [Math.min(inner.right, Math.max(inner.left, x)), Math.min(inner.bottom, Math.max(inner.top, y))];
+  const corners = (event) => {
+    const end = inside(pixel(svg, event));
+    const [xs, ys] = [0, 1].map((axis) => [start[axis], end[axis]].sort((a, b) => a - b));
+    const tall = event.pointerType !== "touch" && ys[1] - ys[0] > 15;
+    return [xs, tall ? ys : null];
+  };
+  svg.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
+    start = inside(pixel(svg, event));
+    svg.setPointerCapture(event.pointerId);
+    mark = s("rect", { class: "select" });
+    svg.append(mark);
+  });
+  svg.addEventListener("pointermove", (event) => {
+    if (!start) return;
+    const [xs, ys] = corners(event);
+    const [top, bottom] = ys || [inner.top, inner.bottom];
+    fill(mark, { x: xs[0], y: top, width: xs[1] - xs[0], height: bottom - top }, []);
+  });
+  const end = (event) => {
+    if (!start) return;
+    const [xs, ys] = corners(event);
+    mark.remove();
+    start = null;
+    if (event.type === "pointerup" && xs[1] - xs[0] > 8) done(xs, ys);
+  };
+  svg.addEventListener("pointerup", end);
+  svg.addEventListener("pointercancel", end);
+}

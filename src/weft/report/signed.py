@@ -1,0 +1,121 @@
+"""A heat map of numbers above and below zero as a self-contained SVG: what spoke for each output, and what against it.
+
+Shapes: T rows, S columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+import numpy as np
+
+from weft.errors import UsageError
+from weft.report.heatmap import (
+    BAR,
+    FONT,
+    GAP,
+    LINE,
+    Frame,
+    draw_axes,
+    draw_grid,
+    draw_labels,
+    draw_title,
+    heading,
+    number,
+    visible,
+)
+
+STEPS = (-1.0, -0.5, -0.2, 0.0, 0.2, 0.5, 1.0)  # shown in the legend, times the largest
+SWATCH = 34
+STRONGEST = 0.85  # opacity
+# two colours that are told apart by those who see no red or no green; opacity over paper, as in heatmap.py
+STYLE = (
+    ".weft-signed{font:12px system-ui,sans-serif;max-width:100%;height:auto}"
+    ".weft-signed .paper{fill:#fff}"
+    ".weft-signed .up{fill:#d9480f}"
+    ".weft-signed .down{fill:#1864ab}"
+    ".weft-signed .grid{stroke:#888;stroke-opacity:.3;fill:none}"
+    ".weft-signed text{fill:#222}"
+    "@media screen and (prefers-color-scheme:dark){"
+    ".weft-signed .paper{fill:#15181d}"
+    ".weft-signed .up{fill:#ff8a3d}"
+    ".weft-signed .down{fill:#4dabf7}"
+    ".weft-signed text{fill:#ddd}"
+    "}"
+)
+
+
+def _sign(value: float) -> str:
+    return "down" if value < 0 else "up"
+
+
+def _shade(share: float) -> float:
+    """The opacity of a share of the largest: by the square root, so that small ones show."""
+    return float(STRONGEST * min(1.0, abs(share)) ** 0.5)
+
+
+def _cells(values: np.ndarray, largest: float, rows: Sequence[str], columns: Sequence[str]) -> str:
+    """Squares of size 1; a zero is none."""
+    down, across = ([escape(visible(token)) for token in axis] for axis in (rows, columns))
+    lines = []
+    for y, row in enumerate(down):
+        squares = "".join(
+            f'<path class="{_sign(value)}" d="M{x} 0h1v1h-1z" opacity="{number(_shade(value / largest))}">'
+            f"<title>{row}\n{column}\n{value:+.4f}</title></path>"
+            for x, (column, value) in enumerate(zip(across, values[y].tolist(), strict=True))
+            if value
+        )
+        lines.append(f'<g transform="translate(0 {y})">{squares}</g>')
+    return "\n".join(lines)
+
+
+def _legend(frame: Frame, largest: float, name: str) -> str:
+    y = frame.bottom + 2 * GAP
+    parts = []
+    for at, step in enumerate(STEPS):
+        x = frame.left + at * SWATCH
+        box = f'x="{x}" y="{y}" width="{SWATCH}" height="{BAR}"'
+        shade = number(_shade(step))
+        parts.append(f'<rect class="{_sign(step)}" {box} opacity="{shade}"/><rect class="grid" {box}/>')
+        parts.append(f'<text x="{x + SWATCH // 2}" y="{y + BAR + FONT}">{f"{step * largest:+.2g}" if step else "0"}</text>')
+    parts.append(
+        f'<text x="{frame.left}" y="{y + BAR + FONT + LINE}" text-anchor="start">{escape(name)}; shade: its square root</text>'
+    )
+    return f'<g text-anchor="middle" font-size="10">{"".join(parts)}</g>'
+
+
+def signed_map(
+    values: np.ndarray,
+    *,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    name: str,
+    title: str = "",
+    axes: tuple[str, str] | None = None,
+    largest: float | None = None,
+) -> str:
+    """Values (T, S) as an SVG, orange above 0 and blue below, the stronger the larger, by the square root; `name` says what
+    they are. The strongest colour is at `largest`, which is that of the values unless given."""
+    if values.shape != (len(rows), len(columns)) or not values.size:
+        raise UsageError(
+            f"signed map: values have the shape {values.shape}, but there are {len(rows)} rows and {len(columns)} columns"
+        )
+    if not np.isfinite(values).all():
+        raise UsageError("signed map: values must be finite")
+    most = largest or float(np.abs(values).max()) or 1.0
+    frame = Frame(rows, columns, heading(title), axes)
+    width = max(frame.width, frame.left + len(STEPS) * SWATCH + GAP)
+    size = f'width="{width}" height="{frame.height}"'
+    named = f'role="img" aria-label="{escape(" ".join(frame.title) or name)}"'
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-signed" {named} {size} viewBox="0 0 {width} {frame.height}">',
+            f"<style>{STYLE}</style>",
+            f'<rect class="paper" {size} rx="6"/>{draw_title(frame)}{draw_axes(frame)}{draw_labels(frame)}',
+            f'<g transform="translate({frame.left} {frame.top}) scale({frame.cell})">',
+            _cells(values, most, rows, columns),
+            f"</g>{draw_grid(frame)}{_legend(frame, most, name)}",
+            "</svg>\n",
+        ]
+    )

@@ -1,0 +1,60 @@
+"""Evidence of runs that never were, which the tests of comparisons share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.compare.costs import Cost
+from weft.compare.evidence import Evidence
+from weft.compare.scores import FUNCTIONS
+from weft.metrics.items import Items, Score, sums
+from weft.metrics.labels import label_items
+
+COST = Cost(1000, 12.5, 900.0, 2_000_000, 4096, 50.0, "tokens/s scored")
+
+
+def system(rng: np.random.Generator, tokens: np.ndarray, difficulty: np.ndarray, **how: Any) -> list[Items]:
+    """A kind with `seeds` runs on lines of tokens (N,): what lines add is `difficulty` (N,) for every kind, more for this one,
+    and more for each of its seeds."""
+    own = rng.normal(0, how.get("own", 0.3), len(tokens))
+    found = []
+    for _ in range(how.get("seeds", 1)):
+        luck = rng.normal(0, how.get("seed_sd", 0.0)) + rng.normal(0, how.get("inner", 0.2), len(tokens))
+        rate = how.get("mean", 2.0) + difficulty + own + luck
+        found.append(Items(np.arange(len(tokens)), {"nats": rate * tokens, "tokens": tokens}))
+    return found
+
+
+def measured(task: str, items: Items) -> list[Score]:
+    """Every score of the task that the statistics allow."""
+    total, found = sums(items.statistics), []
+    for name, function in FUNCTIONS[task].items():
+        try:
+            found.append(Score(name, function(total).item(), None, None, "weft:test|tokenizer:abc"))
+        except KeyError:
+            continue
+    return found
+
+
+def language(items: Items, **more: Any) -> Evidence:
+    """A language model on lines."""
+    inputs = [f"line {key}" for key in items.keys]
+    values = {"run": Path("runs/x"), "kind": "lstm", "seed": 0, "task": "lm", "scores": measured("lm", items), "items": items}
+    values |= {"inputs": inputs, "references": [""] * len(inputs), "lengths": items.statistics["tokens"].astype(np.int64)}
+    return Evidence(**{**values, "cost": COST, **more})
+
+
+def labelled(said: list[int], meant: list[int], names: tuple[str, ...], **more: Any) -> Evidence:
+    """A classifier that says this, with a probability of 0.9."""
+    log_probs = np.log(np.full((len(said), len(names)), 0.1 / max(1, len(names) - 1)))
+    log_probs[np.arange(len(said)), said] = np.log(0.9)
+    items = label_items(log_probs, np.array(meant), np.arange(len(said)))
+    items = Items(items.keys, items.statistics, [names[at] for at in said])
+    references = [names[at] if at >= 0 else "new" for at in meant]
+    values = {"run": Path("runs/x"), "kind": "lstm", "seed": 0, "task": "classify", "scores": measured("classify", items)}
+    values |= {"items": items, "inputs": [f"text {at}" for at in range(len(said))], "references": references}
+    values |= {"lengths": np.arange(1, len(said) + 1), "cost": COST._replace(unit="texts/s"), "labels": names}
+    return Evidence(**{**values, **more})

@@ -1,0 +1,291 @@
+"""Documents of comparisons as `weft compare` writes them, made up: what the report is tested and looked at with."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+Document = dict[str, Any]
+
+TEST = (
+    "Intervals hold 95 % of 1,000 scores, seeds and items drawn again with replacement; p is of approximate randomisation "
+    "against the best row, over seeds and items."
+)
+ENVIRONMENT = {
+    "weft": "0.3.0",
+    "python": "3.11.2",
+    "torch": "2.13.0+cpu",
+    "system": "Linux-6.1.0-x86_64",
+    "cpus": 2,
+    "threads": 1,
+    "gpu": None,
+}
+PAIRS = [
+    ("Ein Hund läuft über die Wiese.", "A dog runs across the meadow."),
+    ("Zwei Männer stehen vor einem blauen Haus.", "Two men stand in front of a blue house."),
+    ("Ein kleines Mädchen spielt mit einem roten Ball im Park.", "A little girl plays with a red ball in the park."),
+    (
+        "Eine Frau in einem grünen Kleid sitzt auf einer Bank und liest ein Buch über die Geschichte der Stadt.",
+        "A woman in a green dress sits on a bench and reads a book about the history of the city.",
+    ),
+    (
+        "Mehrere Arbeiter mit gelben Helmen reparieren die Straße, während ein Polizist den Verkehr an der Kreuzung regelt.",
+        "Several workers with yellow helmets repair the street while a policeman directs the traffic at the crossing.",
+    ),
+]
+
+
+def _score(value: float, spread: float) -> dict[str, float]:
+    return {"value": value, "low": value - spread, "high": value + spread}
+
+
+def _row(name: str, place: int, score: dict[str, float], scores: dict[str, Any]) -> Document:
+    return {
+        "name": name,
+        "runs": [f"runs/comparison/{name}-{seed}" for seed in (0, 1)],
+        "seeds": [0, 1],
+        "score": score,
+        "scores": scores,
+        "p": None,
+        "best": False,
+        "parameters": 400_000 * (place + 2),
+        "seconds": 95.5 + 61.0 * place,
+        "tokens_per_second": 31_000.0 / (place + 1),
+        "peak_memory": 310_000_000 + 90_000_000 * place,
+        "decoding": {"value": 410.0 / (place + 1), "unit": "lines/s"},
+        "bytes": 1_600_000 * (place + 2),
+    }
+
+
+def _curve(name: str, seed: int, first: float, last: float, valid: tuple[float, float], points: int = 60) -> Document:
+    """Training loss falls from `first` to `last`, the validation score goes from `valid[0]` to `valid[1]`."""
+    random = np.random.default_rng([seed, len(name)])
+    steps = np.arange(1, points + 1) * 25
+    fall = np.exp(-steps / 300)
+    losses = last + (first - last) * fall + random.normal(0, 0.03, points)
+    checked = steps[5::6]
+    scores = valid[1] + (valid[0] - valid[1]) * np.exp(-checked / 350) + random.normal(0, 0.01, len(checked)) * abs(valid[1])
+    speed = 0.06 + 0.01 * len(name)
+
+    def at(places: np.ndarray, values: np.ndarray) -> list[Document]:
+        return [
+            {"step": int(step), "tokens": int(step) * 4096, "seconds": round(float(step) * speed, 2), "value": float(value)}
+            for step, value in zip(places, values, strict=True)
+        ]
+
+    return {"name": name, "seed": seed, "train": at(steps, losses), "valid": at(checked, scores)}
+
+
+def _settings(kind: str, extra: str = "") -> str:
+    return (
+        'task = "translate"\nseed = 0\n\n[data]\ntrain = ["de-en.tsv"]\nvalid = 0.05\n\n'
+        f'[model]\nkind = "{kind}"\nwidth = 128\ndropout = 0.2\n{extra}\n[train]\nsteps = 1500\nbatch_tokens = 4096\n'
+    )
+
+
+SYSTEMS = {  # BLEU of short and of long inputs: a bottleneck forgets what is far away
+    "rnn": (27.0, 4.0),
+    "lstm": (33.0, 11.0),
+    "lstm,attention": (35.5, 29.0),
+    "transformer": (36.5, 33.0),
+}
+BINS, COUNTS = ["1-5", "6-10", "11-15", "16-20", "21-30", "31+"], [112, 341, 287, 164, 71, 25]
+
+
+def _said(meant: str, place: int, number: int) -> str:
+    """What a system of some quality makes of it: the weaker, the more words it drops or repeats."""
+    random = np.random.default_rng([place, number])
+    words = meant.removesuffix(".").split()
+    said = []
+    for at, word in enumerate(words):
+        luck = random.random() + 0.25 * place - 0.03 * at
+        if luck > 0.2:
+            said.append(word)
+        elif luck > 0.0:
+            said.append(words[max(0, at - 1)])
+    return " ".join(said) + "."
+
+
+def translation(items: int = 120) -> Document:
+    """Four systems, two seeds each; attention wins where inputs are long."""
+    rows, curves, names = [], [], list(SYSTEMS)
+    values: dict[str, list[float | None]] = {}
+    for place, (name, (short, long)) in enumerate(SYSTEMS.items()):
+        values[name] = [round(short + (long - short) * at / (len(BINS) - 1), 2) for at in range(len(BINS))]
+        mean = float(np.average([value or 0.0 for value in values[name]], weights=COUNTS))
+        rows.append(_row(name, place, _score(mean, 1.1), {"bleu": _score(mean, 1.1), "chrf": _score(mean + 20, 0.8)}))
+        curves += [_curve(name, seed, 8.5, 3.4 - 0.4 * place, (0.5, mean + seed * 0.4)) for seed in (0, 1)]
+    for row, p in zip(rows, (0.0005, 0.0005, 0.08, None), strict=True):
+        row["p"], row["best"] = p, p is None
+    widths = [1.5, 1.2, 1.4, 2.0, 3.1, 5.5]
+    found = []
+    for number in range(items):
+        source, meant = PAIRS[number % len(PAIRS)]
+        outputs = {name: _said(meant, place, number) for place, name in enumerate(names)}
+        right = set(meant.split())
+        scores = {name: 100 * len(right & set(said.split())) / len(right) for name, said in outputs.items()}
+        found.append({"key": number, "input": source, "reference": meant, "outputs": outputs, "values": scores})
+    return {
+        "title": "Does attention help on long sentences?",
+        "task": "translate",
+        "data": "de-en.test.tsv",
+        "score": {"name": "bleu", "better": "higher"},
+        "test": TEST,
+        "rows": rows,
+        "curves": curves,
+        "breakdowns": [
+            {
+                "by": "length of the input in tokens",
+                "bins": BINS,
+                "counts": COUNTS,
+                "values": values,
+                "low": {name: [v - w for v, w in zip(values[name], widths, strict=True)] for name in names},
+                "high": {name: [v + w for v, w in zip(values[name], widths, strict=True)] for name in names},
+            }
+        ],
+        "items": found,
+        "confusions": None,
+        "samples": {},
+        "settings": {
+            "rnn": _settings("rnn"),
+            "lstm": _settings("lstm"),
+            "lstm,attention": _settings("lstm", '\n[model.decoder]\nattention = "bilinear"\n'),
+            "transformer": _settings("transformer", "heads = 4\n"),
+        },
+        "environment": ENVIRONMENT,
+        "command": "weft compare run.toml --models rnn,lstm,lstm-attention,transformer --seeds 2 --minutes 5",
+    }
+
+
+def language() -> Document:
+    """Three language models, of which one has met a word it gives no probability to."""
+    values = {"ngram": math.inf, "lstm": 1.92, "gpt": 1.71}
+    rows, curves = [], []
+    for place, (name, value) in enumerate(values.items()):
+        score = {"value": value, "low": None, "high": None} if math.isinf(value) else _score(value, 0.04)
+        rows.append(_row(name, place, score, {"bits_per_character": score, "perplexity": _score(3.0 + place, 0.2)}))
+        rows[-1]["decoding"]["unit"] = "tokens/s"
+        if name != "ngram":
+            curves += [_curve(name, seed, 3.2, value - 0.1, (3.0, value)) for seed in (0, 1)]
+    spot = {"step": 0, "tokens": 1_000_000, "seconds": 1.5, "value": 2.4}
+    curves.append({"name": "ngram", "seed": 0, "train": [], "valid": [spot]})
+    rows[0].update({"seeds": [0], "seconds": None, "tokens_per_second": None, "peak_memory": None})
+    rows[2]["best"], rows[0]["p"], rows[1]["p"] = True, None, 0.0123
+    text = "The quick brown fox jumps over the lazy dog, and nobody knows why it would. " * 6
+    items = [
+        {
+            "key": number,
+            "input": text[number:],
+            "reference": "",
+            "outputs": {},
+            "values": {"ngram": math.inf if number == 3 else 2.5, "lstm": 1.9 + 0.02 * number, "gpt": 1.7 + 0.01 * number},
+        }
+        for number in range(30)
+    ]
+    return {
+        "title": "Three language models",
+        "task": "lm",
+        "data": "tales.txt",
+        "score": {"name": "bits_per_character", "better": "lower"},
+        "test": TEST,
+        "rows": rows,
+        "curves": curves,
+        "breakdowns": [
+            {
+                "by": "frequency of the token in training",
+                "bins": ["never", "1-9", "10-99", "100-999", "1000+"],
+                "counts": [12, 140, 900, 5200, 31000],
+                "values": {
+                    "ngram": [math.inf, 9.0, 5.2, 3.0, 1.4],
+                    "lstm": [14.0, 8.1, 4.8, 2.8, 1.3],
+                    "gpt": [12.5, 7.6, 4.4, 2.6, 1.2],
+                },
+                "low": {"lstm": [12.0, 7.8, 4.7, 2.7, 1.2], "gpt": [11.0, 7.2, 4.3, 2.5, 1.1]},
+                "high": {"lstm": [16.0, 8.4, 4.9, 2.9, 1.4], "gpt": [14.0, 8.0, 4.5, 2.7, 1.3]},
+            }
+        ],
+        "items": items,
+        "confusions": None,
+        "samples": {
+            "ngram": ["The the of and a cat\nsat of the.", "When the king of the of"],
+            "lstm": ["The king had a daughter, and the daughter had a goose.", "Once upon a time there was a miller"],
+            "gpt": [
+                "Once upon a time there was a king who had three sons, and the youngest was called Simpleton.\nHe set out."
+            ],
+        },
+        "settings": {
+            "ngram": 'task = "lm"\n\n[model]\nkind = "ngram"\norder = 5\n',
+            "lstm": 'task = "lm"\n\n[model]\nkind = "lstm"\nwidth = 256\n',
+            "gpt": 'task = "lm"\n\n[model]\nkind = "gpt"\nwidth = 256\nheads = 4\n',
+        },
+        "environment": ENVIRONMENT,
+        "command": "weft compare run.toml --models ngram,lstm,gpt --seeds 2",
+    }
+
+
+def labels(count: int = 8) -> Document:
+    """Three classifiers of names by language, with their confusions."""
+    words = ["Arabic", "Chinese", "Czech", "Dutch", "English", "French", "German", "Greek"]
+    known = words[:count] + [f"Language {number}" for number in range(len(words), count)]
+    quality = {"naive-bayes": 0.62, "lstm": 0.74, "transformer": 0.71}
+    rows, matrices, items = [], {}, []
+    random = np.random.default_rng(0)
+    sizes = [int(size) for size in random.integers(20, 200, count)]
+    for place, (name, right) in enumerate(quality.items()):
+        noise = random.dirichlet(np.full(count, 0.3), count) * (1 - right) + np.eye(count) * right
+        matrices[name] = [random.multinomial(size, share).tolist() for size, share in zip(sizes, noise, strict=True)]
+        hits = 100 * sum(matrices[name][at][at] for at in range(count)) / sum(sizes)
+        rows.append(_row(name, place, _score(hits, 1.5), {"accuracy": _score(hits, 1.5), "macro_f1": _score(hits - 5, 2.0)}))
+        rows[-1]["decoding"]["unit"] = "texts/s"
+    best = max(rows, key=lambda row: row["score"]["value"])
+    for row in rows:
+        row["best"], row["p"] = row is best, None if row is best else 0.04
+    for number in range(40):
+        meant = known[number % count]
+        outputs = {name: known[int(random.integers(count))] if random.random() > 0.5 else meant for name in quality}
+        values = {name: float(said == meant) for name, said in outputs.items()}
+        items.append({"key": number, "input": f"Name{number}", "reference": meant, "outputs": outputs, "values": values})
+    shares = {name: [100 * matrix[at][at] / sizes[at] for at in range(count)] for name, matrix in matrices.items()}
+    return {
+        "title": "Where does a name come from?",
+        "task": "classify",
+        "data": "names.tsv",
+        "score": {"name": "accuracy", "better": "higher"},
+        "test": TEST,
+        "rows": rows,
+        "curves": [_curve(name, seed, 2.6, 0.8, (20.0, 100 * right)) for name, right in quality.items() for seed in (0, 1)],
+        "breakdowns": [
+            {
+                "by": "label",
+                "bins": known,
+                "counts": sizes,
+                "values": shares,
+                "low": {name: [max(0.0, value - 8.0) for value in shares[name]] for name in shares},
+                "high": {name: [min(100.0, value + 8.0) for value in shares[name]] for name in shares},
+            }
+        ],
+        "items": items,
+        "confusions": {"labels": known, "matrices": matrices},
+        "samples": {},
+        "settings": {name: f'task = "classify"\n\n[model]\nkind = "{name}"\n' for name in quality},
+        "environment": ENVIRONMENT,
+        "command": "weft compare run.toml --models naive-bayes,lstm,transformer --seeds 2",
+    }
+
+
+def tags() -> Document:
+    """Two taggers, without anything that a comparison may lack."""
+    document = labels()
+    names = ["crf", "lstm"]
+    for row, name in zip(document["rows"], names, strict=False):
+        row["name"] = name
+    words, meant = "The dog barks at Anna .", "DT NN VBZ IN NNP ."
+    outputs = {"crf": meant, "lstm": "DT NN NNS IN NNP ."}
+    item = {"key": 0, "input": words, "reference": meant, "outputs": outputs, "values": {"crf": 1.0, "lstm": 5 / 6}}
+    rows = document["rows"][:2]
+    rows[0].update({"score": _score(97.1, 0.4), "best": True, "p": None})
+    rows[1].update({"score": _score(96.0, 0.5), "best": False, "p": 0.011})
+    empty: Document = {"curves": [], "breakdowns": [], "confusions": None, "samples": {}, "settings": {}}
+    return {**document, **empty, "title": "Two taggers", "task": "tag", "rows": rows, "items": [item]}

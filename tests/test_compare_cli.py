@@ -1,0 +1,359 @@
+"""`weft compare`: one command from a run file, or from runs, to a table and a page; stopped, killed, resumed, refused."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from command_line import refused
+from small_runs import Silent
+
+from weft import files
+from weft.cli import compare_plan
+from weft.cli.main import main
+from weft.cli.story import read_story
+from weft.cli.train import is_finished
+from weft.compare.plan import Planned
+from weft.compare.train import Outcome, Room, Trainer, holder
+from weft.errors import WeftError
+from weft.tensors import read_tensors
+from weft.train import checkpoint
+from weft.train.job import train
+from weft.train.settings import resolve
+
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+ROOT = Path(__file__).parents[1]
+RUN = """
+task = "lm"
+seed = 5
+[data]
+train = "text.txt"
+valid = 0.1
+test = 0.1
+read = "lines"
+[tokenizer]
+kind = "char"
+[model]
+kind = "lstm"
+width = 8
+layers = 1
+[train]
+steps = 6
+batch_tokens = 128
+validations = 2
+"""
+NAMES = "".join(
+    f"{a}{b}{c}\n" for a in ("an", "ber", "cla") for b in ("a", "ni", "to", "ka") for c in ("", "s", "ra", "mi", "l")
+)
+
+
+class Here:
+    """Trains in this process, which costs no seconds for each run."""
+
+    trained: list[str]
+
+    def __init__(self, room: Any, watcher: Any, finished: Any) -> None:
+        self.watcher = watcher
+
+    def train(self, plan: Sequence[Planned]) -> list[Outcome]:
+        return [self._one(planned) for planned in plan]
+
+    def _one(self, planned: Planned) -> Outcome:
+        try:
+            settings = resolve(planned.values, base=Path())
+            if not is_finished(planned.out, settings):
+                Here.trained.append(planned.out.name)
+                train(planned.values, planned.out, base=Path(), watcher=Silent())
+        except WeftError as error:
+            outcome = Outcome(planned, error.exit_code, str(error))
+            self.watcher.ended(outcome)
+            return outcome
+        return Outcome(planned, 0)
+
+
+@pytest.fixture
+def there(tmp_path, monkeypatch) -> Path:
+    """A folder with a run file, where runs are trained in this process."""
+    (tmp_path / "text.txt").write_text(NAMES)
+    (tmp_path / "run.toml").write_text(RUN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(compare_plan, "Trainer", Here)
+    monkeypatch.setattr(Here, "trained", [], raising=False)
+    return tmp_path
+
+
+def compare(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(["compare", *words])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def by_name(out: Path) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in files.read_json(out / "comparison.json")["rows"]}
+
+
+# ---- a run file
+
+
+def test_one_command_to_a_table_and_a_page(there, capsys):
+    words = ["run.toml", "--models", "ngram,lstm,lstm", "--seeds", "2"]
+    code, out, err = compare(capsys, *words)
+    assert code == 0
+    place = there / "runs" / "run-comparison"
+    assert Here.trained == [f"{name}-{seed}" for seed in (5, 6) for name in ("ngram", "lstm", "lstm#2")]
+    assert err.startswith("ngram: model.width, model.layers do not apply\n")
+    assert err.endswith("the report is in runs/run-comparison/report.html\n")
+    assert all(name in out for name in ("ngram", "lstm", "lstm#2"))
+    # two variants that are the same do the same, to the last bit
+    for seed in (5, 6):
+        for name in ("model.safetensors", "metrics.jsonl", "tokenizer.json"):
+            assert (place / f"lstm-{seed}" / name).read_bytes() == (place / f"lstm#2-{seed}" / name).read_bytes()
+    rows = by_name(place)
+    assert rows["lstm"]["scores"] == rows["lstm#2"]["scores"] and rows["lstm"]["seeds"] == [5, 6]
+    assert rows["ngram"]["scores"] != rows["lstm"]["scores"]
+    document = files.read_json(place / "comparison.json")
+    assert document["command"] == "weft compare run.toml --models ngram,lstm,lstm --seeds 2"
+    assert document["failures"] == []
+    assert "<!DOCTYPE html>" in (place / "report.html").read_text()
+    # all of them read the same tokens
+    assert len({(path / "data" / "train.tokens").read_bytes() for path in place.glob("*-[56]")}) == 1
+
+    def fails(*ignored: object, **others: object) -> None:
+        raise AssertionError("it was measured again")
+
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr("weft.compare.evidence.gather", fails)
+    Here.trained.clear()
+    again = compare(capsys, *words)
+    monkeypatch.undo()
+    assert again[:2] == (0, out) and Here.trained == []
+
+
+def test_results_for_programs_and_papers(there, capsys):
+    words = ["run.toml", "--models", "ngram,lstm", "--quiet"]
+    code, out, err = compare(capsys, *words, "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert list(found) == ["title", "task", "data", "score", "test", "rows", "failures"]
+    assert [row["name"] for row in found["rows"]].count("lstm") == 1
+    _, out, _ = compare(capsys, *words, "--csv", "-")
+    assert len(list(csv.reader(io.StringIO(out)))) == 3
+    _, out, _ = compare(capsys, *words, "--markdown", "table.md", "--latex", "table.tex", "--csv", "table.csv")
+    assert "lstm" in out
+    assert (there / "table.md").read_text().startswith("|")
+    assert "\\begin{tabular}" in (there / "table.tex").read_text()
+    assert len((there / "table.csv").read_text().strip().split("\n")) == 3
+
+
+def test_another_plan_is_refused_unless_fresh(there, capsys):
+    assert compare(capsys, "run.toml", "--out", "here", "--quiet")[0] == 0
+    assert refused(capsys, "compare", "run.toml", "--out", "here", "--seeds", "2") == (
+        2,
+        "here: holds another comparison (seeds: 1 there, 2 here); choose another --out, or --fresh",
+    )
+    assert compare(capsys, "run.toml", "--out", "here", "--seeds", "2", "--fresh", "--quiet")[0] == 0
+    assert sorted(path.name for path in (there / "here").glob("lstm-*")) == ["lstm-5", "lstm-6"]
+
+
+def test_what_fails_is_a_row_with_its_reason_and_the_others_go_on(there, capsys):
+    code, out, err = compare(capsys, "run.toml", "--grid", "train.lr=0.01,1e38", "--grid", "train.clip=1.0", "--out", "here")
+    assert code == 6
+    assert "lstm,lr=0.01,clip=1.0" in out and "1e+38" not in out
+    reason = "weft: lstm,lr=1e+38,clip=1.0, seed 5: step "
+    assert reason in err
+    (failure,) = files.read_json(there / "here" / "comparison.json")["failures"]
+    assert (failure["name"], failure["seed"], failure["code"]) == ("lstm,lr=1e+38,clip=1.0", 5, 6)
+    code, out, err = compare(capsys, "run.toml", "--models", "gpt", "--grid", "model.heads=2,3", "--quiet", "--out", "other")
+    assert code == 2 and "gpt,heads=2" in out
+    assert err == "weft: gpt,heads=3: model: width=8 is not a multiple of heads=3; change one, or give head_size\n"
+
+
+def test_where_all_fail_there_is_no_table(there, capsys):
+    code, out, err = compare(capsys, "run.toml", "--grid", "train.lr=1e38", "--quiet", "--out", "here")
+    assert (code, out) == (6, "") and err.startswith("weft: lstm,lr=1e+38, seed 5: step ")
+    assert not (there / "here" / "comparison.json").exists()
+
+
+def test_one_size_for_all(there, capsys):
+    words = ["--models", "ngram,rnn,lstm,transformer", "--params", "3k", "--tokens", "256", "--out", "here"]
+    code, _, err = compare(capsys, "run.toml", *words)
+    assert code == 0
+    rows = by_name(there / "here")
+    assert "ngram: --params does not apply: the data decides its size" in err
+    for name in ("rnn", "lstm", "transformer"):
+        assert abs(rows[name]["parameters"] - 3000) < 300
+        assert f"{name}: width " in err and f", {rows[name]['parameters']:,} parameters" in err
+        settings = resolve(files_of(there / "here" / f"{name}-5"), base=there)
+        assert settings.train.tokens == 256 and settings.train.steps is None
+    assert refused(capsys, "compare", "run.toml", "--params", "3k", "--grid", "model.width=8,16", "--quiet") == (
+        2,
+        "--params: chooses the width, and so does --grid model.width; drop one of them",
+    )
+
+
+def files_of(run: Path) -> dict[str, Any]:
+    import tomllib
+
+    return tomllib.loads((run / "resolved.toml").read_text())
+
+
+def test_settings_are_tuned_first(there, capsys):
+    words = ["run.toml", "--models", "ngram,lstm", "--tune", "2", "--out", "here"]
+    code, _, err = compare(capsys, *words)
+    assert code == 0
+    trials = files.read_json(there / "here" / "tune" / "trials.json")
+    assert list(trials) == ["lstm"] and [trial["trial"] for trial in trials["lstm"]] == [0, 1]
+    assert Here.trained == ["lstm-rung0-0", "lstm-rung0-1", "ngram-5", "lstm-5"]
+    assert "ngram: nothing to tune: it has no learning rate" in err
+    better = min(trials["lstm"], key=lambda trial: trial["score"]["value"])
+    settings = resolve(files_of(there / "here" / "lstm-5"), base=there)
+    chosen = {"lr": settings.train.lr, "dropout": settings.model.dropout, "width": settings.model.width}
+    assert not better["settings"] or better["settings"] == chosen
+    assert settings.train.steps == 6
+    Here.trained.clear()
+    assert compare(capsys, *words)[0] == 0 and Here.trained == []
+
+
+def test_a_comparison_that_can_t_begin_leaves_nothing(there, capsys):
+    (there / "text.txt").write_bytes(b"a\0b\n")
+    assert main(["compare", "run.toml", "--quiet"]) == 3
+    assert not (there / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--minutes", "1", "--tokens", "5"], "--minutes and --tokens are two budgets; give one"),
+        (["--minutes", "0"], "--minutes 0: must be more than 0"),
+        (["--models", "lstm,"], "--models lstm,: must look like lstm,gru,transformer"),
+        (["--params", "some"], "some: must be a number such as 250000, 250k or 1M"),
+        (["--tune", "1"], "--tune 1: there is nothing to choose from; try at least 2 settings"),
+    ],
+)
+def test_what_is_refused_before_anything_is_made(there, capsys, words, said):
+    assert refused(capsys, "compare", "run.toml", *words) == (2, said)
+    assert not (there / "runs").exists()
+
+
+def test_names_that_are_not_known(there, capsys):
+    code, said = refused(capsys, "compare", "run.toml", "--score", "nats_per_tokn")
+    assert code == 2 and said.startswith("--score: no such score 'nats_per_tokn'; did you mean 'nats_per_token'? known: ")
+    code, said = refused(capsys, "compare", "run.toml", "--models", "lstm,grue")
+    assert code == 2 and said.startswith("--models: no such kind 'grue'; did you mean 'gru'? known: ")
+
+
+def test_a_run_file_needs_no_kind_where_models_are_named(there, capsys):
+    (there / "run.toml").write_text(RUN.replace('kind = "lstm"\n', ""))
+    assert refused(capsys, "compare", "run.toml")[1].startswith("model.kind: is needed and not given; known: ")
+    assert compare(capsys, "run.toml", "--models", "rnn,gru", "--quiet")[0] == 0
+    assert Here.trained == ["rnn-5", "gru-5"]
+
+
+# ---- runs that are there
+
+
+def test_runs_that_are_there(there, capsys):
+    assert compare(capsys, "run.toml", "--models", "ngram,lstm", "--seeds", "2", "--out", "runs/all", "--quiet")[0] == 0
+    runs = [str(path.relative_to(there)) for path in sorted((there / "runs" / "all").glob("*-[56]"))]
+    Here.trained.clear()
+    code, _, err = compare(capsys, *runs, "runs/all")
+    assert code == 0 and Here.trained == []
+    assert err.startswith("runs/all: is a comparison, not a run; left out\n")
+    ours, theirs = by_name(there / "runs" / "comparison"), by_name(there / "runs" / "all")
+    assert {name: row["scores"] for name, row in ours.items()} == {name: row["scores"] for name, row in theirs.items()}
+    assert ours["lstm"]["seeds"] == [5, 6]
+    assert refused(capsys, "compare", *runs, "--models", "lstm") == (
+        2,
+        "--models: is for a comparison of a run file; runs that are there are not trained",
+    )
+    assert refused(capsys, "compare", *runs, "--out", "runs/all") == (
+        2,
+        "runs/all: holds the comparison of a run file; choose another --out",
+    )
+    (there / "mine").mkdir()
+    (there / "mine" / "notes.txt").touch()
+    assert refused(capsys, "compare", *runs, "--out", "mine") == (
+        2,
+        "mine: is no comparison and not empty (notes.txt); choose another --out",
+    )
+    assert refused(capsys, "compare", "runs/all", "--quiet") == (
+        2,
+        "compare: no run is named; give run folders, or a run file",
+    )
+
+
+def test_what_is_no_run_is_refused(there, capsys):
+    (there / "empty").mkdir()
+    assert refused(capsys, "compare", "empty") == (4, "empty: is no run folder: it has no resolved.toml")
+
+
+# ---- stopped and killed
+
+
+SLOW = """
+import signal, sys, time
+out = sys.argv[sys.argv.index("--out") + 1]
+signal.signal(signal.SIGINT, lambda number, frame: sys.exit(130))
+open(out + ".ready", "w").close()
+time.sleep(60)
+"""
+
+
+def test_ctrl_c_stops_every_run(there, capsys, monkeypatch):
+    """The runs are scripts that wait for it; that a real one saves is what test_resume.py is about."""
+    (there / "slow.py").write_text(SLOW)
+    monkeypatch.setattr(compare_plan, "Trainer", Trainer)
+    monkeypatch.setattr(compare_plan, "Room", partial(Room, command=(sys.executable, "-S", "-E", "slow.py")))
+
+    def press() -> None:
+        while len(list(there.glob("here/*.ready"))) < 2:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press, daemon=True).start()
+    code, out, err = compare(capsys, "run.toml", "--models", "lstm,gru,rnn", "--jobs", "2", "--out", "here")
+    assert (code, out) == (130, "")
+    assert err.endswith("weft: stopped and saved in here; the same command goes on\n")
+    assert sorted(path.name for path in there.glob("here/*.ready")) == ["gru-5.ready", "lstm-5.ready"]
+
+
+@pytest.mark.timeout(300)
+def test_killed_it_goes_on_to_the_same_table(there, capsys):
+    """kill -9 in the middle of its second run; then the same command to its end."""
+    (there / "run.toml").write_text(RUN.replace("steps = 6", "steps = 400").replace("validations = 2", "validations = 8"))
+    words = ["run.toml", "--models", "ngram,lstm", "--out", "here"]
+    run = there / "here" / "lstm-5"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([sys.executable, "-m", "weft", "compare", *words, "--quiet"], cwd=there, env=environment)
+    while not checkpoint.names(run):
+        assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    while holder(run) is not None:  # what it started ends by itself, having saved
+        time.sleep(0.01)
+    assert 0 < read_story(run).steps <= 400 and not (there / "here" / "comparison.json").exists()
+
+    assert compare(capsys, *words, "--quiet")[0] == 0
+    assert Here.trained in (["lstm-5"], [])
+    assert compare(capsys, *words[:-1], "whole", "--quiet")[0] == 0
+    left_alone = there / "whole" / "lstm-5"
+    assert (run / "metrics.jsonl").read_bytes() == (left_alone / "metrics.jsonl").read_bytes()
+    ours, theirs = (read_tensors(one / "model.safetensors")[0] for one in (run, left_alone))
+    assert ours.keys() == theirs.keys() and all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+    resumed, whole = by_name(there / "here"), by_name(there / "whole")
+    for column in ("score", "scores", "p", "best", "parameters", "seeds"):
+        assert {name: row[column] for name, row in resumed.items()} == {name: row[column] for name, row in whole.items()}

@@ -1,0 +1,304 @@
+"""comparison.json: its breakdowns, items, confusions and curves, each against a calculation of its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from evidence_parts import labelled, language, measured, system
+from sklearn.metrics import confusion_matrix, f1_score
+
+from weft.compare.breakdown import breakdowns, by_bins, round_borders
+from weft.compare.curves import curve
+from weft.compare.document import CLASSES, DIFFER, EXTREME, confusions, document, items, select
+from weft.compare.evidence import Evidence
+from weft.compare.scores import deciding, each, of_items
+from weft.compare.significance import estimate, resampled
+from weft.metrics.items import Items, Score
+from weft.metrics.language import SCORES
+from weft.metrics.spans import tag_items
+from weft.metrics.translation import translation_items
+
+RATE = SCORES["nats_per_token"][1]
+CONTRACT = {"title", "task", "data", "score", "test", "rows", "curves", "breakdowns", "items", "confusions", "samples",
+    "settings", "environment", "command"}  # fmt: skip
+
+
+def two_kinds(**more):
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(3, 60, 120).astype(np.float64)
+    return {
+        name: [language(one, seed=at, **more) for at, one in enumerate(system(rng, tokens, np.zeros(120), seeds=2, mean=mean))]
+        for name, mean in (("worse", 3.0), ("better", 2.0))
+    }
+
+
+def test_the_document_has_what_the_report_reads():
+    found = document(two_kinds(samples=("a text",)), title="t", command="weft compare x")
+    json.dumps(found, allow_nan=False)
+    assert set(found) >= CONTRACT
+    assert [row["name"] for row in found["rows"]] == ["better", "worse"]
+    assert found["score"] == {"name": "nats_per_token", "better": "lower"}
+    assert found["samples"] == {"better": ["a text"], "worse": ["a text"]}
+    assert found["settings"] == {"better": "", "worse": ""}
+    assert [(one["name"], one["seed"]) for one in found["curves"]] == [("better", 0), ("better", 1), ("worse", 0), ("worse", 1)]
+    assert found["confusions"] is None
+    assert set(found["environment"]) >= {"weft", "torch", "python"}
+    assert (found["title"], found["command"]) == ("t", "weft compare x")
+
+
+# ---- breakdowns
+
+
+@pytest.mark.parametrize(
+    ("lengths", "borders"),
+    [
+        (np.arange(1, 61), [11, 20, 30, 40, 50, 55]),
+        (np.arange(1, 1201), [200, 400, 600, 800, 1000, 1100]),
+        (np.full(50, 7), []),
+        (np.random.default_rng(0).integers(480, 520, 100), []),
+        (np.repeat([1, 2, 9], [50, 40, 10]), [1, 2]),
+        (np.array([1, 2, 30]), []),
+    ],
+)
+def test_borders_of_bins_are_round_and_no_bin_is_nearly_empty(lengths, borders):
+    assert round_borders(lengths) == borders
+
+
+def test_a_breakdown_by_length_is_the_score_of_those_items():
+    groups = two_kinds()
+    found = next(breakdowns(groups, "nats_per_token"))
+    assert found["by"] == "length of the input in tokens"
+    lengths = groups["better"][0].lengths
+    assert sum(found["counts"]) == 120
+    low = 0
+    for at, name in enumerate(found["bins"]):
+        high = int(name.split("-")[1]) if "-" in name else 10**9
+        members = (lengths > low) & (lengths <= high)
+        assert found["counts"][at] == members.sum()
+        for row, runs in groups.items():
+            rates = [run.items.statistics["nats"][members].sum() / lengths[members].sum() for run in runs]
+            assert found["values"][row][at] == pytest.approx(np.mean(rates))
+            assert found["low"][row][at] < found["values"][row][at] < found["high"][row][at]
+        low = high
+    assert found["bins"][-1].startswith("over ")
+
+
+def test_a_model_that_fails_on_long_inputs_is_seen_to():
+    """What a fixed-size state forgets: the one row is as good as the other up to 22 tokens, and worse the longer it gets."""
+    rng = np.random.default_rng(0)
+    words = [str(at) for at in range(50)]
+    targets = [" ".join(rng.choice(words, size)) for size in rng.integers(2, 40, 200)]
+    lengths = np.array([len(line.split()) for line in targets])
+
+    def evidence(outputs: list[str]) -> Evidence:
+        made = translation_items(outputs, targets)
+        more = {"task": "translate", "scores": measured("translate", made), "inputs": targets, "references": targets}
+        return language(Items(made.keys, {**made.statistics, "tokens": lengths.astype(float)}, outputs), **more)
+
+    forgets = [" ".join([*line.split()[:22], *rng.choice(words, max(0, len(line.split()) - 22))]) for line in targets]
+    found = document({"attends": [evidence(targets)], "forgets": [evidence(forgets)]})
+    by = found["breakdowns"][0]
+    gaps = np.array(by["values"]["attends"]) - np.array(by["values"]["forgets"])
+    short = [name for name in by["bins"] if "-" in name and int(name.split("-")[1]) <= 22]
+    assert len(short) >= 2
+    assert gaps[: len(short)].max() == 0
+    assert (np.diff(gaps[len(short) :]) > 0).all()
+    assert by["high"]["forgets"][-1] < by["low"]["attends"][-1]
+    assert found["items"][0]["outputs"]["attends"] == found["items"][0]["reference"]
+
+
+def test_a_breakdown_by_frequency_adds_up():
+    groups, rng = two_kinds(), np.random.default_rng(1)
+    share = rng.dirichlet(np.ones(6), 120)
+    for runs in groups.values():
+        for at, run in enumerate(runs):
+            tokens = share * run.items.statistics["tokens"][:, None]
+            nats = share * run.items.statistics["nats"][:, None] * (1 + np.arange(6))
+            runs[at] = run._replace(frequencies={"tokens": tokens, "nats": nats})
+    found = list(breakdowns(groups, "nats_per_token"))[1]
+    assert found["by"] == "frequency of the token in training"
+    assert found["bins"] == ["0", "1-9", "10-99", "100-999", "1,000-9,999", "10,000 and more"]
+    expected = [
+        np.mean([run.frequencies["nats"][:, at].sum() / run.frequencies["tokens"][:, at].sum() for run in groups["better"]])
+        for at in range(6)
+    ]
+    assert found["values"]["better"] == pytest.approx(expected)
+    assert found["counts"] == [int(v) for v in groups["worse"][0].frequencies["tokens"].sum(0)]
+
+
+def test_lines_by_their_rarest_token():
+    groups = two_kinds(rarest=np.arange(120) % 30)
+    found = list(breakdowns(groups, "nats_per_token"))[1]
+    assert found["by"] == "frequency of the rarest token of the input in training"
+    assert (found["bins"], found["counts"]) == (["0", "1-9", "10-99"], [4, 36, 80])
+
+
+def test_bins_have_the_interval_of_their_own_items():
+    groups = two_kinds()
+    (cell,) = by_bins(groups, np.zeros(120), ["all"], RATE)
+    whole = estimate([one[""] for one in resampled([run.items for run in groups["better"]], {"": RATE})])
+    assert cell.found["better"] == whole
+
+
+MEANT = [0, 0, 1, 1, 2, 2, 2, 2]
+SAID = [0, 1, 1, 1, 2, 2, 0, 2]
+
+
+def test_by_label_is_the_f1_of_scikit_learn():
+    groups = {"a": [labelled(SAID, MEANT, ("x", "y", "z"))], "b": [labelled(MEANT, MEANT, ("x", "y", "z"))]}
+    found = list(breakdowns(groups, "accuracy"))[-1]
+    assert (found["by"], found["score"]) == ("label", {"name": "f1", "better": "higher"})
+    assert (found["bins"], found["counts"]) == (["z", "x", "y"], [4, 2, 2])
+    by_hand = dict(zip("xyz", 100 * f1_score(MEANT, SAID, average=None), strict=True))
+    assert found["values"]["a"] == pytest.approx([by_hand[name] for name in found["bins"]])
+    assert found["values"]["b"] == [100.0] * 3
+
+
+def tagger(said: list[str], meant: list[str], labels: tuple[str, ...], types: tuple[str, ...] = ()) -> Evidence:
+    pairs = [[line.split() for line in lines] for lines in (said, meant)]
+    made = tag_items(*pairs, np.arange(len(said)), types=types)
+    made = Items(made.keys, made.statistics, said)
+    more = {"task": "tag", "scores": measured("tag", made), "inputs": meant, "references": meant, "labels": labels}
+    return language(made, lengths=np.array([len(line.split()) for line in meant]), **more)
+
+
+def test_by_tag_and_by_type_of_span():
+    said, meant = ["N V N", "V V"] * 4, ["N V V", "V N"] * 4
+    found = list(breakdowns({"a": [tagger(said, meant, ("V", "N"))]}, "token_accuracy"))[-1]
+    flat = [" ".join(lines).split() for lines in (meant, said)]
+    assert (found["by"], found["bins"], found["counts"]) == ("tag", ["V", "N"], [12, 8])
+    assert found["values"]["a"] == pytest.approx(100 * f1_score(*flat, average=None, labels=["V", "N"]))
+    said, meant = ["B-A O", "B-B I-B"] * 3, ["B-A O", "B-B O"] * 3
+    one = tagger(said, meant, ("O", "B-A", "B-B", "I-B"), types=("A", "B"))
+    found = list(breakdowns({"a": [one]}, "span_f1"))[-1]
+    assert (found["by"], found["bins"]) == ("type of span", ["A", "B"])
+    assert found["values"]["a"] == [100.0, 0.0]
+
+
+# ---- items
+
+
+def test_items_where_rows_differ_most_come_first():
+    first = {"a": labelled(SAID, MEANT, ("x", "y", "z")), "b": labelled(MEANT, MEANT, ("x", "y", "z"))}
+    found = items(first, "accuracy")
+    assert {one["key"] for one in found[:2]} == {1, 6}
+    assert {one["key"] for one in found} == set(range(8))
+    one = next(one for one in found if one["key"] == 1)
+    assert one == {
+        "key": 1,
+        "input": "text 1",
+        "reference": "x",
+        "outputs": {"a": "y", "b": "x"},
+        "values": {"a": 0.0, "b": 100.0},
+    }
+
+
+def test_among_very_many_the_extremes_are_kept():
+    rng = np.random.default_rng(0)
+    values = rng.normal(0, 1, (3, 5000))
+    chosen = select(values, None, higher=True)
+    assert len(chosen) == len(set(chosen)) <= DIFFER + 2 * EXTREME
+    assert chosen[0] == np.argmax(np.ptp(values, axis=0))
+    level = values.mean(0)
+    assert {int(np.argmax(level)), int(np.argmin(level))} <= set(chosen)
+    assert select(-values, None, higher=False) == chosen
+
+
+def test_equal_rows_still_show_their_worst_and_best():
+    values = np.tile(np.arange(10.0), (2, 1))
+    assert select(values, None, higher=False)[:2] == [9, 8]
+    finer = np.tile(np.arange(10.0)[::-1], (2, 1))
+    assert select(np.zeros((2, 10)), finer, higher=True)[0] == 9
+    with_infinite = np.array([[1.0, np.inf, np.nan], [1.0, 2.0, 3.0]])
+    assert select(with_infinite, None, higher=False)[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("score", "known", "one"),
+    [
+        ("bleu", ["bleu", "chrf"], "chrf"),
+        ("span_f1", ["token_accuracy", "span_f1"], "token_accuracy"),
+        ("macro_f1", ["exact_match", "macro_f1"], "exact_match"),
+        ("nats_per_token", ["nats_per_token"], "nats_per_token"),
+    ],
+)
+def test_scores_that_say_something_of_one_item(score, known, one):
+    assert of_items(score, dict.fromkeys(known, RATE)) == one
+
+
+def test_every_item_by_itself():
+    found = Items(np.arange(2), {"nats": np.array([2.0, 9.0]), "tokens": np.array([2.0, 3.0])})
+    assert each(found, RATE).tolist() == [1.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("task", "names", "decides"),
+    [
+        ("classify", ["accuracy", "macro_f1"], "accuracy"),
+        ("classify", ["exact_match", "macro_f1"], "exact_match"),
+        ("tag", ["token_accuracy", "span_f1"], "span_f1"),
+        ("tag", ["token_accuracy", "sentence_accuracy"], "token_accuracy"),
+        ("translate", ["exact_match", "bleu", "chrf", "nats_per_token"], "chrf"),
+        ("span", ["answer_f1", "exact_match"], "answer_f1"),
+    ],
+)
+def test_what_decides(task, names, decides):
+    assert deciding(task, [[Score(name, 1.0, None, None, "") for name in names]], None) == decides
+
+
+# ---- confusions
+
+
+def test_confusions_are_those_of_scikit_learn():
+    found = confusions({"a": labelled(SAID, MEANT, ("x", "y", "z"))})
+    assert found == {"labels": ["x", "y", "z"], "matrices": {"a": confusion_matrix(MEANT, SAID).tolist()}}
+
+
+def test_labels_that_training_never_saw_have_a_row():
+    found = confusions({"a": labelled([0, 1, 1], [0, 1, -1], ("x", "y"))})
+    assert found["labels"] == ["x", "y", "(never seen)"]
+    assert found["matrices"]["a"] == [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
+
+
+def test_of_very_many_labels_the_rare_ones_are_one():
+    names = tuple(f"n{at}" for at in range(100))
+    meant = [at for at in range(100) for _ in range(100 - at)]
+    said = [(at + 50) % 100 for at in meant]
+    found = confusions({"a": labelled(said, meant, names)})
+    assert found["labels"] == [*names[:CLASSES], "(others)"]
+    matrix = np.array(found["matrices"]["a"])
+    assert (matrix.shape, matrix.sum()) == ((CLASSES + 1, CLASSES + 1), len(meant))
+    assert matrix[0].tolist() == [0] * CLASSES + [100]
+
+
+def test_confusions_of_tags():
+    found = confusions({"a": tagger(["N V N", "V V"], ["N V V", "V X"], ("V", "N"))})
+    assert found == {"labels": ["V", "N", "(never seen)"], "matrices": {"a": [[2, 1, 0], [0, 1, 0], [1, 0, 0]]}}
+
+
+def test_several_labels_have_no_confusions():
+    one = labelled(SAID, MEANT, ("x", "y", "z"))
+    assert confusions({"a": one._replace(scores=[*one.scores, Score("exact_match", 1.0, None, None, "")])}) is None
+
+
+# ---- curves
+
+
+def test_curves_have_tokens_and_seconds(tmp_path: Path):
+    lines = [{"step": 1, "tokens": 10, "train_loss": 3.0}, {"step": 3, "tokens": 30, "train_loss": 2.0}]
+    lines += [{"step": 2, "valid_nats_per_token": 2.5, "valid_bleu": 1.0}, {"step": 4, "tokens": 40, "train_loss": None}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    times = [{"step": 2, "seconds": 1.0}, {"step": 4, "seconds": 3.0}]
+    (tmp_path / "timings.jsonl").write_text("".join(json.dumps(line) + "\n" for line in times))
+    found = curve(tmp_path, "bleu")
+    assert found["train"] == [
+        {"step": 1, "tokens": 10, "seconds": 0.5, "value": 3.0},
+        {"step": 3, "tokens": 30, "seconds": 2.0, "value": 2.0},
+    ]
+    assert found["valid"] == [{"step": 2, "tokens": 20, "seconds": 1.0, "value": 1.0}]
+    assert found["scores"] == {"train": "loss", "valid": "bleu"}
+    assert curve(tmp_path, "chrf")["scores"]["valid"] == "nats_per_token"
+    assert curve(tmp_path / "gone", "bleu")["valid"] == []

@@ -1,0 +1,302 @@
+"""Evidence of runs of every task: the scores of `evaluate`, items that add up to them, and files that give all of it back."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from label_runs import LabelRuns
+from pair_runs import PairRuns
+from small_runs import Silent, flip, make_text, run_file, train_here
+from span_toy import asked, span_file, write_tsv
+
+from weft import files
+from weft.compare import evidence as module
+from weft.compare.costs import cost, read_log
+from weft.compare.document import document
+from weft.compare.evidence import Evidence, gather, gathered, load, save
+from weft.compare.observed import BLOCK, FREQUENCIES, text_edges
+from weft.compare.scores import functions
+from weft.errors import ModelError
+from weft.metrics.items import sums
+from weft.run import load as load_run
+from weft.train.folder import RunFolder, open_folder
+
+TASKS = ("lm-lines", "lm-text", "ngram", "masked", "labels-lstm", "several-naive-bayes", "pairs-lstm", "spans-lstm")
+TASKS += ("speech-window", "translate", "span")
+
+
+class Runs:
+    """Runs by the name of what they do, and their evidence, each made when it is first asked for."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.labels, self.text = place, LabelRuns(place), make_text(place / "text.txt", words=3000)
+        self.found: dict[str, Evidence] = {}
+
+    def _values(self, name: str) -> dict[str, Any]:
+        read = "lines" if name in ("lm-lines", "masked") else "windows"
+        values = run_file(self.text, "window", data__read=read, data__valid=0.2)
+        if name == "ngram":
+            values |= {"model": {"kind": "ngram"}, "train": {}}
+        if name == "masked":
+            values |= {"task": "masked-lm", "model": {"kind": "lstm", "width": 8, "layers": 1}}
+        return values
+
+    def folder(self, name: str) -> Path:
+        if name == "translate":
+            return PairRuns(self.place).folder("lstm")
+        if name == "span":
+            values = span_file(write_tsv(self.place / "asked.tsv", asked(150)), "lstm", "train.steps=5")
+        elif name.startswith(("lm", "masked", "ngram")):
+            values = self._values(name)
+        else:
+            values = self.labels.values(name, "train.steps=8") if "bayes" not in name else self.labels.values(name)
+        if not (self.place / name).exists():
+            train_here(values, self.place / name, Silent())
+        return self.place / name
+
+    def evidence(self, name: str) -> Evidence:
+        if name not in self.found:
+            self.found[name] = gather(load_run(self.folder(name), device="cpu"))
+        return self.found[name]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("runs"))
+
+
+def same(a: Evidence, b: Evidence) -> None:
+    """All fields of both, to the last bit."""
+    for name in ("run", "kind", "seed", "task", "scores", "inputs", "references", "cost", "data", "labels", "samples", "key"):
+        assert getattr(a, name) == getattr(b, name), name
+    assert a.items.outputs == b.items.outputs
+    tables = [{"keys": one.items.keys, "lengths": one.lengths, **one.items.statistics} for one in (a, b)]
+    tables[0] |= {f"f.{name}": values for name, values in a.frequencies.items()} | {"rarest": np.asarray(a.rarest)}
+    tables[1] |= {f"f.{name}": values for name, values in b.frequencies.items()} | {"rarest": np.asarray(b.rarest)}
+    assert set(tables[0]) == set(tables[1])
+    for name, values in tables[0].items():
+        assert np.array_equal(values, tables[1][name]), name
+        assert values.dtype == tables[1][name].dtype
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_scores_are_those_of_evaluate_and_items_add_up_to_them(runs, name):
+    found = runs.evidence(name)
+    assert found.scores == load_run(runs.folder(name), device="cpu").evaluate()
+    total = sums(found.items.statistics)
+    for score_name, function in functions(found.task, found.scores).items():
+        value = next(score.value for score in found.scores if score.name == score_name)
+        assert function(total).item() == pytest.approx(value, rel=1e-6), score_name
+    assert functions(found.task, found.scores).keys() == {score.name for score in found.scores}
+    size = len(found.items.keys)
+    assert size == len(found.inputs) == len(found.references) == len(found.lengths) > 1
+    assert found.items.outputs is None or len(found.items.outputs) == size
+    assert (found.items.outputs is None) == (found.task in ("lm", "masked-lm"))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_saved_and_loaded_it_is_the_same_to_the_last_bit(runs, tmp_path, name):
+    found = runs.evidence(name)
+    save(found, tmp_path / "deep" / "evidence")
+    same(load(tmp_path / "deep" / "evidence"), found)
+    save(found, tmp_path / "deep" / "evidence")  # again, in its place
+    assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["evidence"]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_makes_a_document(runs, name):
+    found = document({"a": [runs.evidence(name)]}, title=name)
+    json.dumps(found, allow_nan=False)
+    assert found["task"] == runs.evidence(name).task
+    assert found["rows"][0]["best"]
+    assert found["curves"][0]["valid"]
+    assert found["settings"]["a"] == (runs.folder(name) / "resolved.toml").read_text()
+
+
+@pytest.mark.parametrize("name", ["labels-lstm", "several-naive-bayes", "spans-lstm", "translate", "span"])
+def test_what_is_said_stands_beside_what_is_meant(runs, name):
+    """Right answers, counted from the texts that are kept, are those that the scores count."""
+    found = runs.evidence(name)
+    exact = next(v for n, v in found.items.statistics.items() if n == "exact")
+    if name == "several-naive-bayes":
+        right = [set(a.split(", ")) == set(b.split(", ")) for a, b in zip(found.items.outputs, found.references, strict=True)]
+    elif name == "translate":
+        right = [a.split() == b.split() for a, b in zip(found.items.outputs, found.references, strict=True)]
+    else:
+        right = [a == b for a, b in zip(found.items.outputs, found.references, strict=True)]
+    assert right == (exact > 0).tolist()
+
+
+def test_lines_of_a_language_model_are_those_of_the_text(runs):
+    found = runs.evidence("lm-lines")
+    lines = runs.text.read_text().split("\n")[:-1]
+    assert found.inputs == lines[-len(found.inputs) :]
+    assert found.lengths.tolist() == [len(line) + 1 for line in found.inputs]
+    scored = load_run(runs.folder("lm-lines"), device="cpu").score(found.inputs[:5])
+    assert found.items.statistics["nats"][:5] == pytest.approx([-one.log_prob for one in scored], rel=1e-5)
+    assert len(found.samples) == 4
+    assert found.samples == gather(load_run(runs.folder("lm-lines"), device="cpu")).samples
+
+
+def test_blocks_of_running_text_are_whole_lines_whatever_the_tokenizer(runs, tmp_path):
+    chars = runs.evidence("lm-text")
+    values = run_file(runs.text, "window", data__valid=0.2, tokenizer={"kind": "bpe", "size": 300})
+    train_here(values, tmp_path / "bpe", Silent())
+    pieces = gather(load_run(tmp_path / "bpe", device="cpu"))
+    assert chars.inputs == pieces.inputs
+    assert len(chars.inputs) == 3
+    assert all(text.endswith("\n") and BLOCK - 100 < len(text) < BLOCK + 100 for text in chars.inputs[1:-1])
+    assert np.array_equal(chars.items.statistics["bytes"], pieces.items.statistics["bytes"])
+    assert chars.lengths.sum() > pieces.lengths.sum()
+    found = document({"chars": [chars], "bpe": [pieces]})
+    assert found["score"]["name"] == "bits_per_character"
+    assert not any(one["by"].startswith("frequency") for one in found["breakdowns"])
+
+
+def test_masked_windows_are_the_text_of_their_tokens(runs, tmp_path):
+    values = run_file(runs.text, "window", data__valid=0.2)
+    values |= {"task": "masked-lm", "model": {"kind": "lstm", "width": 8, "layers": 1}}
+    values["train"]["steps"] = 2
+    train_here(values, tmp_path / "masked", Silent())
+    found = gather(load_run(tmp_path / "masked", device="cpu"))
+    whole = "".join(found.inputs)
+    assert whole == runs.text.read_text()[-len(whole) :]
+    assert [len(text) for text in found.inputs] == found.lengths.tolist()
+
+
+# ---- how frequent things were in training
+
+
+def test_frequencies_of_tokens_by_hand(runs):
+    found = runs.evidence("lm-lines")
+    lines = runs.text.read_text().split("\n")[:-1]
+    counts = Counter("".join(lines[: -len(found.inputs)])) + Counter({"\n": len(lines) - len(found.inputs)})
+    classes = np.zeros(len(FREQUENCIES) + 1)
+    for letter in "".join(line + "\n" for line in found.inputs):
+        classes[np.digitize(counts[letter], FREQUENCIES)] += 1
+    assert found.frequencies["tokens"].sum(0).tolist() == classes.tolist()
+    assert found.frequencies["nats"].sum(1) == pytest.approx(found.items.statistics["nats"], rel=1e-6)
+
+
+def test_frequencies_of_words_by_hand(runs):
+    found = runs.evidence("speech-window")
+    train = load_run(runs.folder("speech-window"), device="cpu").settings.sources()["train"]
+    known = Counter(word for sentence in train.sentences() for word in sentence.words)
+    new = sum(not known[word] for text in found.inputs for word in text.split())
+    assert found.frequencies["tokens"].sum(0)[0] == new == found.items.statistics["oov"].sum() > 0
+    assert found.frequencies["right"].sum() == found.items.statistics["right"].sum()
+    assert found.frequencies["right"].sum(0)[0] == found.items.statistics["oov_right"].sum()
+
+
+def test_the_rarest_letter_of_a_source_by_hand(runs):
+    found, place = runs.evidence("translate"), runs.place / "pairs.tsv"
+    words = [line.split("\t")[0] for line in place.read_text().split("\n")[:-1]]
+    counts = Counter("".join(words[: len(words) - 2 * len(found.inputs)]))
+    assert found.rarest.tolist() == [min(counts[letter] for letter in word) for word in found.inputs]
+
+
+def test_without_the_tokens_of_training_nothing_is_known_of_frequency(runs, tmp_path, monkeypatch):
+    run = load_run(runs.folder("lm-lines"), device="cpu")
+    monkeypatch.setattr(RunFolder, "data", property(lambda folder: tmp_path / "gone"))
+    assert gather(run).frequencies == {}
+
+
+def test_edges_of_lines_are_their_starts(runs):
+    _, corpus = load_run(runs.folder("lm-lines"), device="cpu").nats()
+    assert np.array_equal(text_edges(corpus), corpus.starts)
+
+
+# ---- kept
+
+
+def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which runs are really measured from now on."""
+    seen: list[str] = []
+    real = module.observe
+
+    def observe(run: Any, data: Any, watch: Any) -> Any:
+        seen.append(run.folder.path.name)
+        return real(run, data, watch)
+
+    monkeypatch.setattr(module, "observe", observe)
+    return seen
+
+
+def test_what_was_measured_is_not_measured_again_unless_weights_or_data_changed(tmp_path, monkeypatch):
+    text, seen, told = make_text(tmp_path / "t.txt"), counting(monkeypatch), []
+    values = run_file(text, data__read="lines", train__steps=2)
+    train_here(values, tmp_path / "run", Silent())
+    run, kept = tmp_path / "run", tmp_path / "evidence" / "run"
+    first = gathered(run, kept, device="cpu", watch=lambda done, total: told.append((done, total)))
+    assert seen == ["run"]
+    assert told[-1][0] == told[-1][1]
+    same(gathered(run, kept, device="cpu"), first)
+    assert seen == ["run"]
+    train_here({**values, "seed": 9}, run, Silent(), fresh=True)
+    second = gathered(run, kept, device="cpu")
+    assert (len(seen), second.seed) == (2, 9)
+    assert second.key != first.key
+    other = make_text(tmp_path / "other.txt", words=100, seed=8)
+    third = gathered(run, kept, other, device="cpu")
+    assert third.data == str(other)
+    assert third.key == gathered(run, kept, other, device="cpu").key != second.key
+    make_text(other, words=100, seed=9)
+    assert gathered(run, kept, other, device="cpu").key != third.key
+    assert len(seen) == 4
+
+
+@pytest.mark.parametrize("name", ["numbers.safetensors", "evidence.json", "manifest.json"])
+def test_damaged_evidence_is_measured_again(runs, tmp_path, monkeypatch, name):
+    kept, run = tmp_path / "kept", runs.folder("lm-lines")
+    save(runs.evidence("lm-lines"), kept)
+    seen = counting(monkeypatch)
+    gathered(run, kept, device="cpu")
+    assert seen == []
+    flip(kept / name)
+    with pytest.raises(ModelError):
+        load(kept)
+    gathered(run, kept, device="cpu")
+    assert len(seen) == 1
+    load(kept)
+
+
+def test_evidence_of_another_version_is_refused(runs, tmp_path):
+    save(runs.evidence("lm-lines"), tmp_path / "e")
+    about = files.read_json(tmp_path / "e" / "evidence.json")
+    files.write_json(tmp_path / "e" / "evidence.json", {**about, "version": 0})
+    files.write_manifest(tmp_path / "e")
+    with pytest.raises(ModelError) as caught:
+        load(tmp_path / "e")
+    why = "is no evidence of this version of weft; remove it to have it measured again"
+    assert str(caught.value) == f"{tmp_path / 'e'}: {why}"
+
+
+# ---- costs
+
+
+def test_costs_are_what_the_run_wrote_down(tmp_path):
+    (tmp_path / "resolved.toml").write_text("")
+    (tmp_path / "model.safetensors").write_bytes(b"x" * 77)
+    lines = [{"step": 1, "seconds": 2.0, "tokens_per_second": 10.0, "peak_memory": 900}]
+    lines += [{"step": 9, "seconds": 5.0, "tokens_per_second": 12.0, "peak_memory": 700}]
+    text = "".join(json.dumps(line) + "\n" for line in lines) + '{"step": 10, "sec'
+    (tmp_path / "timings.jsonl").write_text(text)
+    found = cost(open_folder(tmp_path), 5, decoding=3.0, unit="lines/s")
+    assert found == (5, 5.0, 12.0, 900, 77, 3.0, "lines/s")
+    (tmp_path / "timings.jsonl").unlink()
+    assert cost(open_folder(tmp_path), 5, decoding=3.0, unit="lines/s")[1:4] == (None, None, None)
+    assert read_log(tmp_path / "timings.jsonl") == []
+
+
+@pytest.mark.parametrize(("name", "unit"), [("ngram", "tokens/s scored"), ("translate", "lines/s"), ("span", "questions/s")])
+def test_costs_of_real_runs(runs, name, unit):
+    found, run = runs.evidence(name).cost, load_run(runs.folder(name), device="cpu")
+    assert (found.parameters, found.unit) == (run.info()["parameters"], unit)
+    assert found.decoding > 0
+    assert found.bytes == run.folder.weights.stat().st_size
+    assert (found.peak_memory is None) == (name == "ngram")

@@ -1,0 +1,413 @@
+"""What a comparison trains: kinds, grids, budgets, sizes, its folder; and runs that are there already as rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+import torch
+from small_runs import Silent, make_text, run_file, train_here
+
+from weft.compare import sizes, tokens
+from weft.compare.fitting import fitted, leaves, with_option
+from weft.compare.groups import find, grouped, is_comparison
+from weft.compare.plan import (
+    Asked,
+    Grid,
+    Variant,
+    absolute,
+    as_toml,
+    begin,
+    folder_name,
+    parse_count,
+    parse_grid,
+    parse_models,
+    planned,
+    variants,
+)
+from weft.errors import ConfigError, ModelError, UsageError
+from weft.text.tokenizers import TokenizerTable, train_tokenizer
+from weft.train.folder import RunFolder
+from weft.train.job import Job
+from weft.train.presets import TASKS
+from weft.train.settings import resolve
+
+BASE = Path()
+LM: dict[str, Any] = {
+    "task": "lm",
+    "data": {"train": "text.txt", "valid": 0.1, "read": "lines"},
+    "model": {"kind": "gpt", "width": 96, "heads": 4, "layers": 2, "dropout": 0.2, "positions": "rotary"},
+    "train": {"steps": 10, "matrix_lr": 0.01},
+}
+PAIRS: dict[str, Any] = {
+    "task": "translate",
+    "data": {"train": "pairs.tsv"},
+    "model": {"kind": "bahdanau", "width": 48, "attention": "additive", "encoder": {"layers": 2}, "decoder": {"width": 32}},
+}
+LABELS: dict[str, Any] = {
+    "task": "classify",
+    "data": {"train": "a.tsv"},
+    "model": {"kind": "lstm", "width": 24, "pool": "last"},
+}
+
+
+def plan_of(*models: str, grid: tuple[str, ...] = (), values: dict[str, Any] = LM, **asked: Any):
+    return variants(values, Asked(models=models, grid=[parse_grid(text) for text in grid], **asked), base=BASE)
+
+
+# ---- options
+
+
+def test_what_is_typed():
+    assert parse_models("lstm, gru") == ["lstm", "gru"]
+    assert parse_grid("model.width=128,256") == Grid("model.width", [128, 256])
+    assert parse_grid("model.connection = plain, residual") == Grid("model.connection", ["plain", "residual"])
+    assert parse_grid("model.heads=[2,4],[4,4]") == Grid("model.heads", [[2, 4], [4, 4]])
+    assert parse_grid("train.lr=1e-3") == Grid("train.lr", [0.001])
+    assert [parse_count(text) for text in ("42", "250k", "1M", "1.5m", "3e5", "2_000")] == [
+        42,
+        250_000,
+        10**6,
+        1_500_000,
+        300_000,
+        2000,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("width", "--grid width: must look like model.width=128,256"),
+        ("model.width=", "--grid model.width=: must look like model.width=128,256"),
+        (
+            "data.window=1,2",
+            "--grid data.window: all variants read the same data with one tokenizer; name an option of [model] or [train]",
+        ),
+        ("model.kind=lstm", "--grid model.kind: kinds are named by --models"),
+        ("train.steps=1,2", "--grid train.steps: is the budget, which all variants share; drop it"),
+    ],
+)
+def test_a_grid_that_can_t_be_meant_is_refused(typed, said):
+    with pytest.raises(UsageError) as caught:
+        parse_grid(typed)
+    assert str(caught.value) == said
+
+
+def test_other_things_that_can_t_be_meant():
+    with pytest.raises(UsageError, match=r"^--models lstm,: must look like lstm,gru,transformer$"):
+        parse_models("lstm,")
+    for text in ("", "0", "-3", "many", "1T"):
+        with pytest.raises(UsageError) as caught:
+            parse_count(text)
+        assert str(caught.value) == f"{text}: must be a number such as 250000, 250k or 1M"
+
+
+# ---- kinds
+
+
+def test_a_kind_keeps_what_applies_to_it():
+    found = {kind: fitted(LM, kind, base=BASE) for kind in TASKS["lm"].presets}
+    assert found["gpt"] == (LM, [])
+    assert found["ngram"].values["model"] == {"kind": "ngram"}
+    assert set(found["ngram"].dropped) == {
+        "model.width", "model.heads", "model.layers", "model.dropout", "model.positions", "train.matrix_lr"
+    }  # fmt: skip
+    assert found["lstm"].values["model"] == {"kind": "lstm", "width": 96, "layers": 2, "dropout": 0.2}
+    assert set(found["lstm"].dropped) == {"model.heads", "model.positions", "train.matrix_lr"}
+    # its positions are what tells it from a gpt
+    assert found["transformer"].values["model"] == {
+        "kind": "transformer", "width": 96, "heads": 4, "layers": 2, "dropout": 0.2
+    }  # fmt: skip
+    assert all(one.values["train"]["steps"] == 10 for one in found.values())
+
+
+def test_a_kind_is_not_made_into_another():
+    found = {kind: fitted(PAIRS, kind, base=BASE) for kind in TASKS["translate"].presets}
+    assert found["sutskever"].values["model"] == {
+        "kind": "sutskever", "width": 48, "encoder": {"layers": 2}, "decoder": {"width": 32}
+    }  # fmt: skip
+    assert resolve(found["sutskever"].values, base=BASE).model.attention == "none"
+    assert resolve(found["transformer"].values, base=BASE).model.attention == "scaled-dot"
+    mixed = with_option(LM, "model", {"kind": "lstm", "mixer": "gru", "width": 8})
+    assert resolve(fitted(mixed, "rnn", base=BASE).values, base=BASE).model.mixer == "rnn"
+
+
+@pytest.mark.parametrize("values", [LM, PAIRS, LABELS], ids=lambda values: values["task"])
+def test_every_kind_of_a_task_can_be_had_from_any_run_file(values):
+    for kind in TASKS[values["task"]].presets:
+        one = fitted(values, kind, base=BASE)
+        assert resolve(one.values, base=BASE).kind == kind
+        # nothing is lost without a word
+        given = {f"model.{name}" for name in leaves(values["model"])} - {"model.kind"}
+        kept = {f"model.{name}" for name in leaves(one.values["model"])}
+        assert given - kept == {name for name in one.dropped if name.startswith("model.")}
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(ConfigError) as caught:
+        plan_of("lstm", "transfomer")
+    known = "ngram, window, rnn, lstm, gru, transformer, gpt"
+    assert str(caught.value) == f"--models: no such kind 'transfomer'; did you mean 'transformer'? known: {known}"
+
+
+def test_a_fault_of_the_run_file_is_no_option_that_does_not_apply():
+    with pytest.raises(ConfigError, match="no such option; did you mean 'window'"):
+        plan_of("lstm", "gru", values=with_option(LM, "data.windw", 8))
+
+
+# ---- grids
+
+
+def test_variants():
+    found = plan_of("ngram", "lstm", "gpt", grid=("model.width=32,64", "train.lr=0.1,0.2"))
+    assert [one.name for one in found.variants] == [
+        "ngram",
+        *(f"{kind},width={width},lr={lr}" for kind in ("lstm", "gpt") for width in (32, 64) for lr in (0.1, 0.2)),
+    ]
+    assert found.variants[4].values["model"]["width"] == 64 and found.variants[4].values["train"]["lr"] == 0.2
+    assert found.refused == []
+    assert found.notes[0] == (
+        "ngram: model.width, model.heads, model.layers, model.dropout, model.positions, train.matrix_lr, train.lr do not apply"
+    )
+    assert found.notes[2:] == []
+    assert all("seed" not in one.values for one in found.variants)
+
+
+def test_one_option_that_does_not_apply():
+    values = {**LM, "model": {"kind": "lstm", "width": 16}, "train": {}}
+    assert plan_of("lstm", "ngram", values=values).notes == ["ngram: model.width does not apply"]
+
+
+def test_without_models_the_run_file_s_own():
+    assert [one.name for one in plan_of(grid=("model.width=32,64",)).variants] == ["gpt,width=32", "gpt,width=64"]
+
+
+def test_the_same_twice_is_two_rows():
+    assert [one.name for one in plan_of("lstm", "lstm", "gru").variants] == ["lstm", "lstm#2", "gru"]
+    found = plan_of("lstm", grid=("model.width=16,16",)).variants
+    assert [one.name for one in found] == ["lstm,width=16", "lstm,width=16#2"]
+    assert found[0].values == found[1].values
+
+
+def test_a_value_that_can_t_be_is_a_row_that_is_refused():
+    found = plan_of("gpt", grid=("model.heads=4,5",))
+    assert [one.name for one in found.variants] == ["gpt,heads=4"]
+    assert [(one.name, one.code) for one in found.refused] == [("gpt,heads=5", 2)]
+    assert found.refused[0].reason == "model: width=96 is not a multiple of heads=5; change one, or give head_size"
+
+
+def test_a_grid_that_no_kind_has_is_refused():
+    with pytest.raises(ConfigError, match=r"^--grid model.widht: no such option; did you mean 'width'\? known: "):
+        plan_of("lstm", "gpt", grid=("model.widht=1,2",))
+    with pytest.raises(ConfigError, match=r"^--grid model.width: must be a valid integer, not 'a'$"):
+        plan_of("lstm", grid=("model.width=a,b",))
+    with pytest.raises(ConfigError, match=r"^--grid train.lr: applies to none of ngram$"):
+        plan_of("ngram", grid=("train.lr=0.1,0.2",))
+
+
+def test_the_width_of_a_grid_is_that_of_both_sides():
+    found = plan_of("lstm", grid=("model.width=16,24",), values=PAIRS).variants
+    for variant, width in zip(found, (16, 24), strict=True):
+        model = resolve(variant.values, base=BASE).model
+        assert (model.encoder.width, model.decoder.width) == (width, width)
+
+
+def test_one_budget():
+    for budget in (("tokens", 500), ("minutes", 0.5)):
+        found = plan_of("ngram", "lstm", budget=budget).variants
+        assert [one.values["train"].get("steps") for one in found] == [None, None]
+        assert [one.values["train"][budget[0]] for one in found] == [budget[1]] * 2
+
+
+# ---- size
+
+
+@pytest.fixture(scope="module")
+def letters():
+    return train_tokenizer(TokenizerTable(kind="char"), iter(["a quick brown fox", "jumps over the lazy dog"]))
+
+
+@pytest.mark.parametrize(("kind", "target"), [("window", 3_000), ("gru", 5_000), ("gpt", 5_000), ("gpt", 300_000)])
+def test_no_other_width_is_nearer(letters, kind, target):
+    values = fitted({**LM, "model": {"kind": "gpt", "layers": 2}}, kind, base=BASE).values
+    found = sizes.sized(values, target, letters, base=BASE)
+    assert resolve(found.values, base=BASE).model.width == found.width
+    at = sizes.WIDTHS.index(found.width)
+    for width in sizes.WIDTHS[max(0, at - 8) : at + 9]:
+        other = with_option(values, "model.width", width)
+        try:
+            count = sizes.count(resolve(other, base=BASE), letters)
+        except ConfigError:
+            continue
+        assert count is not None and abs(count - target) >= abs(found.parameters - target)
+
+
+def test_what_is_counted_has_no_size_of_its_own(letters):
+    assert sizes.count(resolve({**LM, "model": {"kind": "ngram"}, "train": {}}, base=BASE), letters) is None
+
+
+def test_no_width_may_fit(letters):
+    values = with_option(with_option(LM, "model.heads", 97), "model.positions", "none")
+    with pytest.raises(ConfigError) as caught:
+        sizes.sized(values, 1, letters, base=BASE)
+    assert str(caught.value) == (
+        "--params: no width fits: model: width=128 is not a multiple of heads=97; change one, or give head_size"
+    )
+
+
+# ---- the folder
+
+
+def test_a_plan_is_known_again_and_no_other_is_taken_for_it(tmp_path):
+    asked = Asked(models=["lstm"], seeds=2, budget=("tokens", 50), params=1000, grid=[Grid("train.lr", [0.1])], tune=4)
+    begin(tmp_path, as_toml(LM, asked), fresh=False)
+    begin(tmp_path, as_toml(LM, asked), fresh=False)
+    (tmp_path / "lstm-0").mkdir()
+    with pytest.raises(UsageError) as caught:
+        begin(tmp_path, as_toml(LM, asked._replace(seeds=3, tune=None)), fresh=False)
+    assert str(caught.value) == (
+        f"{tmp_path}: holds another comparison (seeds: 2 there, 3 here; tune: 4 there, nothing here); "
+        f"choose another --out, or --fresh"
+    )
+    begin(tmp_path, as_toml(LM, asked._replace(seeds=3)), fresh=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.toml"]
+
+
+def test_a_stranger_s_folder_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").touch()
+    for fresh in (False, True):
+        with pytest.raises(UsageError) as caught:
+            begin(tmp_path, as_toml(LM, Asked()), fresh=fresh)
+        assert str(caught.value) == f"{tmp_path}: is no comparison and not empty (thesis.tex); choose another --out"
+
+
+def test_a_plan_that_can_t_be_read(tmp_path):
+    (tmp_path / "plan.toml").write_text("seeds = ")
+    with pytest.raises(ModelError, match=r"plan.toml: is not TOML: .*; the comparison is damaged, --fresh makes it again$"):
+        begin(tmp_path, as_toml(LM, Asked()), fresh=False)
+    begin(tmp_path, as_toml(LM, Asked()), fresh=True)
+
+
+def test_runs_come_seed_by_seed(tmp_path):
+    found = planned([Variant("lstm", LM), Variant("gru,lr=1/2", LM)], [3, 4], tmp_path)
+    assert [one.out.name for one in found] == ["lstm-3", "gru,lr=1_2-3", "lstm-4", "gru,lr=1_2-4"]
+    assert [one.values["seed"] for one in found] == [3, 3, 4, 4]
+    assert len(folder_name("x" * 300)) == 120
+    with pytest.raises(UsageError) as caught:
+        planned([Variant("a/b", LM), Variant("a b", LM)], [0], tmp_path)
+    assert str(caught.value) == "--grid: two variants would be trained into a_b; make the values shorter"
+
+
+def test_paths_are_where_they_lie(tmp_path):
+    found = absolute(with_option(LM, "tokenizer", {"file": "tok.json"}), base=tmp_path)
+    assert found["data"]["train"] == str(tmp_path / "text.txt") and found["data"]["valid"] == 0.1
+    assert found["tokenizer"] == {"file": str(tmp_path / "tok.json")}
+    assert "tokenizer" not in absolute(LM, base=tmp_path)
+    started = absolute({**LM, "train": {"init_from": "old"}}, base=tmp_path)
+    assert started["train"]["init_from"] == str(tmp_path / "old")
+
+
+def test_test_files_are_taken_away_and_shares_stay():
+    assert "test" not in tokens.without_test(with_option(LM, "data.test", "secret.txt"))["data"]
+    assert tokens.without_test(with_option(LM, "data.test", 0.1))["data"]["test"] == 0.1
+
+
+# ---- runs that are there
+
+
+def make_run(path: Path, values: dict[str, Any]) -> Path:
+    path.mkdir(parents=True)
+    (path / "resolved.toml").write_text(tomli_w.dumps(resolve(values, base=BASE).to_dict()))
+    return path
+
+
+def small(**options: Any) -> dict[str, Any]:
+    return run_file(Path("text.txt"), "lstm", **options)
+
+
+def test_runs_that_differ_in_their_seed_are_one_row(tmp_path):
+    paths = [
+        make_run(tmp_path / "b1", small(seed=1)),
+        make_run(tmp_path / "b0", small(seed=0)),
+        make_run(tmp_path / "wide", small(model__width=16)),
+        make_run(tmp_path / "window", run_file(Path("text.txt"), "window")),
+    ]
+    found = grouped(find([*paths, tmp_path / "b0"]))
+    assert {name: [run.path.name for run in runs] for name, runs in found.items()} == {
+        "lstm,width=8": ["b0", "b1"],
+        "lstm,width=16": ["wide"],
+        "window": ["window"],
+    }
+
+
+def test_rows_that_nothing_or_much_tells_apart_have_the_names_of_their_folders(tmp_path):
+    paths = [make_run(tmp_path / name, small()) for name in ("first", "second")]
+    assert list(grouped(find(paths))) == ["first", "second"]
+    other = small(train__lr=0.5, train__weight_decay=0.25, train__clip=3.0, train__validations=2)
+    assert list(grouped(find([paths[0], make_run(tmp_path / "third", other)]))) == ["first", "third"]
+    again = make_run(tmp_path / "again" / "first", small())
+    assert list(grouped(find([paths[0], again]))) == [str(paths[0]), str(again)]
+
+
+def test_runs_of_other_tasks_or_data_do_not_compare(tmp_path):
+    first = make_run(tmp_path / "a", small())
+    gaps = {**small(), "task": "masked-lm", "model": {"kind": "lstm"}}
+    second = make_run(tmp_path / "b", gaps)
+    with pytest.raises(UsageError) as caught:
+        find([first, second])
+    assert str(caught.value) == (
+        f"compare: {first} is a run of task 'lm', {second} of task 'masked-lm'; compare runs of one task"
+    )
+    other = make_run(tmp_path / "c", small(data={"train": "other.txt", "valid": 0.1, "read": "windows", "window": 16}))
+    with pytest.raises(UsageError) as caught:
+        find([first, other])
+    there = f"data.train: {Path('text.txt').absolute()} there, {Path('other.txt').absolute()} here"
+    assert str(caught.value) == f"compare: {first} and {other} have other data ({there}); what they score does not compare"
+    assert len(find([first, make_run(tmp_path / "d", small(data__window=32))])) == 2  # of the same text
+
+
+def test_a_comparison_is_no_run(tmp_path):
+    assert not is_comparison(tmp_path)
+    (tmp_path / "comparison.json").touch()
+    assert is_comparison(tmp_path)
+
+
+def test_all_kinds_read_the_same_examples_in_the_same_order(tmp_path):
+    """Batch by batch, of one seed; of another the order is another."""
+    text = make_text(tmp_path / "text.txt")
+    values = run_file(text, "lstm", data={"train": str(text), "valid": 0.1, "read": "lines"})
+    found = variants(values, Asked(models=["window", "lstm", "gpt"]), base=tmp_path).variants
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+
+    def order(variant: Variant, seed: int) -> Any:
+        settings = resolve({**variant.values, "seed": seed}, base=tmp_path)
+        tokenizer, corpora = settings.material.prepare(settings, folder, Silent())
+        family: Any = settings.preset.family
+        return family.shape.order(Job(settings, folder, tokenizer, corpora, Silent()))
+
+    orders = [order(variant, 1) for variant in found]
+    for epoch in (0, 1):
+        assert len({one.batches(epoch) for one in orders}) == 1
+        for index in range(orders[0].batches(epoch)):
+            first, *others = (one.batch(epoch, index).tokens for one in orders)
+            assert all(torch.equal(first, other) for other in others)
+    first, other = orders[0].batch(0, 0).tokens, order(found[0], 2).batch(0, 0).tokens
+    assert first.shape != other.shape or not torch.equal(first, other)
+
+
+def test_the_tokenizer_is_trained_once(tmp_path):
+    text = make_text(tmp_path / "text.txt")
+    values = run_file(text, "lstm", data__test="missing.txt")  # nobody reads it
+    out = tmp_path / "comparison"
+    out.mkdir()
+    first = tokens.train_once(out, [values], Silent())
+    files = {path.name for path in (out / "tokenizer").iterdir()}
+    assert files == {"tokenizer.json", "manifest.json"}
+    made = (out / "tokenizer" / "tokenizer.json").stat().st_mtime_ns
+    assert tokens.train_once(out, [values], Silent()).hash == first.hash
+    assert (out / "tokenizer" / "tokenizer.json").stat().st_mtime_ns == made
+    trained = train_here({**run_file(text, "lstm", train__steps=1), "tokenizer": tokens.given(out)}, tmp_path / "run")
+    assert trained.tokenizer.read_bytes() == (out / "tokenizer" / "tokenizer.json").read_bytes()

@@ -1,0 +1,226 @@
+"""The table of a comparison: who is best, who is as good, and how it is written."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from evidence_parts import COST, labelled, language, system
+
+from weft.compare import table
+from weft.compare.significance import hierarchical, holm, paired
+from weft.errors import UsageError
+from weft.metrics.items import Items
+from weft.metrics.language import SCORES
+
+RATE = SCORES["nats_per_token"][1]
+
+
+def kinds(**means: float):
+    """Rows of language models by their means, two seeds each, on the same 60 lines."""
+    rng = np.random.default_rng(0)
+    tokens, difficulty = rng.integers(3, 40, 60).astype(np.float64), rng.normal(0, 0.6, 60)
+    found = {}
+    for name, mean in means.items():
+        runs = system(rng, tokens, difficulty, seeds=2, mean=mean, seed_sd=0.01, own=0.05)
+        found[name] = [language(items, run=Path(f"runs/{name}-{at}"), seed=at) for at, items in enumerate(runs)]
+    return found
+
+
+def test_rows_are_ordered_and_those_as_good_as_the_best_are_marked():
+    groups = kinds(bad=3.0, good=2.0, fair=2.01)
+    rows = table.rows(groups)
+    assert [row.name for row in rows[:2]] in (["good", "fair"], ["fair", "good"])
+    assert [row.best for row in rows] == [True, False, False]
+    assert [row.alike for row in rows] == [True, True, False]
+    assert rows[0].p is None
+    items = {name: [run.items for run in runs] for name, runs in groups.items()}
+    by_hand = holm([hierarchical(items[row.name], items[rows[0].name], RATE) for row in rows[1:]])
+    assert [row.p for row in rows[1:]] == pytest.approx(by_hand)
+    assert rows[0].score.value == pytest.approx(np.mean([RATE({n: v.sum(0, keepdims=True) for n, v in
+        run.items.statistics.items()}).item() for run in groups[rows[0].name]]))  # fmt: skip
+    assert rows[0].score.low < rows[0].score.value < rows[0].score.high
+    assert (rows[0].seeds, rows[0].deciding) == ([0, 1], "nats_per_token")
+
+
+def test_single_runs_are_tested_over_items():
+    groups = {name: runs[:1] for name, runs in kinds(a=2.0, b=2.1).items()}
+    rows = table.rows(groups)
+    assert rows[1].p == paired(groups["b"][0].items, groups["a"][0].items, RATE)
+    assert "paired over test items (approximate randomisation), so it is about these runs" in table.stated(groups)
+    assert "Holm" not in table.stated(groups)
+
+
+def test_the_test_is_stated():
+    both = table.stated(kinds(a=2.0, b=2.1, c=2.2))
+    assert "means over seeds, with a 95 % interval over seeds and test items (Student's t)" in both
+    assert "Welch's t, the variance over items from a bootstrap), with Holm's correction for several rows." in both
+    mixed = kinds(a=2.0, b=2.1, c=2.2)
+    assert "; where both have one run, paired over test items (approx" in table.stated(
+        {**mixed, "a": mixed["a"][:1], "b": mixed["b"][:1]}
+    )
+    assert table.stated({"a": mixed["a"][:1]}).endswith("(bootstrap, 1,000 resamples).")
+
+
+def test_another_score_may_decide():
+    better, worse = (
+        labelled([0, 0, 1, 1, 0, 1], [0, 0, 1, 1, 1, 1], ("x", "y")),
+        labelled([1] * 6, [0, 0, 1, 1, 1, 1], ("x", "y")),
+    )
+    assert table.rows({"w": [worse], "b": [better]})[0].name == "b"
+    rows = table.rows({"w": [worse], "b": [better]}, "log_loss")
+    assert rows[0].deciding == "log_loss"
+    assert rows[0].scores["calibration_error"].low is None
+    with pytest.raises(UsageError) as caught:
+        table.rows({"b": [better]}, "acuracy")
+    known = "accuracy, macro_f1, micro_f1, log_loss, brier, calibration_error"
+    assert str(caught.value) == f"--score: no such score 'acuracy'; did you mean 'accuracy'? known: {known}"
+
+
+def test_bounds_stay_where_scores_can_be():
+    """Student's t of two seeds reaches far beyond 100 %."""
+    right = [0, 1] * 20
+    groups = {"a": [labelled(right, right, ("x", "y")), labelled([1, 1, *right[2:]], right, ("x", "y"), seed=1)]}
+    row = table.rows(groups)[0]
+    assert row.score.high == 100.0
+    assert row.score.low < 98.75
+
+
+def test_an_infinite_row_comes_last_without_p():
+    groups = {name: runs[:1] for name, runs in kinds(a=2.0, b=2.1).items()}
+    nats = groups["b"][0].items.statistics["nats"].copy()
+    nats[::2] = math.inf
+    lines = Items(groups["b"][0].items.keys, {**groups["b"][0].items.statistics, "nats": nats})
+    rows = table.rows({"b": [language(lines)] * 2, "a": groups["a"]})
+    assert [row.name for row in rows] == ["a", "b"]
+    assert (rows[1].p, rows[1].alike, rows[1].best) == (None, False, False)
+    found = json.loads(table.json(rows))[1]["score"]
+    assert (found["value"], found["infinite"]) == (None, True)
+    assert "inf" in table.terminal(rows)
+
+
+def test_runs_that_can_not_be_compared():
+    a = kinds(a=2.0)["a"][0]
+    b = language(Items(a.items.keys[:-1], {name: values[:-1] for name, values in a.items.statistics.items()}))
+    with pytest.raises(UsageError) as caught:
+        table.rows({"a": [a], "b": [b]})
+    assert str(caught.value) == "compare: runs/a-0 and runs/x were measured on different items; give both the same data"
+    with pytest.raises(UsageError) as caught:
+        table.rows({"a": [a], "b": [labelled([0], [0], ("x",))]})
+    assert str(caught.value) == "compare: runs/a-0 is of task 'lm', runs/x of 'classify'; compare one task"
+    with pytest.raises(UsageError) as caught:
+        table.rows({})
+    assert str(caught.value) == "compare: there is no run to compare; name at least one"
+
+
+def test_costs_are_means_over_seeds():
+    runs = kinds(a=2.0)["a"]
+    costs = [COST._replace(seconds=None), COST._replace(seconds=20.0, peak_memory=5_000_000, decoding=70.0)]
+    row = table.rows({"a": [run._replace(cost=one) for run, one in zip(runs, costs, strict=True)]})[0]
+    assert (row.seconds, row.peak_memory, row.decoding, row.parameters) == (20.0, 5_000_000, 60.0, 1000)
+
+
+# ---- writing
+
+
+ODD = "lstm|a_b*50%&\\x"
+
+
+def odd_rows() -> list[table.Row]:
+    good, bad = kinds(good=2.0, bad=3.0).values()
+    return table.rows({ODD: good, "plain": bad})
+
+
+def test_terminal():
+    lines = table.terminal(odd_rows()).split("\n")
+    heads = [
+        "nats/token",
+        "95 % interval",
+        "p",
+        "seeds",
+        "parameters",
+        "training",
+        "tokens/s",
+        "memory",
+        "tokens/s scored",
+        "size",
+    ]
+    assert lines[0].split() == " ".join(heads).split()
+    assert lines[1].startswith(ODD)
+    assert "*  " in lines[1].removeprefix(ODD)
+    assert "*" not in lines[2]
+    assert lines[2].split()[-10:] == ["2", "1,000", "12.5", "s", "900", "2.0", "MB", "50", "4.1", "kB"]
+    assert len({line.index("kB") for line in lines[1:3]}) == 1
+
+
+def test_csv_is_read_back():
+    rows = odd_rows()
+    read = list(csv.DictReader(io.StringIO(table.csv(rows))))
+    assert [line["name"] for line in read] == [ODD, "plain"]
+    assert [float(line["value"]) for line in read] == [row.score.value for row in rows]
+    assert [line["best"] + line["alike"] for line in read] == ["11", "00"]
+    assert float(read[1]["perplexity_high"]) == rows[1].scores["perplexity"].high
+    assert (read[0]["p"], float(read[1]["p"])) == ("", rows[1].p)
+    assert read[0]["seeds"] == "0 1"
+
+
+def test_markdown_escapes_what_would_break_it():
+    lines = table.markdown(odd_rows()).split("\n")
+    assert lines[1] == "| :-- |" + " --: |" * 10
+    assert lines[2].startswith("| **lstm\\|a\\_b\\*50%&\\\\x** | **")
+    assert lines[3].startswith("| plain | 3.")
+    assert {line.replace("\\|", "").count("|") for line in lines[:4]} == {12}
+
+
+def test_latex_escapes_what_would_break_it():
+    lines = table.latex(odd_rows()).split("\n")
+    assert lines[0] == r"\begin{tabular}{lrrrrrrrrrr}"
+    assert lines[1::2][:2] == [r"\toprule", r"\midrule"]
+    assert lines[4].startswith(r"\textbf{lstm|a\_b*50\%\&\textbackslash{}x} & \textbf{")
+    assert lines[2].count("&") == lines[5].count("&") == 10
+    assert r"95 \% interval" in lines[2]
+    assert r"\textless{}0.001" in lines[5]
+    assert lines[-3:] == [r"\bottomrule", r"\end{tabular}", ""]
+
+
+def test_json_rows():
+    found = json.loads(table.json(odd_rows()))
+    assert set(found[0]) == {"name", "runs", "seeds", "p", "best", "alike", "parameters", "seconds", "tokens_per_second",
+        "peak_memory", "bytes", "score", "scores", "decoding"}  # fmt: skip
+    assert found[0]["decoding"] == {"value": 50.0, "unit": "tokens/s scored"}
+    assert found[0]["score"] == found[0]["scores"]["nats_per_token"]
+
+
+@pytest.mark.parametrize(
+    ("function", "value", "text"),
+    [
+        (table.seconds_shown, 4.25, "4.2 s"),
+        (table.seconds_shown, 75, "1:15"),
+        (table.seconds_shown, 3700.4, "1:01:40"),
+        (table.seconds_shown, None, ""),
+        (table.bytes_shown, 999, "999 B"),
+        (table.bytes_shown, 1500, "1.5 kB"),
+        (table.bytes_shown, 123_456_789, "123 MB"),
+        (table.bytes_shown, 5e12, "5000 GB"),
+        (table.bytes_shown, None, ""),
+        (table.p_shown, 0.0004, "<0.001"),
+        (table.p_shown, 0.5, "0.500"),
+        (table.rate_shown, 3.14159, "3.14"),
+        (table.rate_shown, 12345.6, "12,346"),
+        (table.shown, math.nan, ""),
+        (table.shown, math.inf, "inf"),
+        (table.shown, 12345.678, "12,345.7"),
+    ],
+)
+def test_numbers(function, value, text):
+    assert function(value) == text
+
+
+def test_percents_have_two_decimals():
+    right = [0, 1] * 20
+    assert "100.00*" in table.terminal(table.rows({"a": [labelled(right, right, ("x", "y"))]}))

@@ -1,0 +1,183 @@
+"""Successive halving: what is tried, for how long, what wins; and that no test data is read on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_runs import make_text, run_file, train_here
+
+from weft.cli.compare_watch import best
+from weft.compare import tune
+from weft.compare.fitting import with_option
+from weft.compare.plan import Planned, Variant
+from weft.compare.train import Outcome
+from weft.errors import UsageError
+from weft.train.settings import resolve
+from weft.train.tables import TrainTable
+
+BASE = Path()
+LSTM: dict[str, Any] = {
+    "task": "lm",
+    "data": {"train": "text.txt", "valid": 0.1, "test": "secret.txt"},
+    "model": {"kind": "lstm", "width": 64},
+    "train": {"steps": 80, "lr": 0.01},
+}
+
+
+def search(number: int, out: Path, score: Any, fixed: Sequence[str] = ()) -> tuple[list[Planned], tune.Search]:
+    """A search whose runs are scored by what they are, not trained; and the runs that it asked for."""
+    asked: list[Planned] = []
+
+    def train(plan: Sequence[Planned]) -> list[Outcome]:
+        asked.extend(plan)
+        return [Outcome(one, *((6, "the loss is nan") if score(one) is None else (0, ""))) for one in plan]
+
+    def found(path: Path) -> tuple[str, float]:
+        return "nats_per_token", score(next(one for one in asked if one.out == path))
+
+    return asked, tune.Search(number, fixed, 3, out, train, found)
+
+
+def trial_of(planned: Planned) -> int:
+    return int(planned.out.name.rsplit("-", 1)[1])
+
+
+def test_rungs_halve_the_trials_and_double_the_budget():
+    assert tune.rungs(8) == [(8, 0.125), (4, 0.25), (2, 0.5)]
+    assert tune.rungs(2) == [(2, 0.5)]
+    assert tune.rungs(5) == [(5, 0.125), (3, 0.25), (2, 0.5)]
+
+
+def test_a_share_of_each_budget():
+    assert tune.shortened(LSTM, TrainTable(steps=10), 0.25)["train"]["steps"] == 2
+    assert tune.shortened(LSTM, TrainTable(steps=1), 0.25)["train"]["steps"] == 1
+    assert tune.shortened(LSTM, TrainTable(tokens=100), 0.25)["train"]["tokens"] == 25
+    assert tune.shortened(LSTM, TrainTable(epochs=3.0), 0.25)["train"]["epochs"] == 0.75
+    assert tune.shortened(LSTM, TrainTable(minutes=1.0), 0.25)["train"]["minutes"] == 0.25
+
+
+def test_trials_are_drawn_from_the_seed_alone():
+    variant = Variant("lstm", LSTM)
+    first = tune.trials(variant, 8, [], seed=3, base=BASE)
+    assert first == tune.trials(variant, 8, [], seed=3, base=BASE)
+    assert first != tune.trials(variant, 8, [], seed=4, base=BASE)
+    assert first[1:] != tune.trials(variant._replace(name="gru"), 8, [], seed=3, base=BASE)[1:]
+    assert first[0].values == LSTM  # its own settings are among those that are tried
+    assert len({repr(trial.values) for trial in first}) == 8
+    for trial in first[1:]:
+        settings = resolve(trial.values, base=BASE)
+        assert 0.002 <= settings.train.lr <= 0.05 and settings.model.dropout in tune.DROPOUTS
+        assert settings.model.width % 8 == 0 and 32 <= settings.model.width <= 128
+
+
+def test_what_is_fixed_is_not_drawn():
+    found = tune.trials(Variant("lstm", LSTM), 4, ["width", "dropout"], seed=0, base=BASE)
+    assert [sorted(trial.chosen) for trial in found] == [[], ["lr"], ["lr"], ["lr"]]
+    assert len(tune.trials(Variant("lstm", LSTM), 4, ["width", "dropout", "lr"], seed=0, base=BASE)) == 1
+
+
+def test_the_rate_of_matrices_goes_with_the_other():
+    values = {**LSTM, "model": {"kind": "gpt", "width": 64}, "train": {"steps": 8, "lr": 0.004, "matrix_lr": 0.02}}
+    settings = resolve(values, base=BASE)
+    found = tune.changed(values, settings, {"lr": 0.008, "width": 32})
+    assert found["train"] == {"steps": 8, "lr": 0.008, "matrix_lr": 0.04} and found["model"]["width"] == 32
+
+
+def test_a_network_of_two_sides_is_changed_on_both():
+    values = {
+        "task": "translate",
+        "data": {"train": "pairs.tsv", "valid": 0.1},
+        "model": {"kind": "lstm", "width": 64, "encoder": {"width": 32, "dropout": 0.1}},
+    }
+    settings = resolve(values, base=BASE)
+    assert tune.width_of(settings) == 32
+    model = resolve(tune.changed(values, settings, {"width": 16, "dropout": 0.4}), base=BASE).model
+    assert [(side.width, side.dropout) for side in (model.encoder, model.decoder)] == [(16, 0.4)] * 2
+
+
+def test_the_best_of_each_rung_go_on_and_the_best_of_all_wins(tmp_path):
+    order = [5, 2, 7, 0, 1, 3, 4, 6]  # from the best to the worst
+    asked, wanted = search(8, tmp_path, lambda one: float(order.index(trial_of(one))))
+    (found,) = tune.tune([Variant("lstm", LSTM)], wanted)
+    by_rung = [[trial_of(one) for one in asked if f"-rung{rung}-" in one.out.name] for rung in range(3)]
+    assert by_rung == [list(range(8)), [5, 2, 7, 0], [5, 2]]
+    assert [one.values["train"]["steps"] for one in asked] == [10] * 8 + [20] * 4 + [40] * 2
+    assert found.trial.number == 5 and found.variant == Variant("lstm", found.trial.values)
+    assert found.variant.values["train"]["steps"] == 80 and found.variant.values["data"]["test"] == "secret.txt"
+    assert len(found.tried) == 14
+    assert found.tried[-1] == {
+        "rung": 2,
+        "budget": 0.5,
+        "trial": 2,
+        "settings": found.tried[2]["settings"],
+        "score": {"name": "nats_per_token", "value": 1.0},
+    }
+    assert {one.out.parent for one in asked} == {tmp_path} and {one.seed for one in asked} == {3}
+
+
+def test_higher_may_be_better_and_of_equals_the_first_wins(tmp_path):
+    trials = [tune.Trial(number, {}, {}) for number in range(4)]
+    ranked = tune._ranked(
+        [(trials[0], ("bleu", 1.0)), (trials[1], ("bleu", 3.0)), (trials[2], None), (trials[3], ("bleu", 3.0))]
+    )
+    assert [trial.number for trial in ranked] == [1, 3, 0, 2]
+
+
+def test_a_trial_that_fails_loses(tmp_path):
+    _, wanted = search(4, tmp_path, lambda one: None if trial_of(one) < 3 else 1.0)
+    (found,) = tune.tune([Variant("lstm", LSTM)], wanted)
+    assert found.trial.number == 3
+    assert found.tried[0]["score"] is None and found.tried[0]["reason"] == "the loss is nan"
+
+
+def test_what_can_t_be_chosen_is_refused():
+    for number in (0, 1):
+        with pytest.raises(UsageError) as caught:
+            tune.check([Variant("lstm", LSTM)], number, base=BASE)
+        assert str(caught.value) == f"--tune {number}: there is nothing to choose from; try at least 2 settings"
+    with pytest.raises(UsageError) as caught:
+        tune.check([Variant("lstm", with_option(LSTM, "data.valid", None))], 4, base=BASE)
+    assert str(caught.value) == "--tune: chooses by validation data, and the run file has none; give data.valid"
+    counted = {**LSTM, "model": {"kind": "ngram"}, "train": {}}
+    with pytest.raises(UsageError) as caught:
+        tune.check([Variant("ngram", counted)], 4, base=BASE)
+    assert str(caught.value) == "--tune: searches learning rate, dropout and width, and no model here has them; drop it"
+    tune.check([Variant("ngram", counted), Variant("lstm", LSTM)], 2, base=BASE)
+
+
+def really(plan: Sequence[Planned]) -> list[Outcome]:
+    for one in plan:
+        train_here(one.values, one.out)
+    return [Outcome(one, 0) for one in plan]
+
+
+def winner(text: Path, out: Path, test: Any) -> tune.Tuned:
+    data = {"train": str(text), "valid": 0.1, "test": test, "read": "lines"}
+    values = run_file(text, "lstm", data=data, train__steps=4, train__validations=1)
+    del values["seed"]
+    out.mkdir()
+    (found,) = tune.tune([Variant("lstm", values)], tune.Search(2, ["width"], 0, out, really, best))
+    return found
+
+
+def test_no_test_data_is_read(tmp_path):
+    """A test file that is not there, and then one that would be refused, change nothing: nobody opens it."""
+    text = make_text(tmp_path / "text.txt")
+    missing = winner(text, tmp_path / "a", str(tmp_path / "missing.txt"))
+    (tmp_path / "binary").write_bytes(b"\0\xff")
+    broken = winner(text, tmp_path / "b", str(tmp_path / "binary"))
+    assert missing.tried == broken.tried and missing.trial.chosen == broken.trial.chosen
+    assert not list(tmp_path.glob("*/*/data/test.*"))
+
+
+def test_a_share_for_testing_chooses_nothing(tmp_path):
+    """Where the test data is the end of the training file, other words at that end are chosen by as little."""
+    lines = make_text(tmp_path / "text.txt", words=500).read_text().split("\n")[:-1]
+    assert len(lines) == 100
+    (tmp_path / "one.txt").write_text("\n".join(lines) + "\n")
+    (tmp_path / "two.txt").write_text("\n".join([*lines[:90], *(line[::-1] for line in lines[90:])]) + "\n")
+    found = [winner(tmp_path / f"{name}.txt", tmp_path / name, 0.1) for name in ("one", "two")]
+    assert found[0].tried == found[1].tried

@@ -1,0 +1,199 @@
+"""The view of attention, and rollout: against the aligner, worked values, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from label_runs import LabelRuns
+from pair_runs import PairRuns
+from small_runs import make_text, run_file, train_here
+
+import weft
+from weft.errors import UsageError
+from weft.explain.attention import attention, rolled_out, rollout
+from weft.explain.options import ExplainOptions
+from weft.explain.views import VIEWS, fitting, show
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> PairRuns:
+    runs = PairRuns(tmp_path_factory.mktemp("pairs"))
+    for kind in ("lstm", "transformer", "bahdanau", "sutskever"):
+        runs.folder(kind, "train.steps=3", "train.validations=1")  # nothing here needs to be learned
+    return runs
+
+
+@pytest.fixture(scope="module")
+def labels(tmp_path_factory: pytest.TempPathFactory) -> LabelRuns:
+    return LabelRuns(tmp_path_factory.mktemp("labels"))
+
+
+@pytest.fixture(scope="module")
+def language(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("language")
+    text = make_text(place / "text.txt")
+    train_here(run_file(text, "gpt", train__steps=3), place / "run")
+    return place / "run"
+
+
+@pytest.mark.parametrize("kind", ["transformer", "lstm", "bahdanau"])
+def test_attention_to_the_source_is_what_the_aligner_finds(pairs, kind):
+    run = weft.load(pairs.folder(kind))
+    best = run.predict("badac", beam=3)[0]
+    data = attention(run, "badac", ExplainOptions(beam=3, part="cross")).data
+    mean = np.mean([np.mean(layer["weights"], axis=0) for layer in data["layers"]], axis=0)
+    aligned = run.align(["badac"], best[:1])[0]
+    np.testing.assert_allclose(mean, aligned.weights, atol=1e-4)
+    assert [token["text"] for token in data["tokens"]] == aligned.source
+    assert [token["text"] for token in data["output"]] == aligned.target
+    assert [(token["start"], token["stop"]) for token in data["tokens"]] == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (0, 0)]
+
+
+def test_every_head_of_every_layer_is_there_and_one_can_be_asked_for(pairs):
+    run = weft.load(pairs.folder("transformer"))
+    view = attention(run, "bada", ExplainOptions(target="B A"))
+    assert [(one["part"], one["layer"], np.shape(one["weights"])) for one in view.data["layers"]] == [
+        ("cross", 1, (2, 3, 5)), ("cross", 2, (2, 3, 5)),
+        ("encoder", 1, (2, 5, 5)), ("encoder", 2, (2, 5, 5)),
+        ("decoder", 1, (2, 3, 3)), ("decoder", 2, (2, 3, 3)),
+    ]  # fmt: skip
+    for one in view.data["layers"]:
+        np.testing.assert_allclose(np.sum(one["weights"], axis=-1), 1.0, atol=1e-3)
+    assert len(view.lines) == 1 + 12 + 2 + 3 and len(view.pictures) == 6
+    json.dumps(view.data, allow_nan=False)
+    alone = attention(run, "bada", ExplainOptions(target="B A", part="encoder", layer=2, head=2))
+    assert len(alone.data["layers"]) == 1 and alone.data["layers"][0]["heads"] == [2]
+    np.testing.assert_allclose(alone.data["layers"][0]["weights"][0], view.data["layers"][3]["weights"][1], atol=1e-6)
+    assert [picture.caption for picture in alone.pictures] == ["The encoder's self-attention: layer 2, head 2"]
+
+
+def test_a_language_model_looks_back_only(language):
+    run = weft.load(language)
+    data = attention(run, "the cat", ExplainOptions()).data
+    weights = np.array(data["layers"][0]["weights"])
+    assert weights.shape == (2, 8, 8) and (np.triu(weights[0], 1) == 0).all()
+    assert [token["text"] for token in data["tokens"]] == ["<s>", *"the cat"]
+
+
+def test_a_pool_of_attention_is_a_view_of_the_text(labels, tmp_path):
+    values = labels.values("labels-lstm", "model.pool=attention", "train.steps=3")
+    train_here(values, tmp_path / "run")
+    run = weft.load(tmp_path / "run")
+    view = attention(run, "the old cat", ExplainOptions())
+    assert [(one["part"], np.shape(one["weights"])) for one in view.data["layers"]] == [("pool", (1, 1, 5))]
+    with torch.no_grad():
+        reading = run.model.model
+        tokens = torch.tensor([[1, *run.tokenizer.tokenizer.encode("the old cat").tolist(), 2]])
+        y, keep = reading.encoder(weft.models.encoder.Text(tokens, tokens >= 0))
+        expected = reading.pool.weights(y, keep)
+    np.testing.assert_allclose(view.data["layers"][0]["weights"][0], expected.numpy(), atol=1e-4)
+
+
+# ---- rollout
+
+
+def test_rollout_by_hand():
+    first, second = np.array([[[1.0, 0.0], [0.5, 0.5]]]), np.array([[[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]])
+    # A1 = [[1, 0], [.25, .75]], A2 = [[1, 0], [.25, .75]] (heads' mean [[1, 0], [.5, .5]]), A2 A1:
+    np.testing.assert_allclose(rolled_out([first, second]), [[1.0, 0.0], [0.4375, 0.5625]])
+
+
+def test_rollout_of_runs(pairs, language, labels):
+    for run, text, size in ((weft.load(pairs.folder("transformer")), "bada", 5), (weft.load(language), "the cat", 8)):
+        view = rollout(run, text, ExplainOptions(top=2))
+        weights = np.array(view.data["weights"])
+        assert weights.shape == (size, size)
+        np.testing.assert_allclose(weights.sum(1), 1.0, atol=1e-3)
+        part = "encoder" if run.settings.task == "translate" else "decoder"
+        layers = attention(run, text, ExplainOptions(part=part)).data["layers"]
+        np.testing.assert_allclose(weights, rolled_out([np.array(one["weights"]) for one in layers]), atol=1e-3)
+
+
+def test_where_rollout_is_not_defined_it_says_so(pairs, labels, tmp_path):
+    run = weft.load(pairs.folder("lstm"))
+    with pytest.raises(UsageError) as caught:
+        show(run, "bada", "rollout", ExplainOptions())
+    assert str(caught.value) == (
+        "--what rollout: it follows self-attention from layer to layer, and this run has none below what it says; "
+        f"{run.folder.path} has: {', '.join(fitting(run))}"
+    )
+    train_here(labels.values("labels-transformer", "model.connection=highway", "train.steps=2"), tmp_path / "run")
+    with pytest.raises(UsageError) as caught:
+        rollout(weft.load(tmp_path / "run"), "the cat", ExplainOptions())
+    assert str(caught.value) == "rollout: it counts what a layer adds to, and connection = 'highway' does not add"
+    with pytest.raises(UsageError) as caught:
+        rollout(weft.load(pairs.folder("transformer")), "the cat", ExplainOptions(layer=1))
+    assert str(caught.value) == "rollout: goes through all layers and heads; drop --layer and --head"
+
+
+# ---- refusals
+
+
+def test_refusals(pairs):
+    run = weft.load(pairs.folder("transformer"))
+    wrong = {
+        "--part pool: this model has none; it has: cross, encoder, decoder": {"part": "pool"},
+        "--layer: must be from 1 to 2, not 3": {"layer": 3},
+        "--head: must be from 1 to 2, not 3": {"head": 3},
+    }
+    for message, options in wrong.items():
+        with pytest.raises(UsageError) as caught:
+            attention(run, "bada", ExplainOptions(**options))
+        assert str(caught.value) == message
+    plain = weft.load(pairs.folder("sutskever"))
+    with pytest.raises(UsageError) as caught:
+        attention(plain, "bada", ExplainOptions())
+    assert str(caught.value) == f"attention: {plain.folder.path} is a run of kind 'sutskever', in which nothing attends"
+    with pytest.raises(UsageError) as caught:
+        plain.explain("bada", "attention")
+    assert str(caught.value) == (
+        f"--what attention: in a run of kind 'sutskever' nothing attends; {plain.folder.path} has: {', '.join(fitting(plain))}"
+    )
+    with pytest.raises(UsageError) as caught:
+        plain.explain("bada", "attenton")
+    assert str(caught.value) == f"--what: no such view 'attenton'; did you mean 'attention'? known: {', '.join(VIEWS)}"
+    assert fitting(plain)[0] == "attribution" and plain.explain("bada", length=2, method="gradient").what == "attribution"
+
+
+def test_a_compiled_model_is_refused_by_name(pairs):
+    run = weft.load(pairs.folder("transformer"))
+    run.members[0].model.decoder.compile(backend="eager")
+    with pytest.raises(UsageError) as caught:
+        attention(run, "bada", ExplainOptions(target="B", part="decoder"))
+    assert str(caught.value) == (
+        "watch: 'decoder' is compiled, and nothing in it can be seen; load the run anew and watch that"
+    )
+
+
+def test_nothing_stays_behind_in_the_model(pairs):
+    run = weft.load(pairs.folder("transformer"))
+    for what in ("attention", "attribution"):
+        run.explain("bada", what, target="B A")
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in run.members[0].model.modules())
+    assert not any(weight.grad is not None for weight in run.members[0].model.parameters())
+
+
+OPTIONS = {
+    "--method: no such method 'integrate'; did you mean 'integrated'? known: gradient, integrated, occlusion, exact": {
+        "method": "integrate"
+    },
+    "--part: no such part 'middle'; known: encoder, decoder, cross, pool": {"part": "middle"},
+    "--baseline: no such baseline 'zeros'; did you mean 'zero'? known: unk, mask, mean, zero": {"baseline": "zeros"},
+    "--layer: must be from 1 to 10,000, not 0": {"layer": 0},
+    "--steps: must be from 1 to 100,000, not 0": {"steps": 0},
+    "--top-p: must be in (0, 1], not 0": {"top_p": 0.0},
+    "--min-p: must be in [0, 1], not 2": {"min_p": 2.0},
+    "--unit: must be 1 or more, not 0": {"unit": [3, 0]},
+    "--head: must be a valid integer, not 'x'": {"head": "x"},
+}
+
+
+@pytest.mark.parametrize("message", OPTIONS)
+def test_options_are_refused_as_the_command_line_spells_them(message):
+    with pytest.raises(UsageError) as caught:
+        ExplainOptions(**OPTIONS[message])
+    assert str(caught.value) == message

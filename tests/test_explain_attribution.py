@@ -1,0 +1,408 @@
+"""Attribution: what captum finds on the same model, sums that are complete, and hand-made values."""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from label_runs import LabelRuns
+from pair_runs import PairRuns
+from small_runs import make_text, run_file, train_here
+from span_toy import asked as questions_asked
+from span_toy import span_file, write_tsv
+from torch import Tensor, nn
+
+import weft
+from weft.errors import UsageError
+from weft.explain import credit
+from weft.explain.attribution import attribution
+from weft.explain.credit import Vectors, attribute, incomplete
+from weft.explain.inputs import Reading, questions, read
+from weft.explain.options import ExplainOptions
+from weft.models.encoder import Text
+
+BRIEF = ("train.steps=4", "train.validations=1")
+LEARNED = ("pairs-transformer", "labels-regression", "labels-naive-bayes")  # the others need not be
+
+
+class Runs:
+    """Small runs of every task, each trained when it is first asked for."""
+
+    def __init__(self, place: Path) -> None:
+        for name in ("pairs", "labels"):
+            (place / name).mkdir()
+        self.place, self.pairs, self.labels = place, PairRuns(place / "pairs"), LabelRuns(place / "labels")
+        self.text = make_text(place / "text.txt")
+
+    def __call__(self, name: str) -> Any:
+        task, _, kind = name.partition(":")
+        if task == "pairs":
+            self.pairs.folder("lstm", *BRIEF)
+            return weft.load(self.pairs.folder(kind, *BRIEF))
+        if task == "labels":
+            if not (out := self.place / "labels" / kind).exists():
+                train_here(self.labels.values(kind, *([] if kind in LEARNED else BRIEF)), out)
+            return weft.load(out)
+        out = self.place / name.replace(":", "-")
+        if task == "span" and not out.exists():
+            data = write_tsv(self.place / "asked.tsv", questions_asked(60))
+            train_here(span_file(data, kind, "train.steps=4", "train.validations=1"), out)
+        if not out.exists():
+            values = run_file(self.text, "lstm" if kind in ("ngram", "masked") else kind)
+            if kind == "ngram":
+                values["model"] = {"kind": "ngram", "order": 3}
+                del values["train"]
+            if kind == "masked":
+                values |= {"task": "masked-lm", "model": {"kind": "bert", "width": 8, "layers": 1, "heads": 2}}
+                values |= {"tokenizer": {"kind": "word"}}
+                values["data"]["read"] = "lines"
+            train_here(values, out)
+        return weft.load(out)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("runs"))
+
+
+TEXTS = {
+    "lm:window": "the cat",
+    "lm:lstm": "the cat",
+    "lm:transformer": "the cat",
+    "lm:masked": "the [MASK] sees the old [MASK] .",
+    "labels:labels-transformer": "here the old cat",
+    "labels:labels-lstm": "here the old cat",
+    "labels:several-lstm": "the red cat",
+    "labels:pairs-transformer": "the cat\tsome new",
+    "labels:spans-lstm": "the mr bcdfo here",
+    "labels:spans-transformer": "the mr bcdfo here",
+    "span:transformer": "where is it ?\tada has a red cat in rome .",
+    "pairs:lstm": "badac",
+    "pairs:transformer": "bada",
+    "pairs:joint": "bada",
+}
+every = pytest.mark.parametrize("name", TEXTS)
+
+
+# ---- an independent calculation: a copy of the model that is handed its vectors, without any hook
+
+
+class Handed(nn.Module):
+    """In place of a front: gives what it was handed."""
+
+    def __init__(self, whole: bool) -> None:
+        super().__init__()
+        self.whole, self.x = whole, torch.zeros(0)
+
+    def forward(self, given: Any) -> Any:
+        return self.x if self.whole else (self.x, given.keep)
+
+
+def handed(reading: Reading) -> tuple[nn.Module, list[Handed]]:
+    model: Any = copy.deepcopy(reading.model)
+    fronts = []
+    for side in reading.sides:
+        above, _, name = side.front.rpartition(".")
+        fronts.append(Handed(side.front in ("embedding", "decoder.front") or len(reading.sides) == 2))
+        setattr(model.get_submodule(above), name, fronts[-1])
+    return model, fronts
+
+
+def forward_of(task: str, reading: Reading, model: Any, place: int) -> Any:
+    """Log-probabilities (R, V) at a place, by the model's own parts."""
+    sides = [torch.tensor([side.tokens]) for side in reading.sides]
+
+    def say(rows: int) -> Tensor:
+        tokens = [side.expand(rows, -1) for side in sides]
+        ones = [torch.ones_like(side, dtype=torch.bool) for side in tokens]
+        if task == "lm":
+            return model.head(model(tokens[0])[0][:, len(sides[0][0]) - len(reading.places) + place])
+        if task == "translate":
+            state = model.encode(tokens[0], ones[0])
+            return model.head(model(tokens[1], state)[0][:, place], state[1])
+        if task == "classify":
+            return model.head.log_probs(model(Text(tokens[0], ones[0])))
+        gap = (sides[0][0] == model.mask).nonzero()[place, 0]
+        return model.log_probs(model(Text(tokens[0], ones[0]))[:, gap])
+
+    return say
+
+
+CHECKED = [name for name in TEXTS if ":spans" not in name and ":pairs" not in name and "span:" not in name]
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_captum_finds_the_same(runs, name):
+    captum = pytest.importorskip("captum.attr", reason="captum is not installed: pip install captum")
+    run, options = runs(name), ExplainOptions()
+    reading = read(run, TEXTS[name], options)
+    asked = questions(run, reading, options)[-1]
+    vectors = Vectors(reading, "unk", run.device)
+    model, fronts = handed(reading)
+    say = forward_of(run.settings.task, reading, model, asked.place)
+
+    def said(*given: Tensor) -> Tensor:
+        for front, x in zip(fronts, given, strict=True):
+            front.x = x
+        return say(len(given[0]))[:, asked.choice]
+
+    own, blank = tuple(vectors.own), tuple(vectors.blank)
+    whole = captum.IntegratedGradients(said).attribute(own, blank, n_steps=40, method="gausslegendre")
+    expected = torch.cat([part.sum(-1) for part in whole], dim=1)[0].detach().numpy()
+    np.testing.assert_allclose(credit.integrated_gradients(vectors, asked, 40, rows=7), expected, atol=1e-4)
+    times = captum.InputXGradient(said).attribute(tuple(part.clone().requires_grad_() for part in own))
+    expected = torch.cat([part.sum(-1) for part in times], dim=1)[0].detach().numpy()
+    np.testing.assert_allclose(credit.gradient_times_input(vectors, [asked])[0], expected, atol=1e-4)
+    # a feature is all coordinates of a token
+    masks, first = [], 0
+    for part in own:
+        masks.append(torch.arange(first, first + part.size(1))[None, :, None].expand_as(part))
+        first += part.size(1)
+    gone = captum.FeatureAblation(said).attribute(own, blank, feature_mask=tuple(masks))
+    expected = torch.cat([part[..., 0] for part in gone], dim=1)[0].detach().numpy()
+    np.testing.assert_allclose(credit.occlusion(vectors, asked, rows=3), expected, atol=1e-4)
+
+
+# ---- completeness
+
+
+@every
+def test_integrated_gradients_are_complete_within_a_hundredth(runs, name):
+    run, options = runs(name), ExplainOptions(length=6)
+    data = attribution(run, TEXTS[name], options).data
+    assert data["method"] == "integrated" and data["outputs"]
+    values = np.concatenate([np.array(side["values"]) for side in data["sides"]], axis=1)
+    for row, told in zip(values, data["completeness"], strict=True):
+        assert told["error"] <= 0.01
+        assert told["sum"] == pytest.approx(row.sum(), abs=1e-4)
+
+
+# (no text says what their baselines do: words without a spelling, a gap that is still asked for, a token that may be copied
+# though its vector is another's)
+@pytest.mark.parametrize("name", [name for name in TEXTS if name.split(":")[1][:5] not in ("spans", "maske", "joint")])
+@torch.no_grad()
+def test_the_difference_is_that_of_the_text_and_of_one_without_words(runs, name):
+    """What they add up to, by a text in which every word is unknown."""
+    run, options = runs(name), ExplainOptions(length=6, baseline="unk")
+    reading = read(run, TEXTS[name], options)
+    asked = questions(run, reading, options)[:2]
+    found = attribute(run, reading, asked, options)
+    for side in reading.sides:
+        side.tokens[:] = [0 if is_text else token for token, is_text in zip(side.tokens, side.of_text, strict=True)]
+    blank = [float(reading.say(torch.tensor([one.place]))[0, one.choice]) for one in asked]
+    np.testing.assert_allclose(found.added, found.said - blank, atol=1e-4)
+
+
+def test_too_few_steps_are_told_and_more_are_taken_unasked(runs):
+    run = runs("labels:pairs-transformer")
+    few = attribution(run, "the cat\tsome new", ExplainOptions(steps=1))
+    assert few.data["steps"] == 1 and few.data["completeness"][0]["error"] > 0.01
+    assert few.lines[-1].startswith("not complete: they miss what they should add up to by ")
+    many = attribution(run, "the cat\tsome new", ExplainOptions())
+    assert many.data["steps"] >= 32 and many.data["completeness"][0]["error"] <= 0.01
+    assert many.lines[-1].startswith("complete: they add up to what they should within ")
+
+
+def test_what_is_next_to_nothing_is_not_divided_by():
+    assert incomplete(np.array([0.5, 0.5]), 2.0) == 0.5
+    assert incomplete(np.array([0.001]), 0.0) == pytest.approx(0.01)
+
+
+# ---- baselines
+
+
+def test_what_stands_in_a_tokens_place(runs):
+    run, options = runs("lm:lstm"), ExplainOptions()
+    reading = read(run, "the", options)
+    weight = run.model.embedding.weight.detach()
+    rows = {"unk": weight[0], "mean": weight.mean(0), "zero": torch.zeros_like(weight[0])}
+    for name, row in rows.items():
+        vectors = Vectors(reading, name, run.device)
+        torch.testing.assert_close(vectors.own[0][0], weight[torch.tensor(reading.sides[0].tokens)])
+        torch.testing.assert_close(vectors.blank[0][0, 1:], row.expand(3, -1))
+        torch.testing.assert_close(vectors.blank[0][0, 0], weight[1])  # <s> stays
+    masked = runs("lm:masked")
+    vectors = Vectors(read(masked, "the [MASK]", options), "mask", masked.device)
+    torch.testing.assert_close(vectors.blank[0][0, 1], masked.model.encoder.front.embedding.weight[-1].detach())
+
+
+def test_a_shared_embedding_is_blanked_on_both_sides(runs):
+    run, options = runs("pairs:joint"), ExplainOptions(target="B A")
+    reading = read(run, "ab", options)
+    assert run.model.encoder.front.embedding is run.model.decoder.front.embedding
+    vectors, scale = Vectors(reading, "unk", run.device), run.model.decoder.front.scale
+    unknown = run.model.encoder.front.embedding.weight[0].detach() * scale
+    for blank, side in zip(vectors.blank, reading.sides, strict=True):
+        torch.testing.assert_close(blank[0, torch.tensor(side.of_text)], unknown.expand(sum(side.of_text), -1))
+
+
+def test_the_baseline_is_one_that_training_has_shown(runs):
+    kinds = {"lm:lstm": "mean", "lm:masked": "mask", "labels:labels-lstm": "unk", "labels:spans-lstm": "unk"}
+    assert {name: credit.baseline_of(runs(name), ExplainOptions()) for name in kinds} == kinds
+
+
+# ---- what is asked
+
+
+def test_the_parts_of_the_answer_have_places_in_the_text(runs):
+    run = runs("labels:spans-lstm")
+    data = attribution(run, "the  mr bcdfo here", ExplainOptions(method="gradient")).data
+    assert [(one["text"], one["start"], one["stop"]) for one in data["tokens"]] == [
+        ("<s>", 0, 0), ("the", 0, 3), ("mr", 5, 7), ("bcdfo", 8, 13), ("here", 14, 18), ("</s>", 0, 0),
+    ]  # fmt: skip
+    assert [one["start"] for one in data["outputs"]] == [0, 5, 8, 14]
+    tagging = run.predict("the  mr bcdfo here")[0]
+    assert [one["text"] for one in data["outputs"]] == tagging.tags
+    one = attribution(run, "the  mr bcdfo here", ExplainOptions(method="gradient", position=3, target="O")).data
+    assert [(one["name"], one["start"]) for one in one["outputs"]] == [("bcdfo/O", 8)]
+
+
+def test_probabilities_are_those_the_run_says(runs):
+    labels = runs("labels:labels-lstm")
+    said = labels.predict("here the old cat")[0]
+    asked = attribution(labels, "here the old cat", ExplainOptions(method="gradient", target="tool")).data["outputs"][0]
+    assert asked["probability"] == pytest.approx(said.probabilities["tool"], rel=1e-4)
+    translator = runs("pairs:lstm")
+    best = translator.predict("badac", beam=3)[0][0]
+    data = attribution(translator, "badac", ExplainOptions(method="gradient", beam=3)).data
+    assert [one["text"] for one in data["outputs"]] == [translator.tokenizer.target.show(token) for token in best.tokens]
+    assert sum(one["log_prob"] for one in data["outputs"]) == pytest.approx(best.log_prob, abs=1e-4)
+    ends = [(one["start"], one["stop"]) for one in data["outputs"][:-1]]
+    assert [best.text[low:high] for low, high in ends] == [one["text"] for one in data["outputs"][:-1]]
+    forced = attribution(translator, "badac", ExplainOptions(method="gradient", target="B A", position=2)).data
+    score = translator.score([("badac", "B A")])[0]
+    assert [(one["text"], one["log_prob"]) for one in forced["outputs"]] == [("A", pytest.approx(score.log_probs[1], abs=1e-4))]
+    language = runs("lm:transformer")
+    data = attribution(language, "the c", ExplainOptions(method="occlusion", target="at")).data
+    scored = language.score("the cat")[0].log_probs[-2:] if not language.lines else []
+    assert [one["log_prob"] for one in data["outputs"]] == pytest.approx(scored, abs=1e-4)
+
+
+def test_both_ends_of_an_answer_are_asked_for(runs):
+    run, text = runs("span:transformer"), TEXTS["span:transformer"]
+    data = attribution(run, text, ExplainOptions(method="occlusion", target="red cat")).data
+    assert [one["name"] for one in data["outputs"]] == ["start/red", "end/cat"]
+    assert [text[one["start"] : one["stop"]] for one in data["tokens"][1:5]] == ["where", "is", "it", "?"]
+    tokens = [one["text"] for one in data["tokens"]]
+    segments = [0] * 6 + [1] * (len(tokens) - 6)
+    numbers = [1, *run.tokenizer.encode("where is it ?"), 2, *run.tokenizer.encode("ada has a red cat in rome ."), 2]
+    row = torch.tensor([numbers])
+    with torch.no_grad():
+        scores = run.model.model(Text(row, row >= 0, torch.tensor([segments]))).log_softmax(1)[0]
+    expected = [float(scores[tokens.index("red"), 0]), float(scores[tokens.index("cat"), 1])]
+    assert [one["log_prob"] for one in data["outputs"]] == pytest.approx(expected, abs=1e-5)
+
+
+def test_later_tokens_have_no_share_in_earlier_outputs(runs):
+    data = attribution(runs("lm:lstm"), "the", ExplainOptions(target=" cat")).data
+    values = np.array(data["sides"][0]["values"])
+    assert values.shape == (4, 7) and (values[0, 4:] == 0).all() and values[3, 6] != 0
+
+
+def test_a_text_that_is_cut_is_explained_as_far_as_it_is_read(runs):
+    run = runs("labels:labels-lstm")
+    text = " ".join(["old"] * 1200)
+    view = attribution(run, text, ExplainOptions(method="gradient"))
+    tokens = view.data["tokens"]
+    assert len(tokens) == run.settings.data.longest and tokens[-1]["text"] == "</s>"
+    assert view.lines[-1] == "the text is longer than the model reads, and was cut"
+
+
+# ---- models that count
+
+
+def test_ngrams_are_explained_by_occlusion(runs):
+    run = runs("lm:ngram")
+    data = attribution(run, "a cat", ExplainOptions(target="s")).data
+    tokens = torch.tensor([[1, *run.tokenizer.encode("a cats").tolist()]])
+    whole, expected = float(run.model.score(tokens)[0, -1]), []
+    for at in range(6):
+        row = tokens.clone()
+        row[0, at] = 0 if at else 1
+        expected.append(whole - float(run.model.score(row)[0, -1]))
+    np.testing.assert_allclose(data["sides"][0]["values"][0], expected, atol=1e-6)
+    assert data["baseline"] == "<unk> in its place" and (np.array(expected)[:4] == 0).all() and expected[5] != 0
+    own = attribution(run, "a cat", ExplainOptions()).data["outputs"][0]
+    best = run.model.start(tokens[:, :-1])[0][0]
+    assert own["text"] == run.tokenizer.show(int(best.argmax())) and own["log_prob"] == pytest.approx(
+        float(best.max()), abs=1e-5
+    )
+
+
+@pytest.mark.parametrize("kind", ["regression", "naive-bayes"])
+def test_linear_models_add_up_exactly(runs, kind):
+    run = runs(f"labels:labels-{kind}")
+    data = attribution(run, "the old cat", ExplainOptions(target="tool")).data
+    model = run.model.model
+    scores = model.scores(run.model.sparse([("the old cat",)]))[0] - model.bias.numpy()
+    at = run.labels.index("tool")
+    assert data["completeness"][0]["sum"] == pytest.approx(scores[at] - scores.mean(), abs=1e-9)
+    assert data["method"] == "exact" and {one["text"] for one in data["tokens"]} >= {"cat", "old cat"}
+    gone = attribution(run, "the old cat", ExplainOptions(target="tool", method="occlusion")).data
+    whole, without = run.predict("the old cat")[0], run.predict("the  cat")[0]
+    expected = np.log(whole.probabilities["tool"]) - np.log(without.probabilities["tool"])
+    assert gone["sides"][0]["values"][0][1] == pytest.approx(expected, abs=1e-5)
+    assert (gone["tokens"][1]["start"], gone["tokens"][1]["stop"]) == (4, 7)
+
+
+# ---- refusals
+
+
+REFUSALS = {
+    ("lm:ngram", "x", "method=integrated"): (
+        "--method integrated: a run of kind 'ngram' has no gradients; use --method occlusion"
+    ),
+    ("lm:ngram", "x", "baseline=zero"): "--baseline zero: n-grams have no vectors; a token can only become unk",
+    ("lm:ngram", "x", "position=2"): "--position: must be from 1 to 1, not 2",
+    ("labels:labels-regression", "x", "method=gradient"): (
+        "--method gradient: a run of kind 'regression' has no gradients; use --method exact or --method occlusion"
+    ),
+    ("labels:labels-regression", "x", "baseline=mean"): ("--baseline mean: terms have no vectors; a word can only be left out"),
+    ("lm:lstm", "x", "method=exact"): (
+        "--method exact: is for linear models of terms; use --method integrated, gradient or occlusion"
+    ),
+    ("lm:lstm", "x", "baseline=mask"): "--baseline mask: RUN knows no mask, as only masked language models do; use unk",
+    ("lm:lstm", "x", "target=§"): "--target '§': holds what the tokenizer can't spell, and no output can be that",
+    ("lm:lstm", "x", "target="): "--target: is empty; name what is asked about",
+    ("lm:lstm", "x", "position=2"): "--position: must be from 1 to 1, not 2",
+    ("lm:masked", "the [MASK]", "target=the cat"): "--target 'the cat': is 2 tokens, but a gap is one",
+    ("lm:masked", "the cat", ""): "input: has no [MASK]; write it where a token is missing",
+    ("labels:labels-lstm", "x", "target=anmal"): (
+        "--target: no such label 'anmal'; did you mean 'animal'? known: animal, colour, tool"
+    ),
+    ("labels:pairs-transformer", "x", ""): "input: needs 2 texts, separated by tabs, and has 1",
+    ("span:transformer", "who ?", ""): "input: needs a question and a passage, separated by a tab, and has 1 texts",
+    ("span:transformer", "who ?\tada .", "target=ben"): (
+        "--target 'ben': does not stand in the passage, and no answer can be that"
+    ),
+    ("span:transformer", "who ?\t" + "ada " * 1000, ""): ("input: has 1,005 tokens, but RUN reads 64 at once; shorten it"),
+    ("labels:spans-lstm", " ", ""): "input: has no words, and nothing to tag",
+    ("pairs:lstm", "", ""): "input: is empty, and becomes an empty output; there is nothing to explain",
+    ("lm:lstm", "x", "steps=5 method=gradient"): "--steps: is for --method integrated, not for --method gradient; drop it",
+    ("lm:lstm", "x", "baseline=zero method=gradient"): (
+        "--baseline: the gradient times the input is against nothing; drop it, or use --method integrated"
+    ),
+}
+
+
+@pytest.mark.parametrize("asked", REFUSALS)
+def test_refusals(runs, asked):
+    name, text, given = asked
+    run = runs(name)
+    pairs = re.findall(r"(\w+)=(.*?)(?= \w+=|$)", given)
+    options = {key: int(value) if key in ("position", "steps") else value for key, value in pairs}
+    with pytest.raises((UsageError, weft.errors.DataError)) as caught:
+        attribution(run, text, ExplainOptions(**options))
+    assert str(caught.value).replace(str(run.folder.path), "RUN") == REFUSALS[asked]
+
+
+def test_several_models_are_not_explained_together(runs):
+    run = weft.ensemble([runs.pairs.folder("lstm"), runs.pairs.folder("luong")])
+    with pytest.raises(UsageError) as caught:
+        attribution(run, "ab", ExplainOptions())
+    assert str(caught.value) == "explain: several models say something together; explain one run"

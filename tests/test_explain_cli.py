@@ -1,0 +1,263 @@
+"""`weft explain`: what it prints and writes, the page in a browser, and the drawings it is made of."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import struct
+import xml.etree.ElementTree as ET
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import feed, refused
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pair_runs import PairRuns
+from small_runs import make_text, run_file, train_here
+
+from weft.cli.main import main
+from weft.errors import UsageError
+from weft.explain.page import page
+from weft.explain.view import Picture, Piece, View, aligned, told_apart
+from weft.report.grid import Map, grid
+from weft.report.heatmap import MANY, heatmap
+from weft.report.png import png
+from weft.report.signed import signed_map
+from weft.text.tokenizers import KINDS, Tokenizer, TokenizerTable, train_tokenizer
+
+CHROMIUM = Path("/usr/bin/chromium")
+BRIEF = ("train.steps=3", "train.validations=1")  # nothing here needs to be learned
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = PairRuns(tmp_path_factory.mktemp("pairs"))
+    runs.folder("lstm", *BRIEF)
+    return runs.folder("transformer", *BRIEF)
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("counted")
+    values = run_file(make_text(place / "text.txt"))
+    values["model"] = {"kind": "ngram"}
+    del values["train"]
+    train_here(values, place / "run")
+    return place / "run"
+
+
+def test_a_summary_is_printed_and_nothing_written(run, capsys, tmp_path, monkeypatch, quiet_machine):
+    monkeypatch.chdir(tmp_path)
+    assert main(["explain", str(run), "bada", "--target", "B A"]) == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert err == "" and " ".join(lines[0].split()) == "part layer head entropy to itself one back to first strongest"
+    assert (
+        len(lines) == 13 + 5
+        and lines[15].startswith("B       ")
+        and re.fullmatch(r"cross +1 +1 +\d\.\d\d +- +- +\d\.\d\d  \S+ -> \S+ \d\.\d\d", lines[1])
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json_has_the_numbers_with_places(run, capsys, quiet_machine):
+    words = ["explain", str(run), "bada", "--what", "attribution", "--method", "gradient", "--beam", "1", "--length", "3"]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["run"], found["input"]) == (str(run), "bada")
+    (view,) = found["views"]
+    assert view["what"] == "attribution" and view["method"] == "gradient" and len(view["outputs"]) <= 3
+    assert [token["start"] for token in view["tokens"]] == [0, 1, 2, 3, 0]
+
+
+def test_what_out_writes(run, capsys, tmp_path, quiet_machine):
+    words = ["explain", str(run), "bada", "--target", "B", "--what", "attention", "--what", "rollout", "--quiet"]
+    for name in ("a.html", "a.svg", "a.json"):
+        assert main([*words, "--out", str(tmp_path / name)]) == 0
+        assert "Rollout through 2 layers" in capsys.readouterr().out
+    assert {one["what"] for one in json.loads((tmp_path / "a.json").read_text())["views"]} == {"attention", "rollout"}
+    pictures = sorted(tmp_path.glob("*.svg"))
+    assert [path.name for path in pictures] == ["a-2.svg", "a-3.svg", "a-4.svg", "a-5.svg", "a-6.svg", "a-7.svg", "a.svg"]
+    for path in pictures:
+        assert ET.fromstring(path.read_text()).tag == "{http://www.w3.org/2000/svg}svg"
+    html = (tmp_path / "a.html").read_text()
+    assert html.count("<svg") == 7 and "default-src 'none'" in html
+    assert not re.findall(r"(?:https?:)?//(?!www\.w3\.org/2000/svg)[\w.]+\.\w+", re.sub(r"base64,[\w+/=]+", "", html))
+
+
+def test_standard_input_is_a_text(counted, capsys, monkeypatch, quiet_machine):
+    feed(monkeypatch, b"the old\ncat\n")
+    assert main(["explain", str(counted), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["input"] == "the old\ncat" and found["views"][0]["method"] == "occlusion"
+
+
+def test_refusals(run, counted, capsys, quiet_machine):
+    assert refused(capsys, "explain", str(run), "x", "--out", "x.png") == (
+        2, "--out: x.png must end in .html, .svg or .json",
+    )  # fmt: skip
+    code, line = refused(capsys, "explain", str(run), "x", "--what", "atention")
+    assert code == 2 and line.startswith(
+        "--what: no such view 'atention'; did you mean 'attention'? known: attention, rollout,"
+    )
+    code, line = refused(capsys, "explain", str(counted), "x", "--what", "attention")
+    assert code == 2 and line.startswith(
+        f"--what attention: in a run of kind 'ngram' nothing attends; {counted} has: attribution"
+    )
+
+
+# ---- the page
+
+
+def test_a_page_of_odd_texts_stays_a_page():
+    token = {"text": "</script><b>&\u202e", "start": 0, "stop": 1}
+    layer = {"part": "encoder", "layer": 1, "heads": [1], "rows": [token], "columns": [token], "weights": [[[1.0]]]}
+    view = View("attention", "<i>t</i>", {"layers": [layer]}, [Picture("<u>c</u>", "<svg></svg>")], ["<b> 1"])
+    html = page([view], title="<script>alert(1)</script>")
+    assert "<script>alert" not in html and "<i>t" not in html and "<u>c" not in html and "<b>" not in html
+    assert html.count("</script>") == 2
+    data = json.loads(re.search(r'class="attention">(.*?)</script>', html)[1])
+    assert data[0]["rows"] == ["</script><b>&\\u202e"] and base64.b64decode(data[0]["weights"]) == b"\xff"
+
+
+def test_a_browser_shows_any_head(run, capsys, tmp_path, quiet_machine):
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+    if not CHROMIUM.exists():
+        pytest.skip("no Chromium here: apt-get install chromium")
+    assert main(["explain", str(run), "bada", "--target", "B A", "--out", str(tmp_path / "a.html")]) == 0
+    asked: list[str] = []
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": 390, "height": 800})
+        tab.on("request", lambda request: asked.append(request.url))
+        tab.on("pageerror", lambda error: pytest.fail(str(error)))
+        tab.goto((tmp_path / "a.html").as_uri())
+        assert tab.locator(".detail").count() == 3
+        tab.locator("[data-key=grid-encoder-0-1]").click()
+        panel = tab.locator(".detail").nth(1)
+        assert panel.locator(".name").inner_text() == "Layer 1, head 2"
+        panel.locator(".rows").press("ArrowLeft")
+        assert panel.locator(".rows .chosen").inner_text() == "a"
+        assert re.match(r"a looks most at \S+ \(0\.\d\d\)", panel.locator("output").inner_text())
+        assert tab.evaluate("document.documentElement.scrollWidth") == 390
+        browser.close()
+    assert all(url.startswith(("file:", "data:")) for url in asked)
+    capsys.readouterr()
+
+
+def test_tokens_that_look_alike_are_told_apart():
+    assert told_apart([Piece("a", 0, 1), Piece(" ", 1, 2), Piece("a", 2, 3)]) == ["a@1", "␣", "a@3"]
+
+
+def test_columns_are_aligned():
+    assert aligned([("a", "10", "x"), ("bcd", "2", "yy")], left=(0, 2)) == ["a    10  x", "bcd   2  yy"]
+
+
+# ---- drawings
+
+
+def pixels(data: bytes) -> np.ndarray:
+    """What a PNG of greys holds, by the format's own rules."""
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    stream, found = io.BytesIO(data[8:]), {}
+    while head := stream.read(8):
+        length, kind = struct.unpack(">I4s", head)
+        found[kind] = stream.read(length)
+        assert struct.unpack(">I", stream.read(4))[0] == zlib.crc32(kind + found[kind])
+    wide, high, *rest = struct.unpack(">IIBBBBB", found[b"IHDR"])
+    assert rest == [8, 0, 0, 0, 0]
+    rows = np.frombuffer(zlib.decompress(found[b"IDAT"]), np.uint8).reshape(high, wide + 1)
+    assert (rows[:, 0] == 0).all()
+    return rows[:, 1:]
+
+
+def test_small_maps_are_pictures_of_the_weights():
+    weights = np.array([[1.0, 0.25, 0.0], [0.0, 0.5, 0.5]])
+    grey = np.array([[255, 128, 0], [0, 180, 180]], np.uint8)
+    np.testing.assert_array_equal(pixels(png(grey)), grey)
+    drawn = grid([("layer 1", [Map("head 1", weights, "<note>"), Map("head 2", weights)])], key="k", title="a < b")
+    root = ET.fromstring(drawn)
+    images = [one.get("href") for one in root.iter("{http://www.w3.org/2000/svg}image")]
+    assert len(images) == 2
+    np.testing.assert_array_equal(pixels(base64.b64decode(images[0].split(",")[1])), grey)
+    assert [one.get("data-key") for one in root.iter("{http://www.w3.org/2000/svg}g")] == ["k-0-0", "k-0-1"]
+    with pytest.raises(UsageError) as caught:
+        grid([("layer 1", [])], key="k")
+    assert str(caught.value) == "grid: there is nothing to draw: every row needs a map"
+
+
+def test_a_map_of_a_long_text_is_a_picture_of_its_cells():
+    weights = np.random.default_rng(0).random((MANY // 50, 60))
+    drawn = heatmap(weights, rows=["a"] * len(weights), columns=["b"] * 60)
+    (image,) = ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}image")
+    found = pixels(base64.b64decode(image.get("href").split(",")[1]))
+    np.testing.assert_array_equal(found, (255 * np.sqrt(weights)).round())
+    assert len(drawn) < 100_000
+
+
+def test_signed_cells_have_the_colour_of_their_sign():
+    values = np.array([[1.0, -2.0], [0.0, 0.5]])
+    root = ET.fromstring(signed_map(values, rows=["a", "b"], columns=["c", "d"], name="nats", title="t"))
+    cells = [
+        (one.get("class"), float(one.get("opacity")))
+        for one in root.iter("{http://www.w3.org/2000/svg}path")
+        if one.get("opacity")
+    ]
+    assert cells == [("up", 0.601), ("down", 0.85), ("up", 0.425)]  # by the square root, and no zero
+    half = ET.fromstring(signed_map(values, rows=["a", "b"], columns=["c", "d"], name="nats", largest=4.0))
+    assert [one.get("opacity") for one in half.iter("{http://www.w3.org/2000/svg}path") if one.get("opacity")][1] == ".601"
+    with pytest.raises(UsageError) as caught:
+        signed_map(values, rows=["a"], columns=["c", "d"], name="nats")
+    assert str(caught.value) == "signed map: values have the shape (2, 2), but there are 1 rows and 2 columns"
+    with pytest.raises(UsageError) as caught:
+        signed_map(np.full((2, 2), np.inf), rows=["a", "b"], columns=["c", "d"], name="nats")
+    assert str(caught.value) == "signed map: values must be finite"
+
+
+# ---- where tokens stand
+
+
+SAMPLE = "the cat sat on the mat\nhello wörld \U0001f642 naïve  two\tspaces\nÜnïcode <s> and </s> x<unk>y 漢字テスト\n"
+
+
+def tokenizer_of(kind: str, *, lowercase: bool = False) -> Tokenizer:
+    table = TokenizerTable(kind=kind, size=300, lowercase=lowercase)
+    return train_tokenizer(table, iter(SAMPLE.splitlines(keepends=True)))
+
+
+TOKENIZERS = {kind: tokenizer_of(kind) for kind in KINDS}
+TEXTS = st.text(st.sampled_from([*set(SAMPLE), "é", "\u0301", "İ", "\u2028"]), max_size=30)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40, deadline=None)
+@given(text=TEXTS)
+def test_spans_say_where_each_token_stands(kind, text):
+    tokenizer = TOKENIZERS[kind]
+    numbers, spans = tokenizer.encode(text).tolist(), tokenizer.spans(text)
+    assert len(numbers) == len(spans)
+    assert all(low <= high for low, high in spans) and spans == sorted(spans)
+    for number, (low, high) in zip(numbers, spans, strict=True):
+        shown = tokenizer.show(number)
+        if number == tokenizer.unk or "\\x" in shown:
+            assert high > low
+        else:
+            assert shown.removeprefix("##") == text[low:high]
+    if tokenizer.lossless and kind != "char":
+        covered = {at for low, high in spans for at in range(low, high)}
+        assert covered == set(range(len(text)))
+
+
+@pytest.mark.parametrize("kind", ["char", "byte", "word"])
+def test_spans_are_those_of_the_text_before_it_was_lowered(kind):
+    tokenizer = tokenizer_of(kind, lowercase=True)
+    text = "THE İCat"  # İ becomes two characters
+    numbers, spans = tokenizer.encode(text), tokenizer.spans(text)
+    assert len(numbers) == len(spans)
+    first = spans[0]
+    assert text[first[0] : first[1]] == ("THE" if kind == "word" else "T")
+    assert spans[-1][1] == len(text)

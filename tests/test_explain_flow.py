@@ -1,0 +1,339 @@
+"""How far gradients reach: against cells written by hand, on the task that needs a long memory, and as a picture."""
+
+from __future__ import annotations
+
+import random
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+import torch
+from pair_runs import PairRuns
+from small_runs import make_text, run_file, train_here
+from torch import Tensor, nn
+
+import weft
+from weft.errors import UsageError
+from weft.explain.flow import (
+    Flow,
+    depth_picture,
+    exact,
+    fresh,
+    gradients,
+    no_gradients,
+    relative,
+    through_layers,
+    through_time,
+    time_picture,
+)
+from weft.explain.options import ExplainOptions
+from weft.models.language import LanguageModel, language_model
+from weft.models.tables import LanguageTable
+from weft.nn.state import each, leaves
+from weft.report.lines import Axis, Series, lines
+
+WORDS = 6
+
+
+def model_of(mixer: str, *, words: int = WORDS, **options: object) -> LanguageModel:
+    torch.manual_seed(0)
+    table = LanguageTable(**{"mixer": mixer, "width": 16, "layers": 1, **options}).filled()
+    return language_model(table, words=words, window=256, vocabulary="")
+
+
+def tokens_of(length: int, rows: int = 2) -> Tensor:
+    return torch.randint(3, WORDS, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+# ---- against calculations of their own
+
+
+def rms(gradient: Tensor) -> float:
+    return gradient.flatten(1).square().sum(1).mean().sqrt().item()
+
+
+def test_a_vanilla_rnn_equals_the_formula():
+    model, tokens = exact(model_of("rnn")), tokens_of(9)
+    u, w, b, b2 = model.stack.layers[0].mixer.cell.all_weights[0]
+    x, h, kept = model.embedding(tokens), torch.zeros(2, 16, dtype=torch.float64), []
+    for at in range(8):
+        h = torch.tanh(x[:, at] @ u.T + b + h @ w.T + b2)
+        h.retain_grad()
+        kept.append(h)
+    scores = h @ model.head.weight.T + model.head.bias
+    nn.functional.cross_entropy(scores, tokens[:, 8], reduction="sum").backward()
+    flow = through_time(model, tokens)
+    assert flow.layers == ["layer 1"]
+    np.testing.assert_allclose(flow.norms[0], [rms(one.grad) for one in kept[1:]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("mixer", ["rnn", "lstm", "gru", "gru-before"])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_states_equal_the_rest_of_the_text_read_in_one_go(mixer, layers):
+    model, tokens = exact(model_of(mixer, layers=layers)), tokens_of(7)
+    flow = through_time(model, tokens)
+    for at in range(1, 5):
+        np.testing.assert_allclose(flow.norms[:, at - 1], side_by_side(model, tokens, at), rtol=1e-6)
+
+
+def side_by_side(model: LanguageModel, tokens: Tensor, at: int) -> list[float]:
+    """d loss / d state of each layer after position `at`, where the fused kernels read the rest in one go. A lower layer's
+    state also speaks to the layers above it at this very position: those are read again, each by its cell."""
+    with torch.no_grad():
+        _, (_, before) = model(tokens[:, :at])
+        seen, reached = model(tokens[:, : at + 1])[1]
+    norms = []
+    for layer in range(len(reached)):
+        own = each(lambda part: part.clone().requires_grad_(), reached[layer])
+        x, states = leaves(own)[0][:, None], [*reached[:layer], own]
+        for above in range(layer + 1, len(reached)):
+            x, state = model.stack.layers[above](x, before[above])
+            states.append(state)
+        nats, _ = model.loss(tokens[:, at + 1 : -1], tokens[:, at + 2 :], (seen, tuple(states)))
+        found = torch.autograd.grad(nats[:, -1].sum(), leaves(own))
+        norms.append(np.sqrt(sum(rms(gradient) ** 2 for gradient in found)))
+    return norms
+
+
+def test_attention_equals_one_pass_over_the_whole_text():
+    model = exact(model_of("attention", layers=2, heads=2, positions="sinusoidal", connection="residual", norm="layer"))
+    tokens = tokens_of(8)
+    kept = []
+    handles = [
+        model.stack.layers[at].register_forward_pre_hook(lambda part, given: kept.append(given[0]) or given[0].retain_grad())
+        for at in (0, 2)
+    ]
+    nats, _ = model.loss(tokens[:, :-1], tokens[:, 1:])
+    nats[:, -1].sum().backward()
+    for handle in handles:
+        handle.remove()
+    flow = through_time(model, tokens)
+    assert flow.layers == ["layer 1", "layer 2"]
+    expected = [[rms(one.grad[:, at]) for at in range(1, 7)] for one in kept]
+    np.testing.assert_allclose(flow.norms, expected, rtol=1e-6)
+
+
+def test_at_the_output_of_a_fused_layer_nothing_is_seen():
+    """Why a text is read one position at a time."""
+    model, tokens = model_of("lstm"), tokens_of(6)
+    y, _ = model(tokens[:, :-1])
+    y.retain_grad()
+    model.head.loss(y, tokens[:, 1:])[:, -1].sum().backward()
+    assert (y.grad[:, :-1] == 0).all()
+    assert (through_time(exact(model), tokens).norms > 0).all()
+
+
+def test_layers_equal_gradients_that_are_kept_by_hand():
+    model, tokens = exact(model_of("gru", layers=3)), tokens_of(6)
+    x = model.embedding(tokens[:, :-1])
+    kept = [x]
+    for layer in model.stack.layers:
+        x, _ = layer(x)
+        kept.append(x)
+    for one in kept:
+        one.retain_grad()
+    loss = model.head.loss(model.stack.outlet(x), tokens[:, 1:]).mean()
+    loss.backward()
+    depth = through_layers(model, lambda: model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean())
+    assert depth.places == ["read", "layer 1", "layer 2", "layer 3"]
+    np.testing.assert_allclose(depth.norms, [rms(one.grad) for one in kept], rtol=1e-6)
+
+
+# ---- what remedies do
+
+
+KEYS = [4, 5, 6, 7]
+
+
+def remembering(mixer: str, *, steps: int) -> LanguageModel:
+    """Trained to say after a mark what stood at the start of the text, 1 to 110 tokens before: one of four."""
+    model, chance = model_of(mixer, words=8), random.Random(0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    for _ in range(steps):
+        length = round(110 ** chance.random())
+        batch = torch.tensor([[1, key] + [3] * length + [2, key] for key in chance.choices(KEYS, k=8)])
+        nats, _ = model.loss(batch[:, :-1], batch[:, 1:])
+        optimizer.zero_grad()
+        nats[:, -1].mean().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    return model
+
+
+FAR = torch.tensor([[1, key] + [3] * 101 + [2, key] for key in KEYS])
+
+
+def test_over_100_steps_a_vanilla_rnn_loses_what_an_lstm_keeps():
+    """The bar of this view: by more than 1e3, against less than 1e1; the LSTM's forget gate starts open."""
+    trained = {"rnn": remembering("rnn", steps=100), "lstm": remembering("lstm", steps=300)}
+    rnn, lstm = (relative(through_time(exact(model), FAR))[:101] for model in trained.values())
+    assert rnn[0] == lstm[0] == 1.0
+    assert rnn[100] < 1e-3
+    assert lstm.min() > 0.1 and lstm.max() < 10
+
+
+def test_a_forget_gate_that_starts_open_reaches_further():
+    lstm = model_of("lstm")
+    shut = model_of("lstm")
+    with torch.no_grad():
+        shut.stack.layers[0].mixer.cell.all_weights[0][2][16:32] = 0.0
+    tokens = tokens_of(53)
+    open_, closed = (relative(through_time(exact(one), tokens))[49] for one in (lstm, shut))
+    assert open_ > 100 * closed
+
+
+def test_connections_carry_gradients_down_a_deep_stack():
+    tokens, found = tokens_of(12), {}
+    for kind in ("plain", "residual", "highway", "dense"):
+        model = exact(model_of("rnn", layers=12, connection=kind))
+        depth = through_layers(model, lambda model=model: model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean())
+        assert len(depth.places) == 13
+        found[kind] = depth.norms[0] / depth.norms[-1]
+    assert found["plain"] < 0.05
+    assert all(found[kind] > 5 * found["plain"] for kind in ("residual", "highway", "dense"))
+
+
+# ---- runs
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> PairRuns:
+    return PairRuns(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def lstm(tmp_path_factory):
+    place = tmp_path_factory.mktemp("lm")
+    return weft.load(train_here(run_file(make_text(place / "text.txt"), "lstm"), place / "run").path)
+
+
+def test_a_run_is_shown_as_it_started_and_as_it_is(lstm):
+    state = torch.get_rng_state()
+    started = fresh(lstm)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(lstm.settings.seed)
+    first = language_model(lstm.settings.model, words=lstm.tokenizer.size, window=16, vocabulary="")
+    assert all(torch.equal(a, b) for a, b in zip(started.parameters(), first.parameters(), strict=True))
+    view = gradients(lstm, "the old cat", ExplainOptions())
+    tokens = torch.tensor([[1, *lstm.tokenizer.encode("the old cat")]])
+    for when, model in (("at the start", started), ("trained", lstm.model)):
+        flow = through_time(exact(model), tokens)
+        np.testing.assert_allclose(view.data["time"][when]["norms"], flow.norms)
+        assert view.data["time"][when]["layers"] == ["layer 1", "layer 2"]
+        assert view.data["layers"][when]["places"] == ["read", "layer 1", "layer 2"]
+    assert [token["text"] for token in view.data["tokens"]] == ["<s>", *"the old cat"]
+    assert view.data["position"] == 11
+    assert view.lines[0].split() == ["steps", "back", "at", "the", "start", "trained"]
+    assert [line.split()[0] for line in view.lines[1:-1]] == ["1", "2", "5", "9"]
+    assert view.lines[4].split()[2] == f"{relative(flow)[8]:.2g}"
+    for picture in view.pictures:
+        ET.fromstring(picture.svg)
+
+
+def test_the_loss_of_another_token_may_be_meant(lstm):
+    view = gradients(lstm, "the old cat", ExplainOptions(position=5))
+    again = gradients(lstm, "the o", ExplainOptions())
+    assert view.data == again.data
+
+
+@pytest.mark.parametrize("name", ["lstm", "luong", "bahdanau", "transformer", "joint"])
+def test_decoders_of_a_source_are_followed_as_well(runs, name):
+    run = weft.load(runs.folder(name))
+    view = gradients(run, "fade", ExplainOptions(target="F A D D E"))
+    norms = np.array(view.data["time"]["trained"]["norms"])
+    expected = len(run.tokenizer.target.encode("F A D D E"))
+    assert norms.shape[1] == expected and (norms[:, :-1] > 0).any()
+    assert all(label.startswith("decoder") for label in view.data["time"]["trained"]["layers"])
+    places = view.data["layers"]["trained"]["places"]
+    assert "encoder reads" in places and "decoder reads" in places
+
+
+def test_what_has_no_gradients_to_follow_says_so(lstm, runs):
+    assert no_gradients(lstm) is None
+    assert no_gradients(weft.load(runs.folder("lm-ngram"))) == "a run of kind 'ngram' counts, and has no gradients"
+    for text, options, message in [
+        ("a", {}, "input: has too few tokens; gradients need at least two to flow through"),
+        ("abc", {"position": 4}, "--position: must be from 2 to 3, the tokens of the text, not 4"),
+    ]:
+        with pytest.raises(UsageError) as caught:
+            gradients(lstm, text, ExplainOptions(**options))
+        assert str(caught.value) == message
+
+
+# ---- line charts
+
+
+def marks(svg: str) -> list[str]:
+    return [title.text for title in ET.fromstring(svg).findall(".//{*}title")]
+
+
+def test_a_chart_has_a_line_a_marker_and_a_name_for_each_series():
+    svg = lines(
+        [Series("a < b", [0, 1, 2], [1.0, 10.0, 100.0], labels=["x", "y", "z"]), Series("c", [0, 1, 2], [5.0, 0.0, 1e-3])],
+        across=Axis("step"),
+        up=Axis("norm", log=True),
+        title="what & why",
+    )
+    root = ET.fromstring(svg)
+    assert root.get("aria-label") == "what & why"
+    told = [element.text for element in root.findall(".//{*}text") if element.text]
+    assert {"a < b", "c", "step", "norm", "10⁻³", "1", "10²"} <= set(told)
+    assert marks(svg)[:2] == ["a < b\nx\nstep: 0\nnorm: 1", "a < b\ny\nstep: 1\nnorm: 10"]
+    # what can't stand on a logarithmic axis leaves a gap: two lines of one point each
+    (gap,) = [path for path in root.findall(".//{*}path") if path.get("class") == "line" and path.get("d").count("M") == 2]
+    assert gap.get("d").count("L") == 0
+
+
+def heights(values: list[float], *, log: bool) -> list[float]:
+    svg = lines([Series("s", [0, 1, 2], values)], across=Axis("x"), up=Axis("y", log=log))
+    path = next(path for path in ET.fromstring(svg).findall(".//{*}path") if path.get("class") == "line")
+    return [float(point.split()[1]) for point in path.get("d")[1:].split("L")]
+
+
+def test_equal_ratios_are_equal_steps_on_a_logarithmic_axis():
+    low, middle, high = heights([1e-6, 1e-3, 1.0], log=True)
+    assert low - middle == pytest.approx(middle - high, abs=0.2)
+    low, middle, high = heights([0.0, 5.0, 10.0], log=False)
+    assert low - middle == pytest.approx(middle - high, abs=0.2)
+
+
+def test_series_of_one_group_share_a_colour_and_names_stand_for_numbers():
+    series = [Series(f"{name}, {when}", [0, 1], [1, 2], name, when == "first") for name in "ab" for when in ("first", "then")]
+    svg = lines(series, across=Axis("layer", names=["read", "layer 1"]), up=Axis("y"))
+    groups = [
+        group.get("class") for group in ET.fromstring(svg).findall("./{*}g") if (group.get("class") or "").startswith("s")
+    ]
+    assert groups[:4] == ["s0", "s0", "s1", "s1"]
+    assert "read" in svg and "layer 1" in svg and svg.count("stroke-dasharray") == 4
+
+
+@pytest.mark.parametrize(
+    ("series", "message"),
+    [
+        ([], "lines: there is nothing to draw: no series is given"),
+        ([Series("a", [1], [])], "lines: 'a' has 1 x, 0 y and 0 labels; give one each a point"),
+        ([Series("a", [1], [1], labels=["x", "y"])], "lines: 'a' has 1 x, 1 y and 2 labels; give one each a point"),
+    ],
+)
+def test_a_chart_of_nothing_is_refused(series, message):
+    with pytest.raises(UsageError) as caught:
+        lines(series, across=Axis("x"), up=Axis("y"))
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("values", [[1.0], [3.0, 3.0], [float("nan"), float("inf")], [0.0, 1e-300], [-1e9, 1e9]])
+@pytest.mark.parametrize("log", [False, True])
+def test_odd_values_are_drawn_all_the_same(values, log):
+    ET.fromstring(lines([Series("", list(range(len(values))), values)], across=Axis("x"), up=Axis("y", log=log)))
+
+
+def test_several_models_go_on_one_plot():
+    flow = Flow(["layer 1"], np.array([[1e-4, 1e-2, 1.0, 3.0]]))
+    np.testing.assert_allclose(relative(flow), [1.0, 1e-2, 1e-4])
+    svg = time_picture({"rnn": {"at the start": flow, "trained": flow}, "lstm": {"trained": flow}}, title="t")
+    assert {"rnn, at the start", "rnn, trained", "lstm, trained"} <= {
+        one.text for one in ET.fromstring(svg).findall(".//{*}text")
+    }
+    model, tokens = exact(model_of("rnn", layers=2)), tokens_of(5)
+    depth = through_layers(model, lambda: model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean())
+    ET.fromstring(depth_picture({"rnn": {"trained": depth}}, title="t"))

@@ -1,0 +1,234 @@
+"""What layers would say, and how surprising texts are: against heads and losses called by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+import xml.etree.ElementTree as ET
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from pair_runs import PairRuns
+from small_runs import make_text, run_file, train_here
+
+import weft
+from weft.errors import UsageError
+from weft.explain.distribution import no_distribution
+from weft.explain.flow import no_gradients
+from weft.explain.inputs import read
+from weft.explain.lens import lens, looked_through, no_lens
+from weft.explain.options import ExplainOptions
+from weft.explain.search import no_search
+from weft.explain.surprisal import no_surprisal, surprisal
+from weft.models.encoder import Text
+from weft.report.guesses import Guess, guesses
+
+TEXT = "the old cat"
+MODELS = {
+    "lstm": {},
+    "transformer": {"layers": 2, "width": 16},
+    "gpt": {"layers": 3, "width": 16, "zero_init": False},
+    "dense": {"kind": "rnn", "connection": "dense", "layers": 3},
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def runs(place) -> PairRuns:
+    return PairRuns(place)
+
+
+@pytest.fixture(scope="module")
+def language(place):
+    text, loaded = make_text(place / "text.txt"), {}
+
+    def load(name: str):
+        if name not in loaded:
+            values = run_file(text, "lstm" if name == "dense" else name, train__steps=10)
+            values["model"] |= MODELS[name]
+            loaded[name] = weft.load(train_here(values, place / f"lm-{name}").path)
+        return loaded[name]
+
+    return load
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        ("lstm", ["read", "layer 1", "output"]),
+        ("transformer", ["read", "layer 1", "output"]),
+        ("gpt", ["read", "layer 1", "layer 2", "output"]),
+    ],
+)
+def test_each_layer_is_read_out_by_the_last_norm_and_the_head(language, name, labels):
+    run = language(name)
+    found = looked_through(run, read(run, TEXT, ExplainOptions()))
+    assert found.layers == labels
+    model, tokens = run.model.requires_grad_(False), torch.tensor([[1, *run.tokenizer.encode(TEXT)]])
+    at = torch.arange(tokens.size(1))[None]
+    x = model.stack.positions.enter(model.embedding(tokens), at)
+    each = [x]
+    for number, layer in enumerate(model.stack.layers, 1):
+        x, _ = layer(x)
+        if name == "lstm" or number % 2 == 0:  # attention and feed-forward make a block
+            each.append(x)
+    expected = torch.stack([model.head(model.stack.outlet(one))[0] for one in each])
+    np.testing.assert_allclose(found.log_probs, expected, atol=1e-4)
+    np.testing.assert_allclose(found.log_probs[-1], model.head(model(tokens)[0])[0], atol=1e-5)
+
+
+def test_layers_of_another_width_are_left_out(language):
+    found = looked_through(language("dense"), read(language("dense"), TEXT, ExplainOptions()))
+    assert found.layers == ["output"]
+
+
+@pytest.mark.parametrize("name", ["lstm", "luong", "bahdanau", "transformer", "joint"])
+def test_the_last_row_of_a_decoder_is_what_it_says_itself(runs, name):
+    run = weft.load(runs.folder(name))
+    view = lens(run, "fade", ExplainOptions(target="F A D D E", top=1000))
+    score = run.score([("fade", "F A D D E")])[0]
+    last = view.data["layers"][-1]
+    assert last["layer"] == "output"
+    shown = [math.log(max(place["probability"], 1e-12)) for place in last["positions"]]
+    np.testing.assert_allclose(shown, score.log_probs, atol=2e-2)
+    json.dumps(view.data, allow_nan=False)
+    for place in last["positions"]:
+        assert sum(guess["probability"] for guess in place["guesses"]) == pytest.approx(1, abs=1e-3)
+
+
+def test_the_view_names_guesses_ranks_and_what_comes(language):
+    run = language("transformer")
+    view = lens(run, TEXT, ExplainOptions(top=3))
+    tokens = torch.tensor([[1, *run.tokenizer.encode(TEXT)]])
+    with torch.no_grad():
+        said = run.model.head(run.model(tokens)[0])[0]
+    last = view.data["layers"][-1]["positions"]
+    assert len(last) == 1 + len(TEXT) == len(view.data["tokens"])
+    for at in range(len(TEXT)):
+        wanted = tokens[0, at + 1]
+        assert last[at]["rank"] == 1 + int((said[at] > said[at, wanted]).sum())
+        assert last[at]["probability"] == pytest.approx(said[at, wanted].exp().item(), abs=1e-5)
+        assert last[at]["guesses"][0]["token"] == run.tokenizer.show(int(said[at].argmax()))
+    assert set(last[-1]) == {"guesses"}  # what comes after the text is not known
+    assert view.lines[-1].split()[0] == "output"
+    for picture in view.pictures:
+        ET.fromstring(picture.svg)
+
+
+@pytest.fixture(scope="module")
+def filler(place):
+    values = run_file(make_text(place / "text.txt"), "transformer", task="masked-lm", model__kind="bert", train__steps=10)
+    return weft.load(train_here(values, place / "masked").path)
+
+
+def test_gaps_are_looked_at_where_they_are(filler):
+    view = lens(filler, "the [MASK]ld cat", ExplainOptions())
+    (best, *_) = filler.fill("the [MASK]ld cat", n=1)[0][0]
+    assert [token["text"] for token in view.data["tokens"]] == ["[MASK]"]
+    (place,) = view.data["layers"][-1]["positions"]
+    assert best.token in [one["token"] for one in place["guesses"]]
+
+
+def test_what_has_no_layers_says_so(language, runs, filler):
+    assert no_lens(language("lstm")) is None and no_lens(filler) is None
+    assert no_lens(weft.load(runs.folder("lm-ngram"))) == "a run of kind 'ngram' has no layers"
+
+
+# ---- surprisal
+
+
+def test_surprisal_is_the_loss_of_each_token(language, runs):
+    for run in (language("lstm"), weft.load(runs.folder("lm-ngram"))):
+        text = TEXT if run is language("lstm") else "F A D"
+        view = surprisal(run, text, ExplainOptions())
+        ids = [1, *run.tokenizer.encode(text), *([2] if run.lines else [])]
+        nats, _ = run.model.loss(torch.tensor([ids[:-1]]), torch.tensor([ids[1:]]))
+        np.testing.assert_allclose(view.data["nats"], nats[0].detach(), atol=1e-5)
+        np.testing.assert_allclose(view.data["bits"], nats[0].detach() / math.log(2), atol=1e-5)
+        assert len(view.data["tokens"]) == len(ids) - 1
+        for picture in view.pictures:
+            ET.fromstring(picture.svg)
+    assert view.data["tokens"][-1] == {"text": "</s>", "start": 0, "stop": 0}
+
+
+def test_offsets_say_where_a_token_stands(language):
+    tokens = surprisal(language("lstm"), TEXT, ExplainOptions()).data["tokens"]
+    assert "".join(TEXT[token["start"] : token["stop"]] for token in tokens) == TEXT
+
+
+def test_of_gaps_each_token_is_hidden_in_its_turn(filler):
+    view = surprisal(filler, TEXT, ExplainOptions())
+    ids = [1, *filler.tokenizer.encode(TEXT), 2]
+    for at in range(1, len(ids) - 1):
+        row = torch.tensor([ids])
+        row[0, at] = filler.model.mask
+        y = filler.model(Text(row, torch.ones_like(row, dtype=torch.bool)))
+        assert view.data["nats"][at - 1] == pytest.approx(-filler.model.log_probs(y)[0, at, ids[at]].item(), abs=1e-4)
+
+
+def test_of_pairs_it_is_the_target_that_surprises(runs):
+    run = weft.load(runs.folder("lstm"))
+    for target in ("F A D D E", None):
+        view = surprisal(run, "fade", ExplainOptions(target=target))
+        text = run.predict("fade")[0][0].text if target is None else target
+        np.testing.assert_allclose(view.data["nats"], -np.array(run.score([("fade", text)])[0].log_probs), atol=1e-6)
+        assert view.data["tokens"][-1]["text"] == "</s>"
+
+
+def test_what_is_impossible_is_null_and_still_drawn(runs, monkeypatch):
+    run = weft.load(runs.folder("lm-ngram"))
+    score = run.score
+
+    def never(lines):
+        (found,) = score(lines)
+        return [found._replace(log_probs=[-math.inf, *found.log_probs[1:]])]
+
+    monkeypatch.setattr(run, "score", never)
+    view = surprisal(run, "F A", ExplainOptions())
+    assert view.data["nats"][0] is None and view.data["bits"][1] is not None
+    for picture in view.pictures:
+        ET.fromstring(picture.svg)
+
+
+def test_an_empty_text_surprises_nobody(language, filler):
+    for run in (language("lstm"), filler):
+        with pytest.raises(UsageError) as caught:
+            surprisal(run, "", ExplainOptions())
+        assert str(caught.value) == "input: is empty; there is nothing to be surprised at"
+    with pytest.raises(UsageError) as caught:
+        surprisal(filler, "the " * 8, ExplainOptions())
+    found = str(caught.value)
+    assert found == f"input: has 34 tokens, but {filler.folder.path} reads at most 16; shorten it"
+
+
+def test_who_predicts_no_tokens_says_so(language):
+    assert no_surprisal(language("lstm")) is None
+    tagger = SimpleNamespace(settings=SimpleNamespace(task="tag", kind="lstm"), model=language("lstm").model)
+    for no in (no_surprisal, no_lens):
+        assert no(tagger) == "a run of task 'tag' predicts no tokens"
+    assert no_gradients(tagger) == "a run of task 'tag' reads no text token by token"
+    assert no_search(tagger) == "a run of task 'tag' writes nothing, and searches for nothing"
+    assert no_distribution(tagger) == "a run of task 'tag' writes nothing token by token"
+
+
+# ---- tables of guesses
+
+
+def test_a_wide_table_is_broken_into_bands_and_right_guesses_are_framed():
+    row = [Guess(f"word{at}", 0.5, "told <", at == 3) for at in range(30)]
+    root = ET.fromstring(guesses([row, row], rows=["b", "a"], columns=[str(at) for at in range(30)], corner="read"))
+    assert float(root.get("width")) < 720
+    assert len([box for box in root.findall(".//{*}rect") if box.get("class") == "right"]) == 2
+    assert len([text for text in root.findall(".//{*}text") if text.text == "read"]) >= 3
+
+
+def test_a_table_needs_a_name_for_each_row_and_column():
+    with pytest.raises(UsageError) as caught:
+        guesses([[Guess("a", 0.5, "")]], rows=["x"], columns=["y", "z"])
+    assert str(caught.value) == "guesses: there are 1 rows of [1] cells, but 1 row names and 2 of columns"

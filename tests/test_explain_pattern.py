@@ -1,0 +1,143 @@
+"""The recomputed pattern times v is what the fused kernel gave: for every layer, head, kind of position and mask, and while
+decoding with a cache."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from pair_parts import ATTENTION, PLACES, shaken_pair, sources, targets
+from parts import shaken
+
+from weft.decode.beam import BeamOptions, beam
+from weft.explain.attention import Site, one_head, sites
+from weft.explain.watch import Watched, pattern, watch
+from weft.models.classifier import ClassifierTable, classifier
+from weft.models.encoder import Text
+from weft.models.language import LanguageModel, language_model
+from weft.models.tables import ADDED, INSIDE, LanguageTable
+from weft.nn.cross import SCORES
+
+POSITIONS = (*ADDED, *INSIDE)
+LENGTH, WORDS = 11, 13
+every_position = pytest.mark.parametrize("positions", POSITIONS)
+
+
+def check(seen: list[Watched], calls: int) -> None:
+    """Each call, and each head of it alone."""
+    assert len(seen) == calls
+    for call in seen:
+        whole, (_, _, v, *_) = pattern(call), call.inputs
+        assert (whole @ v - call.output).abs().max() < 1e-5
+        torch.testing.assert_close(whole.sum(-1), torch.ones_like(whole.sum(-1)))
+        for head in range(whole.size(1)):
+            alone = pattern(one_head(call, head + 1))
+            assert (alone @ v[:, head : head + 1] - call.output[:, head : head + 1]).abs().max() < 1e-5
+
+
+@cache
+def language(positions: str, window: int = 64) -> LanguageModel:
+    torch.manual_seed(0)
+    table = LanguageTable(
+        mixer="attention", width=16, layers=3, heads=[2, 4, 1], positions=positions, connection="residual", norm="rms",
+        qk_norm=True, head_size=4,
+    )  # fmt: skip
+    return shaken(language_model(table.filled(), words=WORDS, window=window, vocabulary="")).eval()
+
+
+def text(rows: int = 2, length: int = LENGTH) -> torch.Tensor:
+    return torch.randint(WORDS, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+def attends(model: torch.nn.Module, part: str | None = None) -> list[str]:
+    return [site.name for site in sites(model) if part in (None, site.part)]
+
+
+@every_position
+@torch.no_grad()
+def test_a_causal_text(positions):
+    model = language(positions)
+    with watch(model, attends(model)) as seen:
+        model(text())
+    check(seen, 3)
+    assert [call.inputs[4] for call in seen] == [positions not in ("relative", "alibi")] * 3  # both ways to be causal
+
+
+@every_position
+@torch.no_grad()
+def test_padding(positions):
+    model = language(positions)
+    keep = torch.arange(LENGTH) < torch.tensor([[LENGTH], [4]])
+    with watch(model, attends(model)) as seen:
+        model(text(), None, keep)
+    check(seen, 3)
+    assert (pattern(seen[0])[1, :, :, 4:] == 0).all()
+
+
+@every_position
+@torch.no_grad()
+def test_a_window_and_decoding_with_a_cache_that_forgets_what_is_past_it(positions):
+    if positions == "learned":
+        pytest.skip("learned positions end where the window does")
+    model, tokens = language(positions, window=3), text()
+    with watch(model, attends(model)) as seen:
+        _, state = model.start(tokens[:, :5])
+        for at in range(5, LENGTH):
+            _, state = model.step(tokens[:, at], state)
+        model(tokens)
+    check(seen, 3 * (2 + LENGTH - 5))
+    assert all(((pattern(call) > 0).sum(-1) <= 3).all() for call in seen)
+
+
+@every_position
+@torch.no_grad()
+def test_a_text_read_both_ways(positions):
+    torch.manual_seed(0)
+    table = ClassifierTable(mixer="attention", width=16, layers=2, heads=4, positions=positions, pool="attention")
+    model = classifier(table.filled(), words=WORDS, labels=3, longest=32, segments=False, several=False).eval()
+    keep = torch.arange(LENGTH) < torch.tensor([[LENGTH], [4]])
+    with watch(model, attends(model, "encoder")) as seen, watch(model, "pool") as pooled:
+        model(Text(text(), keep))
+        model(Text(text(), torch.ones_like(keep)))
+    check(seen, 4)
+    y, real = pooled[0].inputs
+    torch.testing.assert_close((pattern(pooled[0])[:, None] @ y.masked_fill(~real[..., None], 0.0))[:, 0], pooled[0].output)
+
+
+LOOKING: dict[str, dict[str, Any]] = {
+    **{f"{score}-{name}": {"attention": score, **place} for score in SCORES for name, place in PLACES.items()},
+    **{f"transformer-{kind}": {**ATTENTION, "layers": 2, "heads": 4, "positions": kind} for kind in POSITIONS},
+}
+
+
+@pytest.mark.parametrize("name", LOOKING)
+@torch.no_grad()
+def test_a_source_and_its_output_in_one_pass_and_under_a_beam(name):
+    model = shaken_pair(**LOOKING[name])
+    names = attends(model)
+    with watch(model, names) as seen:
+        state = model.encode(*sources(5, 3))
+        model(targets(2, 6), state)
+    whole = len(seen)
+    check(seen, whole)
+    with watch(model, names) as seen:
+        begin = torch.ones(2, 1, dtype=torch.long)
+        beam(model, begin, options=BeamOptions(width=3, limit=4, end=2), state=state)
+    assert len(seen) >= len(attends(model, "cross"))
+    check(seen, len(seen))
+
+
+def test_the_parts_of_a_model_and_their_layers_from_the_bottom_up():
+    model = shaken_pair(**{**ATTENTION, "layers": 2})
+    assert sites(model) == [
+        Site("cross", 1, "decoder.stack.layers.1.mixer.attend"),
+        Site("cross", 2, "decoder.stack.layers.4.mixer.attend"),
+        Site("encoder", 1, "encoder.stack.layers.0.mixer.attend"),
+        Site("encoder", 2, "encoder.stack.layers.2.mixer.attend"),
+        Site("decoder", 1, "decoder.stack.layers.0.mixer.attend"),
+        Site("decoder", 2, "decoder.stack.layers.3.mixer.attend"),
+    ]
+    narrow = shaken_pair(**{**ATTENTION, "layers": 1, "attention": "none"})
+    assert [site.part for site in sites(narrow)] == ["encoder", "decoder"]

@@ -1,0 +1,268 @@
+"""The tree of a search and the choices of each step: against a beam in plain Python and filters by hand."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import typer
+from pair_runs import PairRuns
+from small_runs import make_text, run_file, train_here
+from toy_steps import TOYS
+
+import weft
+from weft.cli.main import app
+from weft.decode.beam import BeamOptions, beam
+from weft.decode.choose import ban
+from weft.errors import UsageError
+from weft.explain.distribution import distribution, no_distribution
+from weft.explain.options import ExplainOptions
+from weft.explain.search import Tree, no_search, search
+from weft.explain.views import VIEWS
+from weft.report.bars import Bar, bars
+from weft.report.tree import KINDS, Node, tree
+
+END, WORDS = 2, 7
+
+
+def plainly(model, options: BeamOptions, banned: list[int]) -> tuple[list[tuple[tuple[int, ...], float, str]], tuple[int, ...]]:
+    """Beam search over lists: every candidate that was looked at, with its sum and its fate, and the best."""
+    alive, looked, ended = {(): 0.0}, [], {}
+    for length in range(1, options.limit + 1):
+        candidates = []
+        for said, total in alive.items():
+            log_probs = model.start(torch.tensor([[1, *said]]))[0][0].double().tolist()
+            within = sorted(
+                ((total + value, (*said, word)) for word, value in enumerate(log_probs) if word not in banned), reverse=True
+            )
+            candidates += within[: 2 * options.width]
+        candidates = sorted(candidates, reverse=True)[: 2 * options.width]
+        going = {}
+        for place, (total, said) in enumerate(candidates):
+            if said[-1] == END:
+                fate = "ended" if place < options.width else "late"
+                if fate == "ended":
+                    ended[said] = total / length**options.alpha
+            else:
+                fate = "kept" if len(going) < options.width else "cut"
+                if fate == "kept":
+                    going[said] = total
+            looked.append((said, total, fate))
+        alive = going
+        hope = max(alive.values()) / options.limit**options.alpha
+        if length == options.limit:
+            ended |= {said: total / length**options.alpha for said, total in alive.items()}
+            looked = [(said, total, "limit" if said in alive else fate) for said, total, fate in looked]
+        elif ended and max(ended.values()) >= hope:
+            looked = [(said, total, "hopeless" if said in alive else fate) for said, total, fate in looked]
+            break
+    return looked, max(ended, key=ended.__getitem__)
+
+
+@pytest.mark.parametrize("toy", ["hashed", "gru"])  # a bigram has many hypotheses of one score
+@pytest.mark.parametrize("options", [BeamOptions(3, 6, END), BeamOptions(2, 5, END, 1.0), BeamOptions(4, 4, END, 0.5)])
+@pytest.mark.parametrize("banned", [[], [0, 1, 4]])
+def test_the_tree_is_that_of_a_search_in_plain_python(toy, options, banned):
+    model = TOYS[toy](WORDS)
+    found = Tree(options)
+    ((best,),) = beam(model, torch.tensor([[1]]), options=options, adjust=found.adjusting(ban(banned)), watch=found.watch)
+    found.close()
+    expected, winner = plainly(model, options, banned)
+    own = [step for step in found.steps[1:] if step.fate != "banned"]
+    said = [tuple(found.said(at)) for at, step in enumerate(found.steps) if at and step.fate != "banned"]
+    assert list(zip(said, [step.fate for step in own], strict=True)) == [(said, fate) for said, _, fate in expected]
+    np.testing.assert_allclose([step.log_prob for step in own], [total for _, total, _ in expected], atol=1e-5)
+    for step in own:
+        assert step.score == pytest.approx(step.log_prob / step.length**options.alpha)
+    assert tuple(best.tokens) == winner
+    way = found.way(best.tokens)
+    assert [found.steps[at].token for at in way] == best.tokens
+    assert found.steps[way[-1]].score == pytest.approx(best.score)
+
+
+def test_what_a_ban_took_away_is_told():
+    """At each step the banned tokens that would have gone on, were they allowed."""
+    model, options, banned = TOYS["hashed"](WORDS), BeamOptions(3, 5, END), [0, 3, 5]
+    found = Tree(options)
+    beam(model, torch.tensor([[1]]), options=options, adjust=found.adjusting(ban(banned)), watch=found.watch)
+    lost = [step for step in found.steps if step.fate == "banned"]
+    assert lost and {step.token for step in lost} <= set(banned)
+    for step in lost:
+        said = found.said(step.parent) if step.parent else []
+        value = model.start(torch.tensor([[1, *said]]))[0][0, step.token].item()
+        assert step.log_prob == pytest.approx(found.steps[step.parent].log_prob + value, abs=1e-5)
+        alive = [other.log_prob for other in found.steps if other.length == step.length and other.fate in ("kept", "hopeless")]
+        assert not alive or step.log_prob > min(alive)
+
+
+# ---- views
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> PairRuns:
+    return PairRuns(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def lstm(tmp_path_factory):
+    place = tmp_path_factory.mktemp("lm")
+    return weft.load(train_here(run_file(make_text(place / "text.txt"), "lstm"), place / "run").path)
+
+
+@pytest.mark.parametrize("name", ["lstm", "transformer", "bahdanau"])
+def test_the_best_of_the_tree_is_what_predict_says(runs, name):
+    run = weft.load(runs.folder(name))
+    view = search(run, "fade", ExplainOptions(beam=4))
+    found = run.predict("fade", beam=4)[0][0]
+    assert view.data["output"] == found.text and view.data["score"] == pytest.approx(found.score)
+    way = [one for one in view.data["hypotheses"] if one["best"]]
+    assert [one["token"] for one in way] == [run.tokenizer.target.show(token) for token in found.tokens]
+    assert way[-1]["score"] == pytest.approx(found.score, abs=1e-5)
+    assert [one["parent"] for one in way] == [0, *(one["id"] for one in way[:-1])]
+    assert {one["fate"] for one in view.data["hypotheses"]} <= set(KINDS)
+    ET.fromstring(view.pictures[0].svg)
+
+
+def test_the_best_of_the_tree_is_what_generate_says(lstm, runs):
+    for run, text in ((lstm, "the "), (weft.load(runs.folder("lm-ngram")), "F A")):
+        view = search(run, text, ExplainOptions(beam=3, length=6, alpha=0.7))
+        found = run.generate(text, beam=3, length=6, alpha=0.7)[0][0]
+        assert view.data["score"] == pytest.approx(found.score)
+        assert [one["token"] for one in view.data["hypotheses"] if one["best"]] == [
+            run.tokenizer.show(token) for token in found.tokens
+        ]
+    assert no_search(lstm) is None and no_distribution(lstm) is None
+    both = weft.ensemble([runs.folder("lstm"), runs.folder("luong")])
+    assert no_search(both) == no_distribution(both) == "several models choose together; explain one run"
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    found = np.exp(scores - scores.max())
+    return found / found.sum()
+
+
+def test_each_step_before_and_after_equals_the_filters_by_hand(lstm):
+    options = ExplainOptions(target="cat", temperature=0.7, top_k=6, top_p=0.8, top=50)
+    view = distribution(lstm, "the ", options)
+    assert view.data["filters"] == ["never written", "temperature 0.7", "top-k 6", "top-p 0.8"]
+    assert [token["text"] for token in view.data["tokens"]] == ["c", "a", "t"]
+    text = "the "
+    for letter, step in zip("cat", view.data["steps"], strict=True):
+        with torch.no_grad():
+            own = lstm.model.start(torch.tensor([[1, *lstm.tokenizer.encode(text)]]))[0][0].double().numpy()
+        before = np.exp(own)
+        allowed = own.copy()
+        allowed[[0, 1, 2]] = -math.inf
+        allowed = allowed / 0.7
+        allowed[np.argsort(-allowed)[6:]] = -math.inf
+        share = softmax(allowed)
+        order = np.argsort(-share)
+        kept = order[: 1 + int(np.searchsorted(share[order].cumsum(), 0.8))]
+        after = np.zeros_like(share)
+        after[kept] = softmax(allowed[kept])
+        for token in step["tokens"]:
+            number = int(lstm.tokenizer.encode(token["token"])[0]) if len(token["token"]) == 1 else None
+            if number is not None:
+                assert token["before"] == pytest.approx(before[number], abs=1e-5)
+                assert token["after"] == pytest.approx(after[number], abs=1e-4)
+                assert (token["cut"] is None) == (after[number] > 0)
+        cut = {token["cut"] for token in step["tokens"]} - {None}
+        assert cut <= {"never written", "top-k 6", "top-p 0.8"} and "top-k 6" in cut
+        assert step["left"] == [lstm.tokenizer.size - 3, lstm.tokenizer.size - 3, 6, len(kept)]
+        assert step["mass"] == pytest.approx(before[kept].sum(), abs=1e-5)
+        assert step["entropy"] == pytest.approx(-(before * own).sum(), abs=1e-4)
+        assert [token["token"] for token in step["tokens"] if token["came"]] == [letter]
+        text += letter
+    ET.fromstring(view.pictures[0].svg)
+
+
+def test_without_a_target_it_is_what_the_model_writes(lstm, runs):
+    view = distribution(lstm, "the ", ExplainOptions(length=4, min_p=0.1))
+    assert (
+        "".join(token["text"] for token in view.data["tokens"]) == lstm.generate("the ", temperature=0.0, length=4)[0][0].text
+    )
+    for step in view.data["steps"]:
+        came = next(token for token in step["tokens"] if token["came"])
+        assert came["cut"] is None and came["after"] >= came["before"]
+    run = weft.load(runs.folder("luong"))
+    view = distribution(run, "fade", ExplainOptions(top_k=2))
+    nats = -np.array(run.score([("fade", run.predict("fade")[0][0].text)])[0].log_probs)
+    before = [next(token for token in step["tokens"] if token["came"])["before"] for step in view.data["steps"]]
+    np.testing.assert_allclose(before, np.exp(-nats), atol=1e-4)
+    assert all(step["left"][-1] == 2 for step in view.data["steps"])
+
+
+def test_after_a_text_that_nothing_follows_there_is_nothing_to_show(lstm):
+    with pytest.raises(UsageError) as caught:
+        distribution(lstm, "the", ExplainOptions(target=""))
+    assert str(caught.value) == "input: nothing comes after it; give --target, or a text that the model goes on with"
+
+
+# ---- the manual
+
+
+@pytest.mark.parametrize("page", ["inside.md", "vanishing.md"])
+def test_the_pages_about_the_inside_name_commands_views_and_options_that_exist(page):
+    text = (Path(__file__).parents[1] / "docs" / page).read_text()
+    group = typer.main.get_command(app)
+    found = [shlex.split(line) for line in text.split("\n") if line.startswith("weft ")]
+    found += [shlex.split(code) for code in re.findall(r"`(weft [a-z]+ [^`]*)`", text)]
+    assert len(found) >= 4
+    for _, name, *words in found:
+        known = {flag for param in group.commands[name].params for flag in param.opts}
+        assert {word for word in words if word.startswith("--")} <= known, words
+        assert {words[at + 1] for at, word in enumerate(words) if word == "--what"} <= set(VIEWS)
+    if page == "inside.md":
+        listed = set(re.findall(r"^\|[^|]*\| `([a-z]+)` \|", text, re.MULTILINE))
+        assert listed == {"units", "surprisal", "distribution", "search", "lens", "gradients"}
+
+
+# ---- pictures
+
+
+def test_no_two_edges_of_a_tree_cross():
+    chance, nodes = np.random.default_rng(0), [Node(None, "start", "", "best", "")]
+    columns = [[0]]
+    for _ in range(5):
+        parents = sorted(chance.choice(columns[-1], 6).tolist(), key=lambda at: chance.random())
+        columns.append(list(range(len(nodes), len(nodes) + 6)))
+        nodes += [Node(parent, f"<{parent}", "-1.0", "kept", "a & b") for parent in parents]
+    root = ET.fromstring(tree(nodes))
+    boxes = [box for box in root.findall(".//{*}rect") if box.get("class") == "box"][: len(nodes)]
+    height = [float(box.get("y")) for box in boxes]
+    for column in columns[1:]:
+        ordered = sorted(column, key=lambda at: height[at])
+        above = [height[nodes[at].parent] for at in ordered]
+        assert above == sorted(above)
+        assert len({height[at] for at in column}) == len(column)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ([], "tree: there are 0 nodes, and 0 of an unknown kind or before their parents"),
+        ([Node(None, "a", "", "lost", "")], "tree: there are 1 nodes, and 1 of an unknown kind or before their parents"),
+        ([Node(0, "a", "", "kept", "")], "tree: there are 1 nodes, and 1 of an unknown kind or before their parents"),
+    ],
+)
+def test_a_tree_that_is_none_is_refused(nodes, message):
+    with pytest.raises(UsageError) as caught:
+        tree(nodes)
+    assert str(caught.value) == message
+
+
+def test_bars_are_as_long_as_their_shares():
+    svg = bars([("1. a", [Bar("a", 0.5, 1.0, "told", came=True), Bar("<b>", 0.25, 0.0, "told", "top-k 1")])])
+    root = ET.fromstring(svg)
+    long = [float(box.get("width")) for box in root.findall(".//{*}rect") if box.get("class") in ("before", "after")][:4]
+    assert long == [55.0, 110.0, 27.5, 0.0]
+    assert "top-k 1" in [text.text for text in root.findall(".//{*}text")]
+    with pytest.raises(UsageError) as caught:
+        bars([("1. a", [])])
+    assert str(caught.value) == "bars: there is nothing to draw: each group needs a bar"

@@ -1,0 +1,276 @@
+"""Inside recurrent layers: gates and cells equal a cell written by hand, and units are judged by what they follow."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+import torch
+from pair_runs import PairRuns
+from parts import build_mixer
+from small_runs import make_text, run_file, train_here
+from torch import Tensor, nn
+
+import weft
+from weft.errors import UsageError
+from weft.explain.cells import CELLS, inside, recurrent
+from weft.explain.inputs import read
+from weft.explain.options import ExplainOptions
+from weft.explain.tracking import FEATURES, correlations, features, ranked
+from weft.explain.units import layers, no_units, units
+from weft.explain.view import Piece
+from weft.explain.watch import watch
+from weft.nn.mixers import MIXERS
+from weft.report.coloured import coloured
+
+KINDS = ("rnn", "lstm", "gru", "gru-before")
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def numbers(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().double().numpy()
+
+
+def by_hand(kind: str, mixer: nn.Module, x: np.ndarray, h: np.ndarray, c: np.ndarray) -> dict[str, np.ndarray]:
+    """One row, position by position, from the papers' formulas in float64."""
+    found: dict[str, list[np.ndarray]] = {}
+    if kind == "gru-before":
+        u, b = numbers(mixer.read.weight), numbers(mixer.read.bias)
+        w, v = numbers(mixer.gates.weight), numbers(mixer.candidate.weight)
+    else:
+        u, w, b, b2 = map(numbers, mixer.cell.all_weights[0])
+    d = len(h)
+    for now in x:
+        step: dict[str, np.ndarray]
+        if kind == "rnn":
+            h = np.tanh(u @ now + b + w @ h + b2)
+            step = {"hidden": h}
+        elif kind == "lstm":
+            i, f, g, o = np.split(u @ now + b + w @ h + b2, 4)
+            i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)
+            c = f * c + i * g
+            h = o * np.tanh(c)
+            step = {"hidden": h, "cell": c, "input gate": i, "forget gate": f, "output gate": o, "candidate": g}
+        elif kind == "gru":
+            a, r_ = u @ now + b, w @ h + b2
+            reset, z = sigmoid(a[:d] + r_[:d]), sigmoid(a[d : 2 * d] + r_[d : 2 * d])
+            new = np.tanh(a[2 * d :] + reset * r_[2 * d :])
+            h = (1 - z) * new + z * h
+            step = {"hidden": h, "update gate": 1 - z, "reset gate": reset, "candidate": new}
+        else:
+            a, r_ = u @ now + b, w @ h
+            update, reset = sigmoid(a[:d] + r_[:d]), sigmoid(a[d : 2 * d] + r_[d:])
+            new = np.tanh(a[2 * d :] + v @ (reset * h))
+            h = (1 - update) * h + update * new
+            step = {"hidden": h, "update gate": update, "reset gate": reset, "candidate": new}
+        for name, value in step.items():
+            found.setdefault(name, []).append(value)
+    return {name: np.stack(values) for name, values in found.items()}
+
+
+def called(mixer: nn.Module, x: Tensor, state: object = None) -> dict[str, Tensor]:
+    with torch.no_grad(), watch(mixer, "") as seen:
+        mixer(x, state)
+    return inside(seen[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("begun", [False, True])
+def test_gates_and_cells_equal_a_cell_written_by_hand(kind, begun):
+    mixer, x = build_mixer(kind), torch.randn(2, 9, 8)
+    state, h, c = None, np.zeros((2, 8)), np.zeros((2, 8))
+    if begun:
+        parts = [torch.randn(2, 8) for _ in range(2)]
+        state = tuple(parts) if kind == "lstm" else parts[0]
+        h, c = numbers(parts[0]), numbers(parts[1])
+    found = called(mixer, x, state)
+    for row in range(2):
+        expected = by_hand(kind, mixer, numbers(x[row]), h[row], c[row])
+        assert list(found) == list(expected)
+        for name, values in expected.items():
+            np.testing.assert_allclose(numbers(found[name][row]), values, atol=2e-6, err_msg=name)
+
+
+@torch.no_grad()
+def test_what_is_recomputed_gives_the_kernel_s_own_output():
+    x = torch.randn(3, 12, 8)
+    mixer = build_mixer("lstm")
+    y, (_, c) = mixer(x)
+    found = called(mixer, x)
+    torch.testing.assert_close(found["output gate"] * found["cell"].tanh(), y, atol=1e-6, rtol=0)
+    torch.testing.assert_close(found["cell"][:, -1], c, atol=1e-6, rtol=0)
+    for kind in ("gru", "gru-before"):
+        mixer = build_mixer(kind)
+        y, _ = mixer(x)
+        found = called(mixer, x)
+        before = torch.cat([torch.zeros(3, 1, 8), y[:, :-1]], dim=1)
+        again = torch.lerp(before, found["candidate"], found["update gate"])
+        torch.testing.assert_close(again, y, atol=1e-6, rtol=0)
+
+
+def test_every_recurrent_mixer_can_be_looked_into_and_nothing_else():
+    assert {MIXERS[kind] for kind in KINDS} == set(CELLS)
+    mixer = build_mixer("window")
+    with torch.no_grad(), watch(mixer, "") as seen:
+        mixer(torch.randn(1, 3, 8))
+    with pytest.raises(UsageError) as caught:
+        inside(seen[0])
+    assert str(caught.value) == "units: '' is no recurrent part, and has no gates"
+
+
+# ---- what units follow
+
+TEXT = 'Ab "c [d(e)]" f\nGh 12'
+
+
+def test_features_are_what_they_say():
+    found = {name: find(TEXT) for name, find in FEATURES.items()}
+    assert found["quotes"] == [0] * 3 + [1] * 9 + [0] * 9
+    assert found["brackets"] == [0] * 6 + [1, 1, 2, 2, 1, 0] + [0] * 9
+    assert found["place in the line"] == [*range(1, 16), 0, *range(1, 6)]
+    assert found["place in the word"][:4] == [1, 2, 0, 0]
+    assert [at for at, value in enumerate(found["spaces"]) if value] == [2, 5, 13, 15, 18]
+    assert [at for at, value in enumerate(found["capitals"]) if value] == [0, 16]
+    assert [at for at, value in enumerate(found["digits"]) if value] == [19, 20]
+    assert FEATURES["quotes"]("“a” «b»") == [1, 1, 0, 0, 1, 1, 0]
+    assert FEATURES["brackets"](")(") == [0, 1]
+
+
+def test_a_feature_of_a_token_is_that_of_its_last_letter():
+    pieces = [Piece("Ab", 0, 2), Piece(' "c', 2, 5)]
+    assert features(TEXT, pieces)["quotes"].tolist() == [0, 1]
+    assert features(TEXT, pieces)["place in the word"].tolist() == [2, 1]
+    assert features(TEXT, []) == {}
+
+
+def test_the_unit_that_follows_a_feature_is_found():
+    chance = np.random.default_rng(0)
+    told = {"quotes": (chance.random(300) > 0.7).astype(float), "nothing": np.ones(300)}
+    values = chance.normal(size=(300, 6))
+    values[:, 3] = -2 * told["quotes"] + 0.1 * values[:, 3]
+    values[:, 5] = 0.0
+    np.testing.assert_allclose(
+        correlations(values, told["quotes"])[:5],
+        [np.corrcoef(values[:, unit], told["quotes"])[0, 1] for unit in range(5)],
+    )
+    assert correlations(values, told["quotes"])[5] == 0.0
+    found = ranked([(1, {"hidden": chance.normal(size=(300, 4))}), (2, {"hidden": values})], told, 3)
+    assert [one.feature for one in found] == ["quotes"] * 3
+    assert found[0][:4] == ("quotes", 2, 4, "hidden")
+    assert found[0].r < -0.98
+    assert abs(found[0].r) > abs(found[1].r) >= abs(found[2].r)
+
+
+# ---- the view
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> PairRuns:
+    return PairRuns(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def lstm(tmp_path_factory):
+    place = tmp_path_factory.mktemp("lm")
+    return weft.load(train_here(run_file(make_text(place / "text.txt"), "lstm", data__read="stream"), place / "run").path)
+
+
+def test_the_view_shows_what_the_model_computes(lstm):
+    view = units(lstm, "the old cat sees", ExplainOptions(layer=2, unit=[3, 8]))
+    tokens = torch.tensor([[1, *lstm.tokenizer.encode("the old cat sees")]])
+    with torch.no_grad(), watch(lstm.model, "stack.layers.1.mixer") as seen:
+        _, (_, states) = lstm.model(tokens)
+    (layer,) = view.data["layers"]
+    assert (layer["layer"], layer["part"], layer["units"]) == (2, "stack.layers.1.mixer", [3, 8])
+    np.testing.assert_allclose(layer["hidden"], seen[0].output[0][0, :, [2, 7]].T, atol=1e-5)
+    np.testing.assert_allclose(np.array(layer["cell"])[:, -1], states[1][1][0, [2, 7]], atol=1e-5)
+    assert [token["text"] for token in layer["tokens"]] == ["<s>", *"the old cat sees"]
+    assert len(view.pictures) == 4
+    for picture in view.pictures:
+        ET.fromstring(picture.svg)
+
+
+def test_units_of_a_language_model_are_judged_by_its_own_held_out_text(lstm):
+    view = units(lstm, "a dog", ExplainOptions(top=2))
+    assert view.data["judged"]["by"] == "valid"
+    assert view.data["judged"]["tokens"] > 200
+    by = {one["feature"] for one in view.data["follows"]}
+    assert {"spaces", "place in the word", "place in the line"} <= by
+    # by hand, over the same text
+    (text,) = ["".join(lstm.settings.sources()["valid"].texts())[:4000]]
+    tokens = torch.tensor([[1, *lstm.tokenizer.encode(text)]])
+    with torch.no_grad(), watch(lstm.model, recurrent(lstm.model)) as seen:
+        lstm.model(tokens)
+    best = next(one for one in view.data["follows"] if one["feature"] == "spaces")
+    values = inside(seen[best["layer"] - 1])[best["quantity"]][0, 1:, best["unit"] - 1]
+    told = [float(letter.isspace()) for letter in text]
+    assert best["r"] == pytest.approx(np.corrcoef(values, told)[0, 1], abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["lstm", "sutskever"])
+def test_layers_that_read_from_the_end_are_shown_in_the_order_of_the_text(runs, name):
+    run = weft.load(runs.folder(name))
+    reading = read(run, "fade", ExplainOptions(target="F A D D E"))
+    found = {one.name: one for one in layers(run, reading)}
+    source = torch.tensor([reading.sides[0].tokens])
+    with torch.no_grad():
+        values = run.model.encoder(source, torch.ones_like(source, dtype=torch.bool)).values[0]
+    top = [one for part, one in found.items() if part.startswith("encoder")]
+    if name == "lstm":  # both directions side by side are what the encoder leaves
+        shown = np.concatenate([one.values["hidden"] for one in top[-2:]], axis=1)
+        assert [one.name.rsplit(".", 1)[1] for one in top] == ["ahead", "back"] * (len(top) // 2)
+    else:
+        shown = top[-1].values["hidden"]
+    np.testing.assert_allclose(shown, values, atol=1e-5)
+    assert [piece.text for piece in top[0].pieces] == ["f", "a", "d", "e", "</s>"]
+    (decoder,) = {tuple(piece.text for piece in one.pieces) for part, one in found.items() if part.startswith("decoder")}
+    assert decoder == ("<s>", "F", "A", "D", "D", "E")
+
+
+def test_a_short_text_without_data_says_that_it_is_too_short(runs):
+    view = units(weft.load(runs.folder("lstm")), "fade", ExplainOptions())
+    assert view.data["follows"] == []
+    assert view.lines == ["what units follow takes a longer text to tell: judged by 4 tokens of the text"]
+
+
+def test_what_is_not_there_is_refused(lstm, runs):
+    for options, message in [
+        ({"layer": 3}, "--layer: must be from 1 to 2, not 3"),
+        ({"unit": [9]}, "--unit: layer 1 has 8 units, and none of the number 9"),
+    ]:
+        with pytest.raises(UsageError) as caught:
+            units(lstm, "a dog", ExplainOptions(**options))
+        assert str(caught.value) == message
+    assert no_units(lstm) is None
+    assert no_units(weft.load(runs.folder("transformer"))) == "a run of kind 'transformer' has no recurrent layer"
+    assert no_units(weft.load(runs.folder("lm-ngram"))) == "a run of kind 'ngram' has no recurrent layer"
+
+
+# ---- coloured text
+
+
+def test_a_coloured_text_is_well_formed_and_has_a_colour_for_each_sign():
+    svg = coloured(["a<", " &", "b\n", "\u0301", "語"], np.array([1.0, -0.5, 0.0, 2.0, 0.1]), name="x", title="a < b")
+    root = ET.fromstring(svg)
+    boxes = [box for box in root.findall(".//{*}rect") if box.get("class") in ("up", "down")][:5]
+    assert [box.get("class") for box in boxes] == ["up", "down", "up", "up", "up"]
+    assert [float(box.get("opacity")) for box in boxes] == [0.38, 0.19, 0.0, 0.75, 0.04]
+    assert boxes[3].get("y") > boxes[2].get("y")  # a newline ends a line
+
+
+@pytest.mark.parametrize(
+    ("tokens", "values", "message"),
+    [
+        (["a"], np.zeros(2), "coloured: there are 1 tokens and values of the shape (2,); give one a token"),
+        ([], np.zeros(0), "coloured: there are 0 tokens and values of the shape (0,); give one a token"),
+        (["a"], np.array([np.nan]), "coloured: values must be finite"),
+    ],
+)
+def test_a_coloured_text_needs_a_number_for_each_token(tokens, values, message):
+    with pytest.raises(UsageError) as caught:
+        coloured(tokens, values, name="x")
+    assert str(caught.value) == message

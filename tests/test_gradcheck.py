@@ -1,0 +1,138 @@
+"""`weft gradcheck`: right gradients pass for every task, a wrong one is named, and the exit code tells."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import refused
+from label_runs import LabelRuns
+from pair_runs import make_pairs, pair_file
+from small_runs import Silent, make_text, run_file
+from torch import Tensor, nn
+
+from weft.cli.main import main
+from weft.config import override
+from weft.explain.gradcheck import Exact, Problem, checked, problem
+from weft.nn.heads import TokenHead
+from weft.train.settings import resolve
+
+RUN = """
+task = "lm"
+[data]
+train = "text.txt"
+window = 16
+[model]
+kind = "lstm"
+width = 8
+layers = 1
+[train]
+steps = 5
+batch_tokens = 64
+"""
+
+
+def errors(values: dict, place: Path) -> dict[str, float]:
+    work = place / "work"
+    work.mkdir(exist_ok=True)
+    given = problem(resolve(values, base=place), work, Silent())
+    return {one.name: one.error for one in checked(given, entries=3)}
+
+
+@pytest.mark.parametrize("kind", ["window", "lstm", "gpt"])
+def test_language_models_have_the_gradients_they_say(tmp_path, kind):
+    found = errors(run_file(make_text(tmp_path / "text.txt"), kind), tmp_path)
+    assert "embedding.weight" in found and "head.bias" in found
+    assert max(found.values()) < 1e-5
+
+
+@pytest.mark.parametrize("setting", ["model.mixer=gru-before", "model.mixer=gru", "model.connection=highway"])
+def test_other_parts_do_too(tmp_path, setting):
+    values = override(run_file(make_text(tmp_path / "text.txt"), "lstm", data__read="lines"), [setting])
+    assert max(errors(values, tmp_path).values()) < 1e-5
+
+
+def test_gaps_are_the_same_each_time_they_are_drawn(tmp_path):
+    values = run_file(make_text(tmp_path / "text.txt"), "transformer", task="masked-lm", model__kind="bert")
+    state = torch.get_rng_state()
+    assert max(errors(values, tmp_path).values()) < 1e-5
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_pairs_labels_and_tags_do_too(tmp_path):
+    assert max(errors(pair_file(make_pairs(tmp_path / "pairs.tsv"), "joint"), tmp_path).values()) < 1e-5
+    labels = LabelRuns(tmp_path)
+    for name in ("labels-lstm", "spans-lstm"):  # one head is a softmax, the other a CRF
+        values = override(labels.values(name), ["model.width=8"])
+        assert max(errors(values, tmp_path).values()) < 1e-5
+
+
+def test_a_derivative_that_is_known_and_one_that_is_wrong():
+    class Wrong(torch.autograd.Function):
+        """x^2 with the derivative x."""
+
+        @staticmethod
+        def forward(ctx, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, given: Tensor) -> Tensor:
+            return given * ctx.saved_tensors[0]
+
+    model = nn.ParameterDict({"cubed": torch.tensor([2.0, -1.0]), "wrong": torch.tensor([3.0]), "unused": torch.ones(2, 2)})
+    model = model.double()
+    given = Problem(model, lambda: model["cubed"].pow(3).sum() + Wrong.apply(model["wrong"]).sum())
+    found = {one.name: one for one in checked(given, entries=4)}
+    assert found["cubed"].error < 1e-9 and found["cubed"].largest == 12.0 and found["cubed"].entries == 2
+    assert found["wrong"].error == pytest.approx(0.5) and found["wrong"].shape == (1,)
+    assert found["unused"].error == 0.0 and found["unused"].largest == 0.0
+    assert model["cubed"].tolist() == [2.0, -1.0]  # as they were
+
+
+def test_float64_stays_what_it_is_and_nothing_else_changes():
+    with Exact():
+        assert torch.ones(1, dtype=torch.float64).float().dtype == torch.float64
+        assert torch.ones(1, dtype=torch.float16).float().dtype == torch.float32
+    assert torch.ones(1, dtype=torch.float64).float().dtype == torch.float32
+
+
+# ---- the command
+
+
+def test_the_command_says_that_all_is_right(here, capsys):
+    assert main(["gradcheck", "run.toml", "--quiet"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    rows = out.split("\n")
+    assert rows[0].split() == ["tensor", "shape", "checked", "largest", "error"]
+    assert rows[1].split()[0] == "embedding.weight"
+    assert rows[-2] == "all 7 tensors are right: relative errors up to 1e-05 are rounding"
+
+
+def test_a_wrong_gradient_is_named_and_the_exit_code_says_so(here, capsys, monkeypatch):
+    scores = TokenHead.scores
+
+    def halved(self: TokenHead, x: Tensor) -> Tensor:
+        # the same numbers, but half of the gradient below is lost
+        return scores(self, 0.5 * x + 0.5 * x.detach())
+
+    monkeypatch.setattr(TokenHead, "scores", halved)
+    assert main(["gradcheck", "run.toml", "--quiet", "--json", "--entries", "2"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    right = {one["tensor"]: one["right"] for one in found["tensors"]}
+    assert found["wrong"] == 5 and right["head.weight"] and right["head.bias"] and not right["embedding.weight"]
+    assert {one["entries"] for one in found["tensors"]} == {2}
+    assert main(["gradcheck", "run.toml", "--quiet"]) == 1
+    assert capsys.readouterr().out.endswith("5 of 7 tensors are wrong: relative errors up to 1e-05 are rounding\n")
+    assert main(["gradcheck", "run.toml", "--quiet", "--tolerance", "1"]) == 0
+
+
+def test_what_can_not_be_checked_is_refused(here, capsys):
+    assert refused(capsys, "gradcheck", "run.toml", "--quiet", "--entries", "0") == (2, "--entries: must be 1 or more, not 0")
+    assert refused(capsys, "gradcheck", "run.toml", "--quiet", "--tolerance", "0") == (2, "--tolerance: must be above 0, not 0")
+    (here / "ngram.toml").write_text(RUN.replace('kind = "lstm"\nwidth = 8\nlayers = 1', 'kind = "ngram"').split("[train]")[0])
+    code, said = refused(capsys, "gradcheck", "ngram.toml", "--quiet")
+    assert (code, said) == (2, "model.kind: 'ngram' is trained without gradients; there is nothing to check")

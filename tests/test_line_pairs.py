@@ -1,0 +1,145 @@
+"""Lines two by two: which go together, what stands where, and that a classifier of pairs starts from it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_runs import Silent, make_text, sums, train_here
+
+from weft.data.corpus import Corpus, lines_of
+from weft.data.line_pairs import PairedLines, paired
+from weft.data.order import Batch
+from weft.models.masked import MaskedTable
+from weft.tasks.masking import as_text, candidates, texts
+from weft.text.tokenizers import from_words
+from weft.train.loop import Stopped
+
+TOKENIZER = from_words(list("abcdefghij"))
+
+
+def shown(corpus: Corpus) -> list[str]:
+    """Each text as it is read, | for </s>."""
+    starts = corpus.line_starts()
+    texts = [corpus.tokens[low:high].tolist() for low, high in pairwise(starts)]
+    return ["".join("|" if token == 2 else TOKENIZER.token(token) for token in text) for text in texts]
+
+
+def pairs_of(lines: list[str], *, longest: int = 100, phase: int = 0) -> list[str]:
+    return shown(paired(lines_of(TOKENIZER, lines), longest=longest, phase=phase))
+
+
+def test_lines_go_two_by_two_and_the_other_way_the_next_time():
+    lines = ["a", "b", "c", "d", "e"]
+    assert pairs_of(lines) == ["a|b|", "c|d|", "e|"]
+    assert pairs_of(lines, phase=1) == ["a|", "b|c|", "d|e|"]
+
+
+def test_an_empty_line_ends_a_document():
+    lines = ["a", "b", "c", "", "d", "e", "", "", "f"]
+    assert pairs_of(lines) == ["a|b|", "c|", "|", "d|e|", "|", "|", "f|"]
+    assert pairs_of(lines, phase=1) == ["a|", "b|c|", "|", "d|", "e|", "|", "|", "f|"]
+
+
+def test_what_is_too_long_together_stays_apart():
+    lines = ["a b c", "d e", "f", "g"]
+    assert pairs_of(lines, longest=8) == ["abc|de|", "f|g|"]  # <s> a b c </s> d e </s>
+    assert pairs_of(lines, longest=7) == ["abc|", "de|", "f|g|"]
+
+
+def test_one_line_is_no_pair():
+    assert pairs_of(["a"]) == pairs_of(["a"], phase=1) == ["a|"]
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+def test_every_line_is_read_once_an_epoch(epoch):
+    lines = [" ".join(np.random.default_rng(at).choice(list("abcdefghij"), 1 + at % 5)) for at in range(37)]
+    order = PairedLines(lines_of(TOKENIZER, lines), longest=20, batch_tokens=40, seed=1)
+    read = [order.batch(epoch, index) for index in range(order.batches(epoch))]
+    found = sorted(
+        "".join(TOKENIZER.token(token) for token in row[keep].tolist() if token > 2)
+        for batch in read
+        for row, keep in zip(batch.tokens, batch.keep, strict=True)
+    )
+    assert "".join(sorted("".join(found))) == "".join(sorted("".join(lines).replace(" ", "")))
+    assert max(batch.tokens.size(1) for batch in read) <= order.largest().tokens.size(1) <= 20
+    assert order.rows == int(40 / np.diff(order.phases[0].corpus.line_starts()).mean()) and order.anew(3)
+
+
+def test_places_are_said_by_lines_of_the_file():
+    order = PairedLines(lines_of(TOKENIZER, ["a", "b", "c", "d"]), longest=20, batch_tokens=100, seed=0)
+    assert order.describe(0, 0) == "lines, pairs of lines from line 1, 3"
+    assert order.describe(1, 0) == "lines, pairs of lines from line 1, 2, 4"
+
+
+def test_what_follows_the_first_end_is_the_second_text():
+    tokens = torch.tensor([[1, 5, 6, 2, 7, 2], [1, 5, 2, 0, 0, 0]])
+    keep = torch.tensor([[True] * 6, [True] * 3 + [False] * 3])
+    text = as_text(Batch(tokens, keep))
+    assert text.segments is not None
+    assert text.segments.tolist() == [[0, 0, 0, 0, 1, 1], [0] * 6]
+    assert candidates(tokens, keep).tolist() == [[False, True, True, False, True, False], [False, True] + [False] * 4]
+
+
+def test_validation_reads_pairs_too():
+    corpus = paired(lines_of(TOKENIZER, ["a b", "c", "d"]), longest=20)
+    found = {tuple(row[keep].tolist()) for read in texts(corpus, window=20) for row, keep in zip(*read.text[:2], strict=True)}
+    assert found == {(1, 3, 4, 2, 5, 2), (1, 6, 2)}
+
+
+def test_segments_go_with_pairs_unless_given():
+    for pairs, segments, wanted in ((True, None, True), (False, None, False), (False, True, True), (True, False, False)):
+        assert MaskedTable(pairs=pairs, segments=segments).filled().segments is wanted
+
+
+def run_file(text: Path, **model: Any) -> dict[str, Any]:
+    return {
+        "task": "masked-lm",
+        "seed": 3,
+        "data": {"train": str(text), "valid": 0.1, "read": "lines", "window": 64},
+        "tokenizer": {"kind": "word", "size": 40},
+        "model": {"kind": "transformer", "width": 16, "layers": 1, "heads": 2, **model},
+        "train": {"steps": 14, "batch_tokens": 128, "validations": 2, "device": "cpu"},
+    }
+
+
+def test_a_run_on_pairs_goes_on_as_if_it_had_not_stopped_over_both_sorts_of_epoch(tmp_path):
+    text = make_text(tmp_path / "text.txt", words=200)
+    values = run_file(text, pairs=True, masking="span", dropout=0.1)
+    train_here(values, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        train_here(values, tmp_path / "cut", Silent(stop_at=9))
+    train_here(values, tmp_path / "cut")
+    assert sums(tmp_path / "cut") == sums(tmp_path / "whole")
+
+
+def test_a_classifier_of_pairs_starts_with_trained_segments(tmp_path):
+    import weft
+
+    text = make_text(tmp_path / "text.txt", words=200)
+    train_here(run_file(text, pairs=True), tmp_path / "first")
+    train_here(run_file(text, segments=True), tmp_path / "alone")
+    (tmp_path / "pairs.csv").write_text("label,one,two\n" + "yes,a cat,a\nno,a cat,the\n" * 20)
+    values = {
+        "task": "classify",
+        "data": {"train": str(tmp_path / "pairs.csv"), "valid": 0.2, "text": ["one", "two"]},
+        "tokenizer": {"file": str(tmp_path / "first" / "tokenizer.json")},
+        "model": {"kind": "transformer", "width": 16, "layers": 1, "heads": 2, "norm": "rms", "qk_norm": True},
+        "train": {"steps": 1, "lr": 1e-9, "validations": 1, "device": "cpu", "average": "none",
+                  "init_from": str(tmp_path / "first")},
+    }  # fmt: skip
+    watcher = Silent()
+    train_here(values, tmp_path / "second", watcher)
+    (said,) = [note for note in watcher.notes if note.startswith("started from")]
+    assert said.endswith("(head.temperature, head.scores.weight, head.scores.bias), left there: 2 (head.bias, head.weight)")
+    first, alone, second = (
+        weft.load(tmp_path / name, device="cpu").model.encoder.front.segments.weight.detach()
+        for name in ("first", "alone", "second")
+    )
+    assert torch.allclose(first, second, atol=1e-6)
+    # the same start, but where no line goes with another nothing teaches the second vector anything
+    assert float((first[1] - alone[1]).norm()) > 0.02

@@ -1,0 +1,550 @@
+"""Minimal pairs: how suites are read, how every family scores them, and what is made of the answers."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import math
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command_line import refused
+from pair_runs import PairRuns
+from small_runs import train_here
+
+import weft
+from weft.cli.main import main
+from weft.compare.probe import breakdowns, decided, probe, rows
+from weft.data.probe_files import Pair, first_difference, read_suite
+from weft.errors import DataError, UsageError
+from weft.metrics.items import sums
+from weft.metrics.probes import pair_accuracy, pair_items
+from weft.models.encoder import Text
+
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+ROOT = Path(__file__).parents[1]
+SHARED = ROOT.parent / "shared" / "data"
+KINDS = ("ngram", "window", "rnn", "lstm", "gru", "transformer", "gpt")
+NOUNS, VERBS = [("cat", "cats"), ("dog", "dogs"), ("owl", "owls")], [("sleeps", "sleep"), ("waits", "wait")]
+
+
+def text() -> str:
+    """Every sentence of a small grammar: 'the cat near the dogs sleeps'; next to the verb stands a noun of any number."""
+    lines = [
+        f"the {noun[number]} near the {other[between]} {verb[number]}"
+        for noun in NOUNS for other in NOUNS for verb in VERBS for number in (0, 1) for between in (0, 1)
+    ]  # fmt: skip
+    return "".join(f"{line}\n" for line in lines * 3)
+
+
+TSV = (
+    "good\tbad\tphenomenon\tattractors\n"
+    "the cat sleeps\tthe cat sleep\tplain\t0\n"
+    "the cat near the dogs sleeps\tthe cat near the dogs sleep\tnear\t1\n"
+    "the owls near the dog wait\tthe owls near the dog waits\tnear\t1\n"
+    "the dogs near the owls wait\tthe dogs near the owls waits\tnear\t0\n"
+)
+BLIMP = {
+    "sentence_good": "The cat near dogs sleeps here.",
+    "sentence_bad": "The cat near dogs sleep here.",
+    "one_prefix_prefix": "The cat near dogs",
+    "one_prefix_word_good": "sleeps",
+    "one_prefix_word_bad": "sleep",
+    "field": "morphology",
+    "linguistics_term": "subject_verb_agreement",
+    "UID": "distractor_agreement_relational_noun",
+    "one_prefix_method": True,
+}
+HEAD = "pattern\tconstr_id\tsent_id\tform\tclass\ttype\tprefix\tn_attr\tlen_prefix\tsent\n"
+ONE = "N_V\t0\t1\t{form}\t{kind}\toriginal\tThe cat\t2\t2\t{sent}\n"
+
+
+def write(path: Path, content: str) -> Path:
+    path.write_bytes(gzip.compress(content.encode()) if path.suffix == ".gz" else content.encode())
+    return path
+
+
+def pairs_of(path: Path) -> list[Pair]:
+    return read_suite([path]).pairs
+
+
+# ---- files
+
+
+def test_tsv_has_sentences_phenomena_and_attractors(tmp_path):
+    first, second, *_ = pairs_of(write(tmp_path / "x.tsv", TSV))
+    choice = ("the cat sleeps", "the cat sleep")
+    assert first == Pair("the cat sleeps", "the cat sleep", "plain", "", 0, choice)
+    assert (second.phenomenon, second.attractors, second.forced) == ("near", 1, False)
+    (bare,) = pairs_of(write(tmp_path / "y.tsv.gz", "bad\tgood\nx y z\tx w z\n"))
+    assert bare == Pair("x w z", "x y z", choice=("x w", "x y"))
+
+
+def test_the_word_that_decides_is_the_first_that_differs():
+    assert first_difference("a b c", "a  x c") == ("a b", "a x")
+    assert first_difference("a b", "a b c") is None
+    blimp = [Pair("a b", "a b c"), Pair("a b", "a c", choice=("a b", "a c"))]
+    assert decided(blimp, None) == decided(blimp, "sentence") == blimp
+    assert decided(blimp, "word") == blimp[1:]
+
+
+def test_blimp_is_read_by_phenomenon_and_paradigm(tmp_path):
+    other = {**BLIMP, "UID": "adjunct_island", "linguistics_term": "island_effects", "one_prefix_method": False}
+    path = write(tmp_path / "x.jsonl.gz", "".join(json.dumps(row) + "\n" for row in (BLIMP, other)))
+    first, second = pairs_of(path)
+    assert (first.good, first.bad) == (BLIMP["sentence_good"], BLIMP["sentence_bad"])
+    assert (first.phenomenon, first.paradigm, first.attractors) == ("subject_verb_agreement", BLIMP["UID"], 1)
+    assert (first.choice, first.forced) == (("The cat near dogs sleeps", "The cat near dogs sleep"), False)
+    assert (second.phenomenon, second.attractors, second.choice) == ("island_effects", None, None)
+
+
+@pytest.mark.parametrize("end", ["", ".gz"])
+def test_linzen_has_places_in_one_file_and_sentences_in_another(tmp_path, end):
+    gold = write(tmp_path / f"a.gold{end}", "3\tSleeps\tSleep\t1\n1\tlie\tlie\t0\n")
+    write(tmp_path / f"a.text{end}", "cat near dogs sleeps here . <eos>\nthey lie <eos>\n")
+    suite = read_suite([gold])
+    assert suite.same == 1
+    choice = ("cat near dogs sleeps", "cat near dogs sleep")
+    whole = ("cat near dogs sleeps here .", "cat near dogs sleep here .")
+    assert suite.pairs == [Pair(*whole, "subject_verb_agreement", "a", 1, choice, forced=True)]
+
+
+def test_gulordava_has_a_line_for_each_form(tmp_path):
+    sent = '"The cat sat "" here "" . <eos>"'
+    table = HEAD + "".join(
+        ONE.format(form=form, kind=kind, sent=sent) for form, kind in (("sleep", "wrong"), ("sleeps", "correct"))
+    )
+    (pair,) = pairs_of(write(tmp_path / "x.tab", table))
+    assert (pair.good, pair.bad) == ('The cat sleeps " here " .', 'The cat sleep " here " .')
+    assert (pair.paradigm, pair.attractors, pair.choice) == ("original", 2, ("The cat sleeps", "The cat sleep"))
+
+
+def test_of_a_folder_what_is_no_suite_is_left_out_and_named(tmp_path):
+    write(tmp_path / "b.tsv", TSV)
+    write(tmp_path / "a.jsonl", json.dumps(BLIMP) + "\n")
+    write(tmp_path / "about.txt", "hello\n")
+    write(tmp_path / "empty.txt", "")
+    suite = read_suite([tmp_path])
+    assert [path.name for path in suite.paths] == ["a.jsonl", "b.tsv"]
+    assert [path.name for path in suite.skipped] == ["about.txt", "empty.txt"]
+    assert len(suite.pairs) == 5
+
+
+KNOWN = (
+    "BLiMP's JSONL (sentence_good, sentence_bad), TSV with a header (good, bad), agreement of Linzen et al. (.gold), "
+    "agreement of Gulordava et al. (form, class, prefix, n_attr)"
+)
+LINE = "{path}: line 2"
+BAD: dict[str, tuple[str, str, str]] = {  # name of the file, what is in it, what is said
+    "no suite": ("x", "hello you\n", "{path}: is no suite of minimal pairs: line 1 is 'hello you'; known: " + KNOWN),
+    "column": (
+        "x", "good\tbad\tphenomenom\na\tb\tc\n",
+        "{path}: line 1, its header: no such column 'phenomenom'; did you mean 'phenomenon'? known: "
+        "good, bad, phenomenon, attractors",
+    ),
+    "twice": ("x", "good\tbad\tbad\na\tb\tc\n", "{path}: line 1, its header, has 2 columns 'bad'; rename all but one"),
+    "cells": ("x", "good\tbad\na\n", LINE + " has 1 columns, not 2 as line 1 has: a"),
+    "count": (
+        "x", "good\tbad\tattractors\na\tb\tmany\n",
+        LINE + " has 'many' as attractors; it must be a number from 0 to 999",
+    ),
+    "empty": ("x", "good\tbad\na\t \n", LINE + " has no bad sentence; a pair has two"),
+    "same": ("x", "good\tbad\na\ta\n", LINE + " has the same sentence twice: 'a'; one must be wrong"),
+    "header": ("x", "good\tbad\n", "{path}: has a header and nothing below it; give a file with pairs in it"),
+    "json": (
+        "x", json.dumps(BLIMP) + "\n{\n",
+        LINE + " is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1); "
+        "JSONL has one object a line",
+    ),
+    "object": ("x", json.dumps(BLIMP) + "\n3\n", LINE + " is a number, not an object with 'sentence_good' and 'sentence_bad'"),
+    "gold": ("a.gold", "1\tb\tc\t0\nx\n", LINE + " is not place, verb, wrong form and attractors: x"),
+    "lines": ("a.gold", "1\tb\tc\t0\n", "{path} has 1 lines, TEXT 2: they must have equally many"),
+    "verb": (
+        "a.gold", "1\tb\tc\t0\n1\tx\ty\t0\n",
+        LINE + " has the verb 'x' at 1, but there is 'b' in TEXT, line 2; are they of one set?",
+    ),
+    "beyond": (
+        "a.gold", "1\tb\tc\t0\n9\tx\ty\t0\n",
+        LINE + " has the verb 'x' at 9, but there is 'nothing' in TEXT, line 2; are they of one set?",
+    ),
+    "no text": (
+        "b.gold", "1\tb\tc\t0\n",
+        "{path}: says where verbs stand in the sentences of b.text, which is not beside it; put it there",
+    ),
+    "class": (
+        "x", HEAD + ONE.format(form="a", kind="odd", sent="The cat a"),
+        LINE + " has 'odd' as class; it must be correct or wrong",
+    ),
+    "both": (
+        "x", HEAD + ONE.format(form="a", kind="wrong", sent="The cat a") * 2,
+        "{path}: line 3 and line 2 are both wrong; a pair has one correct and one wrong form",
+    ),
+    "alone": (
+        "x", HEAD + ONE.format(form="a", kind="wrong", sent="The cat a"),
+        LINE + " has a wrong form and there is no other of its sentence",
+    ),
+    "prefix": (
+        "x", HEAD + "".join(ONE.format(form=kind, kind=kind, sent="A cat a") for kind in ("wrong", "correct")),
+        "{path}: line 3: its sentence does not begin with its prefix and go on: 'The cat'",
+    ),
+    "quote": (
+        "x", HEAD + ONE.format(form="a", kind="wrong", sent='"The'),
+        LINE + " is no row of a table: unexpected end of data; is a quote not closed, or not doubled?",
+    ),
+    "width": ("x", HEAD + "a\tb\n", LINE + " has 2 columns, not 10 as line 1 has"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_a_bad_suite_is_refused_with_its_place(tmp_path, fault):
+    name, content, message = BAD[fault]
+    path, beside = write(tmp_path / name, content), write(tmp_path / "a.text", "a b\na b\n")
+    with pytest.raises(DataError) as caught:
+        read_suite([path])
+    assert str(caught.value) == message.format(path=path).replace("TEXT", str(beside))
+
+
+def test_a_folder_without_suites_is_refused(tmp_path):
+    write(tmp_path / "x.txt", "hello\n")
+    with pytest.raises(DataError) as caught:
+        read_suite([tmp_path])
+    assert str(caught.value) == f"{tmp_path}: no file in it is a suite of minimal pairs; known: {KNOWN}"
+
+
+def test_what_is_not_text_is_refused_by_the_gate(tmp_path):
+    (tmp_path / "x.tsv").write_bytes(b"good\tbad\na\0b\tc\n")
+    with pytest.raises(DataError, match="NUL character"):
+        read_suite([tmp_path / "x.tsv"])
+
+
+# ---- answers
+
+
+def no_faults(size: int, **given: list[bool]) -> dict[str, Any]:
+    blank = {name: np.zeros(size, bool) for name in ("unknown", "unknown_choice", "equal", "long")}
+    return blank | {name: np.array(values) for name, values in given.items()}
+
+
+def test_ties_count_half_and_so_does_what_cannot_be_told_apart():
+    good = np.array([-1.0, -2.0, -3.0, -4.0, -math.inf, -5.0, -6.0, -math.inf])
+    bad = np.array([-2.0, -1.0, -3.0, -4.0 - 1e-7, -math.inf, -9.0, -9.0, -7.0])
+    equal = [False] * 5 + [True, False, False]
+    long = [False] * 6 + [True, False]
+    items = pair_items(good, bad, no_faults(8, equal=equal, long=long))
+    assert items.statistics["right"].tolist() == [1, 0, 0.5, 0.5, 0.5, 0.5, 0.5, 0]
+    assert pair_accuracy(sums(items.statistics)).item() == pytest.approx(100 * 3.5 / 8)
+
+
+# ---- models
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A small run of each family, over words and lines, one over running text, one that fills gaps."""
+    place = tmp_path_factory.mktemp("runs")
+    path = write(place / "text.txt", text())
+    training = {"steps": 12, "validations": 1, "batch_tokens": 256, "lr": 0.01, "device": "cpu"}
+    for name in (*KINDS, "windows", "masked"):
+        kind = {"windows": "lstm", "masked": "bert"}.get(name, name)
+        values: dict[str, Any] = {
+            "task": "masked-lm" if name == "masked" else "lm",
+            "data": {"train": str(path), "valid": 0.1, "read": "windows" if name == "windows" else "lines", "window": 16},
+            "tokenizer": {"kind": "word", "size": 40},
+            "model": {"kind": kind} if kind == "ngram" else {"kind": kind, "width": 16, "layers": 1},
+        }
+        if kind in ("gpt", "transformer", "bert"):
+            values["model"]["heads"] = 2
+        train_here(values | ({} if kind == "ngram" else {"train": training}), place / name)
+    return place
+
+
+@pytest.fixture(scope="module")
+def suite(runs) -> Path:
+    return write(runs / "suite.tsv", TSV)
+
+
+def log_prob(run: Any, sentence: str, *, end: bool) -> float:
+    """One token after another, through the decoding protocol."""
+    tokens = [run.tokenizer.begin, *run.tokenizer.encode(sentence).tolist(), *([run.tokenizer.end] if end else [])]
+    with torch.inference_mode():
+        scores, state = run.model.start(torch.tensor([tokens[:1]]))
+        total = 0.0
+        for token in tokens[1:]:
+            total += float(scores[0, token])
+            scores, state = run.model.step(torch.tensor([token]), state)
+    return total
+
+
+@pytest.mark.parametrize("name", [*KINDS, "windows"])
+@pytest.mark.parametrize("by", ["sentence", "word"])
+def test_a_sentence_has_the_probability_of_its_tokens_and_a_choice_no_end(runs, suite, name, by):
+    run: Any = weft.load(runs / name, device="cpu")
+    pairs = pairs_of(suite)
+    items = probe(run, pairs, by=by)
+    for side, of in (("good", 0), ("bad", 1)):
+        texts = [(pair.good, pair.bad)[of] if by == "sentence" else pair.choice[of] for pair in pairs if pair.choice]
+        expected = [log_prob(run, sentence, end=name != "windows" and by == "sentence") for sentence in texts]
+        assert items.statistics[side] == pytest.approx(expected, abs=1e-4)
+    better = items.statistics["good"] - items.statistics["bad"]  # counting has ties: words that it never saw together
+    assert items.statistics["right"].tolist() == [0.5 if abs(by_much) < 1e-5 else float(by_much > 0) for by_much in better]
+
+
+def test_the_mean_is_a_token_s(runs, suite):
+    run: Any = weft.load(runs / "lstm", device="cpu")
+    pairs = pairs_of(suite)
+    whole, mean = (probe(run, pairs, by="sentence", mean=mean).statistics["good"] for mean in (False, True))
+    lengths = [len(run.tokenizer.encode(pair.good)) + 1 for pair in pairs]
+    assert mean == pytest.approx(whole / lengths)
+
+
+def test_a_suite_says_what_its_authors_compare(runs):
+    run = weft.load(runs / "lstm", device="cpu")
+    choice = ("the cat sleeps", "the cat sleep")
+    pair = Pair("the cat sleeps near", "the cat sleep near", choice=choice)
+    whole, forced = probe(run, [pair]), probe(run, [pair._replace(forced=True)])
+    assert whole.statistics["good"] == pytest.approx(probe(run, [pair], by="sentence").statistics["good"])
+    assert forced.statistics["good"] == pytest.approx(probe(run, [pair], by="word").statistics["good"])
+    assert forced.statistics["good"] > whole.statistics["good"]
+
+
+def test_a_masked_model_hides_one_token_after_another(runs, suite):
+    run: Any = weft.load(runs / "masked", device="cpu")
+    pairs = [pair._replace(forced=True) for pair in pairs_of(suite)]  # whole sentences all the same
+    items = probe(run, pairs)
+    for pair, found in zip(pairs, items.statistics["good"].tolist(), strict=True):
+        tokens = torch.tensor([[run.tokenizer.begin, *run.tokenizer.encode(pair.good).tolist(), run.tokenizer.end]])
+        total = 0.0
+        for at in range(1, tokens.size(1) - 1):
+            hidden = tokens.clone()
+            hidden[0, at] = run.tokenizer.size
+            with torch.inference_mode():
+                y = run.model(Text(hidden, torch.ones_like(hidden, dtype=torch.bool)))
+                total += float(run.model.log_probs(y[0, at])[tokens[0, at]])
+        assert found == pytest.approx(total, abs=1e-4)
+
+
+def test_unknown_words_are_counted_and_pairs_that_become_equal_count_half(runs):
+    run = weft.load(runs / "lstm", device="cpu")
+    pairs = [
+        Pair("the cat sleeps", "the cat sleep"),
+        Pair("the zebra sleeps", "the zebra sleep"),  # unknown, and the same in both
+        Pair("the cat snores", "the cat sleeps"),  # unknown in what differs
+        Pair("the zebra sleeps", "the gnu sleeps"),  # both unknown: one and the same
+    ]
+    found = probe(run, pairs).statistics
+    assert found["unknown"].tolist() == [0, 1, 1, 1]
+    assert found["unknown_choice"].tolist() == [0, 0, 1, 0]
+    assert found["equal"].tolist() == [0, 0, 0, 1]
+    assert found["right"][3] == 0.5
+
+
+@pytest.mark.parametrize("name", ["lstm", "masked"])
+def test_what_is_longer_than_a_model_reads_counts_half(runs, monkeypatch, name):
+    run: Any = weft.load(runs / name, device="cpu")
+    monkeypatch.setattr(type(run.model), "longest", 5)
+    pairs = [Pair("the cat", "cat the"), Pair("the cat near the dogs sleeps", "the cat near the dogs sleep")]
+    found = probe(run, pairs).statistics
+    assert found["long"].tolist() == [0, 1]
+    assert found["right"][1] == 0.5
+    assert found["good"][0] != found["bad"][0]
+
+
+def test_counting_follows_the_nearest_noun_where_that_is_all_it_sees(tmp_path):
+    """In this text a noun by its verb agrees with it, but for the sentences that the pairs are about."""
+    plain = "".join(f"the {noun[n]} {verb[n]}\n" for noun in NOUNS for verb in VERBS for n in (0, 1)) * 5
+    path = write(tmp_path / "text.txt", plain)
+    values = {"task": "lm", "data": {"train": str(path), "read": "lines"}, "tokenizer": {"kind": "word"}}
+    train_here({**values, "model": {"kind": "ngram", "order": 2, "smoothing": "add-delta"}}, tmp_path / "run")
+    suite = [
+        Pair(f"the {a[n]} near the {b[m]} {v[n]}", f"the {a[n]} near the {b[m]} {v[1 - n]}", attractors=int(n != m))
+        for a in NOUNS for b in NOUNS for v in VERBS for n in (0, 1) for m in (0, 1)
+    ]  # fmt: skip
+    found = {row.name: row.found["x"].value for row in rows({"x": [probe(weft.load(tmp_path / "run"), suite)]}, suite)}
+    assert found == {"all": 50, "0": 100, "1": 0, "no attractor": 100, "1 or more attractors": 0}
+
+
+def test_runs_that_score_no_sentence_are_refused(runs, suite, tmp_path):
+    pairs = PairRuns(tmp_path)
+    run = weft.load(pairs.folder("lstm"), device="cpu")
+    with pytest.raises(UsageError) as caught:
+        probe(run, pairs_of(suite))
+    assert str(caught.value) == (
+        f"{tmp_path / 'lstm'}: is a run of task 'translate', which gives a sentence by itself no probability; "
+        "probe runs of tasks 'lm' and 'masked-lm'"
+    )
+    with pytest.raises(UsageError) as caught:
+        probe(weft.load(runs / "masked"), pairs_of(suite), by="word")
+    assert (
+        str(caught.value) == f"--by: {runs / 'masked'} reads a sentence from both sides, so there is no choice by word; drop it"
+    )
+    with pytest.raises(UsageError) as caught:
+        probe(weft.load(runs / "lstm"), pairs_of(suite), by="words")
+    assert str(caught.value) == "--by: no such unit 'words'; did you mean 'word'? known: sentence, word"
+
+
+# ---- tables
+
+
+def made(right: list[float]) -> Any:
+    values = np.array(right)
+    return pair_items(values, np.full(len(values), 0.5), no_faults(len(values)))
+
+
+PAIRS = [
+    Pair("a", "b", "agreement", "distractor_agreement_x", 1),
+    Pair("a", "b", "agreement", "distractor_agreement_x", 1),
+    Pair("a", "b", "agreement", "plain", 0),
+    Pair("a", "b", "islands", "islands", None),
+    Pair("a", "b", "agreement", "plain", 3),
+]
+
+
+def test_rows_are_phenomena_paradigms_attractors_and_recency():
+    found = rows({"x": [made([0, 1, 1, 0.5, 0])], "y": [made([0, 0, 1, 1, 1])]}, PAIRS)
+    table = [(row.by, row.name, row.size, row.found["x"].value, row.found["y"].value) for row in found]
+    assert table == [
+        ("all", "all", 5, 50, 60),
+        ("phenomenon", "agreement", 4, 50, 50),
+        ("paradigm", "distractor_agreement_x", 2, 50, 0),
+        ("paradigm", "plain", 2, 50, 100),
+        ("phenomenon", "islands", 1, 50, 100),
+        ("attractors", "0", 1, 100, 100),
+        ("attractors", "1", 2, 50, 0),
+        ("attractors", "3", 1, 0, 100),
+        ("recency", "no attractor", 1, 100, 100),
+        ("recency", "1 or more attractors", 3, pytest.approx(100 / 3), pytest.approx(100 / 3)),
+        ("recency", "distractor paradigms", 2, 50, 0),
+    ]
+    assert found[0].found["x"].low <= 50 <= found[0].found["x"].high
+    assert found[4].found["x"].low is None  # of one pair
+
+
+def test_intervals_are_those_of_a_proportion():
+    chance = np.random.default_rng(0)
+    right = (chance.random(2000) < 0.7).astype(float)
+    found = rows({"x": [made(right.tolist())]}, [Pair("a", "b")] * 2000)[0].found["x"]
+    wide = 1.96 * math.sqrt(right.mean() * (1 - right.mean()) / 2000) * 100
+    assert (found.value - found.low, found.high - found.value) == pytest.approx((wide, wide), abs=0.25)
+
+
+def test_seeds_of_a_name_are_one_column_and_rows_become_breakdowns():
+    found = rows({"x": [made([0, 1, 1, 0, 0]), made([1, 1, 1, 0, 0])]}, PAIRS)
+    assert found[0].found["x"].value == pytest.approx(50)
+    made_of = breakdowns(found)
+    assert [(one["by"], one["bins"]) for one in made_of] == [
+        ("phenomenon of minimal pairs", ["agreement", "islands"]),
+        ("paradigm of minimal pairs", ["distractor_agreement_x", "plain"]),
+        ("attractors between subject and verb of minimal pairs", ["0", "1", "3"]),
+    ]
+    assert made_of[0]["score"] == {"name": "accuracy", "better": "higher"}
+    assert made_of[2]["counts"] == [1, 2, 1]
+    assert made_of[2]["values"] == {"x": [100, 75, 0]}
+    json.dumps(made_of, allow_nan=False)
+
+
+# ---- the command
+
+
+def test_the_command_puts_runs_side_by_side(runs, suite, tmp_path, capsys):
+    out, each = tmp_path / "t.csv", tmp_path / "p.csv"
+    words = ["probe", str(runs / "ngram"), str(runs / "masked"), "--suite", str(suite)]
+    assert main([*words, "--csv", str(out), "--pairs", str(each)]) == 0
+    said, err = capsys.readouterr()
+    assert err == ""
+    lines = [line.rstrip() for line in said.split("\n")]
+    assert lines[0].split() == ["accuracy", "in", "%", "pairs", "ngram", "masked"]
+    assert [line.split()[0] for line in lines[1:4]] == ["all", "plain", "near"]
+    assert "syntax or recency" in lines
+    assert lines[-2] == f"weft:{weft.__version__}|by:suite|sum|all|ties:half|pairs:4|resamples:1000|interval:95%"
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    table = list(csv.reader(io.StringIO(out.read_text())))
+    assert table[0] == ["by", "name", "pairs", "ngram", "ngram low", "ngram high", "masked", "masked low", "masked high"]
+    assert [row[:3] for row in table[1:]] == [[row["by"], row["name"], str(row["pairs"])] for row in found["rows"]]
+    assert [float(row[3]) for row in table[1:]] == [row["accuracy"]["ngram"]["value"] for row in found["rows"]]
+    assert found["counts"]["ngram"] == {"unknown": 0, "unknown_choice": 0, "equal": 0, "long": 0}
+    assert set(found["follows"]) == {"ngram", "masked"}
+    assert found["runs"] == {"ngram": str(runs / "ngram"), "masked": str(runs / "masked")}
+    pairs = list(csv.DictReader(io.StringIO(each.read_text())))
+    assert [row["good"] for row in pairs] == [pair.good for pair in pairs_of(suite)]
+    mean = 100 * np.mean([float(row["masked right"]) for row in pairs])
+    assert mean == found["rows"][0]["accuracy"]["masked"]["value"]
+
+
+def test_the_command_leaves_unknown_words_out_where_it_is_told_to(runs, tmp_path, capsys):
+    path = write(tmp_path / "x.tsv", TSV + "the cat snores\tthe cat snore\tnew\t0\n" * 2)
+    words = ["probe", str(runs / "lstm"), "--suite", str(path)]
+    assert main(words) == 0
+    said, err = capsys.readouterr()
+    assert err == "weft: 1 pairs stand there twice; they count twice\n"
+    assert "pairs that become equal (count half)" in said
+    assert main([*words, "--known", "--json", "--by", "sentence", "--mean"]) == 0
+    said, err = capsys.readouterr()
+    assert "become equal" not in said
+    found = json.loads(said)
+    assert found["signature"].split("|")[1:5] == ["by:sentence", "mean", "known", "ties:half"]
+
+
+def test_the_command_tells_what_it_leaves_out(runs, tmp_path, capsys):
+    write(tmp_path / "a.tsv", "good\tbad\nthe cat\tthe cat cat\ncat\tdog\n")
+    write(tmp_path / "note.txt", "hello\n")
+    assert main(["probe", str(runs / "lstm"), "--suite", str(tmp_path), "--by", "word", "--csv", "-"]) == 0
+    said, err = capsys.readouterr()
+    assert said.split("\n")[1].startswith("all,all,1,")
+    assert err == (
+        f"{tmp_path / 'note.txt'}: is no suite of minimal pairs; left out\n"
+        "weft: 1 pairs are not decided by one word; left out\n"
+    )
+
+
+def test_the_command_refuses_what_cannot_be(runs, suite, tmp_path, capsys):
+    path = write(tmp_path / "x.tsv", "good\tbad\nthe cat\tthe cat cat\n")
+    run = str(runs / "lstm")
+    said = "--by word: no one word decides any of the 1 pairs; use --by sentence"
+    assert refused(capsys, "probe", run, "--suite", str(path), "--by", "word") == (3, said)
+    said = "--by: no such unit 'letter'; known: sentence, word"
+    assert refused(capsys, "probe", run, "--suite", str(path), "--by", "letter") == (2, said)
+    said = f"{suite}: is a file, not a run folder; --suite goes before every file, or before their folder"
+    assert refused(capsys, "probe", run, str(suite), "--suite", str(path)) == (2, said)
+    path = write(tmp_path / "y.tsv", "good\tbad\nthe gnu\tthe cat\n")
+    said = "--known: every one of the 1 pairs differs in a word that some run does not know"
+    assert refused(capsys, "probe", run, "--suite", str(path), "--known", "--quiet") == (3, said)
+
+
+def test_runs_of_one_name_are_called_by_their_paths(runs, suite, tmp_path, monkeypatch, capsys):
+    (tmp_path / "lstm").symlink_to(runs / "gru")
+    monkeypatch.chdir(tmp_path)
+    assert main(["probe", "lstm", str(runs / "lstm"), str(runs / "lstm"), "--suite", str(suite), "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)["runs"]) == {"lstm", str(runs / "lstm")}
+
+
+# ---- what is shipped, and what is published
+
+
+def test_the_example_is_what_its_script_writes():
+    made_now = runpy.run_path(str(ROOT / "examples" / "make_agreement.py"))["pairs"]()
+    pairs = pairs_of(ROOT / "examples" / "data" / "agreement.tsv")
+    assert [(pair.good, pair.bad) for pair in pairs] == [row[:2] for row in made_now]
+    assert len(set(pairs)) == len(pairs) == 200
+    assert {pair.phenomenon for pair in pairs[:10]} == {"verb", "pronoun", "home"}
+    assert all(sum(a != b for a, b in zip(pair.good.split(), pair.bad.split(), strict=False)) <= 2 for pair in pairs)
+
+
+@pytest.mark.skipif(not (SHARED / "blimp").exists(), reason="the published suites are not at hand")
+def test_the_published_suites_are_read_whole():
+    blimp = read_suite([SHARED / "blimp"])
+    assert len(blimp.pairs) == 13_000
+    assert [path.name for path in blimp.skipped] == ["human_validation_summary.csv", "models_summary.jsonl"]
+    linzen = read_suite([SHARED / "agreement-linzen"])
+    assert (len(linzen.pairs), linzen.same) == (7_485, 4)
+    counted = np.bincount([pair.attractors for pair in linzen.pairs])
+    assert counted.tolist() == [1970, 1957, 1943, 1285, 330]
+    colorless = pairs_of(SHARED / "agreement-colorless" / "english.generated.tab")
+    kinds = [pair.paradigm for pair in colorless]
+    assert (kinds.count("original"), kinds.count("generated")) == (41, 369)  # as the paper says

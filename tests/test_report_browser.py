@@ -1,0 +1,322 @@
+"""The report in a real browser: it sorts, toggles, zooms and opens items, asks nobody for anything, and says nothing wrong."""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import chromium
+from report_documents import labels, language, tags, translation
+
+from weft.report.page import page
+
+DOCUMENTS = {"translation": translation(), "language": language(), "labels": labels(), "many": labels(60), "tags": tags()}
+HOSTILE = "</script><img src=x onerror=alert(1)>\"'&amp;\u202eevil\u0007"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as found:
+        yield found
+
+
+class Look:
+    """A page that was opened, with all that it asked for and all that it complained of."""
+
+    def __init__(self, browser: Any, path: Path, document: Any, **options: Any) -> None:
+        path.write_text(page(document), encoding="utf-8")
+        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, "offline": True, **options})
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(20_000)
+        self.asked: list[str] = []
+        self.wrong: list[str] = []
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("console", lambda message: self.wrong.append(message.text))
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.wrong.append(f"dialog: {dialog.message}") or dialog.dismiss())
+        self.page.goto(path.as_uri())
+        self.url = path.as_uri()
+
+    def all(self, selector: str) -> list[str]:
+        return [text.strip() for text in self.page.locator(selector).all_text_contents()]
+
+    def count(self, selector: str) -> int:
+        return self.page.locator(selector).count()
+
+
+@pytest.fixture
+def look(browser, tmp_path):
+    opened: list[Look] = []
+
+    def show(document: Any, **options: Any) -> Look:
+        opened.append(Look(browser, tmp_path / f"{len(opened)}.html", document, **options))
+        return opened[-1]
+
+    yield show
+    for one in opened:
+        one.context.close()
+        assert one.wrong == []
+        assert one.asked == [one.url]  # the file itself, and nothing else, whatever was done with it
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_it_is_drawn_without_a_fault_and_keeps_to_the_width(look, name):
+    seen = look(DOCUMENTS[name])
+    for width in (1280, 390):
+        seen.page.set_viewport_size({"width": width, "height": 800})
+        seen.page.wait_for_function(f"document.querySelector('[data-chart=cost] svg.chart').clientWidth < {width}")
+        assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+        for chart in seen.page.locator("[data-chart]").all():
+            assert chart.locator("svg, article").count() > 0
+        drawn = seen.page.locator("main").inner_html()
+        assert "NaN" not in drawn and "undefined" not in drawn and "Infinity" not in drawn
+
+
+def test_every_column_sorts_both_ways_with_what_is_unknown_last(look):
+    seen = look(language())
+    names = "table.results tbody th bdi"
+    assert seen.all(names) == ["gpt", "lstm", "ngram"]  # the lower the better, infinity last
+    rows = {row["name"]: row for row in language()["rows"]}
+    keys = [lambda row: row["name"], None, None, lambda row: len(row["seeds"]), lambda row: row["parameters"]]
+    for column, key in enumerate(keys):
+        if key is None:
+            continue
+        head = seen.page.locator("table.results thead th").nth(column)
+        for times, way in enumerate(("ascending", "descending")):
+            head.locator("button").click()
+            assert head.get_attribute("aria-sort") == way
+            found = [key(rows[name]) for name in seen.all(names)]
+            assert found == sorted(found, reverse=times == 1), column
+    speed = seen.page.locator("table.results thead th", has_text="tokens/s").first
+    for way in ("descending", "ascending"):  # more is better, so the most comes first
+        speed.locator("button").click()
+        assert speed.get_attribute("aria-sort") == way
+        assert seen.all(names)[-1] == "ngram"
+    assert seen.count('table.results th[aria-sort="ascending"], table.results th[aria-sort="descending"]') == 1
+
+
+def test_a_table_sorts_from_the_keyboard(look):
+    seen = look(translation())
+    seen.page.locator("table.results thead button").first.focus()
+    seen.page.keyboard.press("Enter")
+    assert seen.all("table.results tbody th bdi") == ["lstm", "lstm,attention", "rnn", "transformer"]
+
+
+def lines(seen: Look, row: int, chart: str = "curves") -> int:
+    return seen.count(f'[data-chart="{chart}"] figure path.line.c{row}')
+
+
+def test_a_model_is_switched_off_and_on_in_all_charts(look):
+    seen = look(translation())
+    assert lines(seen, 0) == 4 and lines(seen, 0, "breakdown") == 1  # two seeds, training and validation
+    seen.page.locator('[data-chart="curves"] .chip', has_text="rnn").click()
+    assert lines(seen, 0) == 0 and lines(seen, 0, "breakdown") == 0 and lines(seen, 1) == 4
+    assert seen.count('.chip[aria-pressed="false"]') == 3  # beside each chart
+    assert "rnn" not in seen.page.locator('[data-chart="cost"] .told').inner_text()
+    seen.page.locator('[data-chart="breakdown"] .chip', has_text="rnn").click()
+    assert lines(seen, 0) == 4
+
+
+def ticks(seen: Look) -> list[str]:
+    """What stands below the two learning curves."""
+    return seen.all('[data-chart="curves"] svg.zooms text[text-anchor="middle"]')
+
+
+def drag(seen: Look, start: tuple[float, float], end: tuple[float, float]) -> None:
+    box = seen.page.locator('[data-chart="curves"] svg.zooms').first.bounding_box()
+    x, y = (
+        [box[side] + share * box[size] for share in pair]
+        for side, size, pair in (("x", "width", (start[0], end[0])), ("y", "height", (start[1], end[1])))
+    )
+    seen.page.mouse.move(x[0], y[0])
+    seen.page.mouse.down()
+    seen.page.mouse.move(x[1], y[1], steps=4)
+    seen.page.mouse.up()
+
+
+def test_a_part_of_the_curves_is_zoomed_into_and_out_again(look):
+    seen = look(translation())
+    seen.page.locator('[data-chart="curves"]').scroll_into_view_if_needed()
+    reset = seen.page.locator("button.reset")
+    whole = ticks(seen)
+    assert "1,500" in whole and reset.is_disabled()
+    drag(seen, (0.3, 0.3), (0.5, 0.6))
+    near = ticks(seen)
+    assert "1,500" not in near and near[: len(near) // 2] == near[len(near) // 2 :]  # the other panel moves along
+    reset.click()
+    assert ticks(seen) == whole and reset.is_disabled()
+    drag(seen, (0.3, 0.5), (0.5, 0.5))
+    assert ticks(seen) == near
+    seen.page.locator('[data-chart="curves"] svg.zooms').first.dblclick()
+    assert ticks(seen) == whole
+    seen.page.locator('[data-chart="curves"] svg.zooms').first.focus()
+    seen.page.keyboard.press("+")
+    closer = ticks(seen)
+    assert closer != whole
+    seen.page.keyboard.press("ArrowRight")
+    assert ticks(seen) != closer
+    seen.page.keyboard.press("Escape")
+    assert ticks(seen) == whole
+
+
+def test_curves_run_along_steps_tokens_or_time_and_may_be_logarithmic(look):
+    seen = look(translation())
+    box = seen.page.locator('[data-chart="curves"]')
+    box.get_by_text("tokens", exact=True).click()
+    assert "tokens" in ticks(seen) and any(text.endswith("M") for text in ticks(seen))
+    box.get_by_text("time of training").click()
+    assert any(" min" in text for text in ticks(seen))
+    sides = '[data-chart="curves"] figure:first-child text[text-anchor="end"]'
+    before = seen.all(sides)
+    box.locator("input.log").check()
+    assert seen.all(sides) != before
+
+
+def test_what_is_under_the_pointer_is_told(look):
+    seen = look(translation())
+    spot = seen.page.locator('[data-chart="curves"] figure:nth-child(2) path.point.c3').last
+    spot.scroll_into_view_if_needed()
+    box = spot.bounding_box()
+    seen.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    last = [curve for curve in translation()["curves"] if curve["name"] == "transformer"][1]["valid"][-1]
+    told = seen.page.locator('[data-chart="curves"] .tip:visible').inner_text()
+    assert re.fullmatch(r"transformer, seed [01]\nstep 1,500: \d+\.\d+", told)
+    assert f"{last['step']:,}" in told
+
+
+def pareto(document: Any, cost: str) -> list[str]:
+    """The rows that no other is better than without being dearer; the slow way."""
+
+    def price(row: Any) -> float:
+        return -row["decoding"]["value"] if cost == "decoding" else row[cost]
+
+    sign = 1 if document["score"]["better"] == "higher" else -1
+    rows = [(price(row), sign * row["score"]["value"], row["name"]) for row in document["rows"]]
+    kept = [one for one in rows if not any(a <= one[0] and b >= one[1] and (a, b) != one[:2] for a, b, _ in rows)]
+    return [name for _, _, name in sorted(kept)]
+
+
+@pytest.mark.parametrize("better", ["higher", "lower"])
+def test_the_pareto_line_has_the_rows_that_nothing_beats(look, better):
+    document = translation()
+    document["score"]["better"] = better
+    for row, score, parameters in zip(document["rows"], (20, 31, 30, 35), (8e5, 2e5, 9e5, 3e6), strict=True):
+        row["score"], row["parameters"] = {"value": score, "low": score - 1, "high": score + 1}, int(parameters)
+    seen = look(document)
+    box = seen.page.locator('[data-chart="cost"]')
+    titles = {"parameters": "parameters", "seconds": "time of training", "bytes": "size on disk", "decoding": "decoding speed"}
+    for cost, title in titles.items():
+        box.get_by_text(title, exact=True).first.click()
+        told = box.locator(".told").inner_text()
+        assert told == f"On the line, from the cheapest: {', '.join(pareto(document, cost))}.", cost
+
+
+def test_items_are_compared_ordered_filtered_and_opened(look):
+    document = translation()
+    seen = look(document)
+    values = {item["key"]: item["values"] for item in document["items"]}
+    box = seen.page.locator('[data-chart="items"]')
+    assert box.locator("article").count() == 10
+    box.locator("select").nth(1).select_option(label="rnn")
+    box.locator("select").nth(2).select_option(label="second one ahead")
+    keys = [int(text.removeprefix("#")) for text in seen.all("article .verdict > span:first-child")]
+    worst = sorted(values, key=lambda key: (values[key]["transformer"] - values[key]["rnn"], key))
+    assert keys == worst[:10]
+    box.get_by_text("Show 10 more").click()
+    assert box.locator("article").count() == 20
+    first = box.locator("article").first
+    first.locator("summary").click()
+    outputs = next(item["outputs"] for item in document["items"] if item["key"] == keys[0])
+    shown = dict(zip(*(first.locator(f"details .output {part}").all_inner_texts() for part in ("bdi", "p")), strict=True))
+    assert shown == outputs
+    box.locator('input[type="search"]').fill("BLAUEN haus")
+    assert "24 of 120 items" in box.locator(".tally").inner_text()
+    box.locator('input[type="search"]').fill("#119")
+    assert box.locator("article").count() == 1
+    box.locator('input[type="search"]').fill("nowhere to be found")
+    assert box.locator("article").count() == 0
+
+
+def test_words_that_differ_are_marked_and_no_others(look):
+    document = tags()
+    outputs = {"crf": "a b c d e", "lstm": "a x c e e"}
+    item = {"key": 7, "input": "1 2 3", "reference": "a b c e", "outputs": outputs, "values": {"crf": 1.0, "lstm": 0.5}}
+    document.update({"task": "translate", "items": [item]})
+    seen = look(document)
+    assert seen.all("article .output:nth-child(1) mark") == ["b", "d"]
+    assert seen.all("article .output:nth-child(2) mark") == ["x", "e"]
+    seen.page.locator('[data-chart="items"] select').nth(3).select_option(label="the reference")
+    assert seen.all("article .output:nth-child(1) mark") == ["d"]
+    assert seen.all("article .output:nth-child(2) mark") == ["x", "e"]
+
+
+def test_tags_stand_under_their_words(look):
+    seen = look(tags())
+    assert seen.all("article .output:nth-child(1) mark small") == ["VBZ"]
+    assert seen.all("article .output:nth-child(2) mark small") == ["NNS"]
+    assert seen.all("article .output:nth-child(1) .words small") == ["DT", "NN", "VBZ", "IN", "NNP", "."]
+
+
+def test_a_confusion_is_told_by_pointer_and_by_keyboard(look):
+    document = labels()
+    seen = look(document)
+    matrix = document["confusions"]["matrices"]["naive-bayes"]
+    figure = seen.page.locator('[data-chart="confusions"] figure').first
+    figure.locator("svg.heat").focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
+        seen.page.keyboard.press(key)
+    told = figure.locator(".told").inner_text()
+    assert told.startswith(f"meant Chinese, said Chinese: {matrix[1][1]} of {sum(matrix[1])} (")
+    figure.locator("rect.cell").first.hover()
+    assert figure.locator(".told").inner_text().startswith(f"meant Arabic, said Arabic: {matrix[0][0]} of {sum(matrix[0])} (")
+
+
+def background(seen: Look) -> str:
+    return seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+
+def test_light_and_dark_are_the_system_s_or_the_reader_s_and_print_is_light(look):
+    white, dark = "rgb(255, 255, 255)", "rgb(20, 23, 28)"
+    seen = look(translation(), color_scheme="dark")
+    assert background(seen) == dark
+    seen.page.emulate_media(media="print")
+    assert background(seen) == white
+    assert not seen.page.locator("nav").is_visible() and not seen.page.locator("#theme").is_visible()
+    seen.page.emulate_media(media="screen")
+    seen.page.locator("#theme").click()
+    assert background(seen) == white
+    seen.page.emulate_media(color_scheme="light")
+    seen.page.locator("#theme").click()
+    assert background(seen) == dark
+
+
+def test_what_data_holds_is_text_and_never_runs(look):
+    document = copy.deepcopy(translation(4))
+    old = document["rows"][0]["name"]
+    name = f"{HOSTILE} __proto__"
+    document["title"] = document["data"] = document["command"] = HOSTILE
+    document["rows"][0]["name"] = name
+    for item in document["items"]:
+        item["input"] = item["reference"] = HOSTILE
+        item["outputs"] = {**{key: f"{HOSTILE} {key}" for key in item["outputs"] if key != old}, name: HOSTILE}
+        item["values"][name] = 0.0
+    for curve in document["curves"]:
+        curve["name"] = name if curve["name"] == old else curve["name"]
+    document["breakdowns"][0]["bins"][0] = HOSTILE
+    document["settings"] = {name: HOSTILE}
+    seen = look(document)
+    seen.page.locator("article summary").first.click()
+    assert seen.count("main img") == 0 and seen.count("main script") == 0
+    assert seen.page.locator("h1").inner_text() == "</script><img src=x onerror=alert(1)>\"'&amp;\\u202eevil\\x07"
+    assert any("\\u202eevil" in text for text in seen.all("article p"))
+
+
+def test_the_tables_can_be_read_without_a_script(look):
+    seen = look(translation(), java_script_enabled=False)
+    assert seen.all("table.results tbody th bdi") == ["transformer", "lstm,attention", "lstm", "rnn"]
+    assert seen.page.get_by_text("need JavaScript").is_visible()
+    assert not seen.page.locator('[data-chart="curves"]').is_visible()
+    assert seen.page.locator(".without dl").first.is_visible()

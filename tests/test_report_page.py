@@ -1,0 +1,415 @@
+"""The report as text: all numbers are in it, whatever data holds stays text, nothing is asked for, and it stays small."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import hashlib
+import itertools
+import json
+import math
+import re
+from html.parser import HTMLParser
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from report_documents import labels, language, tags, translation
+
+from weft.cli.main import main
+from weft.cli.report import Report
+from weft.errors import ModelError, UsageError
+from weft.report.page import page
+from weft.report.page_data import POINTS, page_data
+from weft.report.words import cut, decimals, duration, number, p_value, score_name, short, size, visible
+
+DOCUMENTS = [translation(), language(), labels(), labels(60), tags()]
+VOID = {"meta", "input", "br", "img", "link"}
+
+
+class Reader(HTMLParser):
+    """The elements of a page with their attributes and texts; every end tag must close what was opened last."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.texts.append((self.open[-1], data))
+
+    @property
+    def text(self) -> str:
+        return " ".join(data for _, data in self.texts)
+
+
+def embedded(text: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document["title"])
+def test_it_is_whole_and_asks_nobody_for_anything(document):
+    text = page(document)
+    reader = Reader(text)
+    assert {name for name, _ in reader.elements} & {"link", "img", "iframe", "object", "base", "form"} == set()
+    for name, attributes in reader.elements:
+        assert not any(part.startswith("on") or part in ("style", "src", "srcset") for part in attributes), name
+        assert (attributes.get("href") or "#").startswith("#")
+    # the one address in it is a name: that of SVG
+    assert set(re.findall(r"https?://[^\s\"'`]+", text)) == {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"@import|url\((?!#)|fetch\(|XMLHttpRequest|innerHTML|eval\(", text)
+
+
+def test_only_its_own_script_and_style_may_run():
+    text = page(translation())
+    policy = next(one["content"] for name, one in Reader(text).elements if one.get("http-equiv") == "Content-Security-Policy")
+    style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)
+    script = re.search(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert style and script and text.count("<script") == 2
+    known = [base64.b64encode(hashlib.sha256(part[1].encode()).digest()).decode() for part in (style, script)]
+    assert policy == (
+        f"default-src 'none'; style-src 'sha256-{known[0]}'; script-src 'sha256-{known[1]}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def cells(text: str) -> list[list[str]]:
+    """The rows of the main table, as texts."""
+    body = text[text.index('<table class="results') :].split("<tbody>")[1].split("</tbody>")[0]
+    rows = [re.findall(r"<t[hd].*?</t[hd]>", row) for row in re.findall(r"<tr.*?</tr>", body)]
+    return [[re.sub(r"\s+", " ", " ".join(data for _, data in Reader(cell).texts)).strip() for cell in row] for row in rows]
+
+
+def test_the_table_has_every_number_and_the_best_row_first():
+    second = ["1.6 M", "3 min 38 s", "10.3 k", "490 MB", "137", "6.4 MB"]
+    assert cells(page(translation())) == [
+        ["transformer ★ best", "35.2 34.1 to 36.3", "best", "2", "2 M", "4 min 38 s", "7.75 k", "580 MB", "102", "8 MB"],
+        ["lstm,attention", "33.1 32.0 to 34.2", "0.080 can't be told apart", "2", *second],
+        ["lstm", "25.0 23.9 to 26.1", "< 0.001", "2", "1.2 M", "2 min 36 s", "15.5 k", "400 MB", "205", "4.8 MB"],
+        ["rnn", "18.6 17.5 to 19.7", "< 0.001", "2", "800 k", "1 min 36 s", "31 k", "310 MB", "410", "3.2 MB"],
+    ]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_infinite_and_missing_values_are_said_to_be(stored):
+    document = language()
+    if stored:  # a file of JSON has no infinity
+        document["rows"][0]["score"] = {"value": None, "low": None, "high": None, "infinite": True}
+    text = page(document)
+    assert cells(text)[-1] == ["ngram", "∞", "–", "1", "800 k", "–", "–", "–", "410", "3.2 MB"]
+    assert "The score of ngram is infinite" in re.sub("<.*?>", "", text)
+    assert embedded(text)["rows"][0]["value"] == "Infinity"
+
+
+def test_what_was_not_measured_is_a_dash_and_never_nan():
+    document = translation()
+    document["rows"][1]["score"] = {"value": math.nan, "low": None, "high": None}
+    document["breakdowns"][0]["values"]["lstm"][2] = None
+    document["items"][0]["values"]["lstm"] = math.nan
+    document["curves"][0]["train"][3]["value"] = math.inf
+    text = page(document)
+    assert cells(text)[-1][:2] == ["lstm", "–"]
+    assert "nan" not in Reader(text).text.lower().replace("finance", "")
+    found = embedded(text)
+    assert found["items"][0]["values"][1] is None
+    assert len(found["curves"][0]["train"]["value"]) == 59
+
+
+def test_what_was_found_is_said_in_words():
+    said = re.sub("<.*?>", "", page(translation()))
+    assert "transformer is best: BLEU 35.2 (34.1 to 36.3)." in said
+    assert "The test can't tell it from lstm,attention (p ≥ 0.05); all others are worse." in said
+    assert "Of these, lstm,attention has 1.6 M parameters against 2 M." in said
+    assert (
+        "On the longest inputs (31+ tokens, 25 items) transformer has 33.0 and rnn 4.0; on the shortest (1-5) 36.5 and 27.0."
+        in said
+    )
+    assert "All others are worse (p 0.012 or less)." in re.sub("<.*?>", "", page(language()))
+
+
+def test_what_failed_is_said():
+    document = {**translation(), "failures": [{"name": "gru", "seed": 1, "reason": "step 3: the loss is nan", "code": 6}]}
+    assert "Not in the table: gru, seed 1: step 3: the loss is nan" in re.sub("<.*?>", "", page(document))
+
+
+def test_settings_that_differ_come_first_and_all_of_them_follow():
+    text = page(translation())
+    differ = text[text.index('<section id="settings">') :].split("</table>")[0]
+    assert re.findall(r'<th scope="row"><code>(.*?)</code>', differ) == ["model.kind", "model.decoder.attention", "model.heads"]
+    assert re.sub("<.*?>", "", text).count("batch_tokens = 4096") == 4
+    same = translation()
+    same["settings"] = {
+        name: same["settings"]["rnn"].replace("seed = 0", f"seed = {at}") for at, name in enumerate(same["settings"])
+    }
+    assert "No setting differs but the seed." in page(same)
+    same["settings"]["rnn"] = "this is = = no TOML"
+    assert "this is = = no TOML" in page(same)
+
+
+def test_samples_environment_and_command_are_there():
+    text = Reader(page(language())).text
+    for part in ("The king had a daughter", "Linux-6.1.0-x86_64", "weft compare run.toml --models ngram,lstm,gpt --seeds 2"):
+        assert part in text
+
+
+def test_the_most_frequent_mistakes_are_listed():
+    document = labels()
+    known, matrix = document["confusions"]["labels"], document["confusions"]["matrices"]["lstm"]
+    wrong = {(i, j): matrix[i][j] for i in range(8) for j in range(8) if i != j}
+    (i, j), count = max(wrong.items(), key=lambda one: one[1])
+    text = page(document)
+    listed = text[text.index('aria-label="mistakes of lstm"') :].split("<tbody>")[1]
+    first = re.findall(r"<t[hd].*?</t[hd]>", listed)[:4]
+    assert [re.sub("<.*?>", "", cell) for cell in first] == [known[i], known[j], f"{count}", f"{count / sum(matrix[i]):.1%}"]
+
+
+# ---- hostile texts
+
+HOSTILE = "</script></style><!--<img src=x onerror=alert(1)>\"'&lt;\u202eRTL\u2066\x00\x07\x1b[31m\ud800שלום"
+
+
+def hostile(value: Any) -> Any:
+    """A document whose every text is hostile, and every name too."""
+    if isinstance(value, str):
+        return f"{value}{HOSTILE}"
+    if isinstance(value, dict):
+        return {name: hostile(inner) for name, inner in value.items()}
+    return [hostile(inner) for inner in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("make", [translation, language, labels, tags])
+def test_hostile_texts_stay_texts(make):
+    document = make()
+    for name in ("title", "data", "test", "rows", "curves", "items", "settings", "samples", "environment", "command"):
+        document[name] = hostile(document[name])
+    for part in ("outputs", "values"):  # what is keyed by the names of rows is keyed by the new ones
+        for item in document["items"]:
+            item[part] = {f"{name}{HOSTILE}": inner for name, inner in item[part].items()}
+    document["settings"] = {f"{name}{HOSTILE}": text for name, text in document["settings"].items()}
+    text = page(document)
+    text.encode()
+    clean = Reader(page(make()))
+    reader = Reader(text)
+    assert {name for name, _ in reader.elements} <= {name for name, _ in clean.elements}
+    assert text.count("<script") == 2 and text.count("</script") == 2 and "<img" not in text and "<!--" not in text
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", text)
+    assert embedded(text)["rows"][0]["name"].endswith("\\u202eRTL\\u2066\\x00\\x07\\x1b[31m\\ud800שלום")
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.text(min_size=1, max_size=40))
+def test_any_name_and_text_gives_a_page(text):
+    document = translation(2)
+    old = document["rows"][0]["name"]
+    document["rows"][0]["name"] = text
+    document["settings"][text] = document["settings"].pop(old)
+    document["items"][0]["input"] = document["items"][0]["reference"] = text
+    written = page(document)
+    Reader(written)
+    written.encode()
+    assert embedded(written)["items"][0]["input"] == visible(text)
+
+
+# ---- size
+
+
+def test_a_large_comparison_stays_small():
+    ordinary = page(translation(400))
+    assert len(ordinary.encode()) < 600_000
+    document = translation(400)
+    for item in document["items"]:
+        item["input"] = "長い文書" * 2000
+        item["outputs"] = {name: "word " * 2000 for name in item["outputs"]}
+    document["curves"] = [
+        {**curve, "train": [{"step": n, "tokens": n, "seconds": n / 7, "value": 3 + math.sin(n)} for n in range(20_000)]}
+        for curve in document["curves"]
+    ]
+    assert len(page(document).encode()) < 4_500_000
+
+
+def test_long_curves_keep_their_spikes_and_ends():
+    document = translation(1)
+    points = [{"step": n, "tokens": n, "seconds": n, "value": 1.0 + n % 3} for n in range(10_001)]
+    points[4321]["value"], points[777]["value"] = 99.0, -5.0
+    document["curves"][0]["train"] = points
+    found = page_data(document)["curves"][0]["train"]
+    assert len(found["value"]) <= POINTS + 2
+    assert {0, 777, 4321, 10_000} <= set(found["step"])
+    assert found["step"] == sorted(found["step"])
+
+
+# ---- colours
+
+VISION = {  # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB
+    "all": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+}
+TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+
+
+def linear(colour: str) -> np.ndarray:
+    value = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+    return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
+
+
+def lab(rgb: np.ndarray) -> np.ndarray:
+    """CIE L*a*b*, in which a distance of 2 can just be seen."""
+    x, y, z = np.cbrt(TO_XYZ @ np.clip(rgb, 1e-3, 1) / [0.9505, 1.0, 1.089])
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_rows_can_be_told_apart_by_every_reader_and_stand_out_from_the_paper(scheme):
+    style = files("weft.report").joinpath("page.css").read_text()
+    found = dict(re.findall(r"--(\w+): light-dark\(([^)]*)\)", style))
+    colours = [linear(found[f"c{at}"].split(", ")[scheme]) for at in range(8)]
+    for name in ("paper", "panel"):
+        paper = TO_XYZ[1] @ linear(found[name].split(", ")[scheme])
+        for colour in colours:
+            light, dark = max(paper, TO_XYZ[1] @ colour), min(paper, TO_XYZ[1] @ colour)
+            assert (light + 0.05) / (dark + 0.05) >= 3.0  # WCAG 2.1, 1.4.11, of graphics
+    for matrix in VISION.values():
+        seen = [lab(np.asarray(matrix) @ colour) for colour in colours]
+        assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 15
+
+
+# ---- words
+
+
+def test_numbers_in_words():
+    assert [short(value) for value in (0, 999, 999.6, 12345, 1_234_567, 2.5e9, 7e12, None)] == (
+        ["0", "999", "1 k", "12.3 k", "1.23 M", "2.5 G", "7 T", "–"]
+    )
+    assert [size(value) for value in (12, 4_900, 1.5e9, None)] == ["12 B", "4.9 kB", "1.5 GB", "–"]
+    assert [duration(value) for value in (0.31, 59.97, 75.2, 3599.7, 3725, None)] == (
+        ["0.3 s", "1 min 00 s", "1 min 15 s", "1 h 00 min", "1 h 02 min", "–"]
+    )
+    assert [p_value(value) for value in (0.0002, 0.0314, 1, None)] == ["< 0.001", "0.031", "1.000", "–"]
+    assert [number(value, 2) for value in (1234.567, -1, math.inf, -math.inf, math.nan, None)] == (
+        ["1,234.57", "\u22121.00", "∞", "\u2212∞", "–", "–"]
+    )
+    assert [decimals(widths) for widths in ([1.1], [0.04, 2], [0.00001], [300], [], [math.nan])] == [1, 3, 4, 0, 2, 2]
+    assert [score_name(name) for name in ("bleu", "bits_per_character", "macro_f1")] == ["BLEU", "bits/character", "macro f1"]
+
+
+def test_cutting_says_how_much_and_keeps_accents():
+    assert cut("short", 5) == "short"
+    assert cut("letters", 3) == "let… (4 more characters)"
+    assert cut("ae\u0301iou", 2) == "a… (5 more characters)"
+
+
+# ---- the command
+
+
+def save(document: Any, folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "comparison.json").write_text(json.dumps(document).replace("Infinity", "null"))
+    return folder
+
+
+def test_the_page_of_a_comparison_is_made_again(tmp_path, capsys):
+    folder = save(translation(), tmp_path / "comparison")
+    assert Report(what=[folder]).run() == 0
+    made = folder / "report.html"
+    assert capsys.readouterr().out == f"{made}\n"
+    assert made.read_text() == page(json.loads((folder / "comparison.json").read_text()))
+    other = tmp_path / "other.html"
+    assert Report(what=[folder / "comparison.json"], out=other, json=True).run() == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {
+        "report": str(other),
+        "bytes": other.stat().st_size,
+        "rows": ["rnn", "lstm", "lstm,attention", "transformer"],
+    }
+    assert other.read_bytes() == made.read_bytes()
+
+
+def test_what_is_no_comparison_is_refused(tmp_path):
+    folder = save(translation(), tmp_path / "comparison")
+    with pytest.raises(UsageError) as caught:
+        Report(what=[folder, tmp_path]).run()
+    assert str(caught.value) == f"report: {folder} is a comparison; give one alone, or runs"
+    for wrong in ([], {"rows": []}, {"rows": [1], "score": {}}):
+        (folder / "comparison.json").write_text(json.dumps(wrong))
+        with pytest.raises(ModelError) as damaged:
+            Report(what=[folder]).run()
+        file = folder / "comparison.json"
+        assert str(damaged.value) == f"{file}: is no comparison: it has no rows with a score; make it with weft compare"
+    (folder / "comparison.json").unlink()
+    (folder / "plan.toml").write_text("")
+    with pytest.raises(UsageError) as unfinished:
+        Report(what=[folder]).run()
+    assert str(unfinished.value) == (
+        f"{folder}: has no comparison.json: the comparison is not finished; the same weft compare goes on with it"
+    )
+
+
+def test_a_document_without_rows_is_refused():
+    for name in ("rows", "score"):
+        with pytest.raises(UsageError) as caught:
+            page({**copy.deepcopy(translation()), name: None})
+        assert str(caught.value) == f"report: the comparison has no {name}; there is nothing to show"
+
+
+RUN = """
+task = "lm"
+[data]
+train = "text.txt"
+valid = 0.2
+read = "lines"
+[tokenizer]
+kind = "char"
+[model]
+kind = "ngram"
+order = 2
+"""
+
+
+def test_a_page_of_runs_measures_each_of_them(trained, monkeypatch, capsys):
+    again = ["--quiet", "--set", "seed=1", "--out", "runs/again"]
+    assert main(["train", "run.toml", *again]) == 0
+    assert main(["train", "run.toml", "--quiet", "--set", "model.order=3", "--out", "runs/longer"]) == 0
+    seen: list[Any] = []
+
+    def gather(run: Any, *, watch: Any) -> str:
+        watch(1, 2)
+        seen.append(run.settings.seed)
+        return f"evidence {len(seen)}"
+
+    def document(groups: Any, *, title: str, command: str) -> Any:
+        seen.append((groups, title, command))
+        return translation(2)
+
+    monkeypatch.setattr("weft.compare.evidence.gather", gather)
+    monkeypatch.setattr("weft.compare.document.document", document)
+    assert Report(what=[Path("runs/run"), Path("runs/again"), Path("runs/longer")]).run() == 0
+    assert capsys.readouterr().out == "report.html\n"
+    assert seen[:3] == [0, 1, 0]
+    groups, title, command = seen[3]
+    assert list(groups.values()) == [["evidence 1", "evidence 2"], ["evidence 3"]]
+    assert (title, command) == ("Comparison", "weft report runs/run runs/again runs/longer")
+    assert Path("report.html").read_text() == page(translation(2))

@@ -1,0 +1,202 @@
+"""Tests of significance: against independent calculations, and against luck, which must win in 5 % of cases."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from evidence_parts import system
+from scipy import stats
+
+from weft.compare.significance import Resampled, difference, estimate, hierarchical, holm, paired, resampled
+from weft.compare.student import both_tails, quantile
+from weft.metrics.items import Items
+from weft.metrics.language import SCORES
+from weft.metrics.translation import SCORES as WRITTEN
+from weft.metrics.translation import translation_items
+
+RATE = SCORES["nats_per_token"][1]
+
+
+def mean_items(values: np.ndarray) -> Items:
+    """Items whose score is the mean of `values` (N,)."""
+    return Items(np.arange(len(values)), {"nats": values.astype(np.float64), "tokens": np.ones(len(values))})
+
+
+@pytest.mark.parametrize("freedom", [1, 1.5, 2, 3.7, 10, 400, 9e4, 1e9])
+def test_students_t_is_scipys(freedom):
+    for t in (0.0, 0.01, 0.5, 1.0, 2.0, 5.0, 30.0):
+        assert both_tails(t, freedom) == pytest.approx(2 * stats.t.sf(t, freedom), rel=1e-4, abs=1e-12)
+        assert both_tails(-t, freedom) == both_tails(t, freedom)
+    assert quantile(0.05, freedom) == pytest.approx(stats.t.isf(0.025, freedom), rel=1e-4)
+    assert both_tails(math.inf, freedom) == 0.0
+
+
+# ---- two runs
+
+
+def test_randomisation_comes_near_the_count_of_all_exchanges():
+    rng = np.random.default_rng(1)
+    a, b = rng.normal(0, 1, 10), rng.normal(0.6, 1, 10)
+    seen = abs((a - b).mean())
+    swaps = [abs(((a - b) * np.array(signs)).mean()) for signs in itertools.product((1, -1), repeat=10)]
+    exact = np.mean([value >= seen - 1e-12 for value in swaps])
+    assert paired(mean_items(a), mean_items(b), RATE, samples=8000) == pytest.approx(exact, abs=0.012)
+
+
+def test_the_same_runs_are_not_different_and_all_lines_better_is_no_luck():
+    rng = np.random.default_rng(0)
+    a = mean_items(rng.normal(0, 1, 40))
+    assert paired(a, a, RATE) == 1.0
+    assert paired(a, mean_items(a.statistics["nats"] + 0.5), RATE, samples=400) == 1 / 401
+
+
+def test_scores_that_are_no_means_are_tested_too():
+    lines = [f"the cat number {at} sat on a mat of {at}" for at in range(30)]
+    worse = [line.replace("sat on", "was by") for line in lines]
+    some = [w if at < 2 else line for at, (w, line) in enumerate(zip(worse, lines, strict=True))]
+    right, wrong, nearly = (translation_items(said, lines) for said in (lines, worse, some))
+    assert paired(right, wrong, WRITTEN["bleu"], samples=300) < 0.01
+    assert paired(right, nearly, WRITTEN["bleu"], samples=300) > 0.2
+    assert paired(right, right, WRITTEN["bleu"], samples=50) == 1.0
+
+
+def test_infinite_scores():
+    """One line that a model calls impossible may be luck; half of the lines are not."""
+    rng = np.random.default_rng(0)
+    a = rng.normal(3, 1, 30)
+    one, half = a.copy(), a.copy()
+    one[4], half[::2] = math.inf, math.inf
+    assert paired(mean_items(a), mean_items(one), RATE, samples=200) == 1.0
+    assert paired(mean_items(a), mean_items(half), RATE, samples=200) < 0.01
+    assert paired(mean_items(half), mean_items(half), RATE, samples=200) == 1.0
+    assert math.isnan(hierarchical([mean_items(a)] * 2, [mean_items(half)] * 2, RATE, samples=50))
+
+
+# ---- two kinds
+
+
+def test_the_variance_of_two_kinds_is_that_of_a_crossed_design():
+    """By hand: the score is a mean, so the covariance of two runs over draws of items is that of their items over N."""
+    rng = np.random.default_rng(3)
+    shared = rng.normal(0, 1, 200)
+    a = [shared + rng.normal(0, 0.5, 200) + luck for luck in (0.1, -0.1)]
+    b = [shared + rng.normal(0, 0.7, 200) + 0.2 + luck for luck in (0.0, 0.15, -0.05)]
+    cov = np.cov(np.stack([*a, *b])) / 200
+    within_b = (cov[2, 3] + cov[2, 4] + cov[3, 4]) / 3
+    items = cov[0, 1] + within_b - 2 * cov[:2, 2:].mean()
+    seeds = [np.var([x.mean() for x in a], ddof=1) / 2, np.var([x.mean() for x in b], ddof=1) / 3]
+    weighed = [2 * seeds[0], 2 * seeds[1], items]
+    freedom = sum(weighed) ** 2 / (weighed[0] ** 2 / 1 + weighed[1] ** 2 / 2 + weighed[2] ** 2 / 199)
+    distance = np.mean([x.mean() for x in a]) - np.mean([x.mean() for x in b])
+    by_hand = 2 * stats.t.sf(abs(distance) / math.sqrt(sum(seeds) + items), freedom)
+    assert 0.01 < by_hand < 0.9
+    found = hierarchical([mean_items(x) for x in a], [mean_items(x) for x in b], RATE, samples=20_000)
+    assert found == pytest.approx(by_hand, abs=0.01)
+
+
+def test_kinds_without_luck_in_training():
+    """Counting has no seeds: the same numbers each time. What is left is the luck of items."""
+    rng = np.random.default_rng(5)
+    a, b = mean_items(rng.normal(0, 1, 100)), mean_items(rng.normal(0, 1, 100))
+    assert hierarchical([a, a], [a, a, a], RATE, samples=100) == 1.0
+    many = hierarchical([a, a, a], [b, b, b], RATE, samples=4000)
+    assert many == pytest.approx(paired(a, b, RATE, samples=4000), abs=0.05)
+    constant = mean_items(np.ones(20))
+    assert hierarchical([constant] * 2, [mean_items(np.full(20, 2.0))] * 2, RATE, samples=20) == 0.0
+
+
+def test_a_single_run_borrows_the_luck_of_the_other_kind():
+    runs = [Resampled(value, np.zeros(3), 10) for value in (1.0, 1.2, 1.4, 2.0)]
+    p = difference(runs[3:], runs[:3])
+    assert p == pytest.approx(2 * stats.t.sf(0.8 / math.sqrt(0.04 * (1 + 1 / 3)), 2), rel=1e-6)
+    with pytest.raises(ValueError, match="difference: two single runs are tested by `paired`"):
+        difference(runs[:1], runs[1:2])
+    assert math.isnan(difference([Resampled(1.0, np.zeros(0), 1)] * 2, [Resampled(2.0, np.zeros(0), 1)]))
+
+
+def simulated(cases: int, sides: tuple[int, int], **how: float) -> float:
+    """How often two systems on the same lines are called different; those of a case differ by `apart`."""
+    rng, called, apart = np.random.default_rng(7), 0, how.pop("apart", 0.0)
+    for _ in range(cases):
+        tokens, difficulty = rng.integers(3, 40, 50).astype(np.float64), rng.normal(0, 0.6, 50)
+        a = system(rng, tokens, difficulty, seeds=sides[0], **how)
+        b = system(rng, tokens, difficulty, seeds=sides[1], mean=2.0 + apart, **how)
+        p = paired(a[0], b[0], RATE, samples=99) if sides == (1, 1) else hierarchical(a, b, RATE, samples=60)
+        called += p < 0.05
+    return called / cases
+
+
+# the luck of items alone is 0.06 in the difference of two runs here: that of seeds is less, as much, and more
+@pytest.mark.parametrize(("sides", "seed_sd"), [((1, 1), 0.0), ((2, 2), 0.04), ((3, 3), 0.04), ((3, 3), 0.1), ((1, 3), 0.04)])
+def test_equal_systems_are_called_different_in_5_percent_of_1000_cases(sides, seed_sd):
+    assert 0.03 <= simulated(1000, sides, seed_sd=seed_sd) <= 0.07
+
+
+@pytest.mark.parametrize(("sides", "seed_sd"), [((1, 1), 0.0), ((2, 2), 0.02), ((3, 3), 0.04)])
+def test_a_clear_difference_is_found(sides, seed_sd):
+    assert simulated(60, sides, seed_sd=seed_sd, apart=0.4) > 0.9
+
+
+def test_what_simpler_tests_would_do():
+    """Two seeds each, drawn with replacement: a normal distribution of half the variance. Welch's degrees of freedom as they
+    are: two seeds that happen to agree are believed. The weights make the difference."""
+    rng = np.random.default_rng(0)
+    runs, items = rng.normal(0, 1, (2, 20_000, 2)), 0.03
+    apart = runs.mean(2)[0] - runs.mean(2)[1] + rng.normal(0, math.sqrt(items), 20_000)
+    naive = 2 * stats.norm.sf(np.abs(apart) / np.sqrt((runs.var(2) / 2).sum(0) + items))
+    assert (naive < 0.05).mean() > 0.2
+    # one kind with luck in training, one without
+    one = runs[0].mean(1) + rng.normal(0, math.sqrt(items), 20_000)
+    seeds = runs[0].var(1, ddof=1) / 2
+
+    def called(weight: float) -> float:
+        freedom = (weight * seeds + items) ** 2 / (weight * seeds) ** 2
+        return float((2 * stats.t.sf(np.abs(one) / np.sqrt(seeds + items), freedom) < 0.05).mean())
+
+    assert called(1.0) > 0.12
+    assert called(2.0) < 0.11
+
+
+def test_the_interval_holds_the_truth_in_95_percent_of_cases():
+    rng, held = np.random.default_rng(2), 0
+    for _ in range(400):
+        tokens = rng.integers(3, 40, 50).astype(np.float64)
+        runs = system(rng, tokens, np.zeros(50), seeds=3, seed_sd=0.05)
+        found = estimate([run[""] for run in resampled(runs, {"": RATE}, samples=60)])
+        held += found.low <= 2.0 <= found.high
+    assert 0.92 <= held / 400 <= 0.98
+
+
+def test_the_interval_of_one_run_is_that_of_evaluate():
+    from weft.metrics.language import Measured, language_scores
+
+    items = system(np.random.default_rng(0), np.full(40, 7.0), np.zeros(40))[0]
+    score = language_scores(items, Measured("reset:line", "line", "abc"))[0]
+    assert estimate([resampled([items], {"": RATE})[0][""]]) == (score.value, score.low, score.high)
+
+
+def test_one_item_has_no_interval():
+    assert estimate([resampled([mean_items(np.ones(1))], {"": RATE})[0][""]]) == (1.0, None, None)
+
+
+def test_runs_are_resampled_alike_whether_together_or_alone(monkeypatch):
+    rng = np.random.default_rng(0)
+    runs = [mean_items(rng.normal(0, 1, 30)) for _ in range(3)]
+    together = resampled(runs, {"": RATE}, samples=50)
+    monkeypatch.setattr("weft.compare.significance.CHUNK", 1)
+    for run, other in zip(together, resampled(runs, {"": RATE}, samples=50), strict=True):
+        np.testing.assert_allclose(run[""].again, other[""].again)
+
+
+# ---- several rows
+
+
+def test_holm_by_hand():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([0.02, math.nan])[0] == 0.02
+    assert math.isnan(holm([0.02, math.nan])[1])
+    assert holm([]) == []

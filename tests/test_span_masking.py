@@ -1,0 +1,128 @@
+"""Gaps of several words in a row: how long they are, how many, where, and what stands in them."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from weft.tasks.masking import Masking, candidates, masked, span_lengths
+
+WORDS = 50
+MASK = WORDS
+SPANS = Masking(MASK, spans=True)
+
+
+def rows(lengths: list[int], *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """<s>, tokens, </s>, padded: so many tokens each."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.zeros(len(lengths), max(lengths) + 2, dtype=torch.long)
+    for row, length in enumerate(lengths):
+        inner = torch.randint(3, WORDS, (length,), generator=generator)
+        tokens[row, : length + 2] = torch.cat([torch.tensor([1]), inner, torch.tensor([2])])
+    return tokens, torch.arange(tokens.size(1)) < torch.tensor(lengths)[:, None] + 2
+
+
+def runs(row: Tensor) -> list[int]:
+    """How long each run of what is chosen is."""
+    return [len(list(group)) for hit, group in groupby(row.tolist()) if hit]
+
+
+def test_lengths_are_geometric_up_to_ten():
+    """Probabilities by their formula, 0.2 * 0.8 ** (n - 1) over what is left of 1; the mean is SpanBERT's 3.8."""
+    shares = np.array([0.2 * 0.8**at for at in range(10)])
+    shares /= shares.sum()
+    even = span_lengths((torch.arange(100_000) + 0.5) / 100_000)
+    assert np.bincount(even.numpy(), minlength=11)[1:] / 100_000 == pytest.approx(shares, abs=2e-5)
+    assert float(even.double().mean()) == pytest.approx(3.8, abs=0.01)
+    edges = span_lengths(torch.tensor([0.0, 1.0 - 2**-24, 1.0]))
+    assert edges.tolist() == [1, 10, 10]
+
+
+def test_so_many_tokens_are_hidden_as_one_by_one():
+    tokens, keep = rows([1, 3, 10, 40, 0, 200])
+    for share in (0.15, 0.4, 1.0):
+        chosen = masked(tokens, keep, SPANS._replace(share=share)).chosen
+        assert chosen.sum(1).tolist() == [max(1, round(share * n)) if n else 0 for n in (1, 3, 10, 40, 0, 200)]
+        assert not (chosen & ~candidates(tokens, keep)).any()
+
+
+def test_gaps_are_as_long_as_spans():
+    """Against an independent simulation: spans one after another round a ring, in random order, until there are enough."""
+    tokens, keep = rows([300] * 200)
+    torch.manual_seed(0)
+    chosen = masked(tokens, keep, SPANS).chosen
+    found = [length for row in chosen for length in runs(row)]
+    assert np.mean(found) == pytest.approx(np.mean(simulated(300, 45, 150)), rel=0.06)
+    alone = masked(tokens, keep, Masking(MASK)).chosen
+    assert np.mean([length for row in alone for length in runs(row)]) < 1.3
+
+
+def simulated(size: int, wanted: int, texts: int) -> list[int]:
+    random = np.random.default_rng(0)
+    shares = 0.8 ** np.arange(10) / (0.8 ** np.arange(10)).sum()
+    found: list[int] = []
+    for _ in range(texts):
+        ring = np.concatenate([np.full(1 + random.choice(10, p=shares), at) for at in range(size)])[:size]
+        hit = np.zeros(size, dtype=bool)
+        for span in random.permutation(ring[-1] + 1):
+            places = np.flatnonzero(ring == span)[: wanted - int(hit.sum())]
+            hit[places] = True
+        found += runs(torch.from_numpy(np.roll(hit, random.integers(size))))
+    return found
+
+
+@pytest.mark.parametrize("size", [6, 20])
+def test_every_place_has_the_same_chance(size):
+    tokens, keep = rows([size] * 10_000)
+    torch.manual_seed(3)
+    often = masked(tokens, keep, SPANS._replace(share=0.3)).chosen.double().mean(0)[1:-1]
+    assert often.numpy() == pytest.approx(round(0.3 * size) / size, abs=0.02)
+
+
+def test_spans_are_of_whole_words_and_only_the_last_is_cut():
+    begins = torch.rand(WORDS + 1, generator=torch.Generator().manual_seed(1)) < 0.4
+    tokens, keep = rows([60] * 200, seed=2)
+    torch.manual_seed(0)
+    chosen = masked(tokens, keep, Masking(MASK, 0.2, begins, True)).chosen
+    assert (chosen.sum(1) == 12).all()
+    torn = 0
+    for row, hit in zip(tokens, chosen, strict=True):
+        inside = slice(1, -1)
+        word = torch.cumsum(begins[row[inside]], 0)
+        hits = [hit[inside][word == number].unique().numel() for number in word.unique()]
+        torn += sum(count > 1 for count in hits)
+    assert 0 < torn <= 200  # at most one a text
+
+
+def test_what_a_span_is_shown_as_it_is_shown_as_whole():
+    """80 % of spans are masks, 10 % other tokens, 10 % as they are: one of the three all along."""
+    tokens, keep = rows([2000] * 10)
+    torch.manual_seed(0)
+    found = masked(tokens, keep, SPANS)
+    hidden = (found.tokens == MASK)[found.chosen].double()
+    assert hidden.mean() == pytest.approx(0.8, abs=0.04)
+    changes = total = 0
+    for row, hit in zip(found.tokens == MASK, found.chosen, strict=True):
+        pairs = hit[1:] & hit[:-1]
+        changes, total = changes + int((row[1:] != row[:-1])[pairs].sum()), total + int(pairs.sum())
+    assert changes / total < 0.1  # one by one it would be 0.32; spans that touch differ now and then
+
+
+def test_gaps_follow_the_generator():
+    tokens, keep = rows([100, 30])
+    one, two = (masked(tokens, keep, SPANS, torch.Generator().manual_seed(7)) for _ in range(2))
+    assert torch.equal(one.tokens, two.tokens) and torch.equal(one.chosen, two.chosen)
+    torch.manual_seed(1)
+    first, second = (masked(tokens, keep, SPANS).chosen for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+def test_the_end_of_a_first_text_is_never_hidden():
+    tokens, keep = rows([30] * 50)
+    tokens[:, 12] = 2
+    chosen = masked(tokens, keep, SPANS._replace(share=0.9)).chosen
+    assert not chosen[:, 12].any() and (chosen.sum(1) == round(0.9 * 29)).all()
