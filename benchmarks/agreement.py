@@ -81,7 +81,7 @@ def values(model: str, text: Path, chosen: argparse.Namespace) -> dict[str, Any]
         "task": "lm",
         "seed": chosen.seed,
         "data": {"train": str(text), "valid": 0.01, "read": "lines"},
-        "tokenizer": {"kind": "word", "size": chosen.vocabulary, "lowercase": True},
+        "tokenizer": {"kind": chosen.tokenizer, "size": chosen.vocabulary, "lowercase": True},
         **own,
         **({"train": training} if training else {}),
     }
@@ -93,7 +93,7 @@ def trained(model: str, text: Path, chosen: argparse.Namespace) -> tuple[Path, f
     file = place.with_suffix(".toml")
     file.write_text(tomli_w.dumps(values(model, text, chosen)))
     command = [sys.executable, "-m", "weft", "train", str(file), "--out", str(place), "--threads", str(chosen.threads)]
-    for setting in chosen.set or []:
+    for setting in (chosen.set or []) if model != "ngram" else []:
         command += ["--set", setting]
     began = time.perf_counter()
     subprocess.run(command, check=True)
@@ -103,10 +103,10 @@ def trained(model: str, text: Path, chosen: argparse.Namespace) -> tuple[Path, f
 def printed(probed: dict[str, Items], pairs: list[Pair]) -> bool:
     """The table and the verdict; whether the bar was met."""
     found = rows({name: [items] for name, items in probed.items()}, pairs)
-    print(f"{'':<46}{'pairs':>7}" + "".join(f"{name:>21}" for name in probed))
+    print(f"{'':<54}{'pairs':>7}" + "".join(f"{name:>21}" for name in probed))
     for row in found:
         cells = [f"{one.value:.1f} ({one.low:.1f}-{one.high:.1f})" for one in row.found.values()]
-        print(f"{row.by + ': ' + row.name:<46}{row.size:>7,}" + "".join(f"{cell:>21}" for cell in cells))
+        print(f"{row.by + ': ' + row.name:<54}{row.size:>7,}" + "".join(f"{cell:>21}" for cell in cells))
     (deciding,) = (row for row in found if row.name == DISTRACTORS)
     met = [(one.value < 50) == (name == "ngram") for name, one in deciding.found.items()]
     for name, fine in zip(deciding.found, met, strict=True):
@@ -121,6 +121,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/agreement"))
     parser.add_argument("--models", default=",".join(MODELS), help="these alone, separated by commas")
     parser.add_argument("--minutes", type=float, default=10.0, help="of training, for each network")
+    parser.add_argument("--tokenizer", default="word")
     parser.add_argument("--vocabulary", type=int, default=8000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)

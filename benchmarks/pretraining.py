@@ -1,6 +1,6 @@
 """Does pre-training pay? A masked language model reads the text of the training sets (TREC, SST, UD English EWT; with --text
-all the English of Tatoeba and Multi30k too); then a tenth of TREC's labels (classify) and of EWT's (tag) is all there is to learn from,
-by the same network with the same tokens, from its weights and from chance.
+all the English of Tatoeba and Multi30k, too); then a tenth of TREC's labels (classify) and of EWT's (tag) is all there is to
+learn from, by the same network with the same tokens, from its weights and from chance.
 
 Each seed draws another tenth to train with, another to choose with, and trains another masked language model. Recipe, dropout
 and, for tags, letters beside words are chosen for each arm by itself, on the validation data of the first seed, from the same
@@ -38,7 +38,7 @@ from weft.text.gate import read_lines
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 SHARE = 0.1
-DIVERGED = 5  # weft's exit code of a loss that is no number
+DIVERGED = 6  # weft's exit code of a loss that is no number
 SCRATCH = "from scratch"
 
 
@@ -100,7 +100,7 @@ def ewt(path: Path) -> list[str]:
 
 def spoken(path: Path) -> Iterator[str]:
     """The words of each sentence with blanks between, as a tagger reads them."""
-    for sentence in TaggedTable(train=str(path)).sources(Path())["train"].sentences():
+    for sentence in TaggedTable.model_validate({"train": str(path)}).sources(Path())["train"].sentences():
         yield " ".join(sentence.words)
 
 
@@ -156,7 +156,7 @@ class Runner:
         self.out, self.jobs, self.threads, self.device = chosen.out, chosen.jobs, chosen.threads, chosen.device
 
     def path(self, name: str) -> Path:
-        return self.out / name.replace(" ", "-")
+        return Path(self.out, name.replace(" ", "-"))
 
     def train(self, runs: Mapping[str, dict[str, Any]], what: str) -> dict[str, float]:
         """The best validation score of each; of one that diverged, minus infinity."""
@@ -186,7 +186,8 @@ class Runner:
         best = read_story(place).best
         if best is None:
             return math.nan
-        return -best[1] if best[0] == "masked_nats" else best[1]
+        name, value = best
+        return -value if name == "masked_nats" else value
 
 
 def pretraining(chosen: argparse.Namespace, text: Path, masking: str, seed: int) -> dict[str, Any]:
@@ -312,7 +313,7 @@ def compare(work: str, plan: Plan) -> None:
         names[arm.name] = [plan.name(work, arm, choice, seed) for seed in seeds]
         about[arm.name] = f"{choice} (valid {scores[best]:.2f}, best of {len(own)})"
         runs |= {name: plan.values(work, arm, choice, seed) for seed, name in zip(seeds, names[arm.name], strict=True)}
-    for name in WORK[work].defaults:
+    for name in () if plan.chosen.bare else WORK[work].defaults:
         names[name], about[name] = [f"{work}-{name}-{seed}" for seed in seeds], "as it comes, with tokens of its own"
         runs |= {f"{work}-{name}-{seed}": plan.beside(work, name, seed) for seed in seeds}
     runner.train(runs, f"{work}, all seeds")
@@ -336,6 +337,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tuning-steps", type=int, default=400, help="of fine-tuning, and from scratch")
     parser.add_argument("--recipes", default=",".join(RECIPES), help="to choose from, for every arm alike")
     parser.add_argument("--dropouts", default="0.1,0.3", help="likewise")
+    parser.add_argument("--bare", action="store_true", help="without what weft does by default, and baselines")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side")

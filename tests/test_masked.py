@@ -368,12 +368,3 @@ def test_what_is_hidden_together_trains(tmp_path, masking, kind):
     watcher = Silent()
     train_here(values, tmp_path / "run", watcher)
     assert len(watcher.scores) == 2
-
-
-def test_a_run_that_says_whole_words_means_masking():
-    for given, masking in ((True, "word"), (False, "token")):
-        assert MaskedTable.model_validate({"whole_words": given}).masking == masking
-    settings = {"task": "masked-lm", "data": {"train": "x"}, "model": {"kind": "bert", "whole_words": True, "masking": "span"}}
-    with pytest.raises(ConfigError) as caught:
-        resolve(settings, base=Path("/nowhere"))
-    assert str(caught.value).startswith("model.whole_words: no such option")

@@ -339,7 +339,7 @@ def test_unknown_words_are_counted_and_pairs_that_become_equal_count_half(runs):
     ]
     found = probe(run, pairs).statistics
     assert found["unknown"].tolist() == [0, 1, 1, 1]
-    assert found["unknown_choice"].tolist() == [0, 0, 1, 0]
+    assert found["unknown_choice"].tolist() == [0, 0, 1, 1]
     assert found["equal"].tolist() == [0, 0, 0, 1]
     assert found["right"][3] == 0.5
 
@@ -486,8 +486,9 @@ def test_the_command_leaves_unknown_words_out_where_it_is_told_to(runs, tmp_path
     assert "pairs that become equal (count half)" in said
     assert main([*words, "--known", "--json", "--by", "sentence", "--mean"]) == 0
     said, err = capsys.readouterr()
-    assert "become equal" not in said
+    assert err.split("\n")[1] == "weft: 2 of 6 pairs differ in an unknown word; left out"
     found = json.loads(said)
+    assert (found["rows"][0]["pairs"], found["counts"]["lstm"]["equal"]) == (4, 0)
     assert found["signature"].split("|")[1:5] == ["by:sentence", "mean", "known", "ties:half"]
 
 
@@ -529,7 +530,7 @@ def test_runs_of_one_name_are_called_by_their_paths(runs, suite, tmp_path, monke
 
 def test_the_example_is_what_its_script_writes():
     made_now = runpy.run_path(str(ROOT / "examples" / "make_agreement.py"))["pairs"]()
-    pairs = pairs_of(ROOT / "examples" / "data" / "agreement.tsv")
+    pairs = pairs_of(ROOT / "examples" / "suites" / "agreement.tsv")
     assert [(pair.good, pair.bad) for pair in pairs] == [row[:2] for row in made_now]
     assert len(set(pairs)) == len(pairs) == 200
     assert {pair.phenomenon for pair in pairs[:10]} == {"verb", "pronoun", "home"}

@@ -90,15 +90,11 @@ def _faults(run: Any, texts: Sequence[str], long: Array) -> dict[str, Array]:
     coded, unk = run.tokenizer.encode_batch(texts), run.tokenizer.unk
     half = len(texts) // 2
     pairs = list(zip(coded[:half], coded[half:], strict=True))
-    rows = [
-        (
-            bool((a == unk).any() or (b == unk).any()),
-            any((part == unk).any() for part in _differing(a, b)),
-            np.array_equal(a, b),
-        )
-        for a, b in pairs
-    ]
-    columns = np.array(rows, bool).reshape(-1, 3).T
+    unknown = np.array([(a == unk).any() or (b == unk).any() for a, b in pairs], bool)
+    apart = np.array([any((part == unk).any() for part in _differing(a, b)) for a, b in pairs], bool)
+    equal = np.array([np.array_equal(a, b) for a, b in pairs], bool)
+    # where all became the same, nothing is left of the words that differ
+    columns = (unknown, apart | (equal & unknown), equal)
     return dict(zip(FAULTS, [*columns, long[:half] | long[half:]], strict=True))
 
 

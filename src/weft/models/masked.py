@@ -30,15 +30,6 @@ class MaskedTable(TextEncoderTable):
     share: float = Field(0.15, gt=0.0, le=1.0)  # of the tokens of each text that are to be predicted
     masking: Annotated[str, OneOf(MASKINGS)] = "token"  # what is hidden together: nothing, the pieces of a word, words in a row
 
-    @model_validator(mode="before")
-    @classmethod
-    def renamed(cls, values: Any) -> Any:
-        """Runs that were trained before `masking` had a name for it say whole_words."""
-        if not isinstance(values, dict) or "masking" in values or not isinstance(values.get("whole_words"), bool):
-            return values
-        others = {name: value for name, value in values.items() if name != "whole_words"}
-        return {**others, "masking": "word" if values["whole_words"] else "token"}
-
     @model_validator(mode="after")
     def two_sided(self) -> Self:
         if not self.two_way:

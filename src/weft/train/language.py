@@ -53,7 +53,7 @@ class Language:
             raise ConfigError("model.positions: 'learned' has a last position, but data.read='stream' runs on; use 'rotary'")
 
     def alike(self, settings: Settings) -> bool:
-        return settings.model.mixer in COMPILED
+        return settings.data.read != "lines" and settings.model.mixer in COMPILED
 
     def build(self, settings: Settings, tokenizer: Tokenizer) -> Callable[[], LanguageModel]:
         return lambda: language_model(

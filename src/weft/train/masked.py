@@ -44,7 +44,7 @@ class MaskedLanguage:
             )
 
     def alike(self, settings: Settings) -> bool:
-        return settings.model.mixer in COMPILED
+        return settings.data.read != "lines" and settings.model.mixer in COMPILED
 
     def build(self, settings: Settings, tokenizer: Tokenizer) -> Callable[[], MaskedModel]:
         return lambda: masked_model(settings.model, words=tokenizer.size, longest=settings.data.window)
