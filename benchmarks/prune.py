@@ -58,7 +58,7 @@ def pruned(folder: Path, out: Path) -> None:
     if model is None:
         raise SystemExit("no network")
     with tempfile.TemporaryDirectory() as place:
-        parts = portions(run, None, Path(place), tokens=50_000)
+        parts = portions(run, None, Path(place), tokens=10_000)
         began = time.perf_counter()
         found = prune(model, layers, parts, wanted=len(every(layers)) // 2)
     print("\n".join(view(run, found, measured).lines))

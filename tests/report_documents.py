@@ -50,6 +50,7 @@ def _row(name: str, place: int, score: dict[str, float], scores: dict[str, Any])
         "scores": scores,
         "p": None,
         "best": False,
+        "alike": False,
         "parameters": 400_000 * (place + 2),
         "seconds": 95.5 + 61.0 * place,
         "tokens_per_second": 31_000.0 / (place + 1),
@@ -59,14 +60,15 @@ def _row(name: str, place: int, score: dict[str, float], scores: dict[str, Any])
     }
 
 
-def _curve(name: str, seed: int, first: float, last: float, valid: tuple[float, float], points: int = 60) -> Document:
+def _curve(name: str, seed: int, first: float, last: float, valid: tuple[float, float], scores: tuple[str, str]) -> Document:
     """Training loss falls from `first` to `last`, the validation score goes from `valid[0]` to `valid[1]`."""
+    points = 60
     random = np.random.default_rng([seed, len(name)])
     steps = np.arange(1, points + 1) * 25
     fall = np.exp(-steps / 300)
     losses = last + (first - last) * fall + random.normal(0, 0.03, points)
     checked = steps[5::6]
-    scores = valid[1] + (valid[0] - valid[1]) * np.exp(-checked / 350) + random.normal(0, 0.01, len(checked)) * abs(valid[1])
+    found = valid[1] + (valid[0] - valid[1]) * np.exp(-checked / 350) + random.normal(0, 0.01, len(checked)) * abs(valid[1])
     speed = 0.06 + 0.01 * len(name)
 
     def at(places: np.ndarray, values: np.ndarray) -> list[Document]:
@@ -75,7 +77,8 @@ def _curve(name: str, seed: int, first: float, last: float, valid: tuple[float, 
             for step, value in zip(places, values, strict=True)
         ]
 
-    return {"name": name, "seed": seed, "train": at(steps, losses), "valid": at(checked, scores)}
+    lines = {"train": at(steps, losses), "valid": at(checked, found)}
+    return {"name": name, "seed": seed, **lines, "scores": {"train": scores[0], "valid": scores[1]}}
 
 
 def _settings(kind: str, extra: str = "") -> str:
@@ -116,9 +119,10 @@ def translation(items: int = 120) -> Document:
         values[name] = [round(short + (long - short) * at / (len(BINS) - 1), 2) for at in range(len(BINS))]
         mean = float(np.average([value or 0.0 for value in values[name]], weights=COUNTS))
         rows.append(_row(name, place, _score(mean, 1.1), {"bleu": _score(mean, 1.1), "chrf": _score(mean + 20, 0.8)}))
-        curves += [_curve(name, seed, 8.5, 3.4 - 0.4 * place, (0.5, mean + seed * 0.4)) for seed in (0, 1)]
+        named = ("loss", "bleu")
+        curves += [_curve(name, seed, 8.5, 3.4 - 0.4 * place, (0.5, mean + seed * 0.4), named) for seed in (0, 1)]
     for row, p in zip(rows, (0.0005, 0.0005, 0.08, None), strict=True):
-        row["p"], row["best"] = p, p is None
+        row["p"], row["best"], row["alike"] = p, p is None, p is None or p >= 0.05
     widths = [1.5, 1.2, 1.4, 2.0, 3.1, 5.5]
     found = []
     for number in range(items):
@@ -138,13 +142,17 @@ def translation(items: int = 120) -> Document:
         "breakdowns": [
             {
                 "by": "length of the input in tokens",
+                "score": {"name": "bleu", "better": "higher"},
+                "unit": "items",
                 "bins": BINS,
                 "counts": COUNTS,
                 "values": values,
                 "low": {name: [v - w for v, w in zip(values[name], widths, strict=True)] for name in names},
                 "high": {name: [v + w for v, w in zip(values[name], widths, strict=True)] for name in names},
+                "infinite": {},
             }
         ],
+        "item_score": {"name": "chrf", "better": "higher"},
         "items": found,
         "confusions": None,
         "samples": {},
@@ -168,11 +176,13 @@ def language() -> Document:
         rows.append(_row(name, place, score, {"bits_per_character": score, "perplexity": _score(3.0 + place, 0.2)}))
         rows[-1]["decoding"]["unit"] = "tokens/s"
         if name != "ngram":
-            curves += [_curve(name, seed, 3.2, value - 0.1, (3.0, value)) for seed in (0, 1)]
+            named = ("nats_per_token", "bits_per_character")
+            curves += [_curve(name, seed, 3.2, value - 0.1, (3.0, value), named) for seed in (0, 1)]
     spot = {"step": 0, "tokens": 1_000_000, "seconds": 1.5, "value": 2.4}
-    curves.append({"name": "ngram", "seed": 0, "train": [], "valid": [spot]})
+    scores = {"train": "nats_per_token", "valid": "bits_per_character"}
+    curves.append({"name": "ngram", "seed": 0, "train": [], "valid": [spot], "scores": scores})
     rows[0].update({"seeds": [0], "seconds": None, "tokens_per_second": None, "peak_memory": None})
-    rows[2]["best"], rows[0]["p"], rows[1]["p"] = True, None, 0.0123
+    rows[2]["best"], rows[2]["alike"], rows[0]["p"], rows[1]["p"] = True, True, None, 0.0123
     text = "The quick brown fox jumps over the lazy dog, and nobody knows why it would. " * 6
     items = [
         {
@@ -180,7 +190,8 @@ def language() -> Document:
             "input": text[number:],
             "reference": "",
             "outputs": {},
-            "values": {"ngram": math.inf if number == 3 else 2.5, "lstm": 1.9 + 0.02 * number, "gpt": 1.7 + 0.01 * number},
+            "values": {"ngram": None if number == 3 else 2.5, "lstm": 1.9 + 0.02 * number, "gpt": 1.7 + 0.01 * number},
+            **({"infinite": ["ngram"]} if number == 3 else {}),
         }
         for number in range(30)
     ]
@@ -195,17 +206,21 @@ def language() -> Document:
         "breakdowns": [
             {
                 "by": "frequency of the token in training",
+                "score": {"name": "nats_per_token", "better": "lower"},
+                "unit": "tokens",
                 "bins": ["never", "1-9", "10-99", "100-999", "1000+"],
                 "counts": [12, 140, 900, 5200, 31000],
                 "values": {
-                    "ngram": [math.inf, 9.0, 5.2, 3.0, 1.4],
+                    "ngram": [None, 9.0, 5.2, 3.0, 1.4],
                     "lstm": [14.0, 8.1, 4.8, 2.8, 1.3],
                     "gpt": [12.5, 7.6, 4.4, 2.6, 1.2],
                 },
                 "low": {"lstm": [12.0, 7.8, 4.7, 2.7, 1.2], "gpt": [11.0, 7.2, 4.3, 2.5, 1.1]},
                 "high": {"lstm": [16.0, 8.4, 4.9, 2.9, 1.4], "gpt": [14.0, 8.0, 4.5, 2.7, 1.3]},
+                "infinite": {"ngram": [0]},
             }
         ],
+        "item_score": {"name": "bits_per_character", "better": "lower"},
         "items": items,
         "confusions": None,
         "samples": {
@@ -241,11 +256,11 @@ def labels(count: int = 8) -> Document:
         rows[-1]["decoding"]["unit"] = "texts/s"
     best = max(rows, key=lambda row: row["score"]["value"])
     for row in rows:
-        row["best"], row["p"] = row is best, None if row is best else 0.04
+        row["best"], row["alike"], row["p"] = row is best, row is best, None if row is best else 0.04
     for number in range(40):
         meant = known[number % count]
         outputs = {name: known[int(random.integers(count))] if random.random() > 0.5 else meant for name in quality}
-        values = {name: float(said == meant) for name, said in outputs.items()}
+        values = {name: 100.0 * (said == meant) for name, said in outputs.items()}
         items.append({"key": number, "input": f"Name{number}", "reference": meant, "outputs": outputs, "values": values})
     shares = {name: [100 * matrix[at][at] / sizes[at] for at in range(count)] for name, matrix in matrices.items()}
     return {
@@ -255,10 +270,16 @@ def labels(count: int = 8) -> Document:
         "score": {"name": "accuracy", "better": "higher"},
         "test": TEST,
         "rows": rows,
-        "curves": [_curve(name, seed, 2.6, 0.8, (20.0, 100 * right)) for name, right in quality.items() for seed in (0, 1)],
+        "curves": [
+            _curve(name, seed, 2.6, 0.8, (20.0, 100 * right), ("loss", "accuracy"))
+            for name, right in quality.items()
+            for seed in (0, 1)
+        ],
         "breakdowns": [
             {
                 "by": "label",
+                "score": {"name": "f1", "better": "higher"},
+                "unit": "items",
                 "bins": known,
                 "counts": sizes,
                 "values": shares,
@@ -266,6 +287,7 @@ def labels(count: int = 8) -> Document:
                 "high": {name: [min(100.0, value + 8.0) for value in shares[name]] for name in shares},
             }
         ],
+        "item_score": {"name": "accuracy", "better": "higher"},
         "items": items,
         "confusions": {"labels": known, "matrices": matrices},
         "samples": {},
@@ -283,9 +305,11 @@ def tags() -> Document:
         row["name"] = name
     words, meant = "The dog barks at Anna .", "DT NN VBZ IN NNP ."
     outputs = {"crf": meant, "lstm": "DT NN NNS IN NNP ."}
-    item = {"key": 0, "input": words, "reference": meant, "outputs": outputs, "values": {"crf": 1.0, "lstm": 5 / 6}}
+    item = {"key": 0, "input": words, "reference": meant, "outputs": outputs, "values": {"crf": 100.0, "lstm": 500 / 6}}
     rows = document["rows"][:2]
-    rows[0].update({"score": _score(97.1, 0.4), "best": True, "p": None})
-    rows[1].update({"score": _score(96.0, 0.5), "best": False, "p": 0.011})
+    rows[0].update({"score": _score(97.1, 0.4), "best": True, "alike": True, "p": None})
+    rows[1].update({"score": _score(96.0, 0.5), "best": False, "alike": False, "p": 0.011})
     empty: Document = {"curves": [], "breakdowns": [], "confusions": None, "samples": {}, "settings": {}}
-    return {**document, **empty, "title": "Two taggers", "task": "tag", "rows": rows, "items": [item]}
+    score = {"name": "token_accuracy", "better": "higher"}
+    named = {"title": "Two taggers", "task": "tag", "score": score, "item_score": score}
+    return {**document, **empty, **named, "rows": rows, "items": [item]}

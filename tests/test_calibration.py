@@ -49,11 +49,12 @@ def test_the_loss_is_the_least_of_all_and_so_never_worse(seed):
     rng = np.random.default_rng(seed)
     scores = rng.normal(size=(rng.integers(1, 30), 3)) * rng.uniform(0.1, 20)
     gold = rng.integers(-1, 3, size=len(scores))
-    gold[0] = 0
+    gold[0] = scores[0].argmin()  # one at least is wrong: of what is all right the loss has no least value
     every = np.geomspace(LOWEST, HIGHEST, 300)
     best = log_loss(scores, gold, softmax_temperature(scores, gold))
     assert best <= min(log_loss(scores, gold, t) for t in [1.0, *every]) + 1e-12
     several = rng.random(scores.shape) < 0.5
+    several[0] = scores[0] < 0
     best = sigmoid_loss(scores, several, sigmoid_temperature(scores, several))
     assert best <= min(sigmoid_loss(scores, several, t) for t in [1.0, *every]) + 1e-12
 
@@ -79,12 +80,32 @@ def test_labels_never_seen_are_left_out():
     assert softmax_temperature(scores, hidden) == softmax_temperature(scores[kept], gold[kept])
 
 
-def test_data_that_is_all_right_or_all_wrong_ends_at_the_bounds():
+def test_data_that_is_all_wrong_or_known_too_well_ends_at_the_bounds():
     scores = np.array([[2.0, 0.0], [0.0, 1.0]])
-    assert softmax_temperature(scores, np.array([0, 1])) == pytest.approx(LOWEST)
     assert softmax_temperature(scores, np.array([1, 0])) == pytest.approx(HIGHEST)
-    assert sigmoid_temperature(scores - 0.5, scores > 0.5) == pytest.approx(LOWEST)
     assert sigmoid_temperature(scores - 0.5, scores < 0.5) == pytest.approx(HIGHEST)
+    faint = np.array([[0.02, 0.0], [0.0, 0.02], [0.0, 0.02], [0.0, 0.001]])
+    assert softmax_temperature(faint, np.array([0, 1, 1, 0])) == pytest.approx(LOWEST)
+    assert sigmoid_temperature(faint - 0.01, np.array([[1, 0], [0, 1], [0, 1], [0, 1]]) > 0) == pytest.approx(LOWEST)
+
+
+@pytest.mark.parametrize("count", [1, 30, 100])
+def test_what_is_all_right_is_as_sure_as_so_many_right_allow(count):
+    """Laplace's rule of succession; of equal margins the answer is known: each gets exactly that probability."""
+    gold = np.arange(count) % 3
+    faint = 1.2 * np.eye(3)[gold]
+    sure = softmax(faint / softmax_temperature(faint, gold))[np.arange(count), gold]
+    np.testing.assert_allclose(sure, (count + 1) / (count + 2))
+    several = faint > 0
+    temperature = sigmoid_temperature(faint - 0.6, several)
+    np.testing.assert_allclose(1 / (1 + np.exp(-0.6 / temperature)), (3 * count + 1) / (3 * count + 2))
+
+
+def test_what_is_all_right_and_sure_is_left_so():
+    scores = np.array([[20.0, 0.0], [0.0, 30.0]])
+    assert softmax_temperature(scores, np.array([0, 1])) == 1.0
+    assert softmax_temperature(scores, np.array([0, -1])) == 1.0
+    assert sigmoid_temperature(scores - 10, scores > 0) == 1.0
 
 
 def test_nothing_to_fit_leaves_scores_as_they_are():

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from weft.cli.story import read_story
 from weft.cli.train import is_finished
 from weft.compare.plan import Planned
 from weft.compare.train import Outcome, Room, Trainer, holder
-from weft.errors import WeftError
+from weft.errors import ResourceError, WeftError
 from weft.tensors import read_tensors
 from weft.train import checkpoint
 from weft.train.job import train
@@ -239,8 +240,11 @@ def test_a_comparison_that_can_t_begin_leaves_nothing(there, capsys):
         (["--minutes", "1", "--tokens", "5"], "--minutes and --tokens are two budgets; give one"),
         (["--minutes", "0"], "--minutes 0: must be more than 0"),
         (["--models", "lstm,"], "--models lstm,: must look like lstm,gru,transformer"),
-        (["--params", "some"], "some: must be a number such as 250000, 250k or 1M"),
+        (["--params", "some"], "--params some: must be a number such as 250000, 250k or 1M"),
         (["--tune", "1"], "--tune 1: there is nothing to choose from; try at least 2 settings"),
+        (["--csv", "no/t.csv"], "--csv no/t.csv: its folder is not there; name a file"),
+        (["--latex", "."], "--latex .: is a folder; name a file"),
+        (["--markdown", "-", "--json"], "--markdown and --json: standard output is for one of them; give the others a file"),
     ],
 )
 def test_what_is_refused_before_anything_is_made(there, capsys, words, said):
@@ -251,8 +255,87 @@ def test_what_is_refused_before_anything_is_made(there, capsys, words, said):
 def test_names_that_are_not_known(there, capsys):
     code, said = refused(capsys, "compare", "run.toml", "--score", "nats_per_tokn")
     assert code == 2 and said.startswith("--score: no such score 'nats_per_tokn'; did you mean 'nats_per_token'? known: ")
+    code, said = refused(capsys, "compare", "run.toml", "--score", "bleu")  # a score, but of translations
+    assert code == 2 and said.startswith("--score: no such score 'bleu'; known: nats_per_token, ")
     code, said = refused(capsys, "compare", "run.toml", "--models", "lstm,grue")
     assert code == 2 and said.startswith("--models: no such kind 'grue'; did you mean 'gru'? known: ")
+
+
+def test_without_data_to_compare_by_nothing_is_trained(there, capsys):
+    (there / "run.toml").write_text(RUN.replace("valid = 0.1\ntest = 0.1\n", ""))
+    said = "compare: the run file has no test or validation data to compare by; give data.test"
+    assert refused(capsys, "compare", "run.toml") == (2, said)
+    assert not (there / "runs").exists()
+
+
+def test_runs_of_changed_data_are_not_mixed(there, capsys):
+    words = ["run.toml", "--models", "ngram,rnn", "--out", "all", "--quiet"]
+    assert compare(capsys, *words)[0] == 0
+    shutil.rmtree(there / "all" / "rnn-5")
+    text = there / "text.txt"
+    text.write_text(NAMES[: len(NAMES) // 2])
+    said = f"all: {text} has changed since runs learned from it; choose another --out, or --fresh"
+    assert refused(capsys, "compare", *words) == (2, said)
+    text.write_text(NAMES)
+    assert compare(capsys, *words)[0] == 0 and Here.trained == ["ngram-5", "rnn-5", "rnn-5"]
+    # other test data is measured, not learned: it may change
+    text.with_name("test.txt").write_text("anas\nberto\n" * 5)
+    (there / "run.toml").write_text(RUN.replace("test = 0.1", 'test = "test.txt"'))
+    words[4] = "other"
+    assert compare(capsys, *words)[0] == 0
+    before = by_name(there / "other")["ngram"]["score"]
+    text.with_name("test.txt").write_text("clatos\n" * 9)
+    Here.trained.clear()
+    assert compare(capsys, *words)[0] == 0 and Here.trained == []
+    assert by_name(there / "other")["ngram"]["score"] != before
+
+
+def test_it_goes_on_from_another_folder(there, capsys, monkeypatch):
+    (there / "deep").mkdir()
+    (there / "deep" / "run.toml").write_text(RUN.replace('"text.txt"', '"../text.txt"'))
+    options = ["--models", "ngram,rnn", "--quiet"]
+    assert compare(capsys, "deep/run.toml", "--out", "all", *options)[0] == 0
+    Here.trained.clear()
+    (there / "beside").mkdir()
+    monkeypatch.chdir(there / "beside")
+    assert compare(capsys, "../deep/run.toml", "--out", "../all", *options)[0] == 0
+    assert Here.trained == []
+
+
+def test_if_all_fail_json_says_so(there, capsys):
+    (there / "run.toml").write_text(RUN + "lr = 1e30\n")
+    code, out, _ = compare(capsys, "run.toml", "--json", "--quiet")
+    found = json.loads(out)
+    assert code == 6 and list(found) == ["title", "task", "data", "score", "test", "rows", "failures"]
+    assert found["rows"] == [] and [(one["name"], one["seed"], one["code"]) for one in found["failures"]] == [("lstm", 5, 6)]
+
+
+def test_measuring_holds_the_folder_and_sweeps_it(there, capsys):
+    words = ["run.toml", "--models", "ngram", "--out", "all", "--quiet", "--csv", "all/table.csv"]
+    assert compare(capsys, *words)[0] == 0 and (there / "all" / "table.csv").exists()
+    left = files.temporary(there / "all" / "evidence" / "ngram-5")  # as a process that was killed leaves it
+    left.mkdir()
+
+    def held(*ignored: object, **others: object) -> None:
+        found = holder(there / "all")
+        assert found is not None
+        raise ResourceError(found)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("weft.compare.evidence.gathered", held)
+        code, said = refused(capsys, "compare", *words)
+    assert code == 5 and said.startswith(f"{there / 'all'}: in use by process ")
+    assert not left.exists()
+
+
+def test_ctrl_c_while_measuring_says_that_nothing_is_lost(there, capsys, monkeypatch):
+    def pressed(*ignored: object, **others: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("weft.compare.evidence.gather", pressed)
+    code, out, err = compare(capsys, "run.toml", "--models", "ngram", "--quiet")
+    assert (code, out) == (130, "")
+    assert err == "weft: stopped; what was measured is kept, and the same command goes on\n"
 
 
 def test_a_run_file_needs_no_kind_where_models_are_named(there, capsys):
@@ -283,6 +366,7 @@ def test_runs_that_are_there(there, capsys):
         2,
         "runs/all: holds the comparison of a run file; choose another --out",
     )
+    assert refused(capsys, "compare", *runs, "--seeds", "2")[1].startswith("--seeds: is for a comparison of a run file;")
     (there / "mine").mkdir()
     (there / "mine" / "notes.txt").touch()
     assert refused(capsys, "compare", *runs, "--out", "mine") == (
@@ -293,6 +377,15 @@ def test_runs_that_are_there(there, capsys):
         2,
         "compare: no run is named; give run folders, or a run file",
     )
+
+
+def test_a_run_may_be_the_folder_one_is_in(there, capsys, monkeypatch):
+    assert compare(capsys, "run.toml", "--models", "ngram,lstm", "--out", "all", "--quiet")[0] == 0
+    monkeypatch.chdir(there / "all" / "lstm-5" / "data")
+    assert compare(capsys, "..", "../../ngram-5", "--out", str(there / "here"), "--quiet")[0] == 0
+    monkeypatch.chdir(there / "all" / "lstm-5")
+    assert compare(capsys, ".", "../ngram-5", "--out", str(there / "here"), "--quiet")[0] == 0
+    assert sorted(path.name for path in (there / "here" / "evidence").iterdir()) == ["lstm-5", "ngram-5"]
 
 
 def test_what_is_no_run_is_refused(there, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,13 @@ import pytest
 from evidence_parts import labelled, language, measured, system
 from sklearn.metrics import confusion_matrix, f1_score
 
-from weft.compare.breakdown import breakdowns, by_bins, round_borders
+from weft.compare.breakdown import Cell, as_json, breakdowns, by_bins, round_borders
 from weft.compare.curves import curve
 from weft.compare.document import CLASSES, DIFFER, EXTREME, confusions, document, items, select
 from weft.compare.evidence import Evidence
 from weft.compare.scores import deciding, each, of_items
-from weft.compare.significance import estimate, resampled
+from weft.compare.significance import Estimate, estimate, resampled
+from weft.errors import UsageError
 from weft.metrics.items import Items, Score
 from weft.metrics.language import SCORES
 from weft.metrics.spans import tag_items
@@ -178,7 +180,33 @@ def test_by_tag_and_by_type_of_span():
     assert found["values"]["a"] == [100.0, 0.0]
 
 
+def test_bins_have_bounds_that_a_score_can_have_and_say_what_they_count_and_what_is_infinite():
+    cells = [Cell("x", 4, {"a": Estimate(90.0, -20.0, 180.0)}), Cell("y", 2, {"a": Estimate(math.inf, None, None)})]
+    found = as_json("tag", "f1", True, cells, ["a"], unit="words")
+    assert (found["low"], found["high"], found["unit"]) == ({"a": [0.0, None]}, {"a": [100.0, None]}, "words")
+    assert (found["values"], found["infinite"]) == ({"a": [90.0, None]}, {"a": [1]})
+    found = as_json("length", "nats_per_token", False, cells[:1], ["a"])
+    assert (found["low"], found["high"], found["unit"], found["infinite"]) == ({"a": [0.0]}, {"a": [180.0]}, "items", {})
+
+
+def test_what_is_counted_hangs_on_what_a_breakdown_is_by():
+    said, meant = ["N V N", "V V"] * 4, ["N V V", "V N"] * 4
+    assert list(breakdowns({"a": [tagger(said, meant, ("V", "N"))]}, "token_accuracy"))[-1]["unit"] == "words"
+    one = tagger(["B-A O", "B-B I-B"] * 3, ["B-A O", "B-B O"] * 3, ("O", "B-A", "B-B", "I-B"), types=("A", "B"))
+    assert list(breakdowns({"a": [one]}, "span_f1"))[-1]["unit"] == "spans"
+    assert next(breakdowns(two_kinds(), "nats_per_token"))["unit"] == "items"
+
+
 # ---- items
+
+
+def test_an_infinite_item_is_told_beside_since_json_has_no_infinity():
+    groups = two_kinds()
+    first = {name: runs[0] for name, runs in groups.items()}
+    first["worse"].items.statistics["nats"][7] = math.inf
+    found = {one["key"]: one for one in items(first, "nats_per_token")}
+    assert found[7]["values"]["worse"] is None and found[7]["infinite"] == ["worse"]
+    assert sum("infinite" in one for one in found.values()) == 1
 
 
 def test_items_where_rows_differ_most_come_first():
@@ -247,6 +275,26 @@ def test_every_item_by_itself():
 )
 def test_what_decides(task, names, decides):
     assert deciding(task, [[Score(name, 1.0, None, None, "") for name in names]], None) == decides
+
+
+def measured_with(tokenizer: str, *names: str) -> list[Score]:
+    return [Score(name, 1.0, None, None, f"weft|tokenizer:{tokenizer}") for name in names]
+
+
+def test_scores_of_a_token_do_not_decide_between_tokenizers():
+    names = ("nats_per_token", "bits_per_character", "nats_per_byte")
+    runs = [measured_with("a", *names), measured_with("b", *names)]
+    assert deciding("lm", runs, None) == "bits_per_character"
+    assert deciding("lm", runs, "nats_per_byte") == "nats_per_byte"
+    assert deciding("lm", runs[:1] * 2, "nats_per_token") == "nats_per_token"
+    hidden = [measured_with(name, "pseudo_nats_per_token", "pseudo_perplexity") for name in "ab"]
+    for task, given, wanted in (("lm", runs, "nats_per_token"), ("masked-lm", hidden, None)):
+        with pytest.raises(UsageError) as caught:
+            deciding(task, given, wanted)
+        assert str(caught.value) == (
+            "compare: the runs have tokenizers of their own, and scores of a token do not compare; "
+            "choose another --score, or train with one tokenizer (weft train --tokenizer-from RUN)"
+        )
 
 
 # ---- confusions

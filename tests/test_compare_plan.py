@@ -66,7 +66,7 @@ def test_what_is_typed():
     assert parse_grid("model.connection = plain, residual") == Grid("model.connection", ["plain", "residual"])
     assert parse_grid("model.heads=[2,4],[4,4]") == Grid("model.heads", [[2, 4], [4, 4]])
     assert parse_grid("train.lr=1e-3") == Grid("train.lr", [0.001])
-    assert [parse_count(text) for text in ("42", "250k", "1M", "1.5m", "3e5", "2_000")] == [
+    assert [parse_count("--tokens", text) for text in ("42", "250k", "1M", "1.5m", "3e5", "2_000")] == [
         42,
         250_000,
         10**6,
@@ -98,10 +98,10 @@ def test_a_grid_that_can_t_be_meant_is_refused(typed, said):
 def test_other_things_that_can_t_be_meant():
     with pytest.raises(UsageError, match=r"^--models lstm,: must look like lstm,gru,transformer$"):
         parse_models("lstm,")
-    for text in ("", "0", "-3", "many", "1T"):
+    for text in ("", "0", "-3", "many", "1T", "1e400", "9" * 400):
         with pytest.raises(UsageError) as caught:
-            parse_count(text)
-        assert str(caught.value) == f"{text}: must be a number such as 250000, 250k or 1M"
+            parse_count("--params", text)
+        assert str(caught.value) == f"--params {text}: must be a number such as 250000, 250k or 1M"
 
 
 # ---- kinds
@@ -281,6 +281,16 @@ def test_a_stranger_s_folder_is_left_alone(tmp_path):
         with pytest.raises(UsageError) as caught:
             begin(tmp_path, as_toml(LM, Asked()), fresh=fresh)
         assert str(caught.value) == f"{tmp_path}: is no comparison and not empty (thesis.tex); choose another --out"
+
+
+def test_somebody_s_plan_of_something_else_is_no_comparison(tmp_path):
+    (tmp_path / "plan.toml").write_text('[holidays]\nwhere = "by the sea"\n')
+    (tmp_path / "thesis.tex").touch()
+    for fresh in (False, True):
+        with pytest.raises(UsageError) as caught:
+            begin(tmp_path, as_toml(LM, Asked()), fresh=fresh)
+        assert str(caught.value) == f"{tmp_path}: is no comparison and not empty (plan.toml); choose another --out"
+    assert (tmp_path / "thesis.tex").exists()
 
 
 def test_a_plan_that_can_t_be_read(tmp_path):

@@ -188,6 +188,14 @@ def test_latex_escapes_what_would_break_it():
     assert lines[-3:] == [r"\bottomrule", r"\end{tabular}", ""]
 
 
+def test_a_row_is_a_line_whatever_its_folder_is_called():
+    (one,) = kinds(one=2.0).values()
+    rows = table.rows({"a\nb\x07c": one})
+    for text in (table.terminal(rows), table.markdown(rows), table.latex(rows)):
+        assert sum("a b c" in line for line in text.split("\n")) == 1
+    assert rows[0].name == "a\nb\x07c"
+
+
 def test_json_rows():
     found = json.loads(table.json(odd_rows()))
     assert set(found[0]) == {"name", "runs", "seeds", "p", "best", "alike", "parameters", "seconds", "tokens_per_second",

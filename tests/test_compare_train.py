@@ -5,6 +5,7 @@ The processes here are small scripts that act like `weft train`; what a real one
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -103,6 +104,11 @@ def test_no_more_than_jobs_at_a_time_and_threads_are_divided(place):
     assert Room(place, 4, 2).each == 1
 
 
+def test_fewer_runs_than_jobs_have_more_threads(place):
+    trainer(place, Looks(), jobs=8, threads=6).train(plan(place, "a", "b"))
+    assert all(line.endswith("--quiet --threads 3") for line in log(place))
+
+
 def test_what_is_finished_is_not_trained_again(place):
     (place / "a-0").mkdir()
     (place / "a-0" / "done").touch()
@@ -150,6 +156,7 @@ def test_an_error_leaves_no_process_behind(place):
     with pytest.raises(RuntimeError, match="our own"):
         trainer(place, Fails()).train(plan(place, "slow"))
     assert time.monotonic() - begun < 30  # it did not sleep to its end
+    assert (place / "slow-0" / "saved").exists()  # and what it had learned is kept
 
 
 def test_a_run_that_somebody_works_on_is_waited_for(place):
@@ -169,6 +176,18 @@ def test_a_run_that_somebody_works_on_is_waited_for(place):
     assert note.startswith(f"{place / 'a-0'}: in use by process {os.getpid()} (since ") and note.endswith("); waiting for it")
 
 
+def test_nobody_is_waited_for_where_the_disk_is_full(place, monkeypatch):
+    (place / "a-0").mkdir()
+
+    def full(descriptor: int, data: bytes, offset: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files.os, "pwrite", full)
+    looks = Looks()
+    assert [outcome.code for outcome in trainer(place, looks).train(plan(place, "a"))] == [0]  # the run itself would say it
+    assert looks.notes == []
+
+
 # ---- how far
 
 
@@ -181,7 +200,7 @@ def write_metrics(out: Path, records: list[dict[str, Any]], torn: bytes = b"") -
 def test_progress_by_each_budget(tmp_path):
     trained = [{"step": step, "epoch": step // 4, "tokens": 10 * step, "train_nats_per_token": 1.0} for step in (1, 2, 5)]
     out = write_metrics(
-        tmp_path / "run", [*trained, {"step": 5, "valid_nats_per_token": 1.5, "valid_other": 2.0}], b'{"step": 6'
+        tmp_path / "run", [*trained, {"step": 5, "valid_nats_per_token": 1.5, "valid_other": 2.0}], b'{"epoch": 6}\n{"step": 6'
     )
     assert progress(out, TrainTable(steps=10)) == Progress(0.5, ("nats_per_token", 1.5))
     assert progress(out, TrainTable(steps=10, monitor="other")).valid == ("other", 2.0)

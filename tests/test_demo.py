@@ -101,11 +101,19 @@ def test_the_demo_trains_three_models_and_tells_who_is_right_how_often(words, ca
     assert len({word for rows in parts.values() for word, _ in rows}) == 513
     word = max((word for word, _ in parts["test"]), key=len)
     assert found["longest"] == {"word": word, "phones": dict(parts["test"])[word]}
+    assert found["report"] == "runs/demo/translate/report.html"
+    text = (words / "report.html").read_text()
+    assert "How are English words pronounced?" in text
+    comparison = json.loads((words / "comparison.json").read_text())
+    rates = {row["model"]: row["wer"] for row in found["models"]}
+    assert {row["name"]: 100 - row["score"]["value"] for row in comparison["rows"]} == pytest.approx(rates, abs=0.01)
+    assert comparison["command"] == "weft demo translate"
     for side in ("source", "target"):
         assert len({(words / name / f"tokenizer.{side}.json").read_bytes() for name in demo_pronunciation.MODELS}) == 1
 
 
-def test_the_demo_prints_a_table_a_word_and_an_alignment_and_trains_once(words, capsys):
+def test_the_demo_prints_a_table_a_word_and_an_alignment_and_trains_and_measures_once(words, capsys, monkeypatch):
+    monkeypatch.setattr("weft.compare.evidence.gather", None)
     weights = words / "transformer/model.safetensors"
     before = weights.stat().st_mtime_ns
     assert main(["demo"]) == 0
@@ -126,6 +134,7 @@ def test_the_demo_prints_a_table_a_word_and_an_alignment_and_trains_once(words, 
         "\nof 12 words that no model has seen, WER is the share that is not exactly right, PER the edits in 100 phones\n"
         in said.err
     )
+    assert "\nthe report is in runs/demo/translate/report.html: open it in a browser\n" in said.err
     assert re.search(r"next: weft predict runs/demo/translate/[a-z-]+ serendipity --n-best 3, or weft init translate", said.err)
     assert main(["demo", "--quiet"]) == 0
     assert capsys.readouterr().err == ""
@@ -224,6 +233,14 @@ def test_the_demo_of_language_models_trains_three_with_one_tokenizer_and_compare
     assert all(row["tokens_per_second"] > 0 and row["sample"].startswith("The ") for row in found["models"])
     files = {(small / "runs/demo/lm" / name / "tokenizer.json").read_bytes() for name in ("ngram", "lstm", "gpt")}
     assert len(files) == 1
+    assert found["report"] == "runs/demo/lm/report.html"
+    scores = {
+        row["name"]: row["score"]["value"] for row in json.loads(Path("runs/demo/lm/comparison.json").read_text())["rows"]
+    }
+    assert scores == pytest.approx({row["model"]: row["bits_per_character"] for row in found["models"]})
+    page = Path("runs/demo/lm/report.html").read_bytes()
+    assert main(["report", "runs/demo/lm"]) == 0
+    assert Path("runs/demo/lm/report.html").read_bytes() == page
 
 
 def test_the_demo_of_language_models_prints_a_table_and_a_sample_of_each_and_trains_once(small, capsys):
@@ -239,6 +256,7 @@ def test_the_demo_of_language_models_prints_a_table_and_a_sample_of_each_and_tra
     again = capsys.readouterr()
     assert weights.stat().st_mtime_ns == before and again.out == first.out
     assert again.err.count("trained before; remove the folder to train it again") == 3
+    assert again.err.endswith("\nthe report is in there/report.html: open it in a browser\n")
 
 
 def test_the_demo_of_language_models_reads_a_text_that_every_python_has():

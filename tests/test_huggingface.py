@@ -386,6 +386,10 @@ def edit(path: Path, **values: Any) -> None:
             {"hidden_act": "silu"},
             "hidden_act: no such activation 'silu'; did you mean 'relu'? known: gelu, gelu_new, gelu_pytorch_tanh, relu",
         ),
+        (
+            {"hidden_act": ["gelu"]},
+            "hidden_act: no such activation \"['gelu']\"; did you mean 'gelu'? known: gelu, gelu_new, gelu_pytorch_tanh, relu",
+        ),
         ({"is_decoder": True}, "is_decoder is True, which weft has not; only False can be imported"),
         (
             {"num_attention_heads": 5},
@@ -417,6 +421,8 @@ def test_tensors_that_are_missing_or_of_another_shape(bert, capsys):
     assert refused(capsys, "import", "hf", str(bert), "--out", str(bert.parent / "out")) == (4, line)
     save_file({**tensors, f"bert.{name}": torch.zeros(24, 41)}, bert / "model.safetensors")
     assert refusal(bert) == f"{bert}: {name!r} is 24 x 41, but 24 x 40 by its config.json"
+    save_file({**tensors, f"bert.{name}": torch.zeros(24, 40, dtype=torch.int8)}, bert / "model.safetensors")
+    assert refusal(bert) == f"{bert}: {name!r} holds int8, so it is quantised; save it in float32 or bfloat16 first"
     save_file(tensors, bert / "model.safetensors")
     edit(bert / "config.json", vocab_size=20)
     key = "embeddings.word_embeddings.weight"

@@ -203,7 +203,7 @@ def test_labels_that_are_none_and_many_files_are_told(tmp_path):
     for number in range(13):
         write(tmp_path / "many" / "x" / str(number), "\ufefftext")
     seen = LabelledSource((tmp_path / "many",)).seen
-    assert seen.notes()[10:] == ["and 4 such notes more"]
+    assert seen.notes()[10:11] == ["and 4 such notes more"]
     assert "  labels: w0, w1, w10, w11, w2, w3, w4, w5, w6, w7 and 2 more\n" in LabelledSource((plain_text,)).seen.describe()
 
 
@@ -503,3 +503,9 @@ def test_what_is_too_long_is_counted_or_refused_with_its_line(tmp_path):
         f"{path}: line 3 (and 1 more): has 9 tokens, more than data.longest = 8;"
         " raise that, or set data.truncate = true to have it cut"
     )
+
+
+def test_one_label_for_all_is_told_of(tmp_path):
+    told = "all examples have the same label; there is nothing to tell apart"
+    assert LabelledSource((write(tmp_path / "a.csv", "label,text\na,x\na,y\n"),)).seen.notes() == [told]
+    assert LabelledSource((write(tmp_path / "b.csv", "label,text\na,x\na,y\nb,z\nb,z\n"),)).seen.notes() == []

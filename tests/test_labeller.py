@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -208,6 +210,10 @@ def test_what_may_not_be_cut_is_refused_in_prediction_too(tmp_path, monkeypatch,
     said = capsys.readouterr()
     assert said.err == f"weft: line 1: {told}\nweft: line 3: needs 2 texts, separated by tabs, and has 1\n"
     assert [bool(line) for line in said.out.split("\n")] == [False, True, False, False, False]
+    held = write_tsv(tmp_path / "held.tsv", [("tool", *fits), ("beast", *long)], "label\tone\ttwo")
+    with pytest.raises(DataError) as caught:
+        run.evaluate(held)
+    assert str(caught.value) == f"{held}: line 3: {told}"
 
 
 def test_baselines_read_texts_to_their_end_and_make_no_tokens(tmp_path, capsys):
@@ -511,6 +517,30 @@ def test_tables_of_many_labels_show_no_confusion():
         rows
         == "   precision  recall    F1  examples\na       50.0    25.0  33.3     1,234\nb        0.0     0.0   0.0         0\n"
     )
+
+
+def test_a_pipe_is_answered_before_it_closes(runs, capsys, monkeypatch):
+    """A program that writes a line and waits for its label gets it."""
+    answered = []
+
+    class Waiting:
+        lines = iter([b"the cat\na dr", b"ill\n", b"blue\n", b""])
+
+        def read1(self, size):
+            answered.append(capsys.readouterr().out.count("\n"))
+            return next(self.lines)
+
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Waiting()))
+    assert main(["predict", str(runs.folder("labels-naive-bayes"))]) == 0
+    assert answered == [0, 1, 1, 1]
+
+
+def test_labels_that_neither_occur_nor_are_said_have_no_row(runs, tmp_path, capsys):
+    """They are no part of macro F1 either; of several labels an example all are."""
+    data = write_tsv(tmp_path / "few.tsv", [("tool", "axe saw axe saw")])
+    code, out, _ = said_by(capsys, "evaluate", str(runs.folder("labels-naive-bayes")), "--data", str(data), "--quiet")
+    assert code == 0
+    assert [line.split()[0] for line in out.split("\n\n")[1].split("\n")[1:] if line] == ["tool"]
 
 
 def test_a_baseline_is_described(runs, capsys):

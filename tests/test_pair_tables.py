@@ -218,8 +218,8 @@ def test_paths_of_both_tokenizers_are_seen_from_the_run_file():
 # ---- what is refused
 
 STACK = (
-    "mixer, layers, width, context, two_way, heads, head_size, qk_norm, positions, feed_forward, activation, connection, "
-    "norm, norm_eps, dropout, attention_dropout, embedding"
+    "mixer, layers, width, context, two_way, heads, head_size, qk_norm, positions, slopes, feed_forward, activation, "
+    "connection, norm, norm_eps, dropout, attention_dropout, embedding"
 )
 MODEL = "encoder, decoder, attention, place, feeding, bridge, every_step, copying, shared, tied, embedding_dropout"
 KINDS = "sutskever, cho, bahdanau, luong, rnn, lstm, gru, transformer, seq2seq"
@@ -234,8 +234,8 @@ MODEL_MESSAGES: list[tuple[dict[str, Any], str]] = [
     ({"widht": 8}, f"model.widht: no such option; did you mean 'width'? known: {MODEL}, {STACK}"),
     ({"encoder": {"widht": 8}}, f"model.encoder.widht: no such option; did you mean 'width'? known: {STACK}, reverse"),
     ({"encoder": {"revers": True}}, f"model.encoder.revers: no such option; did you mean 'reverse'? known: {STACK}, reverse"),
-    ({"decoder": {"layrs": 8}}, f"model.decoder.layrs: no such option; did you mean 'layers'? known: {STACK}"),
-    ({"decoder": {"reverse": True}}, f"model.decoder.reverse: no such option; known: {STACK}"),
+    ({"decoder": {"layrs": 8}}, f"model.decoder.layrs: no such option; did you mean 'layers'? known: {STACK}, cross_heads"),
+    ({"decoder": {"reverse": True}}, f"model.decoder.reverse: no such option; known: {STACK}, cross_heads"),
     (
         {"encoder": {"mixer": "gur"}},
         "model.encoder.mixer: no such choice 'gur'; did you mean 'gru'? known: window, rnn, lstm, gru, gru-before, attention",

@@ -161,8 +161,8 @@ BAD_FILES = [
     (
         "a.csv",
         'a,b\n"' + "x" * 200_000,
-        "line 2 is not CSV: field larger than field limit (131072);"
-        " is a quote not closed, or not doubled? (.tsv has no quotes)",
+        "line 2 has a field of more than 131,072 characters, too long for CSV;"
+        " is a quote not closed? if it is that long, write .tsv or .jsonl",
     ),
     ("a.csv", "source,target\n", "has a header and nothing below it; give a file with pairs in it"),
     ("a.tsv", "a\tsource\ttarget\tsource\n", "line 1, its header, has 2 columns 'source'; rename all but one"),

@@ -255,9 +255,85 @@ def test_words_that_differ_are_marked_and_no_others(look):
 
 def test_tags_stand_under_their_words(look):
     seen = look(tags())
+    assert seen.all("article .output:nth-child(1) mark small") == []  # as the reference has them
+    assert seen.all("article .output:nth-child(2) mark small") == ["NNS"]
+    seen.page.locator('[data-chart="items"] select').nth(3).select_option(label="each other")
     assert seen.all("article .output:nth-child(1) mark small") == ["VBZ"]
     assert seen.all("article .output:nth-child(2) mark small") == ["NNS"]
     assert seen.all("article .output:nth-child(1) .words small") == ["DT", "NN", "VBZ", "IN", "NNP", "."]
+
+
+def test_labels_are_right_or_wrong_and_have_no_order(look):
+    document = labels()
+    ranked = sorted(document["rows"], key=lambda row: -row["score"]["value"])
+    best, other = (row["name"] for row in ranked[:2])  # what is compared first
+    said = {"late, damage": "damage, late", "": "damage", "late": ""}
+    document["items"] = [
+        {
+            "key": at,
+            "input": "text",
+            "reference": meant,
+            "outputs": {best: text, other: "late"},
+            "values": {best: 100.0 * (at == 0), other: 100.0 * (at == 2)},
+        }
+        for at, (meant, text) in enumerate(said.items())
+    ]
+    seen = look(document)
+    assert seen.all("article .verdict > span:last-child") == [f"only {best} is right", f"only {other} is right", "both wrong"]
+    assert seen.all("article .output .value") == ["right", "wrong", "wrong", "right", "wrong", "wrong"]
+    first, second, third = seen.page.locator("article").all()
+    assert first.locator("mark").count() == 0  # in another order, and one that lacks something
+    assert second.locator(".output p").all_inner_texts() == ["nothing", "late"]
+    assert third.locator("dd").all_inner_texts() == ["text", "nothing"]
+    assert third.locator("mark").all_inner_texts() == ["damage", "late"]
+
+
+def test_every_part_says_which_score_it_is_of(look):
+    seen = look(labels())
+    texts = seen.all('[data-chart="breakdown"] svg text')
+    assert "F1, higher is better" in texts and "items" in texts
+    assert seen.all('[data-chart="curves"] figcaption') == ["Training: loss", "Validation: accuracy, higher is better"]
+    seen = look(language())
+    texts = seen.all('[data-chart="breakdown"] svg text')
+    assert "nats/token, lower is better" in texts and "tokens" in texts and any(text.startswith("∞") for text in texts)
+    assert seen.all("article .output .value")[0].startswith("bits/character ")
+
+
+def test_items_may_be_told_apart_by_a_score_that_goes_the_other_way(look):
+    document = translation(6)
+    document["item_score"] = {"name": "edit_rate", "better": "lower"}
+    seen = look(document)
+    seen.page.locator('[data-chart="items"] select').nth(1).select_option(label="rnn")
+    values = {item["key"]: item["values"]["rnn"] - item["values"]["transformer"] for item in document["items"]}
+    ahead = sum(value > 0 for value in values.values())
+    behind = sum(value < 0 for value in values.values())
+    tally = seen.page.locator('[data-chart="items"] .tally').inner_text()
+    assert f"transformer is ahead on {ahead}, rnn on {behind}" in tally
+
+
+def test_a_long_text_is_folded_until_it_is_opened(look):
+    document = language()
+    document["items"][0]["input"] = "word " * 400
+    document["items"][1]["input"] = "w" * 200
+    document["items"] = document["items"][:2]
+    seen = look(document)
+    assert seen.count("button.unfold") == 1  # two lines need no folding
+    first = seen.page.locator("article", has=seen.page.locator("button.unfold"))
+    low = first.locator("dd p").bounding_box()["height"]
+    first.locator("button.unfold").click()
+    assert seen.page.locator("article", has_text="word").locator("dd p").bounding_box()["height"] > low
+    assert seen.count("button.unfold") == 0
+
+
+def test_a_comparison_that_lacks_all_it_may_lack_is_drawn(look):
+    document = {"rows": [{"name": "a", "score": {"value": None}}, {"name": "b", "score": {"value": 1.5}}]}
+    document["score"] = {"name": "bleu", "better": "higher"}
+    document["breakdowns"] = [{"by": "length", "bins": ["1", "2"], "counts": [0, 3], "values": {"b": [None, 1.0]}}]
+    document["curves"] = [{"name": "b", "train": [{"step": 1}], "valid": [{"step": 1, "value": 2.0}]}]
+    document["items"] = [{"key": 4, "input": ""}, {"key": 7, "input": "x", "reference": None, "values": {"b": 3.0}}]
+    seen = look(document)
+    assert seen.all("table.results tbody th bdi") == ["b", "a"]
+    assert seen.count("article") == 2
 
 
 def test_a_confusion_is_told_by_pointer_and_by_keyboard(look):

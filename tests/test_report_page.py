@@ -11,7 +11,6 @@ import math
 import re
 from html.parser import HTMLParser
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,15 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_documents import labels, language, tags, translation
 
-from weft.cli.main import main
-from weft.cli.report import Report
-from weft.errors import ModelError, UsageError
+from weft.errors import UsageError
 from weft.report.page import page
 from weft.report.page_data import POINTS, page_data
 from weft.report.words import cut, decimals, duration, number, p_value, score_name, short, size, visible
 
 DOCUMENTS = [translation(), language(), labels(), labels(60), tags()]
-VOID = {"meta", "input", "br", "img", "link"}
+VOID = {"meta", "input", "br", "wbr", "img", "link"}
 
 
 class Reader(HTMLParser):
@@ -97,7 +94,7 @@ def test_only_its_own_script_and_style_may_run():
 
 def cells(text: str) -> list[list[str]]:
     """The rows of the main table, as texts."""
-    body = text[text.index('<table class="results') :].split("<tbody>")[1].split("</tbody>")[0]
+    body = text[text.index('<table class="results') :].split("<tbody>")[1].split("</tbody>")[0].replace("<wbr>", "")
     rows = [re.findall(r"<t[hd].*?</t[hd]>", row) for row in re.findall(r"<tr.*?</tr>", body)]
     return [[re.sub(r"\s+", " ", " ".join(data for _, data in Reader(cell).texts)).strip() for cell in row] for row in rows]
 
@@ -120,7 +117,11 @@ def test_infinite_and_missing_values_are_said_to_be(stored):
     text = page(document)
     assert cells(text)[-1] == ["ngram", "∞", "–", "1", "800 k", "–", "–", "–", "410", "3.2 MB"]
     assert "The score of ngram is infinite" in re.sub("<.*?>", "", text)
-    assert embedded(text)["rows"][0]["value"] == "Infinity"
+    found = embedded(text)
+    assert found["rows"][0]["value"] == "Infinity"
+    assert found["breakdowns"][0]["values"][0][:2] == ["Infinity", 9.0]
+    assert [item["values"][0] for item in found["items"]].count("Infinity") == 1
+    assert ">∞<" in text[text.index('aria-label="by frequency') :].split("</table>")[0]
 
 
 def test_what_was_not_measured_is_a_dash_and_never_nan():
@@ -146,7 +147,63 @@ def test_what_was_found_is_said_in_words():
         "On the longest inputs (31+ tokens, 25 items) transformer has 33.0 and rnn 4.0; on the shortest (1-5) 36.5 and 27.0."
         in said
     )
-    assert "All others are worse (p 0.012 or less)." in re.sub("<.*?>", "", page(language()))
+    assert "lstm is worse (p 0.012)." in re.sub("<.*?>", "", page(language()))
+    several = language()
+    several["rows"][0]["p"] = 0.0001
+    assert "All others are worse (p 0.012 or less)." in re.sub("<.*?>", "", page(several))
+    several["rows"][1]["p"] = 0.0002
+    assert "All others are worse (p &lt; 0.001)." in re.sub("<.*?>", "", page(several))
+
+
+def test_what_may_be_luck_on_long_inputs_is_not_said():
+    document = translation()
+    last = document["breakdowns"][0]
+    last["high"]["rnn"][-1], last["low"]["transformer"][-1] = 30.0, 29.0
+    assert "On the longest inputs" not in page(document)
+    last["high"]["rnn"][-1] = 28.0
+    assert "On the longest inputs" in page(document)
+
+
+def test_scores_of_parts_have_their_own_names_and_directions():
+    document = translation()
+    words = {"by": "length of the input in words", "score": {"name": "edit_rate", "better": "lower"}, "unit": "sentences"}
+    document["breakdowns"][0] |= words
+    text = page(document)
+    said = re.sub("<.*?>", "", text)
+    # of an edit rate the lowest is the best, so it is the RNN that is ahead; yet the transformer's interval is above it
+    assert "On the longest inputs (31+ words, 25 items) rnn has 4.0 and transformer 33.0" in said
+    found = embedded(text)
+    assert found["breakdowns"][0]["score"] == {"name": "edit rate", "better": "lower"}
+    assert found["breakdowns"][0]["unit"] == "sentences" and "The numbers: edit rate" in said
+    assert found["item_score"] == {"name": "chrF", "better": "higher"}
+    assert found["curve_scores"] == {
+        "train": {"name": "loss", "better": "lower"},
+        "valid": {"name": "BLEU", "better": "higher"},
+    }
+
+
+def test_curves_of_another_score_have_no_place_beside_those_of_most():
+    document = translation()
+    for curve in document["curves"]:
+        curve["scores"]["valid"] = "nats_per_token"
+    document["curves"][3]["scores"]["valid"] = "exact_match"
+    text = page(document)
+    found = embedded(text)
+    assert found["curve_scores"]["valid"] == {"name": "nats/token", "better": "lower"}
+    assert [bool(curve["valid"]["value"]) for curve in found["curves"]] == [at != 3 for at in range(8)]
+    listed = text[text.index('aria-label="validation scores"') :].split("</table>")[0]
+    first = re.findall(r"<td>(.*?)</td>", listed)[:5]
+    values = [point["value"] for point in document["curves"][0]["valid"]]
+    assert first[1] == f"{min(values):.4g}"  # the least, though the comparison is by BLEU
+
+
+def test_which_rows_are_alike_is_what_the_comparison_says():
+    document = translation()
+    document["rows"][2]["alike"] = False
+    assert "can't be told apart" not in page(document)
+    for row in document["rows"]:
+        del row["alike"]  # of a document that does not say: by p
+    assert cells(page(document))[1][2] == "0.080 can't be told apart"
 
 
 def test_what_failed_is_said():
@@ -212,7 +269,7 @@ def test_hostile_texts_stay_texts(make):
     text.encode()
     clean = Reader(page(make()))
     reader = Reader(text)
-    assert {name for name, _ in reader.elements} <= {name for name, _ in clean.elements}
+    assert {name for name, _ in reader.elements} <= {name for name, _ in clean.elements} | {"wbr"}
     assert text.count("<script") == 2 and text.count("</script") == 2 and "<img" not in text and "<!--" not in text
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", text)
     assert embedded(text)["rows"][0]["name"].endswith("\\u202eRTL\\u2066\\x00\\x07\\x1b[31m\\ud800שלום")
@@ -305,15 +362,16 @@ def test_numbers_in_words():
         ["0", "999", "1 k", "12.3 k", "1.23 M", "2.5 G", "7 T", "–"]
     )
     assert [size(value) for value in (12, 4_900, 1.5e9, None)] == ["12 B", "4.9 kB", "1.5 GB", "–"]
-    assert [duration(value) for value in (0.31, 59.97, 75.2, 3599.7, 3725, None)] == (
-        ["0.3 s", "1 min 00 s", "1 min 15 s", "1 h 00 min", "1 h 02 min", "–"]
+    assert [duration(value) for value in (0, 0.012, 0.31, 59.97, 75.2, 3599.7, 3725, None)] == (
+        ["0.0 s", "0.01 s", "0.3 s", "1 min 00 s", "1 min 15 s", "1 h 00 min", "1 h 02 min", "–"]
     )
     assert [p_value(value) for value in (0.0002, 0.0314, 1, None)] == ["< 0.001", "0.031", "1.000", "–"]
     assert [number(value, 2) for value in (1234.567, -1, math.inf, -math.inf, math.nan, None)] == (
         ["1,234.57", "\u22121.00", "∞", "\u2212∞", "–", "–"]
     )
     assert [decimals(widths) for widths in ([1.1], [0.04, 2], [0.00001], [300], [], [math.nan])] == [1, 3, 4, 0, 2, 2]
-    assert [score_name(name) for name in ("bleu", "bits_per_character", "macro_f1")] == ["BLEU", "bits/character", "macro f1"]
+    names = ("bleu", "chrf", "bits_per_character", "macro_f1", "f1")
+    assert [score_name(name) for name in names] == ["BLEU", "chrF", "bits/character", "macro F1", "F1"]
 
 
 def test_cutting_says_how_much_and_keeps_accents():
@@ -322,94 +380,8 @@ def test_cutting_says_how_much_and_keeps_accents():
     assert cut("ae\u0301iou", 2) == "a… (5 more characters)"
 
 
-# ---- the command
-
-
-def save(document: Any, folder: Path) -> Path:
-    folder.mkdir()
-    (folder / "comparison.json").write_text(json.dumps(document).replace("Infinity", "null"))
-    return folder
-
-
-def test_the_page_of_a_comparison_is_made_again(tmp_path, capsys):
-    folder = save(translation(), tmp_path / "comparison")
-    assert Report(what=[folder]).run() == 0
-    made = folder / "report.html"
-    assert capsys.readouterr().out == f"{made}\n"
-    assert made.read_text() == page(json.loads((folder / "comparison.json").read_text()))
-    other = tmp_path / "other.html"
-    assert Report(what=[folder / "comparison.json"], out=other, json=True).run() == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told == {
-        "report": str(other),
-        "bytes": other.stat().st_size,
-        "rows": ["rnn", "lstm", "lstm,attention", "transformer"],
-    }
-    assert other.read_bytes() == made.read_bytes()
-
-
-def test_what_is_no_comparison_is_refused(tmp_path):
-    folder = save(translation(), tmp_path / "comparison")
-    with pytest.raises(UsageError) as caught:
-        Report(what=[folder, tmp_path]).run()
-    assert str(caught.value) == f"report: {folder} is a comparison; give one alone, or runs"
-    for wrong in ([], {"rows": []}, {"rows": [1], "score": {}}):
-        (folder / "comparison.json").write_text(json.dumps(wrong))
-        with pytest.raises(ModelError) as damaged:
-            Report(what=[folder]).run()
-        file = folder / "comparison.json"
-        assert str(damaged.value) == f"{file}: is no comparison: it has no rows with a score; make it with weft compare"
-    (folder / "comparison.json").unlink()
-    (folder / "plan.toml").write_text("")
-    with pytest.raises(UsageError) as unfinished:
-        Report(what=[folder]).run()
-    assert str(unfinished.value) == (
-        f"{folder}: has no comparison.json: the comparison is not finished; the same weft compare goes on with it"
-    )
-
-
 def test_a_document_without_rows_is_refused():
     for name in ("rows", "score"):
         with pytest.raises(UsageError) as caught:
             page({**copy.deepcopy(translation()), name: None})
         assert str(caught.value) == f"report: the comparison has no {name}; there is nothing to show"
-
-
-RUN = """
-task = "lm"
-[data]
-train = "text.txt"
-valid = 0.2
-read = "lines"
-[tokenizer]
-kind = "char"
-[model]
-kind = "ngram"
-order = 2
-"""
-
-
-def test_a_page_of_runs_measures_each_of_them(trained, monkeypatch, capsys):
-    again = ["--quiet", "--set", "seed=1", "--out", "runs/again"]
-    assert main(["train", "run.toml", *again]) == 0
-    assert main(["train", "run.toml", "--quiet", "--set", "model.order=3", "--out", "runs/longer"]) == 0
-    seen: list[Any] = []
-
-    def gather(run: Any, *, watch: Any) -> str:
-        watch(1, 2)
-        seen.append(run.settings.seed)
-        return f"evidence {len(seen)}"
-
-    def document(groups: Any, *, title: str, command: str) -> Any:
-        seen.append((groups, title, command))
-        return translation(2)
-
-    monkeypatch.setattr("weft.compare.evidence.gather", gather)
-    monkeypatch.setattr("weft.compare.document.document", document)
-    assert Report(what=[Path("runs/run"), Path("runs/again"), Path("runs/longer")]).run() == 0
-    assert capsys.readouterr().out == "report.html\n"
-    assert seen[:3] == [0, 1, 0]
-    groups, title, command = seen[3]
-    assert list(groups.values()) == [["evidence 1", "evidence 2"], ["evidence 3"]]
-    assert (title, command) == ("Comparison", "weft report runs/run runs/again runs/longer")
-    assert Path("report.html").read_text() == page(translation(2))

@@ -223,7 +223,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (run_file(data={"read": "line"}), "data.read: must be 'windows', 'stream' or 'lines', not 'line'"),
     (run_file(data={"window": 0}), "data: window=0 must be at least 1"),
     (run_file(data={"stride": 8, "read": "lines"}), "data: stride=8, but read='lines' has no windows; drop it"),
-    (run_file(tokenizer={"kidn": "bpe"}), "tokenizer.kidn: no such option; did you mean 'kind'? known: kind, size, lowercase, file"),
+    (
+        run_file(tokenizer={"kidn": "bpe"}),
+        "tokenizer.kidn: no such option; did you mean 'kind'? known: kind, size, lowercase, file",
+    ),
     (
         run_file(tokenizer={"kind": "bep"}),
         "tokenizer.kind: no such kind 'bep'; did you mean 'bpe'? known: char, word, space, byte, bpe, unigram, wordpiece",

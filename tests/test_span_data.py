@@ -119,6 +119,9 @@ BAD = {  # the lines of a .tsv, and what is said of it
     f"question\tpassage\tanswer\tstart\nWho?\t{PASSAGE}\tAda\t-3\n": (
         "line 2 has the answer 'Ada' at -3, but there its passage has 'Ada'"
     ),
+    f"question\tpassage\tanswer\tstart\nWho?\t{PASSAGE}\tAda\t{'9' * 5000}\n": (
+        f"line 2 has '{'9' * 40}...' as its start; that is a number of characters, from 0"
+    ),
     f"question\tpassage\tanswer\tstart\nWho?\t{PASSAGE}\tAda\tfirst\n": (
         "line 2 has 'first' as its start; that is a number of characters, from 0"
     ),

@@ -257,3 +257,17 @@ def test_a_sentence_that_is_too_long_is_refused_with_its_line(tmp_path):
     assert refusal(lambda: refuse_long(corpus, source, longest=6)).startswith(
         f"{path}: line 3 (and 1 more): its sentence has 7"
     )
+
+
+def test_a_source_reads_its_files_once_and_keeps_one_of_equal_words(tmp_path, monkeypatch):
+    from weft.data import tagged
+
+    path, reads, plainly = write(tmp_path / "a.txt", "a N\nb V\n\na N\n\nb V\n"), [], tagged.read_sentences
+    monkeypatch.setattr(tagged, "read_sentences", lambda *given: reads.append(given) or plainly(*given))
+    source = TaggedSource((path,), high=0.67)
+    assert [one.words for one in source.sentences()] == [("a", "b"), ("a",)]
+    assert source.tags() == ["N", "V", "N"] and list(source.words().texts()) == ["a", "b", "a"]
+    assert source.sentence_lengths().tolist() == [2, 1] and source.place(1) == f"{path}: line 4"
+    assert source.seen.sentences == 3 and len(reads) == 1
+    first, second = source.sentences()
+    assert first.words[0] is second.words[0] and first.tags[0] is second.tags[0]

@@ -15,12 +15,12 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from weft.errors import ModelError, ResourceError
+from weft.errors import InUseError, ModelError, ResourceError
 
 MANIFEST = "manifest.json"
 _LEFTOVER = re.compile(r"\..*\.tmp-\d+-[0-9a-f]{12}")
@@ -206,6 +206,11 @@ def sha256(path: Path) -> str:
         raise ResourceError(f"{path}: can't be read: {error.strerror}") from None
 
 
+def within(paths: Iterable[Path]) -> list[Path]:
+    """The files that paths name, those of a folder in order."""
+    return [inner for path in paths for inner in (sorted(path.rglob("*")) if path.is_dir() else [path]) if not inner.is_dir()]
+
+
 def _contents(folder: Path) -> list[str]:
     """The files of a folder as its manifest names them; hidden ones (.DS_Store, .nfs...) are the system's."""
     found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
@@ -309,7 +314,7 @@ class Lock:
         except BlockingIOError:
             # the holder may be between taking the lock and signing it
             holder = os.pread(self._descriptor, 100, 0).decode(errors="replace").strip() or "another process"
-            raise ResourceError(f"{self.folder}: in use by {holder}") from None
+            raise InUseError(f"{self.folder}: in use by {holder}") from None
         except OSError as error:
             raise ResourceError(f"{self.folder}: can't be locked: {error.strerror}") from None
         with _refusing(self.folder):

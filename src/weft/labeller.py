@@ -124,7 +124,10 @@ class Labeller:
             at = int(np.flatnonzero(new)[0])
             name = next(name for name in found[at] if self.tokenizer.labels.index(name) is None)
             raise DataError(f"{source.place(at)}: the label {name!r} is not among those of {self.folder.path}")
-        log_probs = self.model.log_probs([example.texts for example in examples], watch)
+        texts = [example.texts for example in examples]
+        if faults := self.faults(texts):
+            raise DataError(f"{source.place(min(faults))}: {faults[min(faults)]}")
+        log_probs = self.model.log_probs(texts, watch)
         items = judged(log_probs, targets(found, self.tokenizer.labels, several=several), new, several=several)
         labelled = Labelled(self.tokenizer.labels.hash, several, temperature=self.model.temperature)
         return label_scores(items, labelled), replace(items, outputs=self._outputs(items))

@@ -13,10 +13,10 @@ import typer
 from weft.cli.options import Shared
 from weft.cli.output import note, say
 from weft.cli.usage import one_line
-from weft.errors import UsageError, nearest
+from weft.errors import UsageError
 
 if TYPE_CHECKING:
-    from weft.cli.compare_result import Facts
+    from weft.cli.compare_result import Facts, Wanted
     from weft.compare.plan import Asked, Refused
 
 
@@ -64,10 +64,6 @@ class Compare(Shared):
     latex: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as LaTeX.")] = None
 
     def run(self) -> int:
-        from weft.metrics.better import BETTER
-
-        if self.score is not None and self.score not in BETTER:
-            raise UsageError(f"--score: no such score {self.score!r}{nearest(self.score, BETTER)}")
         planned = len(self.what) == 1 and not self.what[0].is_dir()
         return self._plan(self.what[0]) if planned else self._existing()
 
@@ -82,12 +78,12 @@ class Compare(Shared):
             raise UsageError(f"--minutes {self.minutes:g}: must be more than 0")
         budget: tuple[str, float] | None = None if self.minutes is None else ("minutes", float(self.minutes))
         if self.tokens is not None:
-            budget = ("tokens", parse_count(self.tokens))
+            budget = ("tokens", parse_count("--tokens", self.tokens))
         return Asked(
             models=() if self.models is None else parse_models(self.models),
             seeds=self.seeds,
             budget=budget,
-            params=None if self.params is None else parse_count(self.params),
+            params=None if self.params is None else parse_count("--params", self.params),
             grid=[parse_grid(text) for text in self.grid or ()],
             tune=self.tune,
         )
@@ -98,12 +94,16 @@ class Compare(Shared):
         from weft.cli.compare_plan import Comparing, Place
         from weft.cli.display import Display
         from weft.cli.signals import Stop
+        from weft.compare.scores import refuse_others
         from weft.compare.train import Stopped
         from weft.config import read_toml
 
         out = self.out or Path("runs") / f"{run_file.stem}-comparison"
+        self._wanted().check(out)
         place = Place(out, self.jobs, torch.get_num_threads(), self.fresh)
-        comparing = Comparing(read_toml(run_file), self._asked(), place, base=run_file.parent)
+        # resolved: the same comparison from wherever it is called
+        comparing = Comparing(read_toml(run_file), self._asked(), place, base=run_file.parent.resolve())
+        refuse_others(comparing.task, self.score)
         with Stop() as stop, Display(quiet=self.quiet) as display:
             try:
                 trained = comparing.train(display, stop)
@@ -117,9 +117,10 @@ class Compare(Shared):
 
     def _existing(self) -> int:
         from weft.compare.groups import find, grouped, is_comparison
+        from weft.compare.scores import refuse_others
 
-        for option in ("models", "minutes", "tokens", "params", "grid", "tune", "fresh"):
-            if getattr(self, option):
+        for option in ("models", "seeds", "minutes", "tokens", "params", "grid", "tune", "fresh"):
+            if (given := getattr(self, option)) and (option, given) != ("seeds", 1):
                 raise UsageError(f"--{option}: is for a comparison of a run file; runs that are there are not trained")
         paths = [path for path in self.what if not is_comparison(path)]
         for path in self.what:
@@ -127,8 +128,11 @@ class Compare(Shared):
                 note(f"{path}: is a comparison, not a run; left out", quiet=self.quiet)
         if not paths:
             raise UsageError("compare: no run is named; give run folders, or a run file")
-        rows = {name: [run.path for run in group] for name, group in grouped(find(paths)).items()}
+        runs = find(paths)
+        refuse_others(str(runs[0].settings["task"]), self.score)
+        rows = {name: [run.path for run in group] for name, group in grouped(runs).items()}
         out = self.out or Path("runs/comparison")
+        self._wanted().check(out)
         self._refuse_strangers(out)
         out.mkdir(parents=True, exist_ok=True)
         return self._finish(rows, self._facts(out.name, []), out)
@@ -151,6 +155,11 @@ class Compare(Shared):
 
         return Facts(title, self._command(), self.score, failures)
 
+    def _wanted(self) -> Wanted:
+        from weft.cli.compare_result import Wanted
+
+        return Wanted(self.csv, self.markdown, self.latex, self.json, self.quiet)
+
     def _command(self) -> str:
         """What makes the same comparison again."""
         words = ["weft", "compare", *map(str, self.what)]
@@ -163,14 +172,21 @@ class Compare(Shared):
 
     def _finish(self, rows: Mapping[str, Sequence[Path]], facts: Facts, out: Path) -> int:
         """Measure, write, print; the exit code is that of the first run that failed, if one did."""
-        from weft.cli.compare_result import REPORT, Wanted, failed, give, measured, written
+        from weft import files
+        from weft.cli.compare_result import REPORT, failed, give, give_failures, measured, written
         from weft.cli.display import Display
 
         if rows:
-            with Display(quiet=self.quiet) as display:
-                evidence = measured(rows, out, display)
-                found = written(evidence, facts, out, display)
-            give(evidence, found, facts, Wanted(self.csv, self.markdown, self.latex, self.json, self.quiet))
+            try:
+                with files.Lock(out), Display(quiet=self.quiet) as display:
+                    evidence = measured(rows, out, display)
+                    found = written(evidence, facts, out, display)
+            except KeyboardInterrupt:
+                say("weft: stopped; what was measured is kept, and the same command goes on")
+                raise
+            give(evidence, found, facts, self._wanted())
+        elif self.json:
+            give_failures(facts)
         for failure in facts.failures:
             say(f"weft: {one_line(failed(failure))}")
         if rows:

@@ -59,7 +59,10 @@ class Comparing:
         if asked.models and isinstance(model, dict):  # a run file that names no kind is one for the kinds that are asked for
             values = {**values, "model": {"kind": asked.models[0], **model}}
         self.values = absolute(values, base=base)
-        self.seed = resolve(self.values, base=base).seed
+        settings = resolve(self.values, base=base)
+        if not {"valid", "test"} & settings.sources().keys():
+            raise UsageError("compare: the run file has no test or validation data to compare by; give data.test")
+        self.task, self.seed = settings.task, settings.seed
         self.asked, self.place = asked, place
         self.found: Variants = variants(self.values, asked, base=base)
         if asked.params is not None and any(option == "model.width" for option, _ in asked.grid):

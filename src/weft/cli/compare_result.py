@@ -25,6 +25,21 @@ class Wanted(NamedTuple):
     json: bool
     quiet: bool
 
+    def check(self, out: Path) -> None:
+        """Refuse at once what could only fail after hours of training; `out`, the comparison's folder, will be there."""
+        from weft.errors import UsageError
+
+        tables = {"--csv": self.csv, "--markdown": self.markdown, "--latex": self.latex}
+        printed = [option for option, path in tables.items() if str(path) == "-"] + ["--json"] * self.json
+        if len(printed) > 1:
+            raise UsageError(f"{' and '.join(printed)}: standard output is for one of them; give the others a file")
+        for option, path in tables.items():
+            if path is None or str(path) == "-":
+                continue
+            if path.is_dir() or not (path.parent.is_dir() or path.parent.absolute() == out.absolute()):
+                seen = "is a folder" if path.is_dir() else "its folder is not there"
+                raise UsageError(f"{option} {path}: {seen}; name a file")
+
 
 class Facts(NamedTuple):
     """What a comparison is about, beside its runs."""
@@ -36,13 +51,16 @@ class Facts(NamedTuple):
 
 
 def measured(groups: Mapping[str, Sequence[Path]], out: Path, display: Display) -> dict[str, list[Evidence]]:
-    """The evidence of every run, rows by name; what was measured before is read."""
+    """The evidence of every run, rows by name; what was measured before is read. Call under the lock of `out`."""
+    from weft import files
     from weft.compare.evidence import gathered
     from weft.compare.plan import folder_name
 
     names = [run.name for runs in groups.values() for run in runs]
     total, done = len(names), 0
     found: dict[str, list[Evidence]] = {}
+    if (out / EVIDENCE).is_dir():
+        files.sweep(out / EVIDENCE)
     for name, runs in groups.items():
         found[name] = []
         for run in runs:
@@ -80,6 +98,12 @@ def written(evidence: Mapping[str, Sequence[Evidence]], facts: Facts, out: Path,
     files.write_text(out / REPORT, page(found))
     display.clear()
     return found
+
+
+def give_failures(facts: Facts) -> None:
+    """JSON of a comparison of which nothing is left to compare: what failed, in the shape of any other."""
+    nothing = dict.fromkeys(("task", "data", "score", "test"))
+    write_json({"title": facts.title, **nothing, "rows": [], "failures": [failure._asdict() for failure in facts.failures]})
 
 
 def give(evidence: Mapping[str, Sequence[Evidence]], found: Mapping[str, Any], facts: Facts, wanted: Wanted) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,14 @@ from weft.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from weft.cli.display import Display
+    from weft.compare.evidence import Evidence
 
 
 class Story(Protocol):
     """What a demo is about."""
+
+    TITLE: str  # of its report
+    SCORE: str  # that decides in it, as in the table
 
     def write_data(self, out: Path) -> None:
         """Make the folder where the runs go, and in it the data that `run_files` name, unless it is there."""
@@ -26,8 +31,8 @@ class Story(Protocol):
     def run_files(self) -> Mapping[str, Mapping[str, Any]]:
         """What to train, by the name of its folder; the first one's tokenizer is that of all."""
 
-    def show(self, out: Path, *, json: bool, quiet: bool) -> None:
-        """Print what came of it."""
+    def show(self, out: Path, found: Mapping[str, Evidence], *, json: bool, quiet: bool) -> None:
+        """Print what came of it: what each model, by the name of its folder, did on the test data."""
 
 
 STORIES: Mapping[str, Story] = {"translate": demo_pronunciation, "lm": demo_language}
@@ -39,7 +44,7 @@ def _tasks() -> list[str]:
 
 @dataclass(kw_only=True)
 class Demo(Shared):
-    """Train three models on real data and compare them; it takes about three minutes.
+    """Train three models on real data and compare them, in a table and a report; it takes about three minutes.
 
     translate: how English words are pronounced, by an LSTM without attention, one with, and a Transformer; then type words.
     lm: the text of Python's help, by an n-gram, an LSTM and a GPT.
@@ -65,8 +70,18 @@ class Demo(Shared):
                 code = self._train(story, name, values, out, display)
                 if code:
                     return code
-        story.show(out, json=self.json, quiet=self.quiet)
+            found = self._compared(story, out, display)
+        story.show(out, found, json=self.json, quiet=self.quiet)
         return 0
+
+    def _compared(self, story: Story, out: Path, display: Display) -> dict[str, Evidence]:
+        """Measures what was not measured yet, and makes the folder a comparison, its report included."""
+        from weft.cli.compare_result import Facts, measured, written
+
+        command = ["weft", "demo", self.task, *([] if self.out is None else ["--out", str(self.out)])]
+        evidence = measured({name: [out / name] for name in story.run_files()}, out, display)
+        written(evidence, Facts(story.TITLE, shlex.join(command), story.SCORE, []), out, display)
+        return {name: found for name, (found,) in evidence.items()}
 
     def _train(self, story: Story, name: str, values: Mapping[str, Any], out: Path, display: Display) -> int:
         from weft.cli.progress import TrainWatcher

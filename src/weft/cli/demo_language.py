@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.cli.output import columns, note, write, write_json
 
+if TYPE_CHECKING:
+    from weft.compare.evidence import Evidence
+
+TITLE, SCORE = "Three language models of Python's help", "bits_per_character"
 TEXT = "text.txt"
 PROMPT = "The "
 # running text, the last tenth held out; one tokenizer for all, so that their scores compare token by token too
@@ -68,25 +73,24 @@ def run_files() -> dict[str, dict[str, Any]]:
     return {name: {**COMMON, **values} for name, values in MODELS.items()}
 
 
-def measure(name: str, path: Path) -> Row:
-    """What a trained model's row of the table says."""
+def told(name: str, found: Evidence) -> Row:
+    """What a trained model's row of the table says, and a sample."""
     from weft.cli.story import read_timing
     from weft.decode.options import GenerateOptions
-    from weft.run import load_language, parameters
+    from weft.run import load_language
 
-    run = load_language(path)
-    scores = {score.name: score.value for score in run.evaluate()}
-    seconds, speed = read_timing(path)
+    scores = {score.name: score.value for score in found.scores}
+    seconds, speed = read_timing(found.run)
     options = GenerateOptions(length=90, temperature=0.8, top_p=0.9, seed=1)
-    sample = PROMPT + run.generate(PROMPT, options)[0][0].text
-    return Row(name, parameters(run.model), scores["bits_per_character"], speed, seconds, sample)
+    sample = PROMPT + load_language(found.run).generate(PROMPT, options)[0][0].text
+    return Row(name, found.cost.parameters, scores["bits_per_character"], speed, seconds, sample)
 
 
-def show(out: Path, *, json: bool, quiet: bool) -> None:
+def show(out: Path, found: Mapping[str, Evidence], *, json: bool, quiet: bool) -> None:
     """Print one table of all models, and a sample of each."""
-    rows = [measure(name, out / name) for name in MODELS]
+    rows, report = [told(name, evidence) for name, evidence in found.items()], out / "report.html"
     if json:
-        write_json({"models": [row._asdict() for row in rows], "text": str(out / TEXT)})
+        write_json({"models": [row._asdict() for row in rows], "text": str(out / TEXT), "report": str(report)})
         return
     write("\n" + columns([HEAD, *(row.cells() for row in rows)]))
     for row in rows:
@@ -94,6 +98,7 @@ def show(out: Path, *, json: bool, quiet: bool) -> None:
     best = shlex.quote(str(out / min(rows, key=lambda row: row.bits_per_character).model))
     note(
         f"\nfewer bits a character are better; parameters of an n-gram are its n-grams\n"
-        f"next: weft generate {best} 'A class', weft evaluate {best}, or weft init lm > run.toml",
+        f"next: weft generate {best} 'A class', weft evaluate {best}, or weft init lm > run.toml\n"
+        f"the report is in {report}: open it in a browser",
         quiet=quiet,
     )

@@ -10,8 +10,7 @@ import itertools
 import re
 import shlex
 import sys
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from string import ascii_lowercase
@@ -22,9 +21,11 @@ from weft.cli.output import columns, note, say, write, write_json
 from weft.errors import ResourceError
 
 if TYPE_CHECKING:
+    from weft.compare.evidence import Evidence
     from weft.explain.alignment import Alignment
     from weft.translator import Translator
 
+TITLE, SCORE = "How are English words pronounced?", "exact_match"  # 100 less the WER
 HELD_OUT = {"test": 1000, "valid": 500}  # words
 LONG = 10  # letters
 DRAWN, DRAWN_BY = "biotechnology", "lstm-attention"  # one of the words that are held out
@@ -120,27 +121,20 @@ class Row(NamedTuple):
 HEAD = ["model", "parameters", "WER", f"WER {LONG}+ letters", "PER", "words/s", "seconds"]
 
 
-def longest(pairs: list[tuple[str, str]]) -> int:
-    """Which of the pairs has the longest source; the first of several."""
-    return max(range(len(pairs)), key=lambda at: len(pairs[at][0]))
+def longest(words: Sequence[str]) -> int:
+    """Which of the words is the longest; the first of several."""
+    return max(range(len(words)), key=lambda at: len(words[at]))
 
 
-def measure(name: str, run: Translator, pairs: list[tuple[str, str]]) -> Row:
+def told(name: str, found: Evidence) -> Row:
     """What a trained model's row of the table says."""
-    from weft.cli.story import read_timing
-    from weft.metrics.translation import translation_items
-    from weft.run import parameters
-
-    began = time.perf_counter()
-    written = [best[0].text for best in run.predict([word for word, _ in pairs])]
-    speed = len(pairs) / (time.perf_counter() - began)
-    found = translation_items(written, [phones for _, phones in pairs]).statistics
-    wrong = 1 - found["exact"]
-    hard = wrong[[len(word) >= LONG for word, _ in pairs]]
-    rates = (wrong.mean(), hard.mean(), found["edits"].sum() / found["reference_tokens"].sum())
+    sums, said = found.items.statistics, found.items.outputs or []
+    wrong = 1 - sums["exact"]
+    hard = wrong[[len(word) >= LONG for word in found.inputs]]
+    rates = (wrong.mean(), hard.mean(), sums["edits"].sum() / sums["reference_tokens"].sum())
     wer, wer_long, per = (round(100 * float(rate), 2) for rate in rates)
-    size, (seconds, _) = parameters(run.model), read_timing(run.folder.path)
-    return Row(name, size, wer, wer_long, per, speed, seconds, written[longest(pairs)])
+    cost = found.cost
+    return Row(name, cost.parameters, wer, wer_long, per, cost.decoding, cost.seconds or 0.0, said[longest(found.inputs)])
 
 
 BLOCKS, LETTERS = " ░▒▓█", " .:*#"
@@ -201,25 +195,26 @@ def converse(runs: dict[str, Translator]) -> None:
         write(columns(answers, left=2))
 
 
-def show(out: Path, *, json: bool, quiet: bool) -> None:
+def show(out: Path, found: Mapping[str, Evidence], *, json: bool, quiet: bool) -> None:
     """Print one table of all models, a long word as each says it, and an alignment; then let the user type words."""
     from weft.run import load_translator
 
-    runs = {name: load_translator(out / name) for name in MODELS}
-    pairs = list(runs[DRAWN_BY].settings.sources()["test"].pairs())
-    rows = [measure(name, run, pairs) for name, run in runs.items()]
+    runs, tested = {name: load_translator(out / name) for name in MODELS}, found[DRAWN_BY]
+    rows = [told(name, evidence) for name, evidence in found.items()]
     lines, path = draw(runs[DRAWN_BY], out)
-    word, phones = pairs[longest(pairs)]
+    at, report = longest(tested.inputs), out / "report.html"
+    word, phones = tested.inputs[at], tested.references[at]
     if json:
-        told = {"word": word, "phones": phones}
-        write_json({"models": [row._asdict() for row in rows], "longest": told, "alignment": str(path), "data": str(out)})
+        files = {"alignment": str(path), "data": str(out), "report": str(report)}
+        write_json({"models": [row._asdict() for row in rows], "longest": {"word": word, "phones": phones}, **files})
         return
     write("\n" + columns([HEAD, *(row.cells() for row in rows)]))
     spoken = [["dictionary", phones], *([row.model, row.longest] for row in rows)]
     write(f"\n--- {word}\n" + columns(spoken, left=2))
     write(f"\n--- {DRAWN}, and where {DRAWN_BY} looked ({path})\n{lines}")
-    seen = f"\nof {len(pairs):,} words that no model has seen, WER is the share that is not exactly right, PER the edits"
-    note(f"{seen} in 100 phones", quiet=quiet)
+    seen = f"\nof {len(tested.inputs):,} words that no model has seen, WER is the share that is not exactly right"
+    note(f"{seen}, PER the edits in 100 phones", quiet=quiet)
+    note(f"the report is in {report}: open it in a browser", quiet=quiet)
     if sys.stdin.isatty() and sys.stdout.isatty() and not quiet:
         converse(runs)
         return

@@ -63,7 +63,12 @@ def label_report(names: Sequence[str], items: Items, *, several: bool) -> str:
     """Scores of each label, and what was taken for what."""
     from weft.metrics.labels import confusion, per_label
 
-    parts = [label_table(names, per_label(items)), "" if several else confusion_table(names, confusion(items))]
+    if several:
+        return "\n" + label_table(names, per_label(items))
+    counts, found = confusion(items), per_label(items)
+    # the others are no part of macro F1; of a thousand labels a small file has a few
+    occur = [at for at, one in enumerate(found) if one.support or counts[:, at].any()]
+    parts = [label_table([names[at] for at in occur], [found[at] for at in occur]), confusion_table(names, counts)]
     return "".join(f"\n{part}" for part in parts if part)
 
 

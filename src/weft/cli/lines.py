@@ -64,8 +64,9 @@ def _refuse_endless(parts: Sequence[str], number: int, where: str) -> None:
     raise DataError(f"{where}: line {number} has more than {LONGEST:,} characters; is it text?")
 
 
-def _lines(chunks: Iterator[bytes], encoding: str, where: str) -> Iterator[Line]:
-    """Lines as they come, without `\\n`; one that the gate would refuse in a file is a fault. A line without end stops all."""
+def _groups(chunks: Iterator[bytes], encoding: str, where: str) -> Iterator[list[Line]]:
+    """The lines that end in each chunk, without `\\n`; one that the gate would refuse in a file is a fault. A line without end
+    stops all."""
     open_line: list[str] = []
     number, size = 1, 0
     for text in _decoded(chunks, encoding, where):
@@ -74,12 +75,20 @@ def _lines(chunks: Iterator[bytes], encoding: str, where: str) -> Iterator[Line]
         size += len(first)
         if size > LONGEST:
             _refuse_endless(open_line, number, where)
+        found: list[Line] = []
         for other in others:
             line = "".join(open_line).removeprefix("\ufeff" if number == 1 else "").removesuffix("\r")
-            yield _fault(line, number, encoding, where) or line
+            found.append(_fault(line, number, encoding, where) or line)
             open_line, number, size = [other], number + 1, len(other)
+        if found:
+            yield found
     if rest := "".join(open_line).removeprefix("\ufeff" if number == 1 else ""):
-        yield _fault(rest, number, encoding, where) or rest
+        yield [_fault(rest, number, encoding, where) or rest]
+
+
+def _lines(chunks: Iterator[bytes], encoding: str, where: str) -> Iterator[Line]:
+    """Lines as they come."""
+    return chain.from_iterable(_groups(chunks, encoding, where))
 
 
 def any_lines(files: Sequence[Path] | None, encoding: str) -> Iterator[Line]:
@@ -118,3 +127,13 @@ def batched(items: Iterator[T], most: int) -> Iterator[list[T]]:
         raise
     if batch:
         yield batch
+
+
+def line_batches(files: Sequence[Path] | None, encoding: str, most: int) -> Iterator[list[Line]]:
+    """Lines of the files, up to `most` at a time; of standard input those that are there, for who writes it may wait for what
+    becomes of them before writing more."""
+    if files:
+        yield from batched(any_lines(files, encoding), most)
+        return
+    for group in _groups(_standard_bytes(), encoding, STANDARD):
+        yield from (group[low : low + most] for low in range(0, len(group), most))

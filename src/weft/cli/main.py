@@ -21,6 +21,7 @@ from weft.cli.evaluate import Evaluate
 from weft.cli.explain import Explain
 from weft.cli.fill import Fill
 from weft.cli.generate import Generate
+from weft.cli.geometry import Geometry
 from weft.cli.gradcheck import Gradcheck
 from weft.cli.info import Info
 from weft.cli.init import Init
@@ -28,9 +29,11 @@ from weft.cli.options import Bare, OwnFirst, Shared
 from weft.cli.output import say
 from weft.cli.predict import Predict
 from weft.cli.probe import Probe
+from weft.cli.prune import Prune
 from weft.cli.report import Report
 from weft.cli.score import Score
 from weft.cli.signals import Terminated, terminable
+from weft.cli.similarity import Similarity
 from weft.cli.standard import open_standard_files
 from weft.cli.threads import set_threads
 from weft.cli.train import Train
@@ -59,6 +62,9 @@ COMMANDS: dict[str, type[Bare]] = {
     "fill": Fill,
     "embed": Embed,
     "explain": Explain,
+    "geometry": Geometry,
+    "similarity": Similarity,
+    "prune": Prune,
     "probe": Probe,
     "import": Import,
     "export": Export,

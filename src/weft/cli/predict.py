@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LABELS: dict[str, Callable[..., int]] = {"classify": predict_labels, "tag": predict_tags, "span": predict_answers}
 READING = ("folder", "text", "data", "device", *SHARED)  # options of every run
-LINES = 1024  # predicted at a time; of a terminal one, for somebody waits for the answer
+LINES = 1024  # predicted at a time, at most
 
 
 def as_json(line: str | None, found: Sequence[Prediction]) -> dict[str, Any]:
@@ -116,11 +116,9 @@ class Predict(Searching):
 
     def _batches(self, run: Any) -> Iterator[Sequence[Line]]:
         """The lines to predict from, some at a time."""
-        from weft.cli.lines import any_lines, batched
+        from weft.cli.lines import line_batches
 
-        lines = iter([self.text]) if self.text is not None else any_lines(self.data, run.settings.data.encoding)
-        alone = self.text is None and not self.data and sys.stdin.isatty()
-        return batched(lines, 1 if alone else LINES)
+        return iter([[self.text]]) if self.text is not None else line_batches(self.data, run.settings.data.encoding, LINES)
 
     def _refuse_search(self, run: Any) -> None:
         """Labels and answers are not searched for: options of search, and of outputs, would do nothing."""

@@ -15,7 +15,7 @@ import numpy as np
 from weft.compare.evidence import Evidence
 from weft.compare.observed import FREQUENCIES
 from weft.compare.scores import better, functions
-from weft.compare.significance import Estimate, Resampled, estimate, resampled
+from weft.compare.significance import Estimate, Resampled, clipped, estimate, resampled
 from weft.metrics.items import Array, Function, Items, Sums
 from weft.metrics.labels import f1, ratio
 from weft.metrics.spans import scheme_of, types_of
@@ -38,11 +38,12 @@ def as_json(
     by: str, score: str, higher: bool, cells: Sequence[Cell], rows: Sequence[str], *, unit: str = "items"
 ) -> dict[str, Any]:
     """A breakdown as comparison.json has it; JSON has no infinity: the bins where a row has it are told beside."""
+    found = {row: [clipped(cell.found[row], higher=higher) for cell in cells] for row in rows}
     parts = {
-        part: {row: [_number(getattr(cell.found[row], field)) for cell in cells] for row in rows}
+        part: {row: [_number(getattr(one, field)) for one in found[row]] for row in rows}
         for part, field in (("values", "value"), ("low", "low"), ("high", "high"))
     }
-    places = {row: [at for at, cell in enumerate(cells) if math.isinf(cell.found[row].value)] for row in rows}
+    places = {row: [at for at, one in enumerate(found[row]) if math.isinf(one.value)] for row in rows}
     return {
         "by": by,
         "score": {"name": score, "better": "higher" if higher else "lower"},
@@ -50,7 +51,7 @@ def as_json(
         "bins": [cell.name for cell in cells],
         "counts": [cell.size for cell in cells],
         **parts,
-        "infinite": {row: found for row, found in places.items() if found},
+        "infinite": {row: bins for row, bins in places.items() if bins},
     }
 
 

@@ -65,7 +65,7 @@ def items(first: Mapping[str, Evidence], score: str) -> list[dict[str, Any]]:
             "reference": one.references[at],
             "outputs": {row: run.items.outputs[at] for row, run in first.items() if run.items.outputs is not None},
             "values": {row: _number(values[place, at]) for place, row in enumerate(first)},
-            "infinite": [row for place, row in enumerate(first) if math.isinf(values[place, at])],
+            **_infinite([row for place, row in enumerate(first) if math.isinf(values[place, at])]),
         }
         for at in chosen
     ]
@@ -73,6 +73,11 @@ def items(first: Mapping[str, Evidence], score: str) -> list[dict[str, Any]]:
 
 def _number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
+
+
+def _infinite(rows: list[str]) -> dict[str, list[str]]:
+    """JSON has no infinity: which rows have it is told beside."""
+    return {"infinite": rows} if rows else {}
 
 
 def _second(first: Mapping[str, Evidence], score: str) -> Array | None:

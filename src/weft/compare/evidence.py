@@ -94,7 +94,10 @@ def _described(run: Loaded, data: Files | None) -> str:
     if data is not None:
         return ", ".join(map(str, named(data)))
     split, source = own_split(run.folder, run.settings)
-    return f"{source.name} ({split})"
+    # where the files lie on this machine is in the settings; a page that is sent elsewhere has no use for it
+    first, *others = dict.fromkeys(path.name for path in source.paths)
+    more = f" and {others[0] if len(others) == 1 else f'{len(others)} more'}" if others else ""
+    return f"{first}{more} ({split})"
 
 
 def _samples(run: Loaded) -> tuple[str, ...]:
@@ -110,9 +113,8 @@ def _samples(run: Loaded) -> tuple[str, ...]:
 def key(run: Loaded, data: Files | None = None) -> str:
     """A sum of all that evidence follows from: weights, settings, and the files that are read."""
     given = own_split(run.folder, run.settings)[1].paths if data is None else named(data)
-    paths = [inner for path in given for inner in (sorted(path.rglob("*")) if path.is_dir() else [path]) if not inner.is_dir()]
     # where the text is gone, a run reads the tokens that training left
-    sums = [files.sha256(path) if path.exists() else "gone" for path in paths]
+    sums = [files.sha256(path) if path.exists() else "gone" for path in files.within(given)]
     parts = [VERSION, __version__, files.sha256(run.folder.weights), files.sha256(run.folder.resolved), sums]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

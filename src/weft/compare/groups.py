@@ -38,7 +38,8 @@ def is_comparison(path: Path) -> bool:
 
 def find(paths: Sequence[Path]) -> list[Found]:
     """The runs in these folders, each once; they must be of one task and of the same data."""
-    places = {path.resolve(): path for path in paths}
+    # . and .. have no name that a row, or a folder of evidence, could have
+    places = {path.resolve(): path.resolve() if path.name in ("", "..") else path for path in paths}
     found = [Found(path, open_folder(path).read_resolved()) for path in places.values()]
     for other in found[1:]:
         _refuse_others(found[0], other)

@@ -19,6 +19,7 @@ from weft.train.settings import Settings, resolve
 from weft.train.tables import BUDGETS
 
 PLAN = "plan.toml"
+SUMS = "sums"  # of the data, in the plan
 RUN_FILES = "run-files"  # one for each run, as it is given to `weft train`
 
 
@@ -112,13 +113,13 @@ def _listed(text: str) -> list[Any]:
     return values
 
 
-def parse_count(text: str) -> int:
+def parse_count(option: str, text: str) -> int:
     """'1M' -> 1,000,000; '250k', '3e5' and '42' likewise."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)([kKmMgGbB]?)", text.strip().replace("_", "").replace(",", ""))
+    found = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?(?:e\d{1,2})?)([kKmMgGbB]?)", text.strip().replace("_", "").replace(",", ""))
     factors = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
     number = 0 if found is None else round(float(found[1]) * factors[found[2].lower()])
     if not 1 <= number < 2**63:
-        raise UsageError(f"{text}: must be a number such as 250000, 250k or 1M")
+        raise UsageError(f"{option} {text}: must be a number such as 250000, 250k or 1M")
     return number
 
 
@@ -250,22 +251,34 @@ def as_toml(values: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
     found |= {name: value for name, value in (("params", asked.params), ("tune", asked.tune)) if value is not None}
     if asked.grid:
         found["grid"] = {option: choices for option, choices in asked.grid}
-    return {**found, "run": dict(values)}
+    return {**found, "run": dict(values), SUMS: _sums(values)}
+
+
+def _sums(values: Mapping[str, Any]) -> dict[str, str]:
+    """The SHA-256 of every file that runs learn from, by its path; one that is gone can't have changed."""
+    sources = resolve(values, base=Path()).sources()
+    paths = [path for name in ("train", "valid") if name in sources for path in sources[name].paths]
+    return {str(path): files.sha256(path) for path in files.within(paths) if path.exists()}
 
 
 def begin(out: Path, plan: Mapping[str, Any], *, fresh: bool) -> None:
     """Make the folder of a comparison, or find it as this very plan left it. Call under its lock."""
     files.sweep(out)
+    refuse_strangers(out)
     path = out / PLAN
     if path.is_file() and fresh:
         # the plan is what makes a folder a comparison's: it goes last
         for part in sorted(_contents(out), key=lambda part: part == path):
             files.remove(part)
     if not path.is_file():
-        refuse_strangers(out)
         files.write_text(path, tomli_w.dumps(dict(plan)))
-    if found := differences(_read(path), plan):
+    there, here = dict(_read(path)), dict(plan)
+    before, now = there.pop(SUMS, {}), here.pop(SUMS, {})
+    if found := differences(there, here):
         raise UsageError(f"{out}: holds another comparison ({'; '.join(found[:3])}); choose another --out, or --fresh")
+    # a finished run of the old data beside a new one would not be of the same data, and may have learned what is now tested
+    if changed := [name for name in before if now.get(name, before[name]) != before[name]]:
+        raise UsageError(f"{out}: {changed[0]} has changed since runs learned from it; choose another --out, or --fresh")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -281,5 +294,13 @@ def _contents(out: Path) -> list[Path]:
 
 def refuse_strangers(out: Path) -> None:
     """Leave a folder alone that holds something, but no comparison."""
-    if not (out / PLAN).is_file() and (strangers := _contents(out)):
+    if not _is_plan(out / PLAN) and (strangers := _contents(out)):
         raise UsageError(f"{out}: is no comparison and not empty ({strangers[0].name}); choose another --out")
+
+
+def _is_plan(path: Path) -> bool:
+    """Whether it is the plan of a comparison, and not somebody's plan.toml for something else; damaged ones are ours."""
+    try:
+        return path.is_file() and {"seeds", "run"} <= read_toml(path).keys()
+    except ConfigError:
+        return True

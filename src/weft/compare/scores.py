@@ -41,6 +41,7 @@ OF_ONE: Mapping[str, tuple[str, ...]] = {
     "has_answer_f1": ("answer_f1",),
     "no_answer_accuracy": ("exact_match",),
 }
+PER_TOKEN = (*LOSSES, *masked.SCORES)  # tokens of two tokenizers are not of one size
 _TOKENIZER = re.compile(r"\|tokenizer:(\w+)")
 
 
@@ -52,8 +53,15 @@ def functions(task: str, scores: Sequence[Score]) -> dict[str, Function]:
     return {name: table[name] for name in names if name in table}
 
 
-def _tokenizers(runs: Iterable[Sequence[Score]]) -> set[str]:
-    return {found for scores in runs for score in scores for found in _TOKENIZER.findall(score.signature)}
+def _tokenizers(scores: Iterable[Score]) -> frozenset[str]:
+    return frozenset(found for score in scores for found in _TOKENIZER.findall(score.signature))
+
+
+def refuse_others(task: str, wanted: str | None) -> None:
+    """Refuse a score that no run of the task has: before anything is trained or measured for it."""
+    known = [*FUNCTIONS[task], *(name for name in labels.SEVERAL_SCORES if task == "classify")]
+    if wanted is not None and wanted not in known:
+        raise UsageError(f"--score: {no_such('score', wanted, dict.fromkeys(known))}")
 
 
 def deciding(task: str, runs: Sequence[Sequence[Score]], wanted: str | None) -> str:
@@ -62,11 +70,17 @@ def deciding(task: str, runs: Sequence[Sequence[Score]], wanted: str | None) -> 
     if wanted is not None:
         if wanted not in common:
             raise UsageError(f"--score: {no_such('score', wanted, common)}")
-        return wanted
-    # tokens of two tokenizers are not of one size, characters are
-    others = ("bits_per_character",) if task == "lm" and len(_tokenizers(runs)) > 1 else ()
-    candidates: list[str] = [*others, *DECIDES[task], *common]
-    return next(name for name in candidates if name in common)
+        candidates = [wanted]
+    else:
+        candidates = [*DECIDES[task], "bits_per_character", *common]
+    several = len(set(map(_tokenizers, runs))) > 1
+    fair = [name for name in candidates if name in common and not (several and name in PER_TOKEN)]
+    if not fair:
+        raise UsageError(
+            "compare: the runs have tokenizers of their own, and scores of a token do not compare; "
+            "choose another --score, or train with one tokenizer (weft train --tokenizer-from RUN)"
+        )
+    return fair[0]
 
 
 def better(name: str) -> Literal["higher", "lower"]:

@@ -53,6 +53,13 @@ class Estimate(NamedTuple):
     high: float | None
 
 
+def clipped(found: Estimate, *, higher: bool) -> Estimate:
+    """With bounds that a score can have, 0 to 100 where higher is better, else from 0 on: Student's t knows nothing of them."""
+    top = 100.0 if higher else math.inf
+    low, high = (None if bound is None else min(top, max(0.0, bound)) for bound in (found.low, found.high))
+    return Estimate(found.value, low, high)
+
+
 class Resampled(NamedTuple):
     """The score of one run, and of resamples of its items: runs on the same items see the same draws."""
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.compare.evidence import Evidence
 from weft.compare.scores import better, deciding, functions
-from weft.compare.significance import LEVEL, Estimate, Resampled, difference, estimate, holm, paired, resampled
+from weft.compare.significance import LEVEL, Estimate, Resampled, clipped, difference, estimate, holm, paired, resampled
 from weft.errors import UsageError
 from weft.metrics.items import Function, Items
 from weft.metrics.labels import NO_INTERVAL
@@ -75,13 +75,6 @@ def stated(groups: Groups) -> str:
     return f"{words}; {p}, {both + mixed if several else pairs}{corrected}."
 
 
-def _clipped(found: Estimate, name: str) -> Estimate:
-    """Bounds that a score can have: Student's t knows nothing of them."""
-    top = 100.0 if better(name) == "higher" else math.inf
-    low, high = (None if bound is None else min(top, max(0.0, bound)) for bound in (found.low, found.high))
-    return Estimate(found.value, low, high)
-
-
 def _best(values: Sequence[float], name: str) -> int:
     sign = -1.0 if better(name) == "higher" else 1.0
     return min(range(len(values)), key=lambda at: math.inf if math.isnan(values[at]) else sign * values[at])
@@ -128,7 +121,7 @@ def _everywhere(name: str, runs: Sequence[Evidence]) -> bool:
 
 def _estimated(runs: Sequence[Resampled], name: str) -> Estimate:
     found = estimate(runs)
-    return Estimate(found.value, None, None) if name in NO_INTERVAL else _clipped(found, name)
+    return Estimate(found.value, None, None) if name in NO_INTERVAL else clipped(found, higher=better(name) == "higher")
 
 
 def _row(name: str, runs: Sequence[Evidence], deciding_score: str, scores: dict[str, Estimate], p: float | None) -> Row:
@@ -213,7 +206,7 @@ def cells(found: Sequence[Row]) -> list[list[str]]:
         bounds = [shown(bound, digits) for bound in (row.score.low, row.score.high)]
         table.append(
             [
-                row.name,
+                "".join(letter if letter.isprintable() else " " for letter in row.name),  # a row is a line
                 shown(row.score.value, digits),
                 f"{bounds[0]} to {bounds[1]}" if all(bounds) else "",
                 p_shown(row.p),

@@ -43,7 +43,8 @@ def _spells(settings: Settings) -> bool:
 
 def given(out: Path) -> dict[str, Any]:
     """[tokenizer] of every run of the comparison in `out`."""
-    found = {path.name.removesuffix(".json"): {"file": str(path.absolute())} for path in tokenizer_files(out / TOKENIZER)}
+    place = out.resolve() / TOKENIZER  # as every process sees it, wherever it was started
+    found = {path.name.removesuffix(".json"): {"file": str(path)} for path in tokenizer_files(place)}
     if "tokenizer" in found:
         return found["tokenizer"]
     return {side: found[f"tokenizer.{side}"] for side in ("source", "target")}

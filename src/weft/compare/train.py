@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -15,8 +14,9 @@ from typing import Any, NamedTuple, Protocol
 import tomli_w
 
 from weft import files
+from weft.compare.costs import read_log
 from weft.compare.plan import Planned
-from weft.errors import ResourceError, WeftError
+from weft.errors import InUseError, ResourceError, WeftError
 from weft.train.loop import LINES
 from weft.train.settings import Settings, resolve
 from weft.train.tables import TrainTable
@@ -76,21 +76,10 @@ class Room(NamedTuple):
 Finished = Callable[[Path, Settings], bool]
 
 
-def records(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a log that another process is writing."""
-    found = []
-    with suppress(OSError, ValueError):
-        for line in path.read_bytes().split(b"\n"):
-            record = json.loads(line) if line else None
-            if isinstance(record, dict):
-                found.append(record)
-    return found
-
-
 def progress(out: Path, table: TrainTable) -> Progress:
     """How far the run in `out` has come, from metrics.jsonl."""
-    found = records(out / "metrics.jsonl")
-    trained = [record for record in found if "epoch" in record]
+    found = read_log(out / "metrics.jsonl")
+    trained = [record for record in found if {"step", "epoch", "tokens"} <= record.keys()]
     scores = [score for record in found for score in _valid(record, table.monitor)]
     return Progress(_share(trained, table), scores[-1] if scores else None)
 
@@ -120,8 +109,10 @@ def holder(out: Path) -> str | None:
     try:
         with files.Lock(out):
             return None
-    except ResourceError as error:
+    except InUseError as error:
         return str(error)
+    except ResourceError:  # a full disk, a folder that can't be written: nobody to wait for, and the run itself will say it
+        return None
 
 
 class _Child:
@@ -180,7 +171,8 @@ class Trainer:
 
     def train(self, plan: Sequence[Planned]) -> list[Outcome]:
         """How each of them ended, in the order of the plan; raises Stopped when the watcher wants it, all having saved."""
-        self.room.place.mkdir(parents=True, exist_ok=True)
+        room = self.room._replace(jobs=max(1, min(self.room.jobs, len(plan))))  # fewer runs have more threads each
+        room.place.mkdir(parents=True, exist_ok=True)
         ended, waiting = dict[Path, Outcome](), list[tuple[Planned, Settings]]()
         for planned in plan:
             found = self._begun(planned)
@@ -192,15 +184,13 @@ class Trainer:
         running = list[_Child]()
         try:
             while waiting or running:
-                self._start(waiting, running)
+                self._start(waiting, running, room)
                 self._look(plan, running, ended)
                 if self.watcher.stopping():
                     self._stop(running)
                     raise Stopped
         finally:
-            for child in running:  # an error of our own: nothing goes on without us
-                child.process.kill()
-                child.wait()
+            self._stop(running)  # an error of our own: nothing goes on without us
         return [ended[planned.out] for planned in plan]
 
     def _begun(self, planned: Planned) -> Outcome | Settings:
@@ -213,13 +203,13 @@ class Trainer:
             self.watcher.ended(outcome)
             return outcome
 
-    def _start(self, waiting: list[tuple[Planned, Settings]], running: list[_Child]) -> None:
+    def _start(self, waiting: list[tuple[Planned, Settings]], running: list[_Child], room: Room) -> None:
         for planned, settings in list(waiting):
-            if len(running) == self.room.jobs:
+            if len(running) == room.jobs:
                 return
             if (held := holder(planned.out)) is None:
                 waiting.remove((planned, settings))
-                running.append(_Child(planned, settings, self.room))
+                running.append(_Child(planned, settings, room))
             elif planned.out not in self._held:
                 self._held.add(planned.out)
                 self.watcher.note(f"{held}; waiting for it")

@@ -110,7 +110,9 @@ class LabelledSeen:
         told += [f"empty texts in column {at}: {side.empty:,}" for at, side in enumerate(self.sides, 1) if side.empty]
         if none := list(self.numbers).count(self.sets.get((), -1)):
             told.append(f"examples without a label: {none:,}")
-        if self.count >= LISTED and 2 * len(self.labels) > self.count:
+        if len(self.sets) == 1:
+            told.append("all examples have the same label; there is nothing to tell apart")
+        elif self.count >= LISTED and 2 * len(self.labels) > self.count:
             told.append(f"{len(self.labels):,} labels for {self.count:,} examples; are they labels?")
         elif once := Counter({name: count for name, count in self.labels.items() if count == 1}):
             told.append(f"labels that occur once, {len(once):,} of {len(self.labels):,}: {listed(once)}")

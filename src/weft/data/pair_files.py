@@ -57,6 +57,11 @@ def _csv(path: Path, encoding: str, seen: Seen) -> Rows:
         except StopIteration:
             return
         except csv.Error as error:
+            if "field limit" in str(error):
+                raise DataError(
+                    f"{path}: line {start} has a field of more than {csv.field_size_limit():,} characters, too long for CSV;"
+                    " is a quote not closed? if it is that long, write .tsv or .jsonl"
+                ) from None
             raise DataError(
                 f"{path}: line {start} is not CSV: {error}; is a quote not closed, or not doubled? (.tsv has no quotes)"
             ) from None

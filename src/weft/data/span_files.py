@@ -20,6 +20,8 @@ from weft.errors import DataError, nearest
 from weft.text.gate import Seen, clean, read_lines, read_text, shown
 from weft.text.unpack import PACKED
 
+DIGITS = 18  # of a start: no passage has more characters than these count
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -93,7 +95,7 @@ def _number(cell: str, where: str) -> int | None:
     text = cell.strip()
     if not text:
         return None
-    if not text.removeprefix("-").isdecimal():
+    if not text.removeprefix("-").isdecimal() or len(text) > DIGITS:
         raise DataError(f"{where} has {shown(text, 40)!r} as its start; that is a number of characters, from 0")
     return int(text)
 

@@ -91,12 +91,20 @@ class TaggedSource:
         return str(self.paths[0]) if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
 
     @cached_property
-    def seen(self) -> TaggedSeen:
-        """What the whole files hold, read once."""
-        seen = TaggedSeen(Seen(list(self.paths), self.reading.encoding))
+    def _whole(self) -> tuple[list[Sentence], TaggedSeen]:
+        """All sentences of the files, and what they hold: read once, for training asks for them again and again."""
+        seen, kept = TaggedSeen(Seen(list(self.paths), self.reading.encoding)), list[Sentence]()
+        one = dict[str, str]()  # of equal words and tags, of which there are many, one is kept
         for sentence in read_sentences(self.paths, self.reading, seen.files):
             seen.add(sentence)
-        return seen
+            words, tags = (tuple(one.setdefault(text, text) for text in texts) for texts in (sentence.words, sentence.tags))
+            kept.append(sentence._replace(words=words, tags=tags))
+        return kept, seen
+
+    @property
+    def seen(self) -> TaggedSeen:
+        """What the whole files hold."""
+        return self._whole[1]
 
     def _span(self) -> tuple[int, int | None]:
         if (self.low, self.high) == (0.0, 1.0):
@@ -112,8 +120,7 @@ class TaggedSource:
 
     def records(self) -> Iterator[Sentence]:
         """The sentences of the part, with their places."""
-        seen = Seen(list(self.paths), self.reading.encoding)
-        return islice(read_sentences(self.paths, self.reading, seen), *self._span())
+        return islice(self._whole[0], *self._span())
 
     def sentences(self) -> Iterator[Tagged]:
         for record in self.records():
@@ -137,7 +144,7 @@ class TaggedSource:
             yield Row((" ".join(record.words),), (record.path,), record.line)
 
     def place(self, number: int) -> str:
-        """`file: line 7`, where a sentence, from 0, starts; the files are read up to there."""
+        """`file: line 7`, where a sentence, from 0, starts."""
         record = next(islice(self.records(), number, None))
         return f"{record.path}: line {record.line}"
 

@@ -54,17 +54,19 @@ def sites(model: nn.Module) -> list[Site]:
     parts: dict[str, Any] = dict(model.named_modules())
     found: list[tuple[str, str]] = []
     for name, part in parts.items():
-        above = name.rpartition(".")[0]
-        across = getattr(parts.get(above), "to_source", None)
+        lost = getattr(part, "heads", None) == 0  # all its heads were cut out, but it counts as a layer
+        across = part.across if lost else getattr(parts.get(name.rpartition(".")[0]), "to_source", None)
         if name == "pool" and getattr(part, "weights", None) is not None:
             found.append(("pool", name))
-        elif name.endswith(".attend") and across is not False and ".spelling." not in name:
-            found.append(("cross" if across else "encoder" if name.startswith("encoder.") else "decoder", name))
+        elif (lost or name.endswith(".attend")) and across is not False and ".spelling." not in name:
+            kind = "cross" if across else "encoder" if name.startswith("encoder.") else "decoder"
+            found.append((kind, "" if lost else name))
     counts = dict.fromkeys(NAMES, 0)
     numbered = list[Site]()
     for kind, name in found:
         counts[kind] += 1
         numbered.append(Site(kind, counts[kind], name))
+    numbered = [site for site in numbered if site.name]
     return sorted(numbered, key=lambda site: list(NAMES).index(site.part))
 
 

@@ -7,6 +7,8 @@ smoothed, dropped or balanced, as it may be in training.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,15 +17,14 @@ import torch
 from torch import Tensor
 
 from weft.data.corpus import Corpus, write_corpus
-from weft.data.grouped import by_length as examples_by_length
+from weft.data.grouped import in_groups
 from weft.data.order import by_length, changed, strided
-from weft.data.pair_order import pairs_by_length
+from weft.data.pair_order import PairBatch, pairs_by_length
 from weft.data.pairs import fit
 from weft.data.tag_order import Sentences
 from weft.data.tagged import refuse_long
 from weft.data.text_order import Labelled
 from weft.errors import DataError, UsageError
-from weft.explain.inputs import network
 from weft.models.encoder import Text
 from weft.models.tagger import Words
 from weft.tasks.masking import SEED, check_longest, masked, texts
@@ -35,14 +36,13 @@ from weft.train.language import default_context
 from weft.train.masked import masking
 
 BATCH = 4096  # positions read at once
-Told = Callable[[int, int], None]
 
 
 class Portion(NamedTuple):
     """Some of the data."""
 
     nats: Callable[[], Tensor]  # summed; gradients flow from here
-    count: int  # of what is predicted: tokens, texts, words
+    items: int  # that are predicted: tokens, texts, words
     size: int  # tokens read
 
 
@@ -57,96 +57,99 @@ def _source(run: Any, data: Files | None) -> Any:
 
 
 def _language(run: Any, source: Any, place: Path) -> Iterator[Portion]:
-    model, device, window = network(run), run.device, run.settings.data.window
+    window = run.settings.data.window
     corpus = write_corpus(source, run.tokenizer, place, "data")
     check_positions(run.model.longest, corpus, default_context(run.settings))
-    lines = corpus.starts is not None
-    rows = max(1, BATCH // window)
+
+    def nats(tokens: Tensor, real: Tensor) -> Tensor:
+        tokens, real = tokens.to(run.device), real.to(run.device)
+        found: Tensor = run.model.loss(tokens[:, :-1], tokens[:, 1:])[0]
+        return found.masked_fill(~real, 0.0).sum()
+
+    lines, rows = corpus.starts is not None, max(1, BATCH // window)
     for part in by_length(corpus, batch_tokens=BATCH) if lines else strided(corpus, window=window, stride=window, rows=rows):
-        fresh = torch.arange(part.tokens.size(1) - 1) >= torch.from_numpy(part.first)[:, None]
-        real = fresh if part.keep is None else fresh & part.keep[:, 1:]
-
-        def nats(tokens: Tensor = part.tokens, real: Tensor = real) -> Tensor:
-            tokens, real = tokens.to(device), real.to(device)
-            found: Tensor = model.loss(tokens[:, :-1], tokens[:, 1:])[0]  # type: ignore[operator, union-attr]
-            return found.masked_fill(~real, 0.0).sum()
-
-        yield Portion(nats, int(real.sum()), int(real.sum()))
+        # the last window of running text was moved back to be full: what another one has read is left out
+        real = torch.arange(part.tokens.size(1) - 1) >= torch.from_numpy(part.first)[:, None]
+        real = real if part.keep is None else real & part.keep[:, 1:]
+        yield Portion(partial(nats, part.tokens, real), int(real.sum()), int(real.sum()))
 
 
 def _masking(run: Any, source: Any, place: Path) -> Iterator[Portion]:
-    model, device = run.model, run.device
     corpus = write_corpus(source, run.tokenizer, place, "data")
-    check_longest(model.longest, corpus)
+    check_longest(run.model.longest, corpus)
     how, generator = masking(run.settings, run.tokenizer), torch.Generator().manual_seed(SEED)
+
+    def nats(text: Text, shown: Tensor, chosen: Tensor) -> Tensor:
+        seen = Text(shown.to(run.device), text.keep.to(run.device))
+        found: Tensor = run.model.loss(seen, text.tokens.to(run.device), chosen.to(run.device)).sum()
+        return found
+
     for read in texts(corpus, window=run.settings.data.window, batch_tokens=BATCH):
         shown, chosen = masked(read.text.tokens, read.text.keep, how, generator)
-
-        def nats(text: Text = read.text, shown: Tensor = shown, chosen: Tensor = chosen) -> Tensor:
-            seen = Text(shown.to(device), text.keep.to(device))
-            found: Tensor = model.loss(seen, text.tokens.to(device), chosen.to(device)).sum()
-            return found
-
-        yield Portion(nats, int(chosen.sum()), int(read.text.keep.sum()))
+        yield Portion(partial(nats, read.text, shown, chosen), int(chosen.sum()), int(read.text.keep.sum()))
 
 
 def _classification(run: Any, source: Any, place: Path) -> Iterator[Portion]:
     """Of texts whose label training saw."""
-    model, device, labels, data = run.model.model, run.device, run.tokenizer.labels, run.settings.data
+    model, labels, data = run.model.model, run.tokenizer.labels, run.settings.data
     columns = [write_corpus(source.side(at), run.tokenizer.tokenizer, place, f"data.{at}") for at in range(len(data.columns()))]
     right = source.labels()
-    read = Labelled(columns, targets(right, labels, several=data.multi), unseen(right, labels), data.longest)
-    for _, batch in examples_by_length(read, batch_tokens=BATCH):
-        known = batch.labels.amin(1) >= 0
+    numbers = targets(right, labels, several=data.multi)
+    read = Labelled(columns, numbers, unseen(right, labels), data.longest)
 
-        def nats(batch: Any = changed(batch, lambda part, known=known: part[known])) -> Tensor:
-            batch = changed(batch, lambda part: part.to(device))
-            found: Tensor = model.head.loss(model(Text(batch.tokens, batch.keep, batch.segments)), batch.labels).sum()
-            return found
+    def nats(members: np.ndarray) -> Tensor:
+        batch = changed(read.batch(members), lambda part: part.to(run.device))
+        found: Tensor = model.head.loss(model(Text(batch.tokens, batch.keep, batch.segments)), batch.labels).sum()
+        return found
 
-        if known.any():
-            yield Portion(nats, int(known.sum()), int(batch.keep[known].sum()))
+    known = np.flatnonzero(numbers.min(axis=1) >= 0)
+    for group in in_groups(read.lengths()[known], batch_tokens=BATCH):
+        members = known[group]
+        yield Portion(partial(nats, members), len(members), int(read.lengths()[members].sum()))
 
 
 def _tagging(run: Any, source: Any, place: Path) -> Iterator[Portion]:
     """Of sentences whose tags training saw."""
-    model, device, read = run.model.model, run.device, run.tokenizer
-    words = write_corpus(source.words(), read.tokenizer, place, "words")
+    model, tokens = run.model.model, run.tokenizer
+    words = write_corpus(source.words(), tokens.tokenizer, place, "words")
     refuse_long(words, source, longest=run.settings.data.longest)
-    letters = None if read.letters is None else write_corpus(source.words(), read.letters, place, "letters")
-    numbers = [read.labels.index(tag) for tag in learned_tags(source)[0]]
+    letters = None if tokens.letters is None else write_corpus(source.words(), tokens.letters, place, "letters")
+    numbers = [tokens.labels.index(tag) for tag in learned_tags(source)[0]]
     tags = np.array([-1 if number is None else number for number in numbers], np.int64)
     edges = np.concatenate([[0], np.cumsum(source.sentence_lengths())]).astype(np.int64)
-    for _, batch in examples_by_length(Sentences(words, letters, edges, tags), batch_tokens=BATCH):
-        known = batch.tags.amin(1) >= 0
+    read = Sentences(words, letters, edges, tags)
 
-        def nats(batch: Any = changed(batch, lambda part, known=known: part[known])) -> Tensor:
-            batch = changed(batch, lambda part: part.to(device))
-            found: Tensor = model.loss(Words(*batch[:-1]), batch.tags).sum()
-            return found
+    def nats(members: np.ndarray) -> Tensor:
+        batch = changed(read.batch(members), lambda part: part.to(run.device))
+        found: Tensor = model.loss(Words(*batch[:-1]), batch.tags).sum()
+        return found
 
-        if known.any():
-            yield Portion(nats, int(batch.real[known].sum()), int(batch.keep[known].sum()))
+    known = np.array(
+        [at for at, (low, high) in enumerate(pairwise(edges.tolist())) if high > low and tags[low:high].min() >= 0]
+    )
+    for group in in_groups(read.lengths()[known], batch_tokens=BATCH):
+        members = known[group]
+        yield Portion(partial(nats, members), int(np.diff(edges)[members].sum()), int(read.lengths()[members].sum()))
 
 
 def _translation(run: Any, source: Any, place: Path) -> Iterator[Portion]:
     if len(run.members) > 1 or run.lm is not None:
         raise UsageError("loss: several models say something together; measure one run")
-    model, device, data = run.members[0].model, run.device, run.settings.data
-    sides = list[Corpus]()
+    model, data, sides = run.members[0].model, run.settings.data, list[Corpus]()
     for which in ("source", "target"):
         side = source.side(which)
         corpus = write_corpus(side, getattr(run.tokenizer, which), place, which)
         sides.append(fit(corpus, side, longest=data.longest, truncate=data.truncate))
-    for _, batch in pairs_by_length(*sides, batch_tokens=BATCH):
 
-        def nats(batch: Any = batch) -> Tensor:
-            batch = changed(batch, lambda part: part.to(device))
-            state = model.encode(batch.source, batch.source_keep)
-            found: Tensor = model.loss(batch.tokens[:, :-1], batch.tokens[:, 1:], state)[0]
-            return found.masked_fill(~batch.keep[:, 1:], 0.0).sum()
+    def nats(batch: PairBatch) -> Tensor:
+        batch = changed(batch, lambda part: part.to(run.device))
+        state = model.encode(batch.source, batch.source_keep)
+        found: Tensor = model.loss(batch.tokens[:, :-1], batch.tokens[:, 1:], state)[0]
+        return found.masked_fill(~batch.keep[:, 1:], 0.0).sum()
 
-        yield Portion(nats, int(batch.keep[:, 1:].sum()), int(batch.keep[:, 1:].sum() + batch.source_keep.sum()))
+    for _, batch in pairs_by_length(sides[0], sides[1], batch_tokens=BATCH):
+        written = int(batch.keep[:, 1:].sum())
+        yield Portion(partial(nats, batch), written, written + int(batch.source_keep.sum()))
 
 
 READERS: dict[str, Callable[[Any, Any, Path], Iterator[Portion]]] = {
@@ -170,7 +173,7 @@ def portions(run: Any, data: Files | None, place: Path, *, tokens: int, seed: in
         if size < tokens:
             chosen.append(found[at])
             size += found[at].size
-    if not sum(one.count for one in chosen):
+    if not sum(one.items for one in chosen):
         raise DataError("data: has nothing to measure the loss with; is it empty, or are its labels all new?")
     return chosen
 
@@ -178,5 +181,5 @@ def portions(run: Any, data: Files | None, place: Path, *, tokens: int, seed: in
 @torch.inference_mode()
 def loss(parts: Iterable[Portion]) -> float:
     """Nats a token, text or word."""
-    found = [(one.nats().double().item(), one.count) for one in parts]
-    return sum(nats for nats, _ in found) / sum(count for _, count in found)
+    found = [(one.nats().double().item(), one.items) for one in parts]
+    return sum(nats for nats, _ in found) / sum(items for _, items in found)

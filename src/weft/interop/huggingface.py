@@ -56,6 +56,9 @@ class Found:
         found = self.tensors[name]
         if tuple(found.shape) != shape:
             raise ModelError(f"{self.where}: {name!r} is {_sizes(found.shape)}, but {_sizes(shape)} by its config.json")
+        if not found.is_floating_point():  # whole numbers are no weights, but parts of them, with a scale elsewhere
+            kind = str(found.dtype).removeprefix("torch.")
+            raise ModelError(f"{self.where}: {name!r} holds {kind}, so it is quantised; save it in float32 or bfloat16 first")
         return found.float()
 
     def rows(self, rows: Iterable[Row], wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -110,7 +113,7 @@ class Config:
 
     def activation(self, name: str, default: str) -> str:
         value = self.values.get(name, default)
-        if value not in ACTIVATIONS:
+        if not isinstance(value, str) or value not in ACTIVATIONS:
             raise ModelError(f"{self.path}: {name}: {no_such('activation', str(value), ACTIVATIONS)}")
         return ACTIVATIONS[value]
 

@@ -2,6 +2,10 @@
 
 The log loss is convex in b = 1/T, so its slope changes sign once: Newton's steps find where, and halving keeps them within
 bounds. Scores may be logits or log-probabilities. Shapes: N examples, K labels.
+
+Where all N are right, that loss falls for ever as T does. But N right out of N make a right answer no surer than
+(N + 1) / (N + 2), by Laplace's rule: T is then fitted to answers of that probability (Platt 1999), and is 1 at most, for
+nothing in such data says less sure.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import numpy as np
 
 from weft.metrics.items import Array
 
-LOWEST, HIGHEST = 0.1, 10.0  # of T: data that is all right, or all wrong, would have it 0, or infinite
+LOWEST, HIGHEST = 0.1, 10.0  # of T: data that is all wrong would have it infinite
 FAR = 1e4  # a score this much below the best has no probability at any T; -inf would make NaN
 
 
@@ -43,6 +47,9 @@ def softmax_temperature(scores: Array, gold: Array) -> float:
     rows = scores[seen].astype(np.float64)
     rows = np.maximum(rows - rows.max(1, keepdims=True), -FAR)
     wanted = rows[np.arange(len(rows)), gold[seen]]
+    all_right = len(rows[0]) > 1 and not wanted.any()
+    if all_right:
+        wanted = rows.sum(1) / (len(rows[0]) - 1) / (len(rows) + 2)  # of the right label itself it is 0
 
     def slope(b: float) -> tuple[float, float]:
         shares = np.exp(b * rows)
@@ -51,17 +58,22 @@ def softmax_temperature(scores: Array, gold: Array) -> float:
         spread = (shares * np.square(rows)).sum(1) - np.square(mean)
         return float((mean - wanted).mean()), float(spread.mean())
 
-    return 1 / _where_flat(slope)
+    found = 1 / _where_flat(slope)
+    return min(1.0, found) if all_right else found
 
 
 def sigmoid_temperature(scores: Array, gold: Array) -> float:
     """T for sigmoid(scores / T), scores (N, K), gold (N, K) bool: one number for all labels."""
     if not scores.size:
         return 1.0
-    rows = np.clip(scores.astype(np.float64), -FAR, FAR)
+    rows, wanted = np.clip(scores.astype(np.float64), -FAR, FAR), gold.astype(np.float64)
+    all_right = not np.where(gold, rows <= 0, rows >= 0).any()
+    if all_right:
+        wanted = np.where(gold, rows.size + 1, 1) / (rows.size + 2)
 
     def slope(b: float) -> tuple[float, float]:
         shares = 0.5 * (1 + np.tanh(0.5 * b * rows))  # the sigmoid, which overflows nowhere in this form
-        return float(((shares - gold) * rows).mean()), float((shares * (1 - shares) * np.square(rows)).mean())
+        return float(((shares - wanted) * rows).mean()), float((shares * (1 - shares) * np.square(rows)).mean())
 
-    return 1 / _where_flat(slope)
+    found = 1 / _where_flat(slope)
+    return min(1.0, found) if all_right else found

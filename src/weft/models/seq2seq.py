@@ -142,7 +142,7 @@ def cross_attention(table: Seq2SeqTable, layer: int) -> CrossAttention | Headles
     side = table.decoder
     heads, size = side.cross_heads_of(layer)
     if not heads:
-        return Headless(side.width)
+        return Headless(side.width, across=table.attention != "none")
     return CrossAttention(
         side.width,
         heads=heads,

@@ -114,8 +114,9 @@ class Headless(nn.Module):
     """What is left of attention, to itself or to a memory, when all its heads are cut out: the bias of its outlet, the same at
     every position. A mixer that remembers nothing."""
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, *, across: bool | None = None) -> None:
         super().__init__()
+        self.heads, self.across = 0, across  # whether it looked at a source; None: at its own text
         self.bias = nn.Parameter(torch.zeros(dim))
 
     def forward(self, x: Tensor, state: tuple[()] = (), keep: Tensor | None = None) -> tuple[Tensor, tuple[()]]:

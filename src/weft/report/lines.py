@@ -39,7 +39,8 @@ def _scheme(colours: Sequence[str]) -> str:
 
 # every rule under our class, no variables: as in heatmap.py
 STYLE = (
-    ".weft-lines{font:13px system-ui,sans-serif;max-width:100%;height:auto}"
+    # a chart is read as a whole: on a phone it shrinks, as far as its letters allow, even where other drawings scroll
+    "svg.weft-lines{font:13px system-ui,sans-serif;max-width:100%;min-width:430px;height:auto}"
     ".weft-lines .paper{fill:#fff}"
     ".weft-lines text{fill:#222}"
     ".weft-lines .grid{stroke:#888;stroke-opacity:.3;fill:none}"

@@ -144,7 +144,8 @@ def _text_limit(items: Sequence[Document]) -> int:
     sizes = [
         len(text.encode("utf-8", "replace"))
         for item in items
-        for text in (item["input"], item.get("reference") or "", *(item.get("outputs") or {}).values())
+        for text in (item["input"], item.get("reference"), *(item.get("outputs") or {}).values())
+        if text is not None
     ]
     limit = LONGEST
     while limit > 100 and sum(min(size, 2 * limit) for size in sizes) > BUDGET:

@@ -36,7 +36,9 @@ def _told_apart(document: Document, best: Mapping[str, Any]) -> str:
     if not others:
         return ""
     if not close:
-        return f"All others are worse (p {p_value(max(row['p'] for row in others))} or less)."
+        p = html(p_value(max(row["p"] for row in others)))
+        who = "All others are" if len(others) > 1 else f"{_bold(others[0]['name'])} is"
+        return f"{who} worse (p {p})." if len(others) == 1 or p.startswith("&lt;") else f"{who} worse (p {p} or less)."
     told = f"The test can't tell it from {_listed(row['name'] for row in close)} (p ≥ 0.05)"
     return f"{told}." if len(close) == len(others) else f"{told}; all others are worse."
 
@@ -52,28 +54,32 @@ def _cheaper(document: Document, best: Mapping[str, Any]) -> str:
 
 
 def _by_length(document: Document) -> str:
-    """What happens where inputs are long: the one question that a mean over all of them hides."""
+    """What happens where inputs are long, which a mean over all of them hides; nothing where it may be luck."""
     found = next((one for one in document.get("breakdowns") or [] if one["by"].startswith("length")), None)
     if found is None or len(found["bins"]) < 2:
         return ""
-    ends = {}
-    for place in (0, -1):
-        known = {row["name"]: finite(bin_values(found, row["name"])[place]) for row in document["rows"]}
-        ends[place] = {name: value for name, value in known.items() if value is not None}
-    both = ends[0].keys() & ends[-1].keys()
-    if len(both) < 2:
-        return ""
     upwards = (found.get("score") or document["score"])["better"] == "higher"
-    order = sorted((name for name in ends[-1] if name in both), key=lambda name: ends[-1][name], reverse=upwards)
-    first, last = order[0], order[-1]
-    places = max(1, decimals([ends[-1][first] - ends[-1][last]]))
-    first_bin, last_bin = html(found["bins"][0]), html(found["bins"][-1])
+    values = {row["name"]: bin_values(found, row["name"]) for row in document["rows"]}
+    known = [name for name, ends in values.items() if None not in (finite(ends[0]), finite(ends[-1]))]
+    order = sorted(known, key=lambda name: values[name][-1], reverse=upwards)
+    if len(order) < 2 or not _apart(found, order[0], order[-1], upwards):
+        return ""
+    (short, long), (short_last, long_last) = ([values[name][at] for at in (0, -1)] for name in (order[0], order[-1]))
+    places = max(1, decimals([long - long_last]))
     unit = html(found["by"].split()[-1])  # "length of the input in words"
     return (
-        f"On the longest inputs ({last_bin} {unit}, {found['counts'][-1]:,} items) {_bold(first)} has "
-        f"{number(ends[-1][first], places)} and {_bold(last)} {number(ends[-1][last], places)}; "
-        f"on the shortest ({first_bin}) {number(ends[0][first], places)} and {number(ends[0][last], places)}."
+        f"On the longest inputs ({html(found['bins'][-1])} {unit}, {found['counts'][-1]:,} items) {_bold(order[0])} has "
+        f"{number(long, places)} and {_bold(order[-1])} {number(long_last, places)}; "
+        f"on the shortest ({html(found['bins'][0])}) {number(short, places)} and {number(short_last, places)}."
     )
+
+
+def _apart(breakdown: Document, first: str, last: str, upwards: bool) -> bool:
+    """Whether the intervals of the last bin lie apart: the better row's wholly on the better side."""
+    sides = ("low", "high") if upwards else ("high", "low")
+    ends = [(breakdown.get(side) or {}).get(name) or [None] for side, name in zip(sides, (first, last), strict=True)]
+    mine, theirs = (finite(bounds[-1]) for bounds in ends)
+    return mine is not None and theirs is not None and (mine > theirs if upwards else mine < theirs)
 
 
 def _infinite(document: Document) -> str:

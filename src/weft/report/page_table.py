@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -140,7 +141,8 @@ def _cell(cell: Cell, *, extra: str = "", kind: str = "") -> str:
 
 def _name(row: Mapping[str, Any], place: int) -> str:
     star = '&nbsp;<span class="star" title="best">★<span class="unseen"> best</span></span>' if row.get("best") else ""
-    name = f'<span class="name">{sign(place)}<span><bdi>{html(row["name"])}</bdi>{star}</span></span>'
+    told = re.sub("([,=])", r"\1<wbr>", html(row["name"]))  # "lstm,attention=none" breaks where it means something
+    name = f'<span class="name">{sign(place)}<span><bdi>{told}</bdi>{star}</span></span>'
     return f'<th scope="row" data-value="{html(row["name"])}">{name}</th>'
 
 

@@ -83,7 +83,7 @@ def duration(seconds: Any) -> str:
     if known is None:
         return MISSING
     if known < 59.95:
-        return f"{known:.1f} s"
+        return f"{known:.1f} s" if known >= 0.05 or not known else f"{known:.1g} s"
     whole = round(known)
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"

@@ -124,7 +124,7 @@ class Tokenizer:
         return [ids[start:stop] for start, stop in pairwise(edges)]
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """Where each token of `encode(text)` stands in the text, in characters; bytes of one character all stand where it does."""
+        """Where each token of `encode(text)` stands in the text, in characters; bytes of one character stand where it does."""
         pieces, found, before = cut(text), list[tuple[int, int]](), 0
         for piece, coded in zip(pieces, self._inner.encode_batch(pieces, add_special_tokens=False), strict=True):
             found += [(before + low, before + high) for low, high in coded.offsets]

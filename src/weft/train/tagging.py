@@ -11,6 +11,7 @@ from torch import nn
 
 from weft.data.grouped import ExampleOrder
 from weft.data.tag_order import Sentences, TagBatch
+from weft.data.tagged import TaggedSource
 from weft.errors import ConfigError
 from weft.metrics.spans import SCORES, allowed, scheme_of
 from weft.models.tagger import Tagger, tagger
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from weft.train.settings import Settings
 
 
-def sentences(job: Job, split: str) -> Sentences:
+def sentences(job: Job, split: str, source: TaggedSource) -> Sentences:
     """A split as tokens and numbers of tags."""
-    source, labels = job.settings.sources()[split], job.tokenizer.labels
+    labels = job.tokenizer.labels
     given = learned_tags(source)[0] if split == "train" else source.tags()
     numbers = [labels.index(tag) for tag in given]
     tags = np.array([-1 if number is None else number for number in numbers], np.int64)
@@ -65,14 +66,14 @@ class Tagging:
         )
 
     def order(self, job: Job) -> ExampleOrder[TagBatch]:
-        train = job.settings.train
-        return ExampleOrder(sentences(job, "train"), batch_tokens=train.batch_tokens, seed=job.settings.seed)
+        train, source = job.settings.train, job.settings.sources()["train"]
+        return ExampleOrder(sentences(job, "train", source), batch_tokens=train.batch_tokens, seed=job.settings.seed)
 
     def task(self, job: Job, model: nn.Module) -> TaggingTask:
         valid, right, known = None, list[tuple[str, ...]](), list[np.ndarray]()
         if "valid.words" in job.corpora:
             sources = job.settings.sources()
-            seen, valid = set(sources["train"].words().texts()), sentences(job, "valid")
+            seen, valid = set(sources["train"].words().texts()), sentences(job, "valid", sources["valid"])
             for sentence in sources["valid"].sentences():
                 right.append(sentence.tags)
                 known.append(np.array([word in seen for word in sentence.words]))

@@ -1,6 +1,7 @@
 // Item by item: where two models differ, their outputs side by side, and what differs in them marked.
 
 const PAGE = 10;
+const LONG = 160; // letters up to which no input is folded, however narrow the page
 
 // ---- texts with what differs marked
 
@@ -24,7 +25,6 @@ function common(mine, theirs) {
 }
 
 // Words where there are spaces, else letters: of a language without spaces, or a single word, letters are what differs.
-// A label is one thing, whatever its letters.
 function pieces(text, other) {
   const words = data.task !== "translate" || /\s/.test(text) || /\s/.test(other);
   return (one) => (words ? one.split(/(\s+)/).filter((piece) => piece !== "") : [...one]);
@@ -49,6 +49,12 @@ function marked(text, other) {
   });
 }
 
+// Labels are a set: those that the other lacks are marked, whatever their order.
+function labelled(text, other) {
+  const theirs = new Set((other ?? text).split(", "));
+  return text.split(", ").flatMap((label, at) => [at ? ", " : "", theirs.has(label) ? label : h("mark", {}, label)]);
+}
+
 // Tags stand under their words; those that the other has otherwise are marked.
 function tagged(words, tags, other) {
   const theirs = other === null || other === undefined ? tags : other.split(" ");
@@ -61,7 +67,7 @@ function written(item, text, other) {
   if (text === "") return h("p", { class: "empty" }, "nothing");
   const words = item.input.split(" "), tags = text.split(" ");
   if (data.task === "tag" && words.length === tags.length) return tagged(words, tags, other);
-  return h("p", { dir: "auto" }, marked(text, other));
+  return h("p", { dir: "auto" }, data.task === "classify" ? labelled(text, other) : marked(text, other));
 }
 
 // ---- which is better
@@ -100,7 +106,9 @@ function Items(box) {
   const writes = items.some((item) => item.outputs.some((text) => text !== null)); // language models only read
   const refers = items.some((item) => item.reference);
   const [a, b = a] = bestFirst();
-  const state = { a, b, order: "apart", against: "other", filter: "", count: PAGE };
+  // of a label or a tag the reference says what is wrong; of what is written freely it differs from everything
+  const against = data.task === "translate" || !refers ? "other" : "reference";
+  const state = { a, b, order: "apart", against, filter: "", count: PAGE };
   const list = h("div"), tally = h("p", { class: "tally", role: "status" });
   const more = h("button", { type: "button", class: "more", onclick: () => { state.count += PAGE; show(); } });
 
@@ -128,7 +136,7 @@ function Items(box) {
 
   function verdict(item) {
     const by = ahead(item), first = named(by > 0 ? state.a : state.b);
-    if (by === 0) return plain ? `both ${value(item, state.a) ? "right" : "wrong"}` : "equal";
+    if (by === 0) return h("span", {}, plain ? `both ${value(item, state.a) ? "right" : "wrong"}` : "equal");
     if (plain) return h("span", {}, "only ", first, " is right");
     return h("span", {}, first, " is ahead", Number.isFinite(by) ? ` by ${digits(Math.abs(by))}` : "");
   }
@@ -144,9 +152,22 @@ function Items(box) {
     return all;
   }
 
+  // What was read may be a page of text; who wants to read all of it opens it.
+  function folded(text) {
+    const all = h("p", { dir: "auto" }, text);
+    if (text.length <= LONG) return all;
+    all.classList.add("folded");
+    return h("div", {}, all, h("button", { type: "button", class: "unfold", onclick: () => unfold(all) }, "Read all of it"));
+  }
+
+  function unfold(text) {
+    text.classList.remove("folded");
+    text.nextElementSibling.remove();
+  }
+
   function asked(item) {
-    const told = [["input", h("p", { dir: "auto" }, item.input)]];
-    if (item.reference) told.push(["reference", written(item, item.reference, null)]);
+    const told = [["input", folded(item.input)]];
+    if (refers) told.push(["reference", written(item, item.reference, null)]); // nothing may be what is right
     if (data.task === "tag" && item.reference) told.shift(); // its words stand above the reference's tags
     return h("dl", { class: "asked" }, told.map(([name, text]) => [h("dt", {}, name), h("dd", {}, text)]).flat());
   }
@@ -179,6 +200,8 @@ function Items(box) {
     ordered.sort(([x, one], [y, two]) => (x === y ? one.key - two.key : x < y ? -1 : 1));
     const drawn = ordered.slice(0, state.count);
     list.replaceChildren(...drawn.map(([, item]) => card(item)));
+    // how many letters a line has, only the page knows
+    list.querySelectorAll(".folded").forEach((text) => { if (text.scrollHeight <= text.clientHeight + 2) unfold(text); });
     count(found);
     more.textContent = `Show ${Math.min(PAGE, found.length - drawn.length)} more`;
     more.hidden = drawn.length >= found.length;

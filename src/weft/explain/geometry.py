@@ -1,0 +1,275 @@
+"""Are a model's vectors all alike? How words lie in each layer: any two of them, one in several contexts, those of a sentence
+(Ethayarajh 2019), and a map of some.
+
+The mean cosine over all pairs of unit vectors u(1) ... u(n) is (|sum u|^2 - n) / (n (n - 1)): exact, and nothing is kept but
+sums. Shapes: N words, D width, L stages of a stack.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.errors import UsageError
+from weft.explain.vectors import MOST, Line, Sample, Track, sample, tracks, vectors
+from weft.explain.view import Picture, View, aligned
+from weft.report.lines import Axis, Series, lines
+from weft.report.scatter import Points, scatter
+from weft.train.held import Files
+
+LEAST = 5  # contexts of a word that is compared with itself
+TYPES = 1000  # such words, the most frequent
+SHOWN = 60  # contexts of a word in a map
+DRAWN = 6  # words in it, unless they are named
+AROUND = 30  # characters of a context on either side, for the pointer
+Told = Callable[[int, int], None]
+
+
+class Spread(NamedTuple):
+    """How words lie in one stage; cosines, from -1 to 1, NaN where there is nothing to compare."""
+
+    anisotropy: float  # of any two words
+    self_similarity: float  # of one word in two contexts, the mean over words
+    intra_sentence: float  # of a word and the mean of its sentence, the mean over sentences
+
+
+def _unit(rows: Tensor) -> Tensor:
+    lengths: Tensor = rows.norm(dim=-1, keepdim=True)
+    return rows / lengths.clamp(min=torch.finfo(rows.dtype).tiny)
+
+
+def pairs_mean(total: Tensor, count: Tensor) -> Tensor:
+    """The mean cosine of all pairs among `count` unit vectors whose sum is `total` (..., D)."""
+    return (total.square().sum(-1) - count) / (count * (count - 1))
+
+
+class Stage:
+    """Sums over the words of one stage; `types` are the words that are compared with themselves, by number."""
+
+    def __init__(self, types: int) -> None:
+        self.types, self.total, self.count = types, torch.zeros(()), 0
+        self.of_type, self.of_each = torch.zeros(()), torch.zeros(types, dtype=torch.float64)
+        self.within, self.sentences = 0.0, 0
+
+    def add(self, rows: Tensor, numbers: Tensor) -> None:
+        """The words of a sentence (N, D) and their types (N,), -1 where they are none of them."""
+        if not self.count:
+            self.total = rows.new_zeros(rows.size(1))
+            self.of_type = rows.new_zeros(self.types, rows.size(1))
+        own = _unit(rows)
+        self.total, self.count = self.total + own.sum(0), self.count + len(own)
+        known = numbers >= 0
+        self.of_type.index_add_(0, numbers[known], own[known])
+        self.of_each.index_add_(0, numbers[known], torch.ones(int(known.sum()), dtype=torch.float64))
+        if len(own) > 1:
+            self.within += float((own @ _unit(rows.mean(0))).mean())
+            self.sentences += 1
+
+    def spread(self) -> Spread:
+        several = self.of_each > 1
+        alike = pairs_mean(self.of_type[several], self.of_each[several]) if several.any() else torch.tensor([float("nan")])
+        any_two = pairs_mean(self.total, torch.tensor(float(self.count), dtype=torch.float64))
+        within = self.within / self.sentences if self.sentences else float("nan")
+        return Spread(float(any_two) if self.count > 1 else float("nan"), float(alike.mean()), within)
+
+
+class Spots(NamedTuple):
+    """Vectors of chosen words in one stage."""
+
+    word: list[str]  # N
+    context: list[str]  # N
+    vectors: list[Tensor]  # N times (D,)
+
+
+def principal(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The two directions that float64 rows (N, D) differ most in: where each lies on them, (N, 2), and their shares of the
+    variance, (2,). Signs are such that the row that lies furthest out on a direction lies on its positive side."""
+    centred = rows - rows.mean(axis=0)
+    left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
+    places = np.zeros((len(rows), 2))
+    found = (left * sizes)[:, :2]
+    places[:, : found.shape[1]] = found * np.sign(found[np.abs(found).argmax(axis=0), range(found.shape[1])] + 1e-300)
+    total = float((sizes**2).sum()) or 1.0
+    return places, np.pad(sizes[:2] ** 2 / total, (0, max(0, 2 - len(sizes))))
+
+
+def _chosen(counts: Counter[str], words: Sequence[str]) -> list[str]:
+    """The words of a map: those that are named and there, or some from the most frequent to the rarest that has contexts."""
+    if words:
+        return [word for word in dict.fromkeys(words) if counts[word]]
+    often = [word for word, number in counts.most_common() if number >= LEAST and any(map(str.isalnum, word))][:TYPES]
+    # evenly over the logarithm of the rank, for there are many rare ones
+    ranks = np.geomspace(1, max(1, len(often)), DRAWN).round().astype(int) - 1
+    return [often[rank] for rank in dict.fromkeys(ranks.tolist()) if often]
+
+
+def _context(line: Line, side: int, at: int) -> str:
+    """A few characters around a word; of an output its words alone."""
+    own = line.units[side]
+    if side:
+        return " ".join(unit.text for unit in own[max(0, at - 4) : at + 5])
+    start, stop = own[at].start, own[at].start + len(own[at].text)
+    return line.text[max(0, start - AROUND) : stop + AROUND]
+
+
+class Found(NamedTuple):
+    """What was found on one side."""
+
+    track: Track
+    spreads: list[Spread]  # L
+    words: int
+    compared: int  # types
+    counts: Counter[str]
+    spots: Spots
+    at: int  # the stage of the map
+
+
+def _stage_of_map(track: Track, layer: int | None) -> int:
+    """The number of the stage that is drawn: the layer that was asked for, or what is on top."""
+    if layer is None:
+        return len(track.stages) - 1
+    layers = [at for at, stage in enumerate(track.stages) if stage.label.rpartition(" ")[2].isdigit()]
+    if not 0 <= layer <= len(layers):
+        raise UsageError(f"--layer: must be from 0, the input, to {len(layers)}, not {layer}")
+    return layer
+
+
+def measured(
+    run: Any, given: Sample, *, words: Sequence[str] = (), layer: int | None = None, told: Told | None = None
+) -> list[Found]:
+    """How words lie in every stage of each side; of the words of a map, the vectors."""
+    known = tracks(run)
+    counts = [Counter(unit.text for (line,) in given.lines for unit in line.units[side]) for side in range(len(known))]
+    types = [{word: at for at, (word, number) in enumerate(own.most_common(TYPES)) if number >= LEAST} for own in counts]
+    drawn = [_chosen(own, words) for own in counts]
+    at = [_stage_of_map(track, layer) for track in known]
+    stages = [[Stage(len(own)) for _ in track.stages] for track, own in zip(known, types, strict=True)]
+    spots = [Spots([], [], []) for _ in known]
+    for done, (line,) in enumerate(given.lines, 1):
+        for side, rows in enumerate(vectors(line, known, run.device)):
+            if line.units[side]:
+                _add(line, side, rows, types[side], stages[side])
+                _spot(line, side, rows[at[side]], drawn[side], spots[side])
+        if told is not None:
+            told(done, len(given.lines))
+    return [
+        Found(
+            track,
+            [stage.spread() for stage in stages[side]],
+            counts[side].total(),
+            len(types[side]),
+            counts[side],
+            spots[side],
+            at[side],
+        )
+        for side, track in enumerate(known)
+    ]
+
+
+def _add(line: Line, side: int, rows: Sequence[Tensor], types: Mapping[str, int], stages: Sequence[Stage]) -> None:
+    numbers = torch.tensor([types.get(unit.text, -1) for unit in line.units[side]])
+    for stage, own in zip(stages, rows, strict=True):
+        stage.add(own, numbers)
+
+
+def _spot(line: Line, side: int, rows: Tensor, wanted: Sequence[str], spots: Spots) -> None:
+    for at, unit in enumerate(line.units[side]):
+        if unit.text in wanted and spots.word.count(unit.text) < SHOWN:
+            spots.word.append(unit.text)
+            spots.context.append(_context(line, side, at))
+            spots.vectors.append(rows[at])
+
+
+# ---- for people
+
+
+def _table(found: Found) -> list[str]:
+    rows: list[Sequence[str]] = [
+        ("layer", "any two", "same word", "adjusted", "in a sentence", "adjusted"),
+    ]
+    for stage, own in zip(found.track.stages, found.spreads, strict=True):
+        numbers = (own.anisotropy, *(x for one in own[1:] for x in (one, one - own.anisotropy)))
+        rows.append((stage.label, *("-" if np.isnan(number) else f"{number:.3f}" for number in numbers)))
+    return aligned(rows)
+
+
+def _chart(found: Found, unit: str) -> Picture:
+    x, spreads = list(range(len(found.spreads))), found.spreads
+    names = [stage.label.rpartition(" ")[2] for stage in found.track.stages]
+    same, within = f"a {unit[:-1]} in two contexts", f"a {unit[:-1]} and its sentence"
+    series = [
+        Series(f"any two {unit}", x, [own.anisotropy for own in spreads]),
+        Series(same, x, [own.self_similarity for own in spreads]),
+        Series(within, x, [own.intra_sentence for own in spreads]),
+        Series(f"{same}, adjusted", x, [own.self_similarity - own.anisotropy for own in spreads], group=same, dashed=True),
+        Series(f"{within}, adjusted", x, [own.intra_sentence - own.anisotropy for own in spreads], group=within, dashed=True),
+    ]
+    what = f"How alike the vectors of {unit} are: {found.track.side}"
+    return Picture(what, lines(series, across=Axis("layer", names=names), up=Axis("mean cosine"), title=what))
+
+
+def _map(found: Found, unit: str) -> Picture | None:
+    if len(found.spots.word) < 3:
+        return None
+    places, shares = principal(torch.stack(found.spots.vectors).numpy())
+    stage = found.track.stages[found.at].label
+    what = f"Some {unit} in their contexts, {found.track.side}, {stage}"
+    points = [
+        Points(
+            word,
+            places[[at for at, one in enumerate(found.spots.word) if one == word]],
+            [context for one, context in zip(found.spots.word, found.spots.context, strict=True) if one == word],
+        )
+        for word in dict.fromkeys(found.spots.word)
+    ]
+    axes = tuple(f"direction {number} ({100 * share:.0f} % of the variance)" for number, share in enumerate(shares, 1))
+    return Picture(what, scatter(points, axes=(axes[0], axes[1]), title=what))
+
+
+def _data(found: Found) -> dict[str, Any]:
+    def number(value: float) -> float | None:
+        return None if np.isnan(value) else value
+
+    layers = []
+    for stage, own in zip(found.track.stages, found.spreads, strict=True):
+        adjusted = {f"{name}_adjusted": number(getattr(own, name) - own.anisotropy) for name in own._fields[1:]}
+        layers.append({"layer": stage.label, **{name: number(value) for name, value in own._asdict().items()}, **adjusted})
+    places = principal(torch.stack(found.spots.vectors).numpy())[0] if len(found.spots.word) > 2 else np.zeros((0, 2))
+    points = [
+        {"text": word, "context": context, "x": float(x), "y": float(y)}
+        for word, context, (x, y) in zip(found.spots.word, found.spots.context, places, strict=False)
+    ]
+    about = {"side": found.track.side, "words": found.words, "types": len(found.counts), "compared": found.compared}
+    return {**about, "layers": layers, "map": {"layer": found.track.stages[found.at].label, "points": points}}
+
+
+def geometry(
+    run: Any,
+    data: Files | None = None,
+    *,
+    words: Sequence[str] = (),
+    layer: int | None = None,
+    most: int = MOST,
+    told: Told | None = None,
+) -> View:
+    """How alike vectors are, layer by layer, over a text or the run's own validation data; a map of `words` in one layer."""
+    tracks(run)  # a run without vectors is refused before anything is read
+    given = sample([run], data, most=most)
+    found = measured(run, given, words=words, layer=layer, told=told)
+    if missing := [word for word in words if not any(one.counts[word] for one in found)]:
+        raise UsageError(f"--words: {missing[0]!r} is not among the {given.unit} of the data")
+    pictures, said = list[Picture](), list[str]()
+    for one in found:
+        drawn = _map(one, given.unit)
+        pictures += [_chart(one, given.unit), *([] if drawn is None else [drawn])]
+        compared = f"compared with themselves: {one.compared:,}, which stand in {LEAST} contexts or more"
+        about = f"{one.track.side}: {one.words:,} {given.unit}; {compared}"
+        said += ["", about, *_table(one)] if said else [about, *_table(one)]
+    title = f"Geometry of {run.folder.path}"
+    values = {"unit": given.unit, "texts": len(given.lines), "left_out": given.left_out, "sides": [_data(one) for one in found]}
+    return View("geometry", title, values, pictures, said)

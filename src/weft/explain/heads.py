@@ -1,0 +1,170 @@
+"""The heads of a network: which there are, what it says without some of them, and its weights with these cut out.
+
+Shapes: B rows, H heads, T queries, E size of a head, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from weft.errors import UsageError
+from weft.explain.inputs import network
+from weft.explain.watch import replaced
+from weft.train.settings import Settings
+
+
+class Heads(NamedTuple):
+    """One layer of attention."""
+
+    part: str  # encoder, decoder, or cross: from the output to its source
+    layer: int  # from 1
+    name: str  # of the mixer, as the model has it
+    heads: int  # 0 where all were cut out
+    size: int
+
+
+class Head(NamedTuple):
+    """One head, both numbers from 0."""
+
+    layer: int  # among the layers of all parts
+    head: int
+
+
+class Stack(NamedTuple):
+    """Where layers of attention stand in a model, and the table that says how many heads they have."""
+
+    part: str
+    name: str
+    table: Any
+    place: int  # of the attention in a block: a decoder's attention to the source stands after its own
+
+
+def stacks(settings: Settings) -> list[Stack]:
+    """The stacks of a run's model that are made of attention."""
+    table = settings.model
+    if settings.task == "translate":
+        found = [Stack("encoder", "encoder.stack", table.encoder, 0)]
+        found += [Stack(part, "decoder.stack", table.decoder, at) for at, part in enumerate(("decoder", "cross"))]
+    else:
+        found = [Stack("decoder", "stack", table, 0) if settings.task == "lm" else Stack("encoder", "encoder.stack", table, 0)]
+    return [one for one in found if getattr(one.table, "mixer", "") == "attention"]
+
+
+def heads_of(run: Any) -> list[Heads]:
+    """Every layer of attention of a run, from the bottom up; one without heads is refused with the reason."""
+    model, own = network(run), stacks(run.settings)
+    if model is None or not own:
+        raise UsageError(f"heads: {run.folder.path} is a run of kind {run.settings.kind!r}, which has no heads of attention")
+    found = []
+    for one in own:
+        block = len(list(model.get_submodule(f"{one.name}.layers").children())) // one.table.layers
+        for layer in range(one.table.layers):
+            name = f"{one.name}.layers.{layer * block + one.place}.mixer"
+            mixer: Any = model.get_submodule(name)
+            found.append(Heads(one.part, layer + 1, name, mixer.heads, one.table.heads_of(layer)[1]))
+    return found
+
+
+def named(layers: Sequence[Heads], head: Head) -> str:
+    """A head for people: `cross 2.1` is the first of the second layer's."""
+    own = layers[head.layer]
+    return f"{own.part} {own.layer}.{head.head + 1}"
+
+
+def every(layers: Sequence[Heads]) -> list[Head]:
+    return [Head(at, head) for at, one in enumerate(layers) for head in range(one.heads)]
+
+
+@contextmanager
+def without(model: nn.Module, layers: Sequence[Heads], gone: Collection[Head]) -> Iterator[None]:
+    """While the block runs, these heads find nothing."""
+
+    def silenced(lost: list[int]) -> Callable[[Tensor], Tensor]:
+        def change(found: Tensor) -> Tensor:  # (B, H, T, E)
+            share = found.new_ones(found.size(1), 1, 1)
+            share[lost] = 0.0
+            return found * share
+
+        return change
+
+    lost = {at: [one.head for one in gone if one.layer == at] for at in {one.layer for one in gone}}
+    with replaced(model, {f"{layers[at].name}.attend": silenced(own) for at, own in lost.items()}):
+        yield
+
+
+# ---- cutting them out
+
+
+def kept(layers: Sequence[Heads], gone: Collection[Head]) -> list[list[int]]:
+    """Of each layer the numbers of the heads that stay."""
+    return [[head for head in range(one.heads) if Head(at, head) not in gone] for at, one in enumerate(layers)]
+
+
+PROJECTIONS = {"to_qkv": 3, "to_q": 1, "to_kv": 2}  # how many are stacked in each
+
+
+def _cut(tensor: Tensor, name: str, own: Heads, stay: Sequence[int]) -> Tensor:
+    """Of one tensor of a layer what belongs to the heads that stay."""
+    projection, which = name.split(".")
+    at, width = torch.tensor(stay), tensor.size(-1)
+    if projection in PROJECTIONS:
+        parts = tensor.reshape(PROJECTIONS[projection], own.heads, -1)  # a head's rows, (E, D) or (E,), one after another
+        return parts.index_select(1, at).reshape(-1, *([width] if which == "weight" else []))
+    if which == "weight":  # of the outlet, (D, H E)
+        return tensor.reshape(len(tensor), own.heads, own.size).index_select(1, at).flatten(1)
+    return tensor
+
+
+def cut_out(tensors: Mapping[str, Tensor], layers: Sequence[Heads], stay: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+    """The weights of a model of which only some heads of each layer stay; a layer that loses all keeps its outlet's bias."""
+    found = dict(tensors)
+    for own, heads in zip(layers, stay, strict=True):
+        if len(heads) == own.heads:
+            continue
+        names = [name for name in tensors if name.startswith(f"{own.name}.") and ".positions." not in name]
+        for name in names:
+            weight = found.pop(name)
+            if heads:
+                found[name] = _cut(weight, name.removeprefix(f"{own.name}."), own, heads)
+        if not heads:
+            for name in [name for name in tensors if name.startswith(f"{own.name}.positions.")]:
+                del found[name]
+            found[f"{own.name}.bias"] = tensors[f"{own.name}.to_out.bias"]
+    return found
+
+
+def _one(values: Sequence[int]) -> int | list[int]:
+    """One number where all are that."""
+    return values[0] if len(set(values)) == 1 else list(values)
+
+
+def cut_settings(run: Any, layers: Sequence[Heads], stay: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """What resolved.toml says of a run of which only some heads of each layer stay."""
+    values: dict[str, Any] = run.settings.to_dict()
+    model = network(run)
+    for part in dict.fromkeys(one.part for one in layers):
+        mine = [(own, list(heads)) for own, heads in zip(layers, stay, strict=True) if own.part == part]
+        table = values["model"]
+        if run.settings.task == "translate":
+            table = table["encoder" if part == "encoder" else "decoder"]
+        counts = [len(heads) for _, heads in mine]
+        if part == "cross":
+            table["cross_heads"] = counts
+            continue
+        table |= {"heads": counts, "head_size": _one([own.size for own, _ in mine])}
+        if table["positions"] == "alibi" and model is not None:  # each keeps its own
+            table["slopes"] = [_slopes(model, own, heads) for own, heads in mine]
+    return values
+
+
+def _slopes(model: nn.Module, own: Heads, stay: Sequence[int]) -> list[float]:
+    if not stay:
+        return []
+    positions: Any = model.get_submodule(f"{own.name}.positions")
+    found: list[float] = positions.slope[list(stay)].tolist()
+    return found

@@ -1,0 +1,247 @@
+"""What each layer of a run says of each word of a text.
+
+Shapes: T tokens, N words, D width, which may differ from layer to layer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from weft.data.source import Source
+from weft.errors import DataError, UsageError
+from weft.explain.inputs import READERS, Reading, Side, located, network, read, special
+from weft.explain.options import ExplainOptions
+from weft.explain.stacks import layers_of
+from weft.explain.watch import watch
+from weft.models.encoder import Text
+from weft.text.gate import clean
+from weft.train.held import Files, held_source, named
+
+MOST = 20_000  # words that are read, unless told otherwise
+WORD = re.compile("\\w+(?:['\u2019]\\w+)*|[^\\w\\s]")  # words with the apostrophes inside, and marks by themselves
+WHOLE = ("char", "byte", "word", "space")  # kinds of tokens that are looked at as they are; others are pieces of words
+
+
+class Stage(NamedTuple):
+    """A place in a stack where every position has a vector."""
+
+    label: str
+    name: str  # of the part that gives it
+
+
+class Track(NamedTuple):
+    """The stages of one sequence that the model reads, lowest first."""
+
+    side: str  # text, source, output
+    stages: list[Stage]
+    backwards: bool  # the stack reads from the end
+
+
+class Unit(NamedTuple):
+    """A word, or a token where tokens are looked at."""
+
+    text: str
+    start: int  # in characters
+    tokens: list[int]
+
+
+class Line(NamedTuple):
+    """A text that is read, and the words of each of its sides."""
+
+    text: str
+    reading: Reading
+    units: list[list[Unit]]
+
+
+# ---- where vectors stand
+
+
+def _stages(model: nn.Module, stack: str, layers: int, prefix: str) -> list[Stage]:
+    """What goes into a stack, what its layers give, and what leaves it on top."""
+    names = [name for name in layers_of(model) if name.startswith(f"{stack}.") and ".spelling." not in name]
+    groups = {above: list(own) for above, own in groupby(names, lambda name: name.rpartition(".")[0])}
+    above = max(groups, key=len)  # around recurrent layers of a decoder stands another stack, that of its attention
+    own = groups[above]
+    step = len(own) // layers  # what mixes, and what stands after it
+    found = [Stage(f"{prefix or ''}input", f"{stack}.inlet")]
+    found += [Stage(f"{prefix or 'layer '}{at}", name) for at, name in enumerate(own[step - 1 :: step], 1)]
+    outlet = model.get_submodule(f"{stack}.outlet")
+    if not isinstance(outlet, nn.Identity | nn.Dropout) or above != f"{stack}.layers":
+        found.append(Stage(f"{prefix}top", f"{stack}.outlet"))
+    return found
+
+
+def tracks(run: Any) -> list[Track]:
+    """Every sequence that a run reads, with the places where vectors of it stand."""
+    model, table, task = network(run), run.settings.model, run.settings.task
+    if model is None or task not in READERS:
+        raise UsageError(f"vectors: {run.folder.path} is a run of kind {run.settings.kind!r}, which has no vectors of words")
+    if task == "translate":
+        reverse = bool(table.encoder.reverse)
+        return [
+            Track("source", _stages(model, "encoder.stack", table.encoder.layers, "encoder "), reverse),
+            Track("output", _stages(model, "decoder.stack", table.decoder.layers, "decoder "), False),
+        ]
+    return [Track("text", _stages(model, "stack" if task == "lm" else "encoder.stack", table.layers, ""), False)]
+
+
+# ---- what is read
+
+
+def _lines(run: Any, data: Files | None) -> Iterator[tuple[str, str | None]]:
+    """Texts, and of pairs their targets: of files, or of the run's own validation or test data."""
+    task, settings = run.settings.task, run.settings
+    if data is not None and task != "translate":
+        yield from ((line, None) for line in Source(tuple(named(data)), settings.data.encoding, True).texts())
+        return
+    own = settings.sources() if data is None else {"valid": held_source(run.folder, settings, data)}
+    source = own.get("valid", own.get("test"))
+    if source is None:
+        raise UsageError(f"{run.folder.path}: the run has no validation or test data; give --data FILE")
+    if task == "translate":
+        yield from source.pairs()
+    elif task == "classify":
+        yield from (("\t".join(example.texts), None) for example in source.examples())
+    elif task == "tag":
+        yield from ((" ".join(sentence.words), None) for sentence in source.sentences())
+    else:
+        yield from ((line, None) for piece in source.texts() for line in piece.split("\n"))
+
+
+def _room(run: Any) -> int | None:
+    """How many tokens of a text the model reads at once; None where it takes any number, or cuts texts itself."""
+    task, data = run.settings.task, run.settings.data
+    if task == "lm":
+        return int(data.window) - 1
+    if task == "masked-lm":
+        return int(run.model.longest or data.window) - 2
+    return None
+
+
+def _pieces(run: Any, text: str) -> Iterator[str]:
+    """A text in pieces that the model can read, broken at spaces where there are any."""
+    room = _room(run)
+    while room is not None:
+        spans = run.tokenizer.spans(text)
+        if len(spans) <= room:
+            break
+        cut = spans[room][0]
+        space = text.rfind(" ", 1, cut)
+        cut = space if space > 0 else max(1, cut)
+        yield text[:cut]
+        text = text[cut:]
+    yield text
+
+
+def _read(run: Any, text: str, target: str | None) -> Reading:
+    """A text as the network reads it; nothing in it is hidden."""
+    if run.settings.task != "masked-lm":
+        return read(run, text, ExplainOptions(target=target))
+    tokenizer, model = run.tokenizer, run.model
+    found = [special(tokenizer, tokenizer.begin), *located(tokenizer, clean(text, "input")), special(tokenizer, tokenizer.end)]
+    tokens, pieces = [token for token, _ in found], [piece for _, piece in found]
+
+    def say(at: Tensor) -> Tensor:
+        row = torch.tensor([tokens], device=at.device)
+        y: Tensor = model(Text(row, torch.ones_like(row, dtype=torch.bool)))
+        return y
+
+    return Reading(model, [Side("text", "encoder.front", "encoder.front.embedding", tokens, pieces)], say, [], None, str)
+
+
+def units(side: Side, text: str, *, words: bool) -> list[Unit]:
+    """The words of a text with the tokens that stand in each; or its tokens."""
+    places = [(at, piece) for at, piece in enumerate(side.pieces) if piece.stop > piece.start]
+    if not words:
+        return [Unit(piece.text, piece.start, [at]) for at, piece in places]
+    found = []
+    for match in WORD.finditer(text):
+        own = [at for at, piece in places if piece.start < match.end() and piece.stop > match.start()]
+        if own:
+            found.append(Unit(match[0], match.start(), own))
+    return found
+
+
+def _tokenizers(run: Any) -> list[Any]:
+    found: Any = run.tokenizer
+    return [found.source, found.target] if run.settings.task == "translate" else [getattr(found, "tokenizer", found)]
+
+
+def in_words(runs: Sequence[Any]) -> bool:
+    """Whether words are looked at: where tokens are pieces of them, or where two runs have tokens of their own."""
+    kinds = {tokenizer.kind for run in runs for tokenizer in _tokenizers(run)}
+    hashes = {tuple(tokenizer.hash for tokenizer in _tokenizers(run)) for run in runs}
+    return not kinds <= set(WHOLE) or len(hashes) > 1
+
+
+class Sample(NamedTuple):
+    """What is looked at."""
+
+    lines: list[list[Line]]  # of each text, how each run reads it
+    words: bool  # words, not tokens
+    left_out: int  # texts that a run can't read, and blank ones
+
+    @property
+    def unit(self) -> str:
+        return "words" if self.words else "tokens"
+
+
+def _line(run: Any, text: str, target: str | None, *, words: bool) -> Line:
+    reading = _read(run, text, target)
+    texts = [text, target or ""][: len(reading.sides)]
+    return Line(text, reading, [units(side, own, words=words) for side, own in zip(reading.sides, texts, strict=True)])
+
+
+def sample(runs: Sequence[Any], data: Files | None, *, most: int = MOST) -> Sample:
+    """Lines of the data, as the first run reads it, until there are `most` words of their first sides; every run reads each."""
+    words, found, seen, left_out, fault = in_words(runs), list[list[Line]](), 0, 0, "it is blank"
+    for whole, target in _lines(runs[0], data):
+        texts: Iterable[str] = [whole] if whole.strip() else []
+        for run in runs:
+            texts = [piece for text in texts for piece in _pieces(run, text) if piece.strip()]
+        left_out += not texts
+        for text in texts:
+            try:
+                lines = [_line(run, text, target, words=words) for run in runs]
+            except (DataError, UsageError) as error:  # too long, or empty on one side
+                left_out, fault = left_out + 1, str(error)
+                continue
+            found.append(lines)
+            seen += len(lines[0].units[0])
+        if seen >= most:
+            break
+    if not seen:
+        raise DataError(f"data: has no text that {runs[0].folder.path} can read: {fault}")
+    return Sample(found, words, left_out)
+
+
+# ---- vectors
+
+
+@torch.no_grad()
+def vectors(line: Line, tracks: Sequence[Track], device: torch.device) -> list[list[Tensor]]:
+    """Of each side and each of its stages a vector for each word, the mean of its tokens': float64 (N, D)."""
+    names = [stage.name for track in tracks for stage in track.stages]
+    with watch(line.reading.model, names) as seen:
+        line.reading.say(torch.zeros(1, dtype=torch.long, device=device))
+    found = []
+    for side, (track, own) in enumerate(zip(tracks, line.units, strict=True)):
+        count = len(line.reading.sides[side].tokens)
+        share = torch.zeros(len(own), count, dtype=torch.float64)
+        for row, unit in enumerate(own):
+            share[row, unit.tokens] = 1 / len(unit.tokens)
+        found.append([share @ _whole(seen, stage.name, track.backwards) for stage in track.stages])
+    return found
+
+
+def _whole(seen: Sequence[Any], name: str, backwards: bool) -> Tensor:
+    """(T, D) of a part that may have been called for one position after another."""
+    outputs = [one.output if isinstance(one.output, Tensor) else one.output[0] for one in seen if one.name == name]
+    y = torch.cat(outputs, dim=1)[0].double().cpu()
+    return y.flip(0) if backwards else y

@@ -1,0 +1,120 @@
+"""A matrix of numbers from 0 to 1 as a self-contained SVG: what is like what. Unlike a heat map of attention, which brings out
+small weights, its shade is the number itself, and the number stands in the cell where there is room.
+
+Shapes: T rows, S columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+import numpy as np
+
+from weft.errors import UsageError
+from weft.report.heatmap import (
+    BAR,
+    FONT,
+    GAP,
+    LINE,
+    Frame,
+    draw_axes,
+    draw_grid,
+    draw_labels,
+    draw_title,
+    heading,
+    number,
+    visible,
+)
+
+STEPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # shown in the legend
+SWATCH = 34
+ROOM = 30  # of a cell that a number fits into
+DARK = 0.58  # from this shade on a number is drawn in the colour of the paper
+# opacity over paper, as in heatmap.py
+STYLE = (
+    ".weft-matrix{font:12px system-ui,sans-serif;max-width:100%;height:auto}"
+    ".weft-matrix .paper{fill:#fff}"
+    ".weft-matrix .ink{fill:#08306b}"
+    ".weft-matrix .grid{stroke:#888;stroke-opacity:.3;fill:none}"
+    ".weft-matrix text{fill:#222}"
+    ".weft-matrix text.on{fill:#fff}"
+    "@media screen and (prefers-color-scheme:dark){"
+    ".weft-matrix .paper{fill:#15181d}"
+    ".weft-matrix .ink{fill:#9ecbff}"
+    ".weft-matrix text{fill:#ddd}"
+    ".weft-matrix text.on{fill:#15181d}"
+    "}"
+)
+
+
+def _cells(values: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> str:
+    """Squares of size 1, each with its names and its number for the pointer."""
+    down, across = ([escape(visible(name)) for name in axis] for axis in (rows, columns))
+    lines = []
+    for y, row in enumerate(down):
+        squares = "".join(
+            f'<path d="M{x} 0h1v1h-1z" opacity="{number(value)}"><title>{row}, {column}: {value:.3f}</title></path>'
+            for x, (column, value) in enumerate(zip(across, values[y].tolist(), strict=True))
+        )
+        lines.append(f'<g transform="translate(0 {y})">{squares}</g>')
+    return "\n".join(lines)
+
+
+def _numbers(frame: Frame, values: np.ndarray) -> str:
+    """What stands in the cells, where they are large enough; the pointer passes through."""
+    if frame.cell < ROOM:
+        return ""
+    half = frame.cell / 2
+    parts = [
+        f'<text class="{"on" if value >= DARK else "off"}" x="{number(frame.left + x * frame.cell + half)}" '
+        f'y="{number(frame.top + y * frame.cell + half)}" dy=".35em">{value:.2f}</text>'
+        for y, row in enumerate(values.tolist())
+        for x, value in enumerate(row)
+    ]
+    return f'<g text-anchor="middle" font-size="11" pointer-events="none">{"".join(parts)}</g>'
+
+
+def _legend(frame: Frame, name: str) -> str:
+    y = frame.bottom + 2 * GAP
+    parts = []
+    for at, step in enumerate(STEPS):
+        x = frame.left + at * SWATCH
+        box = f'x="{x}" y="{y}" width="{SWATCH}" height="{BAR}"'
+        parts.append(f'<rect class="ink" {box} opacity="{number(step)}"/><rect class="grid" {box}/>')
+        parts.append(f'<text x="{x + SWATCH // 2}" y="{y + BAR + FONT}">{step:g}</text>')
+    parts.append(f'<text x="{frame.left}" y="{y + BAR + FONT + LINE}" text-anchor="start">{escape(name)}</text>')
+    return f'<g text-anchor="middle" font-size="10">{"".join(parts)}</g>'
+
+
+def matrix(
+    values: np.ndarray,
+    *,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    name: str,
+    title: str = "",
+    axes: tuple[str, str] | None = None,
+) -> str:
+    """Values (T, S) from 0 to 1 as an SVG, the darker the larger; `name` says what they are."""
+    if values.shape != (len(rows), len(columns)) or not values.size:
+        raise UsageError(
+            f"matrix: values have the shape {values.shape}, but there are {len(rows)} rows and {len(columns)} columns"
+        )
+    if not (np.isfinite(values).all() and values.min() >= 0 and values.max() <= 1):
+        raise UsageError("matrix: values must be from 0 to 1")
+    frame = Frame(rows, columns, heading(title), axes)
+    width = max(frame.width, frame.left + len(STEPS) * SWATCH + GAP)
+    size = f'width="{width}" height="{frame.height}"'
+    named = f'role="img" aria-label="{escape(" ".join(frame.title) or name)}"'
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-matrix" {named} {size} viewBox="0 0 {width} {frame.height}">',
+            f"<style>{STYLE}</style>",
+            f'<rect class="paper" {size} rx="6"/>{draw_title(frame)}{draw_axes(frame)}{draw_labels(frame)}',
+            f'<g class="ink" transform="translate({frame.left} {frame.top}) scale({frame.cell})">',
+            _cells(values, rows, columns),
+            f"</g>{draw_grid(frame)}{_numbers(frame, values)}{_legend(frame, name)}",
+            "</svg>\n",
+        ]
+    )

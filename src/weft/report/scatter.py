@@ -1,0 +1,132 @@
+"""Points in a plane as a self-contained SVG: vectors of words, each word in a colour and a shape of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import NamedTuple
+
+import numpy as np
+
+from weft.errors import UsageError
+from weft.report.heatmap import visible
+from weft.report.lines import DARK, LIGHT, SHAPES
+
+SIDE, MARGIN, GAP, LINE, FONT = 440, 14, 6, 19, 13  # the plot is square: a direction is as long across as up
+LONGEST = 20  # letters of a name
+SWATCH = 18
+
+
+def _scheme(colours: Sequence[str]) -> str:
+    return "".join(f".weft-scatter .s{at} path{{fill:{colour}}}" for at, colour in enumerate(colours))
+
+
+# every rule under our class, no variables: as in heatmap.py
+STYLE = (
+    ".weft-scatter{font:13px system-ui,sans-serif;max-width:100%;height:auto}"
+    ".weft-scatter .paper{fill:#fff}"
+    ".weft-scatter text{fill:#222}"
+    ".weft-scatter .axis{stroke:#888;stroke-opacity:.4;fill:none}"
+    ".weft-scatter .frame{stroke:#888;fill:none}"
+    ".weft-scatter .dots path{fill-opacity:.7}"
+    f"{_scheme(LIGHT)}"
+    "@media screen and (prefers-color-scheme:dark){"
+    ".weft-scatter .paper{fill:#15181d}"
+    ".weft-scatter text{fill:#ddd}"
+    f"{_scheme(DARK)}"
+    "}"
+)
+
+
+class Points(NamedTuple):
+    """The points of one name."""
+
+    name: str
+    places: np.ndarray  # (N, 2)
+    notes: Sequence[str]  # N, for the pointer
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
+
+
+def _wrapped(title: str) -> list[str]:
+    """The title, broken at spaces."""
+    found: list[str] = []
+    for word in title.split():
+        if found and len(found[-1]) + 1 + len(word) <= SIDE // 8:
+            found[-1] += f" {word}"
+        else:
+            found.append(word)
+    return found
+
+
+def _legend(groups: Sequence[Points], top: float) -> tuple[str, float]:
+    """A mark and a name of each group, in as many columns as fit, and how high that is."""
+    wide = SWATCH + 8.2 * max(len(_short(visible(one.name))) for one in groups) + 14
+    columns = max(1, min(len(groups), int((SIDE + 2 * MARGIN) // wide)))
+    rows = -(-len(groups) // columns)
+    parts = [
+        f'<g class="s{at % len(LIGHT)}" transform="translate({_number(MARGIN + 6 + at // rows * wide)} '
+        f'{_number(top + at % rows * LINE + LINE / 2)})"><path d="{SHAPES[at % len(SHAPES)]}"/>'
+        f'<text x="{SWATCH - 6}" dy=".35em">{escape(_short(visible(one.name)))}</text></g>'
+        for at, one in enumerate(groups)
+    ]
+    return "".join(parts), rows * LINE
+
+
+def _dots(groups: Sequence[Points], place: np.ndarray, scale: float, top: float) -> str:
+    """Every point where it lies; `place` is the middle of all."""
+    middle = np.array([MARGIN + LINE + SIDE / 2, top + SIDE / 2])
+    parts = []
+    for at, one in enumerate(groups):
+        marks = []
+        for point, note in zip(one.places, one.notes, strict=True):
+            x, y = middle + (point - place) * scale * np.array([1, -1])
+            told = escape(f"{visible(one.name)}\n{note}")
+            moved = f"translate({_number(x)} {_number(y)})"
+            marks.append(f'<path transform="{moved}" d="{SHAPES[at % len(SHAPES)]}"><title>{told}</title></path>')
+        parts.append(f'<g class="s{at % len(LIGHT)}">{"".join(marks)}</g>')
+    return f'<g class="dots">{"".join(parts)}</g>'
+
+
+def _frame(axes: tuple[str, str], top: float) -> str:
+    left, right, bottom = MARGIN + LINE, MARGIN + LINE + SIDE, top + SIDE
+    across, up = map(escape, axes)
+    return (
+        f'<path class="frame" shape-rendering="crispEdges" d="M{left} {_number(top)}V{_number(bottom)}H{right}"/>'
+        f'<g text-anchor="middle" font-style="italic"><text x="{left + SIDE / 2}" y="{_number(bottom + LINE)}">{across}</text>'
+        f'<text transform="translate({MARGIN + 8} {_number(top + SIDE / 2)}) rotate(-90)">{up}</text></g>'
+    )
+
+
+def scatter(groups: Sequence[Points], *, axes: tuple[str, str], title: str = "") -> str:
+    """The points as an SVG, both directions on one scale; `axes` are the names of across and up."""
+    if not groups or not all(len(one.places) for one in groups):
+        raise UsageError("scatter: there is nothing to draw: every group needs a point")
+    every = np.concatenate([one.places for one in groups])
+    if not np.isfinite(every).all():
+        raise UsageError("scatter: places must be finite")
+    heading = _wrapped(title)
+    top = MARGIN + len(heading) * LINE + GAP
+    low, high = every.min(axis=0), every.max(axis=0)
+    scale = (SIDE - 4 * GAP) / (float((high - low).max()) or 1.0)
+    below = top + SIDE + 1.6 * LINE
+    legend, height = _legend(groups, below)
+    wide, high_all = SIDE + 2 * MARGIN + LINE, _number(below + height + MARGIN)
+    told = "".join(f'<tspan x="{MARGIN}" dy="{LINE}">{escape(line)}</tspan>' for line in heading)
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-scatter" role="img" aria-label="{escape(title or "map")}" '
+            f'width="{wide}" height="{high_all}" viewBox="0 0 {wide} {high_all}">',
+            f'<style>{STYLE}</style><rect class="paper" width="{wide}" height="{high_all}" rx="6"/>',
+            f'<text y="{MARGIN - 4}" font-weight="bold">{told}</text>' if heading else "",
+            _frame(axes, top) + _dots(groups, (low + high) / 2, scale, top),
+            legend,
+            "</svg>\n",
+        ]
+    )

@@ -1,0 +1,268 @@
+"""How alike vectors are: against all pairs, one by one, of vectors that were computed by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command_line import refused
+from label_runs import LabelRuns
+from pair_runs import PairRuns
+from small_runs import Silent, make_text, run_file, train_here
+
+import weft
+from weft.cli.main import main
+from weft.errors import DataError, UsageError
+from weft.explain.geometry import Stage, geometry, measured, pairs_mean, principal
+from weft.explain.vectors import sample, tracks, vectors
+from weft.report.scatter import Points, scatter
+
+TRAIN = {"steps": 4, "batch_tokens": 300, "device": "cpu", "validations": 1}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("geometry")
+
+
+@pytest.fixture(scope="module")
+def text(place: Path) -> Path:
+    return make_text(place / "text.txt", words=400)
+
+
+@pytest.fixture(scope="module")
+def language(place: Path, text: Path) -> Any:
+    """A Transformer over pieces of words."""
+    model = {"kind": "gpt", "width": 12, "layers": 2, "heads": 2}
+    values = {**run_file(text, train=TRAIN, tokenizer={"kind": "bpe", "size": 270}, data__window=64), "model": model}
+    return weft.load(train_here(values, place / "lm", Silent()).path, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def pairs(place: Path) -> PairRuns:
+    (place / "pairs").mkdir()
+    return PairRuns(place / "pairs")
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    return float(a @ b / np.sqrt(a @ a) / np.sqrt(b @ b))
+
+
+def by_hand(run: Any, line: str) -> list[dict[str, Any]]:
+    """Of each stage the words of a line and their vectors, from the model's parts, one after another."""
+    model, ids = run.model, run.tokenizer.encode(line).tolist()
+    stack: Any = model.stack
+    x = model.embedding(torch.tensor([[run.tokenizer.begin, *ids]]))
+    states = [x]
+    for at, layer in enumerate(stack.layers):
+        x, _ = layer(x, None, None)
+        if at % 2:  # attention and feed-forward are one layer
+            states.append(x)
+    states.append(stack.outlet(x))
+    found, edges, texts = [], list[tuple[int, int]](), ""
+    for token in ids:
+        shown = run.tokenizer.decode([token])
+        edges.append((len(texts), len(texts) + len(shown)))
+        texts += shown
+    assert texts == line
+    words = [(one.start(), one.end(), one[0]) for one in re.finditer(r"\w+|\.", line)]
+    for y in states:
+        rows = y[0, 1:].double().detach().numpy()
+        means = [rows[[at for at, (a, b) in enumerate(edges) if a < high and b > low]].mean(axis=0) for low, high, _ in words]
+        found.append({"words": [word for _, _, word in words], "rows": np.array(means)})
+    return found
+
+
+def test_numbers_are_those_of_all_pairs(language: Any, text: Path) -> None:
+    lines = [line for line in text.read_text().splitlines() if line][:40]
+    part = text.with_name("part.txt")
+    part.write_text("\n".join(lines) + "\n\n")
+    view = geometry(language, part)
+    (side,) = view.data["sides"]
+    assert view.data["unit"] == "words" and view.data["texts"] == 40 and [one["layer"] for one in side["layers"]] == [
+        "input", "layer 1", "layer 2", "top",
+    ]  # fmt: skip
+    counts = Counter(word for line in lines for word in re.findall(r"\w+|\.", line))
+    assert side["words"] == counts.total() and side["types"] == len(counts)
+    assert side["compared"] == sum(number >= 5 for number in counts.values())
+    stages = [by_hand(language, line) for line in lines]
+    for at, told in enumerate(side["layers"]):
+        rows = np.concatenate([stage[at]["rows"] for stage in stages])
+        words = [word for stage in stages for word in stage[at]["words"]]
+        any_two = np.mean([cosine(a, b) for a, b in combinations(rows, 2)])
+        contexts = defaultdict(list)
+        for word, row in zip(words, rows, strict=True):
+            contexts[word].append(row)
+        same = np.mean([np.mean([cosine(a, b) for a, b in combinations(own, 2)]) for own in contexts.values() if len(own) > 4])
+        within = np.mean(
+            [np.mean([cosine(row, one["rows"].mean(axis=0)) for row in one["rows"]]) for one in (stage[at] for stage in stages)]
+        )
+        assert told["anisotropy"] == pytest.approx(any_two, abs=1e-6)
+        assert told["self_similarity"] == pytest.approx(same, abs=1e-6)
+        assert told["intra_sentence"] == pytest.approx(within, abs=1e-6)
+        assert told["self_similarity_adjusted"] == pytest.approx(same - any_two, abs=1e-6)
+        assert told["intra_sentence_adjusted"] == pytest.approx(within - any_two, abs=1e-6)
+    # a word is read alike wherever it stands, but for what its line begins with, which has no space before it
+    assert 0.9 < side["layers"][0]["self_similarity"] < 1
+
+
+def test_sums_give_the_mean_of_all_pairs() -> None:
+    rows = torch.randn(7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    rows /= rows.norm(dim=1, keepdim=True)
+    wanted = np.mean([float(a @ b) for a, b in combinations(rows, 2)])
+    assert float(pairs_mean(rows.sum(0), torch.tensor(7.0, dtype=torch.float64))) == pytest.approx(wanted, abs=1e-12)
+    alone = Stage(0)
+    alone.add(rows[:1], torch.tensor([-1]))
+    assert all(np.isnan(value) for value in alone.spread())
+
+
+@pytest.mark.parametrize("name", ["transformer", "luong", "bahdanau", "sutskever", "cho", "joint"])
+def test_both_sides_of_a_translation(pairs: PairRuns, name: str) -> None:
+    """Words of both sides have as many vectors as the model has positions for them, whatever way its decoder is run."""
+    from pair_runs import MODELS
+
+    MODELS.setdefault("cho", {"kind": "cho", "width": 16})
+    run: Any = weft.load(pairs.folder(name), device="cpu")
+    known = tracks(run)
+    given = sample([run], None, most=40)
+    (line,) = given.lines[0]
+    sides = vectors(line, known, run.device)
+    source, target = next(iter(run.settings.sources()["valid"].pairs()))
+    assert [len(rows[-1]) for rows in sides] == [len(line.units[0]), len(line.units[1])]
+    assert [unit.text for unit in line.units[0]] == list(source)
+    # the top of each stack is what the model itself gives
+    model = run.members[0].model
+    encoded = torch.tensor([[*run.tokenizer.source.encode(source).tolist(), run.tokenizer.source.end]])
+    with torch.no_grad():
+        state = model.encode(encoded, torch.ones_like(encoded, dtype=torch.bool))
+        memory = model.encoder(encoded, torch.ones_like(encoded, dtype=torch.bool))
+        tokens = torch.tensor([[run.tokenizer.target.begin, *run.tokenizer.target.encode(target).tolist()]])
+        y, _ = model(tokens, state)
+    torch.testing.assert_close(sides[0][-1], memory.values[0, :-1].double())
+    torch.testing.assert_close(sides[1][-1], y[0, [unit.tokens[0] for unit in line.units[1]]].double())
+
+
+def test_every_task_has_a_geometry(place: Path, text: Path) -> None:
+    runs = LabelRuns(place)
+    model = {"kind": "bert", "width": 12, "layers": 2, "heads": 2}
+    masked = train_here(
+        {**run_file(text, train=TRAIN, task="masked-lm", tokenizer={"kind": "word"}), "model": model}, place / "bert"
+    )
+    for folder, layers in (
+        (runs.folder("labels-transformer"), ["input", "layer 1", "layer 2", "top"]),
+        (runs.folder("pairs-lstm"), ["input", "layer 1"]),
+        (runs.folder("spans-lstm"), ["input", "layer 1"]),
+        (masked.path, ["input", "layer 1", "layer 2"]),
+    ):
+        (side,) = geometry(weft.load(folder, device="cpu"), most=300).data["sides"]
+        assert [one["layer"] for one in side["layers"]] == layers
+        assert all(-1 <= one["anisotropy"] <= 1 for one in side["layers"])
+    run: Any = weft.load(masked.path, device="cpu")
+    (line,) = sample([run], text, most=5).lines[0]
+    from weft.models.encoder import Text
+
+    tokens = torch.tensor([line.reading.sides[0].tokens])
+    with torch.no_grad():
+        y = run.model(Text(tokens, torch.ones_like(tokens, dtype=torch.bool)))
+    torch.testing.assert_close(vectors(line, tracks(run), run.device)[0][-1], y[0, 1:-1].double())
+
+
+def test_long_lines_are_read_in_pieces(language: Any, place: Path) -> None:
+    long = place / "long.txt"
+    long.write_text(" ".join(["the old cat sees a bird"] * 30) + "\n\n" + "x" * 60 + "\n")
+    given = sample([language], long)
+    room = language.settings.data.window - 1
+    assert all(len(line.reading.sides[0].tokens) <= room + 1 for (line,) in given.lines)
+    assert "".join(line.text for (line,) in given.lines[:-1]).startswith("the old cat") and given.left_out == 1
+    words = [unit.text for (line,) in given.lines for unit in line.units[0]]
+    assert words[:180] == ["the", "old", "cat", "sees", "a", "bird"] * 30  # none was torn
+    assert len(sample([language], long, most=3).lines) < len(given.lines)
+
+
+def test_principal_directions() -> None:
+    """Against the eigenvectors of the covariance."""
+    rows = np.random.default_rng(0).normal(size=(40, 5)) @ np.diag([3.0, 2.0, 1.0, 0.5, 0.1]) + 7
+    places, shares = principal(rows)
+    values, directions = np.linalg.eigh(np.cov(rows.T))
+    wanted = (rows - rows.mean(axis=0)) @ directions[:, ::-1][:, :2]
+    wanted *= np.sign((wanted * places).sum(axis=0))
+    np.testing.assert_allclose(places, wanted, atol=1e-10)
+    np.testing.assert_allclose(shares, values[::-1][:2] / values.sum(), atol=1e-12)
+    assert all(places[np.abs(places[:, at]).argmax(), at] > 0 for at in range(2))
+    assert principal(np.ones((3, 1)))[0].shape == (3, 2)
+
+
+def test_a_map_shows_the_words_that_are_named(language: Any, text: Path) -> None:
+    view = geometry(language, text, words=["cat", "river"], layer=1, most=500)
+    told = view.data["sides"][0]["map"]
+    assert told["layer"] == "layer 1" and {one["text"] for one in told["points"]} == {"cat", "river"}
+    assert all(one["text"] in one["context"] for one in told["points"])
+    assert [picture.caption for picture in view.pictures] == [
+        "How alike the vectors of words are: text",
+        "Some words in their contexts, text, layer 1",
+    ]
+    given = sample([language], text, most=500)
+    (found,) = measured(language, given, words=["cat", "river"], layer=1)
+    places, _ = principal(torch.stack(found.spots.vectors).numpy())
+    assert [one["x"] for one in told["points"]] == pytest.approx(places[:, 0].tolist())
+    assert len(geometry(language, text, most=500).data["sides"][0]["map"]["points"]) > 10  # chosen for us
+
+
+def test_drawings_of_points() -> None:
+    found = scatter(
+        [Points("<b>", np.array([[0.0, 1.0], [2.0, 3.0]]), ["a", "b"]), Points("c d", np.array([[1.0, 1.0]]), ["&"])],
+        axes=("across", "up"), title="A map",
+    )  # fmt: skip
+    assert "&lt;b&gt;" in found and "c␣d" in found and found.count("<title>") == 3 and "<b>" not in found
+    one = scatter([Points("x", np.zeros((1, 2)), [""])], axes=("", ""))
+    assert one.startswith("<svg") and "nan" not in one
+    with pytest.raises(UsageError) as nothing:
+        scatter([], axes=("", ""))
+    assert str(nothing.value) == "scatter: there is nothing to draw: every group needs a point"
+    with pytest.raises(UsageError) as wrong:
+        scatter([Points("x", np.array([[np.nan, 0.0]]), [""])], axes=("", ""))
+    assert str(wrong.value) == "scatter: places must be finite"
+
+
+def test_the_command(language: Any, text: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(language.folder.path)
+    assert main(["geometry", folder, "--data", str(text), "--most", "300", "--out", str(place / "x.html")]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("text: 30") and "any two" in said.out
+    assert (place / "x.html").read_text().count("<svg") == 2
+    assert main(["geometry", folder, "--most", "100", "--json", "--quiet"]) == 0  # the run's own validation data
+    assert json.loads(capsys.readouterr().out)["unit"] == "words"
+    assert main(["geometry", folder, "--most", "100", "--out", str(place / "x.json"), "--quiet"]) == 0
+    assert json.loads((place / "x.json").read_text())["sides"][0]["side"] == "text"
+
+
+def test_refusals(language: Any, text: Path, place: Path, pairs: PairRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, data = str(language.folder.path), ("--data", str(text))
+
+    def line(*words: str) -> str:
+        return refused(capsys, "geometry", *words, "--quiet")[1]
+
+    assert line(folder, *data, "--words", "zebra") == "--words: 'zebra' is not among the words of the data"
+    assert line(folder, *data, "--layer", "3") == "--layer: must be from 0, the input, to 2, not 3"
+    assert line(folder, "--most", "1") == "--most: must be 2 or more, not 1"
+    assert line(folder, "--out", "x.png") == "--out: x.png must end in .html, .svg or .json"
+    blank = place / "blank.txt"
+    blank.write_text("  \n \n")
+    assert line(folder, "--data", str(blank)) == f"data: has no text that {folder} can read: it is blank"
+    ngram = train_here({"task": "lm", "data": {"train": str(text)}, "model": {"kind": "ngram"}}, place / "ngram")
+    assert line(str(ngram.path)) == f"vectors: {ngram.path} is a run of kind 'ngram', which has no vectors of words"
+    bare = train_here({**run_file(text, train=TRAIN), "data": {"train": str(text), "window": 16}}, place / "bare")
+    assert line(str(bare.path)) == f"{bare.path}: the run has no validation or test data; give --data FILE"
+    long = place / "long.tsv"
+    long.write_text("a" * 40 + "\tA\n")
+    run = weft.load(pairs.folder("transformer"), device="cpu")
+    with pytest.raises(DataError) as caught:
+        geometry(run, long)
+    assert str(caught.value).startswith(f"data: has no text that {run.folder.path} can read: input: has 41 tokens, but ")

@@ -1,0 +1,454 @@
+"""Heads: what each is worth, against independent calculations; and runs without some of them, which must be the same runs with
+these heads silent."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command_line import refused
+from label_runs import LabelRuns
+from pair_runs import PairRuns
+from small_runs import Silent, make_text, run_file, train_here
+
+import weft
+from weft.cli.main import main
+from weft.errors import ConfigError, DataError, UsageError
+from weft.explain.heads import Head, cut_out, every, heads_of, kept, named, without
+from weft.explain.held_loss import loss, portions
+from weft.explain.importance import by_gradient, by_masking
+from weft.explain.inputs import network
+from weft.explain.prune import count, passes, prune, write
+from weft.models.language import language_model
+from weft.models.pair_tables import DecoderTable
+from weft.models.tables import LanguageTable, StackTable
+from weft.nn.attention import Headless
+from weft.train.settings import resolve
+
+MEASURED: dict[str, Any] = {"measure": "masking", "data": "validation data"}
+SMALL = {"width": 16, "layers": 2, "heads": 4}
+TRAIN = {"steps": 4, "batch_tokens": 300, "device": "cpu", "validations": 1}
+
+
+class Runs:
+    """Small runs of every kind that attends, each trained a little when it is first asked for."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.pairs, self.labels = place, PairRuns(place), LabelRuns(place)
+        self.text = make_text(place / "text.txt")
+
+    def load(self, name: str) -> Any:
+        folder = self.place / "runs" / name
+        if not folder.exists():
+            train_here(self.values(*name.split("-")), folder, Silent())
+        return weft.load(folder, device="cpu")
+
+    def values(self, task: str, *options: str) -> dict[str, Any]:
+        positions = options[0] if options else "learned"
+        if task in ("lm", "masked"):
+            model = {"kind": "transformer" if task == "lm" else "bert", **SMALL, "positions": positions}
+            model |= {"qk_norm": True} if positions == "rotary" else {}
+            found = run_file(self.text, train=TRAIN, tokenizer={"kind": "word"}, task="lm" if task == "lm" else "masked-lm")
+            return {**found, "model": model}
+        if task == "pairs":
+            from pair_runs import pair_file
+
+            settings = [f"model.{key}={value}" for key, value in {**SMALL, "positions": positions}.items()]
+            found = pair_file(self.pairs.pairs, "transformer", *settings)
+            return {**found, "train": TRAIN}
+        name = {"classify": "labels-transformer", "tag": "spans-transformer"}[task]
+        settings = [f"model.{key}={value}" for key, value in {**SMALL, "positions": positions}.items()]
+        return {**self.labels.values(name, *settings), "train": TRAIN}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("prune"))
+
+
+def parts_of(run: Any, place: Path, data: Any = None) -> Any:
+    place.mkdir(exist_ok=True)
+    return portions(run, data, place, tokens=10**6)
+
+
+def shaken(run: Any) -> Any:
+    """Weights so large that a head that is lost shows; the run folder has them, too."""
+    model, chance = network(run), torch.Generator().manual_seed(0)
+    assert model is not None
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.3 * torch.randn(weight.shape, generator=chance))
+    run.folder.write_weights(model.state_dict(), run.tokenizer.hash, 0)
+    return model
+
+
+KINDS = [
+    *(f"lm-{positions}" for positions in ("none", "sinusoidal", "learned", "relative", "alibi", "rotary")),
+    "masked-learned",
+    "masked-alibi",
+    "classify-rotary",
+    "tag-relative",
+    *(f"pairs-{positions}" for positions in ("sinusoidal", "learned", "relative", "alibi", "rotary")),
+]
+
+
+# ---- the smaller run is the same run with heads silent
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_pruned_run_says_what_the_whole_one_says_with_those_heads_silent(runs: Runs, name: str, tmp_path: Path) -> None:
+    run = runs.load(name)
+    model, layers = shaken(run), heads_of(run)
+    # one layer loses all, others none, one and three
+    gone = {Head(0, 2), *(Head(1, head) for head in range(4))}
+    gone |= (
+        {Head(3, 0), Head(3, 1), Head(3, 3), Head(4, 1), *(Head(5, head) for head in range(4))} if len(layers) > 2 else set()
+    )
+    found = prune(model, layers, parts_of(run, tmp_path / "data")[:1], wanted=0)
+    found = found._replace(steps=[*found.steps, found.steps[0]._replace(gone=sorted(gone))])
+    write(run, tmp_path / "small", found, MEASURED)
+    smaller: Any = weft.load(tmp_path / "small", device="cpu")
+    before = [part.nats().detach() for part in parts_of(run, tmp_path / "data")]
+    with without(model, layers, gone):
+        silent = [part.nats().detach() for part in parts_of(run, tmp_path / "data")]
+    after = [part.nats().detach() for part in parts_of(smaller, tmp_path / "data")]
+    for one, two, whole in zip(silent, after, before, strict=True):
+        torch.testing.assert_close(two, one, rtol=1e-5, atol=1e-5)
+        assert not torch.allclose(two, whole, rtol=1e-4)  # they did say something
+    theirs, ours = network(run), network(smaller)
+    assert theirs is not None and ours is not None
+    assert sum(weight.numel() for weight in ours.parameters()) < sum(weight.numel() for weight in theirs.parameters())
+    assert [one.heads for one in heads_of(smaller)] == [len(stay) for stay in kept(layers, gone)]
+    assert sum(isinstance(part, Headless) for part in ours.modules()) == (2 if len(layers) > 2 else 1)
+
+
+def test_logits_of_a_pruned_language_model(runs: Runs, tmp_path: Path) -> None:
+    """Position by position and step by step, with the cache of those that are left."""
+    run = runs.load("lm-rotary")
+    model, layers = shaken(run), heads_of(run)
+    gone = [Head(0, 0), Head(0, 3), *(Head(1, head) for head in range(4))]
+    found = prune(model, layers, parts_of(run, tmp_path / "data")[:1], wanted=0)
+    write(run, tmp_path / "small", found._replace(steps=[found.steps[0]._replace(gone=gone)]), MEASURED)
+    smaller: Any = weft.load(tmp_path / "small", device="cpu").model
+    tokens = torch.randint(3, 9, (3, 11), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad(), without(model, layers, gone):
+        wanted = model.head(model(tokens)[0])
+    with torch.no_grad():
+        torch.testing.assert_close(smaller.head(smaller(tokens)[0]), wanted, rtol=1e-5, atol=1e-5)
+        said, state = smaller.start(tokens[:, :4])
+        for at in range(4, 11):
+            torch.testing.assert_close(said, wanted[:, at - 1], rtol=1e-4, atol=1e-5)
+            said, state = smaller.step(tokens[:, at], state)
+    assert weft.load(tmp_path / "small").generate("the cat", length=5, seed=1)  # type: ignore[union-attr]
+
+
+def test_a_pruned_translator_does_all_that_a_run_does(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, pairs = runs.load("pairs-sinusoidal"), runs.pairs.pairs
+    shaken(run)
+    small, data = str(tmp_path / "small"), str(pairs)
+    words = ["prune", str(run.folder.path), "--heads", "50%", "--at-once", "6", "--data", data, "--tokens", "300"]
+    assert main([*words, "--out", small, "--quiet"]) == 0
+    assert "heads gone" in capsys.readouterr().out
+    smaller: Any = weft.load(small, device="cpu")
+    with torch.no_grad():
+        greedy, wide = smaller.predict(["abc", "fade"], beam=1), smaller.predict(["abc", "fade"], beam=3)
+    assert len(greedy) == len(wide) == 2
+    best = greedy[0][0]
+    scored = smaller.score([("abc", best.text)])[0].log_probs[: len(best.tokens)]  # with the cache, and without
+    assert sum(scored) == pytest.approx(best.log_prob, rel=1e-4)
+    assert main(["evaluate", small, "--data", data, "--quiet"]) == 0
+    assert main(["explain", small, "abc", "--what", "attention", "--quiet"]) == 0
+    # prune again, and train on: its run file starts from its own weights
+    assert main(["prune", small, "--heads", "2", "--data", data, "--tokens", "300", "--out", small + "2", "--quiet"]) == 0
+    capsys.readouterr()
+    train = ["train", small + "2/run.toml", "--out", str(tmp_path / "on"), "--set", "train.steps=2"]
+    assert main(train) == 0
+    assert "started from" in capsys.readouterr().err
+    assert [one.heads for one in heads_of(weft.load(tmp_path / "on"))] == [
+        one.heads for one in heads_of(weft.load(small + "2"))
+    ]
+    told = json.loads((tmp_path / "small2" / "prune.json").read_text())
+    assert told["heads"] == 12 and len(told["steps"]) == 3 and told["unit"] == "nats a token"
+
+
+# ---- what heads are worth
+
+
+@pytest.mark.parametrize("name", ["lm-alibi", "masked-learned", "classify-rotary", "tag-relative", "pairs-sinusoidal"])
+def test_the_loss_is_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> None:
+    run = runs.load(name)
+    found = loss(parts_of(run, tmp_path / "data"))
+    own = run.settings.sources()["valid"]
+    if name.startswith("lm"):
+        with torch.no_grad():
+            nats, _ = type(run).nats(run, None)
+        assert run.settings.sources().keys() == {"train", "valid"}
+        assert found == pytest.approx(float(np.mean(nats, dtype=np.float64)), rel=1e-5)
+    elif name.startswith("pairs"):
+        scored = run.score(list(own.pairs()))
+        assert found == pytest.approx(-sum(one.log_prob for one in scored) / sum(len(one.tokens) for one in scored), rel=1e-5)
+    elif name.startswith("classify"):
+        examples = list(own.examples())
+        said = run.model.log_probs([one.texts for one in examples])
+        head = run.model.model.head
+        assert float(head.temperature) != 1.0  # which is no part of the loss: it is undone here
+        scores = torch.from_numpy(said) * float(head.temperature)
+        right = torch.tensor([run.tokenizer.labels.index(one.labels[0]) for one in examples])
+        assert found == pytest.approx(torch.nn.functional.cross_entropy(scores, right).item(), rel=1e-5)
+    elif name.startswith("tag"):
+        sentences = list(own.sentences())
+        assert 0 < found < 10 and sum(one.items for one in parts_of(run, tmp_path / "data")) == sum(
+            len(one.words) for one in sentences
+        )
+    else:
+        gaps = [part.items for part in parts_of(run, tmp_path / "data")]
+        assert found == loss(parts_of(run, tmp_path / "again")) and sum(gaps) > 0  # the same gaps each time
+
+
+def test_a_part_of_the_data_is_always_the_same(runs: Runs, tmp_path: Path) -> None:
+    run = runs.load("lm-alibi")
+    (tmp_path / "data").mkdir()
+    whole = portions(run, runs.text, tmp_path / "data", tokens=10**6)
+    some = portions(run, runs.text, tmp_path / "data", tokens=1)
+    assert len(some) == 1 <= len(whole) and loss(some) == loss(portions(run, runs.text, tmp_path / "data", tokens=1))
+
+
+def test_importance_by_masking_is_the_loss_without_a_head(runs: Runs, tmp_path: Path) -> None:
+    """Against weights that were set to zero by hand."""
+    run = runs.load("pairs-learned")
+    model, layers = shaken(run), heads_of(run)
+    parts = parts_of(run, tmp_path / "data")
+    found = by_masking(model, layers, parts, gone=[Head(1, 1)])
+    assert set(found) == set(every(layers)) - {Head(1, 1)}
+    names = [(1, "encoder.stack.layers.2.mixer", 1), (4, "decoder.stack.layers.1.mixer", 3)]
+    outlets: list[Any] = [model.get_submodule(f"{name}.to_out") for _, name, _ in names]
+    with torch.no_grad():
+        outlets[0].weight[:, 4:8] = 0.0
+        before = loss(parts)
+        outlets[1].weight[:, 12:16] = 0.0
+        after = loss(parts)
+    assert layers[4].part == "cross" and layers[4].name == names[1][1]
+    assert found[Head(4, 3)] == pytest.approx(after - before, rel=1e-4, abs=1e-6)
+
+
+def test_importance_by_gradient_is_that_of_each_row_numerically(runs: Runs, tmp_path: Path) -> None:
+    run = runs.load("classify-rotary")
+    model, layers = shaken(run), heads_of(run)
+    model.double()
+    rows = ["the cat is old", "a drill", "some new green there"]
+    data = tmp_path / "three.tsv"
+    data.write_text(
+        "label\ttext\n" + "".join(f"{name}\t{row}\n" for name, row in zip(("animal", "tool", "colour"), rows, strict=True))
+    )
+    found = by_gradient(model, layers, parts_of(run, tmp_path / "data", data))
+    wanted = 0.0
+    outlet: Any = model.get_submodule(f"{layers[1].name}.to_out")
+    for line in data.read_text().splitlines()[1:]:  # |d loss / d share| of each row, by itself
+        alone = tmp_path / "one.tsv"
+        alone.write_text(f"label\ttext\n{line}\n")
+        (part,) = parts_of(run, tmp_path / line.split()[0], alone)
+        values = []
+        for share in (1.005, 0.995):
+            weight = outlet.weight.detach().clone()
+            with torch.no_grad():
+                outlet.weight[:, 8:12] *= share
+                values.append(part.nats().item())
+                outlet.weight.copy_(weight)
+        wanted += abs(values[0] - values[1]) / 0.01  # the head computes in float32
+    assert found[Head(1, 2)] == pytest.approx(wanted / 3, rel=2e-3)
+
+
+def test_heads_go_in_the_order_of_their_worth_and_are_measured_anew(runs: Runs, tmp_path: Path) -> None:
+    run = runs.load("lm-learned")
+    model, layers = shaken(run), heads_of(run)
+    parts, seen = parts_of(run, tmp_path / "data"), list[tuple[int, int]]()
+    found = prune(model, layers, parts, wanted=3, at_once=1, told=lambda done, total: seen.append((done, total)))
+    assert seen == [(at, 25) for at in range(1, 26)] and passes(8, 3, 1, "masking") == 25  # 8 + 7 + 6, and four losses
+    gone = list[Head]()
+    for step in found.steps[1:]:
+        worth = by_masking(model, layers, parts, gone)
+        assert step.gone == [min(worth, key=lambda head: worth[head])]
+        gone += step.gone
+        with without(model, layers, gone):
+            assert loss(parts) == step.loss
+    assert found.gone == gone and found.importance == by_masking(model, layers, parts)
+    fast = prune(model, layers, parts, wanted=3, at_once=2, measure="gradient")
+    assert [len(step.gone) for step in fast.steps] == [0, 2, 1]
+    assert passes(8, 3, 2, "gradient") == 5 and passes(8, 0, 1, "masking") == 10
+
+
+def test_a_layer_that_loses_all_heads_keeps_its_bias() -> None:
+    part, x = Headless(3), torch.randn(2, 4, 3)
+    with torch.no_grad():
+        part.bias.copy_(torch.tensor([1.0, 2.0, 3.0]))
+    y, state = part(x, None, None)
+    assert state == () and torch.equal(y, part.bias.expand(2, 4, 3))
+
+
+def test_weights_of_a_head_are_found_where_they_stand() -> None:
+    """Each weight says which head and row of it it is of."""
+    from weft.explain.heads import Heads
+
+    own = Heads("decoder", 1, "m", 3, 2)
+    labels = torch.tensor([[100 * part + 10 * head + row for head in range(3) for row in range(2)] for part in range(3)])
+    tensors = {
+        "m.to_qkv.weight": labels.flatten()[:, None].expand(18, 5).contiguous(),
+        "m.to_qkv.bias": labels.flatten(),
+        "m.to_out.weight": labels[0].expand(5, 6).contiguous(),
+        "m.to_out.bias": torch.arange(5),
+        "other": torch.zeros(1),
+    }
+    found = cut_out(tensors, [own], [[0, 2]])
+    stay = [100 * part + 10 * head + row for part in range(3) for head in (0, 2) for row in range(2)]
+    assert found["m.to_qkv.bias"].tolist() == stay and found["m.to_qkv.weight"][:, 4].tolist() == stay
+    assert found["m.to_out.weight"].tolist() == [stay[:4]] * 5 and found["m.to_out.bias"].tolist() == list(range(5))
+    assert found["other"] is tensors["other"]
+    bare = cut_out(tensors, [own], [[]])
+    assert set(bare) == {"other", "m.bias"} and bare["m.bias"].tolist() == list(range(5))
+    assert named([own], Head(0, 2)) == "decoder 1.3"
+
+
+# ---- heads by layer in a run file
+
+
+def test_heads_by_layer_are_built_as_they_are_said() -> None:
+    table = LanguageTable(
+        mixer="attention", layers=3, width=12, heads=[3, 0, 1], head_size=[4, 4, 2], positions="alibi",
+        slopes=[[0.5, 0.1, 0.2], [], [0.25]],
+    ).filled()  # fmt: skip
+    model = language_model(table, words=7, window=8, vocabulary="")
+    mixers = [model.stack.layers[at].mixer for at in (0, 2, 4)]
+    assert [getattr(mixer, "heads", 0) for mixer in mixers] == [3, 0, 1]
+    assert mixers[0].to_qkv.out_features == 36 and mixers[2].to_qkv.out_features == 6
+    assert torch.equal(mixers[0].positions.slope, torch.tensor([0.5, 0.1, 0.2]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"heads": 0}, "heads=0 must be at least 1"),
+        ({"heads": [2, -1], "head_size": 4}, "heads=-1 must be at least 1"),
+        ({"heads": [2, 0]}, "heads=0 in a layer leaves open how wide a head is; give head_size"),
+        ({"heads": [2]}, "heads has 1 numbers for layers=2; give one number, or one a layer"),
+        ({"head_size": [2]}, "head_size has 1 numbers for layers=2; give one number, or one a layer"),
+        ({"slopes": [[0.1]]}, "slopes are those of positions='alibi', but positions='none'; drop them"),
+        (
+            {"heads": [2, 1], "slopes": [[0.1], [0.1]], "positions": "alibi"},
+            "slopes has [1, 1] numbers for heads=[2, 1]; give one a head",
+        ),
+        ({"mixer": "lstm", "slopes": [[0.1]]}, "slopes=[[0.1]], but mixer='lstm' has none"),
+    ],
+)
+def test_heads_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
+    from weft.config import read_table
+
+    with pytest.raises(ConfigError) as caught:
+        read_table(StackTable, {"mixer": "attention", "layers": 2, "width": 8, **options}, at="model")
+    assert str(caught.value) == f"model: {message}"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mixer": "lstm", "cross_heads": 2}, "cross_heads=2, but mixer='lstm' has none"),
+        (
+            {"mixer": "attention", "layers": 2, "cross_heads": [1]},
+            "cross_heads has 1 numbers for layers=2; give one number, or one a layer",
+        ),
+    ],
+)
+def test_cross_heads_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
+    from weft.config import read_table
+
+    with pytest.raises(ConfigError) as caught:
+        read_table(DecoderTable, options, at="model.decoder")
+    assert str(caught.value) == f"model.decoder: {message}"
+    assert DecoderTable(mixer="attention", width=8, heads=2, cross_heads=3).filled().cross_heads_of(1) == (3, 4)
+
+
+# ---- refusals, and the command line
+
+
+def test_refusals(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = runs.load("lm-alibi")
+    place, recurrent = str(run.folder.path), runs.pairs.folder("luong")
+
+    def line(*words: str) -> str:
+        return refused(capsys, "prune", *words, "--quiet")[1]
+
+    assert line(str(recurrent)) == f"heads: {recurrent} is a run of kind 'luong', which has no heads of attention"
+    assert line(place, "--heads", "half") == "--heads: must be a number or a share, such as 8 or 50%, not 'half'"
+    assert line(place, "--heads", "9") == "--heads: must be from 1 to 8, which the model has, not 9"
+    assert line(place, "--heads", "0%") == "--heads: must be from 1 to 8, which the model has, not 0%"
+    assert line(place, "--heads", "1", "--at-once", "0") == "--at-once: must be 1 or more, not 0"
+    assert line(place, "--measure", "grdient") == (
+        "--measure: no such measure 'grdient'; did you mean 'gradient'? known: masking, gradient"
+    )
+    assert line(place, "--tokens", "0") == "--tokens: must be 1 or more, not 0"
+    assert line(place, "--out", "x") == "--out: a smaller run needs --heads, how many go"
+    assert line(place, "--heads", "1", "--out", place) == f"{place}: holds a run already; choose another --out"
+    assert line(place, "--draw", "x.png") == "--draw: x.png must end in .html, .svg or .json"
+    values = runs.values("lm", "alibi")
+    values["data"] = {**values["data"], "valid": None}
+    del values["data"]["valid"]
+    train_here(values, tmp_path / "bare", Silent())
+    assert line(str(tmp_path / "bare")) == f"{tmp_path / 'bare'}: the run has no validation data; give --data FILE"
+    assert count("50%", 9) == 4 and count("3", 9) == 3
+
+
+def test_data_that_measures_nothing_and_runs_of_other_tasks_are_refused(runs: Runs, tmp_path: Path) -> None:
+    run = runs.load("classify-rotary")
+    data = tmp_path / "new.tsv"
+    data.write_text("label\ttext\nnever\tthe cat\n")
+    with pytest.raises(DataError) as caught:
+        parts_of(run, tmp_path / "data", data)
+    assert str(caught.value) == "data: has nothing to measure the loss with; is it empty, or are its labels all new?"
+    two = weft.ensemble([runs.pairs.folder("transformer")] * 2)
+    with pytest.raises(UsageError) as several:
+        parts_of(two, tmp_path / "data", runs.pairs.pairs)
+    assert str(several.value) == "loss: several models say something together; measure one run"
+
+    class Span:
+        settings = type("S", (), {"task": "span"})
+        folder = run.folder
+
+    with pytest.raises(UsageError) as other:
+        portions(Span(), None, tmp_path, tokens=1)
+    assert str(other.value) == (
+        f"loss: {run.folder.path} is a run of task 'span'; measured are: lm, masked-lm, classify, tag, translate"
+    )
+
+
+def test_the_command_shows_and_draws(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = runs.load("tag-relative")
+    place, page = str(run.folder.path), tmp_path / "x.html"
+    assert main(["prune", place, "--draw", str(page), "--quiet"]) == 0  # only measured
+    out = capsys.readouterr().out
+    assert "encoder 1.1" in out and "heads gone" not in out and page.read_text().count("<svg") == 1
+    assert main(["prune", place, "--heads", "3", "--measure", "gradient", "--json", "--quiet"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["heads"] == 8 and sum(len(step["gone"]) for step in told["steps"]) == 3
+    assert told["unit"] == "nats a word" and math.isfinite(told["steps"][-1]["loss"])
+    assert main(["prune", place, "--heads", "1", "--draw", str(tmp_path / "y.svg"), "--out", str(tmp_path / "small")]) == 0
+    said = capsys.readouterr().err
+    assert "7 of 8 heads" in said and (tmp_path / "y.svg").exists() and (tmp_path / "y-2.svg").exists()
+
+
+def test_the_smaller_run_file_is_whole(runs: Runs, tmp_path: Path) -> None:
+    """What is written resolves to itself."""
+    run = runs.load("lm-alibi")
+    model, layers = network(run), heads_of(run)
+    assert model is not None
+    found = prune(model, layers, parts_of(run, tmp_path / "data"), wanted=5, at_once=5)
+    folder = write(run, tmp_path / "small", found, MEASURED)
+    settings = resolve(folder.read_resolved(), base=folder.path)
+    stay = kept(layers, set(found.gone))
+    assert settings.model.heads == [len(own) for own in stay] and settings.model.head_size == 4
+    slopes = [2.0 ** (-8 / 4 * (head + 1)) for head in range(4)]
+    assert settings.model.slopes == [[pytest.approx(slopes[head]) for head in own] for own in stay]
+    assert settings.train.init_from == str(tmp_path / "small")

@@ -1,0 +1,249 @@
+"""`weft report`: the page of a comparison, of damaged ones, and of runs that were never compared."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import refused
+from report_documents import labels, language, tags, translation
+
+from weft.cli.main import main
+from weft.cli.report import Report
+from weft.compare import evidence
+from weft.errors import ModelError, UsageError
+from weft.report.page import page
+from weft.report.page_check import fault
+
+Place = tuple[str | int, ...]
+
+
+def save(document: Any, folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "comparison.json").write_text(json.dumps(document).replace("Infinity", "null"))
+    return folder
+
+
+# ---- a comparison
+
+
+def test_the_page_of_a_comparison_is_made_again(tmp_path, capsys):
+    folder = save(translation(), tmp_path / "comparison")
+    assert Report(what=[folder]).run() == 0
+    made = folder / "report.html"
+    assert capsys.readouterr().out == f"{made}\n"
+    assert made.read_text() == page(json.loads((folder / "comparison.json").read_text()))
+    other = tmp_path / "other.html"
+    assert Report(what=[folder / "comparison.json"], out=other, json=True).run() == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {
+        "report": str(other),
+        "bytes": other.stat().st_size,
+        "rows": ["rnn", "lstm", "lstm,attention", "transformer"],
+    }
+    assert other.read_bytes() == made.read_bytes()
+
+
+def test_what_is_no_comparison_is_refused(tmp_path):
+    folder = save(translation(), tmp_path / "comparison")
+    with pytest.raises(UsageError) as caught:
+        Report(what=[folder, tmp_path]).run()
+    assert str(caught.value) == f"report: {folder} is a comparison; give one alone, or runs"
+    for wrong in ([], {"rows": []}, {"rows": [1], "score": {}}):
+        (folder / "comparison.json").write_text(json.dumps(wrong))
+        with pytest.raises(ModelError) as damaged:
+            Report(what=[folder]).run()
+        file = folder / "comparison.json"
+        assert str(damaged.value) == f"{file}: is no comparison: it has no rows with a score; make it with weft compare"
+    (folder / "comparison.json").unlink()
+    (folder / "plan.toml").write_text("")
+    with pytest.raises(UsageError) as unfinished:
+        Report(what=[folder]).run()
+    assert str(unfinished.value) == (
+        f"{folder}: has no comparison.json: the comparison is not finished; the same weft compare goes on with it"
+    )
+
+
+# ---- damage
+
+
+def changed(document: Any, place: Place, value: Any) -> Any:
+    """A copy with another value at a place; Ellipsis takes it out."""
+    made = copy.deepcopy(document)
+    inner = made
+    for step in place[:-1]:
+        inner = inner[step]
+    if value is ...:
+        del inner[place[-1]]
+    else:
+        inner[place[-1]] = value
+    return made
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "told"),
+    [
+        (("rows", 2), 7, "rows[2] is no table"),
+        (("rows", 1, "name"), ..., "rows[1].name is missing"),
+        (("rows", 1, "name"), "rnn", "rows[1].name stands there twice"),
+        (("rows", 0, "score"), None, "rows[0].score is no table"),
+        (("rows", 0, "score", "value"), "12", "rows[0].score.value is no number"),
+        (("rows", 0, "parameters"), 10**400, "rows[0].parameters is no number"),
+        (("rows", 0, "best"), 1, "rows[0].best is neither true nor false"),
+        (("score", "better"), "more", "score.better is neither higher nor lower"),
+        (("curves", 0, "train", 5, "step"), None, "curves[0].train[5].step is no count"),
+        (("breakdowns", 0, "bins"), "1-5", "breakdowns[0].bins is no list"),
+        (("breakdowns", 0, "counts", 1), -3, "breakdowns[0].counts[1] is no count"),
+        (("breakdowns", 0, "values", "lstm"), [1.0], "breakdowns[0].values.lstm has 1 values for 6 bins"),
+        (("items", 1, "outputs", "lstm"), ["a"], "items[1].outputs.lstm is no text"),
+        (("confusions",), {"labels": ["a"], "matrices": {"lstm": [[1, 2]]}}, "confusions.matrices.lstm is not of 1 labels"),
+        (("environment",), {"a": [[[[[[]]]]]]}, "environment.a is too deep"),
+    ],
+)
+def test_damage_deep_inside_is_told_in_one_line(tmp_path, capsys, place, value, told):
+    folder = save(changed(translation(3), place, value), tmp_path / "comparison")
+    file = folder / "comparison.json"
+    expected = f"{file}: is damaged: {told}; the weft compare that wrote it writes it again"
+    assert refused(capsys, "report", str(folder)) == (4, expected)
+    assert not (folder / "report.html").exists()
+
+
+def places(value: Any, at: Place = ()) -> Iterator[Place]:
+    """Everything inside a document; of lists the last element stands for all."""
+    if at:
+        yield at
+    inner = value.items() if isinstance(value, dict) else list(enumerate(value))[-1:] if isinstance(value, list) else ()
+    for name, one in inner:
+        yield from places(one, (*at, name))
+
+
+def without(value: Any, names: set[str]) -> Any:
+    """A document without what it says of these rows."""
+    if isinstance(value, dict):
+        return {name: without(inner, names) for name, inner in value.items() if name not in names}
+    return [without(inner, names) for inner in value] if isinstance(value, list) else value
+
+
+def small(document: Any) -> Any:
+    """As little of a document as has all of its kinds of parts."""
+    document["curves"] = [{**curve, "train": curve["train"][:2], "valid": curve["valid"][:2]} for curve in document["curves"]]
+    *others, last = document["rows"]
+    found = {**document, "rows": [others[0], last], "items": document["items"][:4]}
+    return without(found, {row["name"] for row in others[1:]})
+
+
+DAMAGE: list[Any] = [..., None, True, -1, 10**400, math.nan, "\ud800", [], ["x"], {}, [[[[[[]]]]]]]
+
+
+@pytest.mark.parametrize("make", [translation, language, labels, tags])
+def test_whatever_is_damaged_is_drawn_or_refused(make):
+    document, refused_ones = small(make()), 0
+    known = list(places(document))
+    for place in known:
+        for value in DAMAGE:
+            made = changed(document, place, value)
+            if made.get("rows") and made.get("score") and not fault(made):
+                page(made).encode()
+            else:
+                refused_ones += 1
+    assert refused_ones > 5 * len(known)
+
+
+def test_what_is_whole_has_no_fault():
+    assert [fault(document) for document in (translation(), language(), labels(60), tags())] == [""] * 4
+
+
+# ---- runs
+
+RUN = """
+task = "lm"
+[data]
+train = "text.txt"
+valid = 0.2
+read = "lines"
+[tokenizer]
+kind = "char"
+[model]
+kind = "ngram"
+order = 2
+"""
+
+
+@pytest.fixture
+def runs(trained, capsys) -> list[Path]:
+    """Three runs, of which two differ in their seed alone."""
+    for settings, name in (("seed=1", "again"), ("model.order=3", "longer")):
+        assert main(["train", "run.toml", "--quiet", "--set", settings, "--out", f"runs/{name}"]) == 0
+    capsys.readouterr()
+    return [Path("runs/run"), Path("runs/again"), Path("runs/longer")]
+
+
+@pytest.fixture
+def measured(monkeypatch) -> list[str]:
+    """The names of the runs that were measured."""
+    seen: list[str] = []
+    real = evidence.gather
+
+    def gather(run: Any, data: Any = None, *, watch: Any = None) -> Any:
+        seen.append(run.folder.path.name)
+        return real(run, data, watch=watch)
+
+    monkeypatch.setattr(evidence, "gather", gather)
+    return seen
+
+
+def table(text: str) -> list[dict[str, Any]]:
+    found = text.split('<script type="application/json" id="data">')[1].split("</script>")[0]
+    rows: list[dict[str, Any]] = json.loads(found)["rows"]
+    return rows
+
+
+def test_a_page_of_runs_has_the_scores_that_evaluate_gives(runs, measured, capsys):
+    assert main(["report", "--quiet", *map(str, runs)]) == 0
+    assert capsys.readouterr().out == "report.html\n"
+    text = Path("report.html").read_text()
+    assert "weft report runs/run runs/again runs/longer" in text
+    assert "2 language models on <code>text.txt (valid)</code>" in text  # and not where it lies on this machine
+    assert measured == ["run", "again", "longer"]
+    assert main(["evaluate", "runs/longer", "--json"]) == 0
+    scores = {score["name"]: score["value"] for score in json.loads(capsys.readouterr().out)["scores"]}
+    found = {row["name"]: row for row in table(text)}
+    assert list(found) == ["ngram,order=3", "ngram,order=2"]
+    assert found["ngram,order=3"]["value"] == pytest.approx(scores["nats_per_token"], rel=1e-5)
+
+
+def test_what_was_measured_is_not_measured_again_until_a_run_is_another(runs, measured):
+    words = ["report", "--quiet", *map(str, runs)]
+    assert main(words) == 0
+    first = Path("report.html").read_bytes()
+    assert main(words) == 0
+    assert len(measured) == 3 and Path("report.html").read_bytes() == first
+    (runs[0] / "evidence/evidence.json").write_text("{")  # damaged: measured again
+    assert main(words) == 0
+    assert measured[3:] == ["run"]
+    weights = runs[2] / "model.safetensors"
+    assert main(["train", "run.toml", "--quiet", "--fresh", "--set", "model.order=4", "--out", "runs/longer"]) == 0
+    assert weights.exists() and not (runs[2] / "evidence").exists()
+    assert main(words) == 0
+    assert measured[4:] == ["longer"]
+
+
+def test_what_a_comparison_measured_is_used(runs, measured):
+    assert main(["report", "--quiet", str(runs[0])]) == 0
+    Path("runs/evidence").mkdir()
+    shutil.move(runs[0] / "evidence", "runs/evidence/run")
+    assert main(["report", "--quiet", str(runs[0])]) == 0
+    assert measured == ["run"] and not (runs[0] / "evidence").exists()
+
+
+def test_a_run_that_can_t_be_written_to_is_measured_and_left_alone(runs, measured, monkeypatch):
+    monkeypatch.setattr("weft.cli.report.os.access", lambda path, mode: mode != os.W_OK)
+    assert main(["report", "--quiet", str(runs[0]), "--out", "page.html"]) == 0
+    assert measured == ["run"] and not (runs[0] / "evidence").exists() and Path("page.html").exists()

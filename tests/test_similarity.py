@@ -1,0 +1,231 @@
+"""Which layers and heads do the same: against the formulas over whole matrices, and what they must not depend on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command_line import refused
+from pair_runs import PairRuns
+from small_runs import Silent, make_text, run_file, train_here
+from torch import Tensor
+
+import weft
+from weft.cli.main import main
+from weft.errors import UsageError
+from weft.explain import similarity
+from weft.explain.attention import look, sites
+from weft.explain.similarity import Products, apart, divergence, heads_alike, layers_alike, linear_cka
+from weft.explain.vectors import in_words, sample, tracks, vectors
+from weft.report.matrix import matrix
+
+TRAIN = {"steps": 4, "batch_tokens": 300, "device": "cpu", "validations": 1}
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def by_kernels(x: Tensor, y: Tensor) -> float:
+    """The same by the other form of Kornblith et al. (2019): centred Gram matrices of words, HSIC(K, L) normalised."""
+    n = len(x)
+    centre = torch.eye(n, dtype=x.dtype) - 1 / n
+    k, m = centre @ x @ x.T @ centre, centre @ y @ y.T @ centre
+    return float((k * m).sum() / (k.norm() * m.norm()))
+
+
+def cka(*layers: Tensor, chunk: int = 7) -> np.ndarray:
+    """Of all layers, which come in parts."""
+
+    def parts() -> Iterator[list[Tensor]]:
+        for low in range(0, len(layers[0]), chunk):
+            yield [layer[low : low + chunk] for layer in layers]
+
+    numbers = range(len(layers))
+    return linear_cka(parts, [layer.size(1) for layer in layers], numbers, numbers)
+
+
+def test_cka_is_that_of_gram_matrices() -> None:
+    x, y = random(60, 5) + 30, random(60, 8, seed=1)
+    y[:, :3] += x[:, :3]  # which share something
+    found = cka(x, y)
+    assert found[0, 1] == found[1, 0] == pytest.approx(by_kernels(x, y), abs=1e-12)
+    assert 0.1 < found[0, 1] < 0.9 and found.diagonal() == pytest.approx(1.0, abs=1e-12)
+
+
+def test_cka_does_not_see_rotations_scales_and_shifts() -> None:
+    x = random(80, 6) * torch.tensor([5.0, 3.0, 1.0, 1.0, 0.5, 0.1])
+    turn, _ = torch.linalg.qr(random(6, 6, seed=1))
+    found = cka(x, 3.7 * x @ turn + 11, x @ random(6, 6, seed=2))
+    assert found[0, 1] == pytest.approx(1.0, abs=1e-12)
+    assert found[0, 2] < 0.98  # but another map of the space is seen
+    constant = cka(x, torch.ones(80, 4, dtype=torch.float64))
+    assert constant[0, 1] == 0.0
+
+
+def test_memory_is_bounded_by_reading_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers, passes = [random(30, 4, seed=at) for at in range(4)], 0
+
+    def parts() -> Iterator[list[Tensor]]:
+        nonlocal passes
+        passes += 1
+        yield [layer[:11] for layer in layers]
+        yield [layer[11:] for layer in layers]
+
+    whole = linear_cka(parts, [4] * 4, range(2), range(2, 4))
+    assert passes == 1
+    monkeypatch.setattr(similarity, "ROOM", 3 * 8 * 4 * 4)  # three of the eight sums at once
+    monkeypatch.setattr(similarity, "CHUNK", 5)
+    np.testing.assert_allclose(linear_cka(parts, [4] * 4, range(2), range(2, 4)), whole, atol=1e-12)
+    assert passes == 1 + 3
+
+
+def test_products_are_centred_whatever_the_mean() -> None:
+    """A mean a million times as large as what differs leaves nine digits."""
+    x, y = random(50, 3), random(50, 2, seed=1)
+    sums = Products()
+    assert sums.norm() == 0.0
+    for low in (0, 20):
+        sums.add(1e6 + x[low : low + 20], -1e6 + y[low : low + 20])
+    sums.add(1e6 + x[40:], -1e6 + y[40:])
+    wanted = ((x - x.mean(0)).T @ (y - y.mean(0))).square().sum()
+    assert sums.norm() == pytest.approx(float(wanted), rel=1e-8)
+
+
+def test_divergence_of_patterns() -> None:
+    weights = random(3, 5, 4).softmax(-1)
+    weights[2, 0] = torch.tensor([1.0, 0.0, 0.0, 0.0])
+    found = divergence(weights)
+
+    def kl(p: np.ndarray, q: np.ndarray) -> float:
+        return float(sum(a * np.log2(a / b) for a, b in zip(p, q, strict=True) if a > 0))
+
+    for one in range(3):
+        for two in range(3):
+            rows = zip(weights[one].numpy(), weights[two].numpy(), strict=True)
+            wanted = np.mean([(kl(p, (p + q) / 2) + kl(q, (p + q) / 2)) / 2 for p, q in rows])
+            assert float(found[one, two]) == pytest.approx(wanted, abs=1e-12)
+    apart_wholly = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]], dtype=torch.float64)
+    assert divergence(apart_wholly).tolist() == [[0.0, 1.0], [1.0, 0.0]]
+
+
+def test_drawings_of_matrices() -> None:
+    found = matrix(np.array([[1.0, 0.25], [0.0, 0.5]]), rows=["a", "<b>"], columns=["c", "d"], name="bits", axes=("x", "y"))
+    assert found.count("<title>") == 4 and "&lt;b&gt;, c: 0.000" in found and ">0.25<" in found and ">bits<" in found
+    many = matrix(np.zeros((30, 30)), rows=["r"] * 30, columns=["c"] * 30, name="bits")
+    assert ">0.00<" not in many  # no room for numbers
+    with pytest.raises(UsageError) as shape:
+        matrix(np.zeros((2, 3)), rows=["a"], columns=["b"], name="bits")
+    assert str(shape.value) == "matrix: values have the shape (2, 3), but there are 1 rows and 1 columns"
+    with pytest.raises(UsageError) as wrong:
+        matrix(np.array([[1.5]]), rows=["a"], columns=["b"], name="bits")
+    assert str(wrong.value) == "matrix: values must be from 0 to 1"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("similarity")
+
+
+@pytest.fixture(scope="module")
+def text(place: Path) -> Path:
+    return make_text(place / "text.txt", words=300)
+
+
+@pytest.fixture(scope="module")
+def pairs(place: Path) -> PairRuns:
+    (place / "pairs").mkdir()
+    return PairRuns(place / "pairs")
+
+
+def language(place: Path, text: Path, name: str, tokenizer: dict[str, Any], model: dict[str, Any]) -> Any:
+    values = {**run_file(text, train=TRAIN, tokenizer=tokenizer), "model": {"width": 12, "layers": 2, **model}}
+    return weft.load(train_here(values, place / name, Silent()).path, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def words(place: Path, text: Path) -> Any:
+    return language(place, text, "words", {"kind": "word"}, {"kind": "transformer", "heads": 2})
+
+
+@pytest.fixture(scope="module")
+def letters(place: Path, text: Path) -> Any:
+    return language(place, text, "letters", {"kind": "char"}, {"kind": "lstm", "layers": 1})
+
+
+def test_two_runs_of_other_tokens_are_compared_by_words(words: Any, letters: Any, text: Path) -> None:
+    """One reads words, the other letters: of each word the mean of its letters."""
+    view = layers_alike(words, text, letters, most=200)
+    (side,) = view.data["sides"]
+    assert in_words([words, letters]) and view.data["unit"] == "words" and not in_words([letters])
+    assert side["rows"] == ["input", "layer 1", "layer 2", "top"] and side["columns"] == ["input", "layer 1"]
+    given = sample([words, letters], text, most=200)
+    rows = [list[Tensor](), list[Tensor]()]
+    for lines in given.lines:
+        for at, (run, line) in enumerate(zip((words, letters), lines, strict=True)):
+            rows[at].append(vectors(line, tracks(run), run.device)[0][1])
+        assert [unit.text for unit in lines[0].units[0]] == [unit.text for unit in lines[1].units[0]]
+    x, y = map(torch.cat, rows)
+    assert side["words"] == len(x)
+    assert side["cka"][1][1] == pytest.approx(by_kernels(x, y), abs=1e-10)
+
+
+def test_a_run_is_like_itself(words: Any, text: Path) -> None:
+    own, twice = (layers_alike(words, text, other, most=200).data["sides"][0]["cka"] for other in (None, words))
+    np.testing.assert_allclose(own, twice, atol=1e-12)
+    np.testing.assert_allclose(np.diagonal(own), 1.0, atol=1e-12)
+    assert (np.array(own) <= 1 + 1e-12).all() and (np.array(own) >= 0).all()
+
+
+def test_heads_are_apart_by_the_mean_over_positions(pairs: PairRuns) -> None:
+    run: Any = weft.load(pairs.folder("transformer"), device="cpu")
+    found = {one.part: one for one in apart(run, most=30)}
+    assert set(found) == {"cross", "encoder", "decoder"} and found["cross"].names == ["1.1", "1.2", "2.1", "2.2"]
+    model = run.members[0].model
+    total, count = 0.0, 0
+    for (line,) in sample([run], None, most=30).lines:
+        looked = {(one.site.part, one.site.layer): one.weights for one in look(line.reading, sites(model), None, run.device)}
+        p, q = looked["encoder", 1][1].astype(np.float64), looked["encoder", 2][0].astype(np.float64)
+        m = (p + q) / 2
+        total += float((p * np.log2(p / m) + q * np.log2(q / m)).sum() / 2)
+        count += len(p)
+    assert found["encoder"].bits[1, 2] == found["encoder"].bits[2, 1] == pytest.approx(total / count, rel=1e-6)
+    assert found["encoder"].words == count
+    view = heads_alike(run, most=30, top=2)
+    assert len(view.pictures) == 3 and len(view.lines) == 3 * 4 + 2 and view.lines[1].startswith("heads most alike")
+
+
+def test_the_command(words: Any, letters: Any, text: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two, data = str(words.folder.path), str(letters.folder.path), ["--data", str(text), "--most", "200"]
+    assert main(["similarity", one, *data, "--out", str(place / "x.html"), "--quiet"]) == 0
+    out = capsys.readouterr().out
+    assert (
+        "Layers of" in out and "Heads of" in out and "bits apart" in out and (place / "x.html").read_text().count("<svg") == 2
+    )
+    assert main(["similarity", one, two, *data, "--json", "--quiet"]) == 0
+    (view,) = json.loads(capsys.readouterr().out)["views"]
+    assert view["what"] == "layers" and view["runs"] == [one, two]
+    assert main(["similarity", two, "--most", "100", "--quiet"]) == 0  # nothing attends there, and its own data is read
+    out = capsys.readouterr().out
+    assert "Heads" not in out and "few tokens" not in out
+    assert main(["similarity", one, "--data", str(text), "--most", "20", "--quiet"]) == 0
+    assert "few tokens for vectors of 12: CKA comes out too high; give more text" in capsys.readouterr().out
+
+
+def test_refusals(words: Any, letters: Any, pairs: PairRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = str(words.folder.path), pairs.folder("transformer")
+
+    def line(*given: str) -> str:
+        return refused(capsys, "similarity", *given, "--quiet")[1]
+
+    assert line(one, str(other)) == f"similarity: {one} and {other} read texts and pairs; compare two that read the same"
+    assert line(one, "--most", "0") == "--most: must be 1 or more, not 0"
+    assert line(one, "--top", "0") == "--top: must be 1 or more, not 0"
+    with pytest.raises(UsageError) as caught:
+        apart(letters)
+    assert str(caught.value) == f"similarity: {letters.folder.path} is a run of kind 'lstm', in which nothing attends"
