@@ -36,7 +36,8 @@ BASE = {"errors", "config", "files"}
 TEXT = BASE | {"text"}
 MODELS = TEXT | {"machine", "data", "nn", "decode.steps", "models"}
 DRAWINGS = {  # numbers in, SVG out
-    f"report.{name}" for name in ("heatmap", "signed", "grid", "coloured", "lines", "bars", "guesses", "tree", "scatter", "matrix")
+    f"report.{name}"
+    for name in ("heatmap", "signed", "grid", "coloured", "lines", "bars", "guesses", "tree", "scatter", "matrix")
 }
 LAYERS: dict[str, set[str]] = {
     "errors": set(),

@@ -14,6 +14,7 @@ from torch import nn
 from weft import files
 from weft.config import no_such
 from weft.errors import UsageError
+from weft.explain.attention import NAMES
 from weft.explain.heads import Head, Heads, cut_out, cut_settings, every, kept, named, without
 from weft.explain.held_loss import Portion, loss
 from weft.explain.importance import MEASURES, by_gradient, by_masking
@@ -107,24 +108,23 @@ def prune(
 def _importance(found: Pruning) -> list[Picture]:
     """A map for each part: a row a layer, a column a head."""
     pictures = []
-    largest = max(map(abs, found.importance.values()), default=0.0) or None
+    largest = 1000 * max(map(abs, found.importance.values()), default=0.0) or None
     for part in dict.fromkeys(one.part for one in found.layers):
         mine = [at for at, one in enumerate(found.layers) if one.part == part and one.heads]
         if not mine:
             continue
         values = np.zeros((len(mine), max(found.layers[at].heads for at in mine)))
         for row, at in enumerate(mine):
-            values[row, : found.layers[at].heads] = [found.importance[Head(at, one)] for one in range(found.layers[at].heads)]
-        what = f"What each head of the {part}'s attention is worth" if part != "cross" else "What each head across is worth"
-        rows = [f"layer {found.layers[at].layer}" for at in mine]
-        columns = [str(head + 1) for head in range(values.shape[1])]
+            own = [found.importance[Head(at, head)] for head in range(found.layers[at].heads)]
+            values[row, : len(own)] = 1000 * np.array(own)
+        what = f"What each head is worth: {NAMES[part]}"
         svg = signed_map(
             values,
-            rows=rows,
-            columns=columns,
-            name="loss without it, minus loss",
+            rows=[str(found.layers[at].layer) for at in mine],
+            columns=[str(head + 1) for head in range(values.shape[1])],
+            name="loss without it, minus loss; thousandths of a nat",
             title=what,
-            axes=("", "head"),
+            axes=("layer", "head"),
             largest=largest,
         )
         pictures.append(Picture(what, svg))
