@@ -35,7 +35,10 @@ pytestmark = pytest.mark.usefixtures("quiet_machine")
 
 # ---- the command line itself
 
-KNOWN = "init, check, train, evaluate, predict, score, generate, fill, embed, import, export, info, demo"
+KNOWN = (
+    "init, check, gradcheck, train, evaluate, compare, report, predict, score, generate, fill, embed, explain, geometry, "
+    "similarity, prune, probe, import, export, info, demo"
+)
 USAGE = {
     "trian": f"no such command 'trian'; did you mean 'train'? known: {KNOWN}",
     "train run.toml --ot x": "train: no such option '--ot'; did you mean '--out'? see weft train --help",

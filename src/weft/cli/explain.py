@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.drawn import check_kind, write_views
 from weft.cli.options import Device, Shared
-from weft.cli.output import note, write, write_json
-from weft.errors import UsageError
+from weft.cli.output import write, write_json
 
 if TYPE_CHECKING:
     from weft.explain.options import ExplainOptions
     from weft.explain.view import View
-
-KINDS = (".html", ".svg", ".json")  # that --out writes
 
 
 def _views() -> list[str]:
@@ -118,8 +116,7 @@ class Explain(Shared):
         from weft.explain.views import show
         from weft.run import load
 
-        if self.out is not None and self.out.suffix not in KINDS:
-            raise UsageError(f"--out: {self.out} must end in .html, .svg or .json")
+        check_kind("--out", self.out)
         options, run = self._options(), load(self.folder, device=self.device)
         text = self._text(run)
         views = []
@@ -132,7 +129,7 @@ class Explain(Shared):
             bodies = ("\n".join(view.lines) + "\n" for view in views)
             write("\n".join(head + body for head, body in zip(heads, bodies, strict=True)))
         if self.out is not None:
-            self._write(self.out, text, views)
+            write_views(self.out, views, title=text, numbers=as_json(self.folder, text, views), quiet=self.quiet)
         return 0
 
     def _options(self) -> ExplainOptions:
@@ -156,19 +153,3 @@ class Explain(Shared):
 
             view: View = show(run, text, what, options, told=told)
         return view
-
-    def _write(self, out: Path, text: str, views: Sequence[View]) -> None:
-        from weft import files
-        from weft.explain.page import page
-
-        if out.suffix == ".json":
-            files.write_json(out, as_json(self.folder, text, views))
-            return
-        if out.suffix == ".html":
-            files.write_text(out, page(views, title=text))
-            return
-        pictures = [picture for view in views for picture in view.pictures]
-        for number, picture in enumerate(pictures, 1):
-            place = out if number == 1 else out.with_name(f"{out.stem}-{number}.svg")
-            files.write_text(place, picture.svg)
-            note(f"{place}: {picture.caption}", quiet=self.quiet)
