@@ -44,7 +44,9 @@ STACKS: dict[str, StackTable] = {
     **{f"{mixer}-{where}": table(mixer=mixer, positions=where) for mixer in MIXERS for where in ("sinusoidal", "learned")},
     **{f"attention-{where}": table(mixer="attention", positions=where, norm="rms", connection="residual") for where in INSIDE},
     "heads-per-layer": table(mixer="attention", heads=[1, 4], head_size=4, qk_norm=True),
-    "heads-lost": table(mixer="attention", heads=[0, 2], head_size=4, positions="alibi", slopes=[[], [0.5, 0.01]]),
+    "heads-lost": table(
+        mixer="attention", heads=[0, 2], head_size=4, positions="alibi", slopes=[[], [0.5, 0.01]], connection="residual"
+    ),
     "lstm-feed-forward": table(mixer="lstm", feed_forward=16, activation="squared-relu", connection="residual"),
 }
 

@@ -19,6 +19,7 @@ from small_runs import Silent, make_text, run_file, train_here
 import weft
 from weft.cli.main import main
 from weft.errors import ConfigError, DataError, UsageError
+from weft.explain.attention import sites
 from weft.explain.heads import Head, cut_out, every, heads_of, kept, named, without
 from weft.explain.held_loss import loss, portions
 from weft.explain.importance import by_gradient, by_masking
@@ -125,6 +126,9 @@ def test_a_pruned_run_says_what_the_whole_one_says_with_those_heads_silent(runs:
     assert sum(weight.numel() for weight in ours.parameters()) < sum(weight.numel() for weight in theirs.parameters())
     assert [one.heads for one in heads_of(smaller)] == [len(stay) for stay in kept(layers, gone)]
     assert sum(isinstance(part, Headless) for part in ours.modules()) == (2 if len(layers) > 2 else 1)
+    # layers keep their numbers, whatever they have lost
+    wanted = {(one.part, one.layer) for at, one in enumerate(layers) if kept(layers, gone)[at]}
+    assert {(site.part, site.layer) for site in sites(ours)} == wanted
 
 
 def test_logits_of_a_pruned_language_model(runs: Runs, tmp_path: Path) -> None:
