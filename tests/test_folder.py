@@ -19,7 +19,7 @@ from small_runs import Silent, flip, make_text, run_file, sums, train_here
 import weft
 from weft import files
 from weft.config import read_toml
-from weft.errors import DataError, ModelError, ResourceError, UsageError, WeftError
+from weft.errors import DataError, InUseError, ModelError, ResourceError, UsageError, WeftError
 from weft.tensors import read_tensors, write_tensors
 from weft.text.tokenizers import Tokenizer
 from weft.train import checkpoint, folder
@@ -188,7 +188,7 @@ def test_a_folder_with_hidden_files_only_is_empty(tmp_path, text):
 def test_a_folder_in_use_is_refused_and_read_all_the_same(run, text):
     with files.Lock(run):
         for fresh in (False, True):
-            message = refusal(ResourceError, lambda fresh=fresh: train_here(small(text), run, fresh=fresh))
+            message = refusal(InUseError, lambda fresh=fresh: train_here(small(text), run, fresh=fresh))
             assert re.fullmatch(
                 re.escape(f"{run}: in use by process {os.getpid()} (since ") + r"[-\d]+ [:\d]+\)",
                 message,
