@@ -31,7 +31,14 @@ NAMES: dict[str, dict[str, Any]] = {
     "regression": {"model": {"kind": "regression", "C": 10.0, **CHARACTERS}},
     "gru": {"model": {"kind": "gru", "width": 256, "embedding": 64, "dropout": 0.3, "pool": "last"}},
 }
-TAGS: dict[str, dict[str, Any]] = {"lstm": {"model": {"kind": "lstm", "head": "linear"}}}
+SPELLING: dict[str, Any] = {"width": 256, "embedding": 64, "pool": "last"}
+TAGS: dict[str, dict[str, Any]] = {
+    "lstm": {
+        "tokenizer": {"kind": "space", "size": 20000, "lowercase": True},
+        "model": {"kind": "lstm", "head": "linear", "embedding_dropout": 0.3, "word_dropout": 0.2, "spelling": SPELLING},
+        "train": {"epochs": 10.0},
+    }
+}
 ENTITIES: dict[str, dict[str, Any]] = {"lstm": {"model": {"kind": "lstm", "head": "crf"}}}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -324,7 +325,9 @@ def test_a_chart_of_nothing_is_refused(series, message):
 @pytest.mark.parametrize("values", [[1.0], [3.0, 3.0], [float("nan"), float("inf")], [0.0, 1e-300], [-1e9, 1e9]])
 @pytest.mark.parametrize("log", [False, True])
 def test_odd_values_are_drawn_all_the_same(values, log):
-    ET.fromstring(lines([Series("", list(range(len(values))), values)], across=Axis("x"), up=Axis("y", log=log)))
+    svg = lines([Series("", list(range(len(values))), values)], across=Axis("x"), up=Axis("y", log=log))
+    assert ET.fromstring(svg).tag.endswith("svg")
+    assert not re.search(r"\b(nan|inf)\b", svg)  # as a coordinate no browser would draw it
 
 
 def test_several_models_go_on_one_plot():

@@ -170,8 +170,9 @@ def test_a_compiled_part_is_refused_by_name(compiled, place):
 
 def test_beside_a_compiled_part_all_is_seen():
     model = part_in_place(Model())
-    with watch(model, ["layers.0", "layers.1.linear"]):
-        pass
+    with watch(model, ["layers.0", "layers.1.linear"]) as seen:
+        model(torch.zeros(1, 3))
+    assert [one.name for one in seen] == ["layers.0", "layers.1.linear"]
 
 
 # ---- attention weights

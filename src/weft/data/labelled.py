@@ -25,10 +25,10 @@ from weft.data.columns import Name
 from weft.data.corpus import Corpus
 from weft.data.label_files import File, Reading, Record, find_files, read_records
 from weft.data.pairs import SideSeen
-from weft.data.source import Row, fingerprints, in_batches, span
+from weft.data.source import Counted, Row, called, fingerprints, in_batches
 from weft.data.tables import Files, Split, check_splits, parts
 from weft.errors import DataError
-from weft.text.gate import SHOWN, Seen, as_paths, shown
+from weft.text.gate import SHOWN, Seen, as_paths, listed_files, shown
 
 AS_USUAL = Reading()
 LISTED = 10  # labels that are shown, and notes
@@ -120,12 +120,9 @@ class LabelledSeen:
 
     def describe(self) -> str:
         """Several lines for people: files, sizes, encoding, line ends, notes, labels, examples."""
-        names = " and ".join(str(path) for path in self.given[:2])
-        more = f" and {len(self.given) - 2} more" if len(self.given) > 2 else ""
-        ends = f"CRLF line ends in {self.files.crlf:,} places" if self.files.crlf else "LF line ends"
         rows = [
-            f"{shown(names, 200)}{more}: {self.count:,} examples of {self.characters:,} characters with"
-            f" {len(self.labels):,} labels, {self.files.encoding}, {ends}"
+            f"{listed_files(self.given)}: {self.count:,} examples of {self.characters:,} characters with"
+            f" {len(self.labels):,} labels, {self.files.written}"
         ]
         rows += [f"  note: {shown(note, 200)}" for note in self.notes()]
         rows.append(f"  labels: {listed(self.labels)}")
@@ -146,7 +143,7 @@ class LabelledSource:
     @property
     def name(self) -> str:
         """The files, for messages."""
-        return str(self.given[0]) if len(self.given) == 1 else f"{self.given[0]} and {len(self.given) - 1} more"
+        return called(self.given)
 
     @cached_property
     def files(self) -> list[File]:
@@ -180,12 +177,7 @@ class LabelledSource:
         if (self.low, self.high) == (0.0, 1.0):
             return None
         total = self.seen.count
-        start, stop = span(total, self.low, self.high)
-        if start >= (total if stop is None else stop):
-            raise DataError(
-                f"{self.name}: {total:,} examples are too few to take the share {self.low:g} to {self.high:g} of them;"
-                " give more examples, or files of their own for valid and test"
-            )
+        start, stop = Counted(self.name, total, "examples", "examples").span(self.low, self.high)
         chosen = np.zeros(total, dtype=bool)
         chosen[stratified(self.seen.strata())[start:stop]] = True
         return chosen

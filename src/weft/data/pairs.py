@@ -15,10 +15,10 @@ from pydantic import Field, model_validator
 from weft.config import Table
 from weft.data.corpus import Corpus
 from weft.data.pair_files import DEFAULT, Columns, Record, kind_of, read_records
-from weft.data.source import Row, fingerprints, in_batches, span
+from weft.data.source import Counted, Row, called, fingerprints, in_batches
 from weft.data.tables import Files, Split, check_splits, parts
 from weft.errors import DataError
-from weft.text.gate import SHOWN, Seen, as_paths, shown
+from weft.text.gate import SHOWN, Seen, as_paths, listed_files, shown
 
 Which = Literal["source", "target"]
 SIDES: tuple[Which, Which] = ("source", "target")
@@ -66,12 +66,9 @@ class PairsSeen:
 
     def describe(self) -> str:
         """Several lines for people: files, sizes, encoding, line ends, notes, examples."""
-        names = " and ".join(str(path) for path in self.files.paths[:2])
-        more = f" and {len(self.files.paths) - 2} more" if len(self.files.paths) > 2 else ""
-        ends = f"CRLF line ends in {self.files.crlf:,} places" if self.files.crlf else "LF line ends"
         rows = [
-            f"{shown(names, 200)}{more}: {self.pairs:,} pairs of {self.source.characters:,} and"
-            f" {self.target.characters:,} characters, {self.files.encoding}, {ends}"
+            f"{listed_files(self.files.paths)}: {self.pairs:,} pairs of {self.source.characters:,} and"
+            f" {self.target.characters:,} characters, {self.files.written}"
         ]
         sides = (("sources", self.source), ("targets", self.target))
         empty = [f"empty {name}: {side.empty:,}" for name, side in sides if side.empty]
@@ -95,7 +92,7 @@ class PairSource:
         """The files, for messages."""
         if self.parallel:
             return f"{self.paths[0]} and {self.paths[1]}"
-        return str(self.paths[0]) if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
+        return called(self.paths)
 
     @property
     def parallel(self) -> bool:
@@ -118,14 +115,7 @@ class PairSource:
     def _span(self) -> tuple[int, int | None]:
         if (self.low, self.high) == (0.0, 1.0):
             return 0, None
-        total = self.seen.pairs
-        start, stop = span(total, self.low, self.high)
-        if start >= (total if stop is None else stop):
-            raise DataError(
-                f"{self.name}: {total:,} pairs are too few to take the share {self.low:g} to {self.high:g} of them;"
-                " give more pairs, or files of their own for valid and test"
-            )
-        return start, stop
+        return Counted(self.name, self.seen.pairs, "pairs", "pairs").span(self.low, self.high)
 
     def pairs(self) -> Iterator[tuple[str, str]]:
         for record in self.records():

@@ -54,9 +54,29 @@ class Readable(Protocol):
         """What it depends on: the same origin, the same text; `files` has a fingerprint for each path."""
 
 
-def span(total: int, low: float, high: float) -> tuple[int, int | None]:
-    """The first of `total` things in a share of them and the one after the last; None: to the end."""
-    return int(total * low), int(total * high) if high < 1 else None
+def called(paths: Sequence[Path]) -> str:
+    """Some files, for messages."""
+    return str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+
+
+class Counted(NamedTuple):
+    """What shares are taken of: so many things, of some files."""
+
+    name: str  # of the files
+    total: int
+    what: str
+    more: str  # that would help, where they are too few
+
+    def span(self, low: float, high: float) -> tuple[int, int | None]:
+        """The first of the things in a share of them and the one after the last; None: to the end. A share of nothing is
+        refused."""
+        start, stop = int(self.total * low), int(self.total * high) if high < 1 else None
+        if start >= (self.total if stop is None else stop):
+            raise DataError(
+                f"{self.name}: {self.total:,} {self.what} are too few to take the share {low:g} to {high:g} of them;"
+                f" give more {self.more}, or files of their own for valid and test"
+            )
+        return start, stop
 
 
 def in_batches(lines: Iterable[str]) -> Iterator[list[str]]:
@@ -86,7 +106,7 @@ class Source:
     @property
     def name(self) -> str:
         """The files, for messages."""
-        return str(self.paths[0]) if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
+        return called(self.paths)
 
     @cached_property
     def seen(self) -> Seen:
@@ -99,14 +119,8 @@ class Source:
             return 0, None
         # a newline that read_text puts between files is not in the survey; a share is no worse for it
         total = self.seen.lines if self.lines else self.seen.characters
-        start, stop = span(total, self.low, self.high)
-        if start >= (total if stop is None else stop):
-            what = "lines" if self.lines else "characters"
-            raise DataError(
-                f"{self.name}: {total:,} {what} are too few to take the share {self.low:g} to {self.high:g} of them;"
-                " give more text, or files of their own for valid and test"
-            )
-        return start, stop
+        what = "lines" if self.lines else "characters"
+        return Counted(self.name, total, what, "text").span(self.low, self.high)
 
     def texts(self) -> Iterator[str]:
         """Running text in pieces, or line by line, without the newlines no line has."""

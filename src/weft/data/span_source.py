@@ -13,11 +13,10 @@ from pydantic import Field, model_validator
 
 from weft.config import Table
 from weft.data.pairs import SideSeen
-from weft.data.source import Row, fingerprints, in_batches, span
+from weft.data.source import Counted, Row, called, fingerprints, in_batches
 from weft.data.span_files import Reading, Record, read_records
 from weft.data.tables import Files, Split, check_splits, parts
-from weft.errors import DataError
-from weft.text.gate import SHOWN, Seen, as_paths, shown
+from weft.text.gate import SHOWN, Seen, as_paths, listed_files, shown
 
 AS_USUAL = Reading()
 SIDES = ("questions", "passages")
@@ -64,12 +63,9 @@ class AskedSeen:
 
     def describe(self) -> str:
         """Several lines for people: files, sizes, encoding, line ends, notes, examples."""
-        names = " and ".join(str(path) for path in self.files.paths[:2])
-        more = f" and {len(self.files.paths) - 2} more" if len(self.files.paths) > 2 else ""
-        ends = f"CRLF line ends in {self.files.crlf:,} places" if self.files.crlf else "LF line ends"
         rows = [
-            f"{shown(names, 200)}{more}: {self.count:,} questions, {self.count - self.answered:,} of them without an answer,"
-            f" and passages of {self.sides[1].characters:,} characters, {self.files.encoding}, {ends}"
+            f"{listed_files(self.files.paths)}: {self.count:,} questions, {self.count - self.answered:,} of them without an"
+            f" answer, and passages of {self.sides[1].characters:,} characters, {self.files.written}"
         ]
         rows += [f"  note: {shown(note, 200)}" for note in self.notes()]
         for question, passage, said in self.examples:
@@ -89,7 +85,7 @@ class AskedSource:
     @property
     def name(self) -> str:
         """The files, for messages."""
-        return str(self.paths[0]) if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
+        return called(self.paths)
 
     @cached_property
     def seen(self) -> AskedSeen:
@@ -102,14 +98,7 @@ class AskedSource:
     def _span(self) -> tuple[int, int | None]:
         if (self.low, self.high) == (0.0, 1.0):
             return 0, None
-        total = self.seen.count
-        start, stop = span(total, self.low, self.high)
-        if start >= (total if stop is None else stop):
-            raise DataError(
-                f"{self.name}: {total:,} questions are too few to take the share {self.low:g} to {self.high:g} of them;"
-                " give more questions, or files of their own for valid and test"
-            )
-        return start, stop
+        return Counted(self.name, self.seen.count, "questions", "questions").span(self.low, self.high)
 
     def records(self) -> Iterator[Record]:
         """The questions of the part, with their places."""

@@ -17,11 +17,11 @@ from weft.config import Table
 from weft.data.columns import Name
 from weft.data.corpus import Corpus
 from weft.data.labelled import listed
-from weft.data.source import Row, fingerprints, in_batches, span
+from weft.data.source import Counted, Row, called, fingerprints, in_batches
 from weft.data.tables import Files, Split, check_splits, parts
 from weft.data.tag_files import Reading, Sentence, read_sentences
 from weft.errors import DataError
-from weft.text.gate import SHOWN, Seen, as_paths, shown
+from weft.text.gate import SHOWN, Seen, as_paths, listed_files, shown
 
 AS_USUAL = Reading()
 
@@ -61,12 +61,9 @@ class TaggedSeen:
 
     def describe(self) -> str:
         """Several lines for people: files, sizes, encoding, line ends, notes, tags, examples."""
-        names = " and ".join(str(path) for path in self.files.paths[:2])
-        more = f" and {len(self.files.paths) - 2} more" if len(self.files.paths) > 2 else ""
-        ends = f"CRLF line ends in {self.files.crlf:,} places" if self.files.crlf else "LF line ends"
         rows = [
-            f"{shown(names, 200)}{more}: {self.sentences:,} sentences of {self.words:,} words (the longest of"
-            f" {self.longest:,}) with {len(self.tags):,} tags, {self.files.encoding}, {ends}"
+            f"{listed_files(self.files.paths)}: {self.sentences:,} sentences of {self.words:,} words (the longest of"
+            f" {self.longest:,}) with {len(self.tags):,} tags, {self.files.written}"
         ]
         rows += [f"  note: {shown(note, 200)}" for note in self.files.notes]
         rows.append(f"  tags: {listed(self.tags)}")
@@ -88,7 +85,7 @@ class TaggedSource:
     @property
     def name(self) -> str:
         """The files, for messages."""
-        return str(self.paths[0]) if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} more"
+        return called(self.paths)
 
     @cached_property
     def _whole(self) -> tuple[list[Sentence], TaggedSeen]:
@@ -109,14 +106,7 @@ class TaggedSource:
     def _span(self) -> tuple[int, int | None]:
         if (self.low, self.high) == (0.0, 1.0):
             return 0, None
-        total = self.seen.sentences
-        start, stop = span(total, self.low, self.high)
-        if start >= (total if stop is None else stop):
-            raise DataError(
-                f"{self.name}: {total:,} sentences are too few to take the share {self.low:g} to {self.high:g} of them;"
-                " give more sentences, or files of their own for valid and test"
-            )
-        return start, stop
+        return Counted(self.name, self.seen.sentences, "sentences", "sentences").span(self.low, self.high)
 
     def records(self) -> Iterator[Sentence]:
         """The sentences of the part, with their places."""

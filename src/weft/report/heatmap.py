@@ -10,6 +10,7 @@ import unicodedata
 import zlib
 from collections.abc import Sequence
 from html import escape
+from typing import NamedTuple
 
 import numpy as np
 
@@ -179,15 +180,24 @@ def draw_grid(frame: Frame) -> str:
     return f'<path class="grid" shape-rendering="crispEdges" d="{across}{down}"/>'
 
 
-def _legend(frame: Frame, largest: float) -> str:
+class Swatch(NamedTuple):
+    """A step of a legend: how it is filled, and what it says."""
+
+    fill: str  # a class of the drawing's style
+    opacity: float
+    text: str
+
+
+def draw_legend(frame: Frame, swatches: Sequence[Swatch], *, name: str, width: int) -> str:
+    """The swatches, each so wide, side by side under the grid, and what they are of."""
     y = frame.bottom + 2 * GAP
     parts = []
-    for at, step in enumerate(STEPS):
-        x = frame.left + at * SWATCH
-        box = f'x="{x}" y="{y}" width="{SWATCH}" height="{BAR}"'
-        parts.append(f'<rect class="ink" {box} opacity="{number(step**0.5)}"/><rect class="grid" {box}/>')
-        parts.append(f'<text x="{x + SWATCH // 2}" y="{y + BAR + FONT}">{step * largest:.2g}</text>')
-    parts.append(f'<text x="{frame.left}" y="{y + BAR + FONT + LINE}" text-anchor="start">{SHADE}</text>')
+    for at, swatch in enumerate(swatches):
+        x = frame.left + at * width
+        box = f'x="{x}" y="{y}" width="{width}" height="{BAR}"'
+        parts.append(f'<rect class="{swatch.fill}" {box} opacity="{number(swatch.opacity)}"/><rect class="grid" {box}/>')
+        parts.append(f'<text x="{x + width // 2}" y="{y + BAR + FONT}">{swatch.text}</text>')
+    parts.append(f'<text x="{frame.left}" y="{y + BAR + FONT + LINE}" text-anchor="start">{escape(name)}</text>')
     return f'<g text-anchor="middle" font-size="10">{"".join(parts)}</g>'
 
 
@@ -219,6 +229,7 @@ def heatmap(
     _check(weights, rows, columns)
     largest = max(1.0, float(weights.max()))
     frame = Frame(rows, columns, heading(title), axes)
+    swatches = [Swatch("ink", step**0.5, f"{step * largest:.2g}") for step in STEPS]
     size = f'width="{frame.width}" height="{frame.height}"'
     view = f'{size} viewBox="0 0 {frame.width} {frame.height}"'
     named = f'role="img" aria-label="{escape(" ".join(frame.title) or "heat map")}"'
@@ -229,7 +240,7 @@ def heatmap(
             f'<rect class="paper" {size} rx="6"/>{draw_title(frame)}{draw_axes(frame)}{draw_labels(frame)}',
             f'<g class="ink" transform="translate({frame.left} {frame.top}) scale({frame.cell})">',
             _cells(weights, (weights / largest) ** 0.5, rows, columns),
-            f"</g>{draw_grid(frame)}{_legend(frame, largest)}",
+            f"</g>{draw_grid(frame)}{draw_legend(frame, swatches, name=SHADE, width=SWATCH)}",
             "</svg>\n",
         ]
     )

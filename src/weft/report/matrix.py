@@ -13,14 +13,13 @@ import numpy as np
 
 from weft.errors import UsageError
 from weft.report.heatmap import (
-    BAR,
-    FONT,
     GAP,
-    LINE,
     Frame,
+    Swatch,
     draw_axes,
     draw_grid,
     draw_labels,
+    draw_legend,
     draw_title,
     heading,
     number,
@@ -75,18 +74,6 @@ def _numbers(frame: Frame, values: np.ndarray) -> str:
     return f'<g text-anchor="middle" font-size="11" pointer-events="none">{"".join(parts)}</g>'
 
 
-def _legend(frame: Frame, name: str) -> str:
-    y = frame.bottom + 2 * GAP
-    parts = []
-    for at, step in enumerate(STEPS):
-        x = frame.left + at * SWATCH
-        box = f'x="{x}" y="{y}" width="{SWATCH}" height="{BAR}"'
-        parts.append(f'<rect class="ink" {box} opacity="{number(step)}"/><rect class="grid" {box}/>')
-        parts.append(f'<text x="{x + SWATCH // 2}" y="{y + BAR + FONT}">{step:g}</text>')
-    parts.append(f'<text x="{frame.left}" y="{y + BAR + FONT + LINE}" text-anchor="start">{escape(name)}</text>')
-    return f'<g text-anchor="middle" font-size="10">{"".join(parts)}</g>'
-
-
 def matrix(
     values: np.ndarray,
     *,
@@ -105,6 +92,7 @@ def matrix(
         raise UsageError("matrix: values must be from 0 to 1")
     frame = Frame(rows, columns, heading(title), axes)
     width = max(frame.width, frame.left + len(STEPS) * SWATCH + GAP)
+    swatches = [Swatch("ink", step, f"{step:g}") for step in STEPS]
     size = f'width="{width}" height="{frame.height}"'
     named = f'role="img" aria-label="{escape(" ".join(frame.title) or name)}"'
     return "\n".join(
@@ -114,7 +102,7 @@ def matrix(
             f'<rect class="paper" {size} rx="6"/>{draw_title(frame)}{draw_axes(frame)}{draw_labels(frame)}',
             f'<g class="ink" transform="translate({frame.left} {frame.top}) scale({frame.cell})">',
             _cells(values, rows, columns),
-            f"</g>{draw_grid(frame)}{_numbers(frame, values)}{_legend(frame, name)}",
+            f"</g>{draw_grid(frame)}{_numbers(frame, values)}{draw_legend(frame, swatches, name=name, width=SWATCH)}",
             "</svg>\n",
         ]
     )

@@ -12,14 +12,13 @@ import numpy as np
 
 from weft.errors import UsageError
 from weft.report.heatmap import (
-    BAR,
-    FONT,
     GAP,
-    LINE,
     Frame,
+    Swatch,
     draw_axes,
     draw_grid,
     draw_labels,
+    draw_legend,
     draw_title,
     heading,
     number,
@@ -70,21 +69,6 @@ def _cells(values: np.ndarray, largest: float, rows: Sequence[str], columns: Seq
     return "\n".join(lines)
 
 
-def _legend(frame: Frame, largest: float, name: str) -> str:
-    y = frame.bottom + 2 * GAP
-    parts = []
-    for at, step in enumerate(STEPS):
-        x = frame.left + at * SWATCH
-        box = f'x="{x}" y="{y}" width="{SWATCH}" height="{BAR}"'
-        shade = number(_shade(step))
-        parts.append(f'<rect class="{_sign(step)}" {box} opacity="{shade}"/><rect class="grid" {box}/>')
-        parts.append(f'<text x="{x + SWATCH // 2}" y="{y + BAR + FONT}">{f"{step * largest:+.2g}" if step else "0"}</text>')
-    parts.append(
-        f'<text x="{frame.left}" y="{y + BAR + FONT + LINE}" text-anchor="start">{escape(name)}; shade: its square root</text>'
-    )
-    return f'<g text-anchor="middle" font-size="10">{"".join(parts)}</g>'
-
-
 def signed_map(
     values: np.ndarray,
     *,
@@ -106,6 +90,8 @@ def signed_map(
     most = largest or float(np.abs(values).max()) or 1.0
     frame = Frame(rows, columns, heading(title), axes)
     width = max(frame.width, frame.left + len(STEPS) * SWATCH + GAP)
+    swatches = [Swatch(_sign(step), _shade(step), f"{step * most:+.2g}" if step else "0") for step in STEPS]
+    shade = f"{name}; shade: its square root"
     size = f'width="{width}" height="{frame.height}"'
     named = f'role="img" aria-label="{escape(" ".join(frame.title) or name)}"'
     return "\n".join(
@@ -115,7 +101,7 @@ def signed_map(
             f'<rect class="paper" {size} rx="6"/>{draw_title(frame)}{draw_axes(frame)}{draw_labels(frame)}',
             f'<g transform="translate({frame.left} {frame.top}) scale({frame.cell})">',
             _cells(values, most, rows, columns),
-            f"</g>{draw_grid(frame)}{_legend(frame, most, name)}",
+            f"</g>{draw_grid(frame)}{draw_legend(frame, swatches, name=shade, width=SWATCH)}",
             "</svg>\n",
         ]
     )

@@ -48,6 +48,11 @@ class Seen:
             return "LF"
         return "CRLF" if self.crlf >= self.lines - len(self.paths) else "mixed"
 
+    @property
+    def written(self) -> str:
+        """How, in a word or two: encoding and line ends."""
+        return f"{self.encoding}, " + (f"CRLF line ends in {self.crlf:,} places" if self.crlf else "LF line ends")
+
     def describe(self) -> str:
         """Several lines for people: files, sizes, encoding, line ends, notes, examples."""
         name = str(self.paths[0]) if len(self.paths) == 1 else f"{len(self.paths)} files ({self.paths[0]}, ...)"
@@ -60,6 +65,12 @@ class Seen:
         rows += [f"  note: {shown(note, 200)}" for note in notes]
         rows += [f"  e.g.: {shown(example)}" for example in self.examples]
         return "\n".join(rows)
+
+
+def listed_files(paths: Sequence[Path]) -> str:
+    """Some files, for people: the first two by name."""
+    more = f" and {len(paths) - 2} more" if len(paths) > 2 else ""
+    return shown(" and ".join(map(str, paths[:2])), 200) + more
 
 
 def shown(text: str, most: int = SHOWN) -> str:
