@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from pair_runs import PairRuns
 from small_runs import make_text, run_file, train_here
 
+import weft
 from weft.cli.main import main
 from weft.errors import UsageError
 from weft.explain.page import page
@@ -94,6 +95,12 @@ def test_standard_input_is_a_text(counted, capsys, monkeypatch, quiet_machine):
     assert main(["explain", str(counted), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["input"] == "the old\ncat" and found["views"][0]["method"] == "occlusion"
+
+
+def test_a_text_that_nobody_could_look_at_is_refused(run):
+    with pytest.raises(UsageError) as caught:
+        weft.load(run).explain("a" * 20_001)
+    assert str(caught.value) == ("explain: the text has 20,001 characters, and a view shows at most 20,000; give a part of it")
 
 
 def test_refusals(run, counted, capsys, quiet_machine):

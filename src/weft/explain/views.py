@@ -21,6 +21,7 @@ from weft.explain.units import no_units, units
 from weft.explain.view import View
 
 Told = Callable[[int, int], None]
+LONGEST = 20_000  # characters of a text: more can neither be drawn nor read, and takes hours
 
 
 class Entry(NamedTuple):
@@ -65,6 +66,10 @@ def show(run: Any, text: str, what: str | None, options: ExplainOptions, *, told
     entry = VIEWS[name]
     if reason := entry.unfit(run):
         raise UsageError(f"--what {name}: {reason}; {run.folder.path} has: {', '.join(known)}")
+    if len(text) > LONGEST:
+        raise UsageError(
+            f"explain: the text has {len(text):,} characters, and a view shows at most {LONGEST:,}; give a part of it"
+        )
     return entry.show(run, text, options, told) if entry.long else entry.show(run, text, options)
 
 
