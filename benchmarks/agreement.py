@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,7 @@ def main() -> None:
     parser.add_argument("--tokenizer", default="word")
     parser.add_argument("--vocabulary", type=int, default=8000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="networks trained side by side")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--set", action="append", help="change an option of every network's run")
@@ -134,8 +136,10 @@ def main() -> None:
     text = assembled(chosen.data, chosen.out / "text.txt")
     pairs = read_suite([path for suite in SUITES for path in sorted(chosen.data.glob(suite))]).pairs
     probed: dict[str, Items] = {}
-    for model in chosen.models.split(","):
-        place, seconds = trained(model, text, chosen)
+    models = chosen.models.split(",")
+    with ThreadPoolExecutor(chosen.jobs) as pool:
+        places = list(pool.map(lambda model: trained(model, text, chosen), models))
+    for model, (place, seconds) in zip(models, places, strict=True):
         began = time.perf_counter()
         probed[model] = probe(weft.load(place, device=chosen.device), pairs)
         print(f"{model}: trained in {seconds:.0f} s, probed in {time.perf_counter() - began:.0f} s", flush=True)
