@@ -44,7 +44,7 @@ TAGS: dict[str, dict[str, Any]] = {
     "lstm": {
         "tokenizer": {"kind": "space", "size": 20000, "lowercase": True},
         "model": {"kind": "lstm", "head": "linear", "embedding_dropout": 0.3, "word_dropout": 0.2, "spelling": SPELLING},
-        "train": {"epochs": 18.0, "lr": 3e-3, "average": 0.998},
+        "train": {"epochs": 12.0, "lr": 3e-3, "average": 0.998},
     }
 }
 ENTITIES: dict[str, dict[str, Any]] = {"lstm": {"model": {"kind": "lstm", "head": "crf"}}}
