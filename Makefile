@@ -10,7 +10,8 @@ READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
 BROWSER := $(VENV)/.browser
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS)
+# where there is a browser, no test may leave it out
+PYTEST := OMP_NUM_THREADS=1 WEFT_BROWSER=$$(command -v chromium) $(BIN)/python -m pytest -q -n $(WORKERS)
 
 .DELETE_ON_ERROR:
 .PHONY: help install demo test test-all check format bench clean
@@ -42,10 +43,11 @@ $(TOOLS): $(READY)
 	$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev,demo]'
 	touch $@
 
-# A browser for the tests that look at pages, where packages may be installed; elsewhere those tests say why they are skipped.
+# A browser for the tests that look at pages. Where Debian's packages may be installed it must come; elsewhere those tests say
+# why they are skipped.
 $(BROWSER): $(TOOLS)
-	command -v chromium >/dev/null || { test "$$(id -u)" = 0 && timeout 60 apt-get update -qq \
-		&& timeout 240 apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || true
+	if ! command -v chromium >/dev/null && test "$$(id -u)" = 0 && timeout 60 apt-get update -qq -o APT::Update::Error-Mode=any; \
+		then timeout 300 apt-get install -y -qq --no-install-recommends chromium >/dev/null; fi
 	touch $@
 
 demo: $(READY)

@@ -29,7 +29,7 @@ WORDS: dict[str, dict[str, Any]] = {
     "naive-bayes": {"model": {"kind": "naive-bayes"}},
     "regression": {"model": {"kind": "regression", "C": 10.0}},
     "window": {"model": {"kind": "window"}},
-    "gru": {"model": {"kind": "gru", "width": 384}},
+    "gru": {"model": {"kind": "gru", "width": 384}, "train": {"steps": 300}},
     "pretrained": {
         "model": {**SIZE, "heads": 4, **pretraining.ALIKE["transformer"], "dropout": 0.1, "pool": "max"},
         "train": {"steps": 400, "lr": 3e-4, "validations": 20, "compile": False},
@@ -37,17 +37,23 @@ WORDS: dict[str, dict[str, Any]] = {
 }
 NAMES: dict[str, dict[str, Any]] = {
     "regression": {"model": {"kind": "regression", "C": 10.0, **CHARACTERS}},
-    "gru": {"model": {"kind": "gru", "width": 384, "embedding": 64, "dropout": 0.5, "pool": "last"}},
+    "gru": {
+        "model": {"kind": "gru", "width": 384, "embedding": 64, "dropout": 0.5, "pool": "last"},
+        "train": {"steps": 3000},
+    },
 }
-SPELLING: dict[str, Any] = {"width": 256, "embedding": 64, "pool": "last"}
+# words in lower case, some of them dropped, beside letters, which know what was upper case and what new words are like
+WORDS_AND_LETTERS: dict[str, Any] = {
+    "kind": "lstm", "embedding_dropout": 0.3, "word_dropout": 0.2, "spelling": {"width": 256, "embedding": 64, "pool": "last"},
+}  # fmt: skip
+LOWER: dict[str, Any] = {"kind": "space", "size": 20000, "lowercase": True}
+TAGGING: dict[str, Any] = {"epochs": 12.0, "lr": 3e-3, "average": 0.998}
 TAGS: dict[str, dict[str, Any]] = {
-    "lstm": {
-        "tokenizer": {"kind": "space", "size": 20000, "lowercase": True},
-        "model": {"kind": "lstm", "head": "linear", "embedding_dropout": 0.3, "word_dropout": 0.2, "spelling": SPELLING},
-        "train": {"epochs": 12.0, "lr": 3e-3, "average": 0.998},
-    }
+    "lstm": {"tokenizer": LOWER, "model": {**WORDS_AND_LETTERS, "head": "linear"}, "train": TAGGING}
 }
-ENTITIES: dict[str, dict[str, Any]] = {"lstm": {"model": {"kind": "lstm", "head": "crf"}}}
+ENTITIES: dict[str, dict[str, Any]] = {
+    "lstm": {"tokenizer": LOWER, "model": {**WORDS_AND_LETTERS, "head": "crf"}, "train": TAGGING}
+}
 
 
 def _sst(name: str) -> dict[str, str]:
