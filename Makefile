@@ -43,11 +43,11 @@ $(TOOLS): $(READY)
 	$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev,demo]'
 	touch $@
 
-# A browser for the tests that look at pages. Where Debian's packages may be installed it must come; elsewhere those tests say
+# A browser for the tests that look at pages, and a font for pictures. Where Debian's packages may be installed it must come; elsewhere those tests say
 # why they are skipped.
 $(BROWSER): $(TOOLS)
 	if ! command -v chromium >/dev/null && test "$$(id -u)" = 0 && timeout 60 apt-get update -qq -o APT::Update::Error-Mode=any; \
-		then timeout 300 apt-get install -y -qq --no-install-recommends chromium >/dev/null; fi
+		then timeout 300 apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; fi
 	touch $@
 
 demo: $(READY)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterable
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,3 +30,19 @@ def train(capsys: pytest.CaptureFixture[str], *settings: str) -> tuple[int, str]
 def feed(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     """Let these bytes be standard input."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def answered(monkeypatch: pytest.MonkeyPatch, chunks: Iterable[bytes], *words: str) -> tuple[list[int], str]:
+    """How many lines a command has written each time that it waits for more of its input, and all of its output."""
+    written, counts, left = io.BytesIO(), list[int](), iter([*chunks, b""])
+
+    def read1(size: int) -> bytes:
+        counts.append(written.getvalue().count(b"\n"))
+        return next(left)
+
+    with monkeypatch.context() as patch, io.TextIOWrapper(written, encoding="utf-8") as out:
+        patch.setattr(sys, "stdin", SimpleNamespace(buffer=SimpleNamespace(read1=read1)))
+        patch.setattr(sys, "stdout", out)  # a pipe gets what is flushed
+        assert main([*words]) == 0
+        out.flush()
+        return counts, written.getvalue().decode()

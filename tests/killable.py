@@ -32,7 +32,7 @@ from weft.train.material import Texts
 PARTS = {
     "save": [Journal.keep_best, Journal.save, checkpoint.save, files.publish],
     "begin": [train, RunFolder.begin, Texts.prepare, Texts._tokenizer, write_corpus],
-    "clear": [RunFolder._clear],
+    "aside": [RunFolder._set_aside],
 }
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 import typer
-from command_line import feed
+from command_line import answered, feed
 
 from weft import __version__, files
 from weft.cli import display as display_module
@@ -377,6 +377,26 @@ def test_a_signal_saves_and_the_same_command_resumes(here, capfd, monkeypatch, n
     assert whole == resumed
 
 
+def test_a_search_without_end_is_shown_and_a_signal_prints_what_it_found(here, capfd, monkeypatch):
+    """A mean over the tokens may rise to the last of them, so such a search goes on to --length."""
+    search = ["generate", "runs/run", "an", "--beam", "3", "--alpha", "1", "--best", "2"]
+    assert main([*search, "--length", "4"]) == 0
+    wanted = capfd.readouterr().out
+    shown = []
+
+    def show(self, what, share, detail=""):
+        shown.append((what, detail))
+        if len(shown) == 4:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Display, "show", show)
+    assert main([*search, "--length", "1000000"]) == 130
+    said = capfd.readouterr()
+    assert said.out == wanted and wanted.count("\n") == 2
+    assert said.err == "\nweft: printing what is found; press Ctrl-C again to exit now\n"
+    assert shown == [("searching", f"{done} of at most 1,000,000 tokens") for done in (1, 2, 3, 4)]
+
+
 def test_a_second_signal_exits_at_once(here, capfd, monkeypatch):
     interrupting(monkeypatch, signal.SIGINT, at=2, times=2)
     left = []
@@ -390,6 +410,10 @@ def test_a_signal_before_the_first_step_stops_at_once(here, capsys, monkeypatch)
     code, _, err = call(capsys, "train", "run.toml", "--out", "runs/early")
     assert code == 143
     assert err == "weft: stopped before the first step; the same command goes on with runs/early\n"
+    before = (here / "runs/run/model.safetensors").read_bytes()
+    code, _, err = call(capsys, "train", "run.toml", "--fresh")
+    assert (code, err) == (143, "weft: stopped before the first step; runs/run is as it was\n")
+    assert (here / "runs/run/model.safetensors").read_bytes() == before
 
 
 def test_a_real_process_stops_by_a_real_signal(here):
@@ -473,6 +497,13 @@ def test_score_tells_tokens_that_add_up(capsys, monkeypatch, run):
     feed(monkeypatch, b"anna\n")
     lines = call(capsys, "score", f"runs/{run}", "--tokens")[1].split("\n")
     assert [line.split("\t")[0] for line in lines[:4]] == list("anna") and lines[-2:] == ["", ""]
+
+
+def test_scores_come_before_a_pipe_closes(here, monkeypatch):
+    """A program that writes a line and waits for its score gets it."""
+    counts, out = answered(monkeypatch, [b"anna\nbo", b"b\n", b"eve\n"], "score", "runs/run")
+    assert counts == [0, 1, 2, 3]
+    assert [line.split("\t")[2] for line in out.split("\n")[:-1]] == ["anna", "bob", "eve"]
 
 
 def test_score_counts_tokens(here, capsys, monkeypatch):

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,19 +19,16 @@ from typing import Any
 import pytest
 import torch
 from command_line import refused
-from small_runs import Silent
+from comparing import Here, compare
 
 from weft import files
 from weft.cli import compare_plan
 from weft.cli.main import main
 from weft.cli.story import read_story
-from weft.cli.train import is_finished
-from weft.compare.plan import Planned
-from weft.compare.train import Outcome, Room, Trainer, holder
-from weft.errors import ResourceError, WeftError
+from weft.compare.train import Room, Trainer, holder
+from weft.errors import ResourceError
 from weft.tensors import read_tensors
 from weft.train import checkpoint
-from weft.train.job import train
 from weft.train.settings import resolve
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
@@ -61,30 +57,6 @@ NAMES = "".join(
 )
 
 
-class Here:
-    """Trains in this process, which costs no seconds for each run."""
-
-    trained: list[str]
-
-    def __init__(self, room: Any, watcher: Any, finished: Any) -> None:
-        self.watcher = watcher
-
-    def train(self, plan: Sequence[Planned]) -> list[Outcome]:
-        return [self._one(planned) for planned in plan]
-
-    def _one(self, planned: Planned) -> Outcome:
-        try:
-            settings = resolve(planned.values, base=Path())
-            if not is_finished(planned.out, settings):
-                Here.trained.append(planned.out.name)
-                train(planned.values, planned.out, base=Path(), watcher=Silent())
-        except WeftError as error:
-            outcome = Outcome(planned, error.exit_code, str(error))
-            self.watcher.ended(outcome)
-            return outcome
-        return Outcome(planned, 0)
-
-
 @pytest.fixture
 def there(tmp_path, monkeypatch) -> Path:
     """A folder with a run file, where runs are trained in this process."""
@@ -94,12 +66,6 @@ def there(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(compare_plan, "Trainer", Here)
     monkeypatch.setattr(Here, "trained", [], raising=False)
     return tmp_path
-
-
-def compare(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = main(["compare", *words])
-    said = capsys.readouterr()
-    return code, said.out, said.err
 
 
 def by_name(out: Path) -> dict[str, dict[str, Any]]:

@@ -183,6 +183,26 @@ def test_frequencies_of_tokens_by_hand(runs):
     assert found.frequencies["nats"].sum(1) == pytest.approx(found.items.statistics["nats"], rel=1e-6)
 
 
+@pytest.mark.parametrize("read", ["lines", "windows"])
+def test_frequencies_of_hidden_tokens_by_hand(runs, tmp_path, read):
+    values = run_file(runs.text, "window", data__valid=0.2, data__read=read)
+    values |= {"task": "masked-lm", "model": {"kind": "lstm", "width": 8, "layers": 1}}
+    values["train"]["steps"] = 2
+    train_here(values, tmp_path / "masked", Silent())
+    found = gather(load_run(tmp_path / "masked", device="cpu"))
+    whole, held = runs.text.read_text(), "".join(text + ("\n" if read == "lines" else "") for text in found.inputs)
+    counts, classes = Counter(whole.removesuffix(held)), np.zeros(len(FREQUENCIES) + 1)
+    for letter in "".join(found.inputs):
+        classes[np.digitize(counts[letter], FREQUENCIES)] += 1
+    assert found.frequencies["tokens"].sum(0).tolist() == classes.tolist()
+    assert found.frequencies["tokens"].sum(1).tolist() == found.items.statistics["tokens"].tolist()
+    assert found.frequencies["nats"].sum(1) == pytest.approx(found.items.statistics["nats"], rel=1e-9)
+    (made,) = [one for one in document({"lstm": [found]})["breakdowns"] if one["by"] == "frequency of the token in training"]
+    assert (made["score"], made["unit"]) == ({"name": "pseudo_nats_per_token", "better": "lower"}, "tokens")
+    mean = np.dot(made["values"]["lstm"], made["counts"]) / sum(made["counts"])
+    assert mean == pytest.approx(found.scores[0].value)
+
+
 def test_frequencies_of_words_by_hand(runs):
     found = runs.evidence("speech-window")
     train = load_run(runs.folder("speech-window"), device="cpu").settings.sources()["train"]

@@ -207,6 +207,59 @@ def test_a_grid_that_no_kind_has_is_refused():
         plan_of("ngram", grid=("train.lr=0.1,0.2",))
 
 
+HEADS = "model: width=96 is not a multiple of heads=5; change one, or give head_size"
+
+
+@pytest.mark.parametrize(
+    ("models", "grid", "said"),
+    [
+        ("ngram,lstm", "model.width=a,b", "must be a valid integer, not 'a'"),
+        ("lstm,ngram", "model.order=a", "must be a valid integer, not 'a'"),
+        ("lstm,gpt", "model.heads=5,7", HEADS),
+        ("gpt,lstm", "model.heads=5,7", HEADS),
+        (
+            "ngram,lstm,gpt",
+            "model.positions=xx",
+            "no such choice 'xx'; known: none, sinusoidal, learned, relative, alibi, rotary",
+        ),
+        ("ngram,lstm", "model.heads=2", "model: heads=2, but mixer='lstm' has none"),
+    ],
+)
+def test_a_grid_is_refused_for_the_reason_of_a_kind_that_has_the_option(models, grid, said):
+    with pytest.raises(ConfigError) as caught:
+        plan_of(*models.split(","), grid=(grid,))
+    assert str(caught.value) == f"--grid {grid.partition('=')[0]}: {said}"
+
+
+def test_of_an_unknown_option_the_kind_with_the_nearest_name_tells():
+    with pytest.raises(ConfigError, match=r"^--grid model.widht: no such option; did you mean 'width'\? known: mixer, "):
+        plan_of("ngram", "lstm", grid=("model.widht=1,2",))
+    with pytest.raises(ConfigError) as caught:
+        plan_of("bahdanau", "transformer", grid=("model.heads=5",), values=PAIRS)
+    assert str(caught.value) == (
+        "--grid model.heads: model.encoder: width=48 is not a multiple of heads=5; change one, or give head_size"
+    )
+
+
+def test_values_that_a_kind_refuses_are_not_values_that_do_not_apply_to_it():
+    found = plan_of("gpt", "transformer", "lstm", grid=("model.heads=5,96", "model.layers=1,2"))
+    assert [one.name for one in found.variants] == [
+        *(f"transformer,heads=96,layers={layers}" for layers in (1, 2)),
+        *(f"lstm,layers={layers}" for layers in (1, 2)),
+    ]
+    odd = "model: positions='rotary' turns pairs: the size of a head, 1, must be even"
+    assert [(one.name, one.reason) for one in found.refused] == [
+        ("gpt,heads=5", HEADS),
+        ("gpt,heads=96", odd),
+        ("transformer,heads=5", HEADS),
+    ]
+    assert all("heads" not in note for note in found.notes if not note.startswith("lstm: "))
+    # its positions are 'none', so these are for others
+    found = plan_of("lstm", "gpt", grid=("model.positions=rotary,alibi",))
+    assert [one.name for one in found.variants] == ["lstm", "gpt,positions=rotary", "gpt,positions=alibi"]
+    assert found.refused == [] and "model.positions" in found.notes[0]
+
+
 def test_the_width_of_a_grid_is_that_of_both_sides():
     found = plan_of("lstm", grid=("model.width=16,24",), values=PAIRS).variants
     for variant, width in zip(found, (16, 24), strict=True):

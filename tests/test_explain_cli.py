@@ -104,8 +104,8 @@ def test_a_text_that_nobody_could_look_at_is_refused(run):
 
 
 def test_refusals(run, counted, capsys, quiet_machine):
-    assert refused(capsys, "explain", str(run), "x", "--out", "x.png") == (
-        2, "--out: x.png must end in .html, .svg or .json",
+    assert refused(capsys, "explain", str(run), "x", "--out", "x.pdf") == (
+        2, "--out: x.pdf must end in .html, .svg, .png or .json",
     )  # fmt: skip
     code, line = refused(capsys, "explain", str(run), "x", "--what", "atention")
     assert code == 2 and line.startswith(

@@ -253,8 +253,10 @@ def test_what_has_no_gradients_to_follow_says_so(lstm, runs):
     assert no_gradients(lstm) is None
     assert no_gradients(weft.load(runs.folder("lm-ngram"))) == "a run of kind 'ngram' counts, and has no gradients"
     for text, options, message in [
-        ("a", {}, "input: has too few tokens; gradients need at least two to flow through"),
-        ("abc", {"position": 4}, "--position: must be from 2 to 3, the tokens of the text, not 4"),
+        ("a", {}, "input: has too few tokens; gradients need at least three to flow through"),
+        ("ab", {}, "input: has too few tokens; gradients need at least three to flow through"),
+        ("abc", {"position": 4}, "--position: must be from 3 to 3, the tokens of the text, not 4"),
+        ("abc", {"position": 2}, "--position: must be from 3 to 3, the tokens of the text, not 2"),
     ]:
         with pytest.raises(UsageError) as caught:
             gradients(lstm, text, ExplainOptions(**options))

@@ -16,7 +16,6 @@ from small_runs import make_text, run_file, train_here
 import weft
 from weft.errors import UsageError
 from weft.explain.distribution import no_distribution
-from weft.explain.flow import no_gradients
 from weft.explain.inputs import read
 from weft.explain.lens import lens, looked_through, no_lens
 from weft.explain.options import ExplainOptions
@@ -212,7 +211,6 @@ def test_who_predicts_no_tokens_says_so(language):
     tagger = SimpleNamespace(settings=SimpleNamespace(task="tag", kind="lstm"), model=language("lstm").model)
     for no in (no_surprisal, no_lens):
         assert no(tagger) == "a run of task 'tag' predicts no tokens"
-    assert no_gradients(tagger) == "a run of task 'tag' reads no text token by token"
     assert no_search(tagger) == "a run of task 'tag' writes nothing, and searches for nothing"
     assert no_distribution(tagger) == "a run of task 'tag' writes nothing token by token"
 

@@ -70,7 +70,7 @@ def plainly(model, options: BeamOptions, banned: list[int]) -> tuple[list[tuple[
 @pytest.mark.parametrize("banned", [[], [0, 1, 4]])
 def test_the_tree_is_that_of_a_search_in_plain_python(toy, options, banned):
     model = TOYS[toy](WORDS)
-    found = Tree(options)
+    found = Tree(options, options.alpha)
     ((best,),) = beam(model, torch.tensor([[1]]), options=options, adjust=found.adjusting(ban(banned)), watch=found.watch)
     found.close()
     expected, winner = plainly(model, options, banned)
@@ -89,7 +89,7 @@ def test_the_tree_is_that_of_a_search_in_plain_python(toy, options, banned):
 def test_what_a_ban_took_away_is_told():
     """At each step the banned tokens that would have gone on, were they allowed."""
     model, options, banned = TOYS["hashed"](WORDS), BeamOptions(3, 5, END), [0, 3, 5]
-    found = Tree(options)
+    found = Tree(options, options.alpha)
     beam(model, torch.tensor([[1]]), options=options, adjust=found.adjusting(ban(banned)), watch=found.watch)
     lost = [step for step in found.steps if step.fate == "banned"]
     assert lost and {step.token for step in lost} <= set(banned)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from command_line import feed, refused
+from command_line import answered, feed, refused
 from small_runs import make_text, train_here
 
 import weft
@@ -151,6 +151,20 @@ def test_fill_prints_probabilities_and_tokens(runs, capsys, monkeypatch):
     assert main(["fill", str(runs / "word"), "--n", "1", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["text"] == "the [MASK]" and set(told["gaps"][0][0]) == {"token", "probability"}
+
+
+def test_a_pipe_is_answered_before_it_closes(runs, monkeypatch, capsys):
+    """A program that writes a line and waits for what becomes of it gets it."""
+    chunks = [b"the [MASK]\na [MA", b"SK]\n", b"[MASK] sees\n"]
+    for words in (["fill", "--n", "1"], ["embed"]):
+        counts, out = answered(monkeypatch, chunks, words[0], str(runs / "word"), *words[1:])
+        assert counts == [0, 1, 2, 3]
+        feed(monkeypatch, b"".join(chunks))
+        assert main([words[0], str(runs / "word"), *words[1:]]) == 0
+        assert len(out.split("\n")) == len(capsys.readouterr().out.split("\n"))
+    counts, _ = answered(monkeypatch, [b"cat " * 60 + b"\n"] * 2, "embed", str(runs / "word"))
+    assert counts == [0, 1, 2]
+    assert capsys.readouterr().err == "weft: 2 lines were longer than the model reads, and cut\n"  # once, not for each chunk
 
 
 def test_embed_writes_arrays_or_lines(runs, tmp_path, capsys, monkeypatch):

@@ -162,6 +162,79 @@ def test_fresh_starts_over(run, text):
     assert (run / ".hidden").exists()
 
 
+def unfit(tmp_path: Path, text: Path) -> dict[str, tuple[dict[str, Any], str]]:
+    """Run files that are refused late, when data, weights and packages are looked at, and how."""
+    (tmp_path / "binary.txt").write_bytes(b"a line\nand \0\n")
+    (tmp_path / "empty").mkdir()
+    return {
+        "text": (small(tmp_path / "binary.txt"), "holds a NUL character"),
+        "no text": (small(tmp_path / "none.txt"), "no such file"),
+        "weights": (small(text, train__init_from=str(tmp_path / "empty")), "has no model.safetensors"),
+        "memory": (small(text, model__width=60_000, model__layers=500), "are free"),
+    }
+
+
+@pytest.mark.parametrize("what", ["text", "no text", "weights", "memory"])
+def test_fresh_that_is_refused_leaves_the_old_run_as_it_was(run, text, tmp_path, what):
+    values, said = unfit(tmp_path, text)[what]
+    before = contents(run)
+    with pytest.raises(WeftError, match=said):
+        train_here(values, run, fresh=True)
+    assert contents(run) == before
+    train_here(small(text), run)  # it is finished, and stays so
+    assert weft.load(run).info()["kind"] == "window"
+
+
+def test_fresh_keeps_the_old_run_until_the_new_one_has_saved_something(run, text):
+    before = {name: data for name, data in contents(run).items() if name != ".lock"}
+    seen = []
+
+    class Looking(Silent):
+        def working(self, name, done, total):
+            seen.append(
+                {str(Path(name).relative_to(".set-aside")): data for name, data in contents(run).items() if ".set" in name}
+            )
+
+        def stopping(self):
+            assert (run / ".set-aside").exists() != (run / "model.safetensors").exists()
+            return super().stopping()
+
+    train_here(small(text, seed=4), run, Looking(), fresh=True)
+    assert seen[0] == before
+    assert not (run / ".set-aside").exists()
+
+
+def test_a_run_comes_back_from_wherever_a_process_was_killed(run, text, monkeypatch):
+    """While it was set aside, when nothing of the new one was saved, and while it was brought back."""
+    before = contents(run)
+    rename, moves = Path.rename, iter([True, True, False, *[True] * 100])
+
+    def killed(self, to):
+        if not next(moves):
+            raise OSError(5, "Input/output error")
+        return rename(self, to)
+
+    monkeypatch.setattr(Path, "rename", killed)
+    message = refusal(ResourceError, lambda: train_here(small(text, seed=4), run, fresh=True))
+    assert message == f"{run / 'environment.json'}: can't be moved to {run / '.set-aside'}: Input/output error"
+    assert contents(run) == before
+    monkeypatch.undo()
+    settings = resolve(small(text, seed=4), base=run)
+    RunFolder(run).begin(settings, "", fresh=True)
+    assert sorted(path.name for path in run.iterdir()) == [".lock", ".set-aside", "resolved.toml", "run.toml"]
+    RunFolder(run).begin(settings, "", fresh=True)  # killed there, and asked again
+    with pytest.raises(DataError):
+        train_here(small(run / "none.txt", seed=4), run, fresh=True)
+    assert contents(run) == before
+    (run / ".set-aside").mkdir()
+    for name in ("checkpoints", "model.safetensors"):
+        (run / name).rename(run / ".set-aside" / name)
+    train_here(small(text), run)
+    assert {name: data for name, data in contents(run).items() if "timings" not in name} == {
+        name: data for name, data in before.items() if "timings" not in name
+    }
+
+
 def test_fresh_in_a_new_folder_is_a_new_run(tmp_path, text, finished):
     train_here(small(text), tmp_path / "new", fresh=True)
     assert sums(tmp_path / "new") == sums(finished)

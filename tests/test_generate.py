@@ -148,13 +148,37 @@ def test_a_stream_of_bytes_joins_to_what_generate_gives(seed):
 
 
 @every_toy
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+@pytest.mark.parametrize("rows", [4, 64])
+def test_a_search_that_is_stopped_gives_what_it_has_found(toy, alpha, rows, monkeypatch):
+    """As if it had been allowed as many tokens: what has ended, and what has not, as it stands."""
+    monkeypatch.setattr("weft.decode.generate.ROWS", rows)
+    model, prompts, asked = toy(13), ["abc", "", "jj"], []
+    search = {"beam": 4, "best": 3, "alpha": alpha}
+
+    def going(done, total):
+        asked.append((done, total))
+        return done % 100_000 < 6
+
+    found = generate(model, LETTERS, prompts, GenerateOptions(length=100_000, **search), end=2, going=going)
+    wanted = generate(model, LETTERS, prompts, GenerateOptions(length=6, **search), end=2)
+    assert [[one[:2] for one in best] for best in found] == [[one[:2] for one in best] for best in wanted]
+    for here, there in zip(found, wanted, strict=True):
+        assert [one.score for one in here] == pytest.approx([one.score for one in there], abs=1e-4)
+    batches = 3 if rows == 4 else 1
+    assert {total for _, total in asked} == {batches * 100_000}
+    assert asked[0][0] == 1 and asked == sorted(asked) and asked[-1][0] <= (batches - 1) * 100_000 + 6
+
+
+@every_toy
 @pytest.mark.parametrize("options", [{"samples": 3, "seed": 5}, {"beam": 4, "best": 3}], ids=["samples", "beam"])
-def test_batches_change_nothing(toy, options):
+def test_batches_change_nothing(toy, options, monkeypatch):
     model, options = toy(13), GenerateOptions(length=15, **options)
     prompts = ["abcdef", "", "jj", "a", "hihihihi"]
     whole = generate(model, LETTERS, prompts, options, end=2)
     for rows in (1, 7):
-        small = generate(model, LETTERS, prompts, options, end=2, rows=rows)
+        monkeypatch.setattr("weft.decode.generate.ROWS", rows)
+        small = generate(model, LETTERS, prompts, options, end=2)
         for many, few in zip(whole, small, strict=True):
             assert [one[:2] for one in many] == [one[:2] for one in few]
             assert [one.log_prob for one in many] == pytest.approx([one.log_prob for one in few], abs=1e-4)

@@ -252,7 +252,7 @@ def test_refusals(language: Any, text: Path, place: Path, pairs: PairRuns, capsy
     assert line(folder, *data, "--words", "zebra") == "--words: 'zebra' is not among the words of the data"
     assert line(folder, *data, "--layer", "3") == "--layer: must be from 0, the input, to 2, not 3"
     assert line(folder, "--most", "1") == "--most: must be 2 or more, not 1"
-    assert line(folder, "--out", "x.png") == "--out: x.png must end in .html, .svg or .json"
+    assert line(folder, "--out", "x.pdf") == "--out: x.pdf must end in .html, .svg, .png or .json"
     blank = place / "blank.txt"
     blank.write_text("  \n \n")
     assert line(folder, "--data", str(blank)) == f"data: has no text that {folder} can read: it is blank"

@@ -35,9 +35,9 @@ ASSERTS_ALLOWED: dict[str, str] = {}
 BASE = {"errors", "config", "files"}
 TEXT = BASE | {"text"}
 MODELS = TEXT | {"machine", "data", "nn", "decode.steps", "models"}
-DRAWINGS = {  # numbers in, SVG out
+DRAWINGS = {  # numbers in, SVG out; and how words are written in one
     f"report.{name}"
-    for name in ("heatmap", "signed", "grid", "coloured", "lines", "bars", "guesses", "tree", "scatter", "matrix")
+    for name in ("heatmap", "signed", "grid", "coloured", "lines", "bars", "guesses", "tree", "scatter", "matrix", "words")
 }
 LAYERS: dict[str, set[str]] = {
     "errors": set(),

@@ -15,6 +15,9 @@ from small_runs import Silent, make_text, run_file, sums, train_here
 from weft.cli.main import main
 from weft.config import override
 from weft.errors import ConfigError
+from weft.models.classifier import ClassifierTable, classifier
+from weft.models.encoder import Text
+from weft.models.masked import MaskedTable, masked_model
 from weft.run import ensemble, load_translator
 from weft.tensors import read_tensors, write_tensors
 from weft.train.job import borrow_tokenizer
@@ -134,6 +137,48 @@ def test_an_encoder_starts_from_a_language_model_and_its_mask_from_the_mean(tmp_
     assert torch.equal(found["encoder.front.embedding.weight"], torch.cat([words, torch.tensor([[4.0, 5.0]])]))
     assert torch.equal(found["encoder.stack.layers.0.weight"], layer)
     assert said == (f"started from {run}: 2 tensors copied, new here: 1 (head.weight), left there: 1 (encoder.head.weight)")
+
+
+ENCODERS = [
+    {
+        "mixer": "attention",
+        "heads": 2,
+        "positions": "learned",
+        "connection": "post-norm",
+        "norm": "layer",
+        "embedding_norm": True,
+    },
+    {"mixer": "lstm"},
+]
+
+
+@pytest.mark.parametrize("options", ENCODERS)
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_text_alone_is_read_as_the_first_of_two_was(tmp_path, options, tied):
+    """What an encoder of two texts adds to each token of the first, one of single texts has in its embedding."""
+    sizes = {"width": 8, "layers": 1, **options}
+    pairs = masked_model(MaskedTable(**sizes, tied=tied, segments=True).filled(), words=9, longest=6)
+    pairs.encoder.front.segments.weight.data.normal_()
+    run = written(tmp_path / "pairs", pairs.state_dict())
+    tokens = torch.randint(10, (3, 6))
+    text = Text(tokens, torch.arange(6) < torch.tensor([[6], [4], [2]]))
+    table = ClassifierTable(**sizes).filled()
+    labels = classifier(table, words=10, labels=2, longest=6, segments=False, several=False)
+    said = start_from(labels, run)
+    assert "new here: 3 (head." in said and "segments" not in said
+    alone = masked_model(MaskedTable(**sizes, tied=tied).filled(), words=9, longest=6)
+    assert said != start_from(alone, run)
+    for model in (pairs, labels, alone):
+        model.eval()
+    with torch.no_grad():
+        wanted = pairs(text)[text.keep]
+        assert torch.allclose(labels.encoder(text)[0][text.keep], wanted, atol=1e-6)
+        assert torch.allclose(alone(text)[text.keep], wanted, atol=1e-6)
+        assert torch.allclose(alone.log_probs(wanted), pairs.log_probs(wanted), atol=1e-5)
+    two = classifier(table, words=10, labels=2, longest=6, segments=True, several=False)
+    start_from(two, run)
+    for part in ("embedding", "segments"):
+        assert torch.equal(getattr(two.encoder.front, part).weight, getattr(pairs.encoder.front, part).weight)
 
 
 def test_weights_of_another_shape_are_left_if_that_is_asked_for(tmp_path):

@@ -95,6 +95,16 @@ def test_label_first_lines_end_the_label_at_white_space(tmp_path):
     assert read(write(tmp_path / "b.txt", "a\u00a0b c\u2028d\n")) == [("a\u00a0b", "c\u2028d")]
 
 
+@pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl"])
+def test_blank_lines_of_tables_are_skipped_and_counted(kind, tmp_path):
+    lines = WRITTEN[kind](EXAMPLES).split("\n")[:-1]
+    path = write(tmp_path / f"a.{kind}", "\n\n".join([*lines, ""]))
+    assert read(path) == EXAMPLES
+    source = LabelledSource((path,))
+    assert f"blank lines that were skipped: {len(lines)}" in " ".join(source.seen.notes())
+    assert source.place(1) == f"{path}: line 3"
+
+
 def test_coarse_labels(tmp_path):
     path = write(tmp_path / "a.txt", "DESC:manner How\nDESC:def:x What\nNUM Who\n")
     assert [label for label, _ in read(path, reading=Reading(coarse=":"))] == ["DESC", "DESC", "NUM"]
@@ -233,7 +243,7 @@ BAD_FILES = [
     ("a.tsv", "text\tlabel\n", "has a header and nothing below it; give a file with examples in it"),
     ("a.tsv", "pos\n", "line 1 has 1 column, not 2 or more: 'pos'; columns are separated by a tab"),
     ("a.tsv", "a\tx\nb\ty\tz\n", "line 2 has 3 columns, not 2 as line 1 has: 'b', 'y', 'z'; columns are separated by a tab"),
-    ("a.csv", "a,x\n\n", "line 2 has 0 columns, not 2 as line 1 has: it is blank; columns are separated by a comma"),
+    ("a.csv", "\na,x\n", "line 1 is blank; a table begins with its header, or with its first row; take it out"),
     ("a.tsv", "a\tx\n \ty\n", "line 2 has no label; give it one, or set data.multi = true, where an example may have none"),
     ("a.tsv", "a\tx\nb\t \n", "line 2 has the label b and no text; give it one, or take it out"),
     (

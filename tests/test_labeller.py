@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import tomli_w
 import torch
-from command_line import feed, refused
+from command_line import answered, feed, refused
 from label_runs import KEYS, LabelRuns, class_file, one_label, two_texts, write_tsv
 from small_runs import Silent, sums, train_here
 
@@ -519,20 +517,11 @@ def test_tables_of_many_labels_show_no_confusion():
     )
 
 
-def test_a_pipe_is_answered_before_it_closes(runs, capsys, monkeypatch):
+def test_a_pipe_is_answered_before_it_closes(runs, monkeypatch):
     """A program that writes a line and waits for its label gets it."""
-    answered = []
-
-    class Waiting:
-        lines = iter([b"the cat\na dr", b"ill\n", b"blue\n", b""])
-
-        def read1(self, size):
-            answered.append(capsys.readouterr().out.count("\n"))
-            return next(self.lines)
-
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Waiting()))
-    assert main(["predict", str(runs.folder("labels-naive-bayes"))]) == 0
-    assert answered == [0, 1, 1, 1]
+    chunks = [b"the cat\na dr", b"ill\n", b"blue\n"]
+    counts, _ = answered(monkeypatch, chunks, "predict", str(runs.folder("labels-naive-bayes")))
+    assert counts == [0, 1, 2, 3]
 
 
 def test_labels_that_neither_occur_nor_are_said_have_no_row(runs, tmp_path, capsys):

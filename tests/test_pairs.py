@@ -135,19 +135,42 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
     assert "LF line ends\n" in PairSource((write(tmp_path / "b.tsv", "a\tb\n"),)).seen.describe()
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.tsv", "source\ttarget\na\tb\n\n \nc\t\n\t\n\n"),
+        ("a.csv", 'source,target\r\na,b\r\n\r\n \r\nc,""\r\n,\r\n\r\n'),
+        ("a.jsonl", '{"source": "a", "target": "b"}\n\n \n{"source": "c", "target": ""}\n{"source": "", "target": ""}\n\n'),
+    ],
+)
+def test_blank_lines_are_no_rows(tmp_path, name, text):
+    """But empty cells are; and what is said of lines is said of those of the file."""
+    source = PairSource((write(tmp_path / name, text),))
+    found = [(one.source, one.target, one.line) for one in source.records()]
+    head = int(name != "a.jsonl")
+    assert found == [("a", "b", 1 + head), ("c", "", 4 + head), ("", "", 5 + head)]
+    assert "  note: blank lines that were skipped: 3\n" in source.seen.describe()
+
+
+def test_a_blank_line_in_quotes_is_text(tmp_path):
+    source = PairSource((write(tmp_path / "a.csv", 'a,"b\n\nc"\n\nd,e\n'),))
+    assert [(one.target, one.line) for one in source.records()] == [("b\n\nc", 1), ("e", 5)]
+
+
 # ---- what is refused
 
+BLANK = "line 1 is blank; a table begins with its header, or with its first row; take it out"
 BAD_FILES = [
     ("a.tsv", "a b\n", "line 1 has 1 column, not 2 or more: 'a b'; columns are separated by a tab"),
     ("a.tsv", "a\tb\nc\n", "line 2 has 1 column, not 2 as line 1 has: 'c'; columns are separated by a tab"),
-    ("a.tsv", "a\tb\n\nc\td\n", "line 2 has 1 column, not 2 as line 1 has: it is blank; columns are separated by a tab"),
     ("a.tsv", "a\tb\nc\td\te\n", "line 2 has 3 columns, not 2 as line 1 has: 'c', 'd', 'e'; columns are separated by a tab"),
     (
         "a.csv",
         'a,b\n"c\nd",e\nf\n',
         "line 4 has 1 column, not 2 as line 1 has: 'f'; columns are separated by a comma",
     ),
-    ("a.csv", "\na,b\n", "line 1 has 0 columns, not 2 or more: it is blank; columns are separated by a comma"),
+    ("a.csv", "\na,b\n", BLANK),
+    ("a.tsv", " \na\tb\n", BLANK),
     (
         "a.csv",
         'a,b\nc,"d\ne,f\n',

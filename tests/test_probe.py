@@ -438,14 +438,36 @@ def test_seeds_of_a_name_are_one_column_and_rows_become_breakdowns():
     assert found[0].found["x"].value == pytest.approx(50)
     made_of = breakdowns(found)
     assert [(one["by"], one["bins"]) for one in made_of] == [
-        ("phenomenon of minimal pairs", ["agreement", "islands"]),
+        ("phenomenon of minimal pairs", ["all", "agreement", "islands"]),
         ("paradigm of minimal pairs", ["distractor_agreement_x", "plain"]),
         ("attractors between subject and verb of minimal pairs", ["0", "1", "3"]),
+        (
+            "what tells syntax from recency in minimal pairs",
+            ["no attractor", "1 or more attractors", "distractor paradigms"],
+        ),
     ]
-    assert made_of[0]["score"] == {"name": "accuracy", "better": "higher"}
+    assert (made_of[0]["score"], made_of[0]["unit"]) == ({"name": "accuracy", "better": "higher"}, "pairs")
     assert made_of[2]["counts"] == [1, 2, 1]
     assert made_of[2]["values"] == {"x": [100, 75, 0]}
     json.dumps(made_of, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("phenomena", "bins"),
+    [(["", ""], ["all"]), (["a", "a"], ["a"]), (["a", ""], ["all", "a"]), (["a", "b"], ["all", "a", "b"])],
+)
+def test_all_pairs_are_a_bin_unless_one_phenomenon_is_all_of_them(phenomena, bins):
+    (found,) = breakdowns(rows({"x": [made([1, 0])]}, [Pair("a", "b", name) for name in phenomena]))
+    assert (found["by"], found["bins"]) == ("phenomenon of minimal pairs", bins)
+
+
+def test_intervals_over_seeds_have_bounds_that_an_accuracy_can_have():
+    told: list[tuple[int, int]] = []
+    found = rows(
+        {"x": [made([1, 1, 1, 1, 0]), made([1, 1, 1, 1, 1])]}, PAIRS, watch=lambda done, total: told.append((done, total))
+    )
+    assert (found[0].found["x"].value, found[0].found["x"].high) == (90, 100)
+    assert told[-1][0] == told[-1][1] == sum(row.size for row in found) and len(told) == len(found)
 
 
 # ---- the command

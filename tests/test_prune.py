@@ -396,7 +396,7 @@ def test_refusals(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert line(place, "--tokens", "0") == "--tokens: must be 1 or more, not 0"
     assert line(place, "--out", "x") == "--out: a smaller run needs --heads, how many go"
     assert line(place, "--heads", "1", "--out", place) == f"{place}: holds a run already; choose another --out"
-    assert line(place, "--draw", "x.png") == "--draw: x.png must end in .html, .svg or .json"
+    assert line(place, "--draw", "x.pdf") == "--draw: x.pdf must end in .html, .svg, .png or .json"
     values = runs.values("lm", "alibi")
     values["data"] = {**values["data"], "valid": None}
     del values["data"]["valid"]
@@ -405,7 +405,7 @@ def test_refusals(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert count("50%", 9) == 4 and count("3", 9) == 3
 
 
-def test_data_that_measures_nothing_and_runs_of_other_tasks_are_refused(runs: Runs, tmp_path: Path) -> None:
+def test_data_that_measures_nothing_and_several_runs_together_are_refused(runs: Runs, tmp_path: Path) -> None:
     run = runs.load("classify-rotary")
     data = tmp_path / "new.tsv"
     data.write_text("label\ttext\nnever\tthe cat\n")
@@ -416,16 +416,6 @@ def test_data_that_measures_nothing_and_runs_of_other_tasks_are_refused(runs: Ru
     with pytest.raises(UsageError) as several:
         parts_of(two, tmp_path / "data", runs.pairs.pairs)
     assert str(several.value) == "loss: several models say something together; measure one run"
-
-    class Span:
-        settings = type("S", (), {"task": "span"})
-        folder = run.folder
-
-    with pytest.raises(UsageError) as other:
-        portions(Span(), None, tmp_path, tokens=1)
-    assert str(other.value) == (
-        f"loss: {run.folder.path} is a run of task 'span'; measured are: lm, masked-lm, classify, tag, translate"
-    )
 
 
 def test_the_command_shows_and_draws(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -118,7 +118,8 @@ def test_killed_before_each_line_of_the_beginning(tmp_path, text, children):
     assert line > 20
 
 
-def test_killed_while_an_old_run_is_cleared_away(tmp_path, text, children):
+def test_killed_while_an_old_run_is_set_aside(tmp_path, text, children):
+    """The new one can be begun again, and so can the old one be gone on with."""
     old, new = (setup_file(text, setup, steps=1, validations=1) for setup in ("transformer", "window"))
     assert children.train(new, tmp_path / "whole")
     assert children.train(old, tmp_path / "old")
@@ -126,13 +127,18 @@ def test_killed_while_an_old_run_is_cleared_away(tmp_path, text, children):
     while True:
         out = tmp_path / f"killed-{line}"
         shutil.copytree(tmp_path / "old", out)
-        ended = children.train(new, out, before=("clear", line), fresh=True)
+        ended = children.train(new, out, before=("aside", line), fresh=True)
+        if not ended:
+            shutil.copytree(out, tmp_path / f"back-{line}")
+            assert children.train(old, tmp_path / f"back-{line}")
+            assert sums(tmp_path / f"back-{line}") == sums(tmp_path / "old")
+            assert leftovers(tmp_path / f"back-{line}") == []
         assert ended or children.train(new, out, fresh=True)
         assert sums(out) == sums(tmp_path / "whole")
         assert leftovers(out) == []
         if ended:
             break
-        line += 2  # one of the loop, one that removes
+        line += 2  # one of the loop, one that moves
     assert line > 15
 
 

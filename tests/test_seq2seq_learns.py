@@ -17,7 +17,7 @@ from weft.models.seq2seq import EncoderDecoder
 from weft.nn.mixers import MIXERS
 
 FIRST, LAST = 3, 11  # symbols
-RATE, ROWS, STEPS, CHECK = 8e-3, 64, 600, 25
+RATE, ROWS, STEPS, CHECK = 8e-3, 64, 800, 25
 
 
 class Pairs(NamedTuple):

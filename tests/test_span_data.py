@@ -67,6 +67,8 @@ def test_tables_and_lines_of_json_say_the_same(tmp_path):
         assert [record.guessed for record in found] == [False, True, False]
         assert {record.path for record in found} == {path}
         assert [record.line for record in found] == ([1, 2, 3] if path == lines else [2, 3, 4])
+    lines.write_text(lines.read_text().replace("\n", "\n\n"))  # blank lines are none
+    assert [record.line for record in read(lines)] == [1, 3, 5]
 
 
 def test_several_answers_may_be_right_and_columns_may_have_other_names(tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from weft.nn.state import detach, each, join, leaves, select
+from weft.nn.state import Fixed, branch, detach, each, join, leaves, select
 
 MASK, COUNT = torch.tensor([[True, False], [True, True]]), torch.tensor([[2], [3]])
 NESTED = (COUNT, (None, (torch.ones(2, 3), MASK), ()))
@@ -41,6 +41,23 @@ def test_select_copies_even_when_it_changes_nothing():
     branch = select(state, torch.arange(2))
     branch.add_(1.0)
     assert state.tolist() == [[0.0], [0.0]]
+
+
+def test_branch_keeps_one_row_a_source_of_what_is_fixed():
+    fixed = Fixed((torch.tensor([[5.0], [6.0]]), MASK))
+    state = (COUNT, (None, fixed), ())
+    opened = branch(state, torch.tensor([0, 0, 1, 1]), None)
+    assert opened[0].tolist() == [[2], [2], [3], [3]]
+    assert opened[1][1] is fixed and opened[1][0] is None and opened[2] == ()
+    fewer = branch(opened, torch.tensor([3, 2]), torch.tensor([1]))
+    assert fewer[0].tolist() == [[3], [3]]
+    assert fewer[1][1].parts[0].tolist() == [[6.0]] and fewer[1][1].parts[1].tolist() == [[True, True]]
+
+
+def test_what_is_fixed_stays_so_through_every_change():
+    state = (COUNT, Fixed((torch.ones(2, 1), MASK)))
+    for changed in (each(torch.clone, state), select(state, torch.tensor([1])), detach(state), join(state, state)):
+        assert isinstance(changed[1], Fixed) and not isinstance(changed, Fixed)
 
 
 def test_detach_cuts_the_graph_and_keeps_the_numbers():

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from weft.data.corpus import Corpus
 from weft.errors import UsageError
 from weft.explain import views
 from weft.explain.options import ExplainOptions
@@ -21,7 +22,7 @@ from weft.metrics.language import Measured
 from weft.metrics.masked import masked_scores
 from weft.models.encoder import Text
 from weft.tasks import embedding
-from weft.tasks.masking import pseudo_nats
+from weft.tasks.masking import Hidden, hidden_items, hidden_nats
 from weft.tasks.task import Watch
 from weft.text.gate import clean
 from weft.text.tokenizers import Tokenizer
@@ -146,13 +147,27 @@ class Filler:
         reading: Watch | None = None,
     ) -> tuple[list[Score], Items]:
         """Scores, and what they were made from, line by line, or window by window of running text."""
+        items = hidden_items(self.nats(data, watch=watch, reading=reading)[0])
+        return masked_scores(items, self.measured()), items
+
+    def nats(
+        self,
+        data: Files | None = None,
+        *,
+        watch: Watch | None = None,
+        reading: Watch | None = None,
+    ) -> tuple[Hidden, Corpus]:
+        """Nats of every token of a text when it alone is hidden, and the text's tokens."""
         window = self.settings.data.window
-        with TemporaryDirectory() as place, torch.inference_mode():
+        with TemporaryDirectory() as place, torch.inference_mode():  # what was mapped stays when the file is gone
             corpus = HeldOut(self.folder, self.settings, self.tokenizer).corpus(data, Path(place), reading)
-            items = pseudo_nats(self.model, corpus, window=window, device=self.device, watch=watch)
-        context = "masked:line" if self.lines else f"masked:window/{window}"
+            return hidden_nats(self.model, corpus, window=window, device=self.device, watch=watch), corpus
+
+    def measured(self) -> Measured:
+        """How scores of the run are come by."""
         unit = "line" if self.lines else "window"
-        return masked_scores(items, Measured(context, unit, self.tokenizer.hash)), items
+        context = "masked:line" if self.lines else f"masked:window/{self.settings.data.window}"
+        return Measured(context, unit, self.tokenizer.hash)
 
     def explain(self, text: str, what: str | None = None, options: ExplainOptions | None = None, **named: Any) -> View:
         """How the gaps of a text are filled: data, pictures and words of one view; options as one object, or by name:

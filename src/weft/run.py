@@ -18,7 +18,7 @@ from weft.config import no_such
 from weft.data.corpus import Corpus
 from weft.data.grouped import filled
 from weft.decode import generate as decoding
-from weft.decode.generate import Continuation
+from weft.decode.generate import Continuation, Going
 from weft.decode.options import GenerateOptions, chosen
 from weft.errors import ConfigError, ModelError, UsageError
 from weft.explain import views
@@ -186,13 +186,19 @@ class Run:
     # ---- generation
 
     def generate(
-        self, prompts: str | Sequence[str] = "", options: GenerateOptions | None = None, **named: Any
+        self,
+        prompts: str | Sequence[str] = "",
+        options: GenerateOptions | None = None,
+        *,
+        going: Going | None = None,
+        **named: Any,
     ) -> list[list[Continuation]]:
-        """Continuations of each prompt, a beam's best first; options as one object or by name: `generate("The", top_p=0.9)`."""
+        """Continuations of each prompt, a beam's best first; options as one object or by name: `generate("The", top_p=0.9)`.
+        `going(tokens written, tokens at most)` is asked at each step of a beam; once it says no, what is found is given."""
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         read = [clean(text, f"prompt {number}") for number, text in enumerate(texts, 1)]
         given = chosen(GenerateOptions, options, named)
-        return decoding.generate(self.model, self.tokenizer, read, given, end=self.end, device=self.device)
+        return decoding.generate(self.model, self.tokenizer, read, given, end=self.end, device=self.device, going=going)
 
     def stream(self, prompt: str = "", options: GenerateOptions | None = None, **named: Any) -> Iterator[str]:
         """One continuation, piece by piece as it is found."""

@@ -18,6 +18,7 @@ from weft.errors import UsageError
 if TYPE_CHECKING:
     from weft.cli.compare_result import Facts, Wanted
     from weft.compare.plan import Asked, Refused
+    from weft.data.probe_files import Pair
 
 
 @dataclass(kw_only=True)
@@ -58,6 +59,14 @@ class Compare(Shared):
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over: what is in the comparison's folder is deleted.")] = False
     score: Annotated[
         str | None, typer.Option(metavar="NAME", help="What decides, such as nats_per_token.  [default: the task's own]")
+    ] = None
+    suite: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            readable=False,
+            help="Minimal pairs that language models choose from, a file or a folder; may be given several times.",
+        ),
     ] = None
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as CSV; - is standard output.")] = None
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as Markdown.")] = None
@@ -104,6 +113,7 @@ class Compare(Shared):
         # resolved: the same comparison from wherever it is called
         comparing = Comparing(read_toml(run_file), self._asked(), place, base=run_file.parent.resolve())
         refuse_others(comparing.task, self.score)
+        pairs = self._pairs(comparing.task)
         with Stop() as stop, Display(quiet=self.quiet) as display:
             try:
                 trained = comparing.train(display, stop)
@@ -111,11 +121,12 @@ class Compare(Shared):
                 display.clear()
                 display.line(f"weft: stopped and saved in {out}; the same command goes on")
                 return stop.exit_code
-        return self._finish(trained.rows, self._facts(run_file.stem, trained.failures), out)
+        return self._finish(trained.rows, self._facts(run_file.stem, trained.failures, pairs), out)
 
     # ---- runs
 
     def _existing(self) -> int:
+        from weft.cli.probing import refuse_files
         from weft.compare.groups import find, grouped, is_comparison
         from weft.compare.scores import refuse_others
 
@@ -126,20 +137,24 @@ class Compare(Shared):
         for path in self.what:
             if path not in paths:
                 note(f"{path}: is a comparison, not a run; left out", quiet=self.quiet)
+        if self.suite:
+            refuse_files(paths)
         if not paths:
             raise UsageError("compare: no run is named; give run folders, or a run file")
         runs = find(paths)
-        refuse_others(str(runs[0].settings["task"]), self.score)
+        task = str(runs[0].settings["task"])
+        refuse_others(task, self.score)
+        pairs = self._pairs(task)
         rows = {name: [run.path for run in group] for name, group in grouped(runs).items()}
         out = self.out or Path("runs/comparison")
         self._wanted().check(out)
         self._refuse_strangers(out)
         out.mkdir(parents=True, exist_ok=True)
-        return self._finish(rows, self._facts(out.name, []), out)
+        return self._finish(rows, self._facts(out.name, [], pairs), out)
 
     def _refuse_strangers(self, out: Path) -> None:
         """Leave a folder alone that holds something else than a comparison of runs."""
-        from weft.cli.compare_result import COMPARISON, EVIDENCE
+        from weft.cli.measuring import COMPARISON, EVIDENCE
         from weft.compare.plan import PLAN
 
         if (out / PLAN).exists():
@@ -150,10 +165,20 @@ class Compare(Shared):
 
     # ---- both
 
-    def _facts(self, title: str, failures: Sequence[Refused]) -> Facts:
+    def _pairs(self, task: str) -> list[Pair]:
+        """The pairs that runs are asked about; a bad suite is refused before anything is trained or measured."""
+        from weft.cli.probing import read_pairs
+        from weft.compare.probe import check_task
+
+        if not self.suite:
+            return []
+        check_task(task)
+        return read_pairs(self.suite, quiet=self.quiet)
+
+    def _facts(self, title: str, failures: Sequence[Refused], pairs: Sequence[Pair]) -> Facts:
         from weft.cli.compare_result import Facts
 
-        return Facts(title, self._command(), self.score, failures)
+        return Facts(title, self._command(), self.score, failures, self.suite or (), pairs)
 
     def _wanted(self) -> Wanted:
         from weft.cli.compare_result import Wanted
@@ -168,27 +193,30 @@ class Compare(Shared):
             if value is not None and (option, value) != ("seeds", 1):
                 words += [f"--{option}", f"{value:g}" if isinstance(value, float) else str(value)]
         words += [word for text in self.grid or () for word in ("--grid", text)]
+        words += [word for path in self.suite or () for word in ("--suite", str(path))]
         return shlex.join(words if self.out is None else [*words, "--out", str(self.out)])
 
     def _finish(self, rows: Mapping[str, Sequence[Path]], facts: Facts, out: Path) -> int:
         """Measure, write, print; the exit code is that of the first run that failed, if one did."""
         from weft import files
-        from weft.cli.compare_result import REPORT, failed, give, give_failures, measured, written
+        from weft.cli.compare_result import give, give_failures, written
         from weft.cli.display import Display
+        from weft.cli.measuring import REPORT, failed, kept_in, measured
 
-        if rows:
-            try:
-                with files.Lock(out), Display(quiet=self.quiet) as display:
-                    evidence = measured(rows, out, display)
-                    found = written(evidence, facts, out, display)
-            except KeyboardInterrupt:
-                say("weft: stopped; what was measured is kept, and the same command goes on")
-                raise
+        try:
+            with files.Lock(out), Display(quiet=self.quiet) as display:
+                evidence, damaged = measured(rows, kept_in(rows, out), display)
+                facts = facts._replace(failures=[*facts.failures, *damaged])
+                found = written(evidence, facts, out, display) if evidence else {}
+        except KeyboardInterrupt:
+            say("weft: stopped; what was measured is kept, and the same command goes on")
+            raise
+        if evidence:
             give(evidence, found, facts, self._wanted())
         elif self.json:
             give_failures(facts)
         for failure in facts.failures:
             say(f"weft: {one_line(failed(failure))}")
-        if rows:
+        if evidence:
             note(f"the report is in {out / REPORT}", quiet=self.quiet)
         return facts.failures[0].code if facts.failures else 0

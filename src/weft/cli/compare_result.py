@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from weft.cli.measuring import COMPARISON, REPORT
 from weft.cli.output import note, write, write_json
 
 if TYPE_CHECKING:
     from weft.cli.display import Display
     from weft.compare.evidence import Evidence
     from weft.compare.plan import Refused
+    from weft.data.probe_files import Pair
 
-COMPARISON, REPORT, EVIDENCE = "comparison.json", "report.html", "evidence"
+Groups = Mapping[str, Sequence["Evidence"]]
 
 
 class Wanted(NamedTuple):
@@ -48,42 +50,29 @@ class Facts(NamedTuple):
     command: str  # that makes it again
     score: str | None  # what decides; None: the task's own
     failures: Sequence[Refused]
+    suites: Sequence[Path] = ()
+    pairs: Sequence[Pair] = ()  # those of the suites
 
 
-def measured(groups: Mapping[str, Sequence[Path]], out: Path, display: Display) -> dict[str, list[Evidence]]:
-    """The evidence of every run, rows by name; what was measured before is read. Call under the lock of `out`."""
-    from weft import files
-    from weft.compare.evidence import gathered
-    from weft.compare.plan import folder_name
+def _with_pairs(found: Mapping[str, Any], evidence: Groups, facts: Facts, display: Display) -> dict[str, Any]:
+    """The comparison with what its runs prefer of minimal pairs, as breakdowns and as the table of them."""
+    from weft.cli.probe_table import as_json, signature
+    from weft.cli.probing import Prober
+    from weft.compare.probe import breakdowns
 
-    names = [run.name for runs in groups.values() for run in runs]
-    total, done = len(names), 0
-    found: dict[str, list[Evidence]] = {}
-    if (out / EVIDENCE).is_dir():
-        files.sweep(out / EVIDENCE)
-    for name, runs in groups.items():
-        found[name] = []
-        for run in runs:
-
-            def watch(part: int, whole: int, run: Path = run, done: int = done) -> None:
-                share = (done + part / max(1, whole)) / total
-                display.show("measuring", share, f"{run.name}  {done} of {total} runs")
-
-            watch(0, 1)
-            place = run.name if names.count(run.name) == 1 else folder_name(str(run))
-            found[name].append(gathered(run, out / EVIDENCE / place, watch=watch))
-            done += 1
-    display.clear()
-    return found
+    prober, rows = Prober(facts.pairs, display), [row["name"] for row in found["rows"]]
+    items = prober.ask({str(run.run): run.run for row in rows for run in evidence[row]})
+    groups = {row: [items[str(run.run)] for run in evidence[row]] for row in rows}
+    told = prober.rows(groups)
+    about = {"suite": list(map(str, facts.suites)), "signature": signature(len(facts.pairs))}
+    return {
+        **found,
+        "breakdowns": [*found["breakdowns"], *breakdowns(told)],
+        "probe": {**as_json(told, groups), **about},
+    }
 
 
-def failed(failure: Refused) -> str:
-    """'lstm, seed 1: step 3: the loss is nan ...'."""
-    seed = "" if failure.seed is None else f", seed {failure.seed}"
-    return f"{failure.name}{seed}: {failure.reason}"
-
-
-def written(evidence: Mapping[str, Sequence[Evidence]], facts: Facts, out: Path, display: Display) -> dict[str, Any]:
+def written(evidence: Groups, facts: Facts, out: Path, display: Display) -> dict[str, Any]:
     """comparison.json and report.html in `out`; what the first of them holds."""
     from weft import files
     from weft.compare.document import document
@@ -92,6 +81,8 @@ def written(evidence: Mapping[str, Sequence[Evidence]], facts: Facts, out: Path,
     display.show("comparing", 0.0)
     found = document(evidence, title=facts.title, score=facts.score, command=facts.command)
     found["failures"] = [failure._asdict() for failure in facts.failures]
+    if facts.pairs:
+        found = _with_pairs(found, evidence, facts, display)
     files.write_json(out / COMPARISON, found)
     # what the file holds, not what was in memory: a report that is made again is the same
     found = dict(files.read_json(out / COMPARISON))
@@ -106,9 +97,10 @@ def give_failures(facts: Facts) -> None:
     write_json({"title": facts.title, **nothing, "rows": [], "failures": [failure._asdict() for failure in facts.failures]})
 
 
-def give(evidence: Mapping[str, Sequence[Evidence]], found: Mapping[str, Any], facts: Facts, wanted: Wanted) -> None:
+def give(evidence: Groups, found: Mapping[str, Any], facts: Facts, wanted: Wanted) -> None:
     """Tables to files and to standard output."""
     from weft import files
+    from weft.cli.probe_table import as_table
     from weft.compare import table
 
     rows = table.rows(evidence, facts.score)
@@ -123,7 +115,10 @@ def give(evidence: Mapping[str, Sequence[Evidence]], found: Mapping[str, Any], f
         else:
             files.write_text(path, writer(rows))
     if wanted.json:
-        write_json({name: found[name] for name in ("title", "task", "data", "score", "test", "rows", "failures")})
+        names = ("title", "task", "data", "score", "test", "rows", "failures", "probe")
+        write_json({name: found[name] for name in names if name in found})
     elif not to_stdout:
         write(table.terminal(rows))
         note(found["test"], quiet=wanted.quiet)
+        if "probe" in found:
+            write("\n" + as_table(found["probe"]))

@@ -38,9 +38,12 @@ class Import(Bare):
 
     def run(self) -> int:
         check_format(self.format)
+        from weft.cli.train import leaving_nothing
         from weft.interop.huggingface import import_folder
 
-        for text in import_folder(self.source, self.out).notes:
+        with leaving_nothing(self.out):
+            notes = import_folder(self.source, self.out).notes
+        for text in notes:
             note(f"weft: {text}", quiet=self.quiet)
         write(f"{self.out}\n")
         return 0

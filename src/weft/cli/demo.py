@@ -12,7 +12,7 @@ import typer
 
 from weft.cli import demo_language, demo_pronunciation
 from weft.cli.options import Shared
-from weft.errors import UsageError, nearest
+from weft.errors import ModelError, UsageError, nearest
 
 if TYPE_CHECKING:
     from weft.cli.display import Display
@@ -76,10 +76,14 @@ class Demo(Shared):
 
     def _compared(self, story: Story, out: Path, display: Display) -> dict[str, Evidence]:
         """Measures what was not measured yet, and makes the folder a comparison, its report included."""
-        from weft.cli.compare_result import Facts, measured, written
+        from weft.cli.compare_result import Facts, written
+        from weft.cli.measuring import kept_in, measured
 
         command = ["weft", "demo", self.task, *([] if self.out is None else ["--out", str(self.out)])]
-        evidence = measured({name: [out / name] for name in story.run_files()}, out, display)
+        runs = {name: [out / name] for name in story.run_files()}
+        evidence, damaged = measured(runs, kept_in(runs, out), display)
+        if damaged:
+            raise ModelError(damaged[0].reason)
         written(evidence, Facts(story.TITLE, shlex.join(command), story.SCORE, []), out, display)
         return {name: found for name, (found,) in evidence.items()}
 

@@ -12,17 +12,27 @@ from weft.errors import UsageError
 if TYPE_CHECKING:
     from weft.explain.view import View
 
-KINDS = (".html", ".svg", ".json")
+KINDS = (".html", ".svg", ".png", ".json")
 
 
 def check_kind(option: str, out: Path | None) -> None:
     """Refuse a file that nothing can be written to, before any work is done."""
-    if out is not None and out.suffix not in KINDS:
-        raise UsageError(f"{option}: {out} must end in .html, .svg or .json")
+    if out is None:
+        return
+    if out.suffix not in KINDS:
+        raise UsageError(f"{option}: {out} must end in .html, .svg, .png or .json")
+    if out.is_dir():
+        raise UsageError(f"{option}: {out} is a folder; name a file")
+    if not out.parent.is_dir():
+        raise UsageError(f"{option}: {out}: there is no folder {out.parent} to write it into; make it first")
+    if out.suffix == ".png":
+        from weft.report.raster import check_raster
+
+        check_raster(option)
 
 
 def write_views(out: Path, views: Sequence[View], *, title: str, numbers: Mapping[str, Any], quiet: bool) -> None:
-    """All views as one page (.html), their pictures one by one (.svg), or their `numbers` (.json)."""
+    """All views as one page (.html), their pictures one by one (.svg, .png), or their `numbers` (.json)."""
     from weft import files
     from weft.explain.page import page
 
@@ -33,7 +43,20 @@ def write_views(out: Path, views: Sequence[View], *, title: str, numbers: Mappin
         files.write_text(out, page(views, title=title))
         return
     pictures = [picture for view in views for picture in view.pictures]
+    if not pictures:
+        raise UsageError(f"{out}: there is no picture of {views[0].what} to write; write .html or .json")
     for number, picture in enumerate(pictures, 1):
-        place = out if number == 1 else out.with_name(f"{out.stem}-{number}.svg")
-        files.write_text(place, picture.svg)
+        place = out if number == 1 else out.with_name(f"{out.stem}-{number}{out.suffix}")
+        _write_picture(place, picture.svg)
         note(f"{place}: {picture.caption}", quiet=quiet)
+
+
+def _write_picture(place: Path, svg: str) -> None:
+    from weft import files
+
+    if place.suffix == ".svg":
+        files.write_text(place, svg)
+        return
+    from weft.report.raster import raster
+
+    files.write_bytes(place, raster(svg))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from weft.cli.lines import Line
 
-LINES = 65536  # read at a time: like lengths are found among them
+LINES = 65536  # embedded at a time, at most: like lengths are found among them
 
 
 def _pools() -> list[str]:
@@ -59,7 +60,7 @@ class Embed(Shared):
 
     def run(self) -> int:
         from weft.cli.display import Display
-        from weft.cli.lines import any_lines, batched
+        from weft.cli.together import tell_cut
         from weft.run import load
 
         if self.text is not None and self.data:
@@ -69,17 +70,28 @@ class Embed(Shared):
         run: Any = load(self.folder, device=self.device)
         if getattr(run, "embed", None) is None:
             raise UsageError(f"{self.folder}: is a run of task {run.settings.task!r}, which has no encoder of texts")
-        lines = iter([self.text]) if self.text is not None else any_lines(self.data, run.settings.data.encoding)
-        bad, parts = 0, list[Any]()
+        bad, cut, parts = 0, 0, list[Any]()
         with Display(quiet=self.quiet) as display:
-            for batch in batched(lines, LINES):
+            for batch in self._batches(run.settings.data.encoding):
                 bad += self._embed(run, batch, display, parts)
+                cut += run.cut
+        tell_cut(cut, quiet=self.quiet)
         self._write(parts)
         return DataError.exit_code if bad else 0
 
+    def _batches(self, encoding: str) -> Iterator[Sequence[Line]]:
+        """The lines to embed, some at a time: who waits for a file waits for its last line."""
+        from weft.cli.lines import any_lines, batched, line_batches
+
+        if self.text is not None:
+            return iter([[self.text]])
+        if self.out is not None:
+            return batched(any_lines(self.data, encoding), LINES)
+        return line_batches(self.data, encoding, LINES)
+
     def _embed(self, run: Any, lines: Sequence[Line], display: Any, parts: list[Any]) -> int:
         """Embed some lines: printed at once, or kept in `parts`; how many can't be read."""
-        from weft.cli.together import no_text, tell, tell_cut, without
+        from weft.cli.together import no_text, tell, without
 
         faults = tell(no_text(lines), {}, 0)
 
@@ -88,7 +100,6 @@ class Embed(Shared):
 
         vectors = run.embed(without(lines, faults), pool=self.pool, watch=watch)
         display.clear()
-        tell_cut(run.cut, quiet=self.quiet)
         vectors[list(faults)] = float("nan")
         if self.out is not None and self.out.suffix == ".npy":
             parts.append(vectors)
@@ -99,6 +110,7 @@ class Embed(Shared):
                 write(text)
             else:
                 parts.append(text)
+        sys.stdout.flush()
         return len(faults)
 
     def _write(self, parts: Sequence[Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +12,7 @@ import typer
 from weft.cli.drawn import check_kind, write_views
 from weft.cli.options import Device, Shared
 from weft.cli.output import write, write_json
+from weft.errors import UsageError
 
 if TYPE_CHECKING:
     from weft.explain.options import ExplainOptions
@@ -36,10 +37,11 @@ def _baselines() -> list[str]:
     return ["unk", "mask", "mean", "zero"]
 
 
-def as_json(folder: Path, text: str, views: Sequence[View]) -> dict[str, Any]:
+def as_json(folders: Sequence[Path], text: str, views: Sequence[View]) -> dict[str, Any]:
     """The numbers of all views."""
     return {
-        "run": str(folder),
+        "run": str(folders[0]),
+        **({"with": [str(folder) for folder in folders[1:]]} if len(folders) > 1 else {}),
         "input": text,
         "views": [{"what": view.what, "title": view.title, **view.data} for view in views],
     }
@@ -49,8 +51,8 @@ def as_json(folder: Path, text: str, views: Sequence[View]) -> dict[str, Any]:
 class Explain(Shared):
     """Show how a run came to what it says of a text: where it looked, what spoke for it, what went on inside.
 
-    Prints a summary. With --out it writes all there is: a page that opens anywhere (.html), pictures (.svg), or the numbers
-    with the place of every token (.json).
+    Prints a summary. With --out it writes all there is: a page that opens anywhere (.html), pictures (.svg, .png), or the
+    numbers with the place of every token (.json).
     """
 
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
@@ -67,7 +69,11 @@ class Explain(Shared):
             "given several times.  [default: the first that the run has]",
         ),
     ] = None
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all of it here: x.html, x.svg or x.json.")] = None
+    others: Annotated[
+        list[Path] | None,
+        typer.Option("--with", metavar="RUN", help="Of gradients: another run on the same plot; may be given several times."),
+    ] = None
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all of it: x.html, x.svg, x.png or x.json.")] = None
     target: Annotated[
         str | None,
         typer.Option(metavar="TEXT", help="What is asked about: an output, next token, label or tag; not the run's own."),
@@ -113,24 +119,32 @@ class Explain(Shared):
     device: Device = "auto"
 
     def run(self) -> int:
-        from weft.explain.views import show
         from weft.run import load
 
         check_kind("--out", self.out)
-        options, run = self._options(), load(self.folder, device=self.device)
-        text = self._text(run)
-        views = []
-        for what in dict.fromkeys(self.what or [""]):
-            views.append(self._show(show, run, text, what or None, options))
+        options, names = self._options(), self._names()
+        runs = {name: load(folder, device=self.device) for name, folder in names.items()}
+        text = self._text(next(iter(runs.values())))
+        views = [self._show(runs, text, what or None, options) for what in dict.fromkeys(self.what or [""])]
+        numbers = as_json(list(names.values()), text, views)
         if self.json:
-            write_json(as_json(self.folder, text, views), indent=None)
+            write_json(numbers, indent=None)
         else:
             heads = [f"{view.title}\n" if len(views) > 1 else "" for view in views]
             bodies = ("\n".join(view.lines) + "\n" for view in views)
             write("\n".join(head + body for head, body in zip(heads, bodies, strict=True)))
         if self.out is not None:
-            write_views(self.out, views, title=text, numbers=as_json(self.folder, text, views), quiet=self.quiet)
+            write_views(self.out, views, title=text, numbers=numbers, quiet=self.quiet)
         return 0
+
+    def _names(self) -> dict[str, Path]:
+        """The runs by what a legend calls them: the names of their folders, or, where two are alike, all of their paths."""
+        folders = [self.folder, *(self.others or [])]
+        for at, folder in enumerate(folders):
+            if folder in folders[:at]:
+                raise UsageError(f"--with: {folder} is given twice")
+        alike = len({folder.name for folder in folders}) < len(folders)
+        return {str(folder) if alike else folder.name: folder for folder in folders}
 
     def _options(self) -> ExplainOptions:
         from weft.explain.options import ExplainOptions
@@ -143,13 +157,17 @@ class Explain(Shared):
 
         return "\n".join(stdin_lines(run.settings.data.encoding)) if self.text is None else self.text
 
-    def _show(self, show: Any, run: Any, text: str, what: str | None, options: ExplainOptions) -> View:
+    def _show(self, runs: Mapping[str, Any], text: str, what: str | None, options: ExplainOptions) -> View:
         from weft.cli.display import Display
+        from weft.explain.views import show, show_together
 
+        several = len(runs) > 1
         with Display(quiet=self.quiet) as display:
 
             def told(done: int, total: int) -> None:
-                display.show("explaining", done / max(1, total), f"{done:,} of {total:,} outputs")
+                unit = "runs" if several else "outputs"
+                display.show("explaining", done / max(1, total), f"{done:,} of {total:,} {unit}")
 
-            view: View = show(run, text, what, options, told=told)
-        return view
+            if several:
+                return show_together(runs, text, what, options, told=told)
+            return show(runs[next(iter(runs))], text, what, options, told=told)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from weft.cli.lines import Line
     from weft.filler import Filler, Filling
 
-LINES = 256  # read at a time; of a terminal one, for somebody waits for the answer
+LINES = 256  # filled at a time, at most
 
 
 def as_json(text: str | None, gaps: Sequence[Sequence[Filling]]) -> dict[str, Any]:
@@ -52,16 +52,14 @@ class Fill(Shared):
     device: Device = "auto"
 
     def run(self) -> int:
-        from weft.cli.lines import any_lines, batched
+        from weft.cli.lines import line_batches
         from weft.run import as_filler, load
 
         if self.text is not None and self.data:
             raise UsageError("--data: does not go with a text; give one of them")
         run = as_filler(load(self.folder, device=self.device))
-        lines = iter([self.text]) if self.text is not None else any_lines(self.data, run.settings.data.encoding)
-        alone = self.text is None and not self.data and sys.stdin.isatty()
         done, bad = 0, 0
-        for batch in batched(lines, 1 if alone else LINES):
+        for batch in [[self.text]] if self.text is not None else line_batches(self.data, run.settings.data.encoding, LINES):
             bad += self._fill(run, batch, done)
             done += len(batch)
             sys.stdout.flush()

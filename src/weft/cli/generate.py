@@ -90,14 +90,12 @@ class Generate(Shared):
 
         run = load_language(self.folder, device=self.device)
         prompts = self._prompts(run.settings.data.encoding)
-        if self.json:
-            found = run.generate(prompts, options)
-            results = [as_json(*pair) for pair in zip(prompts, found, strict=True)]
-            write_json({"run": str(self.folder), "seed": options.seed, "results": results})
-        elif len(prompts) * options.samples * options.best == 1:
+        if options.beam is not None:
+            return self._search(run, prompts, options)
+        if not self.json and len(prompts) * options.samples == 1:
             self._stream(run, prompts[0], options)
         else:
-            self._print(run, prompts, options)
+            self._print(run, prompts, run.generate(prompts, options), options)
         return 0
 
     def _options(self) -> GenerateOptions:
@@ -127,11 +125,33 @@ class Generate(Shared):
             sys.stdout.flush()
         write("\n")
 
-    def _print(self, run: Run, prompts: list[str], options: GenerateOptions) -> None:
-        """One a line where lines are what the model writes; running text under a heading each."""
-        for number, (prompt, found) in enumerate(zip(prompts, run.generate(prompts, options), strict=True), 1):
-            for place, one in enumerate(found, 1):
-                if not run.lines:
+    def _search(self, run: Run, prompts: list[str], options: GenerateOptions) -> int:
+        """Search with progress: with a length penalty, a longer text can be better to the last token. A signal ends it, and
+        what was found by then is printed."""
+        from weft.cli.display import Display
+        from weft.cli.signals import Stop
+
+        with Stop("printing what is found") as stop, Display(quiet=self.quiet) as display:
+
+            def going(done: int, total: int) -> bool:
+                stop.saves = True
+                display.show("searching", done / total, f"{done:,} of at most {total:,} tokens")
+                return not stop.asked
+
+            found = run.generate(prompts, options, going=going)
+        self._print(run, prompts, found, options)
+        return stop.exit_code if stop.asked else 0
+
+    def _print(self, run: Run, prompts: list[str], results: Sequence[Sequence[Continuation]], options: GenerateOptions) -> None:
+        """One a line where lines are what the model writes; running text under a heading each, unless there is only one."""
+        if self.json:
+            found = [as_json(*pair) for pair in zip(prompts, results, strict=True)]
+            write_json({"run": str(self.folder), "seed": options.seed, "results": found})
+            return
+        alone = len(prompts) * options.samples * options.best == 1
+        for number, (prompt, some) in enumerate(zip(prompts, results, strict=True), 1):
+            for place, one in enumerate(some, 1):
+                if not run.lines and not alone:
                     of = f"prompt {number}, " if len(prompts) > 1 else ""
-                    write(f"--- {of}{place} of {len(found)} ---\n")
+                    write(f"--- {of}{place} of {len(some)} ---\n")
                 write(("" if self.no_echo else prompt) + one.text + "\n")

@@ -35,7 +35,7 @@ class Geometry(Shared):
         int | None, typer.Option(metavar="N", help="Draw them in this layer; 0 is the input.  [default: the top]")
     ] = None
     most: Annotated[int, typer.Option(metavar="N", help="How many words are read.")] = 20_000
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all of it here: x.html, x.svg or x.json.")] = None
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all of it: x.html, x.svg, x.png or x.json.")] = None
     device: Device = "auto"
 
     def run(self) -> int:

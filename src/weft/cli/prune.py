@@ -56,7 +56,7 @@ class Prune(Shared):
         ),
     ] = "masking"
     tokens: Annotated[int, typer.Option(metavar="N", help="How many tokens of the data are measured on.")] = 50_000
-    draw: Annotated[Path | None, typer.Option(metavar="FILE", help="Write pictures here: x.html, x.svg or x.json.")] = None
+    draw: Annotated[Path | None, typer.Option(metavar="FILE", help="Write pictures: x.html, x.svg, x.png or x.json.")] = None
     device: Device = "auto"
 
     def run(self) -> int:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from weft.cli.measuring import COMPARISON, EVIDENCE, REPORT, failed, measured
 from weft.cli.options import Device, Shared
-from weft.cli.output import write, write_json
+from weft.cli.output import say, write, write_json
+from weft.cli.usage import one_line
 from weft.errors import ModelError, UsageError
 
-if TYPE_CHECKING:
-    from weft.cli.display import Display
-    from weft.compare.evidence import Evidence
-
-COMPARISON, REPORT, EVIDENCE = "comparison.json", "report.html", "evidence"
 PLAN = "plan.toml"  # what a comparison that is not finished has
 
 
@@ -46,34 +43,12 @@ def read_comparison(path: Path) -> dict[str, Any]:
     return known
 
 
-def kept_at(run: Path) -> Path:
-    """Where the evidence of a run is kept: where the comparison that trained it has it, else in the run itself."""
+def kept_at(run: Path) -> Path | None:
+    """Where the evidence of a run is kept: where the comparison that trained it has it, else in the run itself; nowhere if it
+    can't be written to: somebody else's run can be looked at all the same."""
     beside = run.parent / EVIDENCE / run.name
-    return beside if beside.is_dir() else run / EVIDENCE
-
-
-def gathered_runs(rows: Mapping[str, Sequence[Path]], display: Display, *, device: str = "auto") -> dict[str, list[Evidence]]:
-    """What every run does on its test data, rows by name; what was measured before is read."""
-    from weft.compare.evidence import gather, gathered
-    from weft.run import load
-
-    total, done = sum(map(len, rows.values())), 0
-    found: dict[str, list[Evidence]] = {name: [] for name in rows}
-    for name, runs in rows.items():
-        for run in runs:
-
-            def watch(part: int, whole: int, run: Path = run, done: int = done) -> None:
-                display.show("measuring", (done + part / max(1, whole)) / total, f"{run.name}  {done} of {total} runs")
-
-            watch(0, 1)
-            place = kept_at(run)
-            if os.access(place.parent, os.W_OK):
-                found[name].append(gathered(run, place, device=device, watch=watch))
-            else:  # somebody else's run can be looked at, if not written to
-                found[name].append(gather(load(run, device=device), watch=watch))
-            done += 1
-    display.clear()
-    return found
+    place = beside if beside.is_dir() else run / EVIDENCE
+    return place if os.access(place.parent, os.W_OK) else None
 
 
 @dataclass(kw_only=True)
@@ -110,7 +85,8 @@ class Report(Shared):
             write_json({"report": str(out), "bytes": len(text.encode()), "rows": names})
         else:
             write(f"{out}\n")
-        return 0
+        failures = [] if made else found["failures"]  # of runs that were measured here
+        return failures[0]["code"] if failures else 0
 
     def _measured(self, paths: Sequence[Path]) -> dict[str, Any]:
         from weft.cli.display import Display
@@ -119,7 +95,12 @@ class Report(Shared):
 
         rows = {name: [run.path for run in runs] for name, runs in grouped(find(paths)).items()}
         with Display(quiet=self.quiet) as display:
-            evidence = gathered_runs(rows, display, device=self.device)
+            evidence, damaged = measured(rows, kept_at, display, device=self.device)
+            if not evidence:
+                raise ModelError(damaged[0].reason)
             display.show("comparing", 0.0)
             title = "Comparison" if len(rows) > 1 else paths[0].name
-            return document(evidence, title=title, command=shlex.join(["weft", "report", *map(str, paths)]))
+            found = document(evidence, title=title, command=shlex.join(["weft", "report", *map(str, paths)]))
+        for failure in damaged:
+            say(f"weft: {one_line(failed(failure))}")
+        return {**found, "failures": [failure._asdict() for failure in damaged]}

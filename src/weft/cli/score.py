@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from weft.cli.lines import Line
     from weft.run import LineScore
 
-LINES = 512  # scored at a time; of a terminal one, for somebody waits for the answer
+LINES = 512  # scored at a time, at most
 
 
 def as_json(line: LineScore, *, tokens: bool) -> dict[str, Any]:
@@ -76,17 +76,16 @@ class Score(Together):
 
     def run(self) -> int:
         from weft.cli.display import Display
-        from weft.cli.lines import any_lines, batched
+        from weft.cli.lines import line_batches
 
         run: Any = self.load()
         if run.settings.task not in ("lm", "translate"):
             raise UsageError(f"score: {self.folder} is a run of task {run.settings.task!r}, which gives texts no probability")
         if self.truncate and run.settings.task != "translate":
             raise UsageError(f"--truncate: is for runs that read sources, and {self.folder} is a language model; drop it")
-        lines = any_lines(self.data, run.settings.data.encoding)
         done, bad = 0, 0
         with Display(quiet=self.quiet) as display:
-            for batch in batched(lines, 1 if not self.data and sys.stdin.isatty() else LINES):
+            for batch in line_batches(self.data, run.settings.data.encoding, LINES):
                 faults = self._faults(run, batch, done)
                 found = self._scored(run, [str(line) for at, line in enumerate(batch) if at not in faults], display, done)
                 display.clear()

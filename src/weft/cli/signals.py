@@ -36,9 +36,11 @@ def terminable() -> Iterator[None]:
 
 
 class Stop:
-    """Listens for both signals while its block runs. Until `saves` is set it stops at once: nothing is to be saved."""
+    """Listens for both signals while its block runs. Until `saves` is set it stops at once: nothing is to be saved. `doing` is
+    what the first one begins."""
 
-    def __init__(self) -> None:
+    def __init__(self, doing: str = "saving") -> None:
+        self.doing = doing
         self.number: int | None = None
         self.saves = False
         self._before: dict[int, Any] = {}
@@ -68,4 +70,4 @@ class Stop:
         self.number = number
         if not self.saves:
             raise KeyboardInterrupt
-        os.write(2, b"\nweft: saving; press Ctrl-C again to exit now\n")
+        os.write(2, f"\nweft: {self.doing}; press Ctrl-C again to exit now\n".encode())

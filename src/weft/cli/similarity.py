@@ -35,7 +35,7 @@ class Similarity(Shared):
     ] = None
     most: Annotated[int, typer.Option(metavar="N", help="How many words are read; of heads, a fifth of that.")] = 10_000
     top: Annotated[int, typer.Option(metavar="N", help="How many pairs of heads are named.")] = 5
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all of it here: x.html, x.svg or x.json.")] = None
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all of it: x.html, x.svg, x.png or x.json.")] = None
     device: Device = "auto"
 
     def run(self) -> int:

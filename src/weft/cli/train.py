@@ -73,7 +73,7 @@ class Train(Shared):
         list[str] | None,
         typer.Option("--set", metavar="A.B=VALUE", help="Change an option of the run file; may be given several times."),
     ] = None
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over: what is in the run folder is deleted.")] = False
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over: the new run replaces the one in the folder.")] = False
     tokenizer_from: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Use the tokenizer of another run, so that both can be compared.")
     ] = None
@@ -111,6 +111,7 @@ class Train(Shared):
         from weft.train.job import train
         from weft.train.loop import Stopped
 
+        replaces = self.fresh and os.path.isfile(out / "resolved.toml")
         with leaving_nothing(out), Stop() as stop, Display(quiet=self.quiet) as display:
             try:
                 train(values, out, base=self.run_file.parent, watcher=TrainWatcher(display, stop), fresh=self.fresh)
@@ -120,7 +121,8 @@ class Train(Shared):
                 return stop.exit_code
             except KeyboardInterrupt:
                 display.clear()
-                display.line(f"weft: stopped before the first step; the same command goes on with {out}")
+                then = f"{out} is as it was" if replaces else f"the same command goes on with {out}"
+                display.line(f"weft: stopped before the first step; {then}")
                 return stop.exit_code
         return 0
 

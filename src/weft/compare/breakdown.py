@@ -24,6 +24,8 @@ Groups = Mapping[str, Sequence[Evidence]]
 PARTS = (1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 0.95)  # of the items, by length: the longest few stand for themselves
 FEWEST = 5  # items of a bin
 LABELS = 40  # that are shown, the most frequent ones
+# what tells of tokens, or words, of one frequency
+RATES = {"lm": "nats_per_token", "masked-lm": "pseudo_nats_per_token", "tag": "token_accuracy"}
 
 
 class Cell(NamedTuple):
@@ -241,7 +243,7 @@ def breakdowns(groups: Groups, score: str) -> Iterator[dict[str, Any]]:
         rate = _rate("right", 100.0) if tags else _rate("nats", 1.0)
         by = f"frequency of the {what.removesuffix('s')} in training"
         if len(cells := _by_classes(groups, rate)) > 1:
-            yield as_json(by, "token_accuracy" if tags else "nats_per_token", tags, cells, rows, unit=what)
+            yield as_json(by, RATES[first.task], tags, cells, rows, unit=what)
     if same_labels(groups):
         by, unit, cells = _by_label(groups)
         if cells:

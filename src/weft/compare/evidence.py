@@ -24,7 +24,7 @@ from weft.tensors import read_tensors, write_tensors
 from weft.train.held import Files, named, own_split
 
 Watch = Callable[[int, int], None]
-VERSION = 1
+VERSION = 2
 SAMPLES, LONGEST = 4, 100  # texts that a language model writes, and their tokens
 
 

@@ -9,8 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import pairwise
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,11 +17,13 @@ from weft.data.corpus import Corpus, open_corpus
 from weft.errors import ModelError
 from weft.metrics.items import Items, Score
 from weft.metrics.language import language_scores
+from weft.metrics.masked import masked_scores
 from weft.run import Loaded
 from weft.tagger import in_line
 from weft.tasks.language import items as language_items
+from weft.tasks.masking import hidden_items
 from weft.train.folder import RunFolder
-from weft.train.held import Files, HeldOut, held_source
+from weft.train.held import Files, held_source
 
 Watch = Callable[[int, int], None]
 BLOCK = 1000  # bytes: an item of running text; text, and not tokens, for runs may have tokenizers of their own
@@ -88,13 +88,16 @@ def _language(run: Any, data: Files | None, watch: Watch) -> Observed:
 
 
 def _masked(run: Any, data: Files | None, watch: Watch) -> Observed:
-    scores, found = run.measure(data, watch=watch)
+    hidden, corpus = run.nats(data, watch=watch)
+    found, classed = hidden_items(hidden), {}
     lengths = found.statistics["tokens"].astype(np.int64)
-    with TemporaryDirectory() as place:
-        corpus = HeldOut(run.folder, run.settings, run.tokenizer).corpus(data, Path(place), None)
-        edges = np.append(0, np.cumsum(lengths)) if corpus.starts is None else np.asarray(corpus.starts)
-        inputs = _decoded(run, corpus, edges)
-    return Observed(scores, found, inputs, [""] * len(inputs), lengths, "tokens/s filled", int(lengths.sum()))
+    counts = _trained(run.folder, "train", run.tokenizer.size)
+    if counts is not None:
+        values = {"nats": hidden.nats, "tokens": np.ones(len(hidden.tokens))}
+        classed = _classed(values, hidden.owners, counts[hidden.tokens], hidden.size)
+    edges = np.append(0, np.cumsum(lengths)) if corpus.starts is None else np.asarray(corpus.starts)
+    scores, inputs = masked_scores(found, run.measured()), _decoded(run, corpus, edges)
+    return Observed(scores, found, inputs, [""] * len(inputs), lengths, "tokens/s filled", int(lengths.sum()), classed)
 
 
 def _labels(run: Any, data: Files | None, watch: Watch) -> Observed:

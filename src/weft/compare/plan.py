@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import tomli_w
 
 from weft import files
-from weft.compare.fitting import everywhere, fitted, learns, tried, with_option
+from weft.compare.fitting import everywhere, fitted, learns, leaves, tried, with_option
 from weft.config import differences, override, read_toml
 from weft.errors import ConfigError, ModelError, UsageError
+from weft.models.pair_tables import SIDES
 from weft.train.presets import TASKS
 from weft.train.settings import Settings, resolve
 from weft.train.tables import BUDGETS
@@ -157,7 +158,8 @@ def _one_kind(values: Mapping[str, Any], kind: str, asked: Asked, *, base: Path)
     for choices in asked.grid:
         tries = [_tried(variant, choices.option, value, base=base) for variant in variants for value in choices.values]
         fit = [one for one in tries if isinstance(one, Variant)]
-        if not fit or _ignores(kind, choices.option, values):
+        strange = variants and not fit and not _has(found.values, choices.option, base=base)
+        if strange or _ignores(kind, choices.option, values):
             dropped[choices.option] = None  # no value of it means anything here
             continue
         variants, refused = fit, refused + [one for one in tries if isinstance(one, Refused)]
@@ -187,6 +189,14 @@ def _ignores(kind: str, option: str, values: Mapping[str, Any]) -> bool:
     return option.startswith("train.") and learns(TASKS[values["task"]].presets[kind]) is None
 
 
+def _has(values: Mapping[str, Any], option: str, *, base: Path) -> bool:
+    """Whether the kind of a run file has an option, one of its sides' among them: what it has none of is not in its settings,
+    or is 'none' there."""
+    table, _, name = option.partition(".")
+    known = leaves(resolve(values, base=base).to_dict())
+    return any(known.get(place, "none") != "none" for place in (option, *(f"{table}.{side}.{name}" for side in SIDES)))
+
+
 def _shown(value: Any) -> str:
     """A value as a name of a row has it."""
     return str(value).lower() if isinstance(value, bool) else str(value).replace(" ", "")
@@ -206,23 +216,28 @@ def _numbered(variants: Iterable[Variant]) -> list[Variant]:
 def variants(values: Mapping[str, Any], asked: Asked, *, base: Path) -> Variants:
     """Every kind with every combination of the grid; what can't be right is refused by name, if it is not all of them."""
     run_file = {name: value for name, value in values.items() if name != "seed"}
-    parts = [_one_kind(run_file, kind, asked, base=base) for kind in asked.models or [run_file["model"]["kind"]]]
-    _refuse_unknown(run_file, asked, parts, base=base)
+    kinds = asked.models or [run_file["model"]["kind"]]
+    parts = [_one_kind(run_file, kind, asked, base=base) for kind in kinds]
     found = _numbered(variant for part in parts for variant in part.variants)
+    for choices in asked.grid:
+        if not any(f",{choices.option.partition('.')[2]}=" in variant.name for variant in found):
+            raise ConfigError(f"--grid {choices.option}: {_why_none(run_file, kinds, choices, base=base)}")
     return Variants(found, [one for part in parts for one in part.refused], [note for part in parts for note in part.notes])
 
 
-def _refuse_unknown(values: Mapping[str, Any], asked: Asked, parts: Sequence[Variants], *, base: Path) -> None:
-    """An option of the grid that no kind has is a mistake, and so is one whose values all are wrong."""
-    for option, choices in asked.grid:
-        name = option.partition(".")[2]
-        if any(f",{name}=" in variant.name for part in parts for variant in part.variants):
-            continue
-        for part in parts:
-            error = tried(_changed(part.variants[0].values, option, choices[0]), base=base)
-            if isinstance(error, ConfigError):
-                raise ConfigError(f"--grid {option}: {str(error).removeprefix(f'{option}: ')}")
-        raise ConfigError(f"--grid {option}: applies to none of {', '.join(part.variants[0].kind for part in parts)}")
+def _why_none(values: Mapping[str, Any], kinds: Sequence[str], choices: Grid, *, base: Path) -> str:
+    """Why an option of the grid makes no variant: what a kind that has it says, else one that knows its name, or a like one."""
+    files_of = {kind: fitted(values, kind, base=base).values for kind in kinds}
+    found = {kind: tried(_changed(one, choices.option, choices.values[0]), base=base) for kind, one in files_of.items()}
+    said = {kind: str(error) for kind, error in found.items() if isinstance(error, ConfigError)}
+    if not said:
+        return f"applies to none of {', '.join(kinds)}"
+
+    def strangeness(kind: str) -> tuple[bool, bool, bool]:
+        unknown = said[kind].startswith(f"{choices.option}: no such option")
+        return not _has(files_of[kind], choices.option, base=base), unknown, "did you mean" not in said[kind]
+
+    return said[min(said, key=strangeness)].removeprefix(f"{choices.option}: ")
 
 
 def folder_name(name: str) -> str:

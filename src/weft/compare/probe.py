@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from weft.compare.breakdown import Cell, as_json
-from weft.compare.significance import Estimate, estimate, resampled
+from weft.compare.significance import Estimate, clipped, estimate, resampled
 from weft.config import no_such
 from weft.data.corpus import lines_of
 from weft.data.probe_files import Pair
@@ -99,6 +99,15 @@ def _faults(run: Any, texts: Sequence[str], long: Array) -> dict[str, Array]:
 
 
 # ---- pairs
+
+
+def check_task(task: str) -> None:
+    """Refuse a comparison of runs that give no sentence a probability by itself."""
+    if task not in SCORERS:
+        raise UsageError(
+            f"--suite: runs of task {task!r} give a sentence by itself no probability; drop it, or compare runs of tasks 'lm' "
+            "or 'masked-lm'"
+        )
 
 
 def check_run(run: Loaded) -> None:
@@ -195,31 +204,44 @@ def subset(items: Items, members: Array) -> Items:
     return Items(items.keys[members], {name: values[members] for name, values in items.statistics.items()})
 
 
-def rows(groups: Mapping[str, Sequence[Items]], pairs: Sequence[Pair]) -> list[Row]:
+def _estimates(groups: Mapping[str, Sequence[Items]], members: Array) -> dict[str, Estimate]:
+    """The accuracy of every name on some of the pairs; all runs at once, since they see the same draws."""
+    again = iter(resampled([subset(run, members) for runs in groups.values() for run in runs], {"": pair_accuracy}))
+    drawn = {name: [next(again)[""] for _ in runs] for name, runs in groups.items()}
+    return {name: clipped(estimate(runs), higher=True) for name, runs in drawn.items()}
+
+
+def rows(groups: Mapping[str, Sequence[Items]], pairs: Sequence[Pair], *, watch: Watch | None = None) -> list[Row]:
     """Accuracy in percent with 95 % intervals, over pairs, and over seeds where a name has several runs: of all pairs, by
-    phenomenon and paradigm, by attractors, and what tells syntax from recency."""
+    phenomenon and paradigm, by attractors, and what tells syntax from recency. `watch(pairs done, pairs in all)` is told of
+    progress."""
     parts = [("all", "all", np.arange(len(pairs))), *_phenomena(pairs), *_attractors(pairs), *_recency(pairs)]
     found, known = list[Row](), dict[bytes, dict[str, Estimate]]()
+    total = sum(len(members) for _, _, members in parts)
     for by, name, members in parts:
         key = members.tobytes()  # the same pairs under another name are not drawn again
-        known[key] = known.get(key) or {
-            row: estimate([one[""] for one in resampled([subset(run, members) for run in runs], {"": pair_accuracy})])
-            for row, runs in groups.items()
-        }
+        known[key] = known.get(key) or _estimates(groups, members)
         found.append(Row(by, name, len(members), known[key]))
+        if watch is not None:
+            watch(sum(row.size for row in found), total)
     return found
 
 
 def breakdowns(found: Sequence[Row]) -> list[dict[str, Any]]:
-    """The rows as breakdowns of comparison.json, where there is more than one bin."""
+    """The rows as breakdowns of comparison.json: by phenomenon with all pairs before them, and the others where they have more
+    than one bin."""
     named = {
         "phenomenon": "phenomenon of minimal pairs",
         "paradigm": "paradigm of minimal pairs",
         "attractors": "attractors between subject and verb of minimal pairs",
+        "recency": "what tells syntax from recency in minimal pairs",
     }
     made = []
     for by, title in named.items():
         cells = [Cell(row.name, row.size, row.found) for row in found if row.by == by]
-        if len(cells) > 1:
-            made.append(as_json(title, "accuracy", True, cells, list(cells[0].found)))
+        if by == "phenomenon":
+            whole = [Cell(row.name, row.size, row.found) for row in found if row.by == "all"]
+            cells = cells if [cell.size for cell in cells] == [whole[0].size] else whole + cells  # unless one is all of them
+        if len(cells) > 1 or (cells and by == "phenomenon"):
+            made.append(as_json(title, "accuracy", True, cells, list(cells[0].found), unit="pairs"))
     return made

@@ -1,6 +1,7 @@
 """Some columns of a table (.tsv, .csv, .jsonl), row by row: by the names of its header or keys, or by place, from 1.
 
-Tables are read as those of pairs are: TSV has no quoting, CSV is read strictly, all rows have as many columns as the first.
+Tables are read as those of pairs are: TSV has no quoting, CSV is read strictly, all rows have as many columns as the first,
+blank lines are skipped.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.data.pair_files import JSON_KINDS, TABLES, brief, field_of, kind_of, misshapen
+from weft.data.pair_files import JSON_KINDS, brief, field_of, json_lines, kind_of, misshapen, table_rows
 from weft.errors import DataError, nearest
-from weft.text.gate import Seen, clean, read_lines
+from weft.text.gate import Seen, clean
 
 Name = str | int
 Cell = str | list[str]  # only a key of JSONL may hold several
@@ -60,7 +61,7 @@ def _places(path: Path, first: list[str], wanted: Sequence[Wanted]) -> tuple[lis
 
 
 def _read_table(path: Path, wanted: Sequence[Wanted], encoding: str, seen: Seen) -> Iterator[tuple[int, list[Cell]]]:
-    rows = TABLES[kind_of(path)](path, encoding, seen)
+    rows = table_rows(path, encoding, seen)
     _, first = next(rows)
     places, header = _places(path, first, wanted)
     if not header:
@@ -98,12 +99,8 @@ def _read_jsonl(path: Path, wanted: Sequence[Wanted], encoding: str, seen: Seen)
         if isinstance(name, int):
             raise DataError(f'{path}: has keys and no columns, but data.{option} = {name}; name a key, data.{option} = "..."')
     keys = [str(name) for _, name in wanted]
-    for number, line in enumerate(read_lines(path, encoding, seen), 1):
+    for number, row in json_lines(path, encoding, seen):
         where = f"{path}: line {number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{where} is not JSON: {error}; JSONL has one object a line") from None
         if not isinstance(row, dict):
             raise DataError(
                 f"{where} is {JSON_KINDS.get(type(row), 'null')}, not an object with {' and '.join(map(repr, keys))}"

@@ -28,7 +28,7 @@ from weft.data.pairs import SideSeen
 from weft.data.source import Counted, Row, called, fingerprints, in_batches
 from weft.data.tables import Files, Split, check_splits, parts
 from weft.errors import DataError
-from weft.text.gate import SHOWN, Seen, as_paths, listed_files, shown
+from weft.text.gate import SHOWN, Seen, as_paths, listed_files, many, shown
 
 AS_USUAL = Reading()
 LISTED = 10  # labels that are shown, and notes
@@ -121,8 +121,8 @@ class LabelledSeen:
     def describe(self) -> str:
         """Several lines for people: files, sizes, encoding, line ends, notes, labels, examples."""
         rows = [
-            f"{listed_files(self.given)}: {self.count:,} examples of {self.characters:,} characters with"
-            f" {len(self.labels):,} labels, {self.files.written}"
+            f"{listed_files(self.given)}: {many(self.count, 'example')} of {many(self.characters, 'character')} with"
+            f" {many(len(self.labels), 'label')}, {self.files.written}"
         ]
         rows += [f"  note: {shown(note, 200)}" for note in self.notes()]
         rows.append(f"  labels: {listed(self.labels)}")

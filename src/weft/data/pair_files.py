@@ -2,7 +2,7 @@
 
 TSV has no quoting: a line is split at its tabs. CSV is what Python's csv module reads, strictly: a quoted field may hold
 commas and newlines. JSONL has one object a line. Every row of a table must have as many columns as its first one:
-a stray tab would else move the target elsewhere, and nobody would notice.
+a stray tab would else move the target elsewhere, and nobody would notice. Blank lines are no rows, and are skipped.
 """
 
 from __future__ import annotations
@@ -71,6 +71,30 @@ def _csv(path: Path, encoding: str, seen: Seen) -> Rows:
 TABLES: dict[str, Callable[[Path, str, Seen], Rows]] = {"tsv": _tsv, "csv": _csv}
 
 
+def table_rows(path: Path, encoding: str, seen: Seen) -> Rows:
+    """The rows of a .tsv or .csv, and the line where each starts, from 1."""
+    for line, cells in TABLES[kind_of(path)](path, encoding, seen):
+        if len(cells) > 1 or "".join(cells).strip(" "):
+            yield line, cells
+        elif line == 1:
+            raise DataError(f"{path}: line 1 is blank; a table begins with its header, or with its first row; take it out")
+        else:
+            seen.blank += 1
+
+
+def json_lines(path: Path, encoding: str, seen: Seen) -> Iterator[tuple[int, Any]]:
+    """What the lines of a .jsonl hold, and their numbers, from 1."""
+    for number, line in enumerate(read_lines(path, encoding, seen), 1):
+        if not line.strip():
+            seen.blank += 1
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}: line {number} is not JSON: {error}; JSONL has one object a line") from None
+        yield number, value
+
+
 def brief(cells: Sequence[str]) -> list[str]:
     return [shown(cell, 40) for cell in cells]
 
@@ -98,13 +122,13 @@ def _header(path: Path, cells: list[str], columns: Columns) -> tuple[int, int] |
 
 def misshapen(path: Path, line: int, cells: list[str], wanted: str) -> DataError:
     count = f"{len(cells)} {'column' if len(cells) == 1 else 'columns'}"
-    found = ", ".join(map(repr, brief(cells))) if any(cells) else "it is blank"
+    found = ", ".join(map(repr, brief(cells)))
     between = "a tab" if kind_of(path) == "tsv" else "a comma"
     return DataError(f"{path}: line {line} has {count}, not {wanted}: {found}; columns are separated by {between}")
 
 
 def _read_table(path: Path, columns: Columns, encoding: str, seen: Seen) -> Iterator[Record]:
-    rows = TABLES[kind_of(path)](path, encoding, seen)
+    rows = table_rows(path, encoding, seen)
     _, first = next(rows)
     places = _header(path, first, columns)
     if places is None and len(first) < 2:
@@ -128,12 +152,8 @@ def field_of(value: dict[str, Any], name: str, where: str) -> str:
 
 
 def _read_jsonl(path: Path, columns: Columns, encoding: str, seen: Seen) -> Iterator[Record]:
-    for number, line in enumerate(read_lines(path, encoding, seen), 1):
+    for number, value in json_lines(path, encoding, seen):
         where = f"{path}: line {number}"
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{where} is not JSON: {error}; JSONL has one object a line") from None
         if not isinstance(value, dict):
             raise DataError(
                 f"{where} is {JSON_KINDS.get(type(value), 'null')}, not an object with {' and '.join(map(repr, columns))}"

@@ -72,7 +72,8 @@ class PairsSeen:
         ]
         sides = (("sources", self.source), ("targets", self.target))
         empty = [f"empty {name}: {side.empty:,}" for name, side in sides if side.empty]
-        rows += [f"  note: {shown(note, 200)}" for note in [*self.files.notes, *empty]]
+        blank = [f"blank lines that were skipped: {self.files.blank:,}"] if self.files.blank else []
+        rows += [f"  note: {shown(note, 200)}" for note in [*self.files.notes, *blank, *empty]]
         rows += [f"  e.g.: {shown(source)} -> {shown(target)}" for source, target in self.examples]
         return "\n".join(rows)
 

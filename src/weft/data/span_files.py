@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.data.pair_files import JSON_KINDS, TABLES, brief, field_of, kind_of, misshapen
+from weft.data.pair_files import JSON_KINDS, brief, field_of, json_lines, kind_of, misshapen, table_rows
 from weft.errors import DataError, nearest
-from weft.text.gate import Seen, clean, read_lines, read_text, shown
+from weft.text.gate import Seen, clean, read_text, shown
 from weft.text.unpack import PACKED
 
 DIGITS = 18  # of a start: no passage has more characters than these count
@@ -116,7 +116,7 @@ def _places(path: Path, first: list[str], reading: Reading) -> list[int | None]:
 
 
 def _read_table(path: Path, reading: Reading, seen: Seen) -> Iterator[Record]:
-    rows = TABLES[kind_of(path)](path, reading.encoding, seen)
+    rows = table_rows(path, reading.encoding, seen)
     _, first = next(rows)
     places = _places(path, first, reading)
     for line, cells in rows:
@@ -156,12 +156,8 @@ def _answers(row: dict[str, Any], reading: Reading, where: str) -> list[tuple[st
 
 
 def _read_jsonl(path: Path, reading: Reading, seen: Seen) -> Iterator[Record]:
-    for number, line in enumerate(read_lines(path, reading.encoding, seen), 1):
+    for number, row in json_lines(path, reading.encoding, seen):
         where = f"{path}: line {number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{where} is not JSON: {error}; JSONL has one object a line") from None
         if not isinstance(row, dict):
             names = f"{reading.question!r}, {reading.passage!r} and {reading.answer!r}"
             raise DataError(f"{where} is {_kind(row)}, not an object with {names}")

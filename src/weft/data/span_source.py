@@ -55,6 +55,8 @@ class AskedSeen:
     def notes(self) -> list[str]:
         """What is worth knowing."""
         told = list(self.files.notes)
+        if self.files.blank:
+            told.append(f"blank lines that were skipped: {self.files.blank:,}")
         if self.guessed:
             told.append(
                 f"answers that stand in their passage more than once, and have no start: {self.guessed:,}; the first is meant"

@@ -21,7 +21,7 @@ from weft.data.source import Counted, Row, called, fingerprints, in_batches
 from weft.data.tables import Files, Split, check_splits, parts
 from weft.data.tag_files import Reading, Sentence, read_sentences
 from weft.errors import DataError
-from weft.text.gate import SHOWN, Seen, as_paths, listed_files, shown
+from weft.text.gate import SHOWN, Seen, as_paths, listed_files, many, shown
 
 AS_USUAL = Reading()
 
@@ -62,8 +62,8 @@ class TaggedSeen:
     def describe(self) -> str:
         """Several lines for people: files, sizes, encoding, line ends, notes, tags, examples."""
         rows = [
-            f"{listed_files(self.files.paths)}: {self.sentences:,} sentences of {self.words:,} words (the longest of"
-            f" {self.longest:,}) with {len(self.tags):,} tags, {self.files.written}"
+            f"{listed_files(self.files.paths)}: {many(self.sentences, 'sentence')} of {many(self.words, 'word')} (the longest"
+            f" of {self.longest:,}) with {many(len(self.tags), 'tag')}, {self.files.written}"
         ]
         rows += [f"  note: {shown(note, 200)}" for note in self.files.notes]
         rows.append(f"  tags: {listed(self.tags)}")

@@ -11,7 +11,7 @@ Shapes: A sentences still searched, K beams each (1 at first), M candidates, N b
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -22,9 +22,10 @@ from weft.decode.choose import NOT_A_NUMBER, NOTHING, Adjust, ban, right_aligned
 from weft.decode.options import check_length
 from weft.decode.steps import Steps
 from weft.errors import ModelError
-from weft.nn.state import select
+from weft.nn.state import branch, select
 
 S = TypeVar("S")
+BLOCK = 64  # words whose best one is sought first
 
 
 class BeamOptions(NamedTuple):
@@ -34,6 +35,7 @@ class BeamOptions(NamedTuple):
     alpha: float = 0.0  # >= 0
     best: int = 1
     least: int = 0  # tokens before the end token
+    never: Sequence[int] = ()  # tokens that are not written
     ended: Callable[[list[int], list[list[int]]], list[bool]] | None = None  # sentences and tokens so far: does it end here?
 
 
@@ -75,10 +77,28 @@ class _Pool(NamedTuple):
     tokens: Tensor  # (A, N, T) generated ones, -1 behind the last
 
 
-def _expand(beams: _Beams, log_probs: Tensor, allowed: Tensor, width: int) -> _Candidates:
+def _top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """`topk` of each row of (B, V), faster where V is large: the best words are in the blocks whose best words are best."""
+    blocks = values.size(1) // BLOCK
+    if blocks <= count or values.device.type != "cpu":
+        return values.topk(count, dim=1)
+    whole = values[:, : blocks * BLOCK].reshape(values.size(0), blocks, BLOCK)
+    first = torch.arange(0, whole[:, :, 0].numel(), blocks).unsqueeze(1)
+    best = whole.amax(2).topk(count, dim=1, sorted=False).indices  # (B, count)
+    words = (best.unsqueeze(2) * BLOCK + torch.arange(BLOCK)).flatten(1)
+    near = whole.flatten(0, 1).index_select(0, (first + best).flatten()).view_as(words)
+    rest = torch.arange(blocks * BLOCK, values.size(1)).expand(values.size(0), -1)
+    near, words = torch.cat([near, values[:, blocks * BLOCK :]], 1), torch.cat([words, rest], 1)
+    found, index = near.topk(count, dim=1)
+    return found, words.gather(1, index)
+
+
+def _expand(beams: _Beams, log_probs: Tensor, allowed: Tensor, never: Sequence[int], width: int) -> _Candidates:
     """The best tokens over all beams of a sentence: twice the width, for each beam may lose one to the end token."""
-    # first within each beam: then no sum is taken over the whole vocabulary
-    values, words = allowed.topk(min(2 * width, allowed.size(1)), dim=1)
+    # first within each beam: then no sum is taken over the whole vocabulary, and no copy of it made for a few banned words
+    values, words = _top(allowed, min(2 * width + len(never), allowed.size(1)))
+    for token in never:
+        values = values.masked_fill(words == token, -math.inf)
     spent = beams.log_probs.unsqueeze(2) + log_probs.gather(1, words).view(*beams.sums.shape, -1)
     totals = beams.sums.unsqueeze(2) + values.view_as(spent)
     sums, index = totals.flatten(1).topk(min(2 * width, totals[0].numel()), dim=1)
@@ -178,12 +198,12 @@ class _Search:
     ) -> Tensor:
         """Choose the count-th token from 0 of every beam; the rows of the old batch that the new one continues."""
         options, beams = self.options, self.beams
-        allowed, tokens = log_probs.float(), beams.tokens.flatten(0, 1)
+        allowed, tokens, never = log_probs.float(), beams.tokens.flatten(0, 1), options.never
         if options.end is not None and count < options.least:
-            allowed = ban([options.end])(allowed, tokens)
-        if adjust is not None:
-            allowed = adjust(allowed, tokens)
-        candidates = _expand(beams, log_probs, allowed, options.width)
+            never = [*never, options.end]
+        if adjust is not None:  # it sees what is left
+            allowed, never = adjust(ban(never)(allowed, tokens), tokens), ()
+        candidates = _expand(beams, log_probs, allowed, never, options.width)
         kept = _keep(candidates, options)
         if watch is not None:
             watch(BeamEvent(self.sentences, candidates.tokens, candidates.parents, candidates.sums, kept))
@@ -194,20 +214,20 @@ class _Search:
         first = torch.arange(len(self.sentences), device=kept.device).unsqueeze(1) * beams.sums.size(1)
         return first + candidates.parents.gather(1, kept)
 
-    def leave(self, rows: Tensor) -> Tensor:
-        """Let go of sentences that nothing alive can improve; the rows (A, K) that stay."""
+    def leave(self) -> Tensor | None:
+        """Let go of sentences that nothing alive can improve; those that stay, None where all do."""
         # log-probabilities only ever fall, so no hypothesis can end above this
         hope = self.beams.sums.amax(1) / self.options.limit**self.options.alpha
         done = (self.pool.scores[:, -1] >= hope).tolist()
         if not any(done):
-            return rows
+            return None
         for row in (row for row, over in enumerate(done) if over):
             self.found[self.sentences[row]] = _harvest(self.pool, row)
         stay = [row for row, over in enumerate(done) if not over]
         self.sentences = [self.sentences[row] for row in stay]
-        index = torch.tensor(stay, dtype=torch.long, device=rows.device)
+        index = torch.tensor(stay, dtype=torch.long, device=self.beams.sums.device)
         self.beams, self.pool = _Beams(*select(tuple(self.beams), index)), _Pool(*select(tuple(self.pool), index))
-        return rows[index]
+        return index
 
     def close(self, count: int) -> list[list[Hypothesis]]:
         """Everything found; what is alive at the limit counts as it stands."""
@@ -241,8 +261,9 @@ def beam(
         rows = search.advance(log_probs, adjust, count, watch)
         if count + 1 == options.limit:
             break
-        rows = search.leave(rows)
+        stay = search.leave()
         if not search.sentences:
             return search.found
-        log_probs, past = steps.step(search.beams.tokens[:, :, -1].flatten(), select(past, rows.flatten()))
+        past = branch(past, (rows if stay is None else rows[stay]).flatten(), stay)
+        log_probs, past = steps.step(search.beams.tokens[:, :, -1].flatten(), past)
     return search.close(options.limit)

@@ -5,7 +5,8 @@ A prompt is read behind the begin token, so an empty one is the begin token alon
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -22,6 +23,8 @@ from weft.decode.sampling import Until, sample
 from weft.decode.steps import Steps
 from weft.machine import free, peak
 
+Going = Callable[[int, int], bool]  # tokens that a search has written, and at most: whether to go on
+ROWS = 64  # that are computed at a time
 READ = 512  # tokens of a prompt that are read to see what reading takes
 FEW = 4096  # positions that are read side by side without a look
 
@@ -43,12 +46,15 @@ class _Job(NamedTuple):
     device: torch.device
 
 
-def _filters(job: _Job) -> Adjust:
-    """Everything that changes what may come next, in the order it applies."""
-    options = job.options
+def _never(job: _Job) -> list[int]:
+    """The tokens that are not written."""
     # running text has no end: its models never saw the token
-    never = [job.speller.unk, job.speller.begin] + ([job.speller.end] if job.end is None else [])
-    chosen = [choose.ban(never)]
+    return [job.speller.unk, job.speller.begin] + ([job.speller.end] if job.end is None else [])
+
+
+def _filters(job: _Job) -> list[Adjust]:
+    """Everything else that changes what may come next, in the order it applies."""
+    options, chosen = job.options, list[Adjust]()
     if options.no_repeat is not None:
         chosen.append(choose.no_repeat(options.no_repeat))
     if options.repetition > 1:
@@ -56,7 +62,12 @@ def _filters(job: _Job) -> Adjust:
     chosen += choose.narrowing(heat=options.temperature, size=options.top_k, mass=options.top_p)
     if options.min_p is not None:
         chosen.append(choose.min_p(options.min_p))
-    return choose.chain(chosen)
+    return chosen
+
+
+def _adjust(job: _Job) -> Adjust:
+    """All that sampling sees to."""
+    return choose.chain([choose.ban(_never(job)), *_filters(job)])
 
 
 def pad(prompts: Sequence[list[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
@@ -88,7 +99,7 @@ def _sampled(job: _Job, prompts: Sequence[list[int]], rows: Sequence[tuple[int, 
     prompt, keep = pad(prompts, job.device)
     until = Until(job.options.length, job.end, job.options.least, hear)
     log_probs = torch.zeros(len(prompts), dtype=torch.float64)
-    for drawn in sample(job.steps, prompt, until=until, keep=keep, adjust=_filters(job), noise=_noise(job, rows)):
+    for drawn in sample(job.steps, prompt, until=until, keep=keep, adjust=_adjust(job), noise=_noise(job, rows)):
         log_probs += drawn.log_probs
     return [
         Continuation("".join([*said[row], texts[row].finish()]), tokens[row], log_prob, log_prob)
@@ -96,11 +107,16 @@ def _sampled(job: _Job, prompts: Sequence[list[int]], rows: Sequence[tuple[int, 
     ]
 
 
-def _searched(job: _Job, prompts: Sequence[list[int]], width: int) -> list[list[Continuation]]:
-    """The best continuations of each prompt."""
+def _searched(
+    job: _Job, prompts: Sequence[list[int]], width: int, going: Callable[[int], bool] | None
+) -> list[list[Continuation]]:
+    """The best continuations of each prompt; once `going`, told how many tokens there are, says no, those found so far."""
     options = job.options
 
     def ended(owners: list[int], tokens: list[list[int]]) -> list[bool]:
+        over = going is not None and not going(len(tokens[0]))
+        if over or not options.stop:
+            return [over] * len(tokens)
         texts = [added(job.speller, prompts[owner], said) for owner, said in zip(owners, tokens, strict=True)]
         return [any(stop in text for stop in options.stop) for text in texts]
 
@@ -111,10 +127,12 @@ def _searched(job: _Job, prompts: Sequence[list[int]], width: int) -> list[list[
         alpha=options.alpha or 0.0,
         best=options.best,
         least=options.least,
-        ended=ended if options.stop else None,
+        never=_never(job),
+        ended=ended if options.stop or going is not None else None,
     )
     prompt, keep = pad(prompts, job.device)
-    found = beam(job.steps, prompt, options=search, keep=keep, adjust=_filters(job))
+    filters = _filters(job)
+    found = beam(job.steps, prompt, options=search, keep=keep, adjust=choose.chain(filters) if filters else None)
     return [
         [Continuation(spell(job.speller, prompts[row], one.tokens, options.stop), *one) for one in best]
         for row, best in enumerate(found)
@@ -125,7 +143,7 @@ def _pieces(job: _Job, prompt: list[int]) -> Iterator[str]:
     text = Text(job.speller, prompt, job.options.stop)
     tokens, keep = pad([prompt], job.device)
     until = Until(job.options.length, job.end, job.options.least)
-    for drawn in sample(job.steps, tokens, until=until, keep=keep, adjust=_filters(job), noise=_noise(job, [(0, 0)])):
+    for drawn in sample(job.steps, tokens, until=until, keep=keep, adjust=_adjust(job), noise=_noise(job, [(0, 0)])):
         token = int(drawn.tokens)
         piece = text.push(token) if token != NOTHING else ""
         if piece:
@@ -165,26 +183,33 @@ def generate(
     options: GenerateOptions,
     *,
     end: int | None,
-    rows: int = 64,
     device: torch.device | str = "cpu",
+    going: Going | None = None,
 ) -> list[list[Continuation]]:
-    """The continuations of each prompt, computed `rows` rows at a time; `end` ends a text, None in running text."""
+    """The continuations of each prompt; `end` ends a text, None in running text. A beam asks `going` before each token."""
     job = _Job(steps, tokenizer, options, end, torch.device(device))
     read = [_read(job, prompt) for prompt in prompts]
     ordered = sorted(range(len(read)), key=lambda prompt: len(read[prompt]))  # neighbours in length waste little padding
     jobs = ((prompt, number) for prompt in ordered for number in range(options.samples))
     found: list[list[Continuation]] = [[] for _ in read]
-    most = min(len(read) * options.samples, max(1, rows // (options.beam or 1)))
+    most = min(len(read) * options.samples, max(1, ROWS // (options.beam or 1)))
     together = _fitting(job, read, most)
+    total, before = math.ceil(len(read) / max(1, together)) * options.length, 0
     while batch := list(islice(jobs, together)):
         texts = [read[prompt] for prompt, _ in batch]
         if options.beam is None:
             results = [[one] for one in _sampled(job, texts, batch)]
         else:
-            results = _searched(job, texts, options.beam)
+            results = _searched(job, texts, options.beam, _after(going, before, total))
+            before += options.length
         for (prompt, _), result in zip(batch, results, strict=True):
             found[prompt] += result
     return found
+
+
+def _after(going: Going | None, before: int, total: int) -> Callable[[int], bool] | None:
+    """The same question, asked by one batch of several."""
+    return None if going is None else lambda written: going(before + written, total)
 
 
 def stream(
@@ -200,4 +225,4 @@ def stream(
     job = _Job(steps, tokenizer, options, end, torch.device(device))
     read = _read(job, prompt)
     _fitting(job, [read], 1)
-    return _pieces(job, read) if options.beam is None else iter([_searched(job, [read], options.beam)[0][0].text])
+    return _pieces(job, read) if options.beam is None else iter([_searched(job, [read], options.beam, None)[0][0].text])

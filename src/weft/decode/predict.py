@@ -12,7 +12,7 @@ import torch
 
 from weft.decode import choose
 from weft.decode.beam import BeamOptions, beam
-from weft.decode.choose import NOTHING, Adjust
+from weft.decode.choose import NOTHING
 from weft.decode.generate import pad
 from weft.decode.pieces import Speller
 from weft.decode.predict_options import PredictOptions
@@ -97,7 +97,8 @@ def _batches(request: Request, options: PredictOptions) -> Iterator[list[int]]:
         yield batch
 
 
-def _filters(request: Request, options: PredictOptions) -> Adjust:
+def _never(request: Request, options: PredictOptions) -> list[int]:
+    """The tokens that are not written."""
     never = [request.speller.unk, request.speller.begin]
     for text in options.ban:
         found = request.speller.encode(text).tolist()
@@ -106,8 +107,7 @@ def _filters(request: Request, options: PredictOptions) -> Adjust:
         if len(found) != 1:
             raise UsageError(f"--ban {text!r}: is {len(found)} tokens of this vocabulary; ban one token at a time")
         never += found
-    narrowing = choose.narrowing(heat=options.temperature, size=options.top_k, mass=options.top_p)
-    return choose.chain([choose.ban(never), *narrowing])
+    return never
 
 
 def _prediction(request: Request, row: int, tokens: list[int], *, score: float, log_prob: float) -> Prediction:
@@ -116,7 +116,7 @@ def _prediction(request: Request, row: int, tokens: list[int], *, score: float, 
     return Prediction(request.speller.decode([*prefix, *tokens]), tokens, score, log_prob, prefix, cut)
 
 
-def _searched(request: Request, options: PredictOptions, batch: list[int], adjust: Adjust) -> list[list[Prediction]]:
+def _searched(request: Request, options: PredictOptions, batch: list[int], never: list[int]) -> list[list[Prediction]]:
     search = BeamOptions(
         width=options.width,
         limit=limit_of(request, batch[0], options),
@@ -124,17 +124,19 @@ def _searched(request: Request, options: PredictOptions, batch: list[int], adjus
         alpha=options.power,
         best=options.best,
         least=options.least,
+        never=never,
     )
     prompt, keep = pad([[request.speller.begin, *request.prefixes[row]] for row in batch], request.device)
-    found = beam(request.steps, prompt, options=search, keep=keep, state=request.encode(batch), adjust=adjust)
+    found = beam(request.steps, prompt, options=search, keep=keep, state=request.encode(batch))
     return [
         [_prediction(request, row, one.tokens, score=one.score, log_prob=one.log_prob) for one in best]
         for row, best in zip(batch, found, strict=True)
     ]
 
 
-def _drawn(request: Request, options: PredictOptions, batch: list[int], adjust: Adjust) -> list[list[Prediction]]:
+def _drawn(request: Request, options: PredictOptions, batch: list[int], never: list[int]) -> list[list[Prediction]]:
     """Samples of each source, or the one that always takes the best token."""
+    narrowing = choose.narrowing(heat=options.temperature, size=options.top_k, mass=options.top_p)
     greedy = not options.samples_instead or options.temperature == 0
     whole = range(len(request.lengths)) if request.numbers is None else request.numbers
     numbers = [(row, number) for row in batch for number in range(options.samples)]
@@ -149,7 +151,7 @@ def _drawn(request: Request, options: PredictOptions, batch: list[int], adjust: 
         until=until,
         keep=keep,
         state=select(request.encode(batch), rows),
-        adjust=adjust,
+        adjust=choose.chain([choose.ban(never), *narrowing]),
         noise=None if greedy else choose.uniforms(options.seed, [(whole[row], number) for row, number in numbers]),
     )
     for drawn in drawing:
@@ -169,13 +171,13 @@ def predict(
     request: Request, options: PredictOptions, *, watch: Callable[[int, int], None] | None = None
 ) -> list[list[Prediction]]:
     """The predictions of each source, in the order of the request: of a beam best first, samples as they were drawn."""
-    adjust = _filters(request, options)
+    never = _never(request, options)
     _refuse_least(request, options)
     found: list[list[Prediction]] = [[] for _ in request.lengths]
     done = 0
     way = _drawn if options.samples_instead or options.width == 1 else _searched
     for batch in _batches(request, options):
-        for row, predictions in zip(batch, way(request, options, batch, adjust), strict=True):
+        for row, predictions in zip(batch, way(request, options, batch, never), strict=True):
             found[row] = predictions
         done += len(batch)
         if watch is not None:

@@ -13,12 +13,13 @@ import torch
 from torch import nn
 
 from weft.errors import UsageError
-from weft.explain.inputs import Reading, read
+from weft.explain.inputs import Reading, network, read
 from weft.explain.options import ExplainOptions
 from weft.explain.view import CUT, Picture, Piece, View, aligned, listed, told_apart
 from weft.explain.watch import Watched, pattern, watch
 from weft.report.grid import Map, grid
 from weft.report.heatmap import heatmap, visible
+from weft.report.words import on_a_line
 
 NAMES = {  # of the parts, for people
     "cross": "attention from the output to its source",
@@ -230,7 +231,7 @@ def attention(run: Any, text: str, options: ExplainOptions) -> View:
     if len(reading.sides) > 1:
         data["output"] = listed(reading.places)
     lines = [*_summary(found), *_written(found, options.top), *([CUT] if reading.cut else [])]
-    title = f"Attention of {run.folder.path}" + (f" while it writes {reading.written}" if reading.written else "")
+    title = f"Attention of {run.folder.path}" + (f" while it writes {on_a_line(reading.written)}" if reading.written else "")
     return View("attention", title, data, _pictures(found), lines)
 
 
@@ -246,6 +247,11 @@ def rolled_out(layers: Sequence[np.ndarray]) -> np.ndarray:
     return whole
 
 
+def _rolled(run: Any) -> str:
+    """The part that rollout goes through."""
+    return "decoder" if run.settings.task == "lm" else "encoder"
+
+
 def no_rollout(run: Any) -> str | None:
     """Why rollout does not apply, if it does not."""
     table = run.settings.model.encoder if run.settings.task == "translate" else run.settings.model
@@ -253,6 +259,9 @@ def no_rollout(run: Any) -> str | None:
         return "it follows self-attention from layer to layer, and this run has none below what it says"
     if table.connection not in CARRIED:
         return f"it counts what a layer adds to, and connection = {table.connection!r} does not add"
+    part, model = _rolled(run), network(run)
+    if model is None or not any(site.part == part for site in sites(model)):
+        return "it follows self-attention from layer to layer, and all heads of this run were cut out"
     return None
 
 
@@ -263,7 +272,7 @@ def rollout(run: Any, text: str, options: ExplainOptions) -> View:
     if options.layer is not None or options.head is not None:
         raise UsageError("rollout: goes through all layers and heads; drop --layer and --head")
     reading = read(run, text, options)
-    part = "encoder" if run.settings.task != "lm" else "decoder"
+    part = _rolled(run)
     found = look(reading, [site for site in sites(reading.model) if site.part == part], None, run.device)
     weights = rolled_out([one.weights for one in found])
     what = f"Rollout through {len(found)} layer{'s' if len(found) > 1 else ''}"

@@ -16,6 +16,7 @@ from weft.explain.view import CUT, Picture, Piece, View, aligned, listed, told_a
 from weft.report.coloured import coloured
 from weft.report.heatmap import visible
 from weft.report.signed import signed_map
+from weft.report.words import on_a_line
 from weft.text.gate import clean
 
 METHODS = {
@@ -208,6 +209,6 @@ def _lines(found: Found, top: int) -> list[str]:
 def attribution(run: Any, text: str, options: ExplainOptions, told: Told | None = None) -> View:
     """The share of each token in the next token, label, tag, filled gap or translation; `told` hears of progress."""
     found = _find(run, text, options, told)
-    what = f"of {found.written} " if found.written else ""
+    what = f"of {on_a_line(found.written)} " if found.written else ""
     title = f"Attribution {what}in {run.folder.path}: {_way(found)}"
     return View("attribution", title, _data(found), _pictures(found), _lines(found, options.top))

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from weft.errors import UsageError
-from weft.explain.inputs import label, located, special, texts_of, wanted_tokens
+from weft.explain.inputs import label, located, never_said, special, texts_of, wanted_tokens
 from weft.explain.options import ExplainOptions
 from weft.explain.view import Piece
 
@@ -46,8 +46,9 @@ def of_ngrams(run: Any, text: str, options: ExplainOptions) -> Counted:
     tokenizer, model = run.tokenizer, run.model
     own = [special(tokenizer, tokenizer.begin), *located(tokenizer, text)]
     if options.target is None:
-        best = int(model.start(torch.tensor([[number for number, _ in own]]))[0].argmax())
-        wanted = [special(tokenizer, best)]
+        said = model.start(torch.tensor([[number for number, _ in own]]))[0]
+        said[:, never_said(run)] = float("-inf")
+        wanted = [special(tokenizer, int(said.argmax()))]
     else:
         wanted = wanted_tokens(tokenizer, options.target)
     tokens = [number for number, _ in [*own, *wanted]]
@@ -75,6 +76,12 @@ def _asked(run: Any, log_probs: np.ndarray, options: ExplainOptions) -> list[int
     return several or [int(log_probs.argmax())]
 
 
+def _some(pieces: list[Piece]) -> list[Piece]:
+    if not pieces:
+        raise UsageError("input: has no words that the run knows; there is nothing to explain")
+    return pieces
+
+
 def of_terms(run: Any, text: str, options: ExplainOptions) -> Counted:
     """Labels by a linear model of terms: exactly, unless occlusion is asked for."""
     _refuse_gradients(run, options.method, ("exact", "occlusion"))
@@ -87,9 +94,9 @@ def of_terms(run: Any, text: str, options: ExplainOptions) -> Counted:
     said = log_probs[asked]
     if options.method == "occlusion":
         words = list(re.finditer(r"\S+", text))
-        fewer = [tuple((text[: word.start()] + text[word.end() :]).split("\t")) for word in words]
+        fewer = [tuple(texts_of(run, text[: word.start()] + text[word.end() :])) for word in words]
         without = run.model.log_probs(fewer)[:, asked] if fewer else np.zeros((0, len(asked)))
-        pieces = [Piece(word[0], word.start(), word.end()) for word in words]
+        pieces = _some([Piece(word[0], word.start(), word.end()) for word in words])
         return Counted(pieces, outputs, (said - without).T, said, "occlusion", "the word left out")
     weight, row = run.model.model.weight.numpy(), run.model.sparse([whole])
     values = (row.values > 0).astype(np.float64) if run.model.model.binary else row.values
@@ -99,6 +106,6 @@ def of_terms(run: Any, text: str, options: ExplainOptions) -> Counted:
     terms = [term for part in run.model.features for term in part.terms]
     credit = (mine * values[:, None]).T
     order = np.argsort(-np.abs(credit).sum(0), kind="stable")
-    pieces = [Piece(terms[row.indices[at]], 0, 0) for at in order.tolist()]
+    pieces = _some([Piece(terms[row.indices[at]], 0, 0) for at in order.tolist()])
     told = "a text without terms" if run.model.model.multi else "a text without terms, and the mean of all labels"
     return Counted(pieces, outputs, credit[:, order], said, "exact", told, credit.sum(1))

@@ -15,7 +15,7 @@ from torch import Tensor
 from weft.decode import choose
 from weft.decode.choose import Adjust, right_aligned
 from weft.errors import UsageError
-from weft.explain.inputs import located, special, written
+from weft.explain.inputs import located, never_said, special, written
 from weft.explain.options import ExplainOptions
 from weft.explain.view import Picture, Piece, View, aligned, listed
 from weft.report.bars import Bar, bars
@@ -70,7 +70,6 @@ def _language(run: Any, text: str, options: ExplainOptions) -> _Asked:
     """A text, and after it the target given, or what the model itself would write, the best token each time."""
     tokenizer, end = run.tokenizer, [] if run.end is None else [run.tokenizer.end]
     own = [number for number, _ in located(tokenizer, text)]
-    never = [tokenizer.unk, tokenizer.begin] + ([tokenizer.end] if run.end is None else [])
     if options.target is None:
         wanted = run.generate(text, length=options.length or STEPS, temperature=0.0)[0][0].tokens
         pieces = [special(tokenizer, number)[1] for number in wanted]
@@ -79,7 +78,7 @@ def _language(run: Any, text: str, options: ExplainOptions) -> _Asked:
         wanted, pieces = [number for number, _ in found] + end, [piece for _, piece in found]
         pieces += [special(tokenizer, number)[1] for number in end]
     tokens = [tokenizer.begin, *own, *wanted]
-    return _Asked(run.model, tokens, len(own) + 1, None, never, tokenizer, pieces)
+    return _Asked(run.model, tokens, len(own) + 1, None, never_said(run), tokenizer, pieces)
 
 
 def _translation(run: Any, text: str, options: ExplainOptions) -> _Asked:

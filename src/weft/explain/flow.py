@@ -22,13 +22,14 @@ from weft.explain.cells import recurrent
 from weft.explain.inputs import Reading, network, read
 from weft.explain.options import ExplainOptions
 from weft.explain.stacks import labels, layers_of, remembers, side_of
-from weft.explain.view import Picture, View, aligned, listed
+from weft.explain.view import Picture, Piece, View, aligned, listed
 from weft.explain.watch import Watched, replaced, watch
 from weft.nn.state import each, leaves
 from weft.report.lines import Axis, Series, lines
 
 STARTED, TRAINED = "at the start", "trained"
 BACK = "steps back from the loss"
+STEPWISE = ("lm", "translate")  # tasks that read token by token; the others read a text as a whole
 TOLD = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # steps back that a terminal is told of
 FLOOR = 1e-20  # a line that falls below this share of its highest ends there
 
@@ -117,7 +118,7 @@ def through_time(model: Any, tokens: Tensor, state: Any = None) -> Flow:
 
 def through_layers(model: nn.Module, loss: Callable[[], Tensor]) -> Depth:
     """The norms over a stack, bottom to top, of the gradient of what `loss` computes with the model."""
-    names = layers_of(model)
+    names = [name for name in layers_of(model) if ".front." not in name]  # those spell words, letter by letter
     with torch.enable_grad(), watch(model, names) as seen:
         value = loss()
     first = {one.name: one for one in reversed(seen)}
@@ -146,7 +147,7 @@ def relative(flow: Flow) -> np.ndarray:
     return found
 
 
-def _drawn(norms: np.ndarray) -> list[float]:
+def drawable(norms: np.ndarray) -> list[float]:
     """Norms without those that are so small that all others would look alike beside them."""
     found: list[float] = np.where(norms >= FLOOR * norms.max(), norms, math.nan).tolist()
     return found
@@ -155,7 +156,7 @@ def _drawn(norms: np.ndarray) -> list[float]:
 def time_picture(flows: Mapping[str, Mapping[str, Flow]], *, title: str) -> str:
     """Several models in one chart: by name, before and after training."""
     series = [
-        Series(f"{name}, {when}", list(range(1, flow.norms.shape[1])), _drawn(relative(flow)), name, when == STARTED)
+        Series(f"{name}, {when}", list(range(1, flow.norms.shape[1])), drawable(relative(flow)), name, when == STARTED)
         for name, both in flows.items()
         for when, flow in both.items()
     ]
@@ -182,7 +183,7 @@ def depth_picture(depths: Mapping[str, Mapping[str, Depth]], *, title: str) -> s
 def _layer_picture(both: Mapping[str, Flow], *, title: str) -> str:
     """One model, layer by layer."""
     series = [
-        Series(f"{name}, {when}", list(range(flow.norms.shape[1])), _drawn(own[::-1]), name, when == STARTED)
+        Series(f"{name}, {when}", list(range(flow.norms.shape[1])), drawable(own[::-1]), name, when == STARTED)
         for when, flow in both.items()
         for name, own in zip(flow.layers, flow.norms, strict=True)
     ]
@@ -208,15 +209,32 @@ def _tokens(reading: Reading, options: ExplainOptions) -> tuple[Tensor, int]:
     following = reading.choices[-1:] if reading.choices else []
     every = [*side.tokens, *following]
     last = len(every) - 1
-    if last < 2:
-        raise UsageError("input: has too few tokens; gradients need at least two to flow through")
+    if last < 3:  # two before the loss: the newest is read directly, the other is one step back
+        raise UsageError("input: has too few tokens; gradients need at least three to flow through")
     at = options.position or last
-    if not 2 <= at <= last:
-        raise UsageError(f"--position: must be from 2 to {last}, the tokens of the text, not {at}")
+    if not 3 <= at <= last:
+        raise UsageError(f"--position: must be from 3 to {last}, the tokens of the text, not {at}")
     return torch.tensor([every[: at + 1]]), at
 
 
-def _measured(model: nn.Module, reading: Reading, tokens: Tensor) -> tuple[Flow, Depth]:
+class Measured(NamedTuple):
+    """What was read, and the gradients of the loss of its last token, at the start of training and after it."""
+
+    pieces: list[Piece]
+    position: int  # of that token, from 1
+    flows: dict[str, Flow]  # by STARTED and TRAINED
+    depths: dict[str, Depth]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "tokens": listed(self.pieces),
+            "position": self.position,
+            "time": {when: flow.to_json() for when, flow in self.flows.items()},
+            "layers": {when: depth.to_json() for when, depth in self.depths.items()},
+        }
+
+
+def _followed(model: nn.Module, reading: Reading, tokens: Tensor) -> tuple[Flow, Depth]:
     doubled: Any = exact(model)
     place = next(doubled.parameters()).device
     tokens = tokens.to(place)
@@ -237,6 +255,16 @@ def _measured(model: nn.Module, reading: Reading, tokens: Tensor) -> tuple[Flow,
     return through_time(doubled, tokens, known), through_layers(doubled, loss)
 
 
+def measured(run: Any, text: str, options: ExplainOptions) -> Measured:
+    """The gradients of the loss of one token (--position; the last)."""
+    reading = read(run, text, options)
+    tokens, at = _tokens(reading, options)
+    pieces = [*reading.sides[-1].pieces, *reading.places[-1:]][: at + 1]
+    found = {STARTED: _followed(fresh(run), reading, tokens), TRAINED: _followed(reading.model, reading, tokens)}
+    flows, depths = {when: flow for when, (flow, _) in found.items()}, {when: depth for when, (_, depth) in found.items()}
+    return Measured(pieces, at, flows, depths)
+
+
 def _lines(flows: Mapping[str, Flow]) -> list[str]:
     """The share that is left after some steps, for a terminal."""
     shares = [relative(flow) for flow in flows.values()]
@@ -250,27 +278,15 @@ def no_gradients(run: Any) -> str | None:
     """Why no gradients of a run are followed, if they are not."""
     if network(run) is None:
         return f"a run of kind {run.settings.kind!r} counts, and has no gradients"
-    task = run.settings.task
-    return None if task in ("lm", "translate") else f"a run of task {task!r} reads no text token by token"
+    return None
 
 
 def gradients(run: Any, text: str, options: ExplainOptions) -> View:
-    """How the loss of one token (--position; the last) reaches back through the text and down the layers, at the start of
-    training and after it."""
-    reading = read(run, text, options)
-    tokens, at = _tokens(reading, options)
-    started, trained = _measured(fresh(run), reading, tokens), _measured(reading.model, reading, tokens)
-    flows, depths = {STARTED: started[0], TRAINED: trained[0]}, {STARTED: started[1], TRAINED: trained[1]}
-    pieces = [*reading.sides[-1].pieces, *reading.places[-1:]][: at + 1]
-    name = run.settings.kind
-    data = {
-        "tokens": listed(pieces),
-        "position": at,
-        "time": {when: flow.to_json() for when, flow in flows.items()},
-        "layers": {when: depth.to_json() for when, depth in depths.items()},
-    }
+    """How the loss of one token reaches back through the text and down the layers."""
+    found, name = measured(run, text, options), run.settings.kind
     pictures = [
-        Picture("Through time, layer by layer", _layer_picture(flows, title=f"{name}: gradients through time")),
-        Picture("Through the layers", depth_picture({name: depths}, title=f"{name}: gradients through the layers")),
+        Picture("Through time, layer by layer", _layer_picture(found.flows, title=f"{name}: gradients through time")),
+        Picture("Through the layers", depth_picture({name: found.depths}, title=f"{name}: gradients through the layers")),
     ]
-    return View("gradients", f"Where the loss of token {at} reaches", data, pictures, _lines(flows))
+    title = f"Where the loss of token {found.position} reaches"
+    return View("gradients", title, found.to_json(), pictures, _lines(found.flows))

@@ -20,6 +20,7 @@ from weft.explain.vectors import MOST, Line, Sample, Track, sample, tracks, vect
 from weft.explain.view import Picture, View, aligned
 from weft.report.lines import Axis, Series, lines
 from weft.report.scatter import Points, scatter
+from weft.text.gate import many
 from weft.train.held import Files
 
 LEAST = 5  # contexts of a word that is compared with itself
@@ -268,7 +269,7 @@ def geometry(
         drawn = _map(one, given.unit)
         pictures += [_chart(one, given.unit), *([] if drawn is None else [drawn])]
         compared = f"compared with themselves: {one.compared:,}, which stand in {LEAST} contexts or more"
-        about = f"{one.track.side}: {one.words:,} {given.unit}; {compared}"
+        about = f"{one.track.side}: {many(one.words, given.unit[:-1])}; {compared}"
         said += ["", about, *_table(one)] if said else [about, *_table(one)]
     title = f"Geometry of {run.folder.path}"
     values = {"unit": given.unit, "texts": len(given.lines), "left_out": given.left_out, "sides": [_data(one) for one in found]}

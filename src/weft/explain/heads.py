@@ -67,6 +67,8 @@ def heads_of(run: Any) -> list[Heads]:
             name = f"{one.name}.layers.{layer * block + one.place}.mixer"
             mixer: Any = model.get_submodule(name)
             found.append(Heads(one.part, layer + 1, name, mixer.heads, one.table.heads_of(layer)[1]))
+    if not every(found):
+        raise UsageError(f"heads: {run.folder.path} has lost all its heads of attention already; there is nothing to measure")
     return found
 
 

@@ -21,6 +21,7 @@ from weft.data.grouped import in_groups
 from weft.data.order import by_length, changed, strided
 from weft.data.pair_order import PairBatch, pairs_by_length
 from weft.data.pairs import fit
+from weft.data.span_order import Passages
 from weft.data.tag_order import Sentences
 from weft.data.tagged import refuse_long
 from weft.data.text_order import Labelled
@@ -34,6 +35,7 @@ from weft.train.classification import targets, unseen
 from weft.train.held import Files, held_source
 from weft.train.language import default_context
 from weft.train.masked import masking
+from weft.train.span import answer_tokens, with_places
 
 BATCH = 4096  # positions read at once
 
@@ -42,7 +44,7 @@ class Portion(NamedTuple):
     """Some of the data."""
 
     nats: Callable[[], Tensor]  # summed; gradients flow from here
-    items: int  # that are predicted: tokens, texts, words
+    items: int  # that are predicted: tokens, texts, words, windows
     size: int  # tokens read
 
 
@@ -152,20 +154,35 @@ def _translation(run: Any, source: Any, place: Path) -> Iterator[Portion]:
         yield Portion(partial(nats, batch), written, written + int(batch.source_keep.sum()))
 
 
+def _answering(run: Any, source: Any, place: Path) -> Iterator[Portion]:
+    """Of windows; where an answer is not whole in one, it has none there."""
+    model, data, tokenizer = run.model.model, run.settings.data, run.tokenizer
+    asked, about = (write_corpus(source.side(name), tokenizer, place, name) for name in ("questions", "passages"))
+    spans = [answer_tokens(record, places) for record, places in with_places(source.records(), tokenizer)]
+    read = Passages(asked, about, np.array(spans, np.int64).reshape(-1, 2), data.longest, data.stride)
+
+    def nats(members: np.ndarray) -> Tensor:
+        batch = changed(read.batch(members), lambda part: part.to(run.device))
+        found: Tensor = model.head.loss(model(Text(batch.tokens, batch.keep, batch.segments)), batch.spans).sum()
+        return found
+
+    for members in in_groups(read.lengths(), batch_tokens=BATCH):
+        yield Portion(partial(nats, members), len(members), int(read.lengths()[members].sum()))
+
+
 READERS: dict[str, Callable[[Any, Any, Path], Iterator[Portion]]] = {
     "lm": _language,
     "masked-lm": _masking,
     "classify": _classification,
     "tag": _tagging,
     "translate": _translation,
+    "span": _answering,
 }
 
 
 def portions(run: Any, data: Files | None, place: Path, *, tokens: int, seed: int = 0) -> list[Portion]:
     """About `tokens` tokens of the data, drawn from all of it by chance but always the same; what must be written goes to
     `place`."""
-    if run.settings.task not in READERS:
-        raise UsageError(f"loss: {run.folder.path} is a run of task {run.settings.task!r}; measured are: {', '.join(READERS)}")
     found = list(READERS[run.settings.task](run, _source(run, data), place))
     order = np.random.default_rng(seed).permutation(len(found)).tolist()
     chosen, size = list[Portion](), 0
@@ -180,6 +197,6 @@ def portions(run: Any, data: Files | None, place: Path, *, tokens: int, seed: in
 
 @torch.inference_mode()
 def loss(parts: Iterable[Portion]) -> float:
-    """Nats a token, text or word."""
+    """Nats a token, text, word or window."""
     found = [(one.nats().double().item(), one.items) for one in parts]
     return sum(nats for nats, _ in found) / sum(items for _, items in found)

@@ -50,10 +50,11 @@ class Reading(NamedTuple):
     sides: list[Side]
     say: Callable[[Tensor], Tensor]  # numbers of places (R,), one a copy -> log-probabilities there (R, V)
     places: list[Piece]  # K, where something is said: a word, a gap; without a text, what follows
-    choices: list[int] | None  # what is asked about at each place; None: what the model says
+    choices: list[int] | None  # what is asked about at each place; None: what the run says
     show: Callable[[int], str]  # a choice by its number
     cut: bool = False  # the text was longer than the model reads
     written: str = ""  # the whole output of a translation
+    own: Callable[[], list[int]] | None = None  # what the run says at all places, where that is not the best choice of each
 
 
 class Question(NamedTuple):
@@ -218,8 +219,11 @@ def _tagging(run: Any, text: str, options: ExplainOptions) -> Reading:
         said: Tensor = shares.clamp(min=torch.finfo(shares.dtype).tiny).log()
         return said
 
+    def own() -> list[int]:
+        return [label(run, tag) for tag in run.predict([words])[0].tags]  # a chain's best tags are not the best of each word
+
     choices = None if options.target is None else [label(run, options.target)] * len(places)
-    return Reading(model, [side], say, places, choices, lambda at: run.labels[at])
+    return Reading(model, [side], say, places, choices, lambda at: run.labels[at], own=own)
 
 
 def _masking(run: Any, text: str, options: ExplainOptions) -> Reading:
@@ -257,7 +261,10 @@ def _answering(run: Any, text: str, options: ExplainOptions) -> Reading:
     parts = text.split("\t")
     if len(parts) != 2:
         raise DataError(f"input: needs a question and a passage, separated by a tab, and has {len(parts)} texts")
-    asked, passage = (located(tokenizer, part, at) for part, at in zip(parts, (0, len(parts[0]) + 1), strict=True))
+    before = len(parts[0]) + 1  # characters
+    asked, passage = (located(tokenizer, part, at) for part, at in zip(parts, (0, before), strict=True))
+    if not (asked and passage):
+        raise DataError(f"input: has an empty {'passage' if asked else 'question'}")
     end = special(tokenizer, tokenizer.end)
     side = _side("text", "encoder.front", [special(tokenizer, tokenizer.begin), *asked, end, *passage, end])
     if len(side.tokens) > longest:
@@ -271,16 +278,24 @@ def _answering(run: Any, text: str, options: ExplainOptions) -> Reading:
         said: Tensor = scores.log_softmax(1)[torch.arange(len(at)), :, at]
         return said
 
+    def ends(start: int, stop: int) -> list[int]:
+        """The first and last token of a part of the passage, by characters."""
+        places = [(at, piece) for at, piece in enumerate(side.pieces) if second[at]]
+        inside = [at for at, piece in places if piece.stop > before + start and piece.start < before + stop]
+        return [inside[0], inside[-1]] if inside else []
+
+    def own() -> list[int]:
+        answer = run.predict((parts[0], parts[1]))[0]
+        return [0, 0] if answer.start is None else ends(answer.start, answer.stop)  # <s> is no answer
+
     choices = None
     if options.target is not None:
         start = parts[1].find(options.target)
-        low, high = len(parts[0]) + 1 + start, len(parts[0]) + 1 + start + len(options.target)
-        inside = [at for at, piece in enumerate(side.pieces) if second[at] and piece.stop > low and piece.start < high]
-        if start < 0 or not inside:
+        choices = ends(start, start + len(options.target)) if start >= 0 else []
+        if not choices:
             raise UsageError(f"--target {options.target!r}: does not stand in the passage, and no answer can be that")
-        choices = [inside[0], inside[-1]]
     places = [Piece("start", 0, 0), Piece("end", 0, 0)]
-    return Reading(model, [side], say, places, choices, lambda at: side.pieces[at].text)
+    return Reading(model, [side], say, places, choices, lambda at: side.pieces[at].text, own=own)
 
 
 READERS: dict[str, Callable[[Any, str, ExplainOptions], Reading]] = {
@@ -312,17 +327,27 @@ def _places(reading: Reading, position: int | None) -> list[int]:
     return list(range(count)) if position is None else [position - 1]
 
 
+def never_said(run: Any) -> list[int]:
+    """Tokens that no continuation of a text, and no filling of a gap, ever is."""
+    if run.settings.task not in ("lm", "masked-lm"):
+        return []
+    endless = run.settings.task == "masked-lm" or run.end is None
+    return [Tokenizer.unk, Tokenizer.begin] + ([Tokenizer.end] if endless else [])
+
+
+def _best(run: Any, reading: Reading, wanted: list[int]) -> list[tuple[int, int]]:
+    """Places, and the most probable choice at each; of several labels, all that are said."""
+    said = reading.say(torch.tensor(wanted, device=run.device))
+    said[:, never_said(run)] = float("-inf")
+    several = run.settings.task == "classify" and run.settings.data.multi
+    more = (said[0].exp() > 0.5).nonzero()[:, 0].tolist() if several else []
+    return [(0, label) for label in more] or list(zip(wanted, said.argmax(1).tolist(), strict=True))
+
+
 @torch.no_grad()
 def questions(run: Any, reading: Reading, options: ExplainOptions) -> list[Question]:
-    """What is asked: the choices given, or else what the model says; of several labels, all that it says."""
-    wanted, choices = _places(reading, options.position), reading.choices
-    if choices is None:
-        said = reading.say(torch.tensor(wanted, device=run.device))
-        said[:, : 1 if run.settings.task == "masked-lm" else 0] = float("-inf")  # <unk> is no answer
-        several = run.settings.task == "classify" and run.settings.data.multi
-        best = said.argmax(1).tolist()
-        more = (said[0].exp() > 0.5).nonzero()[:, 0].tolist() if several else []
-        pairs = [(0, label) for label in more] or list(zip(wanted, best, strict=True))
-    else:
-        pairs = [(place, choices[place]) for place in wanted]
+    """What is asked: the choices given, or else what the run says."""
+    wanted = _places(reading, options.position)
+    choices = reading.own() if reading.choices is None and reading.own is not None else reading.choices
+    pairs = _best(run, reading, wanted) if choices is None else [(place, choices[place]) for place in wanted]
     return [Question(at, choice, reading.places[at]._replace(text=reading.show(choice))) for at, choice in pairs]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ import numpy as np
 
 from weft.explain.view import Picture, View
 from weft.report.heatmap import visible
+from weft.report.words import html
 
 HERE = Path(__file__).parent
+STYLED = re.compile(r"<style>(.*?)</style>", re.DOTALL)  # of a drawing; no text in it can spell this
 # no address is ever asked, whatever a text may hold
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
@@ -40,22 +42,30 @@ def _heads(view: View) -> str:
 
 
 def _figure(picture: Picture) -> str:
-    return f'<figure><figcaption>{escape(picture.caption)}</figcaption><div class="scroll">{picture.svg}</div></figure>'
+    drawn = STYLED.sub("", picture.svg)
+    return f'<figure><figcaption>{html(picture.caption)}</figcaption><div class="scroll">{drawn}</div></figure>'
+
+
+def _styles(views: Sequence[View]) -> str:
+    """What the drawings look like, said once: those of one kind share it."""
+    found = [style for view in views for picture in view.pictures for style in STYLED.findall(picture.svg)]
+    return "\n".join(dict.fromkeys(found))
 
 
 def _section(view: View) -> str:
-    lines = f"<pre>{escape(chr(10).join(view.lines))}</pre>" if view.lines else ""
+    lines = f"<pre>{html(chr(10).join(view.lines))}</pre>" if view.lines else ""
     figures = "\n".join(map(_figure, view.pictures))
-    return f"<section><h2>{escape(view.title)}</h2>\n{figures}\n{lines}\n{_heads(view)}</section>"
+    return f"<section><h2>{html(view.title)}</h2>\n{figures}\n{lines}\n{_heads(view)}</section>"
 
 
 def page(views: Sequence[View], *, title: str = "") -> str:
     """The views as an HTML file; `title` is what was explained."""
-    name = escape(visible(title).replace("␣", " ") or ", ".join(view.what for view in views))
+    name = html(visible(title).replace("␣", " ") if title else ", ".join(view.what for view in views))
     css, script = (HERE / "page.css").read_text(encoding="utf-8"), (HERE / "page.js").read_text(encoding="utf-8")
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"><title>{name}</title><style>{css}</style>'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"><title>{name}</title>'
+        f"<style>{css}\n{_styles(views)}</style>"
     )
     body = "\n".join(map(_section, views))
     script = script if any(view.what == "attention" for view in views) else ""

@@ -164,7 +164,7 @@ def _steps(found: Pruning) -> list[str]:
     return aligned(rows, left=(3,))
 
 
-UNITS = {"classify": "nats a text", "tag": "nats a word"}
+UNITS = {"classify": "nats a text", "tag": "nats a word", "span": "nats a window"}
 
 
 def record(run: Any, found: Pruning, measured: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from weft.decode.beam import BeamEvent, BeamOptions, Hypothesis, beam
 from weft.decode.choose import Adjust
 from weft.decode.predict import Request, limit_of
 from weft.decode.predict_options import PredictOptions
-from weft.explain.inputs import located, special
+from weft.explain.inputs import located, never_said, special
 from weft.explain.options import ExplainOptions
 from weft.explain.view import Picture, View, aligned, listed
 from weft.report.tree import KINDS, Node, tree
@@ -43,8 +43,8 @@ class Step(NamedTuple):
 class Tree:
     """Hears of a search step by step."""
 
-    def __init__(self, options: BeamOptions) -> None:
-        self.options = options
+    def __init__(self, options: BeamOptions, alpha: float) -> None:
+        self.options, self.alpha = options, alpha
         self.steps = [Step(-1, -1, 0, 0.0, 0.0, "kept")]
         self.beams: list[int | None] = [ROOT]  # the steps that are alive; None where a beam is empty
         self._banned = list[tuple[int, int, float]]()  # beam, token, sum: of the step that is about to come
@@ -67,7 +67,7 @@ class Tree:
     def _add(self, parent: int | None, token: int, total: float, fate: str) -> int:
         parent = ROOT if parent is None else parent
         length = self.steps[parent].length + 1
-        self.steps.append(Step(parent, token, length, total, total / length**self.options.alpha, fate))
+        self.steps.append(Step(parent, token, length, total, total / length**self.alpha, fate))
         return len(self.steps) - 1
 
     def _fate(self, place: int, token: int, kept: set[int]) -> str:
@@ -122,6 +122,7 @@ class _Asked(NamedTuple):
     prompt: Tensor
     state: Any
     options: BeamOptions
+    alpha: float  # of the scores
     never: list[int]
     tokenizer: Tokenizer
     pieces: list[Any]
@@ -131,9 +132,9 @@ def _language(run: Any, text: str, options: ExplainOptions) -> _Asked:
     """As `generate --beam`."""
     tokenizer, found = run.tokenizer, located(run.tokenizer, text)
     prompt = torch.tensor([[tokenizer.begin, *(number for number, _ in found)]], device=run.device)
-    never = [tokenizer.unk, tokenizer.begin] + ([tokenizer.end] if run.end is None else [])
     search = BeamOptions(options.beam or BEAM, options.length or LENGTH, run.end, options.alpha or 0.0)
-    return _Asked(run.model, prompt, None, search, never, tokenizer, [piece for _, piece in found])
+    pieces = [piece for _, piece in found]
+    return _Asked(run.model, prompt, None, search, search.alpha, never_said(run), tokenizer, pieces)
 
 
 def _translation(run: Any, text: str, options: ExplainOptions) -> _Asked:
@@ -144,9 +145,12 @@ def _translation(run: Any, text: str, options: ExplainOptions) -> _Asked:
     with torch.no_grad():
         state = run.members[0].model.encode(*padded_sources(source, run.device))
     prompt = torch.tensor([[sides.target.begin]], device=run.device)
-    search = BeamOptions(wanted.width, limit_of(request, 0, wanted), sides.target.end, wanted.power)
+    # a beam of 1 is greedy and stops at its first end: so does a search by plain sums, for they never grow
+    power = wanted.power if wanted.width > 1 else 0.0
+    search = BeamOptions(wanted.width, limit_of(request, 0, wanted), sides.target.end, power)
     pieces = [piece for _, piece in [*located(sides.source, text), special(sides.source, sides.source.end)]]
-    return _Asked(run.model, prompt, state, search, [sides.target.unk, sides.target.begin], sides.target, pieces)
+    never = [sides.target.unk, sides.target.begin]
+    return _Asked(run.model, prompt, state, search, wanted.power, never, sides.target, pieces)
 
 
 ASKED: dict[str, Callable[[Any, str, ExplainOptions], _Asked]] = {"lm": _language, "translate": _translation}
@@ -162,7 +166,7 @@ def no_search(run: Any) -> str | None:
 
 def grown(asked: _Asked) -> tuple[Tree, Hypothesis]:
     """The tree of a search, and what it found."""
-    found = Tree(asked.options)
+    found = Tree(asked.options, asked.alpha)
     adjust = found.adjusting(choose.ban(asked.never))
     ((best, *_),) = beam(asked.steps, asked.prompt, options=asked.options, state=asked.state, adjust=adjust, watch=found.watch)
     found.close()
@@ -207,18 +211,18 @@ def search(run: Any, text: str, options: ExplainOptions) -> View:
     --length as there."""
     asked = ASKED[run.settings.task](run, clean(text, "input"), options)
     found, best = grown(asked)
-    way = set(found.way(best.tokens))
-    tokenizer = asked.tokenizer
+    way, tokenizer = found.way(best.tokens), asked.tokenizer
+    score = found.steps[way[-1]].score
     data = {
         "tokens": listed(asked.pieces),
         "width": asked.options.width,
-        "alpha": asked.options.alpha,
+        "alpha": asked.alpha,
         "output": tokenizer.decode(best.tokens),
-        "score": best.score,
-        "hypotheses": list(_data(found, way, tokenizer.show)),
+        "score": score,
+        "hypotheses": list(_data(found, set(way), tokenizer.show)),
     }
-    picture = tree(list(_nodes(found, way, tokenizer.show, tokenizer.decode)))
-    title = f"A search {asked.options.width} wide: {tokenizer.decode(best.tokens)!r}, score {best.score:.4f}"
+    picture = tree(list(_nodes(found, set(way), tokenizer.show, tokenizer.decode)))
+    title = f"A search {asked.options.width} wide: {tokenizer.decode(best.tokens)!r}, score {score:.4f}"
     return View(
         "search", title, data, [Picture("The tree of the search", picture)], _lines(found, tokenizer.decode, options.top)
     )

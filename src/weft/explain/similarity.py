@@ -21,6 +21,7 @@ from weft.explain.inputs import network
 from weft.explain.vectors import MOST, Sample, Track, Unit, sample, tracks, vectors
 from weft.explain.view import Picture, View, aligned
 from weft.report.matrix import matrix
+from weft.text.gate import many
 from weft.train.held import Files
 
 ROOM = 2**30  # bytes of sums that are kept at once; where they take more, the text is read again
@@ -154,7 +155,7 @@ def layers_alike(run: Any, data: Files | None = None, other: Any = None, *, most
         rows, columns = ([name.rpartition(" ")[2] for name in names] for names in (one.rows, one.columns))
         svg = matrix(one.cka.clip(0, 1), rows=rows, columns=columns, name="linear CKA", title=what, axes=axes)
         pictures.append(Picture(what, svg))
-        about = f"{one.side}: {one.words:,} {given.unit}"
+        about = f"{one.side}: {many(one.words, given.unit[:-1])}"
         body = [[name, *(f"{value:.2f}" for value in row)] for name, row in zip(one.rows, one.cka, strict=True)]
         said += [*([""] if said else []), about, *aligned([["", *one.columns], *body])]
         if one.words < FEW * one.widest:

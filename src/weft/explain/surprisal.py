@@ -18,7 +18,7 @@ from weft.explain.view import Picture, Piece, View, aligned, listed
 from weft.models.encoder import Text
 from weft.report.coloured import coloured
 from weft.report.lines import Axis, Series, lines
-from weft.text.gate import clean
+from weft.text.gate import clean, many
 
 ROWS = 64  # copies of a text that are read at once, each with another gap
 BITS = 1 / math.log(2)
@@ -105,7 +105,7 @@ def _lines(found: Surprise, bits: np.ndarray, top: int) -> list[str]:
     rows += [[repr(found.pieces[at].text), str(at + 1), f"{bits[at]:.2f}", f"{2 ** -bits[at]:.3g}"] for at in order.tolist()]
     mean = bits.mean()
     return [
-        f"{len(bits)} tokens, {bits.sum():.2f} bits, {mean:.3f} a token (perplexity {2**mean:.3f}); most surprising:",
+        f"{many(len(bits), 'token')}, {bits.sum():.2f} bits, {mean:.3f} a token (perplexity {2**mean:.3f}); most surprising:",
         *aligned(rows),
     ]
 

@@ -140,6 +140,11 @@ def track(run: Any, text: str, found: Sequence[Layer], options: ExplainOptions) 
     return split or "the text", count, ranked(chosen, told, options.top)
 
 
+def _read_by(layer: Layer, reading: Reading, text: str, options: ExplainOptions) -> str:
+    """The text whose tokens a layer reads: of a decoder the output."""
+    return (options.target or reading.written) if layer.name.startswith("decoder.") else text
+
+
 def _fitting(run: Any, text: str, longest: int | None) -> str:
     if longest is None:
         return text
@@ -227,7 +232,7 @@ def units(run: Any, text: str, options: ExplainOptions) -> View:
     found = layers(run, reading)
     if options.layer is not None and options.layer > len(found):
         raise UsageError(f"--layer: must be from 1 to {len(found)}, not {options.layer}")
-    split, count, tracks = track(run, text, found, options)
+    split, count, tracks = track(run, _read_by(found[0], reading, text, options), found, options)
     wanted = [one for one in found if options.layer in (None, one.number)]
     chosen = {one.number: _chosen_units(one, options) for one in wanted}
     judged = f"judged by {count:,} tokens of {split if split == 'the text' else f'the {split} data'}"

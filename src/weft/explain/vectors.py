@@ -97,7 +97,7 @@ def tracks(run: Any) -> list[Track]:
 def _lines(run: Any, data: Files | None) -> Iterator[tuple[str, str | None]]:
     """Texts, and of pairs their targets: of files, or of the run's own validation or test data."""
     task, settings = run.settings.task, run.settings
-    if data is not None and task != "translate":
+    if data is not None and task not in ("translate", "span"):
         yield from ((line, None) for line in Source(tuple(named(data)), settings.data.encoding, True).texts())
         return
     own = settings.sources() if data is None else {"valid": held_source(run.folder, settings, data)}
@@ -106,6 +106,8 @@ def _lines(run: Any, data: Files | None) -> Iterator[tuple[str, str | None]]:
         raise UsageError(f"{run.folder.path}: the run has no validation or test data; give --data FILE")
     if task == "translate":
         yield from source.pairs()
+    elif task == "span":
+        yield from ((f"{record.question}\t{record.passage}", None) for record in source.records())
     elif task == "classify":
         yield from (("\t".join(example.texts), None) for example in source.examples())
     elif task == "tag":
@@ -217,7 +219,7 @@ def sample(runs: Sequence[Any], data: Files | None, *, most: int = MOST) -> Samp
         if seen >= most:
             break
     if not seen:
-        raise DataError(f"data: has no text that {runs[0].folder.path} can read: {fault}")
+        raise DataError(f"data: has no text that {' and '.join(str(run.folder.path) for run in runs)} can read: {fault}")
     return Sample(found, words, left_out)
 
 

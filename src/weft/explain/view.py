@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from weft.report.heatmap import visible
+from weft.report.words import on_a_line
 
 
 class Piece(NamedTuple):
@@ -39,7 +40,9 @@ def listed(pieces: Sequence[Piece]) -> list[dict[str, Any]]:
 
 
 def aligned(rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,)) -> list[str]:
-    """Rows of cells as lines for a terminal: the columns numbered in `left` flush left, the others flush right."""
+    """Rows of cells as lines for a terminal: the columns numbered in `left` flush left, the others flush right; whatever a text
+    holds, a row stays a line and steers no terminal."""
+    rows = [[on_a_line(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

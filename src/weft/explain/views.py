@@ -11,7 +11,9 @@ from weft.errors import UsageError
 from weft.explain.attention import attention, no_rollout, rollout, sites
 from weft.explain.attribution import attribution
 from weft.explain.distribution import distribution, no_distribution
-from weft.explain.flow import gradients, no_gradients
+from weft.explain.flow import STEPWISE, gradients, no_gradients
+from weft.explain.flow_together import gradients_together
+from weft.explain.flow_whole import gradients_whole
 from weft.explain.inputs import network
 from weft.explain.lens import lens, no_lens
 from weft.explain.options import ExplainOptions
@@ -21,6 +23,7 @@ from weft.explain.units import no_units, units
 from weft.explain.view import View
 
 Told = Callable[[int, int], None]
+TOGETHER = "gradients"  # the view that several runs share
 LONGEST = 20_000  # characters of a text: more can neither be drawn nor read, and takes hours
 
 
@@ -39,6 +42,11 @@ def _never(run: Any) -> str | None:
     return None
 
 
+def _gradients(run: Any, text: str, options: ExplainOptions) -> View:
+    follow = gradients if run.settings.task in STEPWISE else gradients_whole
+    return follow(run, text, options)
+
+
 VIEWS: dict[str, Entry] = {
     "attention": Entry(attention, _no_attention),
     "rollout": Entry(rollout, no_rollout),
@@ -48,13 +56,20 @@ VIEWS: dict[str, Entry] = {
     "search": Entry(search, no_search),
     "lens": Entry(lens, no_lens),
     "units": Entry(units, no_units),
-    "gradients": Entry(gradients, no_gradients),
+    "gradients": Entry(_gradients, no_gradients),
 }
 
 
 def fitting(run: Any) -> list[str]:
     """The views that a run has."""
     return [name for name, entry in VIEWS.items() if entry.unfit(run) is None]
+
+
+def _check_length(text: str) -> None:
+    if len(text) > LONGEST:
+        raise UsageError(
+            f"explain: the text has {len(text):,} characters, and a view shows at most {LONGEST:,}; give a part of it"
+        )
 
 
 def show(run: Any, text: str, what: str | None, options: ExplainOptions, *, told: Told | None = None) -> View:
@@ -66,11 +81,18 @@ def show(run: Any, text: str, what: str | None, options: ExplainOptions, *, told
     entry = VIEWS[name]
     if reason := entry.unfit(run):
         raise UsageError(f"--what {name}: {reason}; {run.folder.path} has: {', '.join(known)}")
-    if len(text) > LONGEST:
-        raise UsageError(
-            f"explain: the text has {len(text):,} characters, and a view shows at most {LONGEST:,}; give a part of it"
-        )
+    _check_length(text)
     return entry.show(run, text, options, told) if entry.long else entry.show(run, text, options)
+
+
+def show_together(
+    runs: Mapping[str, Any], text: str, what: str | None, options: ExplainOptions, *, told: Told | None = None
+) -> View:
+    """Several runs, by name, in one view: their gradients. `told(done, in all)` hears of progress."""
+    if what not in (None, TOGETHER):
+        raise UsageError(f"--with: several runs are shown together by --what {TOGETHER}, not by --what {what}; drop one")
+    _check_length(text)
+    return gradients_together(runs, text, options, told)
 
 
 def explain(run: Any, text: str, what: str | None, options: ExplainOptions | None, named: Mapping[str, Any]) -> View:

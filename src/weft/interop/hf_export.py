@@ -13,6 +13,7 @@ from weft import files
 from weft.errors import UsageError
 from weft.interop import hf_names, hf_tokenizer
 from weft.interop.hf_names import BERT, Row, encoder_rows, gpt2_rows, head_rows
+from weft.interop.hf_shapes import Stacked, with_all_heads, without_bias
 from weft.run import Loaded
 from weft.tensors import write_tensors
 
@@ -57,13 +58,18 @@ def _common(run: Loaded) -> Any:
     """The table, if its stack is one of attention as it is there."""
     table = run.settings.model
     _need(run, {"mixer": "attention", "positions": "learned", "norm": "layer", "qk_norm": (False, None)})
+    if not isinstance(table.feed_forward, int):
+        raise UsageError(f"export: model.feed_forward is {table.feed_forward!r}; there it is a number")
     _need(run, {"activation": tuple(ACTIVATIONS)})
-    if not isinstance(table.heads, int) or not isinstance(table.feed_forward, int):
-        option = "feed_forward" if isinstance(table.heads, int) else "heads"
-        raise UsageError(f"export: model.{option} is {getattr(table, option)!r}; there it is one number, for all layers")
-    if table.head_size not in (None, table.width // table.heads):
-        _need(run, {"head_size": table.width // table.heads})
     return table
+
+
+def _stacked(run: Loaded, table: Any, stack: str) -> tuple[Stacked, list[str]]:
+    """The weights of a run, its heads as they are there, and what is to be said of them."""
+    tensors, heads, new = with_all_heads(run.model.state_dict(), table, stack=stack)
+    eps = LAYER_EPS if table.norm_eps is None else table.norm_eps
+    lost = f"{new} of {heads * table.layers} heads, which it has lost, are there as zeros: it says the same, and is no smaller"
+    return Stacked(tensors, table.width, heads, eps), [lost] if new else []
 
 
 def _theirs(rows: Iterable[Row], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -76,13 +82,15 @@ def _theirs(rows: Iterable[Row], ours: Mapping[str, Tensor]) -> dict[str, Tensor
 
 def _bert(run: Loaded) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
     _need(run, {"mixer": "attention", "connection": "post-norm", "embedding_norm": True})
-    table, ours = _common(run), run.model.state_dict()
+    table = _common(run)
+    stacked, notes = _stacked(run, table, "encoder.stack")
+    ours = stacked.tensors
     encoder = _theirs(encoder_rows(BERT, table.layers), ours)
     encoder[hf_names.WORDS] = ours["encoder.front.embedding.weight"]
     encoder[hf_names.PLACES] = ours["encoder.stack.positions.table.weight"]
     kinds = ours.get("encoder.front.segments.weight")
     encoder[hf_names.KINDS] = torch.zeros(2, table.width) if kinds is None else kinds
-    notes = ["it has no pooler, which AutoModel makes up: use last_hidden_state"]
+    notes.append("it has no pooler, which AutoModel makes up: use last_hidden_state")
     prefix = BERT.prefix if table.transform else ""
     tensors = {f"{prefix}{name}": one for name, one in encoder.items()}
     if table.transform:
@@ -98,14 +106,14 @@ def _bert(run: Loaded) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
         "vocab_size": run.model.mask + 1,
         "hidden_size": table.width,
         "num_hidden_layers": table.layers,
-        "num_attention_heads": table.heads,
+        "num_attention_heads": stacked.heads,
         "intermediate_size": table.feed_forward,
         "hidden_act": ACTIVATIONS[table.activation],
         "hidden_dropout_prob": table.dropout,
         "attention_probs_dropout_prob": table.attention_dropout,
         "max_position_embeddings": run.model.longest,
         "type_vocab_size": 2,
-        "layer_norm_eps": LAYER_EPS if table.norm_eps is None else table.norm_eps,
+        "layer_norm_eps": stacked.eps,
         "tie_word_embeddings": table.tied,
     }
     return config, tensors, notes
@@ -113,28 +121,36 @@ def _bert(run: Loaded) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
 
 def _gpt2(run: Loaded) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
     _need(run, {"mixer": "attention", "connection": "residual", "cap": "none"})
-    table, ours, tokenizer = _common(run), run.model.state_dict(), run.settings
+    table = _common(run)
+    stacked, notes = _stacked(run, table, "stack")
+    tied = table.tied
+    if stacked.tensors["head.bias"].any():
+        stacked, tied = without_bias(stacked, table.layers), False
+        notes.append(
+            f"its output has a bias for each token, which GPT-2's has not: it is {stacked.heads} wider there, "
+            f"and a column of ones carries it; probabilities are equal"
+        )
+    ours = stacked.tensors
     tensors = {f"transformer.{name}": one for name, one in _theirs(gpt2_rows(table.layers), ours).items()}
     tensors["transformer.wte.weight"] = ours["embedding.weight"]
     tensors["transformer.wpe.weight"] = ours["stack.positions.table.weight"]
-    tensors |= {} if table.tied else {"lm_head.weight": ours["head.weight"]}
+    tensors |= {} if tied else {"lm_head.weight": ours["head.weight"]}
     config = {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
         "vocab_size": len(ours["embedding.weight"]),
-        "n_embd": table.width,
+        "n_embd": stacked.width,
         "n_layer": table.layers,
-        "n_head": table.heads,
+        "n_head": stacked.heads,
         "n_inner": table.feed_forward,
-        "n_positions": tokenizer.data.window,
+        "n_positions": run.settings.data.window,
         "activation_function": ACTIVATIONS[table.activation],
         "resid_pdrop": table.dropout,
         "embd_pdrop": table.embedding_dropout,
         "attn_pdrop": table.attention_dropout,
-        "layer_norm_epsilon": LAYER_EPS if table.norm_eps is None else table.norm_eps,
+        "layer_norm_epsilon": stacked.eps,
         "bos_token_id": 1,
         "eos_token_id": 2,
-        "tie_word_embeddings": table.tied,
+        "tie_word_embeddings": tied,
     }
-    notes = ["its output has a bias for each token, which GPT-2's has not: hidden states are equal, probabilities are not"]
-    return config, tensors, notes if ours["head.bias"].any() else []
+    return config, tensors, notes

@@ -97,8 +97,12 @@ def renumbered(folder: Path, kind: str) -> Renumbered:
     for name, token in names.items():
         if token not in known:
             raise ModelError(f"{folder}: its tokenizer has no token {token!r}, which should be its {name}_token")
-    # GPT-2 has one token for begin and end, and none for what is unknown: bytes never are
-    wanted = [None, names["eos"], names["eos"]] if kind == "gpt2" else [names[name] for name in ("unk", "cls", "sep")]
+    if kind != "gpt2":
+        wanted: list[str | None] = [names[name] for name in ("unk", "cls", "sep")]
+    elif names["eos"] == END and {UNK, BEGIN} <= set(known):  # one that weft has written
+        wanted = [*SPECIALS]
+    else:  # GPT-2 has one token for begin and end, and none for what is unknown: bytes never are
+        wanted = [None, names["eos"], names["eos"]]
     gone = {*wanted, names.get("mask")}
     others = sorted((token for token in known if token not in gone), key=lambda token: known[token])
     if clash := set(SPECIALS).intersection(others):

@@ -59,7 +59,10 @@ class Found:
         if not found.is_floating_point():  # whole numbers are no weights, but parts of them, with a scale elsewhere
             kind = str(found.dtype).removeprefix("torch.")
             raise ModelError(f"{self.where}: {name!r} holds {kind}, so it is quantised; save it in float32 or bfloat16 first")
-        return found.float()
+        weights = found.float()
+        if not weights.isfinite().all():  # one such number, and all that it says is NaN
+            raise ModelError(f"{self.where}: {name!r} holds NaN or infinite numbers, so it is damaged; get or save it again")
+        return weights
 
     def rows(self, rows: Iterable[Row], wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Our tensors, in the shapes of `wanted`."""
@@ -265,7 +268,8 @@ def _gpt2(config: Config, source: Path, rows: list[int | None]) -> Plan:
         if not config.tied():
             new["head.weight"] = _words(found.take("lm_head.weight", shape), rows, source)
         new["stack.positions.table.weight"] = found.take("wpe.weight", (places, model["width"]))
-        new["head.bias"][[Tokenizer.unk, Tokenizer.begin]] = NEVER  # what ends a text there is </s> here, and only that
+        # what ends a text there is </s> here, and only that
+        new["head.bias"][[at for at in (Tokenizer.unk, Tokenizer.begin) if rows[at] in (None, rows[Tokenizer.end])]] = NEVER
         return new
 
     data = {"train": str(source.absolute()), "read": "windows", "window": places}

@@ -1,8 +1,10 @@
 """Attention from a decoder to an encoder's memory: many heads in a Transformer, one head around a recurrent network.
 
-What a decoder is conditioned on is a state: `given(memory)` makes it once for each source, every step reads it.
+What a decoder is conditioned on is a state: `given(memory)` makes it once for each source, every step reads it. A search
+reads with several rows from one source: they look as if they were more queries of one row, and keys are read once.
 
-Shapes: B rows, T queries, S source positions, D width, M width of the memory, H heads, E size of a head.
+Shapes: B rows, A sources (as many, but in a search), T queries, S source positions, D width, M width of the memory, H heads,
+E size of a head.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from torch import Tensor, nn
 from weft.nn.attention import Attend
 from weft.nn.memory import Memory
 from weft.nn.stack import Stack
-from weft.nn.state import hold, leaves
+from weft.nn.state import Fixed, hold, leaves
 
-Seen = tuple[Tensor, Tensor, Tensor]  # keys (B, H, S, E), values (B, H, S, E or M), keep (B, S)
+Seen = Fixed  # keys (A, H, S, E), values (A, H, S, E or M), keep (A, S)
 MOST = 1 << 22  # numbers that additive scores hold at once: 16 MB stay in a processor's cache
 
 
@@ -48,13 +50,13 @@ class CrossAttention(nn.Module):
     def given(self, memory: Memory) -> Seen:
         seen = memory.narrowed() if self.narrow else memory
         k, v = self.to_kv(seen.values).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        return self.inner_norm(k), v, seen.keep
+        return Fixed((self.inner_norm(k), v, seen.keep))
 
     def forward(self, x: Tensor, state: Seen, keep: Tensor | None = None) -> tuple[Tensor, Seen]:
-        q = self.to_q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        k, v, real = state
+        k, v, real = state.parts
+        q = self.to_q(x).view(k.size(0), -1, self.heads, k.size(-1)).transpose(1, 2)
         y = self.attend(self.inner_norm(q), k, v, real[:, None, None, :], False)
-        return self.to_out(y.transpose(1, 2).flatten(2)), state
+        return self.to_out(y.transpose(1, 2).reshape(*x.shape[:2], -1)), state
 
 
 class AdditiveAttend(nn.Module):
@@ -95,13 +97,14 @@ class Look(nn.Module):
             self.attend = Attend(scale=dim**-0.5 if score == "scaled-dot" else 1.0)
 
     def given(self, memory: Memory) -> Seen:
-        return self.to_k(memory.values)[:, None], memory.values[:, None], memory.keep
+        return Fixed((self.to_k(memory.values)[:, None], memory.values[:, None], memory.keep))
 
     def forward(self, x: Tensor, seen: Seen) -> Tensor:
         """(B, T, D) -> (B, T, M)."""
-        k, v, real = seen
-        found: Tensor = self.attend(self.to_q(x)[:, None], k, v, real[:, None, None, :], False)
-        return found[:, 0]
+        k, v, real = seen.parts
+        q = self.to_q(x).reshape(k.size(0), 1, -1, k.size(-1))
+        found: Tensor = self.attend(q, k, v, real[:, None, None, :], False)
+        return found.view(*x.shape[:2], -1)
 
 
 class ReadOut(nn.Module):

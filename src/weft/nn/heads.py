@@ -28,7 +28,11 @@ class TokenHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) -> log-probabilities (..., V)."""
-        return self.scores(x).log_softmax(-1)
+        scores = self.scores(x)
+        if torch.is_grad_enabled() or scores.device.type != "cpu":
+            return scores.log_softmax(-1)
+        # over the scores, which nobody else has: fresh memory of that size takes a processor longer than the sum
+        return torch.log_softmax(scores, -1, out=scores)
 
     def loss(self, x: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
         """Nats of each target, (B, T); x (B, T, D), targets (B, T). With smoothing, the target has the share 1 - smoothing

@@ -2,17 +2,25 @@
 
 A state is a tensor, a tuple of states, or None (nothing was read yet). Rows are on axis 0 of every tensor, no Python number
 is in it, and it is read once: to branch, `select` it. Joining rows of different age, then a step, equals each row alone.
+
+What a source leaves behind is `Fixed`: reading changes nothing of it, so the rows that a search makes of one source share it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 S = TypeVar("S")
+
+
+class Fixed(NamedTuple):
+    """A part of a state that no step changes. After `branch` it has fewer rows than the rest: each serves K rows in a row."""
+
+    parts: tuple[Tensor, ...]
 
 
 def each(change: Callable[[Tensor], Tensor], state: S) -> S:
@@ -21,7 +29,8 @@ def each(change: Callable[[Tensor], Tensor], state: S) -> S:
     def walk(part: Any) -> Any:
         if part is None or isinstance(part, Tensor):
             return None if part is None else change(part)
-        return tuple(walk(inner) for inner in part)
+        changed = tuple(walk(inner) for inner in part)
+        return Fixed(*changed) if isinstance(part, Fixed) else changed
 
     new: S = walk(state)
     return new
@@ -44,6 +53,21 @@ def select(state: S, rows: Tensor) -> S:
     return each(lambda part: part.index_select(0, rows), state)
 
 
+def branch(state: S, rows: Tensor, sources: Tensor | None) -> S:
+    """The rows (B,) that a search goes on with, K for each source, side by side. What is fixed stays at one row a source: the
+    `sources` (A,), or all of them where None, and nothing of it is copied."""
+
+    def walk(part: Any) -> Any:
+        if isinstance(part, Fixed):
+            return part if sources is None else select(part, sources)
+        if part is None or isinstance(part, Tensor):
+            return None if part is None else part.index_select(0, rows)
+        return tuple(walk(inner) for inner in part)
+
+    new: S = walk(state)
+    return new
+
+
 def hold(new: S, old: S, keep: Tensor) -> S:
     """The rows of `new` where keep (B,) is True, those of `old` elsewhere; both have the same shape."""
     past = iter(leaves(old))
@@ -64,7 +88,8 @@ def join(first: S, second: S) -> S:
         if isinstance(a, Tensor) and isinstance(b, Tensor) and a.dim() == b.dim():
             return _join_tensors(a, b)
         if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
-            return tuple(both(x, y) for x, y in zip(a, b, strict=True))
+            joined = tuple(both(x, y) for x, y in zip(a, b, strict=True))
+            return Fixed(*joined) if isinstance(a, Fixed) else joined
         raise ValueError("join: the two states are not of one model")
 
     new: S = both(first, second)

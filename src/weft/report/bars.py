@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from typing import NamedTuple
 
 from weft.errors import UsageError
 from weft.report.heatmap import visible
+from weft.report.words import html
 
 LETTER, LONGEST = 7.4, 12
 LONG, ROW, HEAD, MARGIN, GAP = 110, 26, 26, 12, 6  # of the longest bar, of a token, above a panel, around all
@@ -51,8 +51,8 @@ def _bar(one: Bar, x: float, y: float) -> str:
     number = f"{one.after:.2f}" if one.cut is None else one.cut
     longer = max(one.before, one.after)
     return (
-        f'<g class="{kinds}"><title>{escape(one.told)}</title>'
-        f'<text class="name" x="{x - GAP:g}" y="{y + 13:g}" text-anchor="end">{escape(_shown(one.text))}</text>'
+        f'<g class="{kinds}"><title>{html(one.told)}</title>'
+        f'<text class="name" x="{x - GAP:g}" y="{y + 13:g}" text-anchor="end">{html(_shown(one.text))}</text>'
         f'<rect class="before" x="{x:g}" y="{y + 3:g}" width="{max(0.5, LONG * one.before):.1f}" height="7"/>'
         f'<rect class="after" x="{x:g}" y="{y + 11:g}" width="{max(0.0, LONG * one.after):.1f}" height="9"/>'
         f'<text x="{x + LONG * longer + 5:.1f}" y="{y + 16:g}" font-size="10">{number}</text></g>'
@@ -72,7 +72,7 @@ def bars(groups: Sequence[tuple[str, Sequence[Bar]]]) -> str:
         for at, (title, found) in enumerate(line):
             left = MARGIN + at * (wide + MARGIN)
             x, below = left + names, top + HEAD
-            shown = escape(visible(title.replace("\n", "⏎")).replace("␣", " ", 1))
+            shown = html(visible(title.replace("\n", "⏎")).replace("␣", " ", 1))
             parts.append(f'<text class="head" x="{left:g}" y="{top + 14:g}">{shown}</text>')
             parts.append(f'<path class="base" d="M{x:g} {below:g}v{len(found) * ROW}"/>')
             parts += [_bar(one, x, below + number * ROW) for number, one in enumerate(found)]

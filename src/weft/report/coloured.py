@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from html import escape
 from typing import NamedTuple
 
 import numpy as np
 
 from weft.errors import UsageError
 from weft.report.heatmap import visible
+from weft.report.words import html
 
 WIDE = 640  # of a line
 LETTER, LINE, MARGIN, GAP = 8.4, 26, 12, 6  # a letter of a font of 14 whose letters are all as wide
@@ -82,7 +82,7 @@ def _drawn(tokens: Sequence[str], values: np.ndarray, largest: float, top: float
     parts = []
     for one, token, value in zip(_laid_out(tokens)[0], tokens, values.tolist(), strict=True):
         x, y = MARGIN + one.x, top + one.line * LINE
-        told = escape(f"{visible(token)}\n{value:.4g}")
+        told = html(f"{visible(token)}\n{value:.4g}")
         # spaces and newlines are signs of the picture, not of the text: paler
         pale = " sign" if one.shown.strip("␣⏎") == "" else ""
         box = f'x="{_number(x)}" y="{_number(y)}" width="{_number(one.width)}" height="{LINE - 4}"'
@@ -91,7 +91,7 @@ def _drawn(tokens: Sequence[str], values: np.ndarray, largest: float, top: float
             f'<g><title>{told}</title><rect class="{"down" if value < 0 else "up"}" {box} opacity="{opacity}"/>'
             f'<text class="token{pale}" x="{_number(x + one.width / 2)}" y="{_number(y + 15.5)}" '
             f'textLength="{_number(max(1.0, _letters(one.shown)) * LETTER)}" '
-            f'lengthAdjust="spacingAndGlyphs">{escape(one.shown)}</text></g>'
+            f'lengthAdjust="spacingAndGlyphs">{html(one.shown)}</text></g>'
         )
     return f'<g text-anchor="middle">{"".join(parts)}</g>'
 
@@ -110,7 +110,7 @@ def _legend(values: np.ndarray, largest: float, top: float, name: str) -> str:
         f'<text x="{x}" y="{_number(top + BAR + 13)}" text-anchor="{anchor}" font-size="11">{value:.3g}</text>'
         for x, anchor, value in ends
     ]
-    parts.append(f'<text x="{MARGIN + STEPS * SWATCH + 10}" y="{_number(top + BAR)}">{escape(name)}</text>')
+    parts.append(f'<text x="{MARGIN + STEPS * SWATCH + 10}" y="{_number(top + BAR)}">{html(name)}</text>')
     return "".join(parts)
 
 
@@ -128,11 +128,11 @@ def coloured(tokens: Sequence[str], values: np.ndarray, *, name: str, title: str
     wide = max(wide, 7.4 * len(title))
     size = f'width="{_number(wide + 2 * MARGIN)}" height="{_number(bottom + BAR + 20 + MARGIN)}"'
     box = f'viewBox="0 0 {_number(wide + 2 * MARGIN)} {_number(bottom + BAR + 20 + MARGIN)}"'
-    heading = f'<text x="{MARGIN}" y="{MARGIN + 12}" font-weight="bold">{escape(title)}</text>' if title else ""
+    heading = f'<text x="{MARGIN}" y="{MARGIN + 12}" font-weight="bold">{html(title)}</text>' if title else ""
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-coloured" role="img" '
-            f'aria-label="{escape(title or name)}" {size} {box}>',
+            f'aria-label="{html(title or name)}" {size} {box}>',
             f'<style>{STYLE}</style><rect class="paper" {size} rx="6"/>{heading}',
             _drawn(tokens, values, most, top),
             _legend(values, most, bottom, name),

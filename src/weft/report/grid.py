@@ -6,7 +6,6 @@ Shapes: L rows of maps, H maps in a row, T rows and S columns in a map.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from weft.errors import UsageError
 from weft.report.heatmap import FONT, GAP, LINE, MARGIN
 from weft.report.png import inked
+from weft.report.words import html
 
 SMALLEST, LARGEST = 72, 150  # the longer side of a map
 ACROSS = 8  # maps beside each other; more of a row go on in the next line
@@ -52,8 +52,8 @@ def _drawn(one: Map, key: str, place: tuple[int, int], size: tuple[int, int]) ->
     (x, y), (wide, high) = place, size
     box = f'x="{x}" y="{y}" width="{wide}" height="{high}"'
     return (
-        f'<g class="map" data-key="{escape(key)}"><title>{escape(" ".join(filter(None, (one.name, one.note))))}</title>'
-        f'<text x="{x}" y="{y - 4}">{escape(one.name)}</text><rect class="paper" {box}/>'
+        f'<g class="map" data-key="{html(key)}"><title>{html(" ".join(filter(None, (one.name, one.note))))}</title>'
+        f'<text x="{x}" y="{y - 4}">{html(one.name)}</text><rect class="paper" {box}/>'
         f'{inked(np.sqrt(one.weights.clip(0, 1)), key, box)}<rect class="frame" {box}/></g>'
     )
 
@@ -74,14 +74,14 @@ def grid(rows: Sequence[tuple[str, Sequence[Map]]], *, key: str, title: str = ""
             x = left + at % ACROSS * (size[0] + 2 * GAP)
             parts.append(_drawn(one, f"{key}-{number}-{at}", (x, y), size))
             if at == 0:
-                parts.append(f'<text x="{MARGIN}" y="{y + FONT}">{escape(name)}</text>')
+                parts.append(f'<text x="{MARGIN}" y="{y + FONT}">{html(name)}</text>')
         y += size[1] + GAP
     width = max(left + across * (size[0] + 2 * GAP), MARGIN + LETTER * len(title)) + MARGIN
     view = f'width="{width}" height="{y + MARGIN}" viewBox="0 0 {width} {y + MARGIN}"'
-    head = f'<text x="{MARGIN}" y="{MARGIN + FONT}" font-weight="bold">{escape(title)}</text>' if title else ""
+    head = f'<text x="{MARGIN}" y="{MARGIN + FONT}" font-weight="bold">{html(title)}</text>' if title else ""
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-grid" role="img" aria-label="{escape(title or key)}" {view}>',
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-grid" role="img" aria-label="{html(title or key)}" {view}>',
             f'<style>{STYLE}</style><rect class="paper" width="{width}" height="{y + MARGIN}" rx="6"/>{head}',
             *parts,
             "</svg>\n",

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
 from typing import NamedTuple
 
 from weft.errors import UsageError
 from weft.report.heatmap import visible
+from weft.report.words import html
 
 HIGH, FONT, MARGIN, GAP, LINE = 26, 12, 12, 6, 18
 NARROW, WIDEST = 26, 120  # of a column
@@ -55,9 +55,9 @@ def _cell(one: Guess, x: float, y: float, width: float) -> str:
         f'<rect class="right" x="{x + 1.5:g}" y="{y + 1.5:g}" width="{width - 3:g}" height="{HIGH - 3}"/>' if one.right else ""
     )
     return (
-        f'<g><title>{escape(one.told)}</title><rect class="ink" {box} opacity="{0.8 * math.sqrt(one.share):.3f}"/>'
+        f'<g><title>{html(one.told)}</title><rect class="ink" {box} opacity="{0.8 * math.sqrt(one.share):.3f}"/>'
         f'<rect class="grid" {box}/>{frame}'
-        f'<text x="{x + width / 2:g}" y="{y + HIGH / 2:g}" dy=".35em">{escape(_shown(one.text))}</text></g>'
+        f'<text x="{x + width / 2:g}" y="{y + HIGH / 2:g}" dy=".35em">{html(_shown(one.text))}</text></g>'
     )
 
 
@@ -69,7 +69,7 @@ def _legend(x: float, y: float, note: str) -> str:
         parts.append(
             f'<text x="{x + (at + 0.5) * SWATCH:g}" y="{y + BAR + 12:g}" text-anchor="middle" font-size="10">{step:g}</text>'
         )
-    return "".join([*parts, f'<text x="{x:g}" y="{y + BAR + 28:g}" font-size="11">{escape(note)}</text>'])
+    return "".join([*parts, f'<text x="{x:g}" y="{y + BAR + 28:g}" font-size="11">{html(note)}</text>'])
 
 
 def _bands(columns: Sequence[str], table: Sequence[Sequence[Guess]], room: float) -> list[tuple[list[int], list[float]]]:
@@ -111,17 +111,17 @@ def guesses(
         edges = [left + sum(widths[:at]) for at in range(len(widths) + 1)]
         for at, (column, width) in enumerate(zip(chosen, widths, strict=True)):
             middle = edges[at] + width / 2
-            parts.append(f'<text x="{middle:g}" y="{top - 9:g}" font-weight="bold">{escape(_shown(columns[column]))}</text>')
+            parts.append(f'<text x="{middle:g}" y="{top - 9:g}" font-weight="bold">{html(_shown(columns[column]))}</text>')
             parts += [_cell(row[column], edges[at], top + number * HIGH, width) for number, row in enumerate(table)]
         names = [(name, top + (at + 0.5) * HIGH) for at, name in enumerate(rows)]
-        parts.append(f'<text class="name" x="{left - GAP:g}" y="{top - 9:g}" font-style="italic">{escape(corner)}</text>')
-        parts += [f'<text class="name" x="{left - GAP:g}" y="{y:g}" dy=".35em">{escape(name)}</text>' for name, y in names]
+        parts.append(f'<text class="name" x="{left - GAP:g}" y="{top - 9:g}" font-style="italic">{html(corner)}</text>')
+        parts += [f'<text class="name" x="{left - GAP:g}" y="{y:g}" dy=".35em">{html(name)}</text>' for name, y in names]
         top, right = top + len(rows) * HIGH + 2 * GAP, max(right, edges[-1])
     wide, high = right + MARGIN, top + BAR + 34 + MARGIN
     size = f'width="{wide:g}" height="{high:g}"'
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-guesses" role="img" aria-label="{escape(corner or note)}"'
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-guesses" role="img" aria-label="{html(corner or note)}"'
             f' {size} viewBox="0 0 {wide:g} {high:g}">',
             f'<style>{STYLE}</style><rect class="paper" {size} rx="6"/>',
             f'<g text-anchor="middle">{"".join(parts)}</g>',

@@ -16,6 +16,7 @@ import numpy as np
 
 from weft.errors import UsageError
 from weft.report.png import inked
+from weft.report.words import html
 
 SMALLEST, LARGEST, SIDE = 18, 40, 720  # sizes of a cell; the longer side of the grid, as far as they allow it
 FONT, LINE, MARGIN, GAP = 12, 16, 12, 6
@@ -131,15 +132,24 @@ def draw_title(frame: Frame) -> str:
     return f'<text y="{MARGIN - 4}" font-weight="bold">{"".join(lines)}</text>' if frame.title else ""
 
 
+def _end(name: str, room: float) -> str:
+    """As much of a name as has room: its end, for those of folders differ there."""
+    letters = _letters(name)
+    while len(letters) > 1 and _width("".join(letters)) > room:
+        letters = ["…", *letters[2:]]
+    return "".join(letters)
+
+
 def draw_axes(frame: Frame) -> str:
     """The names of the two axes, at the middle of each: of the rows from the bottom up."""
     if frame.axes is None:
         return ""
-    down, across = map(escape, frame.axes)
-    middle = number(frame.left + len(frame.columns) * frame.cell / 2), number((frame.top + frame.bottom) / 2)
+    across, down = frame.left + len(frame.columns) * frame.cell / 2, (frame.top + frame.bottom) / 2
+    rooms = [2 * min(at, whole - at) - MARGIN for at, whole in ((down, frame.height), (across, frame.width))]
+    names = [html(_end(name, room)) for name, room in zip(frame.axes, rooms, strict=True)]
     return (
-        f'<g text-anchor="middle" font-style="italic"><text x="{middle[0]}" y="{frame.over + FONT}">{across}</text>'
-        f'<text transform="translate({MARGIN + FONT} {middle[1]}) rotate(-90)">{down}</text></g>'
+        f'<g text-anchor="middle" font-style="italic"><text x="{number(across)}" y="{frame.over + FONT}">{names[1]}</text>'
+        f'<text transform="translate({MARGIN + FONT} {number(down)}) rotate(-90)">{names[0]}</text></g>'
     )
 
 
@@ -197,7 +207,7 @@ def draw_legend(frame: Frame, swatches: Sequence[Swatch], *, name: str, width: i
         box = f'x="{x}" y="{y}" width="{width}" height="{BAR}"'
         parts.append(f'<rect class="{swatch.fill}" {box} opacity="{number(swatch.opacity)}"/><rect class="grid" {box}/>')
         parts.append(f'<text x="{x + width // 2}" y="{y + BAR + FONT}">{swatch.text}</text>')
-    parts.append(f'<text x="{frame.left}" y="{y + BAR + FONT + LINE}" text-anchor="start">{escape(name)}</text>')
+    parts.append(f'<text x="{frame.left}" y="{y + BAR + FONT + LINE}" text-anchor="start">{html(name)}</text>')
     return f'<g text-anchor="middle" font-size="10">{"".join(parts)}</g>'
 
 

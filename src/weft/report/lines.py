@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
 from itertools import groupby
 from typing import NamedTuple
 
 from weft.errors import UsageError
 from weft.report.heatmap import visible
+from weft.report.words import html
 
 WIDE, HIGH = 540, 300  # of the plot
 LEFT, RIGHT, MARGIN, GAP = 66, 24, 12, 6
@@ -162,7 +162,7 @@ def _marks(one: Series, number: int, across: Scale, up: Scale) -> str:
         if across.axis.shows(x) and up.axis.shows(y):
             label = f"{visible(one.labels[at])}\n" if one.labels else ""
             place = f"translate({_number(across.point(x))} {_number(up.point(y))})"
-            told = escape(f"{one.name}\n{label}{across.axis.name}: {x:.6g}\n{up.axis.name}: {y:.4g}")
+            told = html(f"{one.name}\n{label}{across.axis.name}: {x:.6g}\n{up.axis.name}: {y:.4g}")
             shape = SHAPES[number % len(SHAPES)]
             found.append(f'<path class="mark"{faint} transform="{place}" d="{shape}"><title>{told}</title></path>')
     return "".join(found)
@@ -174,7 +174,7 @@ def _frame(across: Scale, up: Scale) -> str:
     lines += "".join(f"M{_number(across.at(tick))} {_number(top)}V{_number(bottom)}" for tick, _ in across.ticks)
     down = "".join(f'<text x="{left - GAP}" y="{_number(up.at(tick))}" dy=".35em">{text}</text>' for tick, text in up.ticks)
     below = "".join(
-        f'<text x="{_number(across.at(t))}" y="{bottom + FONT + 4}">{escape(text)}</text>' for t, text in across.ticks
+        f'<text x="{_number(across.at(t))}" y="{bottom + FONT + 4}">{html(text)}</text>' for t, text in across.ticks
     )
     return (
         f'<path class="grid" shape-rendering="crispEdges" d="{lines}"/>'
@@ -188,8 +188,8 @@ def _names(across: Scale, up: Scale) -> str:
     middle = (across.start + across.stop) / 2, (up.start + up.stop) / 2
     return (
         f'<g text-anchor="middle" font-style="italic">'
-        f'<text x="{middle[0]}" y="{up.start + 2 * LINE}">{escape(across.axis.name)}</text>'
-        f'<text transform="translate({MARGIN + 4} {middle[1]}) rotate(-90)">{escape(up.axis.name)}</text></g>'
+        f'<text x="{middle[0]}" y="{up.start + 2 * LINE}">{html(across.axis.name)}</text>'
+        f'<text transform="translate({MARGIN + 4} {middle[1]}) rotate(-90)">{html(up.axis.name)}</text></g>'
     )
 
 
@@ -225,7 +225,7 @@ def _legend(series: Sequence[Series], numbers: Sequence[int], top: float) -> tup
             f'<g class="s{number % len(LIGHT)}" transform="translate({_number(x)} {_number(y)})">'
             f'<path class="line"{dashes} d="M0 0H{SAMPLE}"/>'
             f'<path class="mark"{faint} transform="translate({SAMPLE / 2})" d="{shape}"/>'
-            f'<text x="{SAMPLE + GAP}" dy=".35em">{escape(_short(one.name))}</text></g>'
+            f'<text x="{SAMPLE + GAP}" dy=".35em">{html(_short(one.name))}</text></g>'
         )
     return "".join(parts), rows * LINE
 
@@ -260,11 +260,11 @@ def lines(series: Sequence[Series], *, across: Axis, up: Axis, title: str = "") 
     legend, high = _legend(series, numbers, bottom + 2.6 * LINE)
     size = f'width="{right + RIGHT}" height="{_number(bottom + 2.6 * LINE + high + MARGIN)}"'
     box = f'viewBox="0 0 {right + RIGHT} {_number(bottom + 2.6 * LINE + high + MARGIN)}"'
-    told = "".join(f'<tspan x="{MARGIN}" dy="{LINE}">{escape(line)}</tspan>' for line in heading)
+    told = "".join(f'<tspan x="{MARGIN}" dy="{LINE}">{html(line)}</tspan>' for line in heading)
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-lines" role="img" '
-            f'aria-label="{escape(title or "line chart")}" {size} {box}>',
+            f'aria-label="{html(title or "line chart")}" {size} {box}>',
             f'<style>{STYLE}</style><rect class="paper" {size} rx="6"/>',
             f'<text y="{MARGIN - 4}" font-weight="bold">{told}</text>' if heading else "",
             _frame(horizontal, vertical) + _names(horizontal, vertical),

@@ -149,6 +149,7 @@ COMPARISON = _table(
         "samples": _by_name(_list(_text)),
         "settings": _by_name(_text),
         "environment": _by_name(_anything),
+        "probe": _table({}, {"follows": _by_name(_text)}),
         "failures": _list(_table({"name": _text}, {"seed": _count, "reason": _text})),
     },
 )

@@ -82,6 +82,17 @@ def _apart(breakdown: Document, first: str, last: str, upwards: bool) -> bool:
     return mine is not None and theirs is not None and (mine > theirs if upwards else mine < theirs)
 
 
+def _by_pairs(document: Document) -> str:
+    """What each row goes by where a noun of the other number stands between subject and verb."""
+    follows = (document.get("probe") or {}).get("follows") or {}
+    names = [row["name"] for row in document["rows"] if row["name"] in follows]
+    if not names:
+        return ""
+    sides = dict.fromkeys(follows[name] for name in names)
+    told = [f"{html(side)}: {_listed(name for name in names if follows[name] == side)}" for side in sides]
+    return f"What decides between minimal pairs with an attractor: {'; '.join(told)}."
+
+
 def _infinite(document: Document) -> str:
     names = [row["name"] for row in document["rows"] if known_score(row["score"])["value"] == math.inf]
     return f"The score of {_listed(names)} is infinite: something in the data has no probability under it." if names else ""
@@ -99,7 +110,7 @@ def _failures(document: Document) -> list[str]:
 def findings(document: Document) -> str:
     """What the numbers say, in sentences."""
     best = _best(document)
-    said = [_by_length(document)]
+    said = [_by_length(document), _by_pairs(document)]
     if best is not None:
         scores = [known_score(row["score"]) for row in document["rows"]]
         places, score = score_decimals(scores), known_score(best["score"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from weft.errors import UsageError
 from weft.report.heatmap import visible
 from weft.report.lines import DARK, LIGHT, SHAPES
+from weft.report.words import html
 
 SIDE, MARGIN, GAP, LINE, FONT = 440, 14, 6, 19, 13  # the plot is square: a direction is as long across as up
 LONGEST = 20  # letters of a name
@@ -73,7 +73,7 @@ def _legend(groups: Sequence[Points], top: float) -> tuple[str, float]:
     parts = [
         f'<g class="s{at % len(LIGHT)}" transform="translate({_number(MARGIN + 6 + at // rows * wide)} '
         f'{_number(top + at % rows * LINE + LINE / 2)})"><path d="{SHAPES[at % len(SHAPES)]}"/>'
-        f'<text x="{SWATCH - 6}" dy=".35em">{escape(_short(visible(one.name)))}</text></g>'
+        f'<text x="{SWATCH - 6}" dy=".35em">{html(_short(visible(one.name)))}</text></g>'
         for at, one in enumerate(groups)
     ]
     return "".join(parts), rows * LINE
@@ -87,7 +87,7 @@ def _dots(groups: Sequence[Points], place: np.ndarray, scale: float, top: float)
         marks = []
         for point, note in zip(one.places, one.notes, strict=True):
             x, y = middle + (point - place) * scale * np.array([1, -1])
-            told = escape(f"{visible(one.name)}\n{note}")
+            told = html(f"{visible(one.name)}\n{note}")
             moved = f"translate({_number(x)} {_number(y)})"
             marks.append(f'<path transform="{moved}" d="{SHAPES[at % len(SHAPES)]}"><title>{told}</title></path>')
         parts.append(f'<g class="s{at % len(LIGHT)}">{"".join(marks)}</g>')
@@ -96,7 +96,7 @@ def _dots(groups: Sequence[Points], place: np.ndarray, scale: float, top: float)
 
 def _frame(axes: tuple[str, str], top: float) -> str:
     left, right, bottom = MARGIN + LINE, MARGIN + LINE + SIDE, top + SIDE
-    across, up = map(escape, axes)
+    across, up = map(html, axes)
     return (
         f'<path class="frame" shape-rendering="crispEdges" d="M{left} {_number(top)}V{_number(bottom)}H{right}"/>'
         f'<g text-anchor="middle" font-style="italic"><text x="{left + SIDE / 2}" y="{_number(bottom + LINE)}">{across}</text>'
@@ -118,10 +118,10 @@ def scatter(groups: Sequence[Points], *, axes: tuple[str, str], title: str = "")
     below = top + SIDE + 1.6 * LINE
     legend, height = _legend(groups, below)
     wide, high_all = SIDE + 2 * MARGIN + LINE, _number(below + height + MARGIN)
-    told = "".join(f'<tspan x="{MARGIN}" dy="{LINE}">{escape(line)}</tspan>' for line in heading)
+    told = "".join(f'<tspan x="{MARGIN}" dy="{LINE}">{html(line)}</tspan>' for line in heading)
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-scatter" role="img" aria-label="{escape(title or "map")}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-scatter" role="img" aria-label="{html(title or "map")}" '
             f'width="{wide}" height="{high_all}" viewBox="0 0 {wide} {high_all}">',
             f'<style>{STYLE}</style><rect class="paper" width="{wide}" height="{high_all}" rx="6"/>',
             f'<text y="{MARGIN - 4}" font-weight="bold">{told}</text>' if heading else "",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from typing import NamedTuple
 
 from weft.errors import UsageError
 from weft.report.heatmap import visible
+from weft.report.words import html
 
 HIGH, SPACE, BETWEEN, MARGIN, HEAD = 34, 8, 38, 12, 24  # of a box, between boxes, between columns, around all, above all
 LETTER, NARROW, LONGEST = 7.6, 52, 18
@@ -92,10 +92,10 @@ def _shown(text: str) -> str:
 def _box(node: Node, x: float, y: float, width: float) -> str:
     middle = x + width / 2
     return (
-        f'<g class="{node.kind}"><title>{escape(node.told)}</title>'
+        f'<g class="{node.kind}"><title>{html(node.told)}</title>'
         f'<rect class="box" x="{x:g}" y="{y:g}" width="{width:g}" height="{HIGH}" rx="5"/>'
-        f'<text x="{middle:g}" y="{y + 14:g}" font-weight="bold">{escape(_shown(node.text))}</text>'
-        f'<text x="{middle:g}" y="{y + 28:g}" font-size="11">{escape(node.number)}</text></g>'
+        f'<text x="{middle:g}" y="{y + 14:g}" font-weight="bold">{html(_shown(node.text))}</text>'
+        f'<text x="{middle:g}" y="{y + 28:g}" font-size="11">{html(node.number)}</text></g>'
     )
 
 
@@ -114,7 +114,7 @@ def _legend(kinds: Sequence[str], y: float) -> tuple[str, float]:
         top = y + at * LEGEND
         parts.append(
             f'<g class="{kind}"><rect class="box" x="{MARGIN}" y="{top:g}" width="34" height="18" rx="5"/></g>'
-            f'<text x="{MARGIN + 44}" y="{top + 9:g}" dy=".35em">{escape(KINDS[kind])}</text>'
+            f'<text x="{MARGIN + 44}" y="{top + 9:g}" dy=".35em">{html(KINDS[kind])}</text>'
         )
     return "".join(parts), len(kinds) * LEGEND
 

@@ -11,7 +11,7 @@ from typing import Any
 
 # what would turn around, hide or join the letters beside it; joiners are left, for scripts that need them
 HIDDEN = re.compile(r"[\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]")
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 MISSING = "\u2013"  # a dash
 MINUS = "\u2212"
 
@@ -23,6 +23,11 @@ def _spelt(match: re.Match[str]) -> str:
 def visible(text: str) -> str:
     """A text in which every letter can be seen: what is invisible or steers the reader's screen is spelt as an escape."""
     return HIDDEN.sub(_spelt, CONTROL.sub(_spelt, text))
+
+
+def on_a_line(text: str) -> str:
+    """The same on one line: ends of lines, and tabs, by a sign."""
+    return visible(text).replace("\n", "⏎").replace("\t", "⇥")
 
 
 def html(text: object) -> str:

@@ -217,10 +217,19 @@ class MaskedTask:
         return {"masked_nats": total / count, "masked_accuracy": 100 * right / count}
 
 
-def pseudo_nats(model: Any, corpus: Corpus, *, window: int, device: torch.device, watch: Watch | None = None) -> Items:
-    """Nats of every token when it alone is hidden (Salazar et al. 2020), line by line, or window by window."""
+class Hidden(NamedTuple):
+    """Every token of a corpus, as it was guessed when it alone was hidden; M tokens, line by line, or window by window."""
+
+    owners: np.ndarray  # int64 (M,): the line of each, or its window
+    tokens: np.ndarray  # int64 (M,)
+    nats: np.ndarray  # float64 (M,)
+    size: int  # lines, or windows, those without a token among them
+
+
+def hidden_nats(model: Any, corpus: Corpus, *, window: int, device: torch.device, watch: Watch | None = None) -> Hidden:
+    """Nats of every token when it alone is hidden (Salazar et al. 2020)."""
     check_longest(model.longest, corpus)
-    keys, nats, counts, done = [], [], [], 0
+    owners, hidden, nats, texts_read, done = [], [], [], 0, 0
     total = len(corpus.tokens) - corpus.lines
     for read in texts(corpus, window=window):
         free = candidates(read.text.tokens, read.text.keep)
@@ -238,9 +247,21 @@ def pseudo_nats(model: Any, corpus: Corpus, *, window: int, device: torch.device
             done += len(row)
             if watch is not None:
                 watch(done, total)
-        keys.append(read.keys)
-        nats.append(torch.zeros(len(free), dtype=torch.float64).index_add_(0, rows, found).numpy())
-        counts.append(free.sum(1).double().numpy())
-    order = np.argsort(np.concatenate(keys), kind="stable")
-    statistics = {"nats": np.concatenate(nats)[order], "tokens": np.concatenate(counts)[order]}
-    return Items(np.concatenate(keys)[order], statistics)
+        texts_read += len(free)
+        owners.append(read.keys[rows.numpy()])
+        hidden.append(read.text.tokens[rows, columns].numpy())
+        nats.append(found.numpy())
+    order = np.argsort(np.concatenate(owners), kind="stable")
+    return Hidden(np.concatenate(owners)[order], np.concatenate(hidden)[order], np.concatenate(nats)[order], texts_read)
+
+
+def hidden_items(hidden: Hidden) -> Items:
+    """Sums of nats and tokens, line by line, or window by window."""
+    nats = np.bincount(hidden.owners, hidden.nats, hidden.size)
+    counts = np.bincount(hidden.owners, minlength=hidden.size).astype(np.float64)
+    return Items(np.arange(hidden.size), {"nats": nats, "tokens": counts})
+
+
+def pseudo_nats(model: Any, corpus: Corpus, *, window: int, device: torch.device, watch: Watch | None = None) -> Items:
+    """The negative pseudo-log-likelihood of every line, or window, in nats, and how many tokens it has."""
+    return hidden_items(hidden_nats(model, corpus, window=window, device=device, watch=watch))

@@ -59,12 +59,17 @@ class Seen:
         ends = f"{self.newline} line ends"
         if self.newline == "mixed":
             ends = f"mixed line ends ({self.crlf:,} CRLF)"
-        head = f"{shown(name)}: {self.lines:,} lines, {self.characters:,} characters, {self.bytes:,} bytes of "
-        rows = [head + f"{self.encoding}, {ends}"]
+        sizes = (many(self.lines, "line"), many(self.characters, "character"), many(self.bytes, "byte"))
+        rows = [f"{shown(name)}: {', '.join(sizes)} of {self.encoding}, {ends}"]
         notes = [*self.notes, *([f"blank lines: {self.blank:,}"] if self.blank else [])]
         rows += [f"  note: {shown(note, 200)}" for note in notes]
         rows += [f"  e.g.: {shown(example)}" for example in self.examples]
         return "\n".join(rows)
+
+
+def many(count: int, name: str) -> str:
+    """A number and what it is of, for people: 1 line, 2 lines."""
+    return f"{count:,} {name}{'' if count == 1 else 's'}"
 
 
 def listed_files(paths: Sequence[Path]) -> str:

@@ -10,7 +10,8 @@ import hashlib
 import os
 import platform
 import resource
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,11 @@ class RunFolder:
     def resolved(self) -> Path:
         return self.path / "resolved.toml"
 
+    @property
+    def aside(self) -> Path:
+        """Where the run lies that is to be replaced, until the new one has saved something."""
+        return self.path / ".set-aside"
+
     def read_resolved(self) -> dict[str, Any]:
         """resolved.toml as it is; it was written by weft, so a fault in it is damage."""
         try:
@@ -69,14 +75,16 @@ class RunFolder:
     def begin(self, settings: Settings, written: str, *, fresh: bool) -> None:
         """Make the folder, or find it as this very run left it. Call under the lock.
 
-        resolved.toml is what makes a folder a run's: it is written first and cleared away last, so that whatever moment a
-        process is killed at, the next one knows the folder for its own.
+        resolved.toml is what makes a folder a run's: it is written first and cleared or set aside last, so that whatever moment
+        a process is killed at, the next one knows the folder for its own.
         """
         for place in (self.path, self.data, self.path / "checkpoints"):
             if place.is_dir():
                 files.sweep(place)
+        if self.aside.is_dir() and not self._is_aside():
+            self._bring_back()  # a process was killed while it set a run aside, or brought it back
         if fresh:
-            self._clear()
+            self._set_aside()
         if self.resolved.is_file():
             found = differences(self._options(), settings.to_dict())
             if found:
@@ -98,11 +106,46 @@ class RunFolder:
     def _contents(self) -> list[Path]:
         return sorted(path for path in self.path.iterdir() if not path.name.startswith("."))
 
-    def _clear(self) -> None:
+    def _resolved_last(self) -> list[Path]:
+        return sorted(self._contents(), key=lambda path: path == self.resolved)
+
+    def _set_aside(self) -> None:
         if not self.resolved.is_file():
             return  # not ours: `begin` refuses it, unless it is empty
-        for part in sorted(self._contents(), key=lambda path: path == self.resolved):
+        if self.aside.is_dir():
+            return self._clear()  # what is here has saved nothing yet
+        self.aside.mkdir()
+        for part in self._resolved_last():
+            _move(part, self.aside)
+
+    def _is_aside(self) -> bool:
+        """Whether a run is set aside, and all of it."""
+        return (self.aside / self.resolved.name).is_file()
+
+    def _clear(self) -> None:
+        for part in self._resolved_last():
             files.remove(part)
+
+    def _bring_back(self) -> None:
+        for part in sorted(self.aside.iterdir(), key=lambda path: path.name != self.resolved.name):
+            _move(part, self.path)
+        self.aside.rmdir()
+
+    @contextmanager
+    def or_as_it_was(self) -> Iterator[None]:
+        """If the block fails before the run has saved anything, the one that it was to replace is back. Call under the lock."""
+        try:
+            yield
+        except BaseException:
+            if self._is_aside():
+                self._clear()
+            if self.aside.is_dir():
+                self._bring_back()
+            raise
+
+    def settle(self) -> None:
+        """The run has saved something: the one that it replaces is gone."""
+        files.remove(self.aside)
 
     def note_environment(self) -> list[str]:
         """Write environment.json; what differs from the machine that the run began on, if it did."""
@@ -118,6 +161,7 @@ class RunFolder:
     def write_weights(self, tensors: Mapping[str, Tensor], vocabulary: str, step: int) -> None:
         notes = {"weft": FORMAT, "vocabulary": vocabulary, "settings": _sum(self.resolved.read_bytes()), "step": str(step)}
         write_tensors(self.weights, tensors, notes)
+        self.settle()
 
     def read_weights(self, vocabulary: str) -> dict[str, Tensor]:
         """The run's weights; a file of it that was swapped or changed is refused by name."""
@@ -139,6 +183,13 @@ class RunFolder:
         names = [*(terms or sorted(self.path.glob("tokenizer*.json"))), *labels]  # pairs may have two
         what = "what" if labels else "the tokenizer that"
         return f"{' or '.join(map(str, names))}: is not {what} the weights were trained with"
+
+
+def _move(path: Path, folder: Path) -> None:
+    try:
+        path.rename(folder / path.name)
+    except OSError as error:
+        raise ResourceError(f"{path}: can't be moved to {folder}: {error.strerror}") from None
 
 
 class Journal:
@@ -164,6 +215,7 @@ class Journal:
     def save(self, loop: Loop) -> None:
         self.metrics.sync()
         checkpoint.save(loop, self.folder.path)
+        self.folder.settle()
         cursor, memory = loop.cursor, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         self.timings.write(
             {

@@ -59,13 +59,14 @@ def _refuse_loss(settings: Settings, out: Path) -> None:
 
 
 def train(values: Mapping[str, Any], out: Path, *, base: Path, watcher: Watcher, fresh: bool = False) -> RunFolder:
-    """Train what a run file says into `out`, or go on where an earlier process stopped; paths are seen from `base`."""
+    """Train what a run file says into `out`, or go on where an earlier process stopped; paths are seen from `base`. A `fresh`
+    run takes the place of one that is there, once it has saved something."""
     settings = resolve(values, base=base)
     folder = make_folder(out)
     folder.refuse_strangers()
     if fresh:
         _refuse_loss(settings, folder.path)
-    with files.Lock(out):
+    with files.Lock(out), folder.or_as_it_was():
         folder.begin(settings, tomli_w.dumps(dict(values)), fresh=fresh)
         changed = folder.note_environment()
         if changed:

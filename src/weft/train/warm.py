@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,28 @@ def _some(names: list[str]) -> str:
     return f"{len(names)} ({shown}{', ...' if len(names) > 3 else ''})" if names else "none"
 
 
-EMBEDDING = "encoder.front.embedding.weight"
+EMBEDDING, SEGMENTS = "encoder.front.embedding.weight", "encoder.front.segments.weight"
 
 
-def _as_encoder(theirs: dict[str, Tensor], rows: int) -> dict[str, Tensor]:
+def _as_encoder(theirs: dict[str, Tensor], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Weights by the names of an encoder under a head: those of a language model have others, and only encoders of that sort
     have a row for the mask, the last."""
     if any(name.startswith("stack.") for name in theirs):
         front = {"embedding.weight": EMBEDDING}
         theirs = {front.get(name, f"encoder.{name}"): weight for name, weight in theirs.items()}
     found = theirs.get(EMBEDDING)
-    if found is not None and len(found) == rows - 1:
+    if found is not None and len(found) == len(ours[EMBEDDING]) - 1:
         theirs = {**theirs, EMBEDDING: torch.cat([found, found.mean(0, keepdim=True)])}
-    return theirs
+    return theirs if SEGMENTS in ours else _of_one_text(theirs)
+
+
+def _of_one_text(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights without vectors for two texts: a text alone is a first text, and what is added to each of its tokens can as well
+    be in their embedding. Where that is the output, too, all scores rise by the same, and probabilities are as they were."""
+    if SEGMENTS not in theirs or EMBEDDING not in theirs:
+        return theirs
+    old, folded = theirs[EMBEDDING], theirs[EMBEDDING] + theirs[SEGMENTS][0]
+    return {name: folded if weight is old else weight for name, weight in theirs.items() if name != SEGMENTS}
 
 
 def start_from(model: nn.Module, run: Path, *, loose: bool = False) -> str:
@@ -41,7 +51,7 @@ def start_from(model: nn.Module, run: Path, *, loose: bool = False) -> str:
     theirs: dict[str, Tensor] = read_tensors(weights)[0]
     ours: dict[str, Any] = model.state_dict()
     if EMBEDDING in ours and not any(name.startswith("decoder.") for name in ours):
-        theirs = _as_encoder(theirs, len(ours[EMBEDDING]))
+        theirs = _as_encoder(theirs, ours)
     common = [name for name in ours if name in theirs]
     if loose:
         common = [name for name in common if ours[name].shape == theirs[name].shape]

@@ -1,0 +1,78 @@
+"""Runs as they are measured for a table or a page: what was measured before is read, what is damaged is left out and named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from weft.errors import ModelError
+
+if TYPE_CHECKING:
+    from weft.cli.display import Display
+    from weft.compare.evidence import Evidence
+    from weft.compare.plan import Refused
+
+COMPARISON, REPORT, EVIDENCE = "comparison.json", "report.html", "evidence"
+
+
+class Measured(NamedTuple):
+    """What was found of runs."""
+
+    evidence: dict[str, list[Evidence]]  # of every run, rows by name; rows of which nothing is left are not there
+    failures: list[Refused]  # runs that could not be read
+
+
+def failed(failure: Refused) -> str:
+    """'lstm, seed 1: step 3: the loss is nan ...'."""
+    seed = "" if failure.seed is None else f", seed {failure.seed}"
+    return f"{failure.name}{seed}: {failure.reason}"
+
+
+def kept_in(groups: Mapping[str, Sequence[Path]], out: Path) -> Callable[[Path], Path]:
+    """Where a comparison in `out` keeps the evidence of a run; what a process that was killed left there is removed."""
+    from weft import files
+    from weft.compare.plan import folder_name
+
+    names = [run.name for runs in groups.values() for run in runs]
+    if (out / EVIDENCE).is_dir():
+        files.sweep(out / EVIDENCE)
+    return lambda run: out / EVIDENCE / (run.name if names.count(run.name) == 1 else folder_name(str(run)))
+
+
+def measured(
+    groups: Mapping[str, Sequence[Path]], kept: Callable[[Path], Path | None], display: Display, *, device: str = "auto"
+) -> Measured:
+    """What every run does on its test data; `kept` says where that is kept of a run, None where nowhere."""
+    found, failures = dict[str, list["Evidence"]](), list["Refused"]()
+    runs = [(name, run) for name, group in groups.items() for run in group]
+    for done, (name, run) in enumerate(runs):
+
+        def watch(part: int, whole: int, run: Path = run, done: int = done) -> None:
+            share = (done + part / max(1, whole)) / len(runs)
+            display.show("measuring", share, f"{run.name}  {done} of {len(runs)} runs")
+
+        watch(0, 1)
+        try:
+            found.setdefault(name, []).append(_evidence(run, kept(run), device, watch))
+        except ModelError as error:  # the others are worth their table
+            failures.append(_refused(name, run, error))
+    display.clear()
+    return Measured({name: group for name, group in found.items() if group}, failures)
+
+
+def _evidence(run: Path, place: Path | None, device: str, watch: Callable[[int, int], None]) -> Evidence:
+    from weft.compare.evidence import gather, gathered
+    from weft.run import load
+
+    if place is None:
+        return gather(load(run, device=device), watch=watch)
+    return gathered(run, place, device=device, watch=watch)
+
+
+def _refused(name: str, run: Path, error: ModelError) -> Refused:
+    from weft.compare.plan import Refused
+    from weft.train.folder import RunFolder
+
+    seed = int(RunFolder(run).read_resolved().get("seed", 0))
+    return Refused(name, seed, str(error), error.exit_code)

@@ -1,0 +1,148 @@
+"""How far a loss reaches into a text that is read as a whole: d loss / d h(i) of labels, tags, gaps and answers.
+
+A layer that reads from both ends hands on two states at each token, and both are counted there. While it is watched, a
+recurrent part reads token by token, for fused kernels keep their states to themselves.
+
+Shapes: T tokens, L layers, D width.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from weft.explain.cells import recurrent
+from weft.explain.flow import STARTED, TRAINED, Depth, Flow, depth_picture, drawable, exact, fresh, through_layers
+from weft.explain.inputs import Question, questions, read
+from weft.explain.options import ExplainOptions
+from weft.explain.stacks import labels, layers_of
+from weft.explain.view import Picture, View, aligned, listed, told_apart
+from weft.explain.watch import watch
+from weft.nn.state import each, leaves
+from weft.report.lines import Axis, Series, lines
+
+States = dict[str, list[list[Tensor]]]  # by the name of a part: at each token the tensors of its state
+
+
+def _unrolled(part: nn.Module, x: Tensor) -> tuple[Any, list[list[Tensor]]]:
+    """What a recurrent part gives for x (1, T, D), read token by token, and the tensors of its state after each."""
+    state, kept = None, list[list[Tensor]]()
+    for at in range(x.size(1)):
+        state = each(torch.clone, part.forward(x[:, at : at + 1], state)[1])
+        kept.append(leaves(state))
+    return (torch.stack([tensors[0] for tensors in kept], dim=1), state), kept
+
+
+def _instead(kept: States, name: str, part: nn.Module, given: tuple[Any, ...], output: Any) -> Any:
+    """A hook: the same output, step by step, and the states kept under the part's name."""
+    output, kept[name] = _unrolled(part, given[0])
+    return output
+
+
+@contextmanager
+def unrolled(model: nn.Module, names: Sequence[str]) -> Iterator[States]:
+    """While the block runs, the named recurrent parts read token by token; gives their states, T each, by name."""
+    kept: States = {}
+    with ExitStack() as hooks:
+        for name in names:
+            hook = model.get_submodule(name).register_forward_hook(partial(_instead, kept, name))
+            hooks.callback(hook.remove)
+        yield kept
+
+
+def _of_states(value: Tensor, states: list[list[Tensor]]) -> np.ndarray:
+    """The squared norms (T,) of the gradient at states."""
+    found = iter(torch.autograd.grad(value, [*chain(*states)], retain_graph=True, allow_unused=True))
+    gradients = [[next(found) for _ in tensors] for tensors in states]
+    return np.array([sum(float(one.square().sum()) for one in own if one is not None) for own in gradients])
+
+
+def through_text(model: nn.Module, loss: Callable[[], Tensor]) -> Flow:
+    """The norms of the gradient of what `loss` computes with an encoder and one text: at the states of recurrent layers, at
+    what other layers read."""
+    names = [name for name in layers_of(model) if ".front." not in name]
+    cells = {layer: [name for name in recurrent(model) if name.startswith(f"{layer}.")] for layer in names}
+    others = [layer for layer in names if not cells[layer]]
+    with torch.enable_grad(), unrolled(model, [*chain(*cells.values())]) as kept, watch(model, others) as seen:
+        value = loss()
+    read = {one.name: one.inputs[0] for one in seen}
+    squares = list[np.ndarray]()
+    for layer in names:
+        if layer in read:
+            (gradient,) = torch.autograd.grad(value, read[layer], retain_graph=True)
+            squares.append(gradient[0].square().sum(-1).cpu().numpy())
+        else:
+            own = ((name, _of_states(value, kept[name])) for name in cells[layer])
+            squares.append(np.sum([found[::-1] if name.endswith(".back") else found for name, found in own], axis=0))
+    return Flow(labels(names), np.sqrt(np.array(squares)))
+
+
+def _with(run: Any, model: nn.Module) -> Any:
+    """A run like this one, of another network."""
+    other, inner = copy.copy(run), model
+    if not isinstance(run.model, nn.Module):
+        inner = copy.copy(run.model)
+        inner.model = model
+    other.model = inner
+    return other
+
+
+def _followed(run: Any, model: nn.Module, text: str, options: ExplainOptions, asked: Question) -> tuple[Flow, Depth]:
+    doubled = exact(model)
+    reading = read(_with(run, doubled), text, options)
+    place = torch.tensor([asked.place], device=run.device)
+
+    def loss() -> Tensor:
+        return -reading.say(place)[0, asked.choice]
+
+    return through_text(doubled, loss), through_layers(doubled, loss)
+
+
+def _picture(flows: Mapping[str, Flow], tokens: Sequence[str], *, title: str) -> str:
+    series = [
+        Series(f"{name}, {when}", list(range(len(tokens))), drawable(own), name, when == STARTED, tokens)
+        for when, flow in flows.items()
+        for name, own in zip(flow.layers, flow.norms, strict=True)
+    ]
+    return lines(series, across=Axis("token", names=tokens), up=Axis("norm of d loss / d h", log=True), title=title)
+
+
+def _lines(flows: Mapping[str, Flow], tokens: Sequence[str], loss: str) -> list[str]:
+    """All layers together, as shares of the largest, for a terminal."""
+    shares = [flow.together / (flow.together.max() or 1.0) for flow in flows.values()]
+    rows = [[token, *(f"{share[at]:.2g}" for share in shares)] for at, token in enumerate(tokens)]
+    return [*aligned([["token", *flows], *rows]), f"the gradient of {loss} at each token, as a share of the largest"]
+
+
+def gradients_whole(run: Any, text: str, options: ExplainOptions) -> View:
+    """How the loss of a label, a word's tag or a gap (--position; the last) reaches into the text and down the layers."""
+    reading = read(run, text, options)
+    asked = questions(run, reading, options)[-1]
+    found = {
+        when: _followed(run, model, text, options, asked) for when, model in ((STARTED, fresh(run)), (TRAINED, reading.model))
+    }
+    flows, depths = {when: flow for when, (flow, _) in found.items()}, {when: depth for when, (_, depth) in found.items()}
+    pieces, name = reading.sides[0].pieces, run.settings.kind
+    place = reading.places[asked.place].text
+    loss = f"the loss of {asked.piece.text!r}" + (f" at {place!r}" if place else "")
+    data = {
+        "tokens": listed(pieces),
+        "position": asked.place + 1,
+        "output": asked.piece.text,
+        "text": {when: flow.to_json() for when, flow in flows.items()},
+        "layers": {when: depth.to_json() for when, depth in depths.items()},
+    }
+    tokens = told_apart(pieces)
+    pictures = [
+        Picture("Into the text, layer by layer", _picture(flows, tokens, title=f"{name}: where {loss} reaches")),
+        Picture("Through the layers", depth_picture({name: depths}, title=f"{name}: gradients through the layers")),
+    ]
+    return View("gradients", f"Where {loss} reaches", data, pictures, _lines(flows, tokens, loss))

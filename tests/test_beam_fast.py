@@ -1,0 +1,86 @@
+"""Every short way that a beam takes gives what the long way gives."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from test_predict import encoded, every_decoder, model_of, source_tokens
+from toy_steps import TOYS
+
+from weft.decode import beam as module
+from weft.decode.beam import BeamOptions, beam
+from weft.decode.choose import ban
+from weft.nn.heads import TokenHead
+from weft.nn.state import Fixed, branch, leaves, select
+
+
+def sizes(state) -> list[int]:
+    """How many rows each fixed tensor of a state has."""
+    if isinstance(state, Fixed):
+        return [len(part) for part in state.parts]
+    return [size for part in state for size in sizes(part)] if isinstance(state, tuple) else []
+
+
+@every_decoder
+@torch.no_grad()
+def test_rows_that_share_a_source_read_what_rows_of_their_own_read(name):
+    model = model_of(name)
+    state = encoded(model, source_tokens(3, seed=4))
+    _, state = model.start(torch.tensor([[1], [1], [1]]), None, state)
+    shared = alone = state
+    moves = [  # parents, and the sources that stay: a beam of 3 opens, is reordered, loses a source
+        (torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2]), None),
+        (torch.tensor([2, 0, 0, 4, 4, 5, 6, 8, 7]), None),
+        (torch.tensor([1, 0, 2, 7, 8, 7]), torch.tensor([0, 2])),
+    ]
+    for rows, sources in moves:
+        tokens = torch.arange(len(rows)) % 8 + 3
+        one, shared = model.step(tokens, branch(shared, rows, sources))
+        other, alone = model.step(tokens, select(alone, rows))
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+        assert set(sizes(shared)) <= {len(rows) // 3} and set(sizes(alone)) <= {len(rows)}
+
+
+@torch.no_grad()
+def test_a_source_is_kept_once_and_not_copied():
+    model = model_of("transformer")
+    state = encoded(model, source_tokens(2))
+    before = {part.data_ptr() for part in leaves(state)}
+    _, state = model.start(torch.tensor([[1], [1]]), None, state)
+    after = leaves(branch(state, torch.tensor([0, 0, 1, 1]), None))
+    assert before <= {part.data_ptr() for part in after}
+
+
+@pytest.mark.parametrize("words", [1, 63, 64 * 11, 64 * 30, 64 * 30 + 1, 64 * 31 - 1])
+def test_the_best_words_are_found_by_blocks(words):
+    values = torch.randn(7, words, generator=torch.Generator().manual_seed(words))
+    values[1], values[2, : words // 2], values[3, words - 1] = -math.inf, -math.inf, math.nan
+    count = min(10, words)
+    found, index = module._top(values, count)
+    wanted, places = values.topk(count, dim=1)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(values.gather(1, index), found, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(index[0], places[0])  # of numbers that differ, the same words
+
+
+@pytest.mark.parametrize("toy", TOYS.values(), ids=TOYS.keys())
+@pytest.mark.parametrize("least", [0, 3])
+@pytest.mark.parametrize("never", [(), (0, 1), (0, 1, 2, 3, 4, 5)])
+def test_what_is_never_written_is_what_a_filter_bans(toy, least, never):
+    model, prompt = toy(6), torch.tensor([[1], [4]])
+    options = BeamOptions(width=3, limit=5, end=2, best=3, least=least)
+    filtered = beam(model, prompt, options=options, adjust=ban(never))
+    assert beam(model, prompt, options=options._replace(never=never)) == filtered
+
+
+def test_log_probabilities_are_the_same_with_and_without_a_graph():
+    torch.manual_seed(1)
+    for cap in (None, 2.0):
+        head, x = TokenHead(16, 300, cap=cap), torch.randn(5, 16)
+        kept = x.clone()
+        with torch.no_grad():
+            short = head(x)
+        assert torch.equal(short, head(x)) and torch.equal(x, kept)
+        assert torch.equal(short.exp().sum(1).round(decimals=4), torch.ones(5))

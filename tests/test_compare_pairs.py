@@ -1,0 +1,244 @@
+"""Minimal pairs in `weft compare`: all kinds side by side, in the terminal, in comparison.json and on the page."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import refused
+from comparing import Here, compare
+from report_documents import language
+
+from weft import files
+from weft.cli import compare_plan
+from weft.cli.main import main
+from weft.cli.probe_table import as_table
+from weft.report.page import page
+from weft.report.page_check import fault
+
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+RUN = """
+task = "{task}"
+seed = 5
+[data]
+train = "text.txt"
+valid = 0.1
+test = 0.1
+read = "lines"
+[tokenizer]
+kind = "word"
+size = 40
+[model]
+kind = "lstm"
+width = 8
+layers = 1
+[train]
+steps = 8
+lr = 0.03
+batch_tokens = 256
+validations = 1
+"""
+NOUNS, VERBS = [("cat", "cats"), ("dog", "dogs"), ("owl", "owls")], [("sleeps", "sleep"), ("waits", "wait")]
+TSV = "good\tbad\tphenomenon\tattractors\n" + "".join(
+    f"the {noun[number]}{between} {verb[number]}\tthe {noun[number]}{between} {verb[1 - number]}\t{name}\t{count}\n"
+    for noun in NOUNS
+    for verb in VERBS
+    for number in (0, 1)
+    for between, name, count in (("", "plain", 0), (f" near the {NOUNS[0][1 - number]}", "near", 1))
+)
+
+
+@pytest.fixture
+def there(tmp_path, monkeypatch) -> Path:
+    """A folder with a run file and a suite, where runs are trained in this process."""
+    lines = [f"the {a[n]} near the {b[m]} {v[n]}" for a in NOUNS for b in NOUNS for v in VERBS for n in (0, 1) for m in (0, 1)]
+    (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in lines * 2))
+    (tmp_path / "run.toml").write_text(RUN.format(task="lm"))
+    (tmp_path / "pairs.tsv").write_text(TSV)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(compare_plan, "Trainer", Here)
+    monkeypatch.setattr(Here, "trained", [], raising=False)
+    return tmp_path
+
+
+def pages(out: Path) -> tuple[dict[str, Any], str]:
+    return files.read_json(out / "comparison.json"), (out / "report.html").read_text()
+
+
+def test_what_compare_tells_of_pairs_is_what_probe_tells_of_its_runs(there, capsys):
+    words = ["run.toml", "--models", "ngram,lstm", "--seeds", "2", "--suite", "pairs.tsv", "--out", "all"]
+    code, out, _ = compare(capsys, *words)
+    assert code == 0
+    document, text = pages(there / "all")
+    runs = [f"all/{kind}-{seed}" for kind in ("ngram", "lstm") for seed in (5, 6)]
+    assert main(["probe", *runs, "--suite", "pairs.tsv", "--json", "--pairs", "each.csv"]) == 0
+    single = json.loads(capsys.readouterr().out)
+    told = document["probe"]
+    assert [(row["by"], row["name"], row["pairs"]) for row in told["rows"]] == [
+        (row["by"], row["name"], row["pairs"]) for row in single["rows"]
+    ]
+    # of two seeds the mean, of the run's own answers to every pair
+    answers = list(csv.DictReader(io.StringIO((there / "each.csv").read_text())))
+    for row in told["rows"]:
+        wanted = {"0": ["0"], "1": ["1"], "no attractor": ["0"], "1 or more attractors": ["1"]}.get(row["name"], ["0", "1"])
+        names = [row["name"]] if row["by"] == "phenomenon" else ["plain", "near"]
+        mine = [one for one in answers if one["attractors"] in wanted and one["phenomenon"] in names]
+        assert len(mine) == row["pairs"]
+        for kind in ("ngram", "lstm"):
+            means = [100 * np.mean([float(one[f"{kind}-{seed} right"]) for one in mine]) for seed in (5, 6)]
+            found = row["accuracy"][kind]
+            assert found["value"] == pytest.approx(np.mean(means))
+            assert 0 <= found["low"] <= found["value"] <= found["high"] <= 100
+    assert told["counts"] == {row["name"]: single["counts"]["lstm-5"] for row in document["rows"]}
+    assert (told["suite"], told["signature"]) == (["pairs.tsv"], single["signature"])
+    # columns in the order of the table, the best first
+    table, pairs = out.split("\n\n", 1)
+    order = [row["name"] for row in document["rows"]]
+    assert [line.split()[0] for line in table.split("\n")[1:]] == order
+    assert pairs.split("\n")[0].split() == ["accuracy", "in", "%", "pairs", *order]
+    assert pairs.endswith(f"{told['signature']}\n")
+    assert document["command"] == "weft compare run.toml --models ngram,lstm --seeds 2 --suite pairs.tsv --out all"
+    # what the page is drawn from
+    by = {one["by"]: one for one in document["breakdowns"]}
+    assert by["phenomenon of minimal pairs"]["bins"] == ["all", "plain", "near"]
+    attractors = by["attractors between subject and verb of minimal pairs"]
+    rows = {row["name"]: row["accuracy"] for row in told["rows"] if row["by"] == "attractors"}
+    assert attractors["values"]["lstm"] == [rows[count]["lstm"]["value"] for count in ("0", "1")]
+    assert "By what tells syntax from recency in minimal pairs" in text and "By frequency of the token in training" in text
+    assert "What decides between minimal pairs with an attractor: " in text
+
+
+def test_the_table_is_the_same_without_and_the_page_is_made_again_without_the_suite(there, capsys):
+    words = ["run.toml", "--models", "ngram,lstm", "--out", "all", "--quiet"]
+    code, plain, _ = compare(capsys, *words)
+    assert code == 0
+    before, _ = pages(there / "all")
+    Here.trained.clear()
+    code, out, _ = compare(capsys, *words, "--suite", "pairs.tsv")
+    assert code == 0 and Here.trained == [] and out.startswith(plain + "\n")
+    after, text = pages(there / "all")
+    assert {name: value for name, value in after.items() if name not in ("probe", "breakdowns", "command")} == {
+        name: value for name, value in before.items() if name not in ("breakdowns", "command")
+    }
+    assert after["breakdowns"][: len(before["breakdowns"])] == before["breakdowns"] and "probe" not in before
+    (there / "pairs.tsv").rename("moved.tsv")
+    (there / "all" / "report.html").unlink()
+    assert main(["report", "all"]) == 0
+    assert (there / "all" / "report.html").read_text() == text
+    capsys.readouterr()
+    code, out, _ = compare(capsys, *words, "--suite", "moved.tsv", "--json")
+    found = json.loads(out)
+    assert list(found) == ["title", "task", "data", "score", "test", "rows", "failures", "probe"]
+    assert found["probe"] == {**after["probe"], "suite": ["moved.tsv"]}
+    assert compare(capsys, *words)[1] == plain and pages(there / "all")[0] == before
+
+
+def test_runs_that_are_there_and_masked_ones(there, capsys):
+    (there / "run.toml").write_text(RUN.format(task="masked-lm"))
+    words = ["run.toml", "--models", "lstm,bert", "--out", "all", "--quiet", "--suite", "pairs.tsv"]
+    assert compare(capsys, *words)[0] == 0
+    ours = pages(there / "all")[0]
+    runs = ["all/lstm-5", "all/bert-5", "--suite", "pairs.tsv"]
+    assert compare(capsys, *runs, "--out", "mine", "--quiet")[0] == 0
+    theirs = pages(there / "mine")[0]
+    assert theirs["probe"] == ours["probe"] and set(ours["probe"]["counts"]) == {"lstm", "bert"}
+    assert theirs["command"] == "weft compare all/lstm-5 all/bert-5 --suite pairs.tsv --out mine"
+    assert any(one["by"] == "frequency of the token in training" for one in ours["breakdowns"])
+    # a pattern after --suite gives it the first file only
+    said = "text.txt: is a file, not a run folder; --suite goes before every file, or before their folder"
+    assert refused(capsys, "compare", *runs, "text.txt") == (2, said)
+
+
+def test_a_bad_suite_is_refused_before_anything_is_trained(there, capsys):
+    (there / "bad.tsv").write_text("good\tbad\nthe cat\tthe cat\n")
+    said = "bad.tsv: line 2 has the same sentence twice: 'the cat'; one must be wrong"
+    assert refused(capsys, "compare", "run.toml", "--suite", "bad.tsv") == (3, said)
+    assert refused(capsys, "compare", "run.toml", "--suite", "gone.tsv")[0] == 3
+    assert Here.trained == [] and not (there / "runs").exists()
+
+
+def test_other_tasks_have_no_pairs(there, capsys):
+    rows = "".join(f"{word}\t{word[::-1]}\n" for word in ("anna", "berta", "clara", "dora") * 10)
+    (there / "names.tsv").write_text(rows)
+    values = RUN.format(task="translate").replace('"text.txt"', '"names.tsv"').replace('read = "lines"\n', "")
+    (there / "other.toml").write_text(values)
+    said = (
+        "--suite: runs of task 'translate' give a sentence by itself no probability; drop it, or compare runs of tasks 'lm' "
+        "or 'masked-lm'"
+    )
+    assert refused(capsys, "compare", "other.toml", "--suite", "gone.tsv") == (2, said)
+    assert Here.trained == [] and not (there / "runs").exists()
+    assert compare(capsys, "other.toml", "--out", "all", "--quiet")[0] == 0
+    assert refused(capsys, "compare", "all/lstm-5", "--suite", "pairs.tsv") == (2, said)
+
+
+def test_the_page_says_what_each_row_goes_by():
+    document = language()
+    first, second = (row["name"] for row in document["rows"][:2])
+    document["probe"] = {"follows": {first: "the subject", second: "the nearest noun", "gone": "the subject"}}
+    assert fault(document) == ""
+    said = re.sub("<.*?>", "", page(document))
+    assert f"What decides between minimal pairs with an attractor: the subject: {first}; the nearest noun: {second}." in said
+    document["probe"] = {"follows": None}  # of a suite without attractors
+    assert fault(document) == "" and "minimal pairs" not in page(document)
+    document["probe"] = {"follows": [first]}
+    assert fault(document) == "probe.follows is no table"
+
+
+def test_a_name_of_a_row_stays_on_its_line():
+    estimate = {"value": 50.0, "low": None, "high": None}
+    told = {
+        "rows": [{"by": "all", "name": "all", "pairs": 1, "accuracy": {"a\nb": estimate}}],
+        "follows": None,
+        "counts": {"a\nb": dict.fromkeys(("unknown", "unknown_choice", "equal", "long"), 0)},
+        "signature": "weft:x",
+    }
+    assert as_table(told) == "accuracy in %  pairs   a b\nall                1  50.0\nweft:x\n"
+
+
+# ---- a run that can't be read
+
+
+def test_a_damaged_run_is_named_and_the_others_are_compared(there, capsys):
+    assert compare(capsys, "run.toml", "--models", "rnn,lstm", "--seeds", "2", "--out", "all", "--quiet")[0] == 0
+    runs = [f"all/{kind}-{seed}" for kind in ("rnn", "lstm") for seed in (5, 6)]
+    for place in ("all/rnn-5", "all/rnn-6", "all/lstm-6"):
+        weights = there / place / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-7])
+    words = ["--suite", "pairs.tsv", "--quiet"]
+    code, out, err = compare(capsys, *runs, *words, "--out", "mine")
+    reasons = [line.removeprefix("weft: ") for line in err.strip().split("\n")]
+    assert code == 4 and [reason.split(": ")[:2] for reason in reasons] == [
+        ["rnn, seed 5", "all/rnn-5/model.safetensors"],
+        ["rnn, seed 6", "all/rnn-6/model.safetensors"],
+        ["lstm, seed 6", "all/lstm-6/model.safetensors"],
+    ]
+    document, text = pages(there / "mine")
+    assert [(row["name"], row["seeds"]) for row in document["rows"]] == [("lstm", [5])] and "rnn" not in out
+    assert [(one["name"], one["seed"], one["code"]) for one in document["failures"]] == [
+        ("rnn", 5, 4), ("rnn", 6, 4), ("lstm", 6, 4)
+    ]  # fmt: skip
+    assert set(document["probe"]["counts"]) == {"lstm"} and "Not in the table: " in text
+    # the comparison that trained it, and a page of the runs, say the same
+    code, _, again = compare(capsys, "run.toml", "--models", "rnn,lstm", "--seeds", "2", "--out", "all", *words)
+    assert code == 4 and sorted(again.split("\n")) == sorted(err.split("\n"))
+    assert main(["report", *runs, "--out", "page.html", "--quiet"]) == 4
+    assert capsys.readouterr().err == err and "Not in the table: " in (there / "page.html").read_text()
+
+
+def test_where_all_are_damaged_nothing_is_made(there, capsys):
+    assert compare(capsys, "run.toml", "--out", "all", "--quiet")[0] == 0
+    (there / "all" / "lstm-5" / "model.safetensors").write_bytes(b"{}")
+    code, out, err = compare(capsys, "all/lstm-5", "--out", "mine", "--quiet")
+    assert (code, out) == (4, "") and err.startswith("weft: lstm, seed 5: all/lstm-5/model.safetensors: ")
+    assert not (there / "mine" / "comparison.json").exists()
+    shutil.rmtree(there / "all" / "evidence")
+    code, said = refused(capsys, "report", "all/lstm-5", "--out", "page.html")
+    assert code == 4 and err == f"weft: lstm, seed 5: {said}\n" and not (there / "page.html").exists()

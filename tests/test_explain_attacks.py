@@ -1,0 +1,243 @@
+"""Explaining what nobody meant to be explained: letters that steer terminals and pages, words nobody knows, heads that are
+gone; and that what is explained is what the run says."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from command_line import refused
+from label_runs import LabelRuns
+from pair_runs import PairRuns, pair_file
+from small_runs import Silent, train_here
+from span_toy import asked, span_file, write_tsv
+
+import weft
+from weft.cli.main import main
+from weft.config import override
+from weft.data.labelled import LabelledSource
+from weft.errors import DataError, UsageError
+from weft.explain.held_loss import loss, portions
+from weft.explain.page import page
+from weft.explain.view import Picture, View, aligned
+from weft.models.encoder import Text
+from weft.report.bars import Bar, bars
+from weft.report.coloured import coloured
+from weft.report.grid import Map, grid
+from weft.report.guesses import Guess, guesses
+from weft.report.heatmap import heatmap
+from weft.report.lines import Axis, Series, lines
+from weft.report.matrix import matrix
+from weft.report.scatter import Points, scatter
+from weft.report.signed import signed_map
+from weft.report.tree import Node, tree
+from weft.text.gate import many
+
+STEERING = "\x01\x1b\ufffe\x85\u202e"
+EVIL = f"{STEERING}</title></style><b>&\"'"
+ONE = np.array([[0.5]])
+POINTS = np.array([[0.0, 0.0], [1.0, 1.0]])
+DRAWN = {
+    "tree": lambda: tree([Node(None, EVIL, EVIL, "best", EVIL)]),
+    "bars": lambda: bars([(EVIL, [Bar(EVIL, 0.5, 0.5, EVIL, None)])]),
+    "guesses": lambda: guesses([[Guess(EVIL, 0.5, EVIL)]], rows=[EVIL], columns=[EVIL], corner=EVIL, note=EVIL),
+    "scatter": lambda: scatter([Points(EVIL, POINTS, [EVIL, EVIL])], axes=(EVIL, EVIL), title=EVIL),
+    "grid": lambda: grid([(EVIL, [Map(EVIL, ONE, EVIL)])], key="k", title=EVIL),
+    "coloured": lambda: coloured([EVIL], np.array([1.0]), name=EVIL, title=EVIL),
+    "lines": lambda: lines([Series(EVIL, [0, 1], [0, 1], labels=[EVIL, EVIL])], across=Axis(EVIL), up=Axis(EVIL), title=EVIL),
+    "heatmap": lambda: heatmap(ONE, rows=[EVIL], columns=[EVIL], title=EVIL, axes=(EVIL, EVIL)),
+    "signed": lambda: signed_map(ONE, rows=[EVIL], columns=[EVIL], name=EVIL, title=EVIL, axes=(EVIL, EVIL)),
+    "matrix": lambda: matrix(ONE, rows=[EVIL], columns=[EVIL], name=EVIL, title=EVIL, axes=(EVIL, EVIL)),
+}
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory) -> PairRuns:
+    return PairRuns(tmp_path_factory.mktemp("pairs"))
+
+
+@pytest.fixture(scope="module")
+def labels(tmp_path_factory) -> LabelRuns:
+    return LabelRuns(tmp_path_factory.mktemp("labels"))
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("reader")
+    data = write_tsv(place / "asked.tsv", asked(60))
+    values = span_file(data, "transformer", "train.steps=8", "model.width=16", "model.heads=2")
+    train_here(values, place / "run", Silent())
+    return place / "run"
+
+
+# ---- letters that steer
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_every_drawing_is_well_formed_whatever_its_words_hold(name):
+    svg = DRAWN[name]()
+    tags = [element.tag for element in ET.fromstring(svg).iter()]  # refuses what XML may not hold
+    assert not any(tag.endswith("}b") for tag in tags) and not set(STEERING) & set(svg)
+
+
+def test_a_row_of_a_table_stays_a_line_and_steers_no_terminal():
+    assert aligned([["a\nb\tc", "\x1b[31m"], ["x", "y"]]) == ["a⏎b⇥c  \\x1b[31m", "x             y"]
+
+
+def test_a_page_says_once_what_its_drawings_look_like():
+    chart = DRAWN["lines"]()
+    view = View("x", EVIL, {}, [Picture("one", chart), Picture("two", chart), Picture(EVIL, DRAWN["heatmap"]())], [EVIL])
+    whole = page([view])
+    assert whole.count("<style>") == 1 and whole.count("svg.weft-lines{") == 1 == whole.count(".weft-heatmap .paper{fill:#fff}")
+    assert whole.count("<svg") == 3 and "<b>" not in whole and "\x1b" not in whole
+    assert "<h1>x</h1>" in whole and "<h1>a b</h1>" in page([view], title="a b")
+
+
+# ---- what is explained is what the run says
+
+
+def test_a_beam_of_one_is_the_greedy_output(pairs):
+    run, differ = weft.load(pairs.folder("sutskever"), device="cpu"), 0
+    for text in ("abcde", "fa", "b", "cafe"):
+        (found,) = run.predict(text, beam=1)[0]
+        view = run.explain(text, "search", beam=1)
+        assert (view.data["output"], view.data["alpha"]) == (found.text, 1.0)
+        assert view.data["score"] == pytest.approx(found.score, abs=1e-5)
+        differ += run.predict(text, beam=2)[0][0].text != found.text
+    assert differ  # a search with a length penalty would have gone on
+
+
+def test_tags_that_are_explained_are_those_of_the_best_chain(labels):
+    run = weft.load(labels.folder("spans-lstm"), device="cpu")
+    model, differ = run.model.model, 0
+    with torch.no_grad():
+        model.head.transitions.copy_(3 * torch.randn(model.head.transitions.shape, generator=torch.Generator().manual_seed(1)))
+    for text in ("the mr bbbbo sat here", "mr mr a b", "old new bbbs ccco", "a b c d e f"):
+        view = run.explain(text, "attribution", method="gradient")
+        assert [one["text"] for one in view.data["outputs"]] == run.predict([text])[0].tags
+        alone = [run.explain(text, "attribution", method="gradient", target=tag).data["outputs"] for tag in run.labels]
+        best = [max(range(len(alone)), key=lambda tag, at=at: alone[tag][at]["log_prob"]) for at in range(len(text.split()))]
+        differ += [run.labels[tag] for tag in best] != run.predict([text])[0].tags
+    assert differ
+
+
+def test_the_answer_that_is_explained_is_the_one_that_is_said(reader):
+    run = weft.load(reader, device="cpu")
+    run.model.model.head.threshold.fill_(-100.0)  # an answer is always said
+    for question, passage, _ in asked(12, seed=5):
+        (answer,) = run.predict((question, passage))
+        first, last = run.explain(f"{question}\t{passage}", "attribution", method="gradient").data["outputs"]
+        assert [first["text"], last["text"]] == [answer.text.split()[0], answer.text.split()[-1]]
+    run.model.model.head.threshold.fill_(100.0)
+    view = run.explain(f"{question}\t{passage}", "attribution", method="gradient")
+    assert [one["name"] for one in view.data["outputs"]] == ["start/<s>", "end/<s>"]
+    for text, message in (("\ta", "input: has an empty question"), ("a\t", "input: has an empty passage")):
+        with pytest.raises(DataError) as caught:
+            run.explain(text, "attribution")
+        assert str(caught.value) == message
+
+
+def test_what_comes_next_is_never_a_token_that_is_never_written(tmp_path):
+    words = [f"w{at}" for at in range(40)]
+    (tmp_path / "text.txt").write_text("\n".join(" ".join(words[at:] + words[:at]) for at in range(40)) + "\n")
+    values = {"task": "lm", "data": {"train": str(tmp_path / "text.txt"), "read": "lines", "valid": 0.1}}
+    values |= {"tokenizer": {"kind": "word", "size": 8}, "model": {"kind": "ngram"}}
+    train_here(values, tmp_path / "run", Silent())
+    run = weft.load(tmp_path / "run")
+    (said,) = run.explain("w1 w2", "attribution").data["outputs"]
+    assert run.model.start(torch.tensor([[1]]))[0].argmax() == run.tokenizer.unk  # here is nothing but unknown words
+    assert said["text"] == run.tokenizer.show(run.generate("w1 w2", temperature=0.0, length=1)[0][0].tokens[0]) != "<unk>"
+
+
+# ---- what nobody knows
+
+
+def test_a_text_without_known_words_has_nothing_to_explain(labels):
+    run = weft.load(labels.folder("labels-naive-bayes"), device="cpu")
+    for text, method in (("zzz qqq", "exact"), ("", "exact"), ("", "occlusion")):
+        with pytest.raises(UsageError) as caught:
+            run.explain(text, "attribution", method=method)
+        assert str(caught.value) == "input: has no words that the run knows; there is nothing to explain"
+    view = run.explain("the\tred\tcat", "attribution", method="occlusion")  # one text, which has tabs
+    assert [one["text"] for one in view.data["tokens"]] == ["the", "red", "cat"]
+
+
+def test_units_of_a_decoder_follow_what_it_writes(pairs, tmp_path):
+    values = override(pair_file(pairs.pairs), ["train.steps=3", "train.validations=1"])
+    values["model"] = {"kind": "transformer", "width": 16, "decoder": {"mixer": "lstm"}}
+    train_here(values, tmp_path / "run", Silent())
+    view = weft.load(tmp_path / "run", device="cpu").explain("a", "units", target="A B C D E F")
+    assert [one["text"] for one in view.data["tokens"]][1:] == list("ABCDEF") and view.data["judged"]["tokens"] == 6
+
+
+# ---- readers
+
+
+def test_the_loss_of_a_reader_is_that_of_its_windows(reader, tmp_path):
+    run = weft.load(reader, device="cpu")
+    rows, nats = [row for row in asked(20, seed=9) if row[2]], []
+    for question, passage, answer in rows:
+        q, p = (run.tokenizer.encode(text).tolist() for text in (question, passage))
+        tokens = torch.tensor([[1, *q, 2, *p, 2]])
+        segments = (torch.arange(tokens.size(1)) >= len(q) + 2).long()[None]
+        scores = run.model.model(Text(tokens, torch.ones_like(tokens, dtype=torch.bool), segments))[0].detach()
+        first = len(q) + 2 + passage.split().index(answer.split()[0])
+        ends = first, first + len(answer.split()) - 1
+        nats.append(-sum(float(scores[:, side].log_softmax(0)[at]) for side, at in enumerate(ends)))
+    data = write_tsv(tmp_path / "data.tsv", rows)
+    found = portions(run, [data], tmp_path, tokens=10**6)
+    assert loss(found) == pytest.approx(np.mean(nats), rel=1e-5) and sum(one.items for one in found) == len(rows)
+
+
+def test_readers_have_a_geometry_and_layers_that_are_like_themselves(reader, capsys):
+    assert main(["geometry", str(reader), "-q"]) == 0
+    assert re.match(r"text: \d+ tokens; compared with themselves: \d+", capsys.readouterr().out)
+    assert main(["similarity", str(reader), str(reader), "--most", "60", "--json", "-q"]) == 0
+    cka = np.array(json.loads(capsys.readouterr().out)["views"][0]["sides"][0]["cka"])
+    assert np.diag(cka) == pytest.approx(1.0)
+
+
+# ---- heads that are gone
+
+
+def test_a_run_that_lost_all_its_heads_says_so(labels, tmp_path, capsys):
+    whole, bare = labels.folder("labels-transformer"), tmp_path / "bare"
+    assert main(["prune", str(whole), "--heads", "100%", "--out", str(bare), "--measure", "gradient", "-q"]) == 0
+    capsys.readouterr()
+    gone = f"heads: {bare} has lost all its heads of attention already; there is nothing to measure"
+    assert refused(capsys, "prune", str(bare)) == (2, gone)
+    reason = "it follows self-attention from layer to layer, and all heads of this run were cut out"
+    assert refused(capsys, "explain", str(bare), "x", "--what", "rollout")[1].startswith(
+        f"--what rollout: {reason}; {bare} has: "
+    )
+    assert main(["explain", str(bare), "the red cat", "-q"]) == 0
+
+
+# ---- files
+
+
+def test_a_place_that_nothing_can_be_written_to_is_refused_before_any_work(reader, tmp_path, capsys):
+    place = tmp_path / "x.html"
+    place.mkdir()
+    assert refused(capsys, "geometry", str(reader), "--out", str(place)) == (2, f"--out: {place} is a folder; name a file")
+    nowhere = tmp_path / "no" / "x.svg"
+    message = f"--out: {nowhere}: there is no folder {nowhere.parent} to write it into; make it first"
+    assert refused(capsys, "geometry", str(reader), "--out", str(nowhere)) == (2, message)
+
+
+def test_one_of_something_is_said_as_one(tmp_path):
+    assert [many(count, "token") for count in (0, 1, 2, 1000)] == ["0 tokens", "1 token", "2 tokens", "1,000 tokens"]
+    (tmp_path / "one.tsv").write_text("label\ttext\na\tb\n")
+    told = LabelledSource((tmp_path / "one.tsv",)).seen.describe()
+    assert told.startswith(f"{tmp_path / 'one.tsv'}: 1 example of 1 character with 1 label, utf-8, LF line ends")
+
+
+def test_the_name_of_an_axis_keeps_its_end_where_it_is_too_long():
+    svg = heatmap(ONE, rows=["a"], columns=["b"], axes=("/a/very/long/way/to/" * 9 + "one", "/two"))
+    names = re.findall(r"<text[^>]*>([^<]*(?:one|two))</text>", svg)
+    assert names[0] == "/two" and re.fullmatch(r"….{5,40}/one", names[1])

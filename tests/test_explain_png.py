@@ -1,0 +1,112 @@
+"""Pictures as PNG: what a drawing becomes, and what is said where none can be made."""
+
+from __future__ import annotations
+
+import io
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import refused
+from pair_runs import PairRuns
+
+from weft.cli.drawn import write_views
+from weft.cli.main import main
+from weft.errors import ResourceError, UsageError
+from weft.explain.view import View
+from weft.report import raster as rastering
+from weft.report.grid import Map, grid
+from weft.report.heatmap import heatmap
+from weft.report.raster import check_raster, raster
+
+resvg = pytest.importorskip("resvg_py", reason='resvg-py is not installed: pip install "weft[report]"')
+try:
+    check_raster("--out")
+except ResourceError:
+    pytest.skip("no font is installed: apt-get install fonts-dejavu-core", allow_module_level=True)
+
+
+def pixels(data: bytes) -> np.ndarray:
+    """(high, wide, 3), on black where nothing is drawn."""
+    images = pytest.importorskip("PIL.Image", reason="pillow is not installed")
+    return np.asarray(images.open(io.BytesIO(data)).convert("RGB"))
+
+
+def drawing(*, wide: float = 20, high: float = 10, inside: str = "") -> str:
+    return f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}">{inside}</svg>'
+
+
+def test_a_png_is_what_the_drawing_says_twice_as_large():
+    found = pixels(raster(drawing(inside='<rect x="5" width="5" height="10" fill="#c80000"/>')))
+    assert found.shape == (20, 40, 3)
+    assert (found[:, 10:20] == (200, 0, 0)).all() and (found[:, :10] == 0).all() and (found[:, 20:] == 0).all()
+
+
+def test_a_heat_map_is_on_light_paper_with_its_words():
+    weights = np.array([[1.0, 0.0], [0.25, 0.75]])
+    svg = heatmap(weights, rows=["a", "b"], columns=["c", "d"], title="t")
+    found = pixels(raster(svg))
+    assert tuple(found[4, found.shape[1] // 2]) == (255, 255, 255)  # dark is for screens that ask for it
+    assert (found == (8, 48, 107)).all(-1).sum() > 40 * 40  # a cell of weight 1, in ink
+    bare = pixels(raster(svg.replace(">t<", "> <").replace(">a<", "> <")))
+    assert (found != bare).any()
+
+
+def test_small_maps_and_letters_of_any_script_are_drawn():
+    weights = np.eye(4)
+    dark = (pixels(raster(grid([("layer 1", [Map("head 1", weights, "")])], key="k"))) < 128).all(-1).sum()
+    light = (pixels(raster(grid([("layer 1", [Map("head 1", 0 * weights, "")])], key="k"))) < 128).all(-1).sum()
+    assert dark > light + 100
+    plain = raster(heatmap(weights[:1, :1], rows=["a"], columns=["."]))
+    for letter in ("é", "ж", "λ"):
+        assert raster(heatmap(weights[:1, :1], rows=[letter], columns=["."])) != plain
+
+
+def test_what_is_large_becomes_less_sharp_and_what_is_too_large_is_refused(monkeypatch):
+    monkeypatch.setattr(rastering, "MOST", 40_000)
+    wide, high = struct.unpack(">II", raster(drawing(wide=250, high=160))[16:24])
+    assert (wide, high) == (250, 160)
+    with pytest.raises(UsageError) as caught:
+        raster(drawing(wide=2500, high=1600))
+    assert str(caught.value) == ".png: a picture of 2,500 x 1,600 would be too small to read; write .svg or .html"
+    with pytest.raises(UsageError) as caught:
+        raster("<svg></svg>")
+    assert str(caught.value) == "raster: a drawing has its width and height, in this order, in its first tag"
+
+
+def test_where_none_can_be_made_is_said_before_any_work(monkeypatch):
+    check_raster("--out")
+    monkeypatch.setattr(rastering, "BLANK", drawing(inside="<text></text>"))
+    monkeypatch.setattr(resvg, "svg_to_bytes", lambda svg_string: b"")  # as where no font is installed
+    with pytest.raises(ResourceError) as caught:
+        check_raster("--out")
+    assert str(caught.value) == "--out: .png needs a font, and none is installed: install DejaVu Sans, or write .svg"
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    with pytest.raises(ResourceError) as caught:
+        check_raster("--draw")
+    assert str(caught.value) == '--draw: .png needs the package resvg-py: pip install "weft[report]", or write .svg'
+
+
+def test_explain_writes_a_png_for_every_picture(tmp_path, capsys, quiet_machine):
+    run = PairRuns(tmp_path).folder("lstm", "train.steps=3", "train.validations=1")
+    views = ["attention", "surprisal", "search", "gradients"]
+    words = ["explain", str(run), "bada", "--target", "B A", *(word for what in views for word in ("--what", what))]
+    assert main([*words, "--quiet", "--out", str(tmp_path / "x.png")]) == 0
+    assert main([*words, "--quiet", "--out", str(tmp_path / "x.svg")]) == 0
+    capsys.readouterr()
+    drawn = sorted(path.stem for path in tmp_path.glob("*.svg"))
+    assert sorted(path.stem for path in tmp_path.glob("*.png")) == drawn and len(drawn) >= len(views)
+    for path in tmp_path.glob("*.png"):
+        assert pixels(path.read_bytes()).std() > 5  # something is on the paper
+    assert refused(capsys, "explain", str(run), "x", "--out", "x.jpg") == (
+        2, "--out: x.jpg must end in .html, .svg, .png or .json",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["x.png", "x.svg"])
+def test_a_view_without_a_picture_says_so(tmp_path, name):
+    with pytest.raises(UsageError) as caught:
+        write_views(Path(name), [View("lens", "t", {}, [])], title="t", numbers={}, quiet=True)
+    assert str(caught.value) == f"{name}: there is no picture of lens to write; write .html or .json"

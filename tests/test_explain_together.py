@@ -1,0 +1,171 @@
+"""`weft explain --with`: the gradients of several runs on one plot; and runs that were compiled."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import refused
+from label_runs import LabelRuns
+from pair_runs import PairRuns
+from small_runs import make_text, run_file, train_here
+from torch import nn
+
+import weft
+import weft.run
+from weft.cli.main import main
+from weft.errors import UsageError
+from weft.explain.alignment import attends_to_source
+from weft.explain.flow import Flow, relative
+from weft.explain.flow_together import gradients_together
+from weft.explain.options import ExplainOptions
+from weft.explain.watch import pattern, watch
+
+TEXT = "the old cat sees"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Language models of two kinds, one of them in two folders of one name."""
+    place = tmp_path_factory.mktemp("runs")
+    text = make_text(place / "text.txt")
+    for folder, kind in (("lstm", "lstm"), ("transformer", "transformer"), ("more/lstm", "lstm")):
+        (place / folder).parent.mkdir(exist_ok=True)
+        train_here(run_file(text, kind, train__steps=3, seed=len(folder)), place / folder)
+    return place
+
+
+def asked(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    assert main(["explain", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_several_runs_say_what_each_says_alone(place, capsys, quiet_machine):
+    lstm, transformer = str(place / "lstm"), str(place / "transformer")
+    found = asked(capsys, lstm, TEXT, "--with", transformer, "--what", "gradients")
+    assert (found["run"], found["with"], found["input"]) == (lstm, [transformer], TEXT)
+    (view,) = found["views"]
+    assert [(one["name"], one["kind"]) for one in view["runs"]] == [("lstm", "lstm"), ("transformer", "transformer")]
+    for one, folder in zip(view["runs"], (lstm, transformer), strict=True):
+        (alone,) = asked(capsys, folder, TEXT, "--what", "gradients")["views"]
+        for part in ("tokens", "position", "time", "layers"):
+            assert one[part] == alone[part]
+
+
+def test_a_table_has_a_line_for_each_run_at_the_start_and_trained(place, capsys, quiet_machine):
+    words = ["explain", str(place / "lstm"), TEXT, "--with", str(place / "transformer"), "--quiet"]  # gradients, without --what
+    assert main([*words, "--out", str(place / "x.svg")]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].split() == ["run", "weights", "10", "steps", "back", "lowest"]
+    assert [line.split()[0] for line in said[1:5]] == ["lstm", "lstm", "transformer", "transformer"]
+    view = gradients_together({"lstm": weft.load(place / "lstm")}, TEXT, ExplainOptions())
+    time, depth = view.data["runs"][0]["time"]["trained"], view.data["runs"][0]["layers"]["trained"]["norms"]
+    shares = relative(Flow(time["layers"], np.array(time["norms"])))
+    assert said[1].split()[:4] == ["lstm", "at", "the", "start"]
+    assert said[2].split() == ["lstm", "trained", f"{shares[9]:.2g}", f"{depth[0] / depth[-1]:.2g}"]
+    assert said[5:] == [
+        "steps back: the gradient of the loss, as a share of what arrives one step back",
+        "lowest: what arrives below all layers, as a share of what arrives above them",
+    ]
+    for name in ("x.svg", "x-2.svg"):
+        root = ET.fromstring((place / name).read_text())
+        legend = {one.text for one in root.iter("{http://www.w3.org/2000/svg}text")}
+        assert {"lstm, at the start", "lstm, trained", "transformer, at the start", "transformer, trained"} <= legend
+        assert (place / name).read_text().count("stroke-dasharray") == 4  # both at the start, in plot and legend
+    short = gradients_together({"lstm": weft.load(place / "lstm")}, "the", ExplainOptions())
+    assert short.lines[0].split() == ["run", "weights", "1", "steps", "back", "lowest"]
+
+
+def test_folders_of_one_name_are_told_apart_by_their_paths(place, capsys, quiet_machine):
+    words = [str(place / "lstm"), TEXT, "--with", str(place / "more" / "lstm")]
+    (view,) = asked(capsys, *words)["views"]
+    assert [one["name"] for one in view["runs"]] == [str(place / "lstm"), str(place / "more" / "lstm")]
+    assert view["runs"][0]["time"] != view["runs"][1]["time"]
+
+
+def test_what_can_not_be_on_one_plot_is_refused(place, tmp_path_factory, capsys, quiet_machine):
+    lstm, transformer = str(place / "lstm"), str(place / "transformer")
+    pairs, labels = PairRuns(tmp_path_factory.mktemp("pairs")), LabelRuns(tmp_path_factory.mktemp("labels"))
+    translator, ngram = (str(pairs.folder("lstm", "train.steps=2")), str(pairs.folder("lm-ngram")))
+    labeller = str(labels.folder("labels-gru"))
+    for words, message in [
+        ([lstm, "--with", transformer, "--what", "lens"],
+         "--with: several runs are shown together by --what gradients, not by --what lens; drop one"),
+        ([lstm, "--with", lstm], f"--with: {lstm} is given twice"),
+        ([transformer, "--with", translator],
+         "--with: lstm is of task 'translate', transformer of 'lm'; give runs of one task"),
+        ([lstm, "--with", ngram], "--with: lm-ngram: a run of kind 'ngram' counts, and has no gradients"),
+        ([lstm, "--with", labeller], "--with: labels-gru is of task 'classify', whose losses have no steps back; drop --with"),
+    ]:  # fmt: skip
+        assert refused(capsys, "explain", words[0], TEXT, *words[1:]) == (2, message)
+    with pytest.raises(UsageError) as caught:
+        gradients_together({"a": weft.load(lstm), "b": weft.load(translator)}, TEXT, ExplainOptions())
+    assert str(caught.value) == "--with: b is of task 'translate', a of 'lm'; give runs of one task"
+
+
+def test_progress_is_told_run_by_run(place):
+    heard: list[tuple[int, int]] = []
+    runs = {name: weft.load(place / name) for name in ("lstm", "transformer")}
+    gradients_together(runs, TEXT, ExplainOptions(), lambda done, total: heard.append((done, total)))
+    assert heard == [(1, 2), (2, 2)]
+
+
+# ---- compiled
+
+
+def test_a_run_that_was_trained_compiled_is_explained_as_any_other(tmp_path, monkeypatch, capsys, quiet_machine):
+    """What is compiled is what training calls; the model that is saved, loaded and looked into is the plain one."""
+    compiled, original = list[nn.Module](), nn.Module.compile
+
+    def compile_(part: nn.Module) -> None:
+        compiled.append(part)
+        original(part, backend="eager")  # what compiling is to all others, without minutes of it
+
+    monkeypatch.setattr(nn.Module, "compile", compile_)
+    values = run_file(make_text(tmp_path / "text.txt"), "gpt", train__steps=3, train__compile=True)
+    train_here(values, tmp_path / "compiled")
+    assert compiled
+    monkeypatch.undo()
+    values["train"]["compile"] = False
+    train_here(values, tmp_path / "plain")
+    for what, part in (("attention", "layers"), ("lens", "layers"), ("gradients", "time")):
+        views = [asked(capsys, str(tmp_path / name), TEXT, "--what", what)["views"][0] for name in ("compiled", "plain")]
+        assert views[0]["tokens"] == views[1]["tokens"] and views[0][part] == views[1][part]
+
+
+@pytest.mark.parametrize("what", ["attention", "lens"])
+def test_a_compiled_model_is_refused_by_name_at_the_command_line(place, what, monkeypatch, capsys, quiet_machine):
+    load = weft.run.load
+
+    def load_compiled(folder: Path, *, device: str) -> Any:
+        run = load(folder, device=device)
+        run.model.stack.compile(backend="eager")
+        return run
+
+    monkeypatch.setattr(weft.run, "load", load_compiled)
+    assert refused(capsys, "explain", str(place / "transformer"), TEXT, "--what", what) == (
+        2, "watch: 'stack' is compiled, and nothing in it can be seen; load the run anew and watch that",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["transformer", "bahdanau"])
+def test_attention_under_a_beam_is_that_of_the_steps_that_wrote_the_output(tmp_path_factory, kind, capsys, quiet_machine):
+    """The search reads one token at a time from a cache; where its winner looked then is what the view shows."""
+    runs = PairRuns(tmp_path_factory.mktemp("pairs"))
+    run = weft.load(runs.folder(kind, "train.steps=3", "train.validations=1"))
+    (view,) = asked(capsys, str(run.folder.path), "badac", "--what", "attention", "--part", "cross", "--beam", "1")["views"]
+    model = run.members[0].model
+    names = attends_to_source(model)
+    with watch(model, names) as seen:
+        best = run.predict("badac", beam=1)[0][0]
+    steps = [pattern(one)[0].detach().numpy() for one in seen if one.name == names[-1]]
+    own = [weights for weights in steps if weights.shape[-1] == len(view["tokens"])]  # the others are of an empty source
+    stepped = np.concatenate(own, axis=1)[:, : len(best.tokens)]
+    np.testing.assert_allclose(view["layers"][-1]["weights"], stepped, atol=1e-4)
+    wide = asked(capsys, str(run.folder.path), "badac", "--what", "attention", "--beam", "4")["views"][0]
+    found = run.predict("badac", beam=4)[0][0]
+    assert [token["text"] for token in wide["output"]] == [run.tokenizer.target.show(number) for number in found.tokens]
