@@ -53,7 +53,11 @@ TAGS: dict[str, dict[str, Any]] = {
     "lstm": {"tokenizer": LOWER, "model": {**WORDS_AND_LETTERS, "head": "linear"}, "train": TAGGING}
 }
 ENTITIES: dict[str, dict[str, Any]] = {
-    "lstm": {"tokenizer": LOWER, "model": {**WORDS_AND_LETTERS, "head": "crf"}, "train": TAGGING}
+    "lstm": {
+        "tokenizer": LOWER,
+        "model": {**WORDS_AND_LETTERS, "head": "crf", "embedding_dropout": 0.5, "word_dropout": 0.4},
+        "train": {**TAGGING, "epochs": 20.0},
+    }
 }
 
 

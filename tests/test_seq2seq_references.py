@@ -51,7 +51,8 @@ def test_cross_attention_is_torch_s_multi_head_attention():
     torch.testing.assert_close(y, expected, **EXACT)
     assert state is seen
     q = part.to_q(x).unflatten(-1, (2, -1)).transpose(1, 2)
-    torch.testing.assert_close(part.attend.weights(q, *seen[:2], seen[2][:, None, None], False), weights, **EXACT)
+    k, v, keep = seen.parts
+    torch.testing.assert_close(part.attend.weights(q, k, v, keep[:, None, None], False), weights, **EXACT)
 
 
 @pytest.mark.parametrize("padded", [False, True])
