@@ -96,6 +96,17 @@ def few(words: list[str]) -> list[str]:
     return [*FEW, *([] if counts else ["--set", "model.width=32"])]
 
 
+def short(words: list[str]) -> list[str]:
+    """The command with what makes it short."""
+    if words[1] == "train":
+        return [*words[1:], *few(words)]
+    if words[1] != "compare":
+        return words[1:]
+    small = {"--models": "ngram,window", "--seeds": "1"}
+    kept = [small.get(before, word) for before, word in zip(words, words[1:], strict=False)]
+    return [*kept, "--tokens", "1k", "--quiet"]
+
+
 def run_line(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A line of a page as a shell would run it: weft, alone or behind echo or printf, in this process; the rest by sh."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars="|>")
@@ -112,7 +123,7 @@ def run_line(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     if ">" in words:
         words, output = words[: words.index(">")], Path(words[-1])
     assert words[0] == "weft"
-    assert main([*words[1:], *few(words)] if words[1] == "train" else words[1:]) == 0
+    assert main(short(words)) == 0
     out, err = capsys.readouterr()
     assert err == ""
     assert out or words[1] == "train"
