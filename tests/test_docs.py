@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def short(words: list[str]) -> list[str]:
     if words[1] != "compare":
         return words[1:]
     small = {"--models": "ngram,window", "--seeds": "1"}
-    kept = [small.get(before, word) for before, word in zip(words, words[1:], strict=False)]
+    kept = [small.get(before, word) for before, word in pairwise(words)]
     return [*kept, "--tokens", "1k", "--quiet"]
 
 
