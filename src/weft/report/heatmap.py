@@ -198,17 +198,45 @@ class Swatch(NamedTuple):
     text: str
 
 
-def draw_legend(frame: Frame, swatches: Sequence[Swatch], *, name: str, width: int) -> str:
-    """The swatches, each so wide, side by side under the grid, and what they are of."""
-    y = frame.bottom + 2 * GAP
+class Legend(NamedTuple):
+    """What stands under a map."""
+
+    swatches: Sequence[Swatch]
+    name: str
+    width: int = SWATCH  # of each
+
+
+def draw_legend(frame: Frame, legend: Legend) -> str:
+    """The swatches side by side under the grid, and what they are of."""
+    y, width = frame.bottom + 2 * GAP, legend.width
     parts = []
-    for at, swatch in enumerate(swatches):
+    for at, swatch in enumerate(legend.swatches):
         x = frame.left + at * width
         box = f'x="{x}" y="{y}" width="{width}" height="{BAR}"'
         parts.append(f'<rect class="{swatch.fill}" {box} opacity="{number(swatch.opacity)}"/><rect class="grid" {box}/>')
         parts.append(f'<text x="{x + width // 2}" y="{y + BAR + FONT}">{swatch.text}</text>')
-    parts.append(f'<text x="{frame.left}" y="{y + BAR + FONT + LINE}" text-anchor="start">{html(name)}</text>')
+    parts.append(f'<text x="{frame.left}" y="{y + BAR + FONT + LINE}" text-anchor="start">{html(legend.name)}</text>')
     return f'<g text-anchor="middle" font-size="10">{"".join(parts)}</g>'
+
+
+def draw_map(frame: Frame, cells: str, legend: Legend, *, look: tuple[str, str], label: str, over: str = "") -> str:
+    """The whole drawing around squares of size 1; `look` is its class and style, `label` what one without a title is called,
+    and `over` is drawn on top of the squares."""
+    kind, style = look
+    width = max(frame.width, frame.left + len(legend.swatches) * legend.width + GAP)
+    size = f'width="{width}" height="{frame.height}"'
+    named = f'role="img" aria-label="{escape(" ".join(frame.title) or label)}"'
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="{kind}" {named} {size} viewBox="0 0 {width} {frame.height}">',
+            f"<style>{style}</style>",
+            f'<rect class="paper" {size} rx="6"/>{draw_title(frame)}{draw_axes(frame)}{draw_labels(frame)}',
+            f'<g class="ink" transform="translate({frame.left} {frame.top}) scale({frame.cell})">',
+            cells,
+            f"</g>{draw_grid(frame)}{over}{draw_legend(frame, legend)}",
+            "</svg>\n",
+        ]
+    )
 
 
 def heading(title: str) -> str:
@@ -240,17 +268,5 @@ def heatmap(
     largest = max(1.0, float(weights.max()))
     frame = Frame(rows, columns, heading(title), axes)
     swatches = [Swatch("ink", step**0.5, f"{step * largest:.2g}") for step in STEPS]
-    size = f'width="{frame.width}" height="{frame.height}"'
-    view = f'{size} viewBox="0 0 {frame.width} {frame.height}"'
-    named = f'role="img" aria-label="{escape(" ".join(frame.title) or "heat map")}"'
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-heatmap" {named} {view}>',
-            f"<style>{STYLE}</style>",
-            f'<rect class="paper" {size} rx="6"/>{draw_title(frame)}{draw_axes(frame)}{draw_labels(frame)}',
-            f'<g class="ink" transform="translate({frame.left} {frame.top}) scale({frame.cell})">',
-            _cells(weights, (weights / largest) ** 0.5, rows, columns),
-            f"</g>{draw_grid(frame)}{draw_legend(frame, swatches, name=SHADE, width=SWATCH)}",
-            "</svg>\n",
-        ]
-    )
+    cells = _cells(weights, (weights / largest) ** 0.5, rows, columns)
+    return draw_map(frame, cells, Legend(swatches, SHADE), look=("weft-heatmap", STYLE), label="heat map")

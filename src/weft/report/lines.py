@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import groupby
+from textwrap import wrap
 from typing import NamedTuple
 
 from weft.errors import UsageError
@@ -135,7 +136,8 @@ def _scale(axis: Axis, values: Sequence[float], start: float, stop: float, *, ti
     return Scale(axis, ticks[0][0], ticks[-1][0], start, stop, ticks)
 
 
-def _number(value: float) -> str:
+def coordinate(value: float) -> str:
+    """A tenth of a unit is as fine as a drawing needs."""
     return f"{value:.1f}".removesuffix(".0")
 
 
@@ -145,7 +147,7 @@ def _paths(one: Series, across: Scale, up: Scale) -> str:
     parts = []
     for shown, run in groupby(points, lambda point: across.axis.shows(point[0]) and up.axis.shows(point[1])):
         if shown:
-            places = [f"{_number(across.point(x))} {_number(up.point(y))}" for x, y in run]
+            places = [f"{coordinate(across.point(x))} {coordinate(up.point(y))}" for x, y in run]
             parts.append(f"M{'L'.join(places)}")
     dashes = ' stroke-dasharray="6 5"' if one.dashed else ""
     return f'<path class="line"{dashes} d="{"".join(parts)}"/>' if parts else ""
@@ -161,7 +163,7 @@ def _marks(one: Series, number: int, across: Scale, up: Scale) -> str:
         x, y = one.x[at], one.y[at]
         if across.axis.shows(x) and up.axis.shows(y):
             label = f"{visible(one.labels[at])}\n" if one.labels else ""
-            place = f"translate({_number(across.point(x))} {_number(up.point(y))})"
+            place = f"translate({coordinate(across.point(x))} {coordinate(up.point(y))})"
             told = html(f"{one.name}\n{label}{across.axis.name}: {x:.6g}\n{up.axis.name}: {y:.4g}")
             shape = SHAPES[number % len(SHAPES)]
             found.append(f'<path class="mark"{faint} transform="{place}" d="{shape}"><title>{told}</title></path>')
@@ -170,11 +172,11 @@ def _marks(one: Series, number: int, across: Scale, up: Scale) -> str:
 
 def _frame(across: Scale, up: Scale) -> str:
     left, right, bottom, top = across.start, across.stop, up.start, up.stop
-    lines = "".join(f"M{_number(left)} {_number(up.at(tick))}H{_number(right)}" for tick, _ in up.ticks)
-    lines += "".join(f"M{_number(across.at(tick))} {_number(top)}V{_number(bottom)}" for tick, _ in across.ticks)
-    down = "".join(f'<text x="{left - GAP}" y="{_number(up.at(tick))}" dy=".35em">{text}</text>' for tick, text in up.ticks)
+    lines = "".join(f"M{coordinate(left)} {coordinate(up.at(tick))}H{coordinate(right)}" for tick, _ in up.ticks)
+    lines += "".join(f"M{coordinate(across.at(tick))} {coordinate(top)}V{coordinate(bottom)}" for tick, _ in across.ticks)
+    down = "".join(f'<text x="{left - GAP}" y="{coordinate(up.at(tick))}" dy=".35em">{text}</text>' for tick, text in up.ticks)
     below = "".join(
-        f'<text x="{_number(across.at(t))}" y="{bottom + FONT + 4}">{html(text)}</text>' for t, text in across.ticks
+        f'<text x="{coordinate(across.at(t))}" y="{bottom + FONT + 4}">{html(text)}</text>' for t, text in across.ticks
     )
     return (
         f'<path class="grid" shape-rendering="crispEdges" d="{lines}"/>'
@@ -197,18 +199,6 @@ def _short(name: str) -> str:
     return name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
 
 
-def _wrapped(title: str) -> list[str]:
-    """The title, broken at spaces."""
-    lines: list[str] = []
-    most = (LEFT + WIDE) // 8
-    for word in title.split():
-        if lines and len(lines[-1]) + 1 + len(word) <= most:
-            lines[-1] += f" {word}"
-        else:
-            lines.append(word)
-    return lines
-
-
 def _legend(series: Sequence[Series], numbers: Sequence[int], top: float) -> tuple[str, float]:
     """A sample and a name of each series, in as many columns as fit, and how high that is."""
     if len(series) == 1 and not series[0].name:
@@ -222,7 +212,7 @@ def _legend(series: Sequence[Series], numbers: Sequence[int], top: float) -> tup
         dashes, faint = (' stroke-dasharray="6 5"', ' fill-opacity=".35"') if one.dashed else ("", "")
         shape = SHAPES[number % len(SHAPES)]
         parts.append(
-            f'<g class="s{number % len(LIGHT)}" transform="translate({_number(x)} {_number(y)})">'
+            f'<g class="s{number % len(LIGHT)}" transform="translate({coordinate(x)} {coordinate(y)})">'
             f'<path class="line"{dashes} d="M0 0H{SAMPLE}"/>'
             f'<path class="mark"{faint} transform="translate({SAMPLE / 2})" d="{shape}"/>'
             f'<text x="{SAMPLE + GAP}" dy=".35em">{html(_short(one.name))}</text></g>'
@@ -252,14 +242,14 @@ def lines(series: Sequence[Series], *, across: Axis, up: Axis, title: str = "") 
     _check(series)
     groups = list(dict.fromkeys(one.group or one.name for one in series))
     numbers = [groups.index(one.group or one.name) for one in series]
-    heading = _wrapped(title)
+    heading = wrap(title, (LEFT + WIDE) // 8, break_long_words=False, break_on_hyphens=False)
     top = MARGIN + len(heading) * LINE + 2 * GAP
     bottom, right = top + HIGH, LEFT + WIDE
     horizontal = _scale(across, [x for one in series for x in one.x], LEFT, right, tight=True)
     vertical = _scale(up, [y for one in series for y in one.y], bottom, top, tight=False)
     legend, high = _legend(series, numbers, bottom + 2.6 * LINE)
-    size = f'width="{right + RIGHT}" height="{_number(bottom + 2.6 * LINE + high + MARGIN)}"'
-    box = f'viewBox="0 0 {right + RIGHT} {_number(bottom + 2.6 * LINE + high + MARGIN)}"'
+    size = f'width="{right + RIGHT}" height="{coordinate(bottom + 2.6 * LINE + high + MARGIN)}"'
+    box = f'viewBox="0 0 {right + RIGHT} {coordinate(bottom + 2.6 * LINE + high + MARGIN)}"'
     told = "".join(f'<tspan x="{MARGIN}" dy="{LINE}">{html(line)}</tspan>' for line in heading)
     return "\n".join(
         [

@@ -12,19 +12,7 @@ from html import escape
 import numpy as np
 
 from weft.errors import UsageError
-from weft.report.heatmap import (
-    GAP,
-    Frame,
-    Swatch,
-    draw_axes,
-    draw_grid,
-    draw_labels,
-    draw_legend,
-    draw_title,
-    heading,
-    number,
-    visible,
-)
+from weft.report.heatmap import Frame, Legend, Swatch, draw_map, heading, number, visible
 
 STEPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # shown in the legend
 SWATCH = 34
@@ -91,18 +79,6 @@ def matrix(
     if not (np.isfinite(values).all() and values.min() >= 0 and values.max() <= 1):
         raise UsageError("matrix: values must be from 0 to 1")
     frame = Frame(rows, columns, heading(title), axes)
-    width = max(frame.width, frame.left + len(STEPS) * SWATCH + GAP)
-    swatches = [Swatch("ink", step, f"{step:g}") for step in STEPS]
-    size = f'width="{width}" height="{frame.height}"'
-    named = f'role="img" aria-label="{escape(" ".join(frame.title) or name)}"'
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-matrix" {named} {size} viewBox="0 0 {width} {frame.height}">',
-            f"<style>{STYLE}</style>",
-            f'<rect class="paper" {size} rx="6"/>{draw_title(frame)}{draw_axes(frame)}{draw_labels(frame)}',
-            f'<g class="ink" transform="translate({frame.left} {frame.top}) scale({frame.cell})">',
-            _cells(values, rows, columns),
-            f"</g>{draw_grid(frame)}{_numbers(frame, values)}{draw_legend(frame, swatches, name=name, width=SWATCH)}",
-            "</svg>\n",
-        ]
-    )
+    legend = Legend([Swatch("ink", step, f"{step:g}") for step in STEPS], name, SWATCH)
+    cells, over = _cells(values, rows, columns), _numbers(frame, values)
+    return draw_map(frame, cells, legend, look=("weft-matrix", STYLE), label=name, over=over)

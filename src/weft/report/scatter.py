@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import NamedTuple
 
 import numpy as np
 
 from weft.errors import UsageError
 from weft.report.heatmap import visible
-from weft.report.lines import DARK, LIGHT, SHAPES
+from weft.report.lines import DARK, LIGHT, SHAPES, coordinate
 from weft.report.words import html
 
 SIDE, MARGIN, GAP, LINE, FONT = 440, 14, 6, 19, 13  # the plot is square: a direction is as long across as up
@@ -46,23 +47,8 @@ class Points(NamedTuple):
     notes: Sequence[str]  # N, for the pointer
 
 
-def _number(value: float) -> str:
-    return f"{value:.1f}".removesuffix(".0")
-
-
 def _short(name: str) -> str:
     return name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
-
-
-def _wrapped(title: str) -> list[str]:
-    """The title, broken at spaces."""
-    found: list[str] = []
-    for word in title.split():
-        if found and len(found[-1]) + 1 + len(word) <= SIDE // 8:
-            found[-1] += f" {word}"
-        else:
-            found.append(word)
-    return found
 
 
 def _legend(groups: Sequence[Points], top: float) -> tuple[str, float]:
@@ -71,8 +57,8 @@ def _legend(groups: Sequence[Points], top: float) -> tuple[str, float]:
     columns = max(1, min(len(groups), int((SIDE + 2 * MARGIN) // wide)))
     rows = -(-len(groups) // columns)
     parts = [
-        f'<g class="s{at % len(LIGHT)}" transform="translate({_number(MARGIN + 6 + at // rows * wide)} '
-        f'{_number(top + at % rows * LINE + LINE / 2)})"><path d="{SHAPES[at % len(SHAPES)]}"/>'
+        f'<g class="s{at % len(LIGHT)}" transform="translate({coordinate(MARGIN + 6 + at // rows * wide)} '
+        f'{coordinate(top + at % rows * LINE + LINE / 2)})"><path d="{SHAPES[at % len(SHAPES)]}"/>'
         f'<text x="{SWATCH - 6}" dy=".35em">{html(_short(visible(one.name)))}</text></g>'
         for at, one in enumerate(groups)
     ]
@@ -88,7 +74,7 @@ def _dots(groups: Sequence[Points], place: np.ndarray, scale: float, top: float)
         for point, note in zip(one.places, one.notes, strict=True):
             x, y = middle + (point - place) * scale * np.array([1, -1])
             told = html(f"{visible(one.name)}\n{note}")
-            moved = f"translate({_number(x)} {_number(y)})"
+            moved = f"translate({coordinate(x)} {coordinate(y)})"
             marks.append(f'<path transform="{moved}" d="{SHAPES[at % len(SHAPES)]}"><title>{told}</title></path>')
         parts.append(f'<g class="s{at % len(LIGHT)}">{"".join(marks)}</g>')
     return f'<g class="dots">{"".join(parts)}</g>'
@@ -98,9 +84,10 @@ def _frame(axes: tuple[str, str], top: float) -> str:
     left, right, bottom = MARGIN + LINE, MARGIN + LINE + SIDE, top + SIDE
     across, up = map(html, axes)
     return (
-        f'<path class="frame" shape-rendering="crispEdges" d="M{left} {_number(top)}V{_number(bottom)}H{right}"/>'
-        f'<g text-anchor="middle" font-style="italic"><text x="{left + SIDE / 2}" y="{_number(bottom + LINE)}">{across}</text>'
-        f'<text transform="translate({MARGIN + 8} {_number(top + SIDE / 2)}) rotate(-90)">{up}</text></g>'
+        f'<path class="frame" shape-rendering="crispEdges" d="M{left} {coordinate(top)}V{coordinate(bottom)}H{right}"/>'
+        f'<g text-anchor="middle" font-style="italic">'
+        f'<text x="{left + SIDE / 2}" y="{coordinate(bottom + LINE)}">{across}</text>'
+        f'<text transform="translate({MARGIN + 8} {coordinate(top + SIDE / 2)}) rotate(-90)">{up}</text></g>'
     )
 
 
@@ -111,13 +98,13 @@ def scatter(groups: Sequence[Points], *, axes: tuple[str, str], title: str = "")
     every = np.concatenate([one.places for one in groups])
     if not np.isfinite(every).all():
         raise UsageError("scatter: places must be finite")
-    heading = _wrapped(title)
+    heading = wrap(title, SIDE // 8, break_long_words=False, break_on_hyphens=False)
     top = MARGIN + len(heading) * LINE + GAP
     low, high = every.min(axis=0), every.max(axis=0)
     scale = (SIDE - 4 * GAP) / (float((high - low).max()) or 1.0)
     below = top + SIDE + 1.6 * LINE
     legend, height = _legend(groups, below)
-    wide, high_all = SIDE + 2 * MARGIN + LINE, _number(below + height + MARGIN)
+    wide, high_all = SIDE + 2 * MARGIN + LINE, coordinate(below + height + MARGIN)
     told = "".join(f'<tspan x="{MARGIN}" dy="{LINE}">{html(line)}</tspan>' for line in heading)
     return "\n".join(
         [

@@ -11,19 +11,7 @@ from html import escape
 import numpy as np
 
 from weft.errors import UsageError
-from weft.report.heatmap import (
-    GAP,
-    Frame,
-    Swatch,
-    draw_axes,
-    draw_grid,
-    draw_labels,
-    draw_legend,
-    draw_title,
-    heading,
-    number,
-    visible,
-)
+from weft.report.heatmap import Frame, Legend, Swatch, draw_map, heading, number, visible
 
 STEPS = (-1.0, -0.5, -0.2, 0.0, 0.2, 0.5, 1.0)  # shown in the legend, times the largest
 SWATCH = 34
@@ -89,19 +77,6 @@ def signed_map(
         raise UsageError("signed map: values must be finite")
     most = largest or float(np.abs(values).max()) or 1.0
     frame = Frame(rows, columns, heading(title), axes)
-    width = max(frame.width, frame.left + len(STEPS) * SWATCH + GAP)
     swatches = [Swatch(_sign(step), _shade(step), f"{step * most:+.2g}" if step else "0") for step in STEPS]
-    shade = f"{name}; shade: its square root"
-    size = f'width="{width}" height="{frame.height}"'
-    named = f'role="img" aria-label="{escape(" ".join(frame.title) or name)}"'
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-signed" {named} {size} viewBox="0 0 {width} {frame.height}">',
-            f"<style>{STYLE}</style>",
-            f'<rect class="paper" {size} rx="6"/>{draw_title(frame)}{draw_axes(frame)}{draw_labels(frame)}',
-            f'<g transform="translate({frame.left} {frame.top}) scale({frame.cell})">',
-            _cells(values, most, rows, columns),
-            f"</g>{draw_grid(frame)}{draw_legend(frame, swatches, name=shade, width=SWATCH)}",
-            "</svg>\n",
-        ]
-    )
+    legend = Legend(swatches, f"{name}; shade: its square root", SWATCH)
+    return draw_map(frame, _cells(values, most, rows, columns), legend, look=("weft-signed", STYLE), label=name)
