@@ -205,6 +205,14 @@ def test_without_patience_the_best_is_kept_and_the_run_goes_on():
     assert loop.cursor.step == 5
 
 
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+def test_gradients_that_the_caller_has_switched_off_are_kept(tmp_path, text, off):
+    train_here(run_file(text), tmp_path / "plain")
+    with off():
+        train_here(run_file(text), tmp_path / "off")
+    assert sums(tmp_path / "off")["best"] == sums(tmp_path / "plain")["best"]
+
+
 def test_without_validation_data_the_latest_weights_are_kept():
     loop = small_loop(small_model(), steps=6, validations=3)
     notebook = run(loop)

@@ -68,6 +68,7 @@ class Network:
                 )
         self.shape.check(settings)
 
+    @torch.inference_mode(False)  # gradients are kept, whatever the caller has switched off
     def train(self, job: Job) -> None:
         """From the newest checkpoint, or from the start."""
         loop = self.loop(job)
