@@ -38,6 +38,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "lstm": {"model": {"kind": "lstm", **NETWORK}},
     "gru": {"model": {"kind": "gru", **NETWORK}},
     "transformer": {"model": {"kind": "transformer", **NETWORK, "layers": 2, "heads": 4}},
+    "masked": {"task": "masked-lm", "model": {"kind": "transformer", "width": 256, "layers": 4, "heads": 4}},
 }
 DISTRACTORS = "distractor paradigms"
 

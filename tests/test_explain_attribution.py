@@ -406,3 +406,19 @@ def test_several_models_are_not_explained_together(runs):
     with pytest.raises(UsageError) as caught:
         attribution(run, "ab", ExplainOptions())
     assert str(caught.value) == "explain: several models say something together; explain one run"
+
+
+@pytest.mark.parametrize("name", ["lm:lstm", "labels:labels-lstm", "pairs:bahdanau", "span:lstm"])
+@pytest.mark.parametrize("what", ["gradients", "attribution"])
+def test_fused_recurrent_kernels_are_never_asked_for_gradients(runs, name, what):
+    """On a GPU they go backwards in training only, and a model that is explained is not in training."""
+    text = "\t".join(questions_asked(1)[0][:2]) if name == "span:lstm" else TEXTS.get(name, "abcab")
+    run, allowed = runs(name), set[bool]()
+
+    def note(part: nn.Module, given: Any, found: Any) -> None:
+        if isinstance(found, Tensor) and found.requires_grad:
+            allowed.add(torch.backends.cudnn.enabled)
+
+    with torch.nn.modules.module.register_module_forward_hook(note):
+        run.explain(text, what)
+    assert allowed == {False}

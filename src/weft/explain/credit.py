@@ -23,7 +23,7 @@ from torch import Tensor
 from weft.errors import UsageError
 from weft.explain.inputs import Question, Reading
 from weft.explain.options import ExplainOptions
-from weft.explain.watch import replaced, watch
+from weft.explain.watch import differentiable, replaced, watch
 
 POSITIONS, SCORES = 1 << 13, 1 << 24  # tokens, and numbers of the distributions, of copies that are read at once
 FEWEST, MOST = 32, 1024  # steps of integrated gradients, where nobody says how many
@@ -137,8 +137,7 @@ def _copies_at_once(vectors: Vectors, choices: int) -> int:
 def _gradients(vectors: Vectors, inputs: list[Tensor], questions: Sequence[Question]) -> list[Tensor]:
     """d log-probability / d vectors, (R, N, D) of each side; a row is a copy of its own."""
     inputs = [part.detach().requires_grad_() for part in inputs]
-    # the fused recurrent kernels of a GPU go backwards in training only
-    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+    with differentiable():
         said = vectors.say(inputs, questions).sum()
     found = torch.autograd.grad(said, inputs, allow_unused=True)
     return [torch.zeros_like(part) if slope is None else slope for part, slope in zip(inputs, found, strict=True)]

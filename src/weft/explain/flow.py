@@ -23,7 +23,7 @@ from weft.explain.inputs import Reading, network, read
 from weft.explain.options import ExplainOptions
 from weft.explain.stacks import labels, layers_of, remembers, side_of
 from weft.explain.view import Picture, Piece, View, aligned, listed
-from weft.explain.watch import Watched, replaced, watch
+from weft.explain.watch import Watched, differentiable, replaced, watch
 from weft.nn.state import each, leaves
 from weft.report.lines import Axis, Series, lines
 
@@ -101,7 +101,7 @@ def through_time(model: Any, tokens: Tensor, state: Any = None) -> Flow:
     Position i is the i-th token after the first, which starts the text and belongs to nobody.
     """
     parts, cells = _watched_parts(model), set(recurrent(model))
-    with torch.enable_grad(), replaced(model, dict.fromkeys(cells, _apart)), watch(model, list(parts)) as seen:
+    with differentiable(), replaced(model, dict.fromkeys(cells, _apart)), watch(model, list(parts)) as seen:
         for at in range(tokens.size(1) - 1):
             nats, state = model.loss(tokens[:, at : at + 1], tokens[:, at + 1 : at + 2], state)
     calls = {name: [one for one in seen if one.name == name] for name in parts}
@@ -119,7 +119,7 @@ def through_time(model: Any, tokens: Tensor, state: Any = None) -> Flow:
 def through_layers(model: nn.Module, loss: Callable[[], Tensor]) -> Depth:
     """The norms over a stack, bottom to top, of the gradient of what `loss` computes with the model."""
     names = [name for name in layers_of(model) if ".front." not in name]  # those spell words, letter by letter
-    with torch.enable_grad(), watch(model, names) as seen:
+    with differentiable(), watch(model, names) as seen:
         value = loss()
     first = {one.name: one for one in reversed(seen)}
     called = [name for name in names if name in first and first[name].output[0].requires_grad]

@@ -25,7 +25,7 @@ from weft.explain.inputs import Question, questions, read
 from weft.explain.options import ExplainOptions
 from weft.explain.stacks import labels, layers_of
 from weft.explain.view import Picture, View, aligned, listed, told_apart
-from weft.explain.watch import watch
+from weft.explain.watch import differentiable, watch
 from weft.nn.state import each, leaves
 from weft.report.lines import Axis, Series, lines
 
@@ -71,7 +71,7 @@ def through_text(model: nn.Module, loss: Callable[[], Tensor]) -> Flow:
     names = [name for name in layers_of(model) if ".front." not in name]
     cells = {layer: [name for name in recurrent(model) if name.startswith(f"{layer}.")] for layer in names}
     others = [layer for layer in names if not cells[layer]]
-    with torch.enable_grad(), unrolled(model, [*chain(*cells.values())]) as kept, watch(model, others) as seen:
+    with differentiable(), unrolled(model, [*chain(*cells.values())]) as kept, watch(model, others) as seen:
         value = loss()
     read = {one.name: one.inputs[0] for one in seen}
     squares = list[np.ndarray]()

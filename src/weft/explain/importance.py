@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from weft.explain.heads import Head, Heads, every, without
 from weft.explain.held_loss import Portion, loss
-from weft.explain.watch import replaced
+from weft.explain.watch import differentiable, replaced
 
 MEASURES = ("masking", "gradient")
 Told = Callable[[], None]  # one pass over the data is done
@@ -45,7 +45,7 @@ def _slopes(model: nn.Module, layers: Sequence[Heads], part: Portion, gone: Coll
         return change
 
     names = {f"{one.name}.attend": scaled(at) for at, one in enumerate(layers) if one.heads}
-    with without(model, layers, gone), replaced(model, names), torch.enable_grad():
+    with without(model, layers, gone), replaced(model, names), differentiable():
         slopes = torch.autograd.grad(part.nats(), list(shares.values()))
     rows = [slope.double().abs().sum((0, 2, 3)).tolist() for slope in slopes]
     return {Head(at, head): value for at, own in zip(shares, rows, strict=True) for head, value in enumerate(own)}

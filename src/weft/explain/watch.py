@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from weft.errors import UsageError
@@ -92,6 +93,14 @@ def replaced(model: nn.Module, changes: Mapping[str, Callable[[Any], Any]]) -> I
         for name, part in wanted.items():
             handle = part.register_forward_hook(lambda part, given, output, change=changes[name]: change(output))
             hooks.callback(handle.remove)
+        yield
+
+
+@contextmanager
+def differentiable() -> Iterator[None]:
+    """Gradients are kept, and can be asked for though the model is not in training: a GPU's fused recurrent kernels, which are
+    left aside, go backwards in training only."""
+    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
         yield
 
 
