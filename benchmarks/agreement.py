@@ -64,9 +64,15 @@ def _shakespeare(folder: Path) -> Iterator[str]:
         yield from re.split(r"(?<=[.!?]) ", words)
 
 
-def assembled(folder: Path, path: Path) -> Path:
+def _wikipedia(folder: Path) -> Iterator[str]:
+    """The sentences that the verbs of Linzen et al. stand in."""
+    text = gzip.decompress((folder / "agreement-linzen" / "subj_agr_filtered.text.gz").read_bytes()).decode()
+    yield from text.replace(" <eos>", "").split("\n")
+
+
+def assembled(folder: Path, path: Path, *, wikipedia: bool = False) -> Path:
     """All sentences, each once, in an order by chance."""
-    sources = (_tatoeba, _multi30k, _ewt, _shakespeare)
+    sources = (_tatoeba, _multi30k, _ewt, _shakespeare, *((_wikipedia,) if wikipedia else ()))
     lines = list(dict.fromkeys(line.strip() for read in sources for line in read(folder) if line.strip()))
     random.Random(1).shuffle(lines)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -130,12 +136,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--set", action="append", help="change an option of every network's run")
+    parser.add_argument(
+        "--wikipedia", action="store_true", help="read the sentences of Linzen et al., too, and probe by BLiMP alone"
+    )
     parser.add_argument("--known", action="store_true", help="leave out pairs where a word that decides is unknown")
     chosen = parser.parse_args()
     if not chosen.data.exists():
         parser.exit(0, f"skipped: {chosen.data} is not there; give --data FOLDER\n")
-    text = assembled(chosen.data, chosen.out / "text.txt")
-    pairs = read_suite([path for suite in SUITES for path in sorted(chosen.data.glob(suite))]).pairs
+    text = assembled(chosen.data, chosen.out / "text.txt", wikipedia=chosen.wikipedia)
+    suites = [suite for suite in SUITES if not chosen.wikipedia or suite.startswith("blimp")]
+    pairs = read_suite([path for suite in suites for path in sorted(chosen.data.glob(suite))]).pairs
     probed: dict[str, Items] = {}
     models = chosen.models.split(",")
     with ThreadPoolExecutor(chosen.jobs) as pool:
