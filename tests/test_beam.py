@@ -35,7 +35,7 @@ def brute_force(model, prompt, options, banned=()):
                 extend([*tokens, token], log_prob + more)
 
     extend([], 0.0)
-    return sorted(found, reverse=True)[: options.best]
+    return sorted(found, reverse=True)[: options.n_best]
 
 
 def same(found, expected):
@@ -55,7 +55,7 @@ def same(found, expected):
 @pytest.mark.parametrize("least", [0, 2])
 def test_a_wide_beam_finds_what_brute_force_finds(toy, alpha, least):
     model = toy(5)
-    options = BeamOptions(width=150, limit=4, end=END, alpha=alpha, best=3, least=least)
+    options = BeamOptions(width=150, limit=4, end=END, alpha=alpha, n_best=3, least=least)
     for prompt in ([1], [1, 3, 4], [1, 4]):
         found = beam(model, torch.tensor([prompt]), options=options)
         same(found[0], brute_force(model, prompt, options))
@@ -63,13 +63,13 @@ def test_a_wide_beam_finds_what_brute_force_finds(toy, alpha, least):
 
 @every_toy
 def test_without_an_end_token_every_text_is_as_long_as_the_limit(toy):
-    model, options = toy(4), BeamOptions(width=64, limit=3, best=3)
+    model, options = toy(4), BeamOptions(width=64, limit=3, n_best=3)
     same(beam(model, torch.tensor([[1]]), options=options)[0], brute_force(model, [1], options))
 
 
 @every_toy
 def test_banned_tokens_take_no_part(toy):
-    model, options = toy(6), BeamOptions(width=100, limit=3, end=END, best=3)
+    model, options = toy(6), BeamOptions(width=100, limit=3, end=END, n_best=3)
     found = beam(model, torch.tensor([[1]]), options=options, adjust=ban([0, 1]))
     same(found[0], brute_force(model, [1], options, banned=(0, 1)))
 
@@ -81,7 +81,7 @@ def test_a_batch_of_ragged_prompts_equals_one_at_a_time(toy, alpha):
     prompts = [[1, 3, 4, 5, 5], [1], [1, 8, 8], [1, 7]]
     keep = torch.tensor([[at < len(prompt) for at in range(5)] for prompt in prompts])
     padded = torch.tensor([prompt + [0] * (5 - len(prompt)) for prompt in prompts])
-    options = BeamOptions(width=4, limit=12, end=END, alpha=alpha, best=3)
+    options = BeamOptions(width=4, limit=12, end=END, alpha=alpha, n_best=3)
     adjust = chain([ban([0, 1]), no_repeat(2), repetition(1.1)])
     together = beam(model, padded, options=options, keep=keep, adjust=adjust)
     for prompt, found in zip(prompts, together, strict=True):
@@ -92,7 +92,7 @@ def test_a_batch_of_ragged_prompts_equals_one_at_a_time(toy, alpha):
 @every_toy
 def test_scores_are_sorted_and_equal_to_scoring_again(toy):
     model = toy(9)
-    options = BeamOptions(width=5, limit=10, end=END, alpha=0.7, best=5)
+    options = BeamOptions(width=5, limit=10, end=END, alpha=0.7, n_best=5)
     # a penalty changes which text wins, not what the model thinks of it
     found = beam(model, torch.tensor([[1, 4]]), options=options, adjust=repetition(1.3))[0]
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
@@ -130,20 +130,20 @@ def test_a_sentence_leaves_when_nothing_alive_can_beat_its_best():
 def test_leaving_early_changes_nothing(alpha):
     for seed in range(5):
         model = Bigram(7, seed=seed)
-        options = BeamOptions(width=300, limit=4, end=END, alpha=alpha, best=2)
+        options = BeamOptions(width=300, limit=4, end=END, alpha=alpha, n_best=2)
         same(beam(model, torch.tensor([[1]]), options=options)[0], brute_force(model, [1], options))
 
 
 def test_impossible_tokens_are_never_said():
     model = follow([1, 3, 4, 5, 2], 6)
-    found = beam(model, torch.tensor([[1], [4]]), options=BeamOptions(width=4, limit=9, end=END, best=3))
+    found = beam(model, torch.tensor([[1], [4]]), options=BeamOptions(width=4, limit=9, end=END, n_best=3))
     assert [(one.tokens, one.score, one.log_prob) for one in found[0]] == [([3, 4, 5, 2], 0.0, 0.0)]
     assert [one.tokens for one in found[1]] == [[5, 2]]
 
 
 def test_where_all_is_impossible_the_text_stays_as_it_is():
     model = follow([1, 3, 4, 2], 6)
-    held = BeamOptions(width=3, limit=9, end=END, best=2, least=5, alpha=0.7)  # the end is due after 2
+    held = BeamOptions(width=3, limit=9, end=END, n_best=2, least=5, alpha=0.7)  # the end is due after 2
     assert [one.tokens for one in beam(model, torch.tensor([[1]]), options=held)[0]] == [[3, 4]]
     nothing = beam(model, torch.tensor([[1], [5]]), options=held, adjust=ban(range(6)))
     assert [(one.tokens, one.score, one.log_prob) for one in nothing[0] + nothing[1]] == [([], 0.0, 0.0)] * 2
@@ -167,7 +167,7 @@ def test_a_hypothesis_can_be_ended_from_outside():
         asked.extend(sentences)
         return [3 in text for text in texts]
 
-    options = BeamOptions(width=6, limit=8, best=6, ended=ended)
+    options = BeamOptions(width=6, limit=8, n_best=6, ended=ended)
     for found in beam(model, prompt, options=options):
         for one in found:
             assert 3 not in one.tokens[:-1]

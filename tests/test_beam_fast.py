@@ -70,7 +70,7 @@ def test_the_best_words_are_found_by_blocks(words):
 @pytest.mark.parametrize("never", [(), (0, 1), (0, 1, 2, 3, 4, 5)])
 def test_what_is_never_written_is_what_a_filter_bans(toy, least, never):
     model, prompt = toy(6), torch.tensor([[1], [4]])
-    options = BeamOptions(width=3, limit=5, end=2, best=3, least=least)
+    options = BeamOptions(width=3, limit=5, end=2, n_best=3, least=least)
     filtered = beam(model, prompt, options=options, adjust=ban(never))
     assert beam(model, prompt, options=options._replace(never=never)) == filtered
 

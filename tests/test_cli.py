@@ -379,7 +379,7 @@ def test_a_signal_saves_and_the_same_command_resumes(here, capfd, monkeypatch, n
 
 def test_a_search_without_end_is_shown_and_a_signal_prints_what_it_found(here, capfd, monkeypatch):
     """A mean over the tokens may rise to the last of them, so such a search goes on to --length."""
-    search = ["generate", "runs/run", "an", "--beam", "3", "--alpha", "1", "--best", "2"]
+    search = ["generate", "runs/run", "an", "--beam", "3", "--alpha", "1", "--n-best", "2"]
     assert main([*search, "--length", "4"]) == 0
     wanted = capfd.readouterr().out
     shown = []
@@ -559,7 +559,7 @@ def test_generate_is_the_same_streamed_or_not(capsys, run):
 def test_several_continuations(here, capsys, monkeypatch):
     code, out, _ = call(capsys, "generate", "runs/run", "an", "--samples", "3", "--length", "5")
     assert code == 0 and out.count("\n") == 3 and all(line.startswith("an") for line in out.split("\n")[:-1])
-    out = call(capsys, "generate", "runs/running", "an", "--beam", "3", "--best", "2", "--length", "5")[1]
+    out = call(capsys, "generate", "runs/running", "an", "--beam", "3", "--n-best", "2", "--length", "5")[1]
     assert out.startswith("--- 1 of 2 ---\nan") and "\n--- 2 of 2 ---\nan" in out
     feed(monkeypatch, b"an\nbo\n")
     out = call(capsys, "generate", "runs/running", "--greedy", "--length", "2")[1]

@@ -253,14 +253,18 @@ def test_what_has_no_gradients_to_follow_says_so(lstm, runs):
     assert no_gradients(lstm) is None
     assert no_gradients(weft.load(runs.folder("lm-ngram"))) == "a run of kind 'ngram' counts, and has no gradients"
     for text, options, message in [
-        ("a", {}, "input: has too few tokens; gradients need at least three to flow through"),
-        ("ab", {}, "input: has too few tokens; gradients need at least three to flow through"),
+        ("a", {}, "text: has too few tokens, 1; gradients need three at least to flow through; give a longer text"),
+        ("ab", {}, "text: has too few tokens, 2; gradients need three at least to flow through; give a longer text"),
         ("abc", {"position": 4}, "--position: must be from 3 to 3, the tokens of the text, not 4"),
         ("abc", {"position": 2}, "--position: must be from 3 to 3, the tokens of the text, not 2"),
     ]:
         with pytest.raises(UsageError) as caught:
             gradients(lstm, text, ExplainOptions(**options))
         assert str(caught.value) == message
+    with pytest.raises(UsageError) as caught:
+        gradients(weft.load(runs.folder("lstm")), "fade", ExplainOptions(target="F"))
+    told = "output: has too few tokens, 2; gradients need three at least to flow through; give a longer one as --target"
+    assert str(caught.value) == told
 
 
 # ---- line charts

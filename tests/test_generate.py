@@ -154,7 +154,7 @@ def test_a_search_that_is_stopped_gives_what_it_has_found(toy, alpha, rows, monk
     """As if it had been allowed as many tokens: what has ended, and what has not, as it stands."""
     monkeypatch.setattr("weft.decode.generate.ROWS", rows)
     model, prompts, asked = toy(13), ["abc", "", "jj"], []
-    search = {"beam": 4, "best": 3, "alpha": alpha}
+    search = {"beam": 4, "n_best": 3, "alpha": alpha}
 
     def going(done, total):
         asked.append((done, total))
@@ -171,7 +171,7 @@ def test_a_search_that_is_stopped_gives_what_it_has_found(toy, alpha, rows, monk
 
 
 @every_toy
-@pytest.mark.parametrize("options", [{"samples": 3, "seed": 5}, {"beam": 4, "best": 3}], ids=["samples", "beam"])
+@pytest.mark.parametrize("options", [{"samples": 3, "seed": 5}, {"beam": 4, "n_best": 3}], ids=["samples", "beam"])
 def test_batches_change_nothing(toy, options, monkeypatch):
     model, options = toy(13), GenerateOptions(length=15, **options)
     prompts = ["abcdef", "", "jj", "a", "hihihihi"]
@@ -198,7 +198,7 @@ def test_seeds_repeat_and_samples_differ():
 
 
 @every_toy
-@pytest.mark.parametrize("options", [{"samples": 2}, {"beam": 3, "best": 3, "alpha": 0.5}], ids=["samples", "beam"])
+@pytest.mark.parametrize("options", [{"samples": 2}, {"beam": 3, "n_best": 3, "alpha": 0.5}], ids=["samples", "beam"])
 def test_log_probabilities_equal_scoring_again(toy, options):
     model = toy(13)
     [found] = generate(model, LETTERS, ["abc"], GenerateOptions(length=12, **options), end=2)
@@ -209,7 +209,7 @@ def test_log_probabilities_equal_scoring_again(toy, options):
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True) or "samples" in options
 
 
-@pytest.mark.parametrize("options", [{"samples": 40}, {"beam": 4, "best": 4}], ids=["samples", "beam"])
+@pytest.mark.parametrize("options", [{"samples": 40}, {"beam": 4, "n_best": 4}], ids=["samples", "beam"])
 def test_special_tokens_are_never_said(options):
     table = torch.full((13, 13), -4.0)
     table[:, :3] = 0.0  # the model would say little else
@@ -245,7 +245,7 @@ def test_real_models_say_what_they_score(mixer, device):
             weight.add_(torch.randn_like(weight) * 0.3)
     asked = [
         {"samples": 2, "top_p": 0.9, "repetition": 1.1},
-        {"beam": 3, "best": 2, "no_repeat": 2, "stop": ["ab", "j"]},
+        {"beam": 3, "n_best": 2, "no_repeat": 2, "stop": ["ab", "j"]},
     ]
     prompts = ["abc", "", "fghij"]
     for options in asked:
@@ -410,7 +410,7 @@ def test_an_ensemble_scores_ragged_rows_and_searches(kind):
     assert scores[1, 1:].tolist() == [0, 0]
     torch.testing.assert_close(scores[1:, :1], model.score(tokens[1:, :2]))
     assert model.score(tokens[:, :1]).shape == (2, 0)
-    [found] = beam(model, torch.tensor([[1]]), options=BeamOptions(width=3, limit=6, end=2, best=2))
+    [found] = beam(model, torch.tensor([[1]]), options=BeamOptions(width=3, limit=6, end=2, n_best=2))
     for one in found:
         assert one.log_prob == pytest.approx(model.score(torch.tensor([[1, *one.tokens]])).sum().item(), abs=1e-4)
 

@@ -219,4 +219,4 @@ def test_what_is_no_map_is_refused(weights, message):
 def test_an_empty_map_is_refused():
     with pytest.raises(UsageError) as caught:
         heatmap(np.ones((0, 2)), rows=[], columns=["c", "d"])
-    assert str(caught.value) == "heatmap: there is nothing to draw: weights have the shape (0, 2)"
+    assert str(caught.value) == "heatmap: weights have the shape (0, 2): there is nothing to draw"

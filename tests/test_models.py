@@ -254,7 +254,7 @@ SEARCHED: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("alpha", [0.0, 0.8])
 def test_a_wide_beam_finds_the_best_of_all_texts(name, prompt, alpha):
     model, limit = SEARCHED[name](), 4
-    options = BeamOptions(width=5**3, limit=limit, end=2, alpha=alpha, best=6)
+    options = BeamOptions(width=5**3, limit=limit, end=2, alpha=alpha, n_best=6)
     found = beam(model, torch.tensor([prompt]), options=options)[0]
     every = texts_by_force(model, prompt, limit=limit, end=2, words=5)
     every = sorted(((value / len(tokens) ** alpha, tokens, value) for value, tokens in every), reverse=True)[:6]

@@ -55,7 +55,7 @@ def plain_beam(model: Any, source: Tensor, options: BeamOptions) -> list[Plain]:
         best = sorted(candidates, key=lambda one: -one.log_prob)
         ended += [one for one in best[: options.width] if one.tokens[-1] == END]
         alive = [one for one in best if one.tokens[-1] != END][: options.width]
-    return sorted(ended + alive, key=lambda one: -one.score(options.alpha))[: options.best]
+    return sorted(ended + alive, key=lambda one: -one.score(options.alpha))[: options.n_best]
 
 
 def encoded(model: Any, rows: Tensor) -> Any:
@@ -87,19 +87,19 @@ def searched(model: Any, options: BeamOptions) -> None:
 @pytest.mark.parametrize(("width", "best", "alpha", "least"), [(2, 2, 0.0, 0), (3, 2, 1.0, 0), (5, 5, 0.7, 3)])
 @torch.no_grad()
 def test_a_narrow_beam_is_the_plain_loop(name, width, best, alpha, least):
-    searched(decoder(name), BeamOptions(width=width, limit=LIMIT, end=END, alpha=alpha, best=best, least=least))
+    searched(decoder(name), BeamOptions(width=width, limit=LIMIT, end=END, alpha=alpha, n_best=best, least=least))
 
 
 @torch.no_grad()
 def test_a_narrow_beam_of_an_ensemble_is_the_plain_loop():
     both = Ensemble([decoder("luong"), decoder("transformer")], Mixture([0.6, 0.4]))
-    searched(both, BeamOptions(width=3, limit=LIMIT, end=END, alpha=1.0, best=3))
+    searched(both, BeamOptions(width=3, limit=LIMIT, end=END, alpha=1.0, n_best=3))
 
 
 @torch.no_grad()
 def test_the_score_of_a_long_output_is_the_sum_of_its_log_probabilities():
     model, (source, keep) = pair_model(mixer="gru", attention="dot", words=200), sources(9, words=200)
-    options = BeamOptions(width=3, limit=500, end=END, best=3, least=499)
+    options = BeamOptions(width=3, limit=500, end=END, n_best=3, least=499)
     for one in beam(model, torch.tensor([[BEGIN]]), options=options, state=model.encode(source, keep))[0]:
         assert len(one.tokens) == 500 and one.score == pytest.approx(one.log_prob, abs=1e-4)
 

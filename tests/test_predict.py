@@ -157,7 +157,7 @@ def check_best(found: Sequence[Prediction], totals: Tensor, alpha: float) -> Non
 @pytest.mark.parametrize("prefix", [[], [4, 3]], ids=["", "prefix"])
 def test_a_wide_beam_finds_the_best_of_all_sequences(name, alpha, prefix):
     model, sources = model_of(name, words=WORDS), [[3, 5, 4, END], [5, END]]
-    found = ask(model, sources, prefixes=[prefix] * 2, beam=200, alpha=alpha, best=3, length=LIMIT)
+    found = ask(model, sources, prefixes=[prefix] * 2, beam=200, alpha=alpha, n_best=3, length=LIMIT)
     for source, best in zip(sources, found, strict=True):
         check_best(best, log_probs_by_part(model, source, prefix).sum(1), alpha)
         assert {one.text[: len(prefix)] for one in best} == {SPELLER.decode(prefix)}
@@ -186,7 +186,7 @@ def test_an_ensemble_is_the_weighted_mean_of_probabilities(alpha):
 
     values = torch.stack([log_probs_by_part(part, source) for part in parts])
     explicit = (values.exp() * torch.tensor(weights)[:, None, None]).sum(0).log().sum(1)
-    check_best(ask(both, [source], encode=encode, beam=200, alpha=alpha, best=3, length=LIMIT)[0], explicit, alpha)
+    check_best(ask(both, [source], encode=encode, beam=200, alpha=alpha, n_best=3, length=LIMIT)[0], explicit, alpha)
     tokens, keep = rows_of(sequences())
     with torch.no_grad():
         again = both.score(tokens, keep, encode([source] * len(tokens))).sum(1)
@@ -203,7 +203,7 @@ def test_fusion_adds_the_language_model_s_log_probabilities(kind, name):
         return encoded(model, some), None
 
     explicit = (log_probs_by_part(model, source) + 0.4 * log_probs_by_part(lm, source)).sum(1)
-    check_best(ask(fused, [source], encode=encode, beam=200, alpha=0.7, best=3, length=LIMIT)[0], explicit, 0.7)
+    check_best(ask(fused, [source], encode=encode, beam=200, alpha=0.7, n_best=3, length=LIMIT)[0], explicit, 0.7)
     tokens, keep = rows_of(sequences())
     with torch.no_grad():
         again = fused.score(tokens, keep, encode([source] * len(tokens))).sum(1)
@@ -221,7 +221,7 @@ def test_an_ensemble_beside_a_language_model_is_a_mixture_in_a_fusion():
 
     mean = torch.stack([log_probs_by_part(part, source) for part in parts]).exp().mean(0).log()
     explicit = (mean + 0.3 * log_probs_by_part(lm, source)).sum(1)
-    check_best(ask(fused, [source], encode=encode, beam=200, alpha=1.0, best=3, length=LIMIT)[0], explicit, 1.0)
+    check_best(ask(fused, [source], encode=encode, beam=200, alpha=1.0, n_best=3, length=LIMIT)[0], explicit, 1.0)
 
 
 def test_a_product_is_normalised_over_the_vocabulary_and_a_fusion_is_not():
@@ -237,7 +237,7 @@ def test_a_product_is_normalised_over_the_vocabulary_and_a_fusion_is_not():
 
 @every_decoder
 @pytest.mark.parametrize(
-    "options", [{"beam": 4, "best": 3}, {"beam": 1}, {"samples": 2, "seed": 5}], ids=["beam", "greedy", "samples"]
+    "options", [{"beam": 4, "n_best": 3}, {"beam": 1}, {"samples": 2, "seed": 5}], ids=["beam", "greedy", "samples"]
 )
 def test_a_batch_of_32_equals_one_at_a_time(name, options):
     model, sources = model_of(name), source_tokens(32)
@@ -268,7 +268,7 @@ def test_more_sources_than_are_searched_at_once_keep_their_order(monkeypatch):
 def test_scores_are_sorted_log_probabilities_under_the_penalty_and_equal_to_scoring_again(name, alpha):
     model, sources, prefixes = model_of(name), source_tokens(5), [[], [4], [5, 6, 7], [], [3]]
     for source, prefix, found in zip(
-        sources, prefixes, ask(model, sources, prefixes=prefixes, beam=5, best=5, alpha=alpha, length=9), strict=True
+        sources, prefixes, ask(model, sources, prefixes=prefixes, beam=5, n_best=5, alpha=alpha, length=9), strict=True
     ):
         assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
         for one in found:
@@ -280,7 +280,7 @@ def test_scores_are_sorted_log_probabilities_under_the_penalty_and_equal_to_scor
 
 
 @every_decoder
-@pytest.mark.parametrize("options", [{"beam": 3, "best": 2}, {"beam": 1}], ids=["beam", "greedy"])
+@pytest.mark.parametrize("options", [{"beam": 3, "n_best": 2}, {"beam": 1}], ids=["beam", "greedy"])
 def test_prefixes_of_several_lengths_equal_each_alone(name, options):
     model, sources, prefixes = model_of(name), source_tokens(4), [[3, 4, 5], [], [6], [7, 7]]
     together = ask(model, sources, prefixes=prefixes, length=7, **options)
@@ -295,7 +295,7 @@ def test_prefixes_of_several_lengths_equal_each_alone(name, options):
 @every_decoder
 def test_banned_tokens_never_appear(name):
     model, sources = model_of(name), source_tokens(12)
-    for options in ({"beam": 4, "best": 4}, {"beam": 1}, {"samples": 4}):
+    for options in ({"beam": 4, "n_best": 4}, {"beam": 1}, {"samples": 4}):
         said = Counter(token for found in ask(model, sources, length=8, **options) for one in found for token in one.tokens)
         often = [token for token, _ in said.most_common() if token != END][:2]
         kept = ask(model, sources, length=8, ban=[SPELLER.decode([token]) for token in often], **options)
@@ -306,7 +306,7 @@ def test_banned_tokens_never_appear(name):
 @every_decoder
 def test_a_target_is_as_long_as_was_asked(name):
     model, sources = model_of(name), source_tokens(8)
-    for options in ({"beam": 3, "best": 3}, {"beam": 1}, {"samples": 3}):
+    for options in ({"beam": 3, "n_best": 3}, {"beam": 1}, {"samples": 3}):
         for found in ask(model, sources, length=5, least=3, **options):
             for one in found:
                 assert one.tokens.index(END) >= 3 if END in one.tokens else len(one.tokens) == 5
@@ -393,7 +393,7 @@ def test_samples_are_as_frequent_as_they_are_probable():
 # ---- options
 
 
-KNOWN = "--beam, --alpha, --best, --length, --least, --ban, --temperature, --top-k, --top-p, --samples, --seed, --truncate"
+KNOWN = "--beam, --alpha, --n-best, --length, --least, --ban, --temperature, --top-k, --top-p, --samples, --seed, --truncate"
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"bem": 3}, f"--bem: no such option; did you mean '--beam'? known: {KNOWN}"),
     ({"stop": ["x"]}, f"--stop: no such option; did you mean '--top-p'? known: {KNOWN}"),
@@ -402,9 +402,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"beam": 1001}, "--beam: must be 1000 or less, not 1001"),
     ({"alpha": -0.5}, "--alpha: must be 0 or more, not -0.5"),
     ({"alpha": 11.0}, "--alpha: must be 10 or less, not 11.0"),
-    ({"best": 0}, "--n-best: must be 1 or more, not 0"),
-    ({"best": 6}, "--n-best: must be at most --beam 5, not 6"),
-    ({"best": 2, "beam": 1}, "--n-best: must be at most --beam 1, not 2"),
+    ({"n_best": 0}, "--n-best: must be 1 or more, not 0"),
+    ({"n_best": 6}, "--n-best: must be at most --beam 5, not 6"),
+    ({"n_best": 2, "beam": 1}, "--n-best: must be at most --beam 1, not 2"),
     ({"length": 0}, "--length: must be 1 or more, not 0"),
     ({"length": 10**6 + 1}, "--length: must be 1000000 or less, not 1000001"),
     ({"least": -1}, "--least: must be 0 or more, not -1"),
@@ -425,7 +425,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"top_k": 2, "alpha": 0.5},
         "--alpha: does not go with sampling; drop it, or --samples, --temperature, --top-k, --top-p",
     ),
-    ({"top_p": 0.5, "best": 3}, "--n-best 3: does not go with sampling; use --samples 3"),
+    ({"top_p": 0.5, "n_best": 3}, "--n-best 3: does not go with sampling; use --samples 3"),
     ({"temperature": 0.0, "samples": 3}, "--samples 3: --temperature 0 gives one output; raise it"),
 ]
 

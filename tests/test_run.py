@@ -509,7 +509,7 @@ def test_runs_with_one_tokenizer_form_an_ensemble(runs):
         found = both.score(torch.tensor([ids]))[0].exp()
     means = np.mean([np.exp(run.score(["hannah"])[0].log_probs) for run in parts], axis=0)
     assert found.tolist() == pytest.approx(means.tolist(), rel=1e-4)
-    options = GenerateOptions(length=12, beam=3, best=2)
+    options = GenerateOptions(length=12, beam=3, n_best=2)
     texts = generate(both, parts[0].tokenizer, ["an", ""], options, end=parts[0].end)
     assert [len(many) for many in texts] == [2, 2]
     others = Ensemble([runs["gpt-windows"].model], Mixture([1.0]))

@@ -179,9 +179,9 @@ def test_empty_lines_stay_empty_and_all_lines_keep_their_order(runs, name):
 @every_model
 def test_a_batch_of_32_words_equals_one_at_a_time(runs, name):
     run, words = loaded(runs, name), [line.split("\t")[0] for line in runs.pairs.read_text().splitlines()[:32]]
-    together = run.predict(words, beam=4, best=2, length=9)
+    together = run.predict(words, beam=4, n_best=2, length=9)
     for at in range(0, 32, 9):
-        same(together[at], run.predict(words[at], beam=4, best=2, length=9)[0])
+        same(together[at], run.predict(words[at], beam=4, n_best=2, length=9)[0])
 
 
 @every_model
@@ -189,7 +189,7 @@ def test_scoring_again_gives_the_same_number_and_a_prefix_is_not_counted(runs, n
     run, words = loaded(runs, name), ["abc", "fade", "cab", "b"]
     end, prefix = run.tokenizer.target.end, "A BB"
     for prefixes in (None, [prefix] * 4):
-        found = run.predict(words, PredictOptions(beam=5, best=3, alpha=0.6, length=12), prefixes=prefixes)
+        found = run.predict(words, PredictOptions(beam=5, n_best=3, alpha=0.6, length=12), prefixes=prefixes)
         flat = [(word, one) for word, best in zip(words, found, strict=True) for one in best if one.tokens[-1] == end]
         assert flat  # what is cut off at the limit has no </s>, which scoring adds
         again = run.score([(word, one.text) for word, one in flat])
@@ -202,7 +202,7 @@ def test_scoring_again_gives_the_same_number_and_a_prefix_is_not_counted(runs, n
 
 def test_options_come_as_one_object_or_by_name(runs):
     run = loaded(runs, "lstm")
-    assert run.predict("abc", beam=3, best=2) == run.predict("abc", PredictOptions(beam=3, best=2))
+    assert run.predict("abc", beam=3, n_best=2) == run.predict("abc", PredictOptions(beam=3, n_best=2))
     assert len(run.predict("abc", samples=3)[0]) == 3
     assert refusal(UsageError, lambda: run.predict("abc", PredictOptions(), beam=3)) == (
         "options: are given as an object and by name (beam); use one of the two"
@@ -392,7 +392,7 @@ def test_a_language_model_beside_adds_its_log_probabilities(runs, kind):
         for one, without, beside in zip(fused.score(pairs), plain, helper, strict=True):
             expected = np.array(without.log_probs) + 0.7 * np.array(beside)
             assert one.log_probs == pytest.approx(expected.tolist(), abs=1e-4)
-        for best in fused.predict(["abc", "", "fade"], best=2):
+        for best in fused.predict(["abc", "", "fade"], n_best=2):
             for one in best:
                 assert one.score == pytest.approx(one.log_prob / max(1, len(one.tokens)), abs=1e-4)
         (best,) = fused.predict("abc")[0]
@@ -495,7 +495,7 @@ def test_the_n_best_and_samples_come_with_number_and_score(runs, capsys, monkeyp
     folder, run = str(runs.folder("lstm")), loaded(runs, "lstm")
     feed(monkeypatch, b"abc\nfade\n")
     code, lines, _ = predicted(capsys, folder, "--n-best", "2", "--alpha", "0.5")
-    found = run.predict(["abc", "fade"], best=2, alpha=0.5)
+    found = run.predict(["abc", "fade"], n_best=2, alpha=0.5)
     expected = [f"{number}\t{one.score:.4f}\t{one.text}" for number, best in enumerate(found, 1) for one in best]
     assert (code, lines) == (0, expected)
     code, lines, _ = predicted(capsys, folder, "abc", "--samples", "3", "--seed", "4")
@@ -506,7 +506,7 @@ def test_json_is_one_object_a_line(runs, capsys, monkeypatch):
     folder, run = str(runs.folder("lstm")), loaded(runs, "lstm")
     feed(monkeypatch, b"abc\n\n")
     code, lines, _ = predicted(capsys, folder, "--json", "--n-best", "2")
-    found = run.predict("abc", best=2)[0]
+    found = run.predict("abc", n_best=2)[0]
     assert code == 0
     first, second = (json.loads(line) for line in lines)
     assert first == {

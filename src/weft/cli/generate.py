@@ -76,7 +76,7 @@ class Generate(Shared):
         float | None,
         typer.Option(metavar="X", help="With --beam: score = log-probability / length^X.  [default: 0]"),
     ] = None
-    best: Annotated[int, typer.Option(metavar="N", help="With --beam: the N best.")] = 1
+    n_best: Annotated[int, typer.Option(metavar="N", help="With --beam: the N best.")] = 1
     repetition: Annotated[
         float,
         typer.Option(metavar="X", help="Divide by X for each time a token stands in the last 64."),
@@ -148,7 +148,7 @@ class Generate(Shared):
             found = [as_json(*pair) for pair in zip(prompts, results, strict=True)]
             write_json({"run": str(self.folder), "seed": options.seed, "results": found})
             return
-        alone = len(prompts) * options.samples * options.best == 1
+        alone = len(prompts) * options.samples * options.n_best == 1
         for number, (prompt, some) in enumerate(zip(prompts, results, strict=True), 1):
             for place, one in enumerate(some, 1):
                 if not run.lines and not alone:

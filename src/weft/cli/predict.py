@@ -64,9 +64,7 @@ class Predict(Searching):
         list[Path] | None,
         typer.Option(metavar="FILE", readable=False, help="Read files, not standard input; may be given several times."),
     ] = None
-    best: Annotated[
-        int, typer.Option("--n-best", metavar="N", help="The N best of each line: line number, score and text, by tabs.")
-    ] = 1
+    n_best: Annotated[int, typer.Option(metavar="N", help="The N best of each line: line number, score and text, by tabs.")] = 1
     length: Annotated[
         int | None, typer.Option(metavar="N", help="Tokens to write at most.  [default: twice the source's and 32]")
     ] = None
@@ -125,7 +123,7 @@ class Predict(Searching):
         gives = "answers questions" if run.settings.task == "span" else "gives labels"
         for field in fields(self):
             if field.name not in READING and getattr(self, field.name) != field.default:
-                option = {"best": "n-best", "others": "with"}.get(field.name, field.name.replace("_", "-"))
+                option = "with" if field.name == "others" else field.name.replace("_", "-")
                 raise UsageError(f"--{option}: is for runs that write outputs, but {self.folder} {gives}; drop it")
 
     def _options(self) -> PredictOptions:
@@ -152,7 +150,7 @@ class Predict(Searching):
             if self.json:
                 source = None if isinstance(line, DataError) else line
                 write_json({**as_json(source, [] if error else predictions), **error}, indent=None)
-            elif self.best * self.samples > 1:
+            elif self.n_best * self.samples > 1:
                 for one in predictions:
                     write(f"{before + number + 1}\t{one.score:.4f}\t{on_one_line(one.text)}\n")
             else:

@@ -33,7 +33,7 @@ class BeamOptions(NamedTuple):
     limit: int  # tokens
     end: int | None = None
     alpha: float = 0.0  # >= 0
-    best: int = 1
+    n_best: int = 1
     least: int = 0  # tokens before the end token
     never: Sequence[int] = ()  # tokens that are not written
     ended: Callable[[list[int], list[list[int]]], list[bool]] | None = None  # sentences and tokens so far: does it end here?
@@ -190,8 +190,8 @@ class _Search:
         self.found: list[list[Hypothesis]] = [[] for _ in range(size)]
         zeros = torch.zeros(size, 1, dtype=torch.float64, device=device)
         self.beams = _Beams(zeros, zeros, tokens.unsqueeze(1))
-        none = torch.full((size, options.best), -math.inf, dtype=torch.float64, device=device)
-        self.pool = _Pool(none, none, tokens.new_full((size, options.best, 0), NOTHING))
+        none = torch.full((size, options.n_best), -math.inf, dtype=torch.float64, device=device)
+        self.pool = _Pool(none, none, tokens.new_full((size, options.n_best, 0), NOTHING))
 
     def advance(
         self, log_probs: Tensor, adjust: Adjust | None, count: int, watch: Callable[[BeamEvent], None] | None
@@ -251,7 +251,7 @@ def beam(
 ) -> list[list[Hypothesis]]:
     """The best continuations of each row of `prompt` (B, T), right-padded where keep is False, best first.
 
-    A row gets fewer than `options.best` where there are no more, and one at least: where all is impossible, what was
+    A row gets fewer than `options.n_best` where there are no more, and one at least: where all is impossible, what was
     said until then, unended.
     """
     check_length(steps.longest, prompt.size(1), options.limit)

@@ -125,7 +125,7 @@ def _searched(
         limit=options.length,
         end=job.end,
         alpha=options.alpha or 0.0,
-        best=options.best,
+        n_best=options.n_best,
         least=options.least,
         never=_never(job),
         ended=ended if options.stop or going is not None else None,

@@ -29,22 +29,21 @@ def explain_option(error: ValidationError, known: Iterable[str]) -> str:
 
 LOWEST = {
     **dict.fromkeys(("least", "seed", "temperature", "alpha"), 0),
-    **dict.fromkeys(("length", "top_k", "samples", "beam", "best", "repetition", "no_repeat"), 1),
+    **dict.fromkeys(("length", "top_k", "samples", "beam", "n_best", "repetition", "no_repeat"), 1),
 }
 # what takes more memory than there is, or would not end in a lifetime, is a slip of the finger
 HIGHEST = {"length": 10**9, "samples": 10**5, "beam": 10**4, "alpha": 10}
 
 
-def check_ranges(options: Table, highest: Mapping[str, int], *, renamed: Mapping[str, str] | None = None) -> None:
-    """Refuse a number out of its range; `renamed` are options that the command line has another name for."""
-    names = {name: (renamed or {}).get(name, spelled(name)) for name in type(options).model_fields}
-    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+def check_ranges(options: Table, highest: Mapping[str, int]) -> None:
+    """Refuse a number out of its range."""
+    given = {name: value for name in type(options).model_fields if (value := getattr(options, name)) is not None}
     for name, low in LOWEST.items():
         if name in given and given[name] < low:
-            raise UsageError(f"{names[name]}: must be {low} or more, not {given[name]:g}")
+            raise UsageError(f"{spelled(name)}: must be {low} or more, not {given[name]:g}")
     for name, high in highest.items():
         if name in given and given[name] > high:
-            raise UsageError(f"{names[name]}: must be {high} or less, not {given[name]}")
+            raise UsageError(f"{spelled(name)}: must be {high} or less, not {given[name]}")
     if "top_p" in given and not 0 < given["top_p"] <= 1:
         raise UsageError(f"--top-p: must be in (0, 1], not {given['top_p']:g}")
     if "length" in given and given["least"] > given["length"]:
@@ -70,8 +69,8 @@ def _check_company(options: GenerateOptions) -> None:
     if options.beam is None:
         if options.alpha is not None:
             raise UsageError("--alpha: needs --beam")
-        if options.best > 1:
-            raise UsageError(f"--best {options.best}: needs --beam; for several samples use --samples {options.best}")
+        if options.n_best > 1:
+            raise UsageError(f"--n-best {options.n_best}: needs --beam; for several samples use --samples {options.n_best}")
         if options.temperature == 0 and options.samples > 1:
             raise UsageError(f"--samples {options.samples}: --temperature 0 gives one continuation; raise it")
         return
@@ -79,9 +78,9 @@ def _check_company(options: GenerateOptions) -> None:
         if getattr(options, name) is not None:
             raise UsageError(f"{spelled(name)}: does not go with --beam, which does not sample")
     if options.samples > 1:
-        raise UsageError(f"--samples {options.samples}: does not go with --beam; use --best {options.samples}")
-    if options.best > options.beam:
-        raise UsageError(f"--best: must be at most --beam {options.beam}, not {options.best}")
+        raise UsageError(f"--samples {options.samples}: does not go with --beam; use --n-best {options.samples}")
+    if options.n_best > options.beam:
+        raise UsageError(f"--n-best: must be at most --beam {options.beam}, not {options.n_best}")
 
 
 class GenerateOptions(Table):
@@ -98,7 +97,7 @@ class GenerateOptions(Table):
     seed: int = 0
     beam: int | None = None  # width
     alpha: float | None = None  # score = log-probability / length^alpha; None: 0
-    best: int = 1  # hypotheses a prompt
+    n_best: int = 1  # hypotheses a prompt
     repetition: float = 1.0  # a token's probability is divided by this for each time it stands in the last 64 tokens
     no_repeat: int | None = None  # no n-gram of this size twice
 

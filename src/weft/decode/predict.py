@@ -122,7 +122,7 @@ def _searched(request: Request, options: PredictOptions, batch: list[int], never
         limit=limit_of(request, batch[0], options),
         end=request.speller.end,
         alpha=options.power,
-        best=options.best,
+        n_best=options.n_best,
         least=options.least,
         never=never,
     )

@@ -14,7 +14,6 @@ from weft.errors import UsageError
 BEAM, ALPHA = 5, 1.0
 HIGHEST = {"length": 10**6, "samples": 10**4, "beam": 10**3, "alpha": 10}
 SAMPLING = ("temperature", "top_k", "top_p")
-RENAMED = {"best": "--n-best"}  # where the command line has another name
 
 
 class PredictOptions(Table):
@@ -22,7 +21,7 @@ class PredictOptions(Table):
 
     beam: int | None = None  # width; None: 5
     alpha: float | None = None  # score = log-probability / length^alpha; None: 1
-    best: int = 1  # hypotheses a line
+    n_best: int = 1  # hypotheses a line
     length: int | None = None  # tokens to write at most; None: twice the source's, and 32 more
     least: int = 0  # tokens before the end may come
     ban: list[str] = Field(default_factory=list)  # texts whose tokens are never written
@@ -69,7 +68,7 @@ class PredictOptions(Table):
             options = handler(values)
         except ValidationError as error:
             raise UsageError(explain_option(error, cls.model_fields)) from None
-        check_ranges(options, HIGHEST, renamed=RENAMED)
+        check_ranges(options, HIGHEST)
         _check_company(options)
         return options
 
@@ -82,9 +81,9 @@ def _check_company(options: PredictOptions) -> None:
                 raise UsageError(
                     f"{spelled(name)}: does not go with sampling; drop it, or --samples, --temperature, --top-k, --top-p"
                 )
-        if options.best > 1:
-            raise UsageError(f"--n-best {options.best}: does not go with sampling; use --samples {options.best}")
+        if options.n_best > 1:
+            raise UsageError(f"--n-best {options.n_best}: does not go with sampling; use --samples {options.n_best}")
         if options.temperature == 0 and options.samples > 1:
             raise UsageError(f"--samples {options.samples}: --temperature 0 gives one output; raise it")
-    elif options.best > options.width:
-        raise UsageError(f"--n-best: must be at most --beam {options.width}, not {options.best}")
+    elif options.n_best > options.width:
+        raise UsageError(f"--n-best: must be at most --beam {options.width}, not {options.n_best}")

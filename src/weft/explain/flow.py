@@ -210,7 +210,8 @@ def _tokens(reading: Reading, options: ExplainOptions) -> tuple[Tensor, int]:
     every = [*side.tokens, *following]
     last = len(every) - 1
     if last < 3:  # two before the loss: the newest is read directly, the other is one step back
-        raise UsageError("input: has too few tokens; gradients need at least three to flow through")
+        cure = "give a longer one as --target" if side.name == "output" else "give a longer text"
+        raise UsageError(f"{side.name}: has too few tokens, {last}; gradients need three at least to flow through; {cure}")
     at = options.position or last
     if not 3 <= at <= last:
         raise UsageError(f"--position: must be from 3 to {last}, the tokens of the text, not {at}")

@@ -244,13 +244,16 @@ def heading(title: str) -> str:
     return "".join(letter if letter.isspace() else _spelt(letter) for letter in title)
 
 
+def check_shape(what: str, values: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> None:
+    """Refuse values that are not one for each row and column."""
+    if values.shape != (len(rows), len(columns)):
+        raise UsageError(f"{what} have the shape {values.shape}, but there are {len(rows)} rows and {len(columns)} columns")
+    if not values.size:
+        raise UsageError(f"{what} have the shape {values.shape}: there is nothing to draw")
+
+
 def _check(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> None:
-    if weights.shape != (len(rows), len(columns)):
-        raise UsageError(
-            f"heatmap: weights have the shape {weights.shape}, but there are {len(rows)} rows and {len(columns)} columns"
-        )
-    if not weights.size:
-        raise UsageError(f"heatmap: there is nothing to draw: weights have the shape {weights.shape}")
+    check_shape("heatmap: weights", weights, rows, columns)
     wrong = weights[~(np.isfinite(weights) & (weights >= 0))]
     if len(wrong):
         raise UsageError(f"heatmap: weights must be finite and not negative, not {wrong[0]:g}")

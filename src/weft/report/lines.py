@@ -237,26 +237,32 @@ def _drawn(series: Sequence[Series], across: Scale, up: Scale, numbers: Sequence
     )
 
 
+def drawn_title(title: str, letters: int) -> tuple[str, int]:
+    """A title in bold, in lines of so many letters, and how high they are."""
+    told = wrap(title, letters, break_long_words=False, break_on_hyphens=False)
+    spans = "".join(f'<tspan x="{MARGIN}" dy="{LINE}">{html(line)}</tspan>' for line in told)
+    return f'<text y="{MARGIN - 4}" font-weight="bold">{spans}</text>' if told else "", len(told) * LINE
+
+
 def lines(series: Sequence[Series], *, across: Axis, up: Axis, title: str = "") -> str:
     """The series as an SVG; each group has a colour and a marker of its own, in the order they come."""
     _check(series)
     groups = list(dict.fromkeys(one.group or one.name for one in series))
     numbers = [groups.index(one.group or one.name) for one in series]
-    heading = wrap(title, (LEFT + WIDE) // 8, break_long_words=False, break_on_hyphens=False)
-    top = MARGIN + len(heading) * LINE + 2 * GAP
+    heading, height = drawn_title(title, (LEFT + WIDE) // 8)
+    top = MARGIN + height + 2 * GAP
     bottom, right = top + HIGH, LEFT + WIDE
     horizontal = _scale(across, [x for one in series for x in one.x], LEFT, right, tight=True)
     vertical = _scale(up, [y for one in series for y in one.y], bottom, top, tight=False)
     legend, high = _legend(series, numbers, bottom + 2.6 * LINE)
     size = f'width="{right + RIGHT}" height="{coordinate(bottom + 2.6 * LINE + high + MARGIN)}"'
     box = f'viewBox="0 0 {right + RIGHT} {coordinate(bottom + 2.6 * LINE + high + MARGIN)}"'
-    told = "".join(f'<tspan x="{MARGIN}" dy="{LINE}">{html(line)}</tspan>' for line in heading)
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-lines" role="img" '
             f'aria-label="{html(title or "line chart")}" {size} {box}>',
             f'<style>{STYLE}</style><rect class="paper" {size} rx="6"/>',
-            f'<text y="{MARGIN - 4}" font-weight="bold">{told}</text>' if heading else "",
+            heading,
             _frame(horizontal, vertical) + _names(horizontal, vertical),
             _drawn(series, horizontal, vertical, numbers),
             legend,

@@ -12,7 +12,7 @@ from html import escape
 import numpy as np
 
 from weft.errors import UsageError
-from weft.report.heatmap import Frame, Legend, Swatch, draw_map, heading, number, visible
+from weft.report.heatmap import Frame, Legend, Swatch, check_shape, draw_map, heading, number, visible
 
 STEPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # shown in the legend
 SWATCH = 34
@@ -72,10 +72,7 @@ def matrix(
     axes: tuple[str, str] | None = None,
 ) -> str:
     """Values (T, S) from 0 to 1 as an SVG, the darker the larger; `name` says what they are."""
-    if values.shape != (len(rows), len(columns)) or not values.size:
-        raise UsageError(
-            f"matrix: values have the shape {values.shape}, but there are {len(rows)} rows and {len(columns)} columns"
-        )
+    check_shape("matrix: values", values, rows, columns)
     if not (np.isfinite(values).all() and values.min() >= 0 and values.max() <= 1):
         raise UsageError("matrix: values must be from 0 to 1")
     frame = Frame(rows, columns, heading(title), axes)

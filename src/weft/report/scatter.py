@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from textwrap import wrap
 from typing import NamedTuple
 
 import numpy as np
 
 from weft.errors import UsageError
 from weft.report.heatmap import visible
-from weft.report.lines import DARK, LIGHT, SHAPES, coordinate
+from weft.report.lines import DARK, GAP, LIGHT, LINE, MARGIN, SHAPES, coordinate, drawn_title
 from weft.report.words import html
 
-SIDE, MARGIN, GAP, LINE, FONT = 440, 14, 6, 19, 13  # the plot is square: a direction is as long across as up
+SIDE = 440  # the plot is square: a direction is as long across as up
 LONGEST = 20  # letters of a name
 SWATCH = 18
 
@@ -98,20 +97,19 @@ def scatter(groups: Sequence[Points], *, axes: tuple[str, str], title: str = "")
     every = np.concatenate([one.places for one in groups])
     if not np.isfinite(every).all():
         raise UsageError("scatter: places must be finite")
-    heading = wrap(title, SIDE // 8, break_long_words=False, break_on_hyphens=False)
-    top = MARGIN + len(heading) * LINE + GAP
+    heading, lines_high = drawn_title(title, SIDE // 8)
+    top = MARGIN + lines_high + GAP
     low, high = every.min(axis=0), every.max(axis=0)
     scale = (SIDE - 4 * GAP) / (float((high - low).max()) or 1.0)
     below = top + SIDE + 1.6 * LINE
     legend, height = _legend(groups, below)
     wide, high_all = SIDE + 2 * MARGIN + LINE, coordinate(below + height + MARGIN)
-    told = "".join(f'<tspan x="{MARGIN}" dy="{LINE}">{html(line)}</tspan>' for line in heading)
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-scatter" role="img" aria-label="{html(title or "map")}" '
             f'width="{wide}" height="{high_all}" viewBox="0 0 {wide} {high_all}">',
             f'<style>{STYLE}</style><rect class="paper" width="{wide}" height="{high_all}" rx="6"/>',
-            f'<text y="{MARGIN - 4}" font-weight="bold">{told}</text>' if heading else "",
+            heading,
             _frame(axes, top) + _dots(groups, (low + high) / 2, scale, top),
             legend,
             "</svg>\n",

@@ -11,7 +11,7 @@ from html import escape
 import numpy as np
 
 from weft.errors import UsageError
-from weft.report.heatmap import Frame, Legend, Swatch, draw_map, heading, number, visible
+from weft.report.heatmap import Frame, Legend, Swatch, check_shape, draw_map, heading, number, visible
 
 STEPS = (-1.0, -0.5, -0.2, 0.0, 0.2, 0.5, 1.0)  # shown in the legend, times the largest
 SWATCH = 34
@@ -69,10 +69,7 @@ def signed_map(
 ) -> str:
     """Values (T, S) as an SVG, orange above 0 and blue below, the stronger the larger, by the square root; `name` says what
     they are. The strongest colour is at `largest`, which is that of the values unless given."""
-    if values.shape != (len(rows), len(columns)) or not values.size:
-        raise UsageError(
-            f"signed map: values have the shape {values.shape}, but there are {len(rows)} rows and {len(columns)} columns"
-        )
+    check_shape("signed map: values", values, rows, columns)
     if not np.isfinite(values).all():
         raise UsageError("signed map: values must be finite")
     most = largest or float(np.abs(values).max()) or 1.0
