@@ -75,6 +75,17 @@ def test_it_is_drawn_without_a_fault_and_keeps_to_the_width(look, name):
         assert "NaN" not in drawn and "undefined" not in drawn and "Infinity" not in drawn
 
 
+def test_an_axis_of_costs_that_are_near_each_other_has_numbers_on_a_phone(look):
+    document = translation()
+    for row, parameters in zip(document["rows"], (651_690, 940_714, 615_018, 700_000), strict=True):
+        row["parameters"] = parameters
+    seen = look(document)
+    seen.page.set_viewport_size({"width": 390, "height": 800})
+    seen.page.wait_for_function("document.querySelector('[data-chart=cost] svg.chart').clientWidth < 390")
+    told = seen.all("[data-chart=cost] svg.chart text")
+    assert sum(text.endswith(" k") for text in told) >= 2, told
+
+
 def test_every_column_sorts_both_ways_with_what_is_unknown_last(look):
     seen = look(language())
     names = "table.results tbody th bdi"

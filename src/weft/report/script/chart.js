@@ -1,6 +1,6 @@
 // Scales, axes and the frame that all charts are drawn in.
 
-// Round values that cover a range, about `count` of them.
+// Round values that cover a range, about `count` of them, and two at least: one alone says nothing of the scale.
 function linearTicks([low, high], count) {
   const rough = (high - low) / Math.max(1, count);
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -8,7 +8,7 @@ function linearTicks([low, high], count) {
   const first = Math.ceil(low / step - 1e-9);
   const found = [];
   for (let at = first; at * step <= high + step * 1e-9; at += 1) found.push(Number((at * step).toPrecision(12)));
-  return found;
+  return found.length >= 2 || count > 9 ? found : linearTicks([low, high], count + 1);
 }
 
 function logTicks([low, high], count) {
