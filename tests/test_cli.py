@@ -8,6 +8,7 @@ import os
 import re
 import resource
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 import typer
-from command_line import answered, feed
+from command_line import answered, feed, refused
 
 from weft import __version__, files
 from weft.cli import display as display_module
@@ -316,6 +317,15 @@ def test_a_finished_run_is_left_alone(here, capsys):
     assert (code, out) == (0, "")
     assert err.startswith("runs/run: this run is finished; --fresh trains it again\nbest valid nats/token ")
     assert files.sha256(here / "runs/run/model.safetensors") == before
+
+
+def test_a_finished_run_that_cannot_be_read_is_not_called_finished(here, capsys):
+    shutil.copy("run.toml", "cut.toml")
+    for name, size in (("model.safetensors", 100), ("tokenizer.json", 50)):
+        shutil.copytree("runs/run", "runs/cut", dirs_exist_ok=True)
+        os.truncate(f"runs/cut/{name}", size)
+        code, line = refused(capsys, "train", "cut.toml")
+        assert code == 4 and line.startswith(f"runs/cut/{name}: ") and line.endswith("; --fresh trains it again")
 
 
 def test_what_to_do_next_can_be_pasted_into_a_shell(here, capsys):

@@ -106,6 +106,7 @@ def test_a_run_file_that_is_missing_or_no_toml(here, capsys):
     assert not (here / "runs").exists()
 
 
+CONVERT = 'convert it, or set data.encoding, e.g. "latin-1", in the run file'
 CONFIG = {
     "modle.width=3": "modle: no such option; did you mean 'model'? known: task, seed, data, tokenizer, model, train",
     "model.kind=gtp": (
@@ -145,8 +146,8 @@ DATA = {
     "empty.txt": "empty.txt: is empty; give a file with text in it",
     "blank.txt": "blank.txt: holds 3 empty lines and no text; give a file with text in it",
     "binary.txt": "binary.txt: line 1 holds a NUL character; is it binary data, or UTF-16 (set data.encoding)?",
-    "image.txt": 'image.txt: line 1, byte 0 (0x89) is not utf-8; set data.encoding, e.g. "latin-1"',
-    "latin.txt": 'latin.txt: line 1, byte 3 (0xe9) is not utf-8; set data.encoding, e.g. "latin-1"',
+    "image.txt": f"image.txt: line 1, byte 0 (0x89) is not utf-8; {CONVERT}",
+    "latin.txt": f"latin.txt: line 1, byte 3 (0xe9) is not utf-8; {CONVERT}",
 }
 
 

@@ -208,8 +208,8 @@ def test_a_comparison_that_can_t_begin_leaves_nothing(there, capsys):
         (["--models", "lstm,"], "--models lstm,: must look like lstm,gru,transformer"),
         (["--params", "some"], "--params some: must be a number such as 250000, 250k or 1M"),
         (["--tune", "1"], "--tune 1: there is nothing to choose from; try at least 2 settings"),
-        (["--csv", "no/t.csv"], "--csv no/t.csv: its folder is not there; name a file"),
-        (["--latex", "."], "--latex .: is a folder; name a file"),
+        (["--csv", "no/t.csv"], "--csv: no/t.csv: there is no folder no to write it into; make it first"),
+        (["--latex", "."], "--latex: . is a folder; name a file"),
         (["--markdown", "-", "--json"], "--markdown and --json: standard output is for one of them; give the others a file"),
     ],
 )
@@ -354,8 +354,21 @@ def test_a_run_may_be_the_folder_one_is_in(there, capsys, monkeypatch):
     assert sorted(path.name for path in (there / "here" / "evidence").iterdir()) == ["lstm-5", "ngram-5"]
 
 
+def test_a_run_whose_settings_are_damaged_does_not_stop_the_others(there, capsys):
+    assert compare(capsys, "run.toml", "--models", "ngram,lstm", "--out", "all", "--quiet")[0] == 0
+    os.truncate("all/lstm-5/resolved.toml", 7)
+    code, out, err = compare(capsys, "all/ngram-5", "all/lstm-5", "--out", "some", "--quiet")
+    assert code == 4 and "ngram" in out and err.startswith("weft: lstm-5: all/lstm-5/resolved.toml: is not TOML: ")
+    assert main(["report", "all/ngram-5", "all/lstm-5", "--out", "page.html", "--quiet"]) == 4
+    assert "ngram" in Path("page.html").read_text() and "resolved.toml" in capsys.readouterr().err
+    os.truncate("all/ngram-5/resolved.toml", 7)
+    code, line = refused(capsys, "compare", "all/ngram-5", "all/lstm-5", "--out", "none", "--quiet")
+    assert code == 4 and line.startswith("all/ngram-5/resolved.toml: is not TOML: ")
+
+
 def test_what_is_no_run_is_refused(there, capsys):
     (there / "empty").mkdir()
+    assert refused(capsys, "compare", "run.toml", "run.toml")[1] == "run.toml: is a run file, not the folder of a run"
     assert refused(capsys, "compare", "empty") == (4, "empty: is no run folder: it has no resolved.toml")
 
 

@@ -21,7 +21,7 @@ import weft
 from weft.cli.main import main
 from weft.config import override
 from weft.data.labelled import LabelledSource
-from weft.errors import DataError, UsageError
+from weft.errors import DataError
 from weft.explain.held_loss import loss, portions
 from weft.explain.page import page
 from weft.explain.view import Picture, View, aligned
@@ -160,7 +160,7 @@ def test_what_comes_next_is_never_a_token_that_is_never_written(tmp_path):
 def test_a_text_without_known_words_has_nothing_to_explain(labels):
     run = weft.load(labels.folder("labels-naive-bayes"), device="cpu")
     for text, method in (("zzz qqq", "exact"), ("", "exact"), ("", "occlusion")):
-        with pytest.raises(UsageError) as caught:
+        with pytest.raises(DataError) as caught:
             run.explain(text, "attribution", method=method)
         assert str(caught.value) == "input: has no words that the run knows; there is nothing to explain"
     view = run.explain("the\tred\tcat", "attribution", method="occlusion")  # one text, which has tabs

@@ -21,7 +21,7 @@ from small_runs import make_text, run_file, train_here
 
 import weft
 from weft.cli.main import main
-from weft.errors import UsageError
+from weft.errors import DataError, UsageError
 from weft.explain.page import page
 from weft.explain.view import Picture, Piece, View, aligned, told_apart
 from weft.report.grid import Map, grid
@@ -98,7 +98,7 @@ def test_standard_input_is_a_text(counted, capsys, monkeypatch, quiet_machine):
 
 
 def test_a_text_that_nobody_could_look_at_is_refused(run):
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(DataError) as caught:
         weft.load(run).explain("a" * 20_001)
     assert str(caught.value) == ("explain: the text has 20,001 characters, and a view shows at most 20,000; give a part of it")
 

@@ -20,7 +20,7 @@ import weft
 from weft.cli.main import app
 from weft.decode.beam import BeamOptions, beam
 from weft.decode.choose import ban
-from weft.errors import UsageError
+from weft.errors import DataError, UsageError
 from weft.explain.distribution import distribution, no_distribution
 from weft.explain.options import ExplainOptions
 from weft.explain.search import Tree, no_search, search
@@ -140,6 +140,15 @@ def test_the_best_of_the_tree_is_what_generate_says(lstm, runs):
     assert no_search(lstm) is None and no_distribution(lstm) is None
     both = weft.ensemble([runs.folder("lstm"), runs.folder("luong")])
     assert no_search(both) == no_distribution(both) == "several models choose together; explain one run"
+
+
+def test_a_source_that_is_too_long_is_refused_by_every_view(runs):
+    """Without the cure that other commands have: no view shows a part of a text."""
+    run = weft.load(runs.folder("lstm"))
+    for what in ("attention", "search", "distribution", "attribution"):
+        with pytest.raises(DataError) as caught:
+            run.explain("a" * 40, what)
+        assert str(caught.value) == f"input: has 41 tokens, but {run.folder.path} reads at most 16; shorten it"
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:

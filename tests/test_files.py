@@ -100,6 +100,32 @@ def test_missing_and_unreadable_json(tmp_path):
     assert refusal(ResourceError, lambda: files.read_json(tmp_path)) == f"{tmp_path}: can't be read: Is a directory"
 
 
+def test_a_pipe_is_written_into_and_stays_one(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = subprocess.Popen(["cat", path], stdout=subprocess.PIPE)
+    files.write_bytes(path, b"piped")
+    assert reader.communicate(timeout=20)[0] == b"piped"
+    assert path.is_fifo() and os.listdir(tmp_path) == ["pipe"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="there is no /dev/full here")
+def test_a_device_is_written_into_and_its_refusal_is_told(tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to("/dev/full")
+    for path in (link, Path("/dev/full")):
+        message = refusal(ResourceError, lambda path=path: files.write_bytes(path, b"x"))
+        assert message == f"{path}: no space left on the disk; free some and try again, what came before that is written"
+    assert Path("/dev/full").is_char_device() and link.is_symlink()
+
+
+def test_what_the_system_names_is_written_into_and_a_folder_in_memory_is_one_like_others(tmp_path):
+    with open(tmp_path / "out", "w+b") as out:
+        files.write_bytes(Path(f"/proc/self/fd/{out.fileno()}"), b"given")
+        assert (tmp_path / "out").read_bytes() == b"given"
+    assert not files._is_special(Path("/dev/shm/run/a.json")) and files._is_special(Path("/dev/stdout"))
+
+
 def test_a_block_that_fails_leaves_the_old_file_and_its_own_error(tmp_path):
     path = tmp_path / "x"
     files.write_bytes(path, b"old")

@@ -235,6 +235,40 @@ def test_a_run_comes_back_from_wherever_a_process_was_killed(run, text, monkeypa
     }
 
 
+@pytest.fixture
+def killed(run, text):
+    """A run, and the one that was to replace it, killed before it saved anything."""
+    settings = resolve(small(text, seed=4), base=run)
+    before = contents(run)
+    RunFolder(run).begin(settings, "", fresh=True)
+    return before
+
+
+def test_a_run_that_is_set_aside_is_named_and_its_own_run_file_brings_it_back(run, text, killed):
+    message = refusal(ModelError, lambda: weft.load(run))
+    assert message == (
+        f"{run}: a new run was stopped here before it saved anything; the same command, without --fresh, goes on with it; the "
+        f"earlier run is in {run / '.set-aside'}, and its run file brings it back"
+    )
+    assert weft.load(run / ".set-aside").info()["kind"] == "window"
+    RunFolder(run).begin(resolve(small(text), base=run), "", fresh=False)
+    assert {name for name in contents(run)} == set(killed)
+    assert weft.load(run).info()["settings"]["seed"] != 4
+
+
+def test_the_run_that_is_to_replace_one_goes_on_by_its_own_run_file(run, text, killed):
+    train_here(small(text, seed=4), run)
+    assert weft.load(run).info()["settings"]["seed"] == 4 and not (run / ".set-aside").exists()
+
+
+def test_a_file_is_no_run_folder(tmp_path):
+    for name, what in (("a.toml", "a run file"), ("a.txt", "a file")):
+        (tmp_path / name).write_text("x")
+        assert refusal(ModelError, lambda name=name: weft.load(tmp_path / name)) == (
+            f"{tmp_path / name}: is {what}, not the folder of a run"
+        )
+
+
 def test_fresh_in_a_new_folder_is_a_new_run(tmp_path, text, finished):
     train_here(small(text), tmp_path / "new", fresh=True)
     assert sums(tmp_path / "new") == sums(finished)

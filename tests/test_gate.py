@@ -97,13 +97,13 @@ def test_several_files_are_one_text_and_no_line_is_glued_to_the_next(tmp_path):
 
 def test_invalid_bytes_are_refused_with_their_place(tmp_path, short_pieces):
     path = write(tmp_path, b"good\nalso good\ncaf\xe9 x\n")
-    told = f'{path}: line 3, byte 18 (0xe9) is not utf-8; set data.encoding, e.g. "latin-1"'
+    told = f'{path}: line 3, byte 18 (0xe9) is not utf-8; convert it, or set data.encoding, e.g. "latin-1", in the run file'
     assert refusal(lambda: list(read_text(path))) == told
     path = write(tmp_path, b"cut off \xe2\x82")
-    told = f'{path}: line 1, byte 8 (0xe2) is not utf-8; set data.encoding, e.g. "latin-1"'
+    told = f'{path}: line 1, byte 8 (0xe2) is not utf-8; convert it, or set data.encoding, e.g. "latin-1", in the run file'
     assert refusal(lambda: survey(path)) == told
     path = write(tmp_path, b"a\xff\n")
-    told = f"{path}: line 1, byte 1 (0xff) is not ascii; set data.encoding to what it is"
+    told = f"{path}: line 1, byte 1 (0xff) is not ascii; convert it, or set data.encoding to what it is"
     assert refusal(lambda: survey(path, "ascii")) == told
     path = write(tmp_path, b"plain bytes!")
     told = f"{path}: is not utf-16: UTF-16 stream does not start with BOM; set data.encoding"
@@ -115,7 +115,10 @@ def test_a_nul_or_utf_16_is_refused(tmp_path):
     told = f"{path}: line 3 holds a NUL character; is it binary data, or UTF-16 (set data.encoding)?"
     assert refusal(lambda: list(read_lines(path))) == told
     path = write(tmp_path, "abc\n".encode("utf-16"))
-    assert refusal(lambda: survey(path)) == f'{path}: starts like UTF-16, not UTF-8; set data.encoding = "utf-16"'
+    assert (
+        refusal(lambda: survey(path))
+        == f'{path}: starts like UTF-16, not UTF-8; convert it, or set data.encoding = "utf-16" in the run file'
+    )
 
 
 def test_what_holds_no_text_is_refused(tmp_path):

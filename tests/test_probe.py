@@ -540,6 +540,18 @@ def test_the_command_refuses_what_cannot_be(runs, suite, tmp_path, capsys):
     assert refused(capsys, "probe", run, "--suite", str(path), "--known", "--quiet") == (3, said)
 
 
+def test_the_command_refuses_files_that_it_could_not_write_before_it_asks_anything(runs, suite, tmp_path, capsys):
+    (tmp_path / "folder").mkdir()
+    words = ["probe", str(runs / "lstm"), "--suite", str(suite)]
+    table, nowhere, folder = (str(tmp_path / name) for name in ("a.csv", "none/a.csv", "folder"))
+    for options, told in (
+        (["--csv", nowhere], f"--csv: {nowhere}: there is no folder {tmp_path / 'none'} to write it into; make it first"),
+        (["--pairs", folder], f"--pairs: {folder} is a folder; name a file"),
+        (["--csv", table, "--pairs", table], f"--csv and --pairs: both name {table}; give each a file of its own"),
+    ):
+        assert refused(capsys, *words, *options) == (2, told)
+
+
 def test_runs_of_one_name_are_called_by_their_paths(runs, suite, tmp_path, monkeypatch, capsys):
     (tmp_path / "lstm").symlink_to(runs / "gru")
     monkeypatch.chdir(tmp_path)

@@ -388,6 +388,8 @@ def test_refusals(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert line(str(recurrent)) == f"heads: {recurrent} is a run of kind 'luong', which has no heads of attention"
     assert line(place, "--heads", "half") == "--heads: must be a number or a share, such as 8 or 50%, not 'half'"
     assert line(place, "--heads", "9") == "--heads: must be from 1 to 8, which the model has, not 9"
+    assert line(place, "--heads", "0", "--out", str(tmp_path / "new")).startswith("--heads: must be from 1 to 8")
+    assert not (tmp_path / "new").exists()
     assert line(place, "--heads", "0%") == "--heads: must be from 1 to 8, which the model has, not 0%"
     assert line(place, "--heads", "1", "--at-once", "0") == "--at-once: must be 1 or more, not 0"
     assert line(place, "--measure", "grdient") == (

@@ -17,6 +17,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -81,9 +82,38 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def _is_special(path: Path) -> bool:
+    """Whether no file may take a path's place: a device, a pipe, or a name that the system gives to what is open."""
+    place = Path(os.path.realpath(path.parent))
+    given = place == Path("/dev") or place.is_relative_to("/proc")  # /dev/shm is a folder like others
+    return given or (path.exists() and not (path.is_file() or path.is_dir()))
+
+
+@contextmanager
+def _writing_into(path: Path) -> Iterator[Callable[[bytes | memoryview], None]]:
+    """Gives `write(data)` to what is there."""
+    refusing = partial(_refusing, path, "what came before that is written")
+    with refusing():
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+
+    def write(data: bytes | memoryview) -> None:
+        with refusing():
+            _write_all(descriptor, data)
+
+    try:
+        yield write
+    finally:
+        os.close(descriptor)
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[Callable[[bytes | memoryview], None]]:
-    """Gives `write(data)`; when the block ends well, `path` is what was written, else what it was before."""
+    """Gives `write(data)`; when the block ends well, `path` is what was written, else what it was before. A pipe or a device
+    is written into."""
+    if _is_special(path):
+        with _writing_into(path) as into:
+            yield into
+        return
     temp = temporary(path)
 
     def write(data: bytes | memoryview) -> None:

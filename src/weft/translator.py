@@ -19,7 +19,7 @@ from weft.data.pairs import PairSource, PairsTable
 from weft.decode.ensemble import Ensemble, Fusion, Mixture
 from weft.decode.options import chosen
 from weft.decode.predict import ROWS, Prediction, Request, predict
-from weft.decode.predict_options import PredictOptions
+from weft.decode.predict_options import CUT, PredictOptions
 from weft.errors import DataError, UsageError
 from weft.explain import views
 from weft.explain.alignment import Alignment, attention_weights, check_attends
@@ -50,7 +50,7 @@ class Member(NamedTuple):
     def faults(self, lines: Sequence[str]) -> dict[int, str]:
         """Which lines are longer than the model was made for, by their number from 0, and what to do about it."""
         longest = self.settings.data.longest
-        cure = f"but {self.folder.path} reads at most {longest}; shorten it, or have it cut with --truncate"
+        cure = f"but {self.folder.path} reads at most {longest}; shorten it{CUT}"
         lengths = self.tokenizer.source.encode_flat(lines)[1] + 1
         return {int(at): f"has {lengths[at]:,} tokens, {cure}" for at in np.flatnonzero(lengths > longest)}
 

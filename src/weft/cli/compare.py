@@ -127,7 +127,7 @@ class Compare(Shared):
 
     def _existing(self) -> int:
         from weft.cli.probing import refuse_files
-        from weft.compare.groups import find, grouped, is_comparison
+        from weft.compare.groups import find, grouped, is_comparison, readable
         from weft.compare.scores import refuse_others
 
         for option in ("models", "seeds", "minutes", "tokens", "params", "grid", "tune", "fresh"):
@@ -141,7 +141,8 @@ class Compare(Shared):
             refuse_files(paths)
         if not paths:
             raise UsageError("compare: no run is named; give run folders, or a run file")
-        runs = find(paths)
+        kept, damaged = readable(paths)
+        runs = find(kept)
         task = str(runs[0].settings["task"])
         refuse_others(task, self.score)
         pairs = self._pairs(task)
@@ -150,7 +151,7 @@ class Compare(Shared):
         self._wanted().check(out)
         self._refuse_strangers(out)
         out.mkdir(parents=True, exist_ok=True)
-        return self._finish(rows, self._facts(out.name, [], pairs), out)
+        return self._finish(rows, self._facts(out.name, damaged, pairs), out)
 
     def _refuse_strangers(self, out: Path) -> None:
         """Leave a folder alone that holds something else than a comparison of runs."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.cli.measuring import COMPARISON, REPORT
-from weft.cli.output import note, write, write_json
+from weft.cli.output import check_files, note, write, write_json
 
 if TYPE_CHECKING:
     from weft.cli.display import Display
@@ -35,12 +35,7 @@ class Wanted(NamedTuple):
         printed = [option for option, path in tables.items() if str(path) == "-"] + ["--json"] * self.json
         if len(printed) > 1:
             raise UsageError(f"{' and '.join(printed)}: standard output is for one of them; give the others a file")
-        for option, path in tables.items():
-            if path is None or str(path) == "-":
-                continue
-            if path.is_dir() or not (path.parent.is_dir() or path.parent.absolute() == out.absolute()):
-                seen = "is a folder" if path.is_dir() else "its folder is not there"
-                raise UsageError(f"{option} {path}: {seen}; name a file")
+        check_files(tables, will_be=out)
 
 
 class Facts(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.cli.output import note
+from weft.cli.output import check_files, note
 from weft.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,10 +21,7 @@ def check_kind(option: str, out: Path | None) -> None:
         return
     if out.suffix not in KINDS:
         raise UsageError(f"{option}: {out} must end in .html, .svg, .png or .json")
-    if out.is_dir():
-        raise UsageError(f"{option}: {out} is a folder; name a file")
-    if not out.parent.is_dir():
-        raise UsageError(f"{option}: {out}: there is no folder {out.parent} to write it into; make it first")
+    check_files({option: out})
     if out.suffix == ".png":
         from weft.report.raster import check_raster
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.options import Device, Shared
-from weft.cli.output import write
+from weft.cli.output import check_files, write
 from weft.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class Embed(Shared):
             raise UsageError("--data: does not go with a text; give one of them")
         if self.out is not None and self.out.suffix not in (".npy", ".jsonl"):
             raise UsageError(f"--out: {self.out} must end in .npy or .jsonl")
+        check_files({"--out": self.out})
         run: Any = load(self.folder, device=self.device)
         if getattr(run, "embed", None) is None:
             raise UsageError(f"{self.folder}: is a run of task {run.settings.task!r}, which has no encoder of texts")

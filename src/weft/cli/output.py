@@ -6,7 +6,24 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TextIO
+
+from weft.errors import UsageError
+
+
+def check_files(named: Mapping[str, Path | None], *, will_be: Path | None = None) -> None:
+    """Refuse files, by option, that can't be written, before any work is done; `will_be` is a folder that the work makes."""
+    told = dict[Path, str]()
+    for option, path in named.items():
+        if path is None or str(path) == "-":
+            continue
+        if path.is_dir():
+            raise UsageError(f"{option}: {path} is a folder; name a file")
+        if not (path.parent.is_dir() or (will_be is not None and path.parent.absolute() == will_be.absolute())):
+            raise UsageError(f"{option}: {path}: there is no folder {path.parent} to write it into; make it first")
+        if (other := told.setdefault(path.absolute(), option)) != option:
+            raise UsageError(f"{other} and {option}: both name {path}; give each a file of its own")
 
 
 def finite(value: float | None) -> float | None:

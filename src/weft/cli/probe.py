@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.options import Device, Shared
-from weft.cli.output import note, write, write_json
+from weft.cli.output import check_files, note, write, write_json
 from weft.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ class Probe(Shared):
 
         if self.by is not None and self.by not in BY:
             raise UsageError(f"--by: {no_such('unit', self.by, BY)}")
+        check_files({"--csv": self.csv, "--pairs": self.pairs})
         pairs = read_pairs(self.suite, by=self.by, quiet=self.quiet)
         refuse_files(self.folders)
         for path in self.folders:

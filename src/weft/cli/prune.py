@@ -15,7 +15,10 @@ from weft.cli.output import note, write, write_json
 from weft.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from weft.cli.display import Display
+    from weft.explain.heads import Heads
     from weft.explain.prune import Pruning
 
 
@@ -61,7 +64,8 @@ class Prune(Shared):
 
     def run(self) -> int:
         from weft.cli.display import Display
-        from weft.explain.prune import free_folder, view
+        from weft.explain.heads import every, heads_of
+        from weft.explain.prune import count, free_folder, view
         from weft.explain.prune import write as write_run
         from weft.run import load
 
@@ -70,11 +74,13 @@ class Prune(Shared):
             raise UsageError(f"--tokens: must be 1 or more, not {self.tokens}")
         if self.out is not None and self.heads is None:
             raise UsageError("--out: a smaller run needs --heads, how many go")
+        run: Any = load(self.folder, device=self.device)
+        layers = heads_of(run)
+        wanted = 0 if self.heads is None else count(self.heads, len(every(layers)))
         if self.out is not None:
             free_folder(self.out)  # before the work, not after it
-        run: Any = load(self.folder, device=self.device)
         with Display(quiet=self.quiet) as display:
-            found = self._pruned(run, display)
+            found = self._pruned(run, layers, wanted, display)
         files = [str(path) for path in self.data] if self.data else "validation data"
         measured = {"data": files, "tokens": self.tokens, "measure": self.measure}
         shown = view(run, found, measured)
@@ -90,15 +96,12 @@ class Prune(Shared):
             self._tell(run, found)
         return 0
 
-    def _pruned(self, run: Any, display: Display) -> Pruning:
-        from weft.explain.heads import every, heads_of
+    def _pruned(self, run: Any, layers: Sequence[Heads], wanted: int, display: Display) -> Pruning:
         from weft.explain.held_loss import portions
         from weft.explain.inputs import network
-        from weft.explain.prune import count, prune
+        from weft.explain.prune import prune
 
-        layers = heads_of(run)
         model: Any = network(run)
-        wanted = 0 if self.heads is None else count(self.heads, len(every(layers)))
 
         def told(done: int, total: int) -> None:
             display.show("measuring", done / max(1, total), f"{done:,} of {total:,} times over the data")

@@ -13,7 +13,7 @@ import typer
 
 from weft.cli.measuring import COMPARISON, EVIDENCE, REPORT, failed, measured
 from weft.cli.options import Device, Shared
-from weft.cli.output import say, write, write_json
+from weft.cli.output import check_files, say, write, write_json
 from weft.cli.usage import one_line
 from weft.errors import ModelError, UsageError
 
@@ -72,6 +72,7 @@ class Report(Shared):
         from weft import files
         from weft.report.page import page
 
+        check_files({"--out": self.out})
         made = [path for path in self.what if is_comparison(path)]
         if made and len(self.what) > 1:
             raise UsageError(f"report: {made[0]} is a comparison; give one alone, or runs")
@@ -91,11 +92,13 @@ class Report(Shared):
     def _measured(self, paths: Sequence[Path]) -> dict[str, Any]:
         from weft.cli.display import Display
         from weft.compare.document import document
-        from weft.compare.groups import find, grouped
+        from weft.compare.groups import find, grouped, readable
 
-        rows = {name: [run.path for run in runs] for name, runs in grouped(find(paths)).items()}
+        kept, unread = readable(paths)
+        rows = {name: [run.path for run in runs] for name, runs in grouped(find(kept)).items()}
         with Display(quiet=self.quiet) as display:
-            evidence, damaged = measured(rows, kept_at, display, device=self.device)
+            evidence, failures = measured(rows, kept_at, display, device=self.device)
+            damaged = [*unread, *failures]
             if not evidence:
                 raise ModelError(damaged[0].reason)
             display.show("comparing", 0.0)

@@ -16,7 +16,7 @@ import typer
 
 from weft.cli.options import Shared
 from weft.cli.output import duration, note, score_name, write_json
-from weft.errors import DivergedError, ResourceError
+from weft.errors import DivergedError, ModelError, ResourceError
 
 if TYPE_CHECKING:
     from weft.train.settings import Settings
@@ -95,6 +95,7 @@ class Train(Shared):
         out = self.out or Path("runs") / self.run_file.stem
         settings = resolve(values, base=self.run_file.parent)  # a wrong run file is refused before anything is looked at
         if not self.fresh and is_finished(out, settings):
+            self._check(out)
             note(f"{out}: this run is finished; --fresh trains it again", quiet=self.quiet)
             self._summarise(out, settings)
             return 0
@@ -103,6 +104,15 @@ class Train(Shared):
         if code == 0:
             self._summarise(out, settings, seconds=time.monotonic() - began)
         return code
+
+    def _check(self, out: Path) -> None:
+        """Refuse to call a run finished that can't be read."""
+        from weft.run import load
+
+        try:
+            load(out, device="cpu").info()  # which asks for the weights
+        except ModelError as error:
+            raise ModelError(f"{error}; --fresh trains it again") from None
 
     def _train(self, values: dict[str, Any], out: Path) -> int:
         from weft.cli.display import Display

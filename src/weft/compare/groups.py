@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft.compare.fitting import leaves
+from weft.compare.plan import Refused
 from weft.config import differences
-from weft.errors import UsageError
+from weft.errors import ModelError, UsageError
 from weft.train.folder import open_folder
 
 READING = ("window", "stride", "longest", "truncate")  # how much is read at once: of the same data either way
@@ -34,6 +35,21 @@ class Found(NamedTuple):
 def is_comparison(path: Path) -> bool:
     """Whether a folder holds a comparison, which `weft compare runs/*` is not about."""
     return any((path / name).is_file() for name in FILES)
+
+
+def readable(paths: Sequence[Path]) -> tuple[list[Path], list[Refused]]:
+    """The runs whose settings can be read, and those whose can't; what is no run at all is a slip, and refused."""
+    kept, damaged = list[Path](), list[Refused]()
+    for path in paths:
+        folder = open_folder(path)
+        try:
+            folder.read_resolved()
+            kept.append(path)
+        except ModelError as error:
+            damaged.append(Refused(path.resolve().name, None, str(error), error.exit_code))
+    if damaged and not kept:
+        raise ModelError(damaged[0].reason)
+    return kept, damaged
 
 
 def find(paths: Sequence[Path]) -> list[Found]:

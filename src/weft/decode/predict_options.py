@@ -13,6 +13,7 @@ from weft.errors import UsageError
 
 BEAM, ALPHA = 5, 1.0
 HIGHEST = {"length": 10**6, "samples": 10**4, "beam": 10**3, "alpha": 10}
+CUT = ", or have it cut with --truncate"  # how a refusal of a long source ends
 SAMPLING = ("temperature", "top_k", "top_p")
 
 

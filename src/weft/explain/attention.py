@@ -156,7 +156,7 @@ def _summary(found: Sequence[Looked]) -> list[str]:
         for head, weights in zip(one.heads, one.weights, strict=True):
             own = one.site.part in ("encoder", "decoder")
             shares = [_share(weights, 0), _share(weights, 1)] if own else ["-", "-"]
-            numbers = (f"{_entropy(weights):.2f}", *shares, f"{weights[:, 0].mean():.2f}")
+            numbers = (f"{abs(_entropy(weights)):.2f}", *shares, f"{weights[:, 0].mean():.2f}")
             rows.append((one.site.part, str(one.site.layer), str(head), *numbers, _strongest(one, weights)))
     return aligned(rows, left=(0, 7))
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from weft.errors import UsageError
+from weft.errors import DataError, UsageError
 from weft.explain.inputs import label, located, never_said, special, texts_of, wanted_tokens
 from weft.explain.options import ExplainOptions
 from weft.explain.view import Piece
@@ -78,7 +78,7 @@ def _asked(run: Any, log_probs: np.ndarray, options: ExplainOptions) -> list[int
 
 def _some(pieces: list[Piece]) -> list[Piece]:
     if not pieces:
-        raise UsageError("input: has no words that the run knows; there is nothing to explain")
+        raise DataError("input: has no words that the run knows; there is nothing to explain")
     return pieces
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from weft.errors import UsageError
+from weft.errors import DataError, UsageError
 from weft.explain.cells import recurrent
 from weft.explain.inputs import Reading, network, read
 from weft.explain.options import ExplainOptions
@@ -211,7 +211,7 @@ def _tokens(reading: Reading, options: ExplainOptions) -> tuple[Tensor, int]:
     last = len(every) - 1
     if last < 3:  # two before the loss: the newest is read directly, the other is one step back
         cure = "give a longer one as --target" if side.name == "output" else "give a longer text"
-        raise UsageError(f"{side.name}: has too few tokens, {last}; gradients need three at least to flow through; {cure}")
+        raise DataError(f"{side.name}: has too few tokens, {last}; gradients need three at least to flow through; {cure}")
     at = options.position or last
     if not 3 <= at <= last:
         raise UsageError(f"--position: must be from 3 to {last}, the tokens of the text, not {at}")

@@ -17,6 +17,7 @@ from weft.config import no_such
 from weft.data.corpus import lines_of
 from weft.data.tag_order import Sentences
 from weft.data.text_order import laid_out
+from weft.decode.predict_options import CUT
 from weft.errors import DataError, UsageError
 from weft.explain.options import ExplainOptions
 from weft.explain.view import Piece
@@ -96,9 +97,10 @@ def wanted_tokens(tokenizer: Tokenizer, target: str) -> list[tuple[int, Piece]]:
     return found
 
 
-def _refuse(faults: dict[int, str]) -> None:
+def refuse(faults: dict[int, str]) -> None:
+    """Refuse a text that the run can't read; no view shows a part of one."""
     if faults:
-        raise DataError(f"input: {faults[0]}")
+        raise DataError(f"input: {faults[0].removesuffix(CUT)}")
 
 
 def _copies(tokens: Sequence[int], at: Tensor) -> Tensor:
@@ -107,7 +109,7 @@ def _copies(tokens: Sequence[int], at: Tensor) -> Tensor:
 
 def _language(run: Any, text: str, options: ExplainOptions) -> Reading:
     """The text, and after it the target but for its last token; asked about is each token of the target."""
-    _refuse(run.faults([text]))
+    refuse(run.faults([text]))
     tokenizer, model = run.tokenizer, run.model
     own = [special(tokenizer, tokenizer.begin), *located(tokenizer, text)]
     wanted = [] if options.target is None else wanted_tokens(tokenizer, options.target)
@@ -127,12 +129,12 @@ def written(run: Any, text: str, options: ExplainOptions) -> list[tuple[int, Pie
     """The tokens of a translation: the target given, to its end, or what the search finds."""
     tokenizer = run.tokenizer.target
     if options.target is not None:
-        _refuse(run.faults_of_pairs([(text, options.target)]))
+        refuse(run.faults_of_pairs([(text, options.target)]))
         return [*located(tokenizer, clean(options.target, "--target")), special(tokenizer, tokenizer.end)]
-    _refuse(run.faults([text]))
+    refuse(run.faults([text]))
     found = run.predict(text, beam=options.beam, alpha=options.alpha, length=options.length)[0][0]
     if not found.tokens:
-        raise UsageError("input: is empty, and becomes an empty output; there is nothing to explain")
+        raise DataError("input: is empty, and becomes an empty output; there is nothing to explain")
     pieces, at = list[tuple[int, Piece]](), 0
     for number in found.tokens:
         shown = tokenizer.show(number)
@@ -201,10 +203,10 @@ def _classification(run: Any, text: str, options: ExplainOptions) -> Reading:
 
 def _tagging(run: Any, text: str, options: ExplainOptions) -> Reading:
     tokenizer, model, device = run.tokenizer.tokenizer, run.model.model, run.device
-    _refuse(run.faults([text]))
+    refuse(run.faults([text]))
     places = [Piece(found[0], found.start(), found.end()) for found in re.finditer(r"\S+", text)]
     if not places:
-        raise UsageError("input: has no words, and nothing to tag")
+        raise DataError("input: has no words, and nothing to tag")
     words = [place.text for place in places]
     letters = None if run.tokenizer.letters is None else lines_of(run.tokenizer.letters, words)
     edges, none = np.array([0, len(words)]), np.zeros(len(words), np.int64)
@@ -260,7 +262,7 @@ def _answering(run: Any, text: str, options: ExplainOptions) -> Reading:
     tokenizer, model, longest = run.tokenizer, run.model.model, run.settings.data.longest
     parts = text.split("\t")
     if len(parts) != 2:
-        raise DataError(f"input: needs a question and a passage, separated by a tab, and has {len(parts)} texts")
+        raise DataError(f"input: needs a question and a passage, separated by a tab, and has {len(parts)}")
     before = len(parts[0]) + 1  # characters
     asked, passage = (located(tokenizer, part, at) for part, at in zip(parts, (0, before), strict=True))
     if not (asked and passage):

@@ -17,7 +17,7 @@ from weft.decode.beam import BeamEvent, BeamOptions, Hypothesis, beam
 from weft.decode.choose import Adjust
 from weft.decode.predict import Request, limit_of
 from weft.decode.predict_options import PredictOptions
-from weft.explain.inputs import located, never_said, special
+from weft.explain.inputs import located, never_said, refuse, special
 from weft.explain.options import ExplainOptions
 from weft.explain.view import Picture, View, aligned, listed
 from weft.report.tree import KINDS, Node, tree
@@ -140,6 +140,7 @@ def _language(run: Any, text: str, options: ExplainOptions) -> _Asked:
 def _translation(run: Any, text: str, options: ExplainOptions) -> _Asked:
     """As `predict`."""
     sides, wanted = run.tokenizer, PredictOptions(beam=options.beam, alpha=options.alpha, length=options.length)
+    refuse(run.faults([text]))
     source = run.members[0].sources([text])
     request = Request(run.model, sides.target, lambda rows: None, [len(source[0])], [[]], run.device)
     with torch.no_grad():

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from weft.errors import UsageError
+from weft.errors import DataError
 from weft.explain.inputs import located, special, written
 from weft.explain.options import ExplainOptions
 from weft.explain.view import Picture, Piece, View, aligned, listed
@@ -33,7 +33,7 @@ class Surprise(NamedTuple):
 def _of_language(run: Any, text: str, options: ExplainOptions) -> Surprise:
     """Any model that steps, n-grams among them."""
     if not text and not run.lines:
-        raise UsageError("input: is empty; there is nothing to be surprised at")
+        raise DataError("input: is empty; there is nothing to be surprised at")
     (found,) = run.score([text])
     ends = [special(run.tokenizer, run.end)] if run.end is not None else []
     pieces = [piece for _, piece in [*located(run.tokenizer, text), *ends]]
@@ -59,9 +59,9 @@ def _of_gaps(run: Any, text: str, options: ExplainOptions) -> Surprise:
     found = located(tokenizer, text)
     tokens = [tokenizer.begin, *(number for number, _ in found), tokenizer.end]
     if model.longest is not None and len(tokens) > model.longest:
-        raise UsageError(f"input: has {len(tokens):,} tokens, but {run.folder.path} reads at most {model.longest}; shorten it")
+        raise DataError(f"input: has {len(tokens):,} tokens, but {run.folder.path} reads at most {model.longest}; shorten it")
     if not found:
-        raise UsageError("input: is empty; there is nothing to be surprised at")
+        raise DataError("input: is empty; there is nothing to be surprised at")
     rows = torch.tensor(tokens, device=run.device).expand(len(found), -1).clone()
     at = torch.arange(len(found), device=run.device)
     wanted = rows[0, 1:-1].clone()

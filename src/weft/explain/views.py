@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from weft.config import no_such
 from weft.decode.options import chosen
-from weft.errors import UsageError
+from weft.errors import DataError, UsageError
 from weft.explain.attention import attention, no_rollout, rollout, sites
 from weft.explain.attribution import attribution
 from weft.explain.distribution import distribution, no_distribution
@@ -67,7 +67,7 @@ def fitting(run: Any) -> list[str]:
 
 def _check_length(text: str) -> None:
     if len(text) > LONGEST:
-        raise UsageError(
+        raise DataError(
             f"explain: the text has {len(text):,} characters, and a view shows at most {LONGEST:,}; give a part of it"
         )
 

@@ -143,7 +143,9 @@ class _Reader:
         start = 0
         for chunk in read_bytes(self.path):
             if start == 0 and self.encoding == "utf-8" and chunk[:2] in (b"\xff\xfe", b"\xfe\xff"):
-                raise DataError(f'{self.path}: starts like UTF-16, not UTF-8; set data.encoding = "utf-16"')
+                raise DataError(
+                    f'{self.path}: starts like UTF-16, not UTF-8; convert it, or set data.encoding = "utf-16" in the run file'
+                )
             held = len(decoder.getstate()[0])
             try:
                 yield decoder.decode(chunk)
@@ -178,7 +180,11 @@ class _Reader:
             return DataError(f"{self.path}: is not {self.encoding}: {error}; set data.encoding")
         line = self.line + error.object[: error.start].count(b"\n")
         byte, at = error.object[error.start], before + error.start
-        cure = 'set data.encoding, e.g. "latin-1"' if self.encoding == "utf-8" else "set data.encoding to what it is"
+        cure = (
+            'convert it, or set data.encoding, e.g. "latin-1", in the run file'
+            if self.encoding == "utf-8"
+            else "convert it, or set data.encoding to what it is"
+        )
         return DataError(f"{self.path}: line {line}, byte {at} (0x{byte:02x}) is not {self.encoding}; {cure}")
 
 

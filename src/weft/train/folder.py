@@ -81,10 +81,13 @@ class RunFolder:
         for place in (self.path, self.data, self.path / "checkpoints"):
             if place.is_dir():
                 files.sweep(place)
-        if self.aside.is_dir() and not self._is_aside():
+        if self.aside.is_dir() and not self.is_aside():
             self._bring_back()  # a process was killed while it set a run aside, or brought it back
         if fresh:
             self._set_aside()
+        elif self.is_aside() and not differences(RunFolder(self.aside)._options(), settings.to_dict()):
+            self._clear()  # the one that was to replace this run was killed before it saved anything
+            self._bring_back()
         if self.resolved.is_file():
             found = differences(self._options(), settings.to_dict())
             if found:
@@ -118,7 +121,7 @@ class RunFolder:
         for part in self._resolved_last():
             _move(part, self.aside)
 
-    def _is_aside(self) -> bool:
+    def is_aside(self) -> bool:
         """Whether a run is set aside, and all of it."""
         return (self.aside / self.resolved.name).is_file()
 
@@ -137,7 +140,7 @@ class RunFolder:
         try:
             yield
         except BaseException:
-            if self._is_aside():
+            if self.is_aside():
                 self._clear()
             if self.aside.is_dir():
                 self._bring_back()
@@ -281,11 +284,19 @@ def open_folder(path: Path) -> RunFolder:
     """An existing run folder."""
     if not _is_utf_8(path):
         raise UsageError(f"{path}: its name is not UTF-8, and no tensor file can be read there; rename it")
+    if os.path.isfile(path):
+        kind = "a run file" if path.suffix == ".toml" else "a file"
+        raise ModelError(f"{path}: is {kind}, not the folder of a run")
     if not os.path.isdir(path):  # Path.is_dir fails on too long a name
         raise ModelError(f"{path}: no such run folder")
     folder = RunFolder(path)
     if not folder.resolved.is_file():
         raise ModelError(f"{path}: is no run folder: it has no resolved.toml")
+    if folder.is_aside() and not folder.weights.exists():
+        raise ModelError(
+            f"{path}: a new run was stopped here before it saved anything; the same command, without --fresh, goes on with it; "
+            f"the earlier run is in {folder.aside}, and its run file brings it back"
+        )
     return folder
 
 
