@@ -376,7 +376,7 @@ REFUSALS = {
         "--target: no such label 'anmal'; did you mean 'animal'? known: animal, colour, tool"
     ),
     ("labels:pairs-transformer", "x", ""): "input: needs 2 texts, separated by tabs, and has 1",
-    ("span:transformer", "who ?", ""): "input: needs a question and a passage, separated by a tab, and has 1 texts",
+    ("span:transformer", "who ?", ""): "input: needs a question and a passage, separated by a tab, and has 1",
     ("span:transformer", "who ?\tada .", "target=ben"): (
         "--target 'ben': does not stand in the passage, and no answer can be that"
     ),

@@ -14,7 +14,7 @@ from pair_runs import PairRuns
 from small_runs import make_text, run_file, train_here
 
 import weft
-from weft.errors import UsageError
+from weft.errors import DataError, UsageError
 from weft.explain.distribution import no_distribution
 from weft.explain.inputs import read
 from weft.explain.lens import lens, looked_through, no_lens
@@ -197,10 +197,10 @@ def test_what_is_impossible_is_null_and_still_drawn(runs, monkeypatch):
 
 def test_an_empty_text_surprises_nobody(language, filler):
     for run in (language("lstm"), filler):
-        with pytest.raises(UsageError) as caught:
+        with pytest.raises(DataError) as caught:
             surprisal(run, "", ExplainOptions())
         assert str(caught.value) == "input: is empty; there is nothing to be surprised at"
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(DataError) as caught:
         surprisal(filler, "the " * 8, ExplainOptions())
     found = str(caught.value)
     assert found == f"input: has 34 tokens, but {filler.folder.path} reads at most 16; shorten it"
