@@ -1,4 +1,4 @@
-"""Subject and verb: does a model follow the subject, or the nearest noun? Counts, recurrent networks and a Transformer.
+"""Subject and verb: does a model follow the subject, or the nearest noun? Counts, recurrent networks, Transformers.
 
 Trained on the English that is at hand (Tatoeba, Multi30k, UD EWT, Shakespeare: 1.6 million words, put together in --out) as
 lower-cased words; probed by BLiMP's distractor paradigms ("a niece of most senators hasn't ...") and by verbs with 0 to 4

@@ -134,7 +134,7 @@ def look(reading: Reading, wanted: Sequence[Site], head: int | None, device: tor
 
 def _entropy(weights: np.ndarray) -> float:
     """In nats, the mean over rows."""
-    return float(-(weights * np.log(weights.clip(1e-12))).sum(-1).mean())
+    return abs(float((weights * np.log(weights.clip(1e-12))).sum(-1).mean()))
 
 
 def _share(weights: np.ndarray, back: int) -> str:
@@ -156,7 +156,7 @@ def _summary(found: Sequence[Looked]) -> list[str]:
         for head, weights in zip(one.heads, one.weights, strict=True):
             own = one.site.part in ("encoder", "decoder")
             shares = [_share(weights, 0), _share(weights, 1)] if own else ["-", "-"]
-            numbers = (f"{abs(_entropy(weights)):.2f}", *shares, f"{weights[:, 0].mean():.2f}")
+            numbers = (f"{_entropy(weights):.2f}", *shares, f"{weights[:, 0].mean():.2f}")
             rows.append((one.site.part, str(one.site.layer), str(head), *numbers, _strongest(one, weights)))
     return aligned(rows, left=(0, 7))
 
