@@ -407,6 +407,24 @@ def test_a_search_without_end_is_shown_and_a_signal_prints_what_it_found(here, c
     assert shown == [("searching", f"{done} of at most 1,000,000 tokens") for done in (1, 2, 3, 4)]
 
 
+def test_a_signal_to_a_run_that_starts_over_keeps_both(here, capfd, monkeypatch):
+    before = (here / "runs/run/model.safetensors").read_bytes()
+    shutil.copytree(here / "runs/run", here / "runs/over")
+    interrupting(monkeypatch, signal.SIGINT, at=1)
+    command = ["train", "run.toml", "--out", "runs/over", "--set", "train.validations=1"]
+    assert main([*command, "--fresh"]) == 130
+    assert capfd.readouterr().err.endswith(
+        "weft: stopped and saved in runs/over; the same command, without --fresh, resumes; the earlier run is kept in "
+        "runs/over/.set-aside until this one has weights\n"
+    )
+    assert (here / "runs/over/.set-aside/model.safetensors").read_bytes() == before
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    assert main(command) == 0
+    assert "resuming at step 1\n" in capfd.readouterr().err
+    assert not (here / "runs/over/.set-aside").exists()
+
+
 def test_a_second_signal_exits_at_once(here, capfd, monkeypatch):
     interrupting(monkeypatch, signal.SIGINT, at=2, times=2)
     left = []
@@ -586,6 +604,28 @@ def test_prompts_come_from_standard_input_a_file_or_nowhere(here, capsys, monkey
     monkeypatch.setattr(sys, "stdin", Terminal())
     assert call(capsys, "generate", "runs/run", "--length", "4")[1] == nothing
     assert call(capsys, "generate", "runs/run", "", "--length", "4")[1] == nothing
+
+
+def test_a_prompt_with_a_fault_costs_no_other(here, capsys, monkeypatch):
+    feed(monkeypatch, b"an\nx\nbo\n")
+    whole = call(capsys, "generate", "runs/run", "--samples", "2", "--length", "4")[1].split("\n")
+    feed(monkeypatch, b"an\nx\xff\nbo\n")
+    code, out, err = call(capsys, "generate", "runs/run", "--samples", "2", "--length", "4")
+    assert (code, err) == (3, "weft: standard input: line 2 (byte 0xff) is not utf-8; convert it first\n")
+    assert out.split("\n") == [*whole[:2], "", "", *whole[4:]]
+    feed(monkeypatch, b"an\n\0\nbo\n")
+    code, out, _ = call(capsys, "generate", "runs/run", "--json", "--beam", "2", "--length", "4")
+    results = json.loads(out)["results"]
+    assert code == 3 and [one["prompt"] for one in results] == ["an", None, "bo"]
+    assert results[1] == {
+        "prompt": None,
+        "continuations": [],
+        "error": "standard input: line 2 holds a NUL character; is it binary data?",
+    }
+    assert len(results[2]["continuations"]) == 1
+    (here / "prompts.txt").write_bytes(b"\0\n")
+    code, out, err = call(capsys, "generate", "runs/running", "--prompt-file", "prompts.txt", "--length", "4")
+    assert (code, out, err) == (3, "", "weft: prompts.txt: line 1 holds a NUL character; is it binary data?\n")
 
 
 def test_info_of_a_run(here, capsys):

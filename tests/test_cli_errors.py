@@ -350,6 +350,20 @@ def test_a_prompt_and_a_length_that_pass_the_last_position(trained, capsys):
     )
 
 
+def test_a_prompt_in_a_file_that_passes_the_last_position(trained, capsys):
+    (trained / "prompts.txt").write_text(f"To\n{'be ' * 14}\nor\n")
+    assert main(["generate", "runs/run", "--prompt-file", "prompts.txt", "--length", "2", "--greedy"]) == 3
+    out, error = capsys.readouterr()
+    assert error == (
+        "weft: line 2: 43 prompt tokens and 2 more need 44 positions, but the model reads at most 16; keep at most 16 tokens "
+        "of the prompt\n"
+    )
+    assert out.startswith("--- prompt 1, 1 of 1 ---\nTo") and out.split("\n")[-3] == "--- prompt 3, 1 of 1 ---"
+    assert main(["generate", "runs/run", "--prompt-file", "prompts.txt", "--length", "20", "--greedy"]) == 3
+    out, error = capsys.readouterr()
+    assert out == "" and error.count("\n") == 3
+
+
 def test_a_line_longer_than_the_model_reads(trained, capsys):
     (trained / "lines.txt").write_text(f"To be\n{'be ' * 14}\nor\n")
     assert main(["score", "runs/run", "--data", "lines.txt", "--quiet"]) == 3

@@ -93,8 +93,18 @@ def test_what_out_writes(run, capsys, tmp_path, quiet_machine):
 def test_standard_input_is_a_text(counted, capsys, monkeypatch, quiet_machine):
     feed(monkeypatch, b"the old\ncat\n")
     assert main(["explain", str(counted), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    out, err = capsys.readouterr()
+    found = json.loads(out)
     assert found["input"] == "the old\ncat" and found["views"][0]["method"] == "occlusion"
+    assert err == ""  # running text
+
+
+def test_lines_that_become_one_text_are_named(run, capsys, monkeypatch, quiet_machine):
+    told = "weft: 2 lines are read as one text; explain each by a command of its own\n"
+    for given, said in ((b"ba\n", ""), (b"ba\nda\n", told)):
+        feed(monkeypatch, given)
+        assert main(["explain", str(run), "--json", "--target", "B A"]) == 0
+        assert capsys.readouterr().err == said
 
 
 def test_a_text_that_nobody_could_look_at_is_refused(run):

@@ -247,8 +247,8 @@ def killed(run, text):
 def test_a_run_that_is_set_aside_is_named_and_its_own_run_file_brings_it_back(run, text, killed):
     message = refusal(ModelError, lambda: weft.load(run))
     assert message == (
-        f"{run}: a new run was stopped here before it saved anything; the same command, without --fresh, goes on with it; the "
-        f"earlier run is in {run / '.set-aside'}, and its run file brings it back"
+        f"{run}: a new run was stopped here before it had weights; the same command, without --fresh, goes on with it; the "
+        f"earlier run is in {run / '.set-aside'}"
     )
     assert weft.load(run / ".set-aside").info()["kind"] == "window"
     RunFolder(run).begin(resolve(small(text), base=run), "", fresh=False)
@@ -257,6 +257,71 @@ def test_a_run_that_is_set_aside_is_named_and_its_own_run_file_brings_it_back(ru
 
 
 def test_the_run_that_is_to_replace_one_goes_on_by_its_own_run_file(run, text, killed):
+    train_here(small(text, seed=4), run)
+    assert weft.load(run).info()["settings"]["seed"] == 4 and not (run / ".set-aside").exists()
+
+
+def late(text: Path, **options: Any) -> dict[str, Any]:
+    """A run that is validated at its end alone."""
+    return small(text, train__validations=1, **options)
+
+
+def stopped_early(run: Path, values: dict[str, Any]) -> None:
+    """A run that is to replace the one in the folder has a checkpoint, but no weights yet."""
+    with pytest.raises(Stopped):
+        train_here(values, run, Silent(stop_at=1), fresh=True)
+    assert checkpoint.names(run) == ["000001"] and not (run / "model.safetensors").exists()
+
+
+def unlocked(run: Path) -> dict[str, bytes]:
+    return {name: data for name, data in contents(run).items() if name != ".lock"}
+
+
+def test_a_run_waits_until_the_new_one_has_weights(run, text):
+    before = unlocked(run)
+    for seed in (4, 5):  # the one in between is gone, the one that has weights is not
+        stopped_early(run, late(text, seed=seed))
+        assert unlocked(run / ".set-aside") == before
+    assert weft.load(run / ".set-aside").info()["settings"]["seed"] == 3
+    train_here(late(text, seed=5), run)
+    assert weft.load(run).info()["settings"]["seed"] == 5 and not (run / ".set-aside").exists()
+
+
+def test_a_failure_after_a_checkpoint_takes_nothing_away(run, tmp_path):
+    before, text = unlocked(run), make_text(tmp_path / "text.txt")
+    stopped_early(run, late(text, seed=4))
+    text.write_text("another text\n" * 40)
+    with pytest.raises(WeftError):
+        train_here(late(text, seed=4), run)
+    assert checkpoint.names(run) == ["000001"] and unlocked(run / ".set-aside") == before
+
+
+def test_the_run_file_of_one_that_waits_takes_no_checkpoint_away(run, text):
+    before = unlocked(run)
+    stopped_early(run, late(text, seed=4))
+    assert refusal(UsageError, lambda: train_here(small(text), run)) == (
+        f"{run}: holds another run (seed: 4 there, 3 here; train.validations: 1 there, 2 here); choose another --out, or "
+        f"--fresh; remove {run / 'checkpoints'} to go on with the one that waits in {run / '.set-aside'}"
+    )
+    assert checkpoint.names(run) == ["000001"] and unlocked(run / ".set-aside") == before
+    shutil.rmtree(run / "checkpoints")
+    RunFolder(run).begin(resolve(small(text), base=run), "", fresh=False)
+    assert unlocked(run) == before
+
+
+def test_the_same_run_anew_goes_on_from_its_own_checkpoint(run, text):
+    train_here(late(text), run, fresh=True)
+    before, watcher = sums(run), Silent()
+    stopped_early(run, late(text))
+    train_here(late(text), run, watcher)
+    assert watcher.notes == ["resuming at step 1"]
+    assert sums(run) == before and not (run / ".set-aside").exists()
+
+
+def test_killed_between_its_weights_and_the_end_of_the_old_one_the_new_one_stays(run, text):
+    shutil.copytree(run, run.parent / "old")
+    train_here(small(text, seed=4), run, fresh=True)
+    shutil.copytree(run.parent / "old", run / ".set-aside")
     train_here(small(text, seed=4), run)
     assert weft.load(run).info()["settings"]["seed"] == 4 and not (run / ".set-aside").exists()
 

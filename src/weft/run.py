@@ -19,7 +19,7 @@ from weft.data.corpus import Corpus
 from weft.data.grouped import filled
 from weft.decode import generate as decoding
 from weft.decode.generate import Continuation, Going
-from weft.decode.options import GenerateOptions, chosen
+from weft.decode.options import GenerateOptions, chosen, too_long
 from weft.errors import ConfigError, ModelError, UsageError
 from weft.explain import views
 from weft.explain.options import ExplainOptions
@@ -199,6 +199,12 @@ class Run:
         read = [clean(text, f"prompt {number}") for number, text in enumerate(texts, 1)]
         given = chosen(GenerateOptions, options, named)
         return decoding.generate(self.model, self.tokenizer, read, given, end=self.end, device=self.device, going=going)
+
+    def faults_of_prompts(self, prompts: Sequence[str], options: GenerateOptions) -> dict[int, str]:
+        """Which prompts can't be continued by as much as is asked for, by their number from 0, and why."""
+        lengths = (self.tokenizer.encode_flat(prompts)[1] + 1).tolist()  # behind the begin token
+        found = {at: too_long(self.model.longest, length, options.length) for at, length in enumerate(lengths)}
+        return {at: fault for at, fault in found.items() if fault is not None}
 
     def stream(self, prompt: str = "", options: GenerateOptions | None = None, **named: Any) -> Iterator[str]:
         """One continuation, piece by piece as it is found."""

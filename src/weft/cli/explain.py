@@ -11,7 +11,7 @@ import typer
 
 from weft.cli.drawn import check_kind, write_views
 from weft.cli.options import Device, Shared
-from weft.cli.output import write, write_json
+from weft.cli.output import note, write, write_json
 from weft.errors import UsageError
 
 if TYPE_CHECKING:
@@ -155,7 +155,12 @@ class Explain(Shared):
     def _text(self, run: Any) -> str:
         from weft.cli.lines import stdin_lines
 
-        return "\n".join(stdin_lines(run.settings.data.encoding)) if self.text is None else self.text
+        if self.text is not None:
+            return self.text
+        lines = list(stdin_lines(run.settings.data.encoding))
+        if len(lines) > 1 and getattr(run, "lines", True):  # running text has as many as it likes
+            note(f"weft: {len(lines):,} lines are read as one text; explain each by a command of its own", quiet=self.quiet)
+        return "\n".join(lines)
 
     def _show(self, runs: Mapping[str, Any], text: str, what: str | None, options: ExplainOptions) -> View:
         from weft.cli.display import Display

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -13,9 +13,11 @@ import typer
 
 from weft.cli.options import Device, Shared
 from weft.cli.output import finite, write, write_json
-from weft.errors import UsageError
+from weft.cli.together import no_text, tell, without
+from weft.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    from weft.cli.lines import Line
     from weft.decode.generate import Continuation
     from weft.decode.options import GenerateOptions
     from weft.run import Run
@@ -23,15 +25,15 @@ if TYPE_CHECKING:
 MOST_PROMPTS = 1_000_000
 
 
-def as_json(prompt: str, found: Sequence[Continuation]) -> dict[str, Any]:
-    """A prompt and its continuations, best first."""
+def as_json(prompt: str | None, found: Sequence[Continuation]) -> dict[str, Any]:
+    """A prompt and its continuations, best first; None is a line that is no text."""
     continuations = [
         {"text": one.text, "tokens": one.tokens, "log_prob": finite(one.log_prob), "score": finite(one.score)} for one in found
     ]
     return {"prompt": prompt, "continuations": continuations}
 
 
-def _all(lines: Iterator[str], where: str) -> list[str]:
+def _all(lines: Iterator[Line], where: str) -> list[Line]:
     """The prompts; they are sorted by length before the first is continued, so input without end is refused."""
     prompts = list(islice(lines, MOST_PROMPTS + 1))
     if len(prompts) > MOST_PROMPTS:
@@ -44,7 +46,8 @@ class Generate(Shared):
     """Continue a prompt by sampling, greedily, or by beam search.
 
     Without a prompt, prompts are read from standard input, one a line, unless that is a terminal; then the model
-    begins by itself. The prompt is printed before its continuation.
+    begins by itself. The prompt is printed before its continuation. A line that can't be continued gives a message, and
+    exit code 3 at the end; the others are not lost.
     """
 
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
@@ -89,14 +92,12 @@ class Generate(Shared):
         from weft.run import load_language
 
         run = load_language(self.folder, device=self.device)
-        prompts = self._prompts(run.settings.data.encoding)
-        if options.beam is not None:
-            return self._search(run, prompts, options)
-        if not self.json and len(prompts) * options.samples == 1:
-            self._stream(run, prompts[0], options)
-        else:
-            self._print(run, prompts, run.generate(prompts, options), options)
-        return 0
+        if (lines := self._lines(run.settings.data.encoding)) is None:
+            return self._continue(run, [self.prompt or ""], {}, options)
+        broken = no_text(lines)
+        unfit = run.faults_of_prompts(without(lines, broken), options)
+        faults = tell(broken, unfit, 0)
+        return self._continue(run, lines, faults, options) or (DataError.exit_code if faults else 0)
 
     def _options(self) -> GenerateOptions:
         from weft.decode.options import GenerateOptions
@@ -106,16 +107,28 @@ class Generate(Shared):
         given = {name: getattr(self, name) for name in GenerateOptions.model_fields} | {"stop": self.stop or []}
         return GenerateOptions(**given | ({"temperature": 0.0} if self.greedy else {}))
 
-    def _prompts(self, encoding: str) -> list[str]:
-        from weft.cli.lines import input_lines
+    def _lines(self, encoding: str) -> list[Line] | None:
+        """Prompts of a file or of standard input; None where there is one, or none."""
+        from weft.cli.lines import STANDARD, any_lines
 
         if self.prompt_file is not None:
             if self.prompt is not None:
                 raise UsageError("--prompt-file: does not go with a prompt; give one of them")
-            return _all(input_lines([self.prompt_file], encoding), str(self.prompt_file))
+            return _all(any_lines([self.prompt_file], encoding), str(self.prompt_file))
         if self.prompt == "-" or (self.prompt is None and not sys.stdin.isatty()):
-            return _all(input_lines(None, encoding), "standard input") or [""]
-        return [self.prompt or ""]
+            return _all(any_lines(None, encoding), STANDARD) or [""]
+        return None
+
+    def _continue(self, run: Run, lines: Sequence[Line], faults: Mapping[int, str], options: GenerateOptions) -> int:
+        """Print what becomes of the lines that have no fault; the exit code of that."""
+        # one with a fault is continued as an empty one, for what is drawn for the others depends on their numbers
+        prompts = without(lines, faults) if len(faults) < len(lines) else []
+        if options.beam is None and not self.json and not faults and len(prompts) * options.samples == 1:
+            self._stream(run, prompts[0], options)
+            return 0
+        found, code = self._search(run, prompts, options) if options.beam is not None else (run.generate(prompts, options), 0)
+        self._print(run, lines, faults, found, options)
+        return code
 
     def _stream(self, run: Run, prompt: str, options: GenerateOptions) -> None:
         pieces = run.stream(prompt, options)
@@ -125,9 +138,9 @@ class Generate(Shared):
             sys.stdout.flush()
         write("\n")
 
-    def _search(self, run: Run, prompts: list[str], options: GenerateOptions) -> int:
+    def _search(self, run: Run, prompts: list[str], options: GenerateOptions) -> tuple[list[list[Continuation]], int]:
         """Search with progress: with a length penalty, a longer text can be better to the last token. A signal ends it, and
-        what was found by then is printed."""
+        what was found by then is given, with the exit code."""
         from weft.cli.display import Display
         from weft.cli.signals import Stop
 
@@ -139,19 +152,30 @@ class Generate(Shared):
                 return not stop.asked
 
             found = run.generate(prompts, options, going=going)
-        self._print(run, prompts, found, options)
-        return stop.exit_code if stop.asked else 0
+        return found, stop.exit_code if stop.asked else 0
 
-    def _print(self, run: Run, prompts: list[str], results: Sequence[Sequence[Continuation]], options: GenerateOptions) -> None:
-        """One a line where lines are what the model writes; running text under a heading each, unless there is only one."""
+    def _print(
+        self,
+        run: Run,
+        lines: Sequence[Line],
+        faults: Mapping[int, str],
+        results: Sequence[Sequence[Continuation]],
+        options: GenerateOptions,
+    ) -> None:
+        """One a line where lines are what the model writes, and empty ones for what has a fault; running text under a heading
+        each, unless there is only one."""
+        rows = [(line, [] if at in faults else results[at]) for at, line in enumerate(lines)]
         if self.json:
-            found = [as_json(*pair) for pair in zip(prompts, results, strict=True)]
-            write_json({"run": str(self.folder), "seed": options.seed, "results": found})
+            texts = [as_json(None if isinstance(line, DataError) else line, some) for line, some in rows]
+            told = [{**one, "error": faults[at]} if at in faults else one for at, one in enumerate(texts)]
+            write_json({"run": str(self.folder), "seed": options.seed, "results": told})
             return
-        alone = len(prompts) * options.samples * options.n_best == 1
-        for number, (prompt, some) in enumerate(zip(prompts, results, strict=True), 1):
+        each = options.samples * options.n_best
+        for number, (line, some) in enumerate(rows, 1):
             for place, one in enumerate(some, 1):
-                if not run.lines and not alone:
-                    of = f"prompt {number}, " if len(prompts) > 1 else ""
+                if not run.lines and len(lines) * each > 1:
+                    of = f"prompt {number}, " if len(lines) > 1 else ""
                     write(f"--- {of}{place} of {len(some)} ---\n")
-                write(("" if self.no_echo else prompt) + one.text + "\n")
+                write(("" if self.no_echo else str(line)) + one.text + "\n")
+            if run.lines and number - 1 in faults:
+                write("\n" * each)

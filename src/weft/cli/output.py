@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from weft.errors import UsageError
+from weft.text.columns import aligned
 
 
 def check_files(named: Mapping[str, Path | None], *, will_be: Path | None = None) -> None:
@@ -60,15 +61,7 @@ def note(text: str, *, quiet: bool) -> None:
 
 def columns(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
     """Rows as aligned lines: the first `left` columns flush left, the others flush right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.ljust(width) if place < left else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines) + "\n"
+    return "".join(f"{line}\n" for line in aligned(rows, left=range(left)))
 
 
 def number(value: float) -> str:

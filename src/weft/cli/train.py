@@ -127,7 +127,7 @@ class Train(Shared):
                 train(values, out, base=self.run_file.parent, watcher=TrainWatcher(display, stop), fresh=self.fresh)
             except Stopped:
                 display.clear()
-                display.line(f"weft: stopped and saved in {out}; the same command resumes")
+                display.line(f"weft: stopped and saved in {out}; {self._resuming(out)}")
                 return stop.exit_code
             except KeyboardInterrupt:
                 display.clear()
@@ -135,6 +135,13 @@ class Train(Shared):
                 display.line(f"weft: stopped before the first step; {then}")
                 return stop.exit_code
         return 0
+
+    def _resuming(self, out: Path) -> str:
+        from weft.train.folder import RunFolder
+
+        folder = RunFolder(out)
+        kept = f"; the earlier run is kept in {folder.aside} until this one has weights" if folder.is_aside() else ""
+        return f"the same command{', without --fresh,' if self.fresh else ''} resumes{kept}"
 
     def _summarise(self, out: Path, settings: Settings, *, seconds: float | None = None) -> None:
         from weft.cli.story import read_story

@@ -17,6 +17,7 @@ from weft.compare.significance import LEVEL, Estimate, Resampled, clipped, diffe
 from weft.errors import UsageError
 from weft.metrics.items import Function, Items
 from weft.metrics.labels import NO_INTERVAL
+from weft.text.columns import aligned
 
 Groups = Mapping[str, Sequence[Evidence]]
 
@@ -233,15 +234,7 @@ def terminal(found: Sequence[Row]) -> str:
     table = cells(found)
     marks = [" ", *("*" if row.alike else " " for row in found)]
     lines = [[line[0], line[1] + mark, *line[2:]] for line, mark in zip(table, marks, strict=True)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    aligned = [
-        "  ".join(
-            cell.rjust(width) if place else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    ]
-    return "\n".join(line.rstrip() for line in aligned) + "\n"
+    return "".join(f"{line}\n" for line in aligned(lines))
 
 
 def csv(found: Sequence[Row]) -> str:

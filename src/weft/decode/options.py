@@ -114,13 +114,16 @@ class GenerateOptions(Table):
         return options
 
 
-def check_length(longest: int | None, prompt: int, length: int) -> None:
-    """Refuse what would pass the last position a model can read; the last token added is never read."""
+def too_long(longest: int | None, prompt: int, length: int) -> str | None:
+    """Why a prompt and what is added pass the last position a model can read, if they do; the last token is never read."""
     positions = prompt + length - 1
     if longest is None or positions <= longest:
-        return
+        return None
     cure = f"use --length {longest + 1 - prompt}" if prompt <= longest else f"keep at most {longest} tokens of the prompt"
-    raise UsageError(
-        f"--length: {prompt} prompt tokens and {length} more need {positions} positions, "
-        f"but the model reads at most {longest}; {cure}"
-    )
+    return f"{prompt} prompt tokens and {length} more need {positions} positions, but the model reads at most {longest}; {cure}"
+
+
+def check_length(longest: int | None, prompt: int, length: int) -> None:
+    """Refuse what would pass the last position a model can read."""
+    if fault := too_long(longest, prompt, length):
+        raise UsageError(f"--length: {fault}")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from weft.report.heatmap import visible
 from weft.report.words import on_a_line
+from weft.text import columns
 
 
 class Piece(NamedTuple):
@@ -42,16 +43,7 @@ def listed(pieces: Sequence[Piece]) -> list[dict[str, Any]]:
 def aligned(rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,)) -> list[str]:
     """Rows of cells as lines for a terminal: the columns numbered in `left` flush left, the others flush right; whatever a text
     holds, a row stays a line and steers no terminal."""
-    rows = [[on_a_line(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.ljust(width) if at in left else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines
+    return columns.aligned([[on_a_line(cell) for cell in row] for row in rows], left=left)
 
 
 def told_apart(pieces: Sequence[Piece]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ import numpy as np
 from weft.errors import UsageError
 from weft.report.heatmap import visible
 from weft.report.words import html
+from weft.text.columns import places
 
 WIDE = 640  # of a line
 LETTER, LINE, MARGIN, GAP = 8.4, 26, 12, 6  # a letter of a font of 14 whose letters are all as wide
@@ -45,14 +45,6 @@ class _Token(NamedTuple):
     width: float
 
 
-def _letters(text: str) -> float:
-    """How many letters wide a text is, in a font whose letters are all as wide."""
-    return sum(
-        0 if unicodedata.category(letter).startswith("M") else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
-        for letter in text
-    )
-
-
 def _shown(token: str) -> str:
     """A token as it is drawn: a newline by a sign, as spaces are."""
     text = visible(token.replace("\n", "⏎")) if token != "\n" else "⏎"
@@ -64,7 +56,7 @@ def _laid_out(tokens: Sequence[str]) -> tuple[list[_Token], int]:
     found, x, line = list[_Token](), 0.0, 0
     for token in tokens:
         shown = _shown(token)
-        width = _letters(shown) * LETTER + (6 if len(token) > 1 else 0)
+        width = places(shown) * LETTER + (6 if len(token) > 1 else 0)
         if x and x + width > WIDE:
             x, line = 0.0, line + 1
         found.append(_Token(shown, x, line, width))
@@ -90,7 +82,7 @@ def _drawn(tokens: Sequence[str], values: np.ndarray, largest: float, top: float
         parts.append(
             f'<g><title>{told}</title><rect class="{"down" if value < 0 else "up"}" {box} opacity="{opacity}"/>'
             f'<text class="token{pale}" x="{_number(x + one.width / 2)}" y="{_number(y + 15.5)}" '
-            f'textLength="{_number(max(1.0, _letters(one.shown)) * LETTER)}" '
+            f'textLength="{_number(max(1.0, places(one.shown)) * LETTER)}" '
             f'lengthAdjust="spacingAndGlyphs">{html(one.shown)}</text></g>'
         )
     return f'<g text-anchor="middle">{"".join(parts)}</g>'

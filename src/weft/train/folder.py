@@ -55,7 +55,7 @@ class RunFolder:
 
     @property
     def aside(self) -> Path:
-        """Where the run lies that is to be replaced, until the new one has saved something."""
+        """Where the run lies that is to be replaced, until the new one has weights."""
         return self.path / ".set-aside"
 
     def read_resolved(self) -> dict[str, Any]:
@@ -83,15 +83,21 @@ class RunFolder:
                 files.sweep(place)
         if self.aside.is_dir() and not self.is_aside():
             self._bring_back()  # a process was killed while it set a run aside, or brought it back
+        if self.is_aside() and self.weights.exists():
+            self.settle()  # it was killed just before
         if fresh:
             self._set_aside()
-        elif self.is_aside() and not differences(RunFolder(self.aside)._options(), settings.to_dict()):
+        asked = self.is_aside() and not differences(RunFolder(self.aside)._options(), settings.to_dict())
+        if asked and not fresh and not self._has_begun():
             self._clear()  # the one that was to replace this run was killed before it saved anything
             self._bring_back()
         if self.resolved.is_file():
             found = differences(self._options(), settings.to_dict())
             if found:
-                raise UsageError(f"{self.path}: holds another run ({'; '.join(found[:3])}); choose another --out, or --fresh")
+                cure = f"; remove {self.path / 'checkpoints'} to go on with the one that waits in {self.aside}" if asked else ""
+                raise UsageError(
+                    f"{self.path}: holds another run ({'; '.join(found[:3])}); choose another --out, or --fresh{cure}"
+                )
         else:
             self.refuse_strangers()
             files.write_text(self.resolved, settings.to_toml())
@@ -116,10 +122,14 @@ class RunFolder:
         if not self.resolved.is_file():
             return  # not ours: `begin` refuses it, unless it is empty
         if self.aside.is_dir():
-            return self._clear()  # what is here has saved nothing yet
+            return self._clear()  # what is here has no weights yet
         self.aside.mkdir()
         for part in self._resolved_last():
             _move(part, self.aside)
+
+    def _has_begun(self) -> bool:
+        """Whether the run has a checkpoint to go on from."""
+        return bool(checkpoint.names(self.path))
 
     def is_aside(self) -> bool:
         """Whether a run is set aside, and all of it."""
@@ -136,18 +146,19 @@ class RunFolder:
 
     @contextmanager
     def or_as_it_was(self) -> Iterator[None]:
-        """If the block fails before the run has saved anything, the one that it was to replace is back. Call under the lock."""
+        """If the block fails before the run has saved anything, the one that it was to replace is back; after a checkpoint
+        that one goes on waiting. Call under the lock."""
         try:
             yield
         except BaseException:
-            if self.is_aside():
-                self._clear()
-            if self.aside.is_dir():
+            if self.aside.is_dir() and not (self.is_aside() and self._has_begun()):
+                if self.is_aside():
+                    self._clear()
                 self._bring_back()
             raise
 
     def settle(self) -> None:
-        """The run has saved something: the one that it replaces is gone."""
+        """The run has weights: the one that it replaces is gone."""
         files.remove(self.aside)
 
     def note_environment(self) -> list[str]:
@@ -218,7 +229,6 @@ class Journal:
     def save(self, loop: Loop) -> None:
         self.metrics.sync()
         checkpoint.save(loop, self.folder.path)
-        self.folder.settle()
         cursor, memory = loop.cursor, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         self.timings.write(
             {
@@ -294,8 +304,8 @@ def open_folder(path: Path) -> RunFolder:
         raise ModelError(f"{path}: is no run folder: it has no resolved.toml")
     if folder.is_aside() and not folder.weights.exists():
         raise ModelError(
-            f"{path}: a new run was stopped here before it saved anything; the same command, without --fresh, goes on with it; "
-            f"the earlier run is in {folder.aside}, and its run file brings it back"
+            f"{path}: a new run was stopped here before it had weights; the same command, without --fresh, goes on with it; "
+            f"the earlier run is in {folder.aside}"
         )
     return folder
 

@@ -60,7 +60,7 @@ def _refuse_loss(settings: Settings, out: Path) -> None:
 
 def train(values: Mapping[str, Any], out: Path, *, base: Path, watcher: Watcher, fresh: bool = False) -> RunFolder:
     """Train what a run file says into `out`, or go on where an earlier process stopped; paths are seen from `base`. A `fresh`
-    run takes the place of one that is there, once it has saved something."""
+    run takes the place of one that is there, once it has weights."""
     settings = resolve(values, base=base)
     folder = make_folder(out)
     folder.refuse_strangers()

@@ -1,0 +1,39 @@
+"""Tables in a terminal: columns stand below each other, whatever letters they hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from weft.cli.output import columns
+from weft.text.columns import aligned, places
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("", 0),
+        ("abc", 3),
+        ("é", 1),
+        ("e\u0301", 1),
+        ("日本", 4),
+        ("ｱ", 1),
+        ("Ａ", 2),
+        ("한", 2),
+        ("a\u200db", 2),
+        ("के", 1),
+        ("😀", 2),
+    ],
+)
+def test_places_of_a_terminal(text, wanted):
+    assert places(text) == wanted
+
+
+def test_columns_stand_below_each_other():
+    assert aligned([["name", "n"], ["日本語", "12"], ["e\u0301", "3"]]) == ["name     n", "日本語  12", "e\u0301        3"]
+    assert aligned([["a", "b", "c"], ["aa", "bb", "cc"]], left=(1,)) == [" a  b    c", "aa  bb  cc"]
+    assert columns([["日", "x"], ["abc", "yy"]], left=2) == "日   x\nabc  yy\n"
+
+
+def test_all_of_a_row_counts():
+    with pytest.raises(ValueError, match="zip"):
+        aligned([["a", "b"], ["c"]])
