@@ -101,8 +101,8 @@ def test_standard_input_is_a_text(counted, capsys, monkeypatch, quiet_machine):
 
 def test_lines_that_become_one_text_are_named(run, capsys, monkeypatch, quiet_machine):
     told = "weft: 2 lines are read as one text; explain each by a command of its own\n"
-    for given, said in ((b"ba\n", ""), (b"ba\nda\n", told)):
-        feed(monkeypatch, given)
+    for lines, said in ((b"ba\n", ""), (b"ba\nda\n", told)):
+        feed(monkeypatch, lines)
         assert main(["explain", str(run), "--json", "--target", "B A"]) == 0
         assert capsys.readouterr().err == said
 

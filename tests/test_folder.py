@@ -370,8 +370,9 @@ def test_a_folder_in_use_is_refused_and_read_all_the_same(run, text):
 
 def test_a_folder_that_can_not_be_made(tmp_path, text):
     (tmp_path / "file").write_text("")
-    message = refusal(ResourceError, lambda: train_here(small(text), tmp_path / "file" / "run"))
-    assert message == f"{tmp_path / 'file' / 'run'}: can't be made: Not a directory"
+    for out, told in (("file", "is a file"), ("file/run", f"{tmp_path / 'file'} is a file")):
+        message = refusal(UsageError, lambda out=out: train_here(small(text), tmp_path / out))
+        assert message == f"{tmp_path / out}: {told}, not a folder; choose another --out"
 
 
 def test_no_run_folder(tmp_path):

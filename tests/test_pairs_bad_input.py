@@ -294,7 +294,8 @@ def test_half_of_parallel_files_is_no_data(runs, capsys):
     message = (
         f"--data {half}: is no .tsv, .csv or .jsonl; name a table so, or give two parallel files, --data SOURCES --data TARGETS"
     )
-    assert refused(capsys, "evaluate", lstm, "--data", half) == (2, message)
+    for command in ("evaluate", "geometry"):
+        assert refused(capsys, command, lstm, "--data", half) == (2, message)
 
 
 def test_a_header_in_other_letters_is_no_pair(tmp_path):

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from weft.config import read_table
-from weft.data.pair_files import kind_of
 from weft.data.pairs import PairSource, PairsTable
 from weft.decode.ensemble import Ensemble, Fusion, Mixture
 from weft.decode.options import chosen
@@ -33,6 +32,7 @@ from weft.tasks.translation import padded_sources
 from weft.text.gate import clean
 from weft.text.sides import Sides
 from weft.train.folder import RunFolder
+from weft.train.held import named, refuse_half
 from weft.train.settings import Settings
 
 Watch = Callable[[int, int], None]
@@ -303,13 +303,8 @@ class Translator:
         """The pairs of some files, read as those of training are, or the run's own."""
         table: PairsTable = self.settings.data
         if data is not None:
-            paths = [str(data)] if isinstance(data, str | Path) else [str(path) for path in data]
-            if len(paths) == 1 and kind_of(Path(paths[0])) == "text":
-                raise UsageError(
-                    f"--data {paths[0]}: is no .tsv, .csv or .jsonl; name a table so, or give two parallel files,"
-                    " --data SOURCES --data TARGETS"
-                )
-            read = {"train": paths, "encoding": table.encoding, "source": table.source, "target": table.target}
+            refuse_half(paths := named(data))
+            read = {"train": list(map(str, paths)), "encoding": table.encoding, "source": table.source, "target": table.target}
             return read_table(PairsTable, read, at="data").sources(Path())["train"]
         own: dict[str, PairSource] = self.settings.sources()
         name = next((name for name in ("test", "valid") if name in own), None)

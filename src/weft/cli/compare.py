@@ -129,6 +129,7 @@ class Compare(Shared):
         from weft.cli.probing import refuse_files
         from weft.compare.groups import find, grouped, is_comparison, readable
         from weft.compare.scores import refuse_others
+        from weft.train.folder import make_folder
 
         for option in ("models", "seeds", "minutes", "tokens", "params", "grid", "tune", "fresh"):
             if (given := getattr(self, option)) and (option, given) != ("seeds", 1):
@@ -150,7 +151,7 @@ class Compare(Shared):
         out = self.out or Path("runs/comparison")
         self._wanted().check(out)
         self._refuse_strangers(out)
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         return self._finish(rows, self._facts(out.name, damaged, pairs), out)
 
     def _refuse_strangers(self, out: Path) -> None:

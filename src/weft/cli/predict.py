@@ -94,6 +94,8 @@ class Predict(Searching):
             raise UsageError("--data: does not go with a text; give one of them")
         if self.alignments is None and (self.layer, self.head) != (None, None):
             raise UsageError("--layer and --head: choose among --alignments DIR, which is not given")
+        if self.alignments is not None and self.alignments.is_file():
+            raise UsageError(f"--alignments: {self.alignments} is a file; name a folder")
         options, loaded = self._options(), self.load()
         if loaded.settings.task in LABELS:
             self._refuse_search(loaded)

@@ -18,7 +18,7 @@ from weft.data.check_labels import label_findings
 from weft.data.findings import SEVERITIES, SHOWN, Checked, Finding, Severity, by_share, first_rows, of, percent
 from weft.data.survey import BREAK, DECOMPOSED, PADDED, RETURN, Counted, Split, Survey, count_tokens, count_words, take_survey
 from weft.errors import WeftError
-from weft.text.gate import shown
+from weft.text.gate import quoted
 from weft.text.tokenizers import Tokenizer
 
 LONGEST = 200  # characters of a row that is shown
@@ -160,7 +160,7 @@ def _unknown(split: str, name: str, counted: Counted, side: int, told: Checked) 
     lines, unknown, tokens = counted.unknown > 0, int(counted.unknown.sum()), int(counted.tokens.sum())
     if not unknown:
         return
-    often = ", ".join(f"{shown(piece, 20)!r} {count:,}" for piece, count in counted.pieces.most_common(8))
+    often = ", ".join(f"{quoted(piece, 20)} {count:,}" for piece, count in counted.pieces.most_common(8))
     what = f"{of(unknown, tokens, f'tokens of its {name}s')} are unknown: {often}"
     if name == "target" and split != "train":
         what += f"; {percent(int(lines.sum()), len(lines))} of the targets have one, and can't be hit exactly"

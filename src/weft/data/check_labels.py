@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.data.findings import Checked, Finding, by_share, first_rows, of
 from weft.data.survey import Survey
-from weft.text.gate import shown
+from weft.text.gate import quoted
 
 FEW = 8  # labels that are named
 Labels = list[tuple[str, ...]]
@@ -29,7 +29,7 @@ def named(counts: Counter[str]) -> str:
     """\"'B-PER' 3, 'I-PER' 1\", the most frequent first."""
     often = sorted(counts, key=lambda name: (-counts[name], name))
     more = f" and {len(often) - FEW:,} more" if len(often) > FEW else ""
-    return ", ".join(f"{shown(name, 20)!r} {counts[name]:,}" for name in often[:FEW]) + more
+    return ", ".join(f"{quoted(name, 20)} {counts[name]:,}" for name in often[:FEW]) + more
 
 
 def _some(number: int, name: str) -> str:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from weft.config import no_such
 from weft.data.pair_files import JSON_KINDS, brief, field_of
 from weft.errors import DataError
-from weft.text.gate import clean, read_lines, shown
+from weft.text.gate import clean, quoted, read_lines, shown
 from weft.text.unpack import PACKED
 
 AGREEMENT = "subject_verb_agreement"
@@ -104,7 +104,7 @@ def _blimp(path: Path) -> Iterator[tuple[int, Pair]]:
 def _count(text: str, where: str, name: str) -> int:
     """A number of attractors."""
     if not (text.isascii() and text.isdecimal() and len(text) < 4):
-        raise DataError(f"{where} has {shown(text)!r} as {name}; it must be a number from 0 to 999")
+        raise DataError(f"{where} has {quoted(text)} as {name}; it must be a number from 0 to 999")
     return int(text)
 
 
@@ -175,7 +175,7 @@ def _generated(path: Path) -> Iterator[tuple[int, Pair]]:
     for number, row in _generated_rows(path):
         where = f"{path}: line {number}"
         if row["class"] not in ("correct", "wrong"):
-            raise DataError(f"{where} has {shown(row['class'])!r} as class; it must be correct or wrong")
+            raise DataError(f"{where} has {quoted(row['class'])} as class; it must be correct or wrong")
         sentence = tuple(row[name] for name in ("pattern", "constr_id", "sent_id"))
         before = waiting.pop(sentence, None)
         if before is None:
@@ -187,7 +187,7 @@ def _generated(path: Path) -> Iterator[tuple[int, Pair]]:
         words, prefix = _tokens(row["sent"]), row["prefix"].split()
         # <unk>: what the authors' own vocabulary had no word for
         if len(words) <= len(prefix) or any(a not in (b, "<unk>") for a, b in zip(prefix, words, strict=False)):
-            raise DataError(f"{where}: its sentence does not begin with its prefix and go on: {shown(row['prefix'])!r}")
+            raise DataError(f"{where}: its sentence does not begin with its prefix and go on: {quoted(row['prefix'])}")
         forms = rows["correct"]["form"], rows["wrong"]["form"]
         attractors = _count(row["n_attr"], where, "n_attr")
         yield number, _verb_pair(words, len(prefix), forms, row.get("type", ""), attractors)
@@ -221,8 +221,8 @@ def _gold(path: Path) -> Iterator[tuple[int, Pair]]:
         if verb.islower():  # the sentences have no capitals, a few of the forms do
             forms = forms[0].lower(), forms[1].lower()
         if verb != forms[0]:
-            seen = f"there is {shown(verb, 40)!r} in {text}, line {number}"
-            raise DataError(f"{where} has the verb {shown(forms[0], 40)!r} at {at}, but {seen}; are they of one set?")
+            seen = f"there is {quoted(verb, 40)} in {text}, line {number}"
+            raise DataError(f"{where} has the verb {quoted(forms[0], 40)} at {at}, but {seen}; are they of one set?")
         yield number, _verb_pair(words, at, forms, plain.stem, int(cells[3]))
 
 
@@ -256,7 +256,7 @@ def _checked(pair: Pair, where: str) -> bool:
     if pair.good != pair.bad:
         return True
     if not pair.forced:  # of verbs that were found by a program, a few have one form
-        raise DataError(f"{where} has the same sentence twice: {shown(pair.good)!r}; one must be wrong")
+        raise DataError(f"{where} has the same sentence twice: {quoted(pair.good)}; one must be wrong")
     return False
 
 
@@ -265,7 +265,7 @@ def _read(path: Path) -> tuple[list[Pair], int]:
     try:
         read = _reader(path)
     except _NoSuite as error:
-        raise DataError(f"{path}: is no suite of minimal pairs: line 1 is {shown(str(error), 60)!r}; known: {KNOWN}") from None
+        raise DataError(f"{path}: is no suite of minimal pairs: line 1 is {quoted(str(error), 60)}; known: {KNOWN}") from None
     found, count = list[Pair](), 0
     for number, pair in read(path):
         count += 1

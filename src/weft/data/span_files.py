@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from weft.data.pair_files import JSON_KINDS, brief, field_of, json_lines, kind_of, misshapen, table_rows
 from weft.errors import DataError, nearest
-from weft.text.gate import Seen, clean, read_text, shown
+from weft.text.gate import Seen, clean, quoted, read_text, shown
 from weft.text.unpack import PACKED
 
 DIGITS = 18  # of a start: no passage has more characters than these count
@@ -64,11 +64,11 @@ def _reference(text: str, start: int | None, passage: str, where: str) -> tuple[
     if start is None:
         found = passage.find(inner)
         if found < 0:
-            raise DataError(f"{where} has the answer {shown(inner, 40)!r}, which is not in its passage; copy it from there")
+            raise DataError(f"{where} has the answer {quoted(inner, 40)}, which is not in its passage; copy it from there")
         return Reference(inner, found), passage.find(inner, found + 1) >= 0
     if start < 0 or passage[start : start + len(text)] != text:
         there = shown(passage[max(0, start) : max(0, start) + len(text)], 40)
-        raise DataError(f"{where} has the answer {shown(text, 40)!r} at {start}, but there its passage has {there!r}")
+        raise DataError(f"{where} has the answer {quoted(text, 40)} at {start}, but there its passage has {there!r}")
     return Reference(inner, start + len(text) - len(text.lstrip())), False
 
 
@@ -96,7 +96,7 @@ def _number(cell: str, where: str) -> int | None:
     if not text:
         return None
     if not text.removeprefix("-").isdecimal() or len(text) > DIGITS:
-        raise DataError(f"{where} has {shown(text, 40)!r} as its start; that is a number of characters, from 0")
+        raise DataError(f"{where} has {quoted(text, 40)} as its start; that is a number of characters, from 0")
     return int(text)
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from weft.data.columns import Name
 from weft.errors import DataError, nearest
-from weft.text.gate import Seen, read_lines, shown
+from weft.text.gate import Seen, quoted, read_lines, shown
 from weft.text.unpack import PACKED
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
@@ -97,7 +97,7 @@ def _places(path: Path, reading: Reading, *, count: int, conllu: bool) -> tuple[
 
 def _checked(path: Path, line: int, text: str, tag: str) -> Word:
     if not text or not tag:
-        raise DataError(f"{path}: line {line} has an empty {'tag' if text else 'word'}: {shown(text or tag, 40)!r} is alone")
+        raise DataError(f"{path}: line {line} has an empty {'tag' if text else 'word'}: {quoted(text or tag, 40)} is alone")
     return Word(text, tag, line)
 
 

@@ -87,6 +87,12 @@ def shown(text: str, most: int = SHOWN) -> str:
     return "".join(parts) + ("..." if len(text) > most else "")
 
 
+def quoted(text: str, most: int = SHOWN) -> str:
+    """The same in quotes; repr would spell the escapes once more."""
+    mark = '"' if "'" in text and '"' not in text else "'"
+    return f"{mark}{shown(text, most)}{mark}"
+
+
 def clean(text: str, where: str) -> str:
     """`text` itself; refused where it holds what no file could: a lone surrogate or a NUL."""
     at = text.find("\0")

@@ -313,6 +313,8 @@ def open_folder(path: Path) -> RunFolder:
 def make_folder(path: Path) -> RunFolder:
     if not _is_utf_8(path):
         raise UsageError(f"{path}: its name is not UTF-8, and no tensor file can be read there; choose another --out")
+    if (file := next((place for place in (path, *path.parents) if os.path.isfile(place)), None)) is not None:
+        raise UsageError(f"{path}: {'' if file == path else f'{file} '}is a file, not a folder; choose another --out")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

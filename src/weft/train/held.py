@@ -8,6 +8,8 @@ from typing import Any
 
 from weft.config import plain, read_table
 from weft.data.corpus import Corpus, Watch, open_corpus, write_corpus
+from weft.data.pair_files import kind_of
+from weft.data.pairs import PairsTable
 from weft.data.source import Source
 from weft.errors import UsageError
 from weft.text.tokenizers import Tokenizer
@@ -34,15 +36,24 @@ def own_split(folder: RunFolder, settings: Settings) -> tuple[str, Any]:
     return name, own[name]
 
 
+def refuse_half(paths: Sequence[Path]) -> None:
+    """Refuse one file of the two that pairs may be in."""
+    if len(paths) == 1 and kind_of(paths[0]) == "text":
+        raise UsageError(
+            f"--data {paths[0]}: is no .tsv, .csv or .jsonl; name a table so, or give two parallel files,"
+            " --data SOURCES --data TARGETS"
+        )
+
+
 def held_source(folder: RunFolder, settings: Settings, data: Files | None) -> Any:
-    """Labelled texts, or tagged sentences: of the files of `data`, read as the run's own are, or of the run's own."""
+    """Labelled texts, tagged sentences, or pairs: of the files of `data`, read as the run's own are, or of the run's own."""
     if data is None:
         return own_split(folder, settings)[1]
-    table = settings.data
+    table, paths = settings.data, named(data)
+    if isinstance(table, PairsTable):
+        refuse_half(paths)
     options = {name: value for name, value in plain(table).items() if name not in ("valid", "test")}
-    return read_table(type(table), {**options, "train": [str(path) for path in named(data)]}, at="data").sources(Path())[
-        "train"
-    ]
+    return read_table(type(table), {**options, "train": list(map(str, paths))}, at="data").sources(Path())["train"]
 
 
 class HeldOut:
