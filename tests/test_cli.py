@@ -442,6 +442,12 @@ def test_a_signal_before_the_first_step_stops_at_once(here, capsys, monkeypatch)
     code, _, err = call(capsys, "train", "run.toml", "--fresh")
     assert (code, err) == (143, "weft: stopped before the first step; runs/run is as it was\n")
     assert (here / "runs/run/model.safetensors").read_bytes() == before
+    shutil.copytree(here / "runs/run", here / "runs/back/.set-aside")
+    shutil.copy(here / "runs/run/resolved.toml", here / "runs/back")
+    (here / "runs/back/resolved.toml").write_text((here / "runs/run/resolved.toml").read_text().replace("seed = 0", "seed = 9"))
+    code, _, err = call(capsys, "train", "run.toml", "--out", "runs/back", "--set", "seed=9")
+    assert (code, err) == (143, "weft: stopped before the first step; the run that was to be replaced is back in runs/back\n")
+    assert (here / "runs/back/model.safetensors").read_bytes() == before
 
 
 def test_a_real_process_stops_by_a_real_signal(here):
@@ -626,6 +632,13 @@ def test_a_prompt_with_a_fault_costs_no_other(here, capsys, monkeypatch):
     (here / "prompts.txt").write_bytes(b"\0\n")
     code, out, err = call(capsys, "generate", "runs/running", "--prompt-file", "prompts.txt", "--length", "4")
     assert (code, out, err) == (3, "", "weft: prompts.txt: line 1 holds a NUL character; is it binary data?\n")
+
+
+def test_a_finished_run_has_replaced_the_one_before_it(here, capsys):
+    shutil.copytree(here / "runs/run", here / "runs/over")
+    shutil.copytree(here / "runs/run", here / "runs/over/.set-aside")  # killed between its weights and the end of that one
+    assert call(capsys, "train", "run.toml", "--out", "runs/over")[0] == 0
+    assert not (here / "runs/over/.set-aside").exists()
 
 
 def test_info_of_a_run(here, capsys):

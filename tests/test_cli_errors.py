@@ -350,6 +350,15 @@ def test_a_prompt_and_a_length_that_pass_the_last_position(trained, capsys):
     )
 
 
+def test_no_prompt_and_a_length_that_passes_the_last_position(trained, capsys, monkeypatch):
+    for words in ([], ["-"]):
+        feed(monkeypatch, b"")
+        assert refused(capsys, "generate", "runs/run", *words, "--length", "20") == (
+            2,
+            "--length: 1 prompt tokens and 20 more need 20 positions, but the model reads at most 16; use --length 16",
+        )
+
+
 def test_a_prompt_in_a_file_that_passes_the_last_position(trained, capsys):
     (trained / "prompts.txt").write_text(f"To\n{'be ' * 14}\nor\n")
     assert main(["generate", "runs/run", "--prompt-file", "prompts.txt", "--length", "2", "--greedy"]) == 3

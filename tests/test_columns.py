@@ -22,6 +22,14 @@ from weft.text.columns import aligned, places
         ("a\u200db", 2),
         ("के", 1),
         ("😀", 2),
+        ("\u1112\u1161\u11ab", 2),
+        ("❤", 1),
+        ("❤\ufe0f", 2),
+        ("😀\ufe0f", 2),
+        ("1\ufe0f\u20e3", 2),
+        ("👍🏽", 2),
+        ("👨\u200d👩\u200d👧", 2),
+        ("क्\u200dष", 2),
     ],
 )
 def test_places_of_a_terminal(text, wanted):

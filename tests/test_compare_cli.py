@@ -396,9 +396,9 @@ def test_ctrl_c_stops_every_run(there, capsys, monkeypatch):
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=press, daemon=True).start()
-    code, out, err = compare(capsys, "run.toml", "--models", "lstm,gru,rnn", "--jobs", "2", "--out", "here")
+    code, out, err = compare(capsys, "run.toml", "--models", "lstm,gru,rnn", "--jobs", "2", "--out", "here", "--fresh")
     assert (code, out) == (130, "")
-    assert err.endswith("weft: stopped and saved in here; the same command goes on\n")
+    assert err.endswith("weft: stopped and saved in here; the same command, without --fresh, goes on\n")
     assert sorted(path.name for path in there.glob("here/*.ready")) == ["gru-5.ready", "lstm-5.ready"]
 
 

@@ -235,6 +235,13 @@ def test_a_run_comes_back_from_wherever_a_process_was_killed(run, text, monkeypa
     }
 
 
+def waiting(run: Path) -> str:
+    return (
+        f"{run}: the run that is to replace the one in {run / '.set-aside'} has no weights yet; weft train, without --fresh, "
+        "goes on with the one whose run file it is given"
+    )
+
+
 @pytest.fixture
 def killed(run, text):
     """A run, and the one that was to replace it, killed before it saved anything."""
@@ -246,12 +253,11 @@ def killed(run, text):
 
 def test_a_run_that_is_set_aside_is_named_and_its_own_run_file_brings_it_back(run, text, killed):
     message = refusal(ModelError, lambda: weft.load(run))
-    assert message == (
-        f"{run}: a new run was stopped here before it had weights; the same command, without --fresh, goes on with it; the "
-        f"earlier run is in {run / '.set-aside'}"
-    )
+    assert message == waiting(run)
     assert weft.load(run / ".set-aside").info()["kind"] == "window"
-    RunFolder(run).begin(resolve(small(text), base=run), "", fresh=False)
+    watcher = Silent()
+    train_here(small(text), run, watcher)
+    assert watcher.notes[0] == f"{run}: the run that was to be replaced is back; nothing was saved of the other"
     assert {name for name in contents(run)} == set(killed)
     assert weft.load(run).info()["settings"]["seed"] != 4
 
@@ -283,6 +289,8 @@ def test_a_run_waits_until_the_new_one_has_weights(run, text):
         stopped_early(run, late(text, seed=seed))
         assert unlocked(run / ".set-aside") == before
     assert weft.load(run / ".set-aside").info()["settings"]["seed"] == 3
+    assert weft.load(run).settings.seed == 5  # it can be looked at, but not used
+    assert refusal(ModelError, lambda: weft.load(run).generate("a")) == waiting(run)
     train_here(late(text, seed=5), run)
     assert weft.load(run).info()["settings"]["seed"] == 5 and not (run / ".set-aside").exists()
 

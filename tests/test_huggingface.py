@@ -541,10 +541,11 @@ def test_places_that_are_taken(bert, tmp_path, capsys):
         f"export: {bert} is not empty; choose another --out",
     )
     file = bert / "config.json"
-    assert refused(capsys, "export", str(run), "--to", "hf", "--out", str(file)) == (
-        2,
-        f"export: {file} is a file, not a folder; choose another --out",
-    )
+    for out in (file, file / "x"):
+        assert refused(capsys, "export", str(run), "--to", "hf", "--out", str(out)) == (
+            2,
+            f"export: {file} is a file, not a folder; choose another --out",
+        )
     assert refused(capsys, "export", str(run), "--to", "hg", "--out", "x") == (
         2,
         "no such format 'hg'; did you mean 'hf'? known: hf",

@@ -568,6 +568,7 @@ def test_what_the_command_refuses(runs, capsys, tmp_path):
     looks = ("--alignments", str(tmp_path / "looks"))
     for words, message in [
         ((lstm, "abc", "--alignments", str(some)), f"--alignments: {some} is a file; name a folder"),
+        ((lstm, "abc", "--alignments", str(some / "x")), f"--alignments: {some} is a file; name a folder"),
         ((lm, "abc"), f"{lm}: is a language model, which continues texts; use weft generate"),
         ((lstm, "abc", "--data", str(some)), "--data: does not go with a text; give one of them"),
         ((lstm, "abc", "--layer", "1"), both),

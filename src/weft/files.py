@@ -313,6 +313,11 @@ def building(final: Path, *, owner: str = "") -> Iterator[Path]:
         raise
 
 
+def in_the_way(folder: Path) -> Path | None:
+    """What is no folder and has the name of this one, or of one that it is to be in."""
+    return next((place for place in (folder, *folder.parents) if os.path.lexists(place) and not os.path.isdir(place)), None)
+
+
 def remove(path: Path) -> None:
     """Remove a file or folder; a process killed half-way leaves a leftover for `sweep`, never half a folder."""
     if path.exists() or path.is_symlink():

@@ -119,7 +119,8 @@ class Compare(Shared):
                 trained = comparing.train(display, stop)
             except (Stopped, KeyboardInterrupt):
                 display.clear()
-                display.line(f"weft: stopped and saved in {out}; the same command goes on")
+                again = "the same command, without --fresh," if self.fresh else "the same command"
+                display.line(f"weft: stopped and saved in {out}; {again} goes on")
                 return stop.exit_code
         return self._finish(trained.rows, self._facts(run_file.stem, trained.failures, pairs), out)
 

@@ -93,7 +93,7 @@ class Generate(Shared):
 
         run = load_language(self.folder, device=self.device)
         if (lines := self._lines(run.settings.data.encoding)) is None:
-            return self._continue(run, [self.prompt or ""], {}, options)
+            return self._continue(run, ["" if self.prompt == "-" else self.prompt or ""], {}, options)
         broken = no_text(lines)
         unfit = run.faults_of_prompts(without(lines, broken), options)
         faults = tell(broken, unfit, 0)
@@ -116,7 +116,7 @@ class Generate(Shared):
                 raise UsageError("--prompt-file: does not go with a prompt; give one of them")
             return _all(any_lines([self.prompt_file], encoding), str(self.prompt_file))
         if self.prompt == "-" or (self.prompt is None and not sys.stdin.isatty()):
-            return _all(any_lines(None, encoding), STANDARD) or [""]
+            return _all(any_lines(None, encoding), STANDARD) or None
         return None
 
     def _continue(self, run: Run, lines: Sequence[Line], faults: Mapping[int, str], options: GenerateOptions) -> int:

@@ -88,14 +88,15 @@ class Predict(Searching):
     head: Annotated[int | None, typer.Option(metavar="N", help="Of --alignments: one head, not the mean.")] = None
 
     def run(self) -> int:
+        from weft.files import in_the_way
         from weft.run import as_translator
 
         if self.text is not None and self.data:
             raise UsageError("--data: does not go with a text; give one of them")
         if self.alignments is None and (self.layer, self.head) != (None, None):
             raise UsageError("--layer and --head: choose among --alignments DIR, which is not given")
-        if self.alignments is not None and self.alignments.is_file():
-            raise UsageError(f"--alignments: {self.alignments} is a file; name a folder")
+        if self.alignments is not None and (file := in_the_way(self.alignments)) is not None:
+            raise UsageError(f"--alignments: {file} is a file; name a folder")
         options, loaded = self._options(), self.load()
         if loaded.settings.task in LABELS:
             self._refuse_search(loaded)

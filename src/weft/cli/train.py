@@ -84,6 +84,7 @@ class Train(Shared):
 
     def run(self) -> int:
         from weft.config import override, read_toml
+        from weft.train.folder import RunFolder
         from weft.train.job import borrow_tokenizer
         from weft.train.settings import resolve
 
@@ -96,6 +97,7 @@ class Train(Shared):
         settings = resolve(values, base=self.run_file.parent)  # a wrong run file is refused before anything is looked at
         if not self.fresh and is_finished(out, settings):
             self._check(out)
+            RunFolder(out).settle()  # a process may have been killed between its weights and this
             note(f"{out}: this run is finished; --fresh trains it again", quiet=self.quiet)
             self._summarise(out, settings)
             return 0
@@ -118,10 +120,12 @@ class Train(Shared):
         from weft.cli.display import Display
         from weft.cli.progress import TrainWatcher
         from weft.cli.signals import Stop
+        from weft.train.folder import RunFolder
         from weft.train.job import train
         from weft.train.loop import Stopped
 
-        replaces = self.fresh and os.path.isfile(out / "resolved.toml")
+        folder = RunFolder(out)
+        waited, replaces = folder.is_aside(), self.fresh and os.path.isfile(folder.resolved)
         with leaving_nothing(out), Stop() as stop, Display(quiet=self.quiet) as display:
             try:
                 train(values, out, base=self.run_file.parent, watcher=TrainWatcher(display, stop), fresh=self.fresh)
@@ -132,6 +136,8 @@ class Train(Shared):
             except KeyboardInterrupt:
                 display.clear()
                 then = f"{out} is as it was" if replaces else f"the same command goes on with {out}"
+                if waited and not folder.is_aside():
+                    then = f"the run that was to be replaced is back in {out}"
                 display.line(f"weft: stopped before the first step; {then}")
                 return stop.exit_code
         return 0

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from weft.data.pair_files import JSON_KINDS, brief, field_of, json_lines, kind_of, misshapen, table_rows
 from weft.errors import DataError, nearest
-from weft.text.gate import Seen, clean, quoted, read_text, shown
+from weft.text.gate import Seen, clean, quoted, read_text
 from weft.text.unpack import PACKED
 
 DIGITS = 18  # of a start: no passage has more characters than these count
@@ -67,8 +67,8 @@ def _reference(text: str, start: int | None, passage: str, where: str) -> tuple[
             raise DataError(f"{where} has the answer {quoted(inner, 40)}, which is not in its passage; copy it from there")
         return Reference(inner, found), passage.find(inner, found + 1) >= 0
     if start < 0 or passage[start : start + len(text)] != text:
-        there = shown(passage[max(0, start) : max(0, start) + len(text)], 40)
-        raise DataError(f"{where} has the answer {quoted(text, 40)} at {start}, but there its passage has {there!r}")
+        there = quoted(passage[max(0, start) : max(0, start) + len(text)], 40)
+        raise DataError(f"{where} has the answer {quoted(text, 40)} at {start}, but there its passage has {there}")
     return Reference(inner, start + len(text) - len(text.lstrip())), False
 
 

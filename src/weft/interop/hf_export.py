@@ -27,8 +27,8 @@ def export_folder(run: Loaded, out: Path) -> list[str]:
     if task not in ("lm", "masked-lm") or run.settings.kind == "ngram":
         what = f"a run of task {task!r}" if task not in ("lm", "masked-lm") else "an n-gram model"
         raise UsageError(f"export: {where} is {what}; only networks of 'lm' and 'masked-lm' have a form there")
-    if out.is_file():
-        raise UsageError(f"export: {out} is a file, not a folder; choose another --out")
+    if (file := files.in_the_way(out)) is not None:
+        raise UsageError(f"export: {file} is a file, not a folder; choose another --out")
     if out.exists() and any(out.iterdir()):
         raise UsageError(f"export: {out} is not empty; choose another --out")
     tokenizer: Any = run.tokenizer

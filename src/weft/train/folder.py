@@ -72,8 +72,9 @@ class RunFolder:
         if not self.resolved.is_file() and (strangers := self._contents()):
             raise UsageError(f"{self.path}: is no run folder and not empty ({strangers[0].name}); choose another --out")
 
-    def begin(self, settings: Settings, written: str, *, fresh: bool) -> None:
-        """Make the folder, or find it as this very run left it. Call under the lock.
+    def begin(self, settings: Settings, written: str, *, fresh: bool) -> bool:
+        """Make the folder, or find it as this very run left it; whether a run that was to be replaced is back. Call under the
+        lock.
 
         resolved.toml is what makes a folder a run's: it is written first and cleared or set aside last, so that whatever moment
         a process is killed at, the next one knows the folder for its own.
@@ -88,7 +89,8 @@ class RunFolder:
         if fresh:
             self._set_aside()
         asked = self.is_aside() and not differences(RunFolder(self.aside)._options(), settings.to_dict())
-        if asked and not fresh and not self._has_begun():
+        back = asked and not fresh and not self.has_begun()
+        if back:
             self._clear()  # the one that was to replace this run was killed before it saved anything
             self._bring_back()
         if self.resolved.is_file():
@@ -103,6 +105,7 @@ class RunFolder:
             files.write_text(self.resolved, settings.to_toml())
         if not (self.path / "run.toml").exists():
             files.write_text(self.path / "run.toml", written)
+        return back
 
     def _options(self) -> Mapping[str, Any]:
         """Every option of the run that is here: those that its version of weft did not have yet as they are by themselves."""
@@ -127,13 +130,20 @@ class RunFolder:
         for part in self._resolved_last():
             _move(part, self.aside)
 
-    def _has_begun(self) -> bool:
+    def has_begun(self) -> bool:
         """Whether the run has a checkpoint to go on from."""
         return bool(checkpoint.names(self.path))
 
+    def waiting(self) -> str:
+        """What is to be said of a run that is to replace another, and can't yet."""
+        return (
+            f"{self.path}: the run that is to replace the one in {self.aside} has no weights yet; weft train, without --fresh, "
+            "goes on with the one whose run file it is given"
+        )
+
     def is_aside(self) -> bool:
         """Whether a run is set aside, and all of it."""
-        return (self.aside / self.resolved.name).is_file()
+        return os.path.isfile(self.aside / self.resolved.name)  # Path.is_file fails on too long a name
 
     def _clear(self) -> None:
         for part in self._resolved_last():
@@ -151,7 +161,7 @@ class RunFolder:
         try:
             yield
         except BaseException:
-            if self.aside.is_dir() and not (self.is_aside() and self._has_begun()):
+            if self.aside.is_dir() and not (self.is_aside() and self.has_begun()):
                 if self.is_aside():
                     self._clear()
                 self._bring_back()
@@ -180,7 +190,11 @@ class RunFolder:
     def read_weights(self, vocabulary: str) -> dict[str, Tensor]:
         """The run's weights; a file of it that was swapped or changed is refused by name."""
         if not self.weights.exists():
-            raise ModelError(f"{self.path}: has no model.safetensors yet; train it first (the same command resumes)")
+            raise ModelError(
+                self.waiting()
+                if self.is_aside()
+                else f"{self.path}: has no model.safetensors yet; train it first (the same command resumes)"
+            )
         tensors, notes = read_tensors(self.weights)
         if notes.get("weft") != FORMAT:
             raise ModelError(f"{self.weights}: is of version {notes.get('weft')!r}; this weft reads version {FORMAT}")
@@ -302,18 +316,15 @@ def open_folder(path: Path) -> RunFolder:
     folder = RunFolder(path)
     if not folder.resolved.is_file():
         raise ModelError(f"{path}: is no run folder: it has no resolved.toml")
-    if folder.is_aside() and not folder.weights.exists():
-        raise ModelError(
-            f"{path}: a new run was stopped here before it had weights; the same command, without --fresh, goes on with it; "
-            f"the earlier run is in {folder.aside}"
-        )
+    if folder.is_aside() and not folder.has_begun():  # there may be no more of it than its name
+        raise ModelError(folder.waiting())
     return folder
 
 
 def make_folder(path: Path) -> RunFolder:
     if not _is_utf_8(path):
         raise UsageError(f"{path}: its name is not UTF-8, and no tensor file can be read there; choose another --out")
-    if (file := next((place for place in (path, *path.parents) if os.path.isfile(place)), None)) is not None:
+    if (file := files.in_the_way(path)) is not None:
         raise UsageError(f"{path}: {'' if file == path else f'{file} '}is a file, not a folder; choose another --out")
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -67,7 +67,8 @@ def train(values: Mapping[str, Any], out: Path, *, base: Path, watcher: Watcher,
     if fresh:
         _refuse_loss(settings, folder.path)
     with files.Lock(out), folder.or_as_it_was():
-        folder.begin(settings, tomli_w.dumps(dict(values)), fresh=fresh)
+        if folder.begin(settings, tomli_w.dumps(dict(values)), fresh=fresh):
+            watcher.note(f"{out}: the run that was to be replaced is back; nothing was saved of the other")
         changed = folder.note_environment()
         if changed:
             watcher.note(f"resuming on another machine or set-up, so not bit for bit ({'; '.join(changed)})")
