@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from weft.cli.check import _example
 from weft.cli.main import main
 from weft.data import check as check_module
 from weft.data import check_labels
@@ -20,6 +21,7 @@ from weft.data.pairs import SIDES, PairSource, PairsTable
 from weft.data.source import Source
 from weft.data.survey import DECODED, Counted
 from weft.errors import DataError, ModelError
+from weft.text.columns import places
 from weft.text.sides import SidesTable, train_sides
 from weft.text.tokenizers import TokenizerTable, train_tokenizer
 
@@ -424,6 +426,15 @@ warning  test: 1 of 57 tokens of its targets (1.8 %) are unknown: 'ß' 1; 50 % o
 0 errors, 4 warnings, 0 notes
 """
     )
+
+
+@pytest.mark.parametrize(
+    "texts", [["abc" * 40], ["日本語の文章です。" * 12], ["日" * 60, "한국어" * 40], ["", ""], ["e\u0301" * 99]]
+)
+def test_examples_are_no_wider_than_there_is_room(texts):
+    shown = _example(texts, 60)
+    assert all(places(line) <= 60 for line in shown)
+    assert (" ... " in shown[0]) == (places(texts[0]) > 60)
 
 
 def test_errors_give_exit_code_3_and_json(here, capsys):

@@ -15,6 +15,7 @@ import typer
 from weft.cli.options import Shared
 from weft.cli.output import columns, write, write_json
 from weft.errors import DataError
+from weft.text.columns import places
 
 if TYPE_CHECKING:
     import numpy as np
@@ -107,9 +108,10 @@ def _example(texts: Sequence[str], room: int) -> list[str]:
     from weft.data.check import elided
     from weft.text.gate import shown
 
-    quoted = [f'"{shown(elided(text, room - 5), room)}"' for text in texts]
+    letters = [room * len(text) // places(text) if places(text) > len(text) else room for text in texts]
+    quoted = [f'"{shown(elided(text, most - 5), most)}"' for text, most in zip(texts, letters, strict=True)]
     together = " -> ".join(quoted)
-    return [together] if len(together) <= room else [quoted[0], *(f"-> {text}" for text in quoted[1:])]
+    return [together] if places(together) <= room else [quoted[0], *(f"-> {text}" for text in quoted[1:])]
 
 
 def as_text(finding: Finding, width: int) -> str:
