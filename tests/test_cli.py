@@ -635,10 +635,10 @@ def test_a_prompt_with_a_fault_costs_no_other(here, capsys, monkeypatch):
 
 
 def test_a_finished_run_has_replaced_the_one_before_it(here, capsys):
-    shutil.copytree(here / "runs/run", here / "runs/over")
-    shutil.copytree(here / "runs/run", here / "runs/over/.set-aside")  # killed between its weights and the end of that one
-    assert call(capsys, "train", "run.toml", "--out", "runs/over")[0] == 0
-    assert not (here / "runs/over/.set-aside").exists()
+    shutil.copytree(here / "runs/run", here / "runs/replaced")
+    shutil.copytree(here / "runs/run", here / "runs/replaced/.set-aside")  # killed between its weights and the end of that one
+    assert call(capsys, "train", "run.toml", "--out", "runs/replaced")[0] == 0
+    assert not (here / "runs/replaced/.set-aside").exists()
 
 
 def test_info_of_a_run(here, capsys):
