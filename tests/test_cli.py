@@ -142,15 +142,19 @@ def test_what_needs_no_model_imports_neither_torch_nor_numpy(words):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_help_answers_at_once():
-    """In CPU seconds; the best of five, for the machine may be busy."""
-    spent = []
-    for _ in range(5):
+def test_help_answers_at_once(tmp_path):
+    """In CPU seconds, with compiled modules as an installed package has them, the best of five, for the machine may be busy;
+    on a slow machine, in terms of what its Python needs to import typer alone, which is 0.08 s where weft's help is 0.17 s."""
+    words = {"help": ["-m", "weft.cli.main", "--help"], "typer": ["-c", "import typer"]}
+    environment = _environment(PYTHONDONTWRITEBYTECODE="", PYTHONPYCACHEPREFIX=str(tmp_path))
+    spent = {name: [] for name in words}
+    for name in list(words) * 6:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-m", "weft.cli.main", "--help"], capture_output=True, env=_environment())
+        subprocess.run([sys.executable, *words[name]], capture_output=True, env=environment, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(spent) < 0.3
+        spent[name].append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert any(tmp_path.rglob("main.*.pyc"))  # the first of the six compiled
+    assert min(spent["help"]) < max(0.3, 3.5 * min(spent["typer"]))
 
 
 def _environment(**more):
