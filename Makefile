@@ -11,7 +11,8 @@ TOOLS := $(VENV)/.tools
 BROWSER := $(VENV)/.browser
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 # where there is a browser, no test may leave it out
-PYTEST := OMP_NUM_THREADS=1 WEFT_BROWSER=$$(command -v chromium) $(BIN)/python -m pytest -q -n $(WORKERS)
+PYTEST := OMP_NUM_THREADS=1 WEFT_BROWSER=$$(command -v chromium) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
+CHECKED := --ignore tests/test_house_rules.py  # by `make check`, before
 
 .DELETE_ON_ERROR:
 .PHONY: help install demo test test-all check format bench clean
@@ -60,10 +61,10 @@ check: $(TOOLS)
 	$(BIN)/python -m pytest -q tests/test_house_rules.py
 
 test: check $(BROWSER)
-	$(PYTEST)
+	$(PYTEST) $(CHECKED)
 
 test-all: check $(BROWSER)
-	$(PYTEST) -m ''
+	$(PYTEST) $(CHECKED) -m ''
 
 format: $(TOOLS)
 	$(BIN)/ruff check --fix-only

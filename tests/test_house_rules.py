@@ -281,9 +281,14 @@ RULES: list[Rule] = [
 ]
 
 
+@pytest.fixture(scope="module")
+def trees() -> dict[Path, ast.Module]:
+    return {path: tree(path) for path in SOURCES}
+
+
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_sources_keep_the_rule(rule):
-    found = [f"{name}: {fault}" for name, path in zip(NAMES, SOURCES, strict=True) for fault in rule(path, tree(path))]
+def test_the_sources_keep_the_rule(rule, trees):
+    found = [f"{name}: {fault}" for name, path in zip(NAMES, SOURCES, strict=True) for fault in rule(path, trees[path])]
     assert not found, "\n" + "\n".join(found)
 
 

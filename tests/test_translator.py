@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,25 @@ def test_a_run_that_was_stopped_arrives_at_the_same_bits(tmp_path, name, stop):
         train_here(values, tmp_path / "cut", Silent(stop_at=stop))
     train_here(values, tmp_path / "cut")
     assert sums(tmp_path / "cut") == sums(tmp_path / "whole")
+
+
+def test_a_run_without_weights_yet_is_told_of_and_reads_no_line(tmp_path, capsys, monkeypatch):
+    values, folder = pair_file(make_pairs(tmp_path / "pairs.tsv", 80), "lstm", "train.steps=10"), tmp_path / "run"
+    with pytest.raises(Stopped):
+        train_here(values, folder, Silent(stop_at=1))
+    assert main(["info", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert "lstm (translate), not trained yet\n" in out and "not finished: 1 step," in out
+
+    class Unread:
+        buffer = property(lambda self: pytest.fail("standard input was read"))
+
+    monkeypatch.setattr(sys, "stdin", Unread())
+    for words in (["predict"], ["score"], ["predict", "--with", str(folder)]):
+        assert main([words[0], str(folder), *words[1:]]) == 4
+        assert capsys.readouterr().err == (
+            f"weft: {folder}: has no model.safetensors yet; train it first (the same command resumes)\n"
+        )
 
 
 @pytest.mark.parametrize("monitor", ["exact_match", "edit_rate", None])

@@ -252,15 +252,15 @@ def _device(name: str) -> torch.device:
 
 
 def _member(folder: RunFolder, settings: Settings, device: torch.device) -> Member:
-    sides = settings.material.load(folder)
-    return Member(folder, settings, sides, settings.preset.family.load(settings, sides, folder, device))
+    return Member(folder, settings, settings.material.load(folder), device)
 
 
 Loaded = Run | Translator | Labeller | Tagger | Filler | Reader
 
 
 def load(path: str | Path, *, device: str = "auto") -> Loaded:
-    """The run in a folder that `weft train` wrote. Its files are checked; none of them is run."""
+    """The run in a folder that `weft train` wrote. Its files are checked; none of them is run. Its weights, which it may not
+    have yet, are read when they are first needed."""
     place = _device(device)
     folder, settings = _read(path)
     if settings.task == "translate":
@@ -332,10 +332,15 @@ def ensemble(
             raise UsageError(f"ensemble: {path} is a run of task {settings.task!r}, not of 'translate'")
         members.append(_member(folder, settings, place))
     if lm is None:
-        return Translator(members, place, weights=weights)
+        return _whole(Translator(members, place, weights=weights))
     if not 0 < lm_weight < math.inf:
         raise UsageError(f"--lm-weight: must be a number above 0, not {lm_weight:g}; without --lm the model chooses alone")
     helper = load(lm, device=device)
     if not isinstance(helper, Run) or not helper.lines:
         raise UsageError(f"--lm: {lm} must be a language model of lines (task = 'lm', data.read = 'lines')")
-    return Translator(members, place, weights=weights, lm=Beside(helper.folder, helper.model, lm_weight))
+    return _whole(Translator(members, place, weights=weights, lm=Beside(helper.folder, helper.model, lm_weight)))
+
+
+def _whole(together: Translator) -> Translator:
+    _ = together.model  # whether the runs fit together is said now
+    return together

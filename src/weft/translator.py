@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,13 +40,16 @@ Watch = Callable[[int, int], None]
 Files = str | Path | Sequence[str | Path]
 
 
-class Member(NamedTuple):
-    """One trained run, read."""
+class Member:
+    """One run, read."""
 
-    folder: RunFolder
-    settings: Settings
-    tokenizer: Sides
-    model: Any
+    def __init__(self, folder: RunFolder, settings: Settings, tokenizer: Sides, device: torch.device) -> None:
+        self.folder, self.settings, self.tokenizer, self.device = folder, settings, tokenizer, device
+
+    @cached_property
+    def model(self) -> Any:
+        """The model itself: `encode`, `start`, `step`, `score`, `loss`."""
+        return self.settings.preset.family.load(self.settings, self.tokenizer, self.folder, self.device)
 
     def faults(self, lines: Sequence[str]) -> dict[int, str]:
         """Which lines are longer than the model was made for, by their number from 0, and what to do about it."""
@@ -105,11 +109,14 @@ class Translator:
         if not members:
             raise UsageError("ensemble: no run is given; name at least one")
         self.members, self.device, self.weights, self.lm = list(members), device, weights, lm
-        parts = [member.model for member in members]
-        both: Any = Ensemble(parts, Mixture([1 / len(parts)] * len(parts) if weights is None else weights))
+
+    @cached_property
+    def model(self) -> Any:
+        """What is searched: the model itself, or all of them as one; `start`, `step`, `score`."""
+        parts = [member.model for member in self.members]
+        both: Any = Ensemble(parts, Mixture([1 / len(parts)] * len(parts) if self.weights is None else self.weights))
         both = both if len(parts) > 1 else parts[0]
-        # what is searched: the model itself, or all of them as one; `start`, `step`, `score`
-        self.model: Any = both if lm is None else Ensemble([both, lm.model], Fusion([1.0, lm.weight]))
+        return both if self.lm is None else Ensemble([both, self.lm.model], Fusion([1.0, self.lm.weight]))
 
     @property
     def folder(self) -> RunFolder:

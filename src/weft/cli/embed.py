@@ -60,7 +60,7 @@ class Embed(Shared):
 
     def run(self) -> int:
         from weft.cli.display import Display
-        from weft.cli.together import tell_cut
+        from weft.cli.together import ready, tell_cut
         from weft.run import load
 
         if self.text is not None and self.data:
@@ -71,6 +71,7 @@ class Embed(Shared):
         run: Any = load(self.folder, device=self.device)
         if getattr(run, "embed", None) is None:
             raise UsageError(f"{self.folder}: is a run of task {run.settings.task!r}, which has no encoder of texts")
+        ready(run)
         bad, cut, parts = 0, 0, list[Any]()
         with Display(quiet=self.quiet) as display:
             for batch in self._batches(run.settings.data.encoding):

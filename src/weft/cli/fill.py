@@ -53,11 +53,12 @@ class Fill(Shared):
 
     def run(self) -> int:
         from weft.cli.lines import line_batches
+        from weft.cli.together import ready
         from weft.run import as_filler, load
 
         if self.text is not None and self.data:
             raise UsageError("--data: does not go with a text; give one of them")
-        run = as_filler(load(self.folder, device=self.device))
+        run = ready(as_filler(load(self.folder, device=self.device)))
         done, bad = 0, 0
         for batch in [[self.text]] if self.text is not None else line_batches(self.data, run.settings.data.encoding, LINES):
             bad += self._fill(run, batch, done)

@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from functools import cache
 from typing import Annotated, Any
 
 import typer
@@ -94,9 +95,15 @@ def root(
     """
 
 
+@cache
+def _commands() -> Any:
+    """All commands and their options, made of the dataclasses once: that takes most of the time of `--help`."""
+    return typer.main.get_command(app)
+
+
 def _run(words: list[str]) -> int:
     set_threads(None)
-    found: Any = app(words, prog_name="weft", standalone_mode=False)
+    found: Any = _commands()(words, prog_name="weft", standalone_mode=False)
     if not isinstance(found, Bare):  # help and version have been printed
         return int(found or 0)
     command: Bare = found

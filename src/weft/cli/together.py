@@ -4,7 +4,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -16,6 +16,14 @@ from weft.errors import DataError
 if TYPE_CHECKING:
     from weft.cli.lines import Line
     from weft.run import Loaded
+
+R = TypeVar("R", bound=Any)
+
+
+def ready(run: R) -> R:
+    """A run that is about to be used: what is wrong with its weights is said before a line is read."""
+    _ = run.model
+    return run
 
 
 @dataclass(kw_only=True)
@@ -42,7 +50,7 @@ class Together(Shared):
         if self.lm_weight is not None and self.lm is None:
             raise UsageError("--lm-weight: weighs --lm RUN, which is not given")
         if not self.others and self.lm is None:
-            return load(self.folder, device=self.device)
+            return ready(load(self.folder, device=self.device))
         weight = LM_WEIGHT if self.lm_weight is None else self.lm_weight
         return ensemble([self.folder, *(self.others or [])], lm=self.lm, lm_weight=weight, device=self.device)
 
