@@ -22,6 +22,7 @@ import torch
 from small_runs import Silent, make_text, run_file, train_here
 
 from weft import files
+from weft.aside import Aside
 from weft.data.corpus import write_corpus
 from weft.train import checkpoint
 from weft.train.folder import Journal, RunFolder
@@ -32,7 +33,7 @@ from weft.train.material import Texts
 PARTS = {
     "save": [Journal.keep_best, Journal.save, checkpoint.save, files.publish],
     "begin": [train, RunFolder.begin, Texts.prepare, Texts._tokenizer, write_corpus],
-    "aside": [RunFolder._set_aside],
+    "aside": [Aside.put],
 }
 
 

@@ -25,7 +25,7 @@ from weft import files
 from weft.cli import compare_plan
 from weft.cli.main import main
 from weft.cli.story import read_story
-from weft.compare.train import Room, Trainer, holder
+from weft.compare.train import Room, Stopped, Trainer, holder
 from weft.errors import ResourceError
 from weft.tensors import read_tensors
 from weft.train import checkpoint
@@ -133,6 +133,36 @@ def test_another_plan_is_refused_unless_fresh(there, capsys):
     )
     assert compare(capsys, "run.toml", "--out", "here", "--seeds", "2", "--fresh", "--quiet")[0] == 0
     assert sorted(path.name for path in (there / "here").glob("lstm-*")) == ["lstm-5", "lstm-6"]
+
+
+def test_a_comparison_is_deleted_when_the_new_one_is_finished(there, capsys, monkeypatch):
+    assert compare(capsys, "run.toml", "--out", "here", "--quiet")[0] == 0
+    page = (there / "here/report.html").read_bytes()
+    (there / "bad.toml").write_text(RUN.replace("text.txt", "nowhere.txt"))
+    told = ["run.toml", "--out", "here", "--seeds", "2"]
+    assert refused(capsys, "compare", "bad.toml", "--out", "here", "--fresh")[0] == 3
+
+    def pressed(*_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("weft.compare.tokens.train_once", pressed)
+        assert compare(capsys, *told, "--fresh") == (130, "", "weft: stopped before the first run; here is as it was\n")
+    assert (there / "here/report.html").read_bytes() == page and not (there / "here/.set-aside").exists()
+    with monkeypatch.context() as patched:
+        patched.setattr(Here, "train", lambda self, plan: (_ for _ in ()).throw(Stopped()))
+        for again, said in ((["--fresh"], "the same command, without --fresh,"), ([], "the same command")):
+            code, _, err = compare(capsys, *told, *again)
+            assert code == 130
+            assert err.endswith(
+                f"weft: stopped and saved in here; {said} goes on; the comparison before it is kept in here/.set-aside "
+                "until this one is finished\n"
+            )
+    assert main(["report", "here/.set-aside", "--out", "again.html"]) == 0
+    assert (there / "again.html").read_bytes() == page
+    capsys.readouterr()
+    assert compare(capsys, *told, "--quiet")[0] == 0
+    assert not (there / "here/.set-aside").exists() and (there / "here/report.html").read_bytes() != page
 
 
 def test_what_fails_is_a_row_with_its_reason_and_the_others_go_on(there, capsys):

@@ -21,6 +21,7 @@ from weft.compare.plan import (
     as_toml,
     begin,
     folder_name,
+    or_as_it_was,
     parse_count,
     parse_grid,
     parse_models,
@@ -325,7 +326,50 @@ def test_a_plan_is_known_again_and_no_other_is_taken_for_it(tmp_path):
         f"choose another --out, or --fresh"
     )
     begin(tmp_path, as_toml(LM, asked._replace(seeds=3)), fresh=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["plan.toml"]
+    assert names(tmp_path) == [".set-aside", "plan.toml"] and names(tmp_path / ".set-aside") == ["lstm-0", "plan.toml"]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_comparison_waits_until_the_new_one_is_finished(tmp_path):
+    first, second, third = (as_toml(LM, Asked(models=["lstm"], seeds=seeds)) for seeds in (1, 2, 3))
+    begin(tmp_path, first, fresh=False)
+    plan = (tmp_path / "plan.toml").read_text()
+    for name in ("comparison.json", "lstm-0"):
+        (tmp_path / name).write_text("of the first")
+    before = names(tmp_path)
+    for newer in (second, third):  # the one in between was not finished, and is gone
+        begin(tmp_path, newer, fresh=True)
+        assert names(tmp_path) == [".set-aside", "plan.toml"] and names(tmp_path / ".set-aside") == before
+        (tmp_path / "lstm-0").write_text("of another")
+    with pytest.raises(UsageError) as caught:
+        begin(tmp_path, first, fresh=False)
+    assert str(caught.value) == (
+        f"{tmp_path}: holds another comparison (seeds: 3 there, 1 here); choose another --out, or --fresh; "
+        f"the one before it is in {tmp_path / '.set-aside'}, which can be moved elsewhere"
+    )
+    with pytest.raises(KeyboardInterrupt), or_as_it_was(tmp_path, fresh=False):
+        raise KeyboardInterrupt
+    assert (tmp_path / "lstm-0").read_text() == "of another"
+    with pytest.raises(KeyboardInterrupt), or_as_it_was(tmp_path, fresh=True):
+        begin(tmp_path, second, fresh=True)
+        raise KeyboardInterrupt
+    assert names(tmp_path) == before and (tmp_path / "plan.toml").read_text() == plan
+    begin(tmp_path, second, fresh=True)
+    (tmp_path / "comparison.json").write_text("of the second")  # and killed just after it
+    begin(tmp_path, second, fresh=False)
+    assert names(tmp_path) == ["comparison.json", "plan.toml"]
+
+
+def test_a_comparison_that_was_half_set_aside_is_back(tmp_path):
+    begin(tmp_path, as_toml(LM, Asked()), fresh=False)
+    (tmp_path / ".set-aside").mkdir()
+    (tmp_path / ".set-aside" / "lstm-0").write_text("moved")
+    (tmp_path / "lstm-1").write_text("not moved")
+    begin(tmp_path, as_toml(LM, Asked()), fresh=False)
+    assert names(tmp_path) == ["lstm-0", "lstm-1", "plan.toml"]
 
 
 def test_a_stranger_s_folder_is_left_alone(tmp_path):
@@ -342,7 +386,7 @@ def test_somebody_s_plan_of_something_else_is_no_comparison(tmp_path):
     for fresh in (False, True):
         with pytest.raises(UsageError) as caught:
             begin(tmp_path, as_toml(LM, Asked()), fresh=fresh)
-        assert str(caught.value) == f"{tmp_path}: is no comparison and not empty (plan.toml); choose another --out"
+        assert str(caught.value) == f"{tmp_path}: is no comparison and not empty (thesis.tex); choose another --out"
     assert (tmp_path / "thesis.tex").exists()
 
 

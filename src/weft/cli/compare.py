@@ -56,7 +56,9 @@ class Compare(Shared):
         Path | None,
         typer.Option(metavar="DIR", help="Where it all goes.  [default: runs/NAME-comparison, of runs runs/comparison]"),
     ] = None
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over: what is in the comparison's folder is deleted.")] = False
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start over: what is in the folder is deleted once the new comparison is finished.")
+    ] = False
     score: Annotated[
         str | None, typer.Option(metavar="NAME", help="What decides, such as nats_per_token.  [default: the task's own]")
     ] = None
@@ -103,6 +105,7 @@ class Compare(Shared):
         from weft.cli.compare_plan import Comparing, Place
         from weft.cli.display import Display
         from weft.cli.signals import Stop
+        from weft.compare.plan import PLAN
         from weft.compare.scores import refuse_others
         from weft.compare.train import Stopped
         from weft.config import read_toml
@@ -114,15 +117,24 @@ class Compare(Shared):
         comparing = Comparing(read_toml(run_file), self._asked(), place, base=run_file.parent.resolve())
         refuse_others(comparing.task, self.score)
         pairs = self._pairs(comparing.task)
+        replaces = self.fresh and (out / PLAN).is_file()
         with Stop() as stop, Display(quiet=self.quiet) as display:
             try:
                 trained = comparing.train(display, stop)
             except (Stopped, KeyboardInterrupt):
                 display.clear()
-                again = "the same command, without --fresh," if self.fresh else "the same command"
-                display.line(f"weft: stopped and saved in {out}; {again} goes on")
+                back = replaces and not stop.saves
+                then = f"before the first run; {out} is as it was" if back else f"and saved in {out}; {self._going_on(out)}"
+                display.line(f"weft: stopped {then}")
                 return stop.exit_code
         return self._finish(trained.rows, self._facts(run_file.stem, trained.failures, pairs), out)
+
+    def _going_on(self, out: Path) -> str:
+        from weft.compare.plan import earlier
+
+        aside = earlier(out)
+        kept = f"; the comparison before it is kept in {aside.place} until this one is finished" if aside.is_there() else ""
+        return f"the same command{', without --fresh,' if self.fresh else ''} goes on{kept}"
 
     # ---- runs
 

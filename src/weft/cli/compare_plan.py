@@ -24,6 +24,7 @@ from weft.compare.plan import (
     absolute,
     as_toml,
     begin,
+    or_as_it_was,
     planned,
     refuse_strangers,
     variants,
@@ -76,7 +77,7 @@ class Comparing:
         with leaving_nothing(out):
             make_folder(out)
             refuse_strangers(out)
-            with files.Lock(out):
+            with files.Lock(out), or_as_it_was(out, fresh=self.place.fresh):
                 begin(out, as_toml(self.values, self.asked), fresh=self.place.fresh)
                 chosen = self._prepared(display, stop)
         stop.saves = True  # from here on a signal lets the runs save

@@ -71,6 +71,7 @@ def written(evidence: Groups, facts: Facts, out: Path, display: Display) -> dict
     """comparison.json and report.html in `out`; what the first of them holds."""
     from weft import files
     from weft.compare.document import document
+    from weft.compare.plan import settle
     from weft.report.page import page
 
     display.show("comparing", 0.0)
@@ -82,6 +83,7 @@ def written(evidence: Groups, facts: Facts, out: Path, display: Display) -> dict
     # what the file holds, not what was in memory: a report that is made again is the same
     found = dict(files.read_json(out / COMPARISON))
     files.write_text(out / REPORT, page(found))
+    settle(out)
     display.clear()
     return found
 

@@ -77,7 +77,9 @@ def _progress(found: Mapping[str, Any]) -> str:
         return "imported: trained elsewhere"
     budget = "".join(f" of {value:,} {name}" for name, value in found["budget"].items())
     read = "tokens" if found["task"] == "lm" else "examples"
-    steps = f"{progress['tokens']:,} {read}, counted" if progress["counted"] else f"{progress['steps']:,} step{'s' * (progress['steps'] != 1)}"
+    steps = f"{progress['steps']:,} {'step' if progress['steps'] == 1 else 'steps'}"
+    if progress["counted"]:
+        steps = f"{progress['tokens']:,} {read}, counted"
     if progress["training_seconds"] is not None:
         steps += f", {progress['tokens']:,} tokens, {duration(progress['training_seconds'])}"
     return f"{'finished' if progress['done'] else 'not finished'}: {steps}" + budget

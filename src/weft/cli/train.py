@@ -97,7 +97,7 @@ class Train(Shared):
         settings = resolve(values, base=self.run_file.parent)  # a wrong run file is refused before anything is looked at
         if not self.fresh and is_finished(out, settings):
             self._check(out)
-            RunFolder(out).settle()  # a process may have been killed between its weights and this
+            RunFolder(out).aside.drop()  # a process may have been killed between its weights and this
             note(f"{out}: this run is finished; --fresh trains it again", quiet=self.quiet)
             self._summarise(out, settings)
             return 0
@@ -125,7 +125,7 @@ class Train(Shared):
         from weft.train.loop import Stopped
 
         folder = RunFolder(out)
-        waited, replaces = folder.is_aside(), self.fresh and os.path.isfile(folder.resolved)
+        waited, replaces = folder.aside.is_there(), self.fresh and os.path.isfile(folder.resolved)
         with leaving_nothing(out), Stop() as stop, Display(quiet=self.quiet) as display:
             try:
                 train(values, out, base=self.run_file.parent, watcher=TrainWatcher(display, stop), fresh=self.fresh)
@@ -136,7 +136,7 @@ class Train(Shared):
             except KeyboardInterrupt:
                 display.clear()
                 then = f"{out} is as it was" if replaces else f"the same command goes on with {out}"
-                if waited and not folder.is_aside():
+                if waited and not folder.aside.is_there():
                     then = f"the run that was to be replaced is back in {out}"
                 display.line(f"weft: stopped before the first step; {then}")
                 return stop.exit_code
@@ -145,8 +145,8 @@ class Train(Shared):
     def _resuming(self, out: Path) -> str:
         from weft.train.folder import RunFolder
 
-        folder = RunFolder(out)
-        kept = f"; the earlier run is kept in {folder.aside} until this one has weights" if folder.is_aside() else ""
+        aside = RunFolder(out).aside
+        kept = f"; the earlier run is kept in {aside.place} until this one has weights" if aside.is_there() else ""
         return f"the same command{', without --fresh,' if self.fresh else ''} resumes{kept}"
 
     def _summarise(self, out: Path, settings: Settings, *, seconds: float | None = None) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import tomli_w
 
 from weft import files
+from weft.aside import Aside
 from weft.compare.fitting import everywhere, fitted, learns, leaves, tried, with_option
 from weft.config import differences, override, read_toml
 from weft.errors import ConfigError, ModelError, UsageError
@@ -20,6 +22,7 @@ from weft.train.settings import Settings, resolve
 from weft.train.tables import BUDGETS
 
 PLAN = "plan.toml"
+COMPARISON = "comparison.json"  # what was found; written last
 SUMS = "sums"  # of the data, in the plan
 RUN_FILES = "run-files"  # one for each run, as it is given to `weft train`
 
@@ -277,20 +280,22 @@ def _sums(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def begin(out: Path, plan: Mapping[str, Any], *, fresh: bool) -> None:
-    """Make the folder of a comparison, or find it as this very plan left it. Call under its lock."""
+    """Make the folder of a comparison, or find it as this very plan left it; a comparison that is begun anew is set aside.
+    Call under the lock."""
     files.sweep(out)
+    aside, path = earlier(out), out / PLAN
+    aside.mend()
+    settle(out)
     refuse_strangers(out)
-    path = out / PLAN
     if path.is_file() and fresh:
-        # the plan is what makes a folder a comparison's: it goes last
-        for part in sorted(_contents(out), key=lambda part: part == path):
-            files.remove(part)
+        aside.put()
     if not path.is_file():
         files.write_text(path, tomli_w.dumps(dict(plan)))
     there, here = dict(_read(path)), dict(plan)
     before, now = there.pop(SUMS, {}), here.pop(SUMS, {})
     if found := differences(there, here):
-        raise UsageError(f"{out}: holds another comparison ({'; '.join(found[:3])}); choose another --out, or --fresh")
+        kept = f"; the one before it is in {aside.place}, which can be moved elsewhere" if aside.is_there() else ""
+        raise UsageError(f"{out}: holds another comparison ({'; '.join(found[:3])}); choose another --out, or --fresh{kept}")
     # a finished run of the old data beside a new one would not be of the same data, and may have learned what is now tested
     if changed := [name for name in before if now.get(name, before[name]) != before[name]]:
         raise UsageError(f"{out}: {changed[0]} has changed since runs learned from it; choose another --out, or --fresh")
@@ -303,13 +308,31 @@ def _read(path: Path) -> dict[str, Any]:
         raise ModelError(f"{error}; the comparison is damaged, --fresh makes it again") from None
 
 
-def _contents(out: Path) -> list[Path]:
-    return sorted(path for path in out.iterdir() if not path.name.startswith("."))
+def earlier(out: Path) -> Aside:
+    """The comparison that is to be replaced, until the new one is finished."""
+    return Aside(out, PLAN)
+
+
+def settle(out: Path) -> None:
+    """If the comparison is finished, the one that it replaces is gone."""
+    if (out / COMPARISON).is_file():
+        earlier(out).drop()
+
+
+@contextmanager
+def or_as_it_was(out: Path, *, fresh: bool) -> Iterator[None]:
+    """If the block that begins a comparison anew fails, the one that was to be replaced is back. Call under the lock."""
+    try:
+        yield
+    except BaseException:
+        if fresh and earlier(out).place.is_dir():
+            earlier(out).bring_back()
+        raise
 
 
 def refuse_strangers(out: Path) -> None:
     """Leave a folder alone that holds something, but no comparison."""
-    if not _is_plan(out / PLAN) and (strangers := _contents(out)):
+    if not _is_plan(out / PLAN) and (strangers := earlier(out).contents()):
         raise UsageError(f"{out}: is no comparison and not empty ({strangers[0].name}); choose another --out")
 
 

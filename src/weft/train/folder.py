@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from weft import __version__, files
+from weft.aside import Aside
 from weft.config import differences, read_toml
 from weft.errors import ConfigError, ModelError, ResourceError, UsageError
 from weft.tensors import read_tensors, write_tensors
@@ -34,6 +35,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.aside = Aside(path, self.resolved.name)  # the run that is to be replaced, until the new one has weights
 
     # ---- names
 
@@ -53,11 +55,6 @@ class RunFolder:
     def resolved(self) -> Path:
         return self.path / "resolved.toml"
 
-    @property
-    def aside(self) -> Path:
-        """Where the run lies that is to be replaced, until the new one has weights."""
-        return self.path / ".set-aside"
-
     def read_resolved(self) -> dict[str, Any]:
         """resolved.toml as it is; it was written by weft, so a fault in it is damage."""
         try:
@@ -69,34 +66,32 @@ class RunFolder:
 
     def refuse_strangers(self) -> None:
         """Leave a folder alone that holds something, but no run. Call it before the lock, too, which is a file in it."""
-        if not self.resolved.is_file() and (strangers := self._contents()):
+        if not self.resolved.is_file() and (strangers := self.aside.contents()):
             raise UsageError(f"{self.path}: is no run folder and not empty ({strangers[0].name}); choose another --out")
 
     def begin(self, settings: Settings, written: str, *, fresh: bool) -> bool:
         """Make the folder, or find it as this very run left it; whether a run that was to be replaced is back. Call under the
         lock.
 
-        resolved.toml is what makes a folder a run's: it is written first and cleared or set aside last, so that whatever moment
-        a process is killed at, the next one knows the folder for its own.
+        resolved.toml is what makes a folder a run's: it is written first, before all else.
         """
         for place in (self.path, self.data, self.path / "checkpoints"):
             if place.is_dir():
                 files.sweep(place)
-        if self.aside.is_dir() and not self.is_aside():
-            self._bring_back()  # a process was killed while it set a run aside, or brought it back
-        if self.is_aside() and self.weights.exists():
-            self.settle()  # it was killed just before
-        if fresh:
-            self._set_aside()
-        asked = self.is_aside() and not differences(RunFolder(self.aside)._options(), settings.to_dict())
+        self.aside.mend()
+        if self.aside.is_there() and self.weights.exists():
+            self.aside.drop()  # a process was killed just before that
+        if fresh and self.resolved.is_file():  # what is not ours is refused below, unless the folder is empty
+            self.aside.put()
+        asked = self.aside.is_there() and not differences(RunFolder(self.aside.place)._options(), settings.to_dict())
         back = asked and not fresh and not self.has_begun()
-        if back:
-            self._clear()  # the one that was to replace this run was killed before it saved anything
-            self._bring_back()
+        if back:  # the one that was to replace this run was killed before it saved anything
+            self.aside.bring_back()
         if self.resolved.is_file():
             found = differences(self._options(), settings.to_dict())
             if found:
-                cure = f"; remove {self.path / 'checkpoints'} to go on with the one that waits in {self.aside}" if asked else ""
+                started = self.path / "checkpoints"
+                cure = f"; remove {started} to go on with the one that waits in {self.aside.place}" if asked else ""
                 raise UsageError(
                     f"{self.path}: holds another run ({'; '.join(found[:3])}); choose another --out, or --fresh{cure}"
                 )
@@ -115,21 +110,6 @@ class RunFolder:
         except ConfigError:  # of a version that had others
             return values
 
-    def _contents(self) -> list[Path]:
-        return sorted(path for path in self.path.iterdir() if not path.name.startswith("."))
-
-    def _resolved_last(self) -> list[Path]:
-        return sorted(self._contents(), key=lambda path: path == self.resolved)
-
-    def _set_aside(self) -> None:
-        if not self.resolved.is_file():
-            return  # not ours: `begin` refuses it, unless it is empty
-        if self.aside.is_dir():
-            return self._clear()  # what is here has no weights yet
-        self.aside.mkdir()
-        for part in self._resolved_last():
-            _move(part, self.aside)
-
     def has_begun(self) -> bool:
         """Whether the run has a checkpoint to go on from."""
         return bool(checkpoint.names(self.path))
@@ -137,22 +117,9 @@ class RunFolder:
     def waiting(self) -> str:
         """What is to be said of a run that is to replace another, and can't yet."""
         return (
-            f"{self.path}: the run that is to replace the one in {self.aside} has no weights yet; weft train, without --fresh, "
-            "goes on with the one whose run file it is given"
+            f"{self.path}: the run that is to replace the one in {self.aside.place} has no weights yet; weft train, without "
+            "--fresh, goes on with the one whose run file it is given"
         )
-
-    def is_aside(self) -> bool:
-        """Whether a run is set aside, and all of it."""
-        return os.path.isfile(self.aside / self.resolved.name)  # Path.is_file fails on too long a name
-
-    def _clear(self) -> None:
-        for part in self._resolved_last():
-            files.remove(part)
-
-    def _bring_back(self) -> None:
-        for part in sorted(self.aside.iterdir(), key=lambda path: path.name != self.resolved.name):
-            _move(part, self.path)
-        self.aside.rmdir()
 
     @contextmanager
     def or_as_it_was(self) -> Iterator[None]:
@@ -161,15 +128,9 @@ class RunFolder:
         try:
             yield
         except BaseException:
-            if self.aside.is_dir() and not (self.is_aside() and self.has_begun()):
-                if self.is_aside():
-                    self._clear()
-                self._bring_back()
+            if self.aside.place.is_dir() and not (self.aside.is_there() and self.has_begun()):
+                self.aside.bring_back()
             raise
-
-    def settle(self) -> None:
-        """The run has weights: the one that it replaces is gone."""
-        files.remove(self.aside)
 
     def note_environment(self) -> list[str]:
         """Write environment.json; what differs from the machine that the run began on, if it did."""
@@ -185,14 +146,14 @@ class RunFolder:
     def write_weights(self, tensors: Mapping[str, Tensor], vocabulary: str, step: int) -> None:
         notes = {"weft": FORMAT, "vocabulary": vocabulary, "settings": _sum(self.resolved.read_bytes()), "step": str(step)}
         write_tensors(self.weights, tensors, notes)
-        self.settle()
+        self.aside.drop()
 
     def read_weights(self, vocabulary: str) -> dict[str, Tensor]:
         """The run's weights; a file of it that was swapped or changed is refused by name."""
         if not self.weights.exists():
             raise ModelError(
                 self.waiting()
-                if self.is_aside()
+                if self.aside.is_there()
                 else f"{self.path}: has no model.safetensors yet; train it first (the same command resumes)"
             )
         tensors, notes = read_tensors(self.weights)
@@ -211,13 +172,6 @@ class RunFolder:
         names = [*(terms or sorted(self.path.glob("tokenizer*.json"))), *labels]  # pairs may have two
         what = "what" if labels else "the tokenizer that"
         return f"{' or '.join(map(str, names))}: is not {what} the weights were trained with"
-
-
-def _move(path: Path, folder: Path) -> None:
-    try:
-        path.rename(folder / path.name)
-    except OSError as error:
-        raise ResourceError(f"{path}: can't be moved to {folder}: {error.strerror}") from None
 
 
 class Journal:
@@ -316,7 +270,7 @@ def open_folder(path: Path) -> RunFolder:
     folder = RunFolder(path)
     if not folder.resolved.is_file():
         raise ModelError(f"{path}: is no run folder: it has no resolved.toml")
-    if folder.is_aside() and not folder.has_begun():  # there may be no more of it than its name
+    if folder.aside.is_there() and not folder.has_begun():  # there may be no more of it than its name
         raise ModelError(folder.waiting())
     return folder
 

@@ -1,0 +1,68 @@
+"""What a folder held before it was begun anew: it waits in .set-aside until something has taken its place."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from weft import files
+from weft.errors import ResourceError
+
+
+class Aside:
+    """Sets the content of a folder aside and brings it back. Call under the folder's lock.
+
+    The mark is the file that makes a folder what it is. It is moved last and comes back first, so that whatever moment a
+    process is killed at, the next one knows the folder for its own, and whether all of it was moved.
+    """
+
+    def __init__(self, folder: Path, mark: str) -> None:
+        self.folder, self.mark, self.place = folder, folder / mark, folder / ".set-aside"
+
+    def is_there(self) -> bool:
+        """Whether something is set aside, and all of it."""
+        return os.path.isfile(self.place / self.mark.name)  # Path.is_file fails on too long a name
+
+    def contents(self) -> list[Path]:
+        """What is in the folder now, the mark last."""
+        found = (path for path in self.folder.iterdir() if not path.name.startswith("."))
+        return sorted(found, key=lambda path: (path == self.mark, path))
+
+    def mend(self) -> None:
+        """A process was killed while it set something aside, or brought it back: it is back."""
+        if self.place.is_dir() and not self.is_there():
+            self._move_back()
+
+    def put(self) -> None:
+        """Set aside what is in the folder; if something waits already, that goes on waiting, and what is here goes."""
+        if self.place.is_dir():
+            return self.clear()
+        self.place.mkdir()
+        for part in self.contents():
+            _move(part, self.place)
+
+    def clear(self) -> None:
+        for part in self.contents():
+            files.remove(part)
+
+    def bring_back(self) -> None:
+        """What waits takes the place of what is here."""
+        if self.is_there():
+            self.clear()
+        self._move_back()
+
+    def _move_back(self) -> None:
+        for part in sorted(self.place.iterdir(), key=lambda path: path.name != self.mark.name):
+            _move(part, self.folder)
+        self.place.rmdir()
+
+    def drop(self) -> None:
+        """Something has taken its place."""
+        files.remove(self.place)
+
+
+def _move(path: Path, folder: Path) -> None:
+    try:
+        path.rename(folder / path.name)
+    except OSError as error:
+        raise ResourceError(f"{path}: can't be moved to {folder}: {error.strerror}") from None
