@@ -24,6 +24,7 @@ from weft.explain.attribution import attribution
 from weft.explain.credit import Vectors, attribute, incomplete
 from weft.explain.inputs import Reading, questions, read
 from weft.explain.options import ExplainOptions
+from weft.explain.views import show, show_together
 from weft.models.encoder import Text
 
 BRIEF = ("train.steps=4", "train.validations=1")
@@ -424,3 +425,41 @@ def test_fused_recurrent_kernels_are_never_asked_for_gradients(runs, name, what)
     with torch.nn.modules.module.register_module_forward_hook(note):
         run.explain(text, what, **options)
     assert allowed == {False}
+
+
+class Heard(list[tuple[float, str]]):
+    """All that was told of progress."""
+
+    def __call__(self, share: float, detail: str) -> None:
+        self.append((share, detail))
+
+    @property
+    def shares(self) -> list[float]:
+        return [share for share, _ in self]
+
+
+@pytest.mark.parametrize(
+    ("what", "options"),
+    [("gradients", {}), ("attribution", {"steps": 20}), ("attribution", {"method": "occlusion"})],
+)
+def test_what_takes_long_tells_of_its_progress(runs, monkeypatch, what, options):
+    monkeypatch.setattr(credit, "POSITIONS", 32)  # few copies at a time, as of a long text
+    heard, text = Heard(), "the old cat sees"
+    show(runs("lm:lstm"), text, what, ExplainOptions(**options), telling=heard)
+    assert heard[0] == (0.0, "") and len(heard) >= 8
+    assert heard.shares == sorted(heard.shares) and 0.9 < heard.shares[-1] <= 1
+    assert {detail for _, detail in heard} == {""}
+
+
+def test_progress_counts_outputs_and_runs(runs):
+    heard = Heard()
+    options = ExplainOptions(target="bac bac", method="occlusion")
+    number = len(show(runs("pairs:transformer"), "abc", "attribution", options, telling=heard).data["outputs"])
+    assert number > 1
+    assert list(dict.fromkeys(detail for _, detail in heard if detail)) == [f"{at} of {number} outputs" for at in range(number)]
+    assert heard.shares == sorted(heard.shares) and heard.shares[-1] == 1
+    heard = Heard()
+    both = {name: runs(f"lm:{name}") for name in ("lstm", "transformer")}
+    show_together(both, "the old cat sees", None, ExplainOptions(), telling=heard)
+    assert list(dict.fromkeys(detail for _, detail in heard)) == ["0 of 2 runs", "1 of 2 runs"]
+    assert heard.shares == sorted(heard.shares) and 0.9 < heard.shares[-1] <= 1

@@ -107,13 +107,6 @@ def test_what_can_not_be_on_one_plot_is_refused(place, tmp_path_factory, capsys,
     assert str(caught.value) == "--with: b is of task 'translate', a of 'lm'; give runs of one task"
 
 
-def test_progress_is_told_run_by_run(place):
-    heard: list[tuple[int, int]] = []
-    runs = {name: weft.load(place / name) for name in ("lstm", "transformer")}
-    gradients_together(runs, TEXT, ExplainOptions(), lambda done, total: heard.append((done, total)))
-    assert heard == [(1, 2), (2, 2)]
-
-
 # ---- compiled
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -166,13 +167,8 @@ class Explain(Shared):
         from weft.cli.display import Display
         from weft.explain.views import show, show_together
 
-        several = len(runs) > 1
         with Display(quiet=self.quiet) as display:
-
-            def told(done: int, total: int) -> None:
-                unit = "runs" if several else "outputs"
-                display.show("explaining", done / max(1, total), f"{done:,} of {total:,} {unit}")
-
-            if several:
-                return show_together(runs, text, what, options, told=told)
-            return show(runs[next(iter(runs))], text, what, options, told=told)
+            telling = partial(display.show, "explaining")
+            if len(runs) > 1:
+                return show_together(runs, text, what, options, telling=telling)
+            return show(runs[next(iter(runs))], text, what, options, telling=telling)

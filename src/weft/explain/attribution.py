@@ -9,9 +9,10 @@ import numpy as np
 
 from weft.errors import UsageError
 from weft.explain.counted import Counted, of_ngrams, of_terms
-from weft.explain.credit import COMPLETE, Told, attribute, incomplete
+from weft.explain.credit import COMPLETE, attribute, incomplete
 from weft.explain.inputs import Question, Reading, questions, read
 from weft.explain.options import ExplainOptions
+from weft.explain.telling import Telling, untold
 from weft.explain.view import CUT, Picture, Piece, View, aligned, listed, told_apart
 from weft.report.coloured import coloured
 from weft.report.heatmap import visible
@@ -62,12 +63,12 @@ def _name(question: Question, reading: Reading, task: str) -> str:
     return f"{place}/{question.piece.text}" if task in ("tag", "span") else question.piece.text
 
 
-def _of_network(run: Any, text: str, options: ExplainOptions, told: Told | None) -> Found:
+def _of_network(run: Any, text: str, options: ExplainOptions, telling: Telling) -> Found:
     if options.method == "exact":
         raise UsageError("--method exact: is for linear models of terms; use --method integrated, gradient or occlusion")
     reading = read(run, text, options)
     asked = questions(run, reading, options)
-    found = attribute(run, reading, asked, options, told)
+    found = attribute(run, reading, asked, options, telling)
     return Found(
         [(side.name, side.pieces) for side in reading.sides],
         [question.piece for question in asked],
@@ -90,7 +91,7 @@ def _of_counts(found: Counted) -> Found:
     return Found(sides, found.outputs, names, found.values, found.said, found.method, found.baseline, None, found.added)
 
 
-def _find(run: Any, text: str, options: ExplainOptions, told: Told | None) -> Found:
+def _find(run: Any, text: str, options: ExplainOptions, telling: Telling) -> Found:
     if options.steps is not None and options.method not in (None, "integrated"):
         raise UsageError(f"--steps: is for --method integrated, not for --method {options.method}; drop it")
     if options.baseline is not None and options.method == "gradient":
@@ -102,7 +103,7 @@ def _find(run: Any, text: str, options: ExplainOptions, told: Told | None) -> Fo
     }
     if run.settings.kind in counting:
         return _of_counts(counting[run.settings.kind](run, clean(text, "input"), options))
-    return _of_network(run, text, options, told)
+    return _of_network(run, text, options, telling)
 
 
 def _way(found: Found) -> str:
@@ -206,9 +207,9 @@ def _lines(found: Found, top: int) -> list[str]:
     return lines
 
 
-def attribution(run: Any, text: str, options: ExplainOptions, told: Told | None = None) -> View:
-    """The share of each token in the next token, label, tag, filled gap or translation; `told` hears of progress."""
-    found = _find(run, text, options, told)
+def attribution(run: Any, text: str, options: ExplainOptions, telling: Telling = untold) -> View:
+    """The share of each token in the next token, label, tag, filled gap or translation."""
+    found = _find(run, text, options, telling)
     what = f"of {on_a_line(found.written)} " if found.written else ""
     title = f"Attribution {what}in {run.folder.path}: {_way(found)}"
     return View("attribution", title, _data(found), _pictures(found), _lines(found, options.top))

@@ -23,6 +23,7 @@ from torch import Tensor
 from weft.errors import UsageError
 from weft.explain.inputs import Question, Reading
 from weft.explain.options import ExplainOptions
+from weft.explain.telling import Telling, one_of, part_of, untold
 from weft.explain.watch import differentiable, replaced, watch
 
 POSITIONS, SCORES = 1 << 13, 1 << 24  # tokens, and numbers of the distributions, of copies that are read at once
@@ -30,8 +31,6 @@ FEWEST, MOST = 32, 1024  # steps of integrated gradients, where nobody says how 
 COMPLETE = 0.01  # of what they must add up to
 SMALLEST = 0.1  # nats: less than that counts as that much, for a hundredth of nothing is nothing
 WORDS = ("word", "space", "wordpiece")  # tokenizers that training has shown <unk>
-
-Told = Callable[[int, int], None]
 
 
 class Attributed(NamedTuple):
@@ -155,7 +154,9 @@ def gradient_times_input(vectors: Vectors, questions: Sequence[Question]) -> np.
     return _summed([part * slope for part, slope in zip(inputs, slopes, strict=True)])
 
 
-def integrated_gradients(vectors: Vectors, question: Question, steps: int, *, rows: int) -> np.ndarray:
+def integrated_gradients(
+    vectors: Vectors, question: Question, steps: int, *, rows: int, telling: Telling = untold
+) -> np.ndarray:
     """(N,): the mean gradient on the way from the baseline, by Gauss and Legendre, times the way."""
     nodes, weights = np.polynomial.legendre.leggauss(steps)
     total = [torch.zeros_like(own, dtype=torch.float64) for own in vectors.own]
@@ -165,17 +166,21 @@ def integrated_gradients(vectors: Vectors, question: Question, steps: int, *, ro
         slopes = _gradients(vectors, vectors.between(shares), [question] * len(shares))
         for part, slope in zip(total, slopes, strict=True):
             part += (share * slope.double()).sum(0)
+        telling(min(1.0, (low + rows) / steps), "")
     ways = [own - blank for own, blank in zip(vectors.own, vectors.blank, strict=True)]
     return np.asarray(_summed([part * way for part, way in zip(total, ways, strict=True)])[0])
 
 
 @torch.no_grad()
-def occlusion(vectors: Vectors, question: Question, *, rows: int) -> np.ndarray:
+def occlusion(vectors: Vectors, question: Question, *, rows: int, telling: Telling = untold) -> np.ndarray:
     """(N,): what the log-probability loses with each token."""
     tokens = list(range(sum(vectors.sizes)))
     whole = float(vectors.say(vectors.own, [question])[0])
-    parts = [tokens[low : low + rows] for low in range(0, len(tokens), rows)]
-    found = [vectors.say(vectors.without(part), [question] * len(part)).double().cpu() for part in parts]
+    found = list[Tensor]()
+    for low in range(0, len(tokens), rows):
+        part = tokens[low : low + rows]
+        found.append(vectors.say(vectors.without(part), [question] * len(part)).double().cpu())
+        telling((low + len(part)) / len(tokens), "")
     return np.asarray(whole - torch.cat(found).numpy())
 
 
@@ -184,20 +189,24 @@ def incomplete(values: np.ndarray, added: float) -> float:
     return abs(float(values.sum()) - added) / max(abs(added), SMALLEST)
 
 
-def _completed(vectors: Vectors, question: Question, added: float, steps: int | None, rows: int) -> tuple[np.ndarray, int]:
+def _completed(
+    vectors: Vectors, question: Question, added: float, steps: int | None, *, rows: int, telling: Telling
+) -> tuple[np.ndarray, int]:
     """Integrated gradients with the steps given, or with twice as many again until they are complete."""
-    number = FEWEST if steps is None else steps
+    number, before = FEWEST if steps is None else steps, 0
     while True:
-        found = integrated_gradients(vectors, question, number, rows=rows)
+        # as far as is known yet: twice as many may follow
+        own = part_of(telling, before / (before + number), 1.0)
+        found = integrated_gradients(vectors, question, number, rows=rows, telling=own)
         if steps is not None or number >= MOST or incomplete(found, added) <= COMPLETE:
             return found, number
-        number *= 2
+        number, before = 2 * number, before + number
 
 
 def attribute(
-    run: Any, reading: Reading, questions: Sequence[Question], options: ExplainOptions, told: Told | None = None
+    run: Any, reading: Reading, questions: Sequence[Question], options: ExplainOptions, telling: Telling = untold
 ) -> Attributed:
-    """The share that each token has in each answer; `told(questions done, questions in all)` hears of progress."""
+    """The share that each token has in each answer."""
     method, baseline = options.method or "integrated", baseline_of(run, options)
     vectors = Vectors(reading, baseline, run.device)
     with torch.no_grad():
@@ -206,14 +215,13 @@ def attribute(
         rows = _copies_at_once(vectors, reading.say(torch.zeros(1, dtype=torch.long, device=run.device)).size(1))
     values, steps = list[np.ndarray](), 0
     for at, question in enumerate(questions):
-        if told is not None:
-            told(at, len(questions))
+        own = one_of(telling, at, len(questions), "outputs")
         match method:
             case "integrated":
-                found, number = _completed(vectors, question, float(added[at]), options.steps, rows)
+                found, number = _completed(vectors, question, float(added[at]), options.steps, rows=rows, telling=own)
                 steps = max(steps, number)
             case "occlusion":
-                found = occlusion(vectors, question, rows=rows)
+                found = occlusion(vectors, question, rows=rows, telling=own)
             case _:
                 found = gradient_times_input(vectors, [question])[0]
         values.append(found)

@@ -22,6 +22,7 @@ from weft.explain.cells import recurrent
 from weft.explain.inputs import Reading, network, read
 from weft.explain.options import ExplainOptions
 from weft.explain.stacks import labels, layers_of, remembers, side_of
+from weft.explain.telling import Telling, part_of, untold
 from weft.explain.view import Picture, Piece, View, aligned, listed
 from weft.explain.watch import Watched, differentiable, replaced, watch
 from weft.nn.state import each, leaves
@@ -95,7 +96,7 @@ def _norm(gradients: Sequence[Tensor | None]) -> float:
     return float(torch.stack(squares).sum(0).mean().sqrt()) if squares else 0.0
 
 
-def through_time(model: Any, tokens: Tensor, state: Any = None) -> Flow:
+def through_time(model: Any, tokens: Tensor, state: Any = None, telling: Telling = untold) -> Flow:
     """d loss / d h(i) of a model that predicts next tokens, where the loss is that of the last of tokens (B, T + 2).
 
     Position i is the i-th token after the first, which starts the text and belongs to nobody.
@@ -103,6 +104,7 @@ def through_time(model: Any, tokens: Tensor, state: Any = None) -> Flow:
     parts, cells = _watched_parts(model), set(recurrent(model))
     with differentiable(), replaced(model, dict.fromkeys(cells, _apart)), watch(model, list(parts)) as seen:
         for at in range(tokens.size(1) - 1):
+            telling(at / (tokens.size(1) - 1), "")
             nats, state = model.loss(tokens[:, at : at + 1], tokens[:, at + 1 : at + 2], state)
     calls = {name: [one for one in seen if one.name == name] for name in parts}
     chosen = [name for name, own in calls.items() if len(own) == tokens.size(1) - 1 and remembers(own[-1])]
@@ -235,7 +237,7 @@ class Measured(NamedTuple):
         }
 
 
-def _followed(model: nn.Module, reading: Reading, tokens: Tensor) -> tuple[Flow, Depth]:
+def _followed(model: nn.Module, reading: Reading, tokens: Tensor, telling: Telling) -> tuple[Flow, Depth]:
     doubled: Any = exact(model)
     place = next(doubled.parameters()).device
     tokens = tokens.to(place)
@@ -253,15 +255,18 @@ def _followed(model: nn.Module, reading: Reading, tokens: Tensor) -> tuple[Flow,
 
     with torch.no_grad():
         known = state()
-    return through_time(doubled, tokens, known), through_layers(doubled, loss)
+    return through_time(doubled, tokens, known, telling), through_layers(doubled, loss)
 
 
-def measured(run: Any, text: str, options: ExplainOptions) -> Measured:
+def measured(run: Any, text: str, options: ExplainOptions, telling: Telling = untold) -> Measured:
     """The gradients of the loss of one token (--position; the last)."""
     reading = read(run, text, options)
     tokens, at = _tokens(reading, options)
     pieces = [*reading.sides[-1].pieces, *reading.places[-1:]][: at + 1]
-    found = {STARTED: _followed(fresh(run), reading, tokens), TRAINED: _followed(reading.model, reading, tokens)}
+    found = {
+        STARTED: _followed(fresh(run), reading, tokens, part_of(telling, 0.0, 0.5)),
+        TRAINED: _followed(reading.model, reading, tokens, part_of(telling, 0.5, 1.0)),
+    }
     flows, depths = {when: flow for when, (flow, _) in found.items()}, {when: depth for when, (_, depth) in found.items()}
     return Measured(pieces, at, flows, depths)
 
@@ -282,9 +287,9 @@ def no_gradients(run: Any) -> str | None:
     return None
 
 
-def gradients(run: Any, text: str, options: ExplainOptions) -> View:
+def gradients(run: Any, text: str, options: ExplainOptions, telling: Telling = untold) -> View:
     """How the loss of one token reaches back through the text and down the layers."""
-    found, name = measured(run, text, options), run.settings.kind
+    found, name = measured(run, text, options, telling), run.settings.kind
     pictures = [
         Picture("Through time, layer by layer", _layer_picture(found.flows, title=f"{name}: gradients through time")),
         Picture("Through the layers", depth_picture({name: found.depths}, title=f"{name}: gradients through the layers")),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from weft.errors import UsageError
 from weft.explain.flow import STEPWISE, Measured, depth_picture, measured, no_gradients, relative, time_picture
 from weft.explain.options import ExplainOptions
+from weft.explain.telling import Telling, one_of, untold
 from weft.explain.view import Picture, View, aligned
 
 TOLD = (10, 100)  # steps back that a terminal is told of
@@ -45,16 +46,13 @@ def _lines(found: Mapping[str, Measured]) -> list[str]:
     return [*aligned([head, *rows], left=(0, 1)), *NOTES]
 
 
-def gradients_together(
-    runs: Mapping[str, Any], text: str, options: ExplainOptions, told: Callable[[int, int], None] | None = None
-) -> View:
+def gradients_together(runs: Mapping[str, Any], text: str, options: ExplainOptions, telling: Telling = untold) -> View:
     """`gradients` of several runs, by name, each of the text as its own tokenizer cuts it."""
     _check(runs)
-    found = dict[str, Measured]()
-    for name, run in runs.items():
-        found[name] = measured(run, text, options)
-        if told is not None:
-            told(len(found), len(runs))
+    found = {
+        name: measured(run, text, options, one_of(telling, at, len(runs), "runs"))
+        for at, (name, run) in enumerate(runs.items())
+    }
     flows = {name: one.flows for name, one in found.items()}
     depths = {name: one.depths for name, one in found.items()}
     data = {"runs": [{"name": name, "kind": runs[name].settings.kind, **one.to_json()} for name, one in found.items()]}

@@ -19,16 +19,16 @@ from weft.explain.lens import lens, no_lens
 from weft.explain.options import ExplainOptions
 from weft.explain.search import no_search, search
 from weft.explain.surprisal import no_surprisal, surprisal
+from weft.explain.telling import Telling, untold
 from weft.explain.units import no_units, units
 from weft.explain.view import View
 
-Told = Callable[[int, int], None]
 TOGETHER = "gradients"  # the view that several runs share
 LONGEST = 20_000  # characters of a text: more can neither be drawn nor read, and takes hours
 
 
 class Entry(NamedTuple):
-    show: Callable[..., View]  # (run, text, options); those that take long also `told`
+    show: Callable[..., View]  # (run, text, options); those that take long also `telling`
     unfit: Callable[[Any], str | None]  # why a run has no such view, if it has none
     long: bool = False  # tells of its progress
 
@@ -42,9 +42,10 @@ def _never(run: Any) -> str | None:
     return None
 
 
-def _gradients(run: Any, text: str, options: ExplainOptions) -> View:
-    follow = gradients if run.settings.task in STEPWISE else gradients_whole
-    return follow(run, text, options)
+def _gradients(run: Any, text: str, options: ExplainOptions, telling: Telling) -> View:
+    if run.settings.task in STEPWISE:
+        return gradients(run, text, options, telling)
+    return gradients_whole(run, text, options)
 
 
 VIEWS: dict[str, Entry] = {
@@ -56,7 +57,7 @@ VIEWS: dict[str, Entry] = {
     "search": Entry(search, no_search),
     "lens": Entry(lens, no_lens),
     "units": Entry(units, no_units),
-    "gradients": Entry(_gradients, no_gradients),
+    "gradients": Entry(_gradients, no_gradients, long=True),
 }
 
 
@@ -72,8 +73,8 @@ def _check_length(text: str) -> None:
         )
 
 
-def show(run: Any, text: str, what: str | None, options: ExplainOptions, *, told: Told | None = None) -> View:
-    """One view of a run and a text; without a name the first that the run has. `told(done, in all)` hears of progress."""
+def show(run: Any, text: str, what: str | None, options: ExplainOptions, *, telling: Telling = untold) -> View:
+    """One view of a run and a text; without a name the first that the run has."""
     if what is not None and what not in VIEWS:
         raise UsageError(f"--what: {no_such('view', what, VIEWS)}")
     known = fitting(run)
@@ -82,17 +83,18 @@ def show(run: Any, text: str, what: str | None, options: ExplainOptions, *, told
     if reason := entry.unfit(run):
         raise UsageError(f"--what {name}: {reason}; {run.folder.path} has: {', '.join(known)}")
     _check_length(text)
-    return entry.show(run, text, options, told) if entry.long else entry.show(run, text, options)
+    telling(0.0, "")
+    return entry.show(run, text, options, telling) if entry.long else entry.show(run, text, options)
 
 
 def show_together(
-    runs: Mapping[str, Any], text: str, what: str | None, options: ExplainOptions, *, told: Told | None = None
+    runs: Mapping[str, Any], text: str, what: str | None, options: ExplainOptions, *, telling: Telling = untold
 ) -> View:
-    """Several runs, by name, in one view: their gradients. `told(done, in all)` hears of progress."""
+    """Several runs, by name, in one view: their gradients."""
     if what not in (None, TOGETHER):
         raise UsageError(f"--with: several runs are shown together by --what {TOGETHER}, not by --what {what}; drop one")
     _check_length(text)
-    return gradients_together(runs, text, options, told)
+    return gradients_together(runs, text, options, telling)
 
 
 def explain(run: Any, text: str, what: str | None, options: ExplainOptions | None, named: Mapping[str, Any]) -> View:
