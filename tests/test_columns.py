@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weft.cli.output import columns
-from weft.text.columns import aligned, places
+from weft.text.columns import aligned, places, wrapped
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,11 @@ def test_columns_stand_below_each_other():
 def test_all_of_a_row_counts():
     with pytest.raises(ValueError, match="zip"):
         aligned([["a", "b"], ["c"]])
+
+
+def test_words_are_wrapped_by_places():
+    assert wrapped("head  ", "a bc def ghij", 12) == "head  a bc\n      def\n      ghij"
+    assert wrapped("語 ", "日本 語の 長い", 9) == "語 日本\n   語の\n   長い"
+    assert wrapped("語 ", "日本 語の 長い", 12) == "語 日本 語の\n   長い"
+    assert wrapped("- ", "a longerthanthat b", 6) == "- a\n  longerthanthat\n  b"
+    assert wrapped("- ", "", 6) == ""

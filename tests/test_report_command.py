@@ -243,6 +243,13 @@ def test_what_a_comparison_measured_is_used(runs, measured):
     assert measured == ["run"] and not (runs[0] / "evidence").exists()
 
 
+def test_a_page_is_no_other_kind_of_file(runs, capsys):
+    assert refused(capsys, "report", str(runs[0]), "--out", "page.pdf") == (
+        2,
+        "--out: page.pdf must end in .html, for it is a page",
+    )
+
+
 def test_a_run_that_can_t_be_written_to_is_measured_and_left_alone(runs, measured, monkeypatch):
     monkeypatch.setattr("weft.cli.report.os.access", lambda path, mode: mode != os.W_OK)
     assert main(["report", "--quiet", str(runs[0]), "--out", "page.html"]) == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -15,7 +14,7 @@ import typer
 from weft.cli.options import Shared
 from weft.cli.output import columns, write, write_json
 from weft.errors import DataError
-from weft.text.columns import places
+from weft.text.columns import places, wrapped
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,13 +91,6 @@ def size_table(report: Report, told: Checked) -> str:
     return columns(rows, left=len(told.sides))
 
 
-def _wrapped(head: str, text: str, width: int) -> str:
-    room = " " * len(head)
-    return textwrap.fill(
-        text, width, initial_indent=head, subsequent_indent=room, break_long_words=False, break_on_hyphens=False
-    )
-
-
 def _named(name: str, text: str) -> str:
     return " " * INDENT + name.ljust(NAME) + text
 
@@ -118,7 +110,7 @@ def as_text(finding: Finding, width: int) -> str:
     """A finding for people, in a few lines: of what one side shows, one example is enough."""
     from weft.data.findings import SHOWN
 
-    lines = [_wrapped(finding.severity.ljust(INDENT), f"{finding.split}: {finding.what}", width)]
+    lines = [wrapped(finding.severity.ljust(INDENT), f"{finding.split}: {finding.what}", width)]
     if finding.where:
         file = finding.where[0].rsplit(":", 1)[0]
         others = [place.removeprefix(f"{file}:") for place in finding.where[1:]]
@@ -135,7 +127,7 @@ def as_texts(findings: Sequence[Finding], width: int) -> list[str]:
     for finding, after in zip_longest(findings, findings[1:]):
         text = as_text(finding, width)
         if after is None or (after.severity, after.name, after.cure) != (finding.severity, finding.name, finding.cure):
-            text += "\n" + _wrapped(_named("cure", ""), finding.cure, width) + "\n"
+            text += "\n" + wrapped(_named("cure", ""), finding.cure, width) + "\n"
         parts.append(text)
     return parts
 

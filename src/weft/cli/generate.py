@@ -96,7 +96,7 @@ class Generate(Shared):
             return self._continue(run, ["" if self.prompt == "-" else self.prompt or ""], {}, options)
         broken = no_text(lines)
         unfit = run.faults_of_prompts(without(lines, broken), options)
-        faults = tell(broken, unfit, 0)
+        faults = tell(broken, unfit, 0, "" if self.prompt_file is None else f"{self.prompt_file}: ")
         return self._continue(run, lines, faults, options) or (DataError.exit_code if faults else 0)
 
     def _options(self) -> GenerateOptions:

@@ -72,6 +72,8 @@ class Report(Shared):
         from weft import files
         from weft.report.page import page
 
+        if self.out is not None and self.out.suffix not in ("", ".html", ".htm"):
+            raise UsageError(f"--out: {self.out} must end in .html, for it is a page")
         check_files({"--out": self.out})
         made = [path for path in self.what if is_comparison(path)]
         if made and len(self.what) > 1:

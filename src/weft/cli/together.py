@@ -80,8 +80,10 @@ def without(lines: "Sequence[Line]", faults: Mapping[int, str]) -> list[str]:
     return ["" if number in faults else str(line) for number, line in enumerate(lines)]
 
 
-def tell(broken: Mapping[int, str], unfit: Mapping[int, str], before: int) -> dict[int, str]:
-    """Say which lines give no result, those that can't be read and those that can't be used; all of them."""
+def tell(broken: Mapping[int, str], unfit: Mapping[int, str], before: int, where: str = "") -> dict[int, str]:
+    """Say which lines give no result, those that can't be read and those that can't be used; all of them. `where` comes before
+    the number of a line."""
     for number in sorted({*broken, *unfit}):
-        say(f"weft: {one_line(broken[number]) if number in broken else f'line {before + number + 1}: {unfit[number]}'}")
+        fault = broken[number] if number in broken else f"{where}line {before + number + 1}: {unfit[number]}"
+        say(f"weft: {one_line(fault)}")
     return {**unfit, **broken}

@@ -1,4 +1,4 @@
-"""Rows as aligned lines for a terminal, which gives some letters two places and marks none."""
+"""Rows and texts as lines for a terminal, which gives some letters two places and marks none."""
 
 from __future__ import annotations
 
@@ -23,3 +23,15 @@ def aligned(rows: Sequence[Sequence[str]], *, left: Container[int] = (0,)) -> li
         cells = [cell + gap if at in left else gap + cell for at, (cell, gap) in enumerate(zip(row, gaps, strict=True))]
         lines.append("  ".join(cells).rstrip())
     return lines
+
+
+def wrapped(head: str, text: str, width: int) -> str:
+    """The words of a text in lines of at most so many places, a longer word on a line of its own; the first line begins with
+    `head`, the others with as much room."""
+    lines, room = list[str](), " " * places(head)
+    for word in text.split():
+        if lines and places(f"{lines[-1]} {word}") <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append((room if lines else head) + word)
+    return "\n".join(lines)
