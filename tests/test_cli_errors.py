@@ -364,8 +364,8 @@ def test_a_prompt_in_a_file_that_passes_the_last_position(trained, capsys):
     assert main(["generate", "runs/run", "--prompt-file", "prompts.txt", "--length", "2", "--greedy"]) == 3
     out, error = capsys.readouterr()
     assert error == (
-        "weft: prompts.txt: line 2: 43 prompt tokens and 2 more need 44 positions, but the model reads at most 16; keep at most 16 tokens "
-        "of the prompt\n"
+        "weft: prompts.txt: line 2: 43 prompt tokens and 2 more need 44 positions, but the model reads at most 16; keep at "
+        "most 16 tokens of the prompt\n"
     )
     assert out.startswith("--- prompt 1, 1 of 1 ---\nTo") and out.split("\n")[-3] == "--- prompt 3, 1 of 1 ---"
     assert main(["generate", "runs/run", "--prompt-file", "prompts.txt", "--length", "20", "--greedy"]) == 3
