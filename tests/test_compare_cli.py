@@ -26,7 +26,7 @@ from weft.cli import compare_plan
 from weft.cli.main import main
 from weft.cli.story import read_story
 from weft.compare.train import Room, Stopped, Trainer, holder
-from weft.errors import ResourceError
+from weft.errors import ModelError, ResourceError
 from weft.tensors import read_tensors
 from weft.train import checkpoint
 from weft.train.settings import resolve
@@ -140,7 +140,7 @@ def test_a_comparison_is_deleted_when_the_new_one_is_finished(there, capsys, mon
     page = (there / "here/report.html").read_bytes()
     (there / "bad.toml").write_text(RUN.replace("text.txt", "nowhere.txt"))
     told = ["run.toml", "--out", "here", "--seeds", "2"]
-    assert refused(capsys, "compare", "bad.toml", "--out", "here", "--fresh")[0] == 3
+    assert refused(capsys, "compare", "bad.toml", "--out", "here", "--fresh") == (3, f"{there / 'nowhere.txt'}: no such file")
 
     def pressed(*_: Any, **__: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
@@ -163,6 +163,44 @@ def test_a_comparison_is_deleted_when_the_new_one_is_finished(there, capsys, mon
     capsys.readouterr()
     assert compare(capsys, *told, "--quiet")[0] == 0
     assert not (there / "here/.set-aside").exists() and (there / "here/report.html").read_bytes() != page
+
+
+def test_a_comparison_that_compares_nothing_replaces_none(there, capsys, monkeypatch):
+    assert compare(capsys, "run.toml", "--out", "here", "--quiet")[0] == 0
+    page = (there / "here/report.html").read_bytes()
+    (there / "wild.toml").write_text(f"{RUN}lr = 1e38\n")
+    code, _, err = compare(capsys, "wild.toml", "--out", "here", "--fresh", "--quiet")
+    assert code == 6 and err.endswith("\nweft: the comparison that was to be replaced is back in here\n")
+    assert (there / "here/report.html").read_bytes() == page and not (there / "here/.set-aside").exists()
+    with monkeypatch.context() as patched:
+        patched.setattr("weft.cli.measuring._evidence", lambda *_: (_ for _ in ()).throw(ModelError("damaged")))
+        code, _, err = compare(capsys, "run.toml", "--seeds", "2", "--out", "here", "--fresh", "--quiet")
+    assert code == 4 and err.endswith("\nweft: the comparison that was to be replaced is kept in here/.set-aside\n")
+    assert (there / "here/.set-aside/report.html").read_bytes() == page
+    assert refused(capsys, "compare", "here/.set-aside/lstm-5", "--out", "here") == (
+        2,
+        "here: holds the comparison of a run file; choose another --out",
+    )
+    assert refused(capsys, "compare", "run.toml", "--out", "here/.set-aside") == (
+        2,
+        "here/.set-aside: is where what is to be replaced waits, and nothing is made there; choose another --out",
+    )
+    (there / "here/plan.toml").unlink()
+    assert compare(capsys, "run.toml", "--out", "here", "--quiet")[0] == 0
+    assert (there / "here/report.html").exists() and Here.trained == ["lstm-5", "lstm-5", "lstm-5", "lstm-6"]  # no more
+
+
+def test_stopped_while_it_is_measured_it_goes_on_without_fresh(there, capsys, monkeypatch):
+    assert compare(capsys, "run.toml", "--out", "here", "--quiet")[0] == 0
+    with monkeypatch.context() as patched:
+        patched.setattr("weft.cli.measuring._evidence", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        code, _, err = compare(capsys, "run.toml", "--seeds", "2", "--out", "here", "--fresh", "--quiet")
+    assert code == 130 and err == (
+        "weft: stopped; what was measured is kept, and the same command, without --fresh, goes on; the comparison before it is "
+        "kept in here/.set-aside until this one is finished\n"
+    )
+    assert compare(capsys, "run.toml", "--seeds", "2", "--out", "here", "--quiet")[0] == 0
+    assert not (there / "here/.set-aside").exists()
 
 
 def test_what_fails_is_a_row_with_its_reason_and_the_others_go_on(there, capsys):

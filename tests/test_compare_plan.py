@@ -10,6 +10,7 @@ import tomli_w
 import torch
 from small_runs import Silent, make_text, run_file, train_here
 
+from weft import files
 from weft.compare import sizes, tokens
 from weft.compare.fitting import fitted, leaves, with_option
 from weft.compare.groups import find, grouped, is_comparison
@@ -20,15 +21,19 @@ from weft.compare.plan import (
     absolute,
     as_toml,
     begin,
+    bring_back,
+    earlier,
     folder_name,
     or_as_it_was,
     parse_count,
     parse_grid,
     parse_models,
     planned,
+    refuse_missing,
+    settle,
     variants,
 )
-from weft.errors import ConfigError, ModelError, UsageError
+from weft.errors import ConfigError, DataError, InUseError, ModelError, UsageError
 from weft.text.tokenizers import TokenizerTable, train_tokenizer
 from weft.train.folder import RunFolder
 from weft.train.job import Job
@@ -348,7 +353,7 @@ def test_a_comparison_waits_until_the_new_one_is_finished(tmp_path):
         begin(tmp_path, first, fresh=False)
     assert str(caught.value) == (
         f"{tmp_path}: holds another comparison (seeds: 3 there, 1 here); choose another --out, or --fresh; "
-        f"the one before it is in {tmp_path / '.set-aside'}, which can be moved elsewhere"
+        f"remove {tmp_path / 'plan.toml'} to go back to the one that waits in {tmp_path / '.set-aside'}"
     )
     with pytest.raises(KeyboardInterrupt), or_as_it_was(tmp_path, fresh=False):
         raise KeyboardInterrupt
@@ -361,6 +366,96 @@ def test_a_comparison_waits_until_the_new_one_is_finished(tmp_path):
     (tmp_path / "comparison.json").write_text("of the second")  # and killed just after it
     begin(tmp_path, second, fresh=False)
     assert names(tmp_path) == ["comparison.json", "plan.toml"]
+
+
+@pytest.fixture
+def replaced(tmp_path) -> Path:
+    """The folder of a finished comparison of one seed, and of one of two seeds that is to replace it."""
+    begin(tmp_path, as_toml(LM, Asked(models=["lstm"])), fresh=False)
+    (tmp_path / "lstm-0").mkdir()
+    (tmp_path / "comparison.json").write_text("of the first")
+    begin(tmp_path, as_toml(LM, Asked(models=["lstm"], seeds=2)), fresh=True)
+    return tmp_path
+
+
+FIRST = ["comparison.json", "lstm-0", "plan.toml"]
+
+
+def test_without_the_plan_of_the_new_one_the_old_one_is_back(replaced):
+    (replaced / "plan.toml").unlink()  # as the message says, or killed before it was written
+    (replaced / "lstm-1").mkdir()
+    begin(replaced, as_toml(LM, Asked(models=["lstm"])), fresh=False)
+    assert names(replaced) == FIRST
+
+
+def test_a_comparison_of_runs_settles_nothing(replaced):
+    (replaced / "plan.toml").rename(replaced / "away")
+    (replaced / "comparison.json").write_text("of runs")
+    settle(replaced)
+    assert (replaced / ".set-aside").exists()
+    (replaced / "away").rename(replaced / "plan.toml")
+    settle(replaced)
+    assert not (replaced / ".set-aside").exists()
+
+
+@pytest.mark.parametrize("saved", ["lstm-0/model.safetensors", "tune/lstm-0/checkpoints/000001/cursor.json"])
+def test_it_is_back_unless_something_was_saved(replaced, saved):
+    (replaced / saved).parent.mkdir(parents=True)
+    (replaced / saved).touch()
+    assert not bring_back(replaced)
+    (replaced / saved).unlink()
+    (replaced / saved).parent.rmdir()
+    assert bring_back(replaced) and names(replaced) == FIRST
+    assert not bring_back(replaced)
+
+
+def test_a_run_that_still_saves_is_not_set_aside(tmp_path):
+    plan, run = as_toml(LM, Asked(models=["lstm"])), tmp_path / "lstm-0"
+    begin(tmp_path, plan, fresh=False)
+    run.mkdir()
+    with files.Lock(run), pytest.raises(InUseError) as caught:
+        begin(tmp_path, plan, fresh=True)
+    assert str(caught.value).startswith(f"{run}: in use by process ")
+    assert names(tmp_path) == ["lstm-0", "plan.toml"]
+    begin(tmp_path, plan, fresh=True)
+    assert names(tmp_path) == [".set-aside", "plan.toml"]
+
+
+def test_data_that_is_not_there_makes_no_room(tmp_path):
+    values = {**LM, "data": {**LM["data"], "test": str(tmp_path / "gone.txt")}}
+    with pytest.raises(DataError) as caught:
+        refuse_missing({**values, "data": {**values["data"], "train": str(touched(tmp_path / "text.txt"))}})
+    assert str(caught.value) == f"{tmp_path / 'gone.txt'}: no such file"
+
+
+def touched(path: Path) -> Path:
+    path.touch()
+    return path
+
+
+@pytest.mark.parametrize("move", range(1, 7))
+def test_killed_while_it_is_set_aside_or_brought_back(tmp_path, monkeypatch, move):
+    """At each of three moves there, and three back."""
+
+    class Killed(BaseException):
+        pass
+
+    begin(tmp_path, as_toml(LM, Asked(models=["lstm"])), fresh=False)
+    for name in FIRST[:2]:
+        (tmp_path / name).write_text("of the first")
+    moves, rename = iter(range(1, 100)), Path.rename
+
+    def killed(self: Path, to: Path) -> Path:
+        if next(moves) == move:
+            raise Killed
+        return rename(self, to)
+
+    monkeypatch.setattr(Path, "rename", killed)
+    with pytest.raises(Killed):
+        earlier(tmp_path).put()
+        earlier(tmp_path).bring_back()
+    begin(tmp_path, as_toml(LM, Asked(models=["lstm"])), fresh=False)
+    assert names(tmp_path) == FIRST
 
 
 def test_a_comparison_that_was_half_set_aside_is_back(tmp_path):

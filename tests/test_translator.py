@@ -126,7 +126,7 @@ def test_a_run_without_weights_yet_is_told_of_and_reads_no_line(tmp_path, capsys
         buffer = property(lambda self: pytest.fail("standard input was read"))
 
     monkeypatch.setattr(sys, "stdin", Unread())
-    for words in (["predict"], ["score"], ["predict", "--with", str(folder)]):
+    for words in (["predict"], ["score"], ["explain"], ["predict", "--with", str(folder)]):
         assert main([words[0], str(folder), *words[1:]]) == 4
         assert capsys.readouterr().err == (
             f"weft: {folder}: has no model.safetensors yet; train it first (the same command resumes)\n"

@@ -8,6 +8,8 @@ from pathlib import Path
 from weft import files
 from weft.errors import ResourceError
 
+NAME = ".set-aside"
+
 
 class Aside:
     """Sets the content of a folder aside and brings it back. Call under the folder's lock.
@@ -17,7 +19,7 @@ class Aside:
     """
 
     def __init__(self, folder: Path, mark: str) -> None:
-        self.folder, self.mark, self.place = folder, folder / mark, folder / ".set-aside"
+        self.folder, self.mark, self.place = folder, folder / mark, folder / NAME
 
     def is_there(self) -> bool:
         """Whether something is set aside, and all of it."""
@@ -29,13 +31,13 @@ class Aside:
         return sorted(found, key=lambda path: (path == self.mark, path))
 
     def mend(self) -> None:
-        """A process was killed while it set something aside, or brought it back: it is back."""
-        if self.place.is_dir() and not self.is_there():
+        """If a process was killed while it set something aside, or brought it back, it is back."""
+        if self.mark.is_file() and self.place.is_dir() and not self.is_there():
             self._move_back()
 
     def put(self) -> None:
         """Set aside what is in the folder; if something waits already, that goes on waiting, and what is here goes."""
-        if self.place.is_dir():
+        if self.is_there():
             return self.clear()
         self.place.mkdir()
         for part in self.contents():
@@ -47,18 +49,19 @@ class Aside:
 
     def bring_back(self) -> None:
         """What waits takes the place of what is here."""
-        if self.is_there():
-            self.clear()
+        self.clear()
         self._move_back()
 
     def _move_back(self) -> None:
-        for part in sorted(self.place.iterdir(), key=lambda path: path.name != self.mark.name):
+        waiting = (path for path in self.place.iterdir() if not path.name.startswith("."))
+        for part in sorted(waiting, key=lambda path: (path.name != self.mark.name, path)):
             _move(part, self.folder)
-        self.place.rmdir()
+        files.remove(self.place)
 
     def drop(self) -> None:
         """Something has taken its place."""
-        files.remove(self.place)
+        if self.is_there():
+            files.remove(self.place)
 
 
 def _move(path: Path, folder: Path) -> None:

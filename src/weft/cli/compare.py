@@ -105,7 +105,7 @@ class Compare(Shared):
         from weft.cli.compare_plan import Comparing, Place
         from weft.cli.display import Display
         from weft.cli.signals import Stop
-        from weft.compare.plan import PLAN
+        from weft.compare.plan import PLAN, earlier
         from weft.compare.scores import refuse_others
         from weft.compare.train import Stopped
         from weft.config import read_toml
@@ -117,14 +117,16 @@ class Compare(Shared):
         comparing = Comparing(read_toml(run_file), self._asked(), place, base=run_file.parent.resolve())
         refuse_others(comparing.task, self.score)
         pairs = self._pairs(comparing.task)
-        replaces = self.fresh and (out / PLAN).is_file()
+        waited, replaces = earlier(out).is_there(), self.fresh and (out / PLAN).is_file()
         with Stop() as stop, Display(quiet=self.quiet) as display:
             try:
                 trained = comparing.train(display, stop)
             except (Stopped, KeyboardInterrupt):
                 display.clear()
-                back = replaces and not stop.saves
-                then = f"before the first run; {out} is as it was" if back else f"and saved in {out}; {self._going_on(out)}"
+                then = f"and saved in {out}; {self._going_on(out)}"
+                if self.fresh and not stop.saves and (waited or replaces):
+                    back = f"the comparison that was to be replaced is back in {out}" if waited else f"{out} is as it was"
+                    then = f"before the first run; {back}"
                 display.line(f"weft: stopped {then}")
                 return stop.exit_code
         return self._finish(trained.rows, self._facts(run_file.stem, trained.failures, pairs), out)
@@ -170,9 +172,9 @@ class Compare(Shared):
     def _refuse_strangers(self, out: Path) -> None:
         """Leave a folder alone that holds something else than a comparison of runs."""
         from weft.cli.measuring import COMPARISON, EVIDENCE
-        from weft.compare.plan import PLAN
+        from weft.compare.plan import PLAN, earlier
 
-        if (out / PLAN).exists():
+        if (out / PLAN).exists() or earlier(out).is_there():
             raise UsageError(f"{out}: holds the comparison of a run file; choose another --out")
         there = sorted(path.name for path in out.iterdir() if path.name[0] != ".") if out.is_dir() else []
         if there and not {COMPARISON, EVIDENCE} & set(there):
@@ -217,14 +219,16 @@ class Compare(Shared):
         from weft.cli.compare_result import give, give_failures, written
         from weft.cli.display import Display
         from weft.cli.measuring import REPORT, failed, kept_in, measured
+        from weft.compare.plan import bring_back, earlier
 
         try:
             with files.Lock(out), Display(quiet=self.quiet) as display:
                 evidence, damaged = measured(rows, kept_in(rows, out), display)
                 facts = facts._replace(failures=[*facts.failures, *damaged])
                 found = written(evidence, facts, out, display) if evidence else {}
+                back = not evidence and bring_back(out)
         except KeyboardInterrupt:
-            say("weft: stopped; what was measured is kept, and the same command goes on")
+            say(f"weft: stopped; what was measured is kept, and {self._going_on(out)}")
             raise
         if evidence:
             give(evidence, found, facts, self._wanted())
@@ -232,6 +236,10 @@ class Compare(Shared):
             give_failures(facts)
         for failure in facts.failures:
             say(f"weft: {one_line(failed(failure))}")
+        if back:
+            say(f"weft: the comparison that was to be replaced is back in {out}")
+        elif earlier(out).is_there():
+            say(f"weft: the comparison that was to be replaced is kept in {earlier(out).place}")
         if evidence:
             note(f"the report is in {out / REPORT}", quiet=self.quiet)
         return facts.failures[0].code if facts.failures else 0

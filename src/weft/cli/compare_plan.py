@@ -26,6 +26,7 @@ from weft.compare.plan import (
     begin,
     or_as_it_was,
     planned,
+    refuse_missing,
     refuse_strangers,
     variants,
 )
@@ -74,17 +75,20 @@ class Comparing:
     def train(self, display: Display, stop: Stop) -> Trained:
         """Tokenizer, sizes, settings, and then all runs; what an earlier process did is kept."""
         out = self.place.out
+        if self.place.fresh:
+            refuse_missing(self.values)
+        plan = as_toml(self.values, self.asked)
         with leaving_nothing(out):
             make_folder(out)
             refuse_strangers(out)
             with files.Lock(out), or_as_it_was(out, fresh=self.place.fresh):
-                begin(out, as_toml(self.values, self.asked), fresh=self.place.fresh)
+                begin(out, plan, fresh=self.place.fresh)
                 chosen = self._prepared(display, stop)
         stop.saves = True  # from here on a signal lets the runs save
         with files.Lock(out):
             chosen = self._tuned(chosen, display, stop)
-            plan = planned(chosen, range(self.seed, self.seed + self.asked.seeds), out)
-            outcomes = self._trainer(display, stop, "training", out / RUN_FILES).train(plan)
+            runs = planned(chosen, range(self.seed, self.seed + self.asked.seeds), out)
+            outcomes = self._trainer(display, stop, "training", out / RUN_FILES).train(runs)
             display.clear()
         return self._trained(chosen, outcomes)
 

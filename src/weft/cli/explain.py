@@ -120,11 +120,12 @@ class Explain(Shared):
     device: Device = "auto"
 
     def run(self) -> int:
+        from weft.cli.together import ready
         from weft.run import load
 
         check_kind("--out", self.out)
         options, names = self._options(), self._names()
-        runs = {name: load(folder, device=self.device) for name, folder in names.items()}
+        runs = {name: ready(load(folder, device=self.device)) for name, folder in names.items()}
         text = self._text(next(iter(runs.values())))
         views = [self._show(runs, text, what or None, options) for what in dict.fromkeys(self.what or [""])]
         numbers = as_json(list(names.values()), text, views)

@@ -105,7 +105,8 @@ def describe(found: Mapping[str, Any]) -> str:
 
     data, disk = found["settings"]["data"], found["bytes"]
     unit = "n-grams" if found["progress"]["counted"] and found["task"] == "lm" else "parameters"
-    counted = "not trained yet" if found["parameters"] is None else f"{found['parameters']:,} {unit}"
+    missing = "its weights are missing" if found["progress"]["done"] else "not trained yet"
+    counted = missing if found["parameters"] is None else f"{found['parameters']:,} {unit}"
     large = [f"{name} {size(count)}" for name, count in disk.items() if count >= 100_000]
     rows = [
         ["run", found["path"]],

@@ -97,7 +97,7 @@ class Train(Shared):
         settings = resolve(values, base=self.run_file.parent)  # a wrong run file is refused before anything is looked at
         if not self.fresh and is_finished(out, settings):
             self._check(out)
-            RunFolder(out).aside.drop()  # a process may have been killed between its weights and this
+            RunFolder(out).settle()
             note(f"{out}: this run is finished; --fresh trains it again", quiet=self.quiet)
             self._summarise(out, settings)
             return 0

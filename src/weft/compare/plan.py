@@ -15,8 +15,10 @@ from weft import files
 from weft.aside import Aside
 from weft.compare.fitting import everywhere, fitted, learns, leaves, tried, with_option
 from weft.config import differences, override, read_toml
-from weft.errors import ConfigError, ModelError, UsageError
+from weft.errors import ConfigError, DataError, ModelError, UsageError
 from weft.models.pair_tables import SIDES
+from weft.train import checkpoint
+from weft.train.folder import RunFolder
 from weft.train.presets import TASKS
 from weft.train.settings import Settings, resolve
 from weft.train.tables import BUDGETS
@@ -279,23 +281,34 @@ def _sums(values: Mapping[str, Any]) -> dict[str, str]:
     return {str(path): files.sha256(path) for path in files.within(paths) if path.exists()}
 
 
+def refuse_missing(values: Mapping[str, Any]) -> None:
+    """Refuse data that is not there before anything makes room for what would be trained with it."""
+    for source in resolve(values, base=Path()).sources().values():
+        for path in source.paths:
+            if not path.exists():
+                raise DataError(f"{path}: no such file")
+
+
 def begin(out: Path, plan: Mapping[str, Any], *, fresh: bool) -> None:
     """Make the folder of a comparison, or find it as this very plan left it; a comparison that is begun anew is set aside.
     Call under the lock."""
     files.sweep(out)
+    refuse_strangers(out)
     aside, path = earlier(out), out / PLAN
     aside.mend()
     settle(out)
-    refuse_strangers(out)
+    if aside.is_there() and not path.is_file():
+        aside.bring_back()  # the one that was to replace it was killed before it was more than a name, or is not wanted
     if path.is_file() and fresh:
+        _refuse_used(out)
         aside.put()
     if not path.is_file():
         files.write_text(path, tomli_w.dumps(dict(plan)))
     there, here = dict(_read(path)), dict(plan)
     before, now = there.pop(SUMS, {}), here.pop(SUMS, {})
     if found := differences(there, here):
-        kept = f"; the one before it is in {aside.place}, which can be moved elsewhere" if aside.is_there() else ""
-        raise UsageError(f"{out}: holds another comparison ({'; '.join(found[:3])}); choose another --out, or --fresh{kept}")
+        cure = f"; remove {path} to go back to the one that waits in {aside.place}" if aside.is_there() else ""
+        raise UsageError(f"{out}: holds another comparison ({'; '.join(found[:3])}); choose another --out, or --fresh{cure}")
     # a finished run of the old data beside a new one would not be of the same data, and may have learned what is now tested
     if changed := [name for name in before if now.get(name, before[name]) != before[name]]:
         raise UsageError(f"{out}: {changed[0]} has changed since runs learned from it; choose another --out, or --fresh")
@@ -314,9 +327,33 @@ def earlier(out: Path) -> Aside:
 
 
 def settle(out: Path) -> None:
-    """If the comparison is finished, the one that it replaces is gone."""
-    if (out / COMPARISON).is_file():
+    """If the comparison of a run file is finished, the one that it replaces is gone."""
+    if (out / PLAN).is_file() and (out / COMPARISON).is_file():
         earlier(out).drop()
+
+
+def bring_back(out: Path) -> bool:
+    """If no run of the new comparison has saved anything, the one that was to be replaced is back; whether it is. Call under
+    the lock."""
+    aside = earlier(out)
+    if not aside.is_there() or any(RunFolder(run).weights.exists() or checkpoint.names(run) for run in _runs(out)):
+        return False
+    aside.bring_back()
+    return True
+
+
+def _runs(out: Path) -> list[Path]:
+    """The folders of runs, those of trials too, and what else is as deep."""
+    found = [path for path in earlier(out).contents() if path.is_dir()]
+    return [*found, *(inner for path in found for inner in sorted(path.iterdir()) if inner.is_dir())]
+
+
+def _refuse_used(out: Path) -> None:
+    """A run of a comparison that was killed may still be saving, and would save into what takes the place of its own."""
+    for run in _runs(out):
+        if (run / ".lock").is_file():
+            with files.Lock(run):
+                pass
 
 
 @contextmanager
@@ -325,14 +362,15 @@ def or_as_it_was(out: Path, *, fresh: bool) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if fresh and earlier(out).place.is_dir():
+        earlier(out).mend()
+        if fresh and earlier(out).is_there():
             earlier(out).bring_back()
         raise
 
 
 def refuse_strangers(out: Path) -> None:
     """Leave a folder alone that holds something, but no comparison."""
-    if not _is_plan(out / PLAN) and (strangers := earlier(out).contents()):
+    if not (_is_plan(out / PLAN) or earlier(out).is_there()) and (strangers := earlier(out).contents()):
         raise UsageError(f"{out}: is no comparison and not empty ({strangers[0].name}); choose another --out")
 
 

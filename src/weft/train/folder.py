@@ -18,8 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from weft import __version__, files
-from weft.aside import Aside
+from weft import __version__, aside, files
 from weft.config import differences, read_toml
 from weft.errors import ConfigError, ModelError, ResourceError, UsageError
 from weft.tensors import read_tensors, write_tensors
@@ -35,7 +34,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.aside = Aside(path, self.resolved.name)  # the run that is to be replaced, until the new one has weights
+        self.aside = aside.Aside(path, self.resolved.name)  # the run that is to be replaced, until the new one has weights
 
     # ---- names
 
@@ -128,9 +127,17 @@ class RunFolder:
         try:
             yield
         except BaseException:
-            if self.aside.place.is_dir() and not (self.aside.is_there() and self.has_begun()):
+            self.aside.mend()
+            if self.aside.is_there() and not self.has_begun():
                 self.aside.bring_back()
             raise
+
+    def settle(self) -> None:
+        """A process may have been killed between the run's weights and the end of the one that it replaces."""
+        if os.path.exists(self.aside.place):
+            with files.Lock(self.path):
+                self.aside.mend()
+                self.aside.drop()
 
     def note_environment(self) -> list[str]:
         """Write environment.json; what differs from the machine that the run began on, if it did."""
@@ -278,6 +285,8 @@ def open_folder(path: Path) -> RunFolder:
 def make_folder(path: Path) -> RunFolder:
     if not _is_utf_8(path):
         raise UsageError(f"{path}: its name is not UTF-8, and no tensor file can be read there; choose another --out")
+    if path.name == aside.NAME:
+        raise UsageError(f"{path}: is where what is to be replaced waits, and nothing is made there; choose another --out")
     if (file := files.in_the_way(path)) is not None:
         raise UsageError(f"{path}: {'' if file == path else f'{file} '}is a file, not a folder; choose another --out")
     try:
