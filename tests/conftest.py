@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 from command_line import TEXT
 
 from weft.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command says depends on no clock: it tells no file of its progress, however slow the machine is today."""
+    monkeypatch.setattr("weft.cli.display.SAID", math.inf)
 
 
 @pytest.fixture

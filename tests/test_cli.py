@@ -48,6 +48,7 @@ from weft.train.tables import BUDGETS, OPTIMIZERS
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 ROOT = Path(__file__).parents[1]
 NAMES = ["anna", "emma", "hannah", "nora", "noah", "otto", "ada", "bob", "eve", "ava"] * 12
+SAID = display_module.SAID
 RUN = """
 task = "lm"
 [data]
@@ -711,7 +712,8 @@ def shown(stream, shares):
     return stream.getvalue()
 
 
-def test_without_a_terminal_there_is_a_plain_line_every_ten_seconds():
+def test_without_a_terminal_there_is_a_plain_line_every_ten_seconds(monkeypatch):
+    monkeypatch.setattr(display_module, "SAID", SAID)
     text = shown(io.StringIO(), [second / 100 for second in range(25)])
     assert text == "reading   10%  detail  ETA 1:30\nreading   20%  detail  ETA 1:20\na note\n"
 
