@@ -10,8 +10,10 @@ READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
 BROWSER := $(VENV)/.browser
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
+# tests of a file share what they train; files in their order, for by default those of few tests, which may be long, come last
+SHARED := --dist loadfile --no-loadscope-reorder
 # where there is a browser, no test may leave it out
-PYTEST := OMP_NUM_THREADS=1 WEFT_BROWSER=$$(command -v chromium) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
+PYTEST := OMP_NUM_THREADS=1 WEFT_BROWSER=$$(command -v chromium) $(BIN)/python -m pytest -q -n $(WORKERS) $(SHARED)
 CHECKED := --ignore tests/test_house_rules.py  # by `make check`, before
 
 .DELETE_ON_ERROR:

@@ -109,13 +109,10 @@ CROSSED += [(encoder, "attention", "scaled-dot") for encoder in MIXERS]
 TASKS = [(*parts, ("copy", "reverse")[(number + number // len(LOOKING)) % 2]) for number, parts in enumerate(CROSSED)]
 FEW = [
     ("lstm", "lstm", "multiplicative-feeding", "reverse"),
-    ("gru", "gru", "dot-after", "copy"),
-    ("rnn", "rnn", "scaled-dot-before", "copy"),
     ("gru-before", "gru-before", "additive-before", "reverse"),
     ("window", "lstm", "dot-after", "reverse"),
     ("attention", "gru", "additive-after", "copy"),
     ("attention", "attention", "scaled-dot", "copy"),
-    ("rnn", "attention", "scaled-dot", "reverse"),
 ]
 
 
