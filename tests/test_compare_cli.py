@@ -165,6 +165,21 @@ def test_a_comparison_is_deleted_when_the_new_one_is_finished(there, capsys, mon
     assert not (there / "here/.set-aside").exists() and (there / "here/report.html").read_bytes() != page
 
 
+def test_a_refusal_drops_nothing(there, capsys, monkeypatch):
+    """Neither the comparison that waits, nor the one that was to replace it, whose run still saves."""
+    assert compare(capsys, "run.toml", "--out", "here", "--quiet")[0] == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(Here, "train", lambda self, plan: (_ for _ in ()).throw(Stopped()))
+        assert compare(capsys, "run.toml", "--out", "here", "--seeds", "2", "--fresh")[0] == 130
+    (there / "here/lstm-6").mkdir()
+    (there / "bad.toml").write_text(RUN.replace("text.txt", "nowhere.txt"))
+    with files.Lock(there / "here/lstm-6"):
+        code, said = refused(capsys, "compare", "run.toml", "--out", "here", "--seeds", "3", "--fresh")
+        assert code == 5 and said.startswith("here/lstm-6: in use by process ")
+    assert refused(capsys, "compare", "bad.toml", "--out", "here", "--fresh") == (3, f"{there / 'nowhere.txt'}: no such file")
+    assert (there / "here/lstm-6").is_dir() and (there / "here/.set-aside/comparison.json").is_file()
+
+
 def test_a_comparison_that_compares_nothing_replaces_none(there, capsys, monkeypatch):
     assert compare(capsys, "run.toml", "--out", "here", "--quiet")[0] == 0
     page = (there / "here/report.html").read_bytes()

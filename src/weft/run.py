@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -275,6 +275,15 @@ def load(path: str | Path, *, device: str = "auto") -> Loaded:
     return kind(folder, settings, settings.material.load(folder), place)
 
 
+R = TypeVar("R", bound=Loaded)
+
+
+def ready(run: R) -> R:
+    """A run that is about to be used: what is wrong with its weights, or with several together, is said now."""
+    _ = run.model
+    return run
+
+
 INSTEAD: Mapping[str, str] = {
     "lm": "is a language model, which continues texts; use weft generate",
     "translate": "is a run of task 'translate', which writes outputs for sources; use weft predict",
@@ -332,15 +341,10 @@ def ensemble(
             raise UsageError(f"ensemble: {path} is a run of task {settings.task!r}, not of 'translate'")
         members.append(_member(folder, settings, place))
     if lm is None:
-        return _whole(Translator(members, place, weights=weights))
+        return ready(Translator(members, place, weights=weights))
     if not 0 < lm_weight < math.inf:
         raise UsageError(f"--lm-weight: must be a number above 0, not {lm_weight:g}; without --lm the model chooses alone")
     helper = load(lm, device=device)
     if not isinstance(helper, Run) or not helper.lines:
         raise UsageError(f"--lm: {lm} must be a language model of lines (task = 'lm', data.read = 'lines')")
-    return _whole(Translator(members, place, weights=weights, lm=Beside(helper.folder, helper.model, lm_weight)))
-
-
-def _whole(together: Translator) -> Translator:
-    _ = together.model  # whether the runs fit together is said now
-    return together
+    return ready(Translator(members, place, weights=weights, lm=Beside(helper.folder, helper.model, lm_weight)))

@@ -28,6 +28,7 @@ from weft.compare.plan import (
     planned,
     refuse_missing,
     refuse_strangers,
+    refuse_used,
     variants,
 )
 from weft.compare.sizes import sized
@@ -75,15 +76,17 @@ class Comparing:
     def train(self, display: Display, stop: Stop) -> Trained:
         """Tokenizer, sizes, settings, and then all runs; what an earlier process did is kept."""
         out = self.place.out
-        if self.place.fresh:
-            refuse_missing(self.values)
         plan = as_toml(self.values, self.asked)
         with leaving_nothing(out):
             make_folder(out)
             refuse_strangers(out)
-            with files.Lock(out), or_as_it_was(out, fresh=self.place.fresh):
-                begin(out, plan, fresh=self.place.fresh)
-                chosen = self._prepared(display, stop)
+            with files.Lock(out):
+                if self.place.fresh:  # before anything makes room for the new one
+                    refuse_missing(self.values)
+                    refuse_used(out)
+                with or_as_it_was(out, fresh=self.place.fresh):
+                    begin(out, plan, fresh=self.place.fresh)
+                    chosen = self._prepared(display, stop)
         stop.saves = True  # from here on a signal lets the runs save
         with files.Lock(out):
             chosen = self._tuned(chosen, display, stop)

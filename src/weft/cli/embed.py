@@ -60,8 +60,8 @@ class Embed(Shared):
 
     def run(self) -> int:
         from weft.cli.display import Display
-        from weft.cli.together import ready, tell_cut
-        from weft.run import load
+        from weft.cli.together import tell_cut
+        from weft.run import load, ready
 
         if self.text is not None and self.data:
             raise UsageError("--data: does not go with a text; give one of them")

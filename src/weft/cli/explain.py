@@ -120,8 +120,7 @@ class Explain(Shared):
     device: Device = "auto"
 
     def run(self) -> int:
-        from weft.cli.together import ready
-        from weft.run import load
+        from weft.run import load, ready
 
         check_kind("--out", self.out)
         options, names = self._options(), self._names()

@@ -53,8 +53,7 @@ class Fill(Shared):
 
     def run(self) -> int:
         from weft.cli.lines import line_batches
-        from weft.cli.together import ready
-        from weft.run import as_filler, load
+        from weft.run import as_filler, load, ready
 
         if self.text is not None and self.data:
             raise UsageError("--data: does not go with a text; give one of them")

@@ -13,7 +13,7 @@ import typer
 
 from weft.cli.options import Device, Shared
 from weft.cli.output import finite, write, write_json
-from weft.cli.together import no_text, ready, tell, without
+from weft.cli.together import no_text, tell, without
 from weft.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Generate(Shared):
 
     def run(self) -> int:
         options = self._options()
-        from weft.run import load_language
+        from weft.run import load_language, ready
 
         run = ready(load_language(self.folder, device=self.device))
         if (lines := self._lines(run.settings.data.encoding)) is None:

@@ -4,7 +4,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,14 +16,6 @@ from weft.errors import DataError
 if TYPE_CHECKING:
     from weft.cli.lines import Line
     from weft.run import Loaded
-
-R = TypeVar("R", bound=Any)
-
-
-def ready(run: R) -> R:
-    """A run that is about to be used: what is wrong with its weights is said before a line is read."""
-    _ = run.model
-    return run
 
 
 @dataclass(kw_only=True)
@@ -45,7 +37,7 @@ class Together(Shared):
     def load(self) -> "Loaded":
         """The run, or all of them as one."""
         from weft.errors import UsageError
-        from weft.run import LM_WEIGHT, ensemble, load
+        from weft.run import LM_WEIGHT, ensemble, load, ready
 
         if self.lm_weight is not None and self.lm is None:
             raise UsageError("--lm-weight: weighs --lm RUN, which is not given")

@@ -300,7 +300,6 @@ def begin(out: Path, plan: Mapping[str, Any], *, fresh: bool) -> None:
     if aside.is_there() and not path.is_file():
         aside.bring_back()  # the one that was to replace it was killed before it was more than a name, or is not wanted
     if path.is_file() and fresh:
-        _refuse_used(out)
         aside.put()
     if not path.is_file():
         files.write_text(path, tomli_w.dumps(dict(plan)))
@@ -348,7 +347,7 @@ def _runs(out: Path) -> list[Path]:
     return [*found, *(inner for path in found for inner in sorted(path.iterdir()) if inner.is_dir())]
 
 
-def _refuse_used(out: Path) -> None:
+def refuse_used(out: Path) -> None:
     """A run of a comparison that was killed may still be saving, and would save into what takes the place of its own."""
     for run in _runs(out):
         if (run / ".lock").is_file():
