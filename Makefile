@@ -15,34 +15,39 @@ SHARED := --dist loadfile --no-loadscope-reorder
 # where there is a browser, no test may leave it out
 PYTEST := OMP_NUM_THREADS=1 WEFT_BROWSER=$$(command -v chromium) $(BIN)/python -m pytest -q -n $(WORKERS) $(SHARED)
 CHECKED := --ignore tests/test_house_rules.py  # by `make check`, before
+LAWS := tests/test_contracts.py tests/test_references.py tests/test_seq2seq_contracts.py tests/test_seq2seq_references.py
 
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-all check format bench clean
+.PHONY: help install demo test test-all test-processors check format lock bench clean
 
 help:
 	@echo "make demo      teach three models how English words are pronounced, and compare them: minutes"
 	@echo "make test      install, check, and all tests but the slow ones"
 	@echo "make test-all  the slow ones too"
+	@echo "make test-processors  the tests with plain, AVX2 and AVX-512 instructions, as far as this machine has them"
 	@echo "make check     ruff, mypy, house rules and layering"
 	@echo "make format    let ruff rewrite the files"
+	@echo "make lock      the hashes of what constraints.txt pins, after a change of it"
 	@echo "make bench     the benchmarks, one after another"
 	@echo "make clean     remove what the others made"
 
 install: $(TOOLS)
 
-# torch comes alone and before what needs it, so that no other build of it is pulled in; the build tools
-# come from the same pinned list, so nothing is fetched behind its back. Nothing here is compiled: `make demo` needs no more.
-$(READY): pyproject.toml constraints.txt
+# What is pinned comes first, checked by its hash; then torch, alone, so that no other build of it is pulled in; then weft, with what
+# torch's build needs besides. Nothing here is compiled: `make demo` needs no more.
+$(READY): pyproject.toml constraints.txt requirements/demo.txt
 	$(PYTHON) -c 'import sys; sys.exit("weft needs Python 3.11 or later" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt editables hatchling
+	$(PIP) install --require-hashes --no-deps -r requirements/demo.txt
 	$(PIP) install -c constraints.txt --no-deps --retries 1 $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
 	$(PIP) install -c constraints.txt --no-build-isolation -e '.[demo]'
 	touch $@
 
-# What tests and checks need besides; KenLM, which tests compare with, is compiled, by these build tools.
-$(TOOLS): $(READY)
-	$(PIP) install -c constraints.txt cmake setuptools wheel
+# What tests and checks need besides. KenLM and seqeval, which tests compare with, come as source: their build tools are
+# installed before them, pinned, so that building them fetches nothing.
+$(TOOLS): $(READY) requirements/build.txt requirements/dev.txt
+	$(PIP) install --require-hashes --no-deps -r requirements/build.txt
+	$(PIP) install --require-hashes --no-deps --no-build-isolation -r requirements/dev.txt
 	$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev,demo]'
 	touch $@
 
@@ -62,15 +67,26 @@ check: $(TOOLS)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_house_rules.py
 
+# torch computes by other instructions on other processors, and rounds otherwise: the laws of the models once more without any.
 test: check $(BROWSER)
 	$(PYTEST) $(CHECKED)
+	ATEN_CPU_CAPABILITY=default $(PYTEST) $(LAWS)
 
 test-all: check $(BROWSER)
 	$(PYTEST) $(CHECKED) -m ''
 
+test-processors: check $(BROWSER)
+	ATEN_CPU_CAPABILITY=default $(PYTEST) $(CHECKED)
+	for flag in avx2 avx512f; do if grep -qsw $$flag /proc/cpuinfo; \
+		then ATEN_CPU_CAPABILITY=$${flag%f} $(PYTEST) $(CHECKED) || exit 1; fi; done
+
 format: $(TOOLS)
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
+
+lock: $(TOOLS)
+	$(PIP) install -c constraints.txt uv
+	$(BIN)/python requirements/lock.py
 
 # The data is not part of the project: each script says what it needs and skips what is not there. LMPLZ names KenLM's lmplz;
 # EOLE, JOEY and HF name the Pythons of environments that have Eole, JoeyNMT and Hugging Face transformers.

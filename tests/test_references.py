@@ -471,7 +471,7 @@ def copy_gpt2(model: LanguageModel, theirs: dict[str, Tensor]) -> None:
 
 
 def test_a_textbook_transformer_is_gpt2():
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install weft[hf]")
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
     torch.manual_seed(0)
     # published GPT-2 approximates gelu with tanh; ours is exact, and theirs can be
     sizes = {"vocab_size": 11, "n_positions": 12, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_inner": 24}

