@@ -287,8 +287,9 @@ def _verify_file(path: Path, entry: Any) -> None:
 
 
 def publish(temp: Path, final: Path) -> None:
-    """Move a finished folder to its place in one step; both lie on one file system. What is there is never replaced."""
-    if final.exists():
+    """Move a finished folder to its place in one step; both lie on one file system. What is there is never replaced, but an
+    empty folder."""
+    if final.exists() and not (final.is_dir() and not any(final.iterdir())):
         raise ResourceError(f"{final}: is already there; remove it first, nothing was changed")
     with _refusing(final):
         sync_folder(temp)

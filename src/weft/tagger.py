@@ -22,7 +22,7 @@ from weft.tasks.task import Watch
 from weft.text.gate import clean
 from weft.text.labelled_tokens import LabelledTokens
 from weft.train.folder import RunFolder
-from weft.train.held import held_source
+from weft.train.held import held_source, own_or_gone
 from weft.train.settings import Settings
 
 Sentence = str | Sequence[str]
@@ -128,8 +128,8 @@ class Tagger:
 
     def _known(self, given: Sequence[Any]) -> list[np.ndarray] | None:
         """Of each word, whether training had it; None where the training text is not there any more."""
-        train = self.settings.sources()["train"]
-        if not all(path.exists() for path in train.paths):
+        train = own_or_gone(self.folder, self.settings, "train")
+        if train is None:
             return None
         seen = set(train.words().texts())
         return [np.array([word in seen for word in one.words], dtype=bool) for one in given]

@@ -33,7 +33,7 @@ from weft.tasks.translation import padded_sources
 from weft.text.gate import clean
 from weft.text.sides import Sides
 from weft.train.folder import RunFolder
-from weft.train.held import named, refuse_half
+from weft.train.held import named, own_split, refuse_half
 from weft.train.settings import Settings
 
 Watch = Callable[[int, int], None]
@@ -313,11 +313,8 @@ class Translator:
             refuse_half(paths := named(data))
             read = {"train": list(map(str, paths)), "encoding": table.encoding, "source": table.source, "target": table.target}
             return read_table(PairsTable, read, at="data").sources(Path())["train"]
-        own: dict[str, PairSource] = self.settings.sources()
-        name = next((name for name in ("test", "valid") if name in own), None)
-        if name is None:
-            raise UsageError(f"{self.folder.path}: the run has no test or validation data; give --data FILE")
-        return own[name]
+        own: PairSource = own_split(self.folder, self.settings)[1]
+        return own
 
     def explain(self, text: str, what: str | None = None, options: ExplainOptions | None = None, **named: Any) -> View:
         """How a line becomes its output: data, pictures and words of one view; options as one object, or by name:

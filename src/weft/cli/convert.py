@@ -64,10 +64,13 @@ class Export(Bare):
 
     def run(self) -> int:
         check_format(self.to)
+        from weft.cli.train import leaving_nothing
         from weft.interop.hf_export import export_folder
         from weft.run import load
 
-        for text in export_folder(load(self.folder, device="cpu"), self.out):
+        with leaving_nothing(self.out):
+            notes = export_folder(load(self.folder, device="cpu"), self.out)
+        for text in notes:
             note(f"weft: {text}", quiet=self.quiet)
         write(f"{self.out}\n")
         return 0

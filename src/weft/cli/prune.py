@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -64,6 +65,7 @@ class Prune(Shared):
 
     def run(self) -> int:
         from weft.cli.display import Display
+        from weft.cli.train import leaving_nothing
         from weft.explain.heads import every, heads_of
         from weft.explain.prune import count, free_folder, view
         from weft.explain.prune import write as write_run
@@ -77,15 +79,16 @@ class Prune(Shared):
         run: Any = load(self.folder, device=self.device)
         layers = heads_of(run)
         wanted = 0 if self.heads is None else count(self.heads, len(every(layers)))
-        if self.out is not None:
-            free_folder(self.out)  # before the work, not after it
-        with Display(quiet=self.quiet) as display:
-            found = self._pruned(run, layers, wanted, display)
-        files = [str(path) for path in self.data] if self.data else "validation data"
-        measured = {"data": files, "tokens": self.tokens, "measure": self.measure}
-        shown = view(run, found, measured)
-        if self.out is not None:
-            write_run(run, self.out, found, measured)
+        with leaving_nothing(self.out) if self.out is not None else nullcontext():
+            if self.out is not None:
+                free_folder(self.out)  # before the work, not after it
+            with Display(quiet=self.quiet) as display:
+                found = self._pruned(run, layers, wanted, display)
+            files = [str(path) for path in self.data] if self.data else "validation data"
+            measured = {"data": files, "tokens": self.tokens, "measure": self.measure}
+            shown = view(run, found, measured)
+            if self.out is not None:
+                write_run(run, self.out, found, measured)
         if self.json:
             write_json(shown.data)
         else:

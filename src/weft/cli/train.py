@@ -40,8 +40,9 @@ def _remove(made: list[Path]) -> None:
     from weft import files
 
     with suppress(OSError, ResourceError):  # somebody else has begun to use it: it is theirs now
-        with files.Lock(made[0]):
-            shutil.rmtree(made[0])
+        if made[0].exists():
+            with files.Lock(made[0]):
+                shutil.rmtree(made[0])
         for path in made[1:]:
             path.rmdir()
 

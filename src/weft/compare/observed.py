@@ -23,7 +23,7 @@ from weft.tagger import in_line
 from weft.tasks.language import items as language_items
 from weft.tasks.masking import hidden_items
 from weft.train.folder import RunFolder
-from weft.train.held import Files, held_source
+from weft.train.held import Files, held_source, own_or_gone
 
 Watch = Callable[[int, int], None]
 BLOCK = 1000  # bytes: an item of running text; text, and not tokens, for runs may have tokenizers of their own
@@ -114,8 +114,8 @@ def _tags(run: Any, data: Files | None, watch: Watch) -> Observed:
     given = list(held_source(run.folder, run.settings, data).sentences())
     inputs, references = [" ".join(one.words) for one in given], [in_line(one.tags) for one in given]
     lengths = np.array([len(one.words) for one in given], np.int64)
-    train, classed = run.settings.sources()["train"], {}
-    if all(path.exists() for path in train.paths):
+    train, classed = own_or_gone(run.folder, run.settings, "train"), {}
+    if train is not None:
         known = Counter(train.words().texts())
         occurrences = np.array([known[word] for one in given for word in one.words], np.int64)
         said = [tag for line in found.outputs or () for tag in line.split()]

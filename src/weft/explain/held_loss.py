@@ -32,7 +32,7 @@ from weft.tasks.masking import SEED, check_longest, masked, texts
 from weft.tasks.surprisal import check_positions
 from weft.tasks.tagging import learned_tags
 from weft.train.classification import targets, unseen
-from weft.train.held import Files, held_source
+from weft.train.held import Files, first_split, held_source
 from weft.train.language import default_context
 from weft.train.masked import masking
 from weft.train.span import answer_tokens, with_places
@@ -52,10 +52,7 @@ def _source(run: Any, data: Files | None) -> Any:
     """The files of `data`, read as the run's own are, or its own validation data."""
     if data is not None:
         return held_source(run.folder, run.settings, data)
-    own = run.settings.sources()
-    if "valid" not in own:
-        raise UsageError(f"{run.folder.path}: the run has no validation data; give --data FILE")
-    return own["valid"]
+    return first_split(run.folder, run.settings, ("valid",))[1]
 
 
 def _language(run: Any, source: Any, place: Path) -> Iterator[Portion]:

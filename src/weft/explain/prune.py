@@ -13,6 +13,7 @@ from torch import nn
 
 from weft import files
 from weft.config import no_such
+from weft.data.record import recorded, write_record
 from weft.errors import UsageError
 from weft.explain.attention import NAMES
 from weft.explain.heads import Head, Heads, cut_out, cut_settings, every, kept, named, without
@@ -23,6 +24,7 @@ from weft.report.lines import Axis, Series, lines
 from weft.report.signed import signed_map
 from weft.train.folder import RunFolder, make_folder
 from weft.train.settings import resolve
+from weft.train.staging import staged
 
 ROUNDS = 8  # of measuring, unless told how many heads go at once
 Told = Callable[[int, int], None]  # passes over the data: done, in all
@@ -216,13 +218,17 @@ def write(run: Any, out: Path, found: Pruning, measured: dict[str, Any]) -> RunF
     values["train"]["init_from"] = str(out.absolute())
     settings = resolve(values, base=Path())
     tensors = cut_out(run.folder.read_weights(run.tokenizer.hash), found.layers, stay)
-    with files.Lock(out):
-        folder.begin(settings, settings.to_toml(), fresh=False)
-        folder.note_environment()
+    with staged(out, last=folder.resolved.name) as place:
+        made = RunFolder(place)
+        made.begin(settings, settings.to_toml(), fresh=False)
+        made.note_environment()
         for path in _vocabulary(run.folder.path):
-            files.write_bytes(out / path.name, path.read_bytes())
-        files.write_json(out / "prune.json", record(run, found, measured))
-        folder.write_weights(tensors, run.tokenizer.hash, 0)
+            files.write_bytes(place / path.name, path.read_bytes())
+        for split in settings.sources():
+            if known := recorded(run.folder.data, split):
+                write_record(made.data, split, known)
+        files.write_json(place / "prune.json", record(run, found, measured))
+        made.write_weights(tensors, run.tokenizer.hash, 0)
     return folder
 
 

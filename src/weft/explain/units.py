@@ -21,6 +21,7 @@ from weft.explain.watch import watch
 from weft.report.coloured import coloured
 from weft.report.lines import Axis, Series, lines
 from weft.report.signed import signed_map
+from weft.train.held import own_or_gone
 
 JUDGED, FEW = 4000, 50  # letters of text that units are judged by; tokens that are too few
 DRAWN = 24  # units of a layer in one heat map
@@ -87,10 +88,9 @@ def _held_out(run: Any) -> tuple[str, list[str]]:
     """Which of its own texts a language model is judged by, and as many of them as are needed; none where they are gone."""
     if run.settings.task != "lm":
         return "", []
-    own = run.settings.sources()
     for split in ("valid", "test", "train"):
-        if split in own and all(path.exists() for path in own[split].paths):
-            return split, list(_some(own[split].texts(), whole=not run.lines))
+        if (source := own_or_gone(run.folder, run.settings, split)) is not None:
+            return split, list(_some(source.texts(), whole=not run.lines))
     return "", []
 
 

@@ -21,7 +21,7 @@ from weft.explain.stacks import layers_of
 from weft.explain.watch import watch
 from weft.models.encoder import Text
 from weft.text.gate import clean
-from weft.train.held import Files, held_source, named
+from weft.train.held import Files, first_split, held_source, named
 
 MOST = 20_000  # words that are read, unless told otherwise
 WORD = re.compile("\\w+(?:['\u2019]\\w+)*|[^\\w\\s]")  # words with the apostrophes inside, and marks by themselves
@@ -100,10 +100,10 @@ def _lines(run: Any, data: Files | None) -> Iterator[tuple[str, str | None]]:
     if data is not None and task not in ("translate", "span"):
         yield from ((line, None) for line in Source(tuple(named(data)), settings.data.encoding, True).texts())
         return
-    own = settings.sources() if data is None else {"valid": held_source(run.folder, settings, data)}
-    source = own.get("valid", own.get("test"))
-    if source is None:
-        raise UsageError(f"{run.folder.path}: the run has no validation or test data; give --data FILE")
+    if data is None:
+        source = first_split(run.folder, settings, ("valid", "test"))[1]
+    else:
+        source = held_source(run.folder, settings, data)
     if task == "translate":
         yield from source.pairs()
     elif task == "span":

@@ -16,6 +16,7 @@ from weft.interop.hf_names import BERT, Row, encoder_rows, gpt2_rows, head_rows
 from weft.interop.hf_shapes import Stacked, with_all_heads, without_bias
 from weft.run import Loaded
 from weft.tensors import write_tensors
+from weft.train.staging import staged
 
 ACTIVATIONS = {"gelu": "gelu", "gelu-tanh": "gelu_new", "relu": "relu"}
 LAYER_EPS = 1e-5  # of our layer norms, unless the table says otherwise
@@ -38,12 +39,12 @@ def export_folder(run: Loaded, out: Path) -> list[str]:
     parts, about = hf_tokenizer.exported(tokenizer, masks=masks, longest=run.model.longest)
     if masks:
         config["pad_token_id"] = next(one["id"] for one in parts["added_tokens"] if one["content"] == about["pad_token"])
-    out.mkdir(parents=True, exist_ok=True)
-    # tied tensors are there once
-    write_tensors(out / "model.safetensors", {name: one.contiguous() for name, one in tensors.items()}, {"format": "pt"})
-    files.write_json(out / "tokenizer.json", parts)
-    files.write_json(out / "tokenizer_config.json", about)
-    files.write_json(out / "config.json", config)
+    with staged(out, last="config.json") as place:
+        # tied tensors are there once
+        write_tensors(place / "model.safetensors", {name: one.contiguous() for name, one in tensors.items()}, {"format": "pt"})
+        files.write_json(place / "tokenizer.json", parts)
+        files.write_json(place / "tokenizer_config.json", about)
+        files.write_json(place / "config.json", config)
     return notes
 
 

@@ -24,6 +24,7 @@ from weft.tensors import read_foreign
 from weft.text.tokenizers import Tokenizer
 from weft.train.folder import RunFolder, make_folder
 from weft.train.settings import Settings, resolve
+from weft.train.staging import staged
 
 KINDS = (*ENCODERS, "gpt2")
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh", "relu": "relu"}
@@ -173,12 +174,13 @@ def import_folder(source: Path, out: Path) -> Imported:
         raise ModelError(f"{config.path}: makes no model of weft: {error}") from None
     with torch.device("meta"):
         wanted = _model(settings, tokenizer.size).state_dict()
-    with files.Lock(out):
-        tensors = plan.tensors(wanted)
-        folder.begin(settings, tomli_w.dumps(values), fresh=False)
-        folder.note_environment()
-        tokenizer.save(folder.tokenizer)
-        folder.write_weights(tensors, tokenizer.hash, 0)
+    tensors = plan.tensors(wanted)
+    with staged(out, last=folder.resolved.name) as place:
+        made = RunFolder(place)
+        made.begin(settings, tomli_w.dumps(values), fresh=False)
+        made.note_environment()
+        tokenizer.save(made.tokenizer)
+        made.write_weights(tensors, tokenizer.hash, 0)
     return Imported(folder, plan.notes)
 
 

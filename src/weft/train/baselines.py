@@ -11,6 +11,8 @@ import numpy as np
 import torch
 
 from weft import files
+from weft.data.record import write_record
+from weft.data.source import fingerprints
 from weft.errors import ConfigError, ModelError
 from weft.metrics.calibration import sigmoid_temperature, softmax_temperature
 from weft.metrics.items import sums
@@ -87,6 +89,8 @@ class Baseline:
     def train(self, job: Job) -> None:
         settings, labels, several = job.settings, job.tokenizer.labels, job.settings.data.multi
         sources = settings.sources()
+        for split, source in sources.items():  # there are no tokens that would say so
+            write_record(job.folder.data, split, fingerprints(source.paths))
         began = time.perf_counter()
         examples = list(sources["train"].examples())
         right = targets([example.labels for example in examples], labels, several=several)

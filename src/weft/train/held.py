@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ from weft.config import plain, read_table
 from weft.data.corpus import Corpus, Watch, open_corpus, write_corpus
 from weft.data.pair_files import kind_of
 from weft.data.pairs import PairsTable
+from weft.data.record import recorded, stranger
 from weft.data.source import Source
-from weft.errors import UsageError
+from weft.errors import DataError, ModelError, UsageError
 from weft.text.tokenizers import Tokenizer
 from weft.train.folder import RunFolder
 from weft.train.settings import Settings
@@ -27,13 +29,45 @@ def named(data: Files) -> list[Path]:
     return [Path(path) for path in paths]
 
 
+def own_source(folder: RunFolder, settings: Settings, split: str) -> Any:
+    """A split of the run's own data, if its files are those that training read. A run folder from elsewhere names files of
+    this machine, and what a command makes of them may be sent around: any other file is refused."""
+    source = settings.sources()[split]
+    if not any(path.exists() for path in source.paths):
+        return source
+    record = recorded(folder.data, split)
+    if not record:
+        raise ModelError(f"{folder.path}: has no record of the {split} data that it was trained with; use --data FILE")
+    if (path := stranger(source.paths, record)) is not None:
+        raise DataError(
+            f"{path}: is not the {split} data that {folder.path} was trained with: its size or sum differs from"
+            f" {folder.data / split}.json; put the file back, or use --data FILE"
+        )
+    return source
+
+
+def own_or_gone(folder: RunFolder, settings: Settings, split: str) -> Any:
+    """The same, or None where its files are gone or are no longer those that training read."""
+    if split not in (own := settings.sources()) or not all(path.exists() for path in own[split].paths):
+        return None
+    with suppress(DataError, ModelError):
+        return own_source(folder, settings, split)
+    return None
+
+
+def first_split(folder: RunFolder, settings: Settings, splits: Sequence[str]) -> tuple[str, Any]:
+    """The first of some splits that the run has, with its name."""
+    own = settings.sources()
+    name = next((name for name in splits if name in own), None)
+    if name is None:
+        what = " or ".join({"test": "test", "valid": "validation"}[name] for name in splits)
+        raise UsageError(f"{folder.path}: the run has no {what} data; give --data FILE")
+    return name, own_source(folder, settings, name)
+
+
 def own_split(folder: RunFolder, settings: Settings) -> tuple[str, Any]:
     """The run's test data, or else its validation data, with its name."""
-    own = settings.sources()
-    name = next((name for name in ("test", "valid") if name in own), None)
-    if name is None:
-        raise UsageError(f"{folder.path}: the run has no test or validation data; give --data FILE")
-    return name, own[name]
+    return first_split(folder, settings, ("test", "valid"))
 
 
 def refuse_half(paths: Sequence[Path]) -> None:

@@ -1,0 +1,107 @@
+"""A run reads its own data only if that is what training read: a run folder from elsewhere may name any file of this machine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from command_line import refused
+from label_runs import class_file, one_label, tag_file, tagged, write_conll, write_tsv
+from small_runs import make_text, run_file, train_here
+
+from weft.cli.main import main
+from weft.errors import DataError, ModelError
+from weft.run import load
+
+SECRET = "root:x:0:0:root of all:/root:/bin/sh\n" * 20
+
+
+def differs(path: Path, split: str, run: Path) -> str:
+    return (
+        f"{path}: is not the {split} data that {run} was trained with: its size or sum differs from"
+        f" {run / 'data' / split}.json; put the file back, or use --data FILE"
+    )
+
+
+@pytest.fixture
+def language(tmp_path: Path) -> tuple[Path, Path]:
+    """A small language model, and its test data, which is another file by now."""
+    text, test = make_text(tmp_path / "train.txt"), make_text(tmp_path / "test.txt", words=200, seed=9)
+    train_here(run_file(text, "gpt", data__test=str(test), train__steps=2), tmp_path / "run")
+    test.write_text(SECRET)
+    return tmp_path / "run", test
+
+
+def test_no_command_reads_a_file_that_training_never_saw(language, capsys, monkeypatch, tmp_path):
+    run, test = language
+    monkeypatch.chdir(tmp_path)
+    for command in ("evaluate", "report"):
+        assert refused(capsys, command, str(run)) == (3, differs(test, "test", run))
+    assert not (tmp_path / "report.html").exists() and not (run / "evidence").exists()
+    assert main(["evaluate", str(run), "--data", str(test)]) == 0  # a file that somebody names is read
+    capsys.readouterr()
+    text = tmp_path / "train.txt"  # its validation data is a part of this
+    text.write_text(SECRET)
+    assert refused(capsys, "geometry", str(run), "-q") == (3, differs(text, "valid", run))
+    assert refused(capsys, "prune", str(run), "-q") == (3, differs(text, "valid", run))
+
+
+def test_the_same_text_elsewhere_or_put_back_is_read(language, tmp_path):
+    run, test = language
+    make_text(test, words=200, seed=9)
+    before = [score.value for score in load(run, device="cpu").evaluate()]
+    test.unlink()  # the tokens that training left are the same text
+    assert [score.value for score in load(run, device="cpu").evaluate()] == before
+
+
+def test_a_run_that_keeps_no_record_reads_only_what_is_named(language):
+    run, test = language
+    for path in (run / "data").glob("test.*"):
+        path.unlink()
+    with pytest.raises(ModelError) as caught:
+        load(run, device="cpu").evaluate()
+    assert str(caught.value) == f"{run}: has no record of the test data that it was trained with; use --data FILE"
+    # a size alone is guessed easily
+    record = {"origin": {"files": [{"file": "test.txt", "bytes": test.stat().st_size}]}}
+    (run / "data" / "test.json").write_text(json.dumps(record))
+    with pytest.raises(DataError) as other:
+        load(run, device="cpu").evaluate()
+    assert str(other.value) == differs(test, "test", run)
+
+
+@pytest.mark.parametrize("kind", ["naive-bayes", "lstm"])
+def test_labelled_texts(kind, tmp_path):
+    data, test = (write_tsv(tmp_path / f"{name}.tsv", one_label(60, seed=seed)) for seed, name in enumerate(("train", "test")))
+    values = class_file(data, kind, f"data.test={test}", "train.steps=1")
+    if kind != "lstm":
+        values = {**values, "model": {"kind": kind}}
+    run = train_here(values, tmp_path / "run").path
+    assert load(run, device="cpu").evaluate()
+    test.write_text("label\ttext\n" + "".join(f"good\t{line}\n" for line in SECRET.split("\n")[:-1]))
+    with pytest.raises(DataError) as caught:
+        load(run, device="cpu").evaluate()
+    assert str(caught.value) == differs(test, "test", run)
+
+
+def test_a_training_text_that_changed_counts_as_gone(tmp_path):
+    """Which words training had is not told from another text."""
+    data, test = (write_conll(tmp_path / f"{name}.txt", tagged(40, seed=at)) for at, name in enumerate(("train", "test")))
+    run = train_here(tag_file(data, "lstm", f"data.test={test}", "train.steps=1"), tmp_path / "run").path
+    known = {score.name for score in load(run, device="cpu").evaluate()}
+    write_conll(data, tagged(40, seed=5))
+    changed = {score.name for score in load(run, device="cpu").evaluate()}
+    data.unlink()
+    assert changed == {score.name for score in load(run, device="cpu").evaluate()} < known
+
+
+def test_a_smaller_run_knows_the_data_of_the_whole_one(language, capsys):
+    run, test = language
+    small = run.parent / "small"
+    assert main(["prune", str(run), "--heads", "1", "--out", str(small), "-q"]) == 0
+    capsys.readouterr()
+    assert refused(capsys, "evaluate", str(small)) == (3, differs(test, "test", small))
+    make_text(test, words=200, seed=9)
+    assert main(["evaluate", str(small), "-q"]) == 0
+    shutil.rmtree(small)

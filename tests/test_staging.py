@@ -1,0 +1,149 @@
+"""Folders that import, export and prune make: complete, or not there, whatever moment the process ends at."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import refused
+from small_runs import make_text, run_file, train_here
+
+from weft import files, tensors
+from weft.cli.main import main
+from weft.errors import ResourceError
+from weft.train import staging
+from weft.train.staging import staged
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing is cleaned up after it."""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: Any) -> Path:
+    """A run with attention, and the same as a Hugging Face folder."""
+    place: Path = tmp_path_factory.mktemp("models")
+    values = run_file(make_text(place / "text.txt"), "transformer", train__steps=2, tokenizer={"kind": "byte"})
+    train_here(values, place / "run")
+    assert main(["export", str(place / "run"), "--to", "hf", "--out", str(place / "hf"), "-q"]) == 0
+    return place
+
+
+COMMANDS: dict[str, Callable[[Path], list[str]]] = {
+    "export": lambda place: ["export", str(place / "run"), "--to", "hf", "-q"],
+    "import": lambda place: ["import", "hf", str(place / "hf"), "-q"],
+    "prune": lambda place: ["prune", str(place / "run"), "--heads", "1", "--tokens", "50", "-q"],
+}
+
+
+@contextmanager
+def failing(monkeypatch: pytest.MonkeyPatch, number: int, error: BaseException) -> Iterator[list[int]]:
+    """The file with this number, from 0, that is written fails; a killed process tidies nothing up."""
+    left = [number]
+
+    @contextmanager
+    def writing(path: Path) -> Iterator[Any]:
+        left[0] -= 1
+        if left[0] < 0:
+            raise error
+        with whole(path) as write:
+            yield write
+
+    with monkeypatch.context() as patch:
+        whole = files.writing
+        patch.setattr(files, "writing", writing)
+        if hasattr(tensors, "writing"):
+            patch.setattr(tensors, "writing", writing)
+        if isinstance(error, Killed):
+            tidy = shutil.rmtree
+            patch.setattr(shutil, "rmtree", lambda path, **how: None if ".tmp-" in str(path) else tidy(path, **how))
+        yield left
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("error", [Killed(), ResourceError("no space left on the disk")], ids=["killed", "full"])
+def test_the_same_command_works_after_one_that_did_not_end_well(command, error, models, tmp_path, monkeypatch, capsys):
+    words = COMMANDS[command](models)
+    for number in range(20):
+        out = tmp_path / f"{number}" / "out"
+        with failing(monkeypatch, number, error) as left:
+            try:
+                code = main([*words, "--out", str(out)])
+            except Killed:
+                code = -9
+        if left[0] >= 0:
+            break
+        assert code == (-9 if isinstance(error, Killed) else 5)
+        assert isinstance(error, Killed) or not out.parent.exists()
+        assert not (out.is_dir() and any(out.iterdir())), "half a folder"
+        assert main([*words, "--out", str(out)]) == 0
+        assert os.listdir(out.parent) == ["out"]  # what was left is gone
+        assert not any(path.name.startswith(".") for path in out.iterdir())
+        capsys.readouterr()
+    assert number > 3 and code == 0
+
+
+def fill(out: Path, **more: Any) -> None:
+    with staged(out, last="mark") as place:
+        for name in ("a", "mark", *more):
+            (place / name).write_text(name)
+
+
+def test_what_another_process_still_makes_is_left_alone(tmp_path):
+    out = tmp_path / "o[u]t"
+    with staged(out, last="mark") as place:
+        fill(out)  # another one is faster
+        assert place.is_dir()
+        shutil.rmtree(out)
+    assert out.is_dir() and list(tmp_path.iterdir()) == [out]
+    (out / "x").write_text("")
+    with pytest.raises(ResourceError) as caught:
+        fill(out)
+    assert str(caught.value) == f"{out}: is already there; remove it first, nothing was changed"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_volume_of_its_own_is_filled_from_inside(tmp_path, monkeypatch):
+    """No folder can be renamed to a mount point, and none made beside it where only it is writable."""
+    out = tmp_path / "out"
+    out.mkdir()
+    moved: list[str] = []
+    monkeypatch.setattr(staging, "_beside", lambda final: False)
+    monkeypatch.setattr(staging.os, "rename", lambda a, b, real=os.rename: (moved.append(a.name), real(a, b)))
+    left = out / ".out.tmp-1-0123456789ab"
+    left.mkdir()
+    fill(out, z="z")
+    assert moved == ["a", "z", "mark"]
+    assert sorted(path.name for path in out.iterdir()) == ["a", "mark", "z"] and list(tmp_path.iterdir()) == [out]
+
+
+def test_a_link_to_a_folder_is_followed_and_a_folder_that_cannot_be_made_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    fill(tmp_path / "link")
+    assert (tmp_path / "there" / "mark").is_file() and (tmp_path / "link").is_symlink()
+
+    def mkdir(path: Any, mode: int = 0) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(staging.os, "mkdir", mkdir)
+    with pytest.raises(ResourceError) as caught:
+        fill(tmp_path / "new")
+    assert str(caught.value) == f"{tmp_path / 'new'}: can't be written: Read-only file system; nothing was changed"
+
+
+def test_a_folder_that_holds_something_is_refused_as_before(models, tmp_path, capsys):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("")
+    found = [refused(capsys, *words(models), "--out", str(tmp_path / "out")) for words in COMMANDS.values()]
+    assert found == [
+        (2, f"export: {tmp_path / 'out'} is not empty; choose another --out"),
+        (2, f"{tmp_path / 'out'}: is no run folder and not empty (mine); choose another --out"),
+        (2, f"{tmp_path / 'out'}: is no run folder and not empty (mine); choose another --out"),
+    ]
