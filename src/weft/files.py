@@ -24,6 +24,7 @@ from typing import Any, Self
 from weft.errors import InUseError, ModelError, ResourceError
 
 MANIFEST = "manifest.json"
+LARGEST_JSON = 256 << 20  # bytes; read, it takes several times as much memory
 _LEFTOVER = re.compile(r"\..*\.tmp-\d+-[0-9a-f]{12}")
 
 
@@ -170,10 +171,12 @@ def refuse_device(path: Path) -> None:
         raise ModelError(f"{path}: is a pipe or a device, not a file")
 
 
-def read_json(path: Path) -> Any:
-    """What a JSON file that weft wrote holds."""
+def read_json(path: Path, *, most: int = LARGEST_JSON) -> Any:
+    """What a JSON file that weft wrote holds; one of more than `most` bytes is refused before it takes the memory."""
     refuse_device(path)
     try:
+        if path.stat().st_size > most:
+            raise ModelError(f"{path}: is larger than {most >> 20} MB; no such file of a run is")
         return json.loads(path.read_bytes())
     except FileNotFoundError:
         raise ModelError(f"{path}: is missing") from None

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
-from weft.cli.output import duration, say
+from weft.cli.output import duration, harmless, say
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -45,7 +45,7 @@ class Display:
         if self._drawing is None:
             say(text, self.stream)
         else:
-            self._drawing.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            self._drawing.console.print(harmless(text), markup=False, highlight=False, soft_wrap=True)
 
     def clear(self) -> None:
         """The work that was shown is over."""
@@ -68,7 +68,7 @@ class Display:
         parts = [what, f"{min(share, 1.0):4.0%}", detail, self._eta(share, now)]
         text = "  ".join(part for part in parts if part)
         if self.live:
-            self._draw(share, text)
+            self._draw(share, harmless(text))
         else:
             say(text, self.stream)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any, TextIO
 
 from weft.errors import UsageError
 from weft.text.columns import aligned
+
+# C0 but tab and newline, DEL, C1, and all that Unicode counts as bidirectional controls
+_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def check_files(named: Mapping[str, Path | None], *, will_be: Path | None = None) -> None:
@@ -32,8 +36,17 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
+def harmless(text: str) -> str:
+    """`text` for a terminal: control characters but tab and newline, and those that turn the direction of text, as escapes.
+    Labels, names and paths come from files that anybody may have written. The escapes are JSON's, so JSON stays what it is."""
+    return text if _COMMANDS.search(text) is None else _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def write(text: str) -> None:
-    """To standard output, whatever it can't encode as escapes: a result is never lost to a terminal's code page."""
+    """To standard output: exact, unless that is a terminal; what it can't encode as escapes, for a result is never lost to a
+    terminal's code page."""
+    if sys.stdout.isatty():
+        text = harmless(text)
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
@@ -46,7 +59,7 @@ def write_json(value: Mapping[str, Any], *, indent: int | None = 2) -> None:
 def say(text: str, stream: TextIO | None = None) -> None:
     """A line to standard error; one that can't be written is lost, for work is worth more than the word of it."""
     try:
-        print(text, file=stream or sys.stderr, flush=True)
+        print(harmless(text), file=stream or sys.stderr, flush=True)
     except BrokenPipeError:
         raise  # whoever looked on has gone
     except OSError:  # a log on a full disk

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft import files
 from weft.config import read_toml
-from weft.errors import ConfigError, ModelError
+from weft.errors import ConfigError
 from weft.metrics.better import BETTER, is_better
 from weft.train import checkpoint
 from weft.train.cursor import Cursor
+from weft.train.logs import read_log
 
 VALID = "valid_"
 
@@ -37,20 +37,6 @@ class Story(NamedTuple):
         return {**progress, "training_seconds": self.seconds, "best_valid": best}
 
 
-def _records(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log, up to one that a killed process left torn."""
-    found: list[dict[str, Any]] = []
-    if not path.is_file():
-        return found
-    with suppress(ValueError), path.open(encoding="utf-8") as lines:
-        for line in lines:
-            record = json.loads(line)
-            if not isinstance(record, dict) or not isinstance(record.get("step"), int):
-                raise ModelError(f"{path}: line {len(found) + 1} is no record of a run; the file is damaged")
-            found.append(record)
-    return found
-
-
 def _best(records: list[dict[str, Any]], monitor: str | None) -> tuple[tuple[str, float] | None, int]:
     """The best value of the score that a run is judged by: the one it names, or the first of each record."""
     best: tuple[str, float] | None = None
@@ -59,7 +45,7 @@ def _best(records: list[dict[str, Any]], monitor: str | None) -> tuple[tuple[str
         scores = {name.removeprefix(VALID): value for name, value in record.items() if name.startswith(VALID)}
         name = monitor or next(iter(scores), "")
         value = scores.get(name)
-        if isinstance(value, float) and (best is None or is_better(name, value, best[1])):
+        if isinstance(value, float) and name in BETTER and (best is None or is_better(name, value, best[1])):
             best, step = (name, value), record["step"]
     return best, step
 
@@ -67,14 +53,15 @@ def _best(records: list[dict[str, Any]], monitor: str | None) -> tuple[tuple[str
 def _monitor(path: Path) -> str | None:
     """The score that resolved.toml names."""
     with suppress(ConfigError):
-        monitor = read_toml(path / "resolved.toml").get("train", {}).get("monitor")
-        return monitor if monitor in BETTER else None
+        train = read_toml(path / "resolved.toml").get("train")
+        monitor = train.get("monitor") if isinstance(train, dict) else None
+        return monitor if isinstance(monitor, str) and monitor in BETTER else None
     return None
 
 
 def read_story(path: Path) -> Story:
     """What the newest whole checkpoint and metrics.jsonl tell."""
-    records = _records(path / "metrics.jsonl")
+    records = read_log(path / "metrics.jsonl")
     best, best_step = _best(records, _monitor(path))
     folder, _ = checkpoint.newest(path)
     if folder is not None:
@@ -91,6 +78,6 @@ def read_story(path: Path) -> Story:
 
 def read_timing(path: Path) -> tuple[float, float]:
     """Seconds of training, and tokens read in each of them."""
-    last = (_records(path / "timings.jsonl") or [{}])[-1]
+    last = (read_log(path / "timings.jsonl") or [{}])[-1]
     seconds = float(last.get("seconds") or 0.0)
     return seconds, read_story(path).tokens / seconds if seconds else 0.0

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.compare.costs import read_log
+from weft.metrics.better import BETTER
+from weft.train.logs import read_log
 
 Record = dict[str, Any]
 
@@ -36,13 +37,12 @@ def _points(lines: Sequence[Record], name: str, tokens: Any, seconds: Any) -> li
 
 def curve(run: Path, score: str) -> dict[str, Any]:
     """Losses of training, and of the validation data `score`, or, where validation does not know it, its first score."""
-    lines = [line for line in read_log(run / "metrics.jsonl") if isinstance(line.get("step"), int)]
-    timings = read_log(run / "timings.jsonl")
-    seconds = [(line["step"], line["seconds"]) for line in timings if "step" in line and "seconds" in line]
+    lines, timings = read_log(run / "metrics.jsonl"), read_log(run / "timings.jsonl")
+    seconds = [(line["step"], line["seconds"]) for line in timings if line.get("seconds") is not None]
     tokens = [(line["step"], line["tokens"]) for line in lines if line.get("tokens") is not None]
     names = list(dict.fromkeys(name for line in lines for name in line))
     train = next((name for name in names if name.startswith("train_")), "train_nats_per_token")
-    known = [name for name in names if name.startswith("valid_")]
+    known = [name for name in names if name.startswith("valid_") and name.removeprefix("valid_") in BETTER]
     valid = f"valid_{score}" if f"valid_{score}" in known else next(iter(known), f"valid_{score}")
     return {
         "train": _points(lines, train, tokens, seconds),

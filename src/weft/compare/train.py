@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Protocol
 import tomli_w
 
 from weft import files
-from weft.compare.costs import read_log
 from weft.compare.plan import Planned
 from weft.errors import InUseError, ResourceError, WeftError
+from weft.train.logs import read_log
 from weft.train.loop import LINES
 from weft.train.settings import Settings, resolve
 from weft.train.tables import TrainTable

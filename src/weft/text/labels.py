@@ -15,6 +15,7 @@ from weft import files
 from weft.errors import DataError, ModelError
 
 VERSION = 1
+LARGEST = 64 << 20  # bytes of a file: a million labels of sixty letters
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Labels:
     @classmethod
     def load(cls, path: Path) -> Self:
         """The labels of a file that `save` wrote; a damaged one is refused by name."""
-        value = files.read_json(path)
+        value = files.read_json(path, most=LARGEST)
         if not isinstance(value, dict) or not isinstance(value.get("labels"), list):
             raise ModelError(f"{path}: is damaged: it lists no labels")
         if value.get("version") != VERSION:

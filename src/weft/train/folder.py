@@ -239,7 +239,7 @@ def _sum(data: bytes) -> str:
 
 def read_environment(path: Path) -> dict[str, Any]:
     """What the run folder `path` was trained with."""
-    found = files.read_json(path / "environment.json")
+    found = files.read_json(path / "environment.json", most=1 << 20)
     if not isinstance(found, dict):
         raise ModelError(f"{path / 'environment.json'}: is damaged: it holds no table; remove it and resume")
     return found

@@ -1,0 +1,112 @@
+"""Logs and notes of a run that somebody else wrote: one line and an exit code, never a traceback, never all the memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import refused
+from small_runs import make_text, run_file, train_here
+
+from weft import files
+from weft.cli.main import main
+from weft.errors import ModelError
+from weft.text.labels import Labels
+from weft.train import logs
+from weft.train.logs import read_log
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: Any) -> Path:
+    place: Path = tmp_path_factory.mktemp("run")
+    return train_here(run_file(make_text(place / "text.txt"), train__steps=4), place / "run").path
+
+
+BAD = [
+    '{"step": 1, "valid_nats_per_token": "3.1"}',
+    '{"step": 1, "tokens": "many", "train_nats_per_token": 2.0}',
+    '{"step": 1, "valid_nats_per_token": 1' + "0" * 400 + "}",
+    '{"step": 1, "valid_nats_per_token": NaN}',
+    '{"step": -1}',
+    '{"step": true}',
+    '{"step": 1, "more": {"a": 1}}',
+    '{"step": 1, "more": ' + "[" * 100_000 + "]" * 100_000 + "}",
+]
+
+
+@pytest.mark.parametrize("line", BAD, ids=range(len(BAD)))
+def test_a_line_that_no_run_writes_is_refused_by_its_number(line, run, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    metrics = run / "metrics.jsonl"
+    whole = metrics.read_text()
+    metrics.write_text(f'{{"step": 0, "valid_nats_per_token": 5.0}}\n{line}\n')
+    try:
+        for words in (["info", str(run)], ["report", str(run), "-q"]):
+            told = refused(capsys, *words)
+            assert told == (4, f"{metrics}: line 2 is no record of a run; the file is damaged")
+        with pytest.raises(ModelError):
+            read_log(metrics)
+    finally:
+        metrics.write_text(whole)
+
+
+def test_a_score_that_nobody_knows_is_no_score(run, capsys, monkeypatch, tmp_path):
+    """One letter that changed on the disk is enough for it."""
+    monkeypatch.chdir(tmp_path)
+    metrics = run / "metrics.jsonl"
+    whole = metrics.read_text()
+    metrics.write_text(whole.replace("valid_nats_per_token", "valid_nats_per_tokfn"))
+    try:
+        assert main(["info", str(run), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["progress"]["best_valid"] is None
+        assert main(["train", str(run / "run.toml"), "--out", str(run), "-q"]) in (0, 2)
+        assert main(["report", str(run), "-q"]) == 0
+    finally:
+        metrics.write_text(whole)
+
+
+def test_a_timing_without_its_seconds(run, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (run / "timings.jsonl").write_text('{"step": 1, "seconds": null}\n{"step": 2, "seconds": 1e300, "peak_memory": 1}\n')
+    assert main(["report", str(run), "-q"]) == 0
+
+
+def sparse(path: Path, size: int) -> Path:
+    with path.open("wb") as file:
+        file.truncate(size)
+    return path
+
+
+def test_no_file_takes_all_the_memory(tmp_path, monkeypatch):
+    """A sparse file of gigabytes takes no space on the disk."""
+    monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail("it was read"))
+    for path, load, most in (
+        (sparse(tmp_path / "labels.json", 3 << 30), Labels.load, 64),
+        (sparse(tmp_path / "x.json", 3 << 30), files.read_json, 256),
+    ):
+        with pytest.raises(ModelError) as caught:
+            load(path)
+        assert str(caught.value) == f"{path}: is larger than {most} MB; no such file of a run is"
+    with pytest.raises(ModelError) as caught:
+        read_log(sparse(tmp_path / "metrics.jsonl", 3 << 30))
+    assert str(caught.value) == f"{tmp_path / 'metrics.jsonl'}: is larger than 256 MB; no log of a run is"
+
+
+def test_a_line_without_end_is_not_read_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(logs, "LONGEST_LINE", 100)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n' + "[" * 1000)
+    assert read_log(path) == [{"step": 1}]  # torn, as far as anybody can tell
+    assert read_log(tmp_path / "none.jsonl") == []
+
+
+def test_environment_is_small(run, capsys):
+    path = run / "environment.json"
+    whole = path.read_bytes()
+    sparse(path, (1 << 20) + 1)
+    try:
+        assert refused(capsys, "info", str(run)) == (4, f"{path}: is larger than 1 MB; no such file of a run is")
+    finally:
+        path.write_bytes(whole)

@@ -1,0 +1,104 @@
+"""What files hold can't command the terminal: escape sequences, bells and direction controls are shown as escapes there."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from label_runs import class_file, write_tsv
+from small_runs import make_text, run_file, train_here
+
+from weft.cli.display import Display
+from weft.cli.main import main
+from weft.cli.output import harmless, note, say, write, write_json
+
+EVIL = "good\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp\u2066"
+SAFE = r"good\u001b]0;owned\u0007\u001b[2J\u009b31m\u202egnp\u2066"
+
+
+class Terminal(io.StringIO):
+    """A stream that people look at."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_each_control_is_an_escape_and_all_else_as_it_is():
+    controls = [chr(code) for code in [*range(32), *range(127, 160)] if chr(code) not in "\n\t"]
+    controls += list("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+    for char in controls:
+        assert harmless(f"a{char}b") == f"a\\u{ord(char):04x}b"
+    plain = "a\tb\nc é ﷺ 日本 👨‍👩‍👧 می‌خواهم \\x1b"  # with joiners, which emoji and Persian need
+    assert harmless(plain) is plain
+
+
+def test_standard_output_is_exact_unless_it_is_a_terminal(monkeypatch, capsys):
+    write(EVIL)
+    write_json({"label": EVIL}, indent=None)
+    assert capsys.readouterr().out == EVIL + json.dumps({"label": EVIL}, ensure_ascii=False) + "\n"
+    monkeypatch.setattr(sys, "stdout", seen := Terminal())
+    write(EVIL)
+    assert seen.getvalue() == SAFE
+    monkeypatch.setattr(sys, "stdout", seen := Terminal())
+    write_json({"label": EVIL}, indent=None)
+    assert json.loads(seen.getvalue()) == {"label": EVIL}  # it is still JSON
+    assert seen.getvalue().isprintable() or not set(seen.getvalue()) & set("\x1b\x07\x9b\u202e\u2066")
+
+
+def test_lines_and_bars_on_standard_error(monkeypatch, capsys):
+    say(EVIL)
+    note(EVIL, quiet=False)
+    assert capsys.readouterr().err == f"{SAFE}\n{SAFE}\n"
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    with Display(stream=(seen := Terminal())) as display:
+        display.show("measuring", 0.5, EVIL)
+        display.line(EVIL)
+    assert SAFE in seen.getvalue() and "\x07" not in seen.getvalue() and "\x1b]0;" not in seen.getvalue()
+
+
+def on_a_terminal(words: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a command writes to a terminal as its standard output."""
+    ours, theirs = pty.openpty()
+    with monkeypatch.context() as patch, os.fdopen(theirs, "w", encoding="utf-8") as stream:
+        patch.setattr(sys, "stdout", stream)
+        assert main(words) == 0
+        stream.flush()
+        found = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    return found
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: Any) -> Path:
+    place: Path = tmp_path_factory.mktemp("labelled")
+    rows = [(EVIL if at % 2 else "bad", f"text {at % 2} {at}") for at in range(40)]
+    values = class_file(write_tsv(place / "texts.tsv", rows), "naive-bayes")
+    return train_here({**values, "model": {"kind": "naive-bayes"}}, place / "run").path
+
+
+def test_labels_in_evaluate(labelled, monkeypatch, capsys):
+    data = labelled.parent / "texts.tsv"
+    seen = on_a_terminal(["evaluate", str(labelled), "--data", str(data), "-q"], monkeypatch)
+    assert SAFE in seen and not set("\x1b\x07\x9b\u202e") & set(seen)
+    assert main(["evaluate", str(labelled), "--data", str(data), "-q"]) == 0
+    assert EVIL in capsys.readouterr().out  # a program gets the label itself
+
+
+def test_environment_and_paths_in_info(tmp_path, monkeypatch, capsys):
+    text = make_text(tmp_path / "te\x1b[2Jxt.txt")
+    run = train_here(run_file(text, train__steps=1), tmp_path / "run").path
+    known = json.loads((run / "environment.json").read_text())
+    (run / "environment.json").write_text(json.dumps({**known, "gpu": EVIL}))
+    seen = on_a_terminal(["info", str(run)], monkeypatch)
+    assert SAFE in seen and r"te\u001b[2Jxt.txt" in seen and not set("\x1b\x07\x9b\u202e") & set(seen)
+    assert main(["info", str(run)]) == 0
+    assert EVIL in capsys.readouterr().out
