@@ -223,7 +223,7 @@ def test_the_rarest_letter_of_a_source_by_hand(runs):
 def test_without_the_tokens_of_training_nothing_is_known_of_frequency(runs, tmp_path, monkeypatch):
     run = load_run(runs.folder("lm-lines"), device="cpu")
     monkeypatch.setattr(RunFolder, "data", property(lambda folder: tmp_path / "gone"))
-    assert gather(run).frequencies == {}
+    assert gather(run, run.settings.sources()["train"].paths).frequencies == {}
 
 
 def test_edges_of_lines_are_their_starts(runs):

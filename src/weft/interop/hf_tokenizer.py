@@ -11,9 +11,10 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from weft import files
-from weft.errors import ModelError
+from weft.errors import ModelError, ResourceError
+from weft.text.foreign import parsed, refusing
 from weft.text.pipelines import BEGIN, END, SPECIALS, UNK
-from weft.text.tokenizers import Tokenizer
+from weft.text.tokenizers import LONGEST_FILE, Tokenizer
 
 GPT2_END = "<|endoftext|>"
 DEFAULTS: Mapping[str, Mapping[str, str]] = {
@@ -48,12 +49,15 @@ def special_names(folder: Path, kind: str) -> dict[str, str]:
 
 def read_parts(folder: Path, kind: str) -> dict[str, Any]:
     """tokenizer.json, or what it would be: of a vocabulary of word pieces, or of byte pairs and their merges."""
-    if (folder / "tokenizer.json").is_file():
-        found = files.read_json(folder / "tokenizer.json")
-        if isinstance(found, dict) and isinstance(found.get("model"), dict):
-            return found
-        raise ModelError(f"{folder / 'tokenizer.json'}: is no tokenizer: it has no model")
-    config = files.read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
+    path = folder / "tokenizer.json"
+    if path.is_file():
+        found = files.read_json(path, most=LONGEST_FILE)
+        if not isinstance(found, dict) or not isinstance(found.get("model"), dict):
+            raise ModelError(f"{path}: is no tokenizer: it has no model")
+        parsed(path.read_bytes(), str(path))  # whatever the library refuses has no right numbers, or texts, to be read below
+        return found
+    given = files.read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
+    config = given if isinstance(given, dict) else {}
     if (folder / "vocab.txt").is_file():
         return _word_pieces(folder / "vocab.txt", config, DEFAULTS[kind].get("unk", "[UNK]"))
     if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
@@ -62,23 +66,30 @@ def read_parts(folder: Path, kind: str) -> dict[str, Any]:
 
 
 def _word_pieces(path: Path, config: Mapping[str, Any], unknown: str) -> dict[str, Any]:
-    words = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    whole = tokenizers.Tokenizer(models.WordPiece({word: at for at, word in enumerate(words)}, unk_token=unknown))
-    whole.normalizer = normalizers.BertNormalizer(
-        lowercase=bool(config.get("do_lower_case", True)),
-        strip_accents=config.get("strip_accents"),
-        handle_chinese_chars=bool(config.get("tokenize_chinese_chars", True)),
-    )
+    try:
+        if path.stat().st_size > LONGEST_FILE:
+            raise ModelError(f"{path}: is larger than {LONGEST_FILE >> 20} MB; no vocabulary is")
+        words = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{path}: is damaged: byte {error.start} is not UTF-8") from None
+    except OSError as error:
+        raise ResourceError(f"{path}: can't be read: {error.strerror}") from None
+    accents = config.get("strip_accents")
+    with refusing(f"{path}: makes no tokenizer"):
+        whole = tokenizers.Tokenizer(models.WordPiece({word: at for at, word in enumerate(words)}, unk_token=unknown))
+        whole.normalizer = normalizers.BertNormalizer(
+            lowercase=bool(config.get("do_lower_case", True)),
+            strip_accents=accents if accents is None else bool(accents),
+            handle_chinese_chars=bool(config.get("tokenize_chinese_chars", True)),
+        )
     whole.pre_tokenizer, whole.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
     found: dict[str, Any] = json.loads(whole.to_str())
     return found
 
 
 def _byte_pairs(folder: Path, spaced: bool) -> dict[str, Any]:
-    try:
+    with refusing(f"{folder}: its vocab.json and merges.txt can't be read"):
         model = models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
-    except Exception as error:  # the library has no type of its own
-        raise ModelError(f"{folder}: its vocab.json and merges.txt can't be read: {error}") from None
     whole = tokenizers.Tokenizer(model)
     whole.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=spaced)
     whole.decoder = decoders.ByteLevel()

@@ -79,6 +79,11 @@ def _sizes(shape: Iterable[int]) -> str:
     return " x ".join(map(str, shape))
 
 
+def _is_file_name(name: Any) -> bool:
+    """Whether it names a file of a folder: no path, and nothing that no name may hold."""
+    return isinstance(name, str) and name != "" and Path(name).name == name and "\0" not in name and name.isprintable()
+
+
 def _tensors(folder: Path) -> dict[str, Tensor]:
     if (folder / "model.safetensors").is_file():
         return read_foreign(folder / "model.safetensors")[0]
@@ -86,7 +91,7 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
     if index.is_file():
         found = files.read_json(index)
         places = found.get("weight_map") if isinstance(found, dict) else None
-        if not isinstance(places, dict) or not all(Path(str(name)).name == name for name in places.values()):
+        if not isinstance(places, dict) or not all(map(_is_file_name, places.values())):
             raise ModelError(f"{index}: is damaged: its weight_map names no files of this folder")
         return {name: one for part in sorted(set(places.values())) for name, one in read_foreign(folder / part)[0].items()}
     if any(folder.glob("pytorch_model*.bin")):

@@ -29,13 +29,15 @@ from pydantic import model_validator
 from weft import files
 from weft.config import OneOf, Table
 from weft.errors import DataError, ModelError
+from weft.text.foreign import parsed, refuse_swelling, refusing
 from weft.text.gate import clean, cut
 from weft.text.pipelines import PIPELINES, SPECIALS, assemble, by_words, byte_letters, lowered
 from weft.text.words import Words
 
 KINDS = tuple(PIPELINES)
 LOSSLESS = {kind: pipeline.lossless for kind, pipeline in PIPELINES.items()}
-LONGEST_FILE = 256 << 20
+LONGEST_FILE = 128 << 20  # bytes; the largest that are in use have 35 million
+UNABLE = "tokenizer: can't encode a text"
 # specials and 256 bytes
 _LEAST = {"bpe": 259, "unigram": 259}
 # their trainers take memory for all tokens at once, seen or not
@@ -74,6 +76,7 @@ class Tokenizer:
         self._inner = _parse(data, where)
         self.size = _size(self._inner, where)
         self.kind, self.lowercase = _kind(data)
+        self._foreign = self.kind not in KINDS
         self.lossless = LOSSLESS.get(self.kind, False) and not self.lowercase
         self._flat = self._way()
 
@@ -87,11 +90,11 @@ class Tokenizer:
     def _slowly(self, texts: list[str]) -> list[list[int]]:
         """By the library underneath, each text whole."""
         try:
-            return [found.ids for found in self._inner.encode_batch_fast(texts, add_special_tokens=False)]
+            # a file from elsewhere may lack its unknown token, or have a pattern that takes for ever
+            with refusing(UNABLE, foreign=self._foreign):
+                return [found.ids for found in self._inner.encode_batch_fast(texts, add_special_tokens=False)]
         except TypeError:
             raise _refused(texts) from None
-        except Exception as error:  # the library has no type of its own: a file from elsewhere may lack its unknown token
-            raise ModelError(f"tokenizer: can't encode a text: {error}") from None
 
     def _by_texts(self, texts: list[str]) -> Flat:
         found = self._slowly(texts)
@@ -126,14 +129,17 @@ class Tokenizer:
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Where each token of `encode(text)` stands in the text, in characters; bytes of one character stand where it does."""
         pieces, found, before = cut(text), list[tuple[int, int]](), 0
-        for piece, coded in zip(pieces, self._inner.encode_batch(pieces, add_special_tokens=False), strict=True):
+        with refusing(UNABLE, foreign=self._foreign):
+            encoded = self._inner.encode_batch(pieces, add_special_tokens=False)
+        for piece, coded in zip(pieces, encoded, strict=True):
             found += [(before + low, before + high) for low, high in coded.offsets]
             before += len(piece)
         return found
 
     def unknown(self, texts: list[str]) -> list[str]:
         """What in the texts has no token and becomes <unk>, one after another."""
-        found = self._inner.encode_batch(texts, add_special_tokens=False)
+        with refusing(UNABLE, foreign=self._foreign):
+            found = self._inner.encode_batch(texts, add_special_tokens=False)
         return [
             text[low:high]
             for text, coded in zip(texts, found, strict=True)
@@ -144,7 +150,8 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """The text that the ids stand for, special ones dropped; half characters show as U+FFFD."""
         kept = [int(number) for number in ids if number >= len(SPECIALS)]
-        text: str = self._inner.decode(kept, skip_special_tokens=False)
+        with refusing("tokenizer: can't decode tokens", foreign=self._foreign):
+            text: str = self._inner.decode(kept, skip_special_tokens=False)
         return text
 
     def token(self, number: int) -> str:
@@ -217,13 +224,8 @@ def _refused(texts: Sequence[str]) -> Exception:
 
 
 def _parse(data: bytes, where: str) -> tokenizers.Tokenizer:
-    try:
-        inner = tokenizers.Tokenizer.from_buffer(data)
-    except BaseException as error:
-        # a damaged file can make the library panic, which is no Exception; all else goes on its way
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise ModelError(f"{where}: is no tokenizer.json, or a damaged one: {str(error)[:200]}") from None
+    inner = parsed(data, where)
+    refuse_swelling(json.loads(data), where)
     for number, special in enumerate(SPECIALS):
         if inner.id_to_token(number) != special:
             raise ModelError(

@@ -1,0 +1,203 @@
+"""Tokenizers and folders that anybody may have written: refused in one line, or read; never a panic, never all the memory."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer as Theirs
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from weft.errors import ModelError
+from weft.interop.hf_tokenizer import Renumbered, renumbered
+from weft.interop.huggingface import Found
+from weft.text import foreign
+from weft.text.tokenizers import Tokenizer, from_words
+
+
+def parts_of(kind: str) -> dict[str, Any]:
+    """A small tokenizer.json as BERT or GPT-2 has it."""
+    if kind == "bert":
+        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##a", "##b", "the"]
+        whole = Theirs(models.WordPiece({word: at for at, word in enumerate(words)}, unk_token="[UNK]"))
+        whole.pre_tokenizer, whole.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+        whole.add_special_tokens(["[MASK]"])
+    else:
+        whole = Theirs(models.BPE())
+        whole.pre_tokenizer, whole.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(vocab_size=30, special_tokens=["<|endoftext|>"], show_progress=False)
+        whole.train_from_iterator(["the river by the cat"] * 9, trainer)
+    found: dict[str, Any] = json.loads(whole.to_str())
+    return found
+
+
+# ---- a small fuzzer
+
+VALUES = [None, True, -1, 1.5, 2**63, 10**30, "", "a", "\ud800", "\0", [], {}, ["a"], {"a": 1}, "[MASK]"]
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if at:
+        yield at
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield from places(value[key], (*at, key))
+
+
+def changed(value: Any, chance: random.Random) -> Any:
+    """With one part that is another value, is gone, or has another name."""
+    new = copy.deepcopy(value)
+    every = list(places(new))
+    *path, last = chance.choice([at for at in every if len(at) <= 2] if chance.random() < 0.4 else every)
+    inner = new
+    for key in path:
+        inner = inner[key]
+    how = chance.randrange(4)
+    if how == 0:
+        del inner[last]
+    elif how == 1 and isinstance(inner, dict):
+        inner[chance.choice(["a", "\ud800", "<s>", "content"])] = inner.pop(last)
+    else:
+        inner[last] = chance.choice(VALUES)
+    return new
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_a_damaged_tokenizer_is_refused_in_one_line_or_works(kind, tmp_path):
+    chance, whole, refused = random.Random(7), parts_of(kind), 0
+    for _ in range(150):
+        mutant = json.dumps(changed(whole, chance)).encode()
+        if chance.random() < 0.2:
+            at = chance.randrange(len(mutant))
+            mutant = mutant[:at] + bytes([chance.randrange(256)]) + mutant[at + 1 :]
+        (tmp_path / "tokenizer.json").write_bytes(mutant)
+        try:
+            found = renumbered(tmp_path, kind)
+        except ModelError as error:
+            refused += 1
+            assert str(error).startswith(str(tmp_path)) and "\n" not in str(error)
+        else:
+            assert isinstance(found, Renumbered) and len(found.tokenizer.encode("the cat")) >= 0
+    assert 20 < refused < 150
+
+
+def test_a_vocabulary_that_is_no_text(tmp_path):
+    (tmp_path / "vocab.txt").write_bytes(b"[UNK]\n[CLS]\n\xff\n")
+    (tmp_path / "tokenizer_config.json").write_text("[]")
+    with pytest.raises(ModelError) as caught:
+        renumbered(tmp_path, "bert")
+    assert str(caught.value) == f"{tmp_path / 'vocab.txt'}: is damaged: byte 12 is not UTF-8"
+    words = ["[UNK]", "[CLS]", "[SEP]", "[MASK]", "the"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    assert renumbered(tmp_path, "bert").rows == [0, 1, 2, 4, 3]
+    (tmp_path / "tokenizer_config.json").write_text('{"strip_accents": "yes"}')
+    assert renumbered(tmp_path, "bert").rows == [0, 1, 2, 4, 3]
+
+
+# ---- rules that take all the time or the memory
+
+
+def with_rules(**rules: Any) -> bytes:
+    return json.dumps({**json.loads(from_words(["a", "b"]).data), **rules}).encode()
+
+
+def test_a_pattern_that_backtracks_is_one_line(capfd):
+    split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    tokenizer = Tokenizer(with_rules(pre_tokenizer=split), "here")
+    for ask in (tokenizer.encode, tokenizer.spans, lambda text: tokenizer.unknown([text])):
+        with pytest.raises(ModelError) as caught:
+            ask("a" * 40 + "b")
+        told = "tokenizer: can't encode a text: Onig: Regex search error: retry-limit-in-match over"
+        assert str(caught.value) == told
+    assert capfd.readouterr() == ("", "")  # the library has a word of its own for it, which nobody sees
+    assert tokenizer.encode("a").tolist() == [3]
+
+
+def replace(text: str, by: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {"String": text}, "content": by}
+
+
+def several(kind: str, *rules: Any) -> dict[str, Any]:
+    return {"type": "Sequence", kind: list(rules)}
+
+
+@pytest.mark.parametrize(
+    ("rules", "told"),
+    [
+        (
+            {"normalizer": several("normalizers", *[replace("a", "a" * 100)] * 4)},
+            "its normalizer can make a text 100,000,000 times as long; at most 64 times is read",
+        ),
+        (
+            {"normalizer": {"type": "Replace", "pattern": {"Regex": "x*"}, "content": "b" * 64}},
+            "its normalizer can make a text 65 times as long; at most 64 times is read",
+        ),
+        (
+            {"decoder": several("decoders", *[replace("a", "aa")] * 7)},
+            "its decoder can make a text 128 times as long; at most 64 times is read",
+        ),
+        ({"normalizer": {"type": "Prepend", "prepend": "b" * 1025}}, "its Prepend holds 1,025 characters; at most 1,024 are read"),
+    ],
+)
+def test_rules_that_make_a_text_too_long(rules, told):
+    with pytest.raises(ModelError) as caught:
+        Tokenizer(with_rules(**rules), "here")
+    assert str(caught.value) == f"here: {told}"
+
+
+def test_rules_that_are_in_use_are_read():
+    """Those of Llama, ALBERT and T5."""
+    spaces = several("normalizers", {"type": "Prepend", "prepend": "▁"}, replace(" ", "▁"))
+    quotes = several("normalizers", replace("``", '"'), replace("''", '"'), {"type": "Lowercase"})
+    double = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}
+    for normalizer in (spaces, quotes, several("normalizers", double, replace(" ", "▁"))):
+        Tokenizer(with_rules(normalizer=normalizer), "here")
+
+
+def test_standard_error_is_back_whoever_was_inside(capfd):
+    """Threads may ask for tokens at the same time."""
+    gate = threading.Barrier(4)
+
+    def work() -> None:
+        gate.wait()
+        for _ in range(200):
+            with foreign.refusing("x"):
+                pass
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    gate.wait()
+    for thread in threads:
+        thread.join()
+    os.write(2, b"here")
+    assert capfd.readouterr().err == "here"
+
+
+# ---- files that an index names
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "../x", "a/b", "", 3, None, ["a"]])
+def test_an_index_that_names_no_file_of_its_folder(name, tmp_path):
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"x": name}}))
+    with pytest.raises(ModelError) as caught:
+        Found(tmp_path, "")
+    assert str(caught.value) == f"{index}: is damaged: its weight_map names no files of this folder"
+
+
+def test_a_tokenizer_of_gigabytes_is_not_read(tmp_path: Path):
+    with (tmp_path / "tokenizer.json").open("wb") as file:
+        file.truncate((128 << 20) + 1)
+    with pytest.raises(ModelError) as caught:
+        Tokenizer.load(tmp_path / "tokenizer.json")
+    assert str(caught.value) == f"{tmp_path / 'tokenizer.json'}: is larger than 128 MB; no tokenizer is"
+    with pytest.raises(ModelError) as caught:
+        renumbered(tmp_path, "bert")
+    assert str(caught.value) == f"{tmp_path / 'tokenizer.json'}: is larger than 128 MB; no such file of a run is"
