@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -16,6 +17,9 @@ from weft.errors import ConfigError, nearest
 T = TypeVar("T", bound="Table")
 LONGEST = 1 << 20  # bytes of a run file
 SHOWN = 80  # characters of a wrong value
+PARTS = 100  # of a dotted key; the time that reading one takes grows with their square
+_PART = rb"(?:[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+"
+_ENDLESS = re.compile(rb"(?<![\w-])%s(?:\.[ \t]*+%s){%d}" % (_PART, _PART, PARTS))
 
 
 class Table(BaseModel):
@@ -99,6 +103,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
     if len(raw) > LONGEST:
         raise ConfigError(f"{path}: is larger than {LONGEST >> 20} MB; no run file is")
+    if _ENDLESS.search(raw):
+        raise ConfigError(f"{path}: a key has more than {PARTS} parts; no run file has tables so deep")
     try:
         return tomllib.loads(raw.decode())
     except UnicodeDecodeError as error:
@@ -127,6 +133,8 @@ def override(values: Mapping[str, Any], settings: Iterable[str]) -> dict[str, An
 
 def _value(text: str) -> Any:
     """What TOML reads as number, boolean, quoted string or array is that; all else (words, paths, dates) is a string."""
+    if _ENDLESS.search(text.encode(errors="replace")):
+        return text
     try:
         found = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):

@@ -9,7 +9,7 @@ WeftError               1  anything below; also a failure that fits none of them
 │   └── InUseError      5  another process holds the folder
 └── DivergedError       6  the loss or a gradient became NaN or Inf
 
-The number is the exit code of the command line; signals give 130 (SIGINT) and 143 (SIGTERM).
+The number is the exit code of the command line; signals give 129 (SIGHUP), 130 (SIGINT) and 143 (SIGTERM).
 """
 
 from __future__ import annotations

@@ -151,7 +151,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(_finite(value), ensure_ascii=False, indent=2, allow_nan=False) + "\n")
+    write_bytes(path, _encoded(json.dumps(_finite(value), ensure_ascii=False, indent=2, allow_nan=False)))
+
+
+def _encoded(text: str) -> bytes:
+    """One value of JSON as a line; half a surrogate pair, as in a file name that is not UTF-8, as the escape that JSON has."""
+    return (text + "\n").encode(errors="backslashreplace")
 
 
 def _finite(value: Any) -> Any:
@@ -202,7 +207,7 @@ class Log:
         self.close()
 
     def write(self, record: Mapping[str, Any]) -> None:
-        line = (json.dumps(_finite(record), ensure_ascii=False, allow_nan=False) + "\n").encode()
+        line = _encoded(json.dumps(_finite(record), ensure_ascii=False, allow_nan=False))
         with _refusing(self.path, "the line is not in it"):
             try:
                 _write_all(self._descriptor, line)

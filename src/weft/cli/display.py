@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from weft.cli.output import duration, harmless, say
@@ -44,14 +45,26 @@ class Display:
             return
         if self._drawing is None:
             say(text, self.stream)
-        else:
+            return
+        with self._losing():
             self._drawing.console.print(harmless(text), markup=False, highlight=False, soft_wrap=True)
 
     def clear(self) -> None:
         """The work that was shown is over."""
-        if self._drawing is not None:
-            self._drawing.stop()
-        self._drawing, self._what = None, ""
+        drawing, self._drawing, self._what = self._drawing, None, ""
+        if drawing is not None:
+            with self._losing():
+                drawing.stop()
+
+    @contextmanager
+    def _losing(self) -> Iterator[None]:
+        """Once the terminal is gone nothing more is drawn: work is worth more than the sight of it."""
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError:
+            self._drawing, self.quiet = None, True
 
     def show(self, what: str, share: float, detail: str = "") -> None:
         """`share` of the work called `what` is done; a new name is new work, with an ETA of its own."""
@@ -68,7 +81,8 @@ class Display:
         parts = [what, f"{min(share, 1.0):4.0%}", detail, self._eta(share, now)]
         text = "  ".join(part for part in parts if part)
         if self.live:
-            self._draw(share, harmless(text))
+            with self._losing():
+                self._draw(share, harmless(text))
         else:
             say(text, self.stream)
 

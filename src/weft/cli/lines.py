@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from weft.errors import DataError
-from weft.text.gate import check_encoding, clean, read_lines
+from weft.text.gate import LONGEST, check_encoding, clean, read_lines
 from weft.text.unpack import read_bytes
 
 T = TypeVar("T")
 Line = str | DataError  # a line, or why it can't be read
 CHUNK = 1 << 16
-LONGEST = 1 << 24  # characters of a line: input without end has none
 STANDARD = "standard input"
 _ESCAPED = re.compile("[\udc80-\udcff]")  # what stands for a byte that is none of its encoding
 

@@ -41,7 +41,7 @@ from weft.cli.train import Train
 from weft.cli.usage import explain, one_line
 from weft.errors import ResourceError, WeftError
 
-SIGINT, SIGPIPE, SIGTERM = 130, 141, 143
+SIGINT, SIGPIPE, SIGHUP = 130, 141, 129
 
 app = typer.Typer(
     add_completion=True,
@@ -131,8 +131,10 @@ def main(args: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return SIGINT
-    except Terminated:
-        return SIGTERM
+    except Terminated as error:
+        if error.exit_code == SIGHUP:  # the terminal is gone, and what was meant for it
+            _drop_output()
+        return error.exit_code
     except BrokenPipeError:  # whoever read our output has seen enough
         _drop_output()
         return SIGPIPE

@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM: while a run is trained, once saves and stops, twice stops now; elsewhere they stop what is done."""
+"""Ctrl-C, SIGTERM and SIGHUP (a terminal that is gone): while a run is trained, once saves and stops, twice stops now.
+Elsewhere they stop what is done."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -15,28 +16,40 @@ SHOW_CURSOR = b"\x1b[?25h"
 
 
 class Terminated(BaseException):
-    """SIGTERM came: what is open is closed, what is temporary is removed."""
+    """SIGTERM or SIGHUP came: what is open is closed, what is temporary is removed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
+
+
+def _heeded(*numbers: int) -> list[int]:
+    """Those of the signals that are to be heard: under nohup, SIGHUP is not."""
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM raises Terminated while the block runs; `Stop` inside it takes its place."""
+    """SIGTERM and SIGHUP raise Terminated while the block runs; `Stop` inside it takes its place."""
 
     def heard(number: int, frame: FrameType | None) -> None:
-        raise Terminated
+        if number == signal.SIGHUP:  # the shell and the system may each send one
+            signal.signal(number, signal.SIG_IGN)
+        raise Terminated(number)
 
     if threading.current_thread() is not threading.main_thread():  # only there does Python hear signals
         yield
         return
-    before = signal.signal(signal.SIGTERM, heard)
+    before = {number: signal.signal(number, heard) for number in _heeded(signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Stop:
-    """Listens for both signals while its block runs. Until `saves` is set it stops at once: nothing is to be saved. `doing` is
+    """Listens for the signals while its block runs. Until `saves` is set it stops at once: nothing is to be saved. `doing` is
     what the first one begins."""
 
     def __init__(self, doing: str = "saving") -> None:
@@ -54,7 +67,7 @@ class Stop:
         return 128 + (self.number or signal.SIGINT)
 
     def __enter__(self) -> Stop:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _heeded(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             self._before[number] = signal.signal(number, self._heard)
         return self
 
@@ -63,11 +76,15 @@ class Stop:
             signal.signal(number, handler)
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
+        if self.asked and number == signal.SIGHUP:
+            return  # the shell and the system may each send one, and nobody is in a hurry
         # os.write: the signal may have come in the middle of a print, which can't be entered twice
         if self.asked:
-            os.write(2, (SHOW_CURSOR if sys.stderr.isatty() else b"") + b"\n")
+            with suppress(OSError):
+                os.write(2, (SHOW_CURSOR if sys.stderr.isatty() else b"") + b"\n")
             os._exit(128 + number)
         self.number = number
         if not self.saves:
             raise KeyboardInterrupt
-        os.write(2, f"\nweft: {self.doing}; press Ctrl-C again to exit now\n".encode())
+        with suppress(OSError):  # there is no terminal any more
+            os.write(2, f"\nweft: {self.doing}; press Ctrl-C again to exit now\n".encode())

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from weft.errors import DataError
-from weft.text.gate import Seen, cut, read_lines, read_text, survey
-from weft.text.unpack import PACKED, check_kind
+from weft.text.gate import LONGEST, Seen, cut, read_lines, read_text, survey
+from weft.text.unpack import PACKED, check_kind, unreadable
 
 # how many lines are handed on at once
 LINES = 1 << 14
@@ -155,7 +155,8 @@ class Source:
         start, stop = self.span()
         at = 0
         for path in self.paths:
-            for number, line in enumerate(read_lines(path, self.encoding), 1):
+            lines = read_lines(path, self.encoding, longest=LONGEST if self.lines else None)
+            for number, line in enumerate(lines, 1):
                 size = 1 if self.lines else len(line) + 1
                 low, high = max(0, start - at), size if stop is None else min(size, stop - at)
                 if low < high:
@@ -187,6 +188,6 @@ def _fingerprint(path: Path) -> dict[str, Any]:
             file.seek(max(0, size - _EDGE))
             tail = file.read(_EDGE)
     except OSError as error:
-        raise DataError(f"{path}: can't be read: {error.strerror}") from None
+        raise unreadable(path, error) from None
     digests = [hashlib.sha256(part).hexdigest() for part in (head, tail)]
     return {"file": path.name, "bytes": size, "first": digests[0], "last": digests[1]}

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, repeat, zip_longest
 from pathlib import Path
-from typing import IO, NamedTuple, NoReturn, Protocol, cast
+from typing import IO, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from weft.models.lookup import Ints, halve
 from weft.models.ngram import Grams, NgramModel
 from weft.text.pipelines import SPECIALS
 from weft.text.tokenizers import Tokenizer, from_words
+from weft.text.unpack import MOST_RATIO, Swollen, open_gzip
 
 ZERO = -99.0  # log10 of what can't be; this low or lower is read so
 PIECE = 1 << 13  # n-grams written at once: their text is put together in the processor's cache
@@ -345,7 +346,7 @@ def _open(path: Path) -> Callable[[], IO[bytes]]:
             packed = file.read(2) == b"\x1f\x8b"
     except OSError as error:
         raise ModelError(f"{path}: can't be read: {error.strerror}") from None
-    return (lambda: cast(IO[bytes], gzip.open(path, "rb"))) if packed else lambda: path.open("rb")
+    return (lambda: open_gzip(path)) if packed else lambda: path.open("rb")
 
 
 def read_arpa(path: Path, *, tokenizer: Tokenizer | None = None) -> Arpa:
@@ -356,6 +357,8 @@ def read_arpa(path: Path, *, tokenizer: Tokenizer | None = None) -> Arpa:
             grams, words = _read(reader)
         except (EOFError, zlib.error, gzip.BadGzipFile):
             raise ModelError(f"{path}: the compressed file is damaged after line {reader.line}") from None
+        except Swollen:
+            raise ModelError(f"{path}: unpacks to more than {MOST_RATIO} times its size; no n-gram model does") from None
     own = tokenizer or from_words(words)
     tokens = [own.token(number) for number in range(own.size)]
     if tokens != words:

@@ -23,6 +23,7 @@ from weft.text.unpack import read_bytes
 # running text is handed on in pieces of at most so many characters, and no longer line is tokenised in one go
 PIECE = 1 << 18
 SHOWN = 100
+LONGEST = 1 << 24  # characters of a line that is a text of its own: what has more has no lines
 # what would turn the direction of the terminal's text, or hide: shown as escapes
 _BIDI = re.compile("[\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
 
@@ -268,21 +269,35 @@ def read_text(paths: str | Path | Sequence[str | Path], encoding: str = "utf-8",
             yield piece
 
 
-def read_lines(paths: str | Path | Sequence[str | Path], encoding: str = "utf-8", seen: Seen | None = None) -> Iterator[str]:
-    """Every line without its `\\n`."""
+def _lines(pieces: Iterable[str], where: str, longest: int | None) -> Iterator[str]:
+    # parts of a line longer than a piece
+    open_line: list[str] = []
+    number, size = 1, 0
+    for piece in pieces:
+        first, *others = piece.split("\n")
+        open_line.append(first)
+        size += len(first)
+        if longest is not None and size > longest:
+            raise DataError(f"{where}: line {number} has more than {longest:,} characters; is it text?")
+        if others:
+            yield "".join(open_line)
+            yield from others[:-1]
+            open_line, number, size = [others[-1]], number + len(others), len(others[-1])
+    if rest := "".join(open_line):
+        yield rest
+
+
+def read_lines(
+    paths: str | Path | Sequence[str | Path],
+    encoding: str = "utf-8",
+    seen: Seen | None = None,
+    *,
+    longest: int | None = LONGEST,
+) -> Iterator[str]:
+    """Every line without its `\\n`; a longer one than any text is refused, unless `longest` is None."""
     seen = seen or Seen(as_paths(paths), encoding)
-    for file in _files(paths, seen):
-        # parts of a line longer than a piece
-        open_line: list[str] = []
-        for piece in file:
-            first, *others = piece.split("\n")
-            open_line.append(first)
-            if others:
-                yield "".join(open_line)
-                yield from others[:-1]
-                open_line = [others[-1]]
-        if rest := "".join(open_line):
-            yield rest
+    for path, file in zip(as_paths(paths), _files(paths, seen), strict=True):
+        yield from _lines(file, str(path), longest)
 
 
 def survey(paths: str | Path | Sequence[str | Path], encoding: str = "utf-8") -> Seen:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import importlib
+import io
 import lzma
 import stat
 import zlib
@@ -11,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from weft.errors import DataError
+from weft.errors import DataError, ResourceError, WeftError
 
 CHUNK = 1 << 20
 PACKED = (".gz", ".xz", ".zst")
@@ -27,6 +29,12 @@ _MAGIC = {
     b"BZh": "bzip2 data; unpack it first", b"%PDF-": "a PDF document; extract its text first",
 }
 # fmt: on
+
+
+def unreadable(path: Path, error: OSError) -> WeftError:
+    """Why a file can't be read: the fault is the file's, or of a machine that has no descriptor or memory left."""
+    spent = error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+    return (ResourceError if spent else DataError)(f"{path}: can't be read: {error.strerror}")
 
 
 class _Zstd:
@@ -71,7 +79,7 @@ def check_kind(path: Path) -> None:
     except (FileNotFoundError, NotADirectoryError, ValueError):  # the last: a NUL in its name
         raise DataError(f"{path}: no such file") from None
     except OSError as error:
-        raise DataError(f"{path}: can't be read: {error.strerror}") from None
+        raise unreadable(path, error) from None
     if stat.S_ISDIR(mode):
         raise DataError(f"{path}: is a folder; give the files in it")
     if not stat.S_ISREG(mode):
@@ -87,13 +95,49 @@ def read_bytes(path: Path) -> Iterator[bytes]:
     except OSError as error:
         if isinstance(error, gzip.BadGzipFile):
             raise _damaged(path, str(error)) from None
-        raise DataError(f"{path}: can't be read: {error.strerror}") from None
+        raise unreadable(path, error) from None
     except (EOFError, lzma.LZMAError, zlib.error) as error:
         raise _damaged(path, str(error)) from None
     except Exception as error:
         if type(error).__name__ != "ZstdError":
             raise
         raise _damaged(path, str(error)) from None
+
+
+def swells(total: int, packed: int) -> bool:
+    """Whether so many bytes were made of so few that they are no text."""
+    return total > RATIO_COUNTS_FROM and total > MOST_RATIO * packed
+
+
+class Swollen(OSError):
+    """What was packed is no text: it becomes too much."""
+
+
+class _Gzip(io.RawIOBase):
+    """A gzip file that stops when it swells."""
+
+    def __init__(self, path: Path) -> None:
+        self.raw = path.open("rb")
+        self.stream, self.total = gzip.GzipFile(fileobj=self.raw), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        found = self.stream.readinto(buffer)
+        self.total += found
+        if swells(self.total, self.raw.tell()):
+            raise Swollen
+        return found
+
+    def close(self) -> None:
+        self.raw.close()
+        super().close()
+
+
+def open_gzip(path: Path) -> io.BufferedReader:
+    """A gzip file to be read line by line; raises Swollen where it was made to take all the memory."""
+    return io.BufferedReader(_Gzip(path), CHUNK)
 
 
 def _damaged(path: Path, what: str) -> DataError:
@@ -108,6 +152,6 @@ def _chunks(raw: BinaryIO, path: Path) -> Iterator[bytes]:
             if kind:
                 raise DataError(f"{path}: is {kind}")
         total += len(chunk)
-        if stream is not raw and total > RATIO_COUNTS_FROM and total > MOST_RATIO * raw.tell():
+        if stream is not raw and swells(total, raw.tell()):
             raise DataError(f"{path}: unpacks to more than {MOST_RATIO} times its size; if it is meant to, unpack it yourself")
         yield chunk

@@ -10,6 +10,7 @@ from weft.config import OneOf, Table
 from weft.train.schedules import SCHEDULES
 
 OPTIMIZERS = ("adamw", "muon", "sgd")
+LARGEST = 1e38  # of what weights are changed by: float32 holds no more
 BUDGETS = ("steps", "tokens", "epochs", "minutes")
 
 
@@ -51,9 +52,14 @@ class TrainTable(Table):
         given = [name for name in BUDGETS if getattr(self, name) is not None]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} are given; a run has one budget")
+        for name in ("lr", "matrix_lr", "weight_decay"):
+            if (getattr(self, name) or 0.0) > LARGEST:
+                raise ValueError(f"{name}={getattr(self, name):g} must be {LARGEST:g} or less")
         for name, factor in self.rates.items():
             if not 0 <= factor < float("inf"):
                 raise ValueError(f"rates: {name}={factor:g} must be 0 or more")
+            if factor * max(self.lr, self.matrix_lr or 0.0) > LARGEST:
+                raise ValueError(f"rates: {name}={factor:g} times the learning rate must be {LARGEST:g} or less")
         if self.init_loose and self.init_from is None:
             raise ValueError("init_loose=true is about init_from, which is not given")
         if self.matrix_lr is not None and self.optimizer != "muon":

@@ -1,0 +1,189 @@
+"""Input that is larger, longer or stranger than any that is meant: one line, soon, and without all the memory."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+from small_runs import make_text, run_file, train_here
+
+from weft import files
+from weft.cli.main import main
+from weft.cli.signals import Stop, Terminated, terminable
+from weft.config import override, read_toml
+from weft.data.source import Source
+from weft.errors import ConfigError, DataError, ModelError, ResourceError
+from weft.interop.arpa import read_arpa
+from weft.text import gate, unpack
+from weft.train.settings import resolve
+
+# ---- lines and files
+
+
+def test_a_line_without_end_is_refused_where_lines_are_texts(tmp_path, monkeypatch):
+    """predict and score refuse it so as well."""
+    path = tmp_path / "text.txt"
+    path.write_text("short\n" + "x " * (gate.LONGEST // 2 + 1) + "\nmore\n")
+    told = f"{path}: line 2 has more than 16,777,216 characters; is it text?"
+    with pytest.raises(DataError) as caught:
+        list(Source((path,), lines=True).batches())
+    assert str(caught.value) == told
+    assert [row.line for row in Source((path,)).rows()] == [1, 2, 3]  # running text may come without line ends
+    monkeypatch.chdir(tmp_path)
+    run = '[data]\ntrain = "text.txt"\nread = "lines"\n[model]\nkind = "gru"\nwidth = 4\n[train]\nsteps = 1\n'
+    Path("run.toml").write_text('task = "lm"\n' + run)
+    assert main(["train", "run.toml", "-q"]) == 3
+    assert not Path("runs").exists()
+
+
+def test_the_limit_counts_one_line_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(gate, "PIECE", 4)
+    path = tmp_path / "text.txt"
+    path.write_text("aaaa\n" * 3 + "bbbbb")
+    assert list(gate.read_lines(path, longest=5)) == ["aaaa"] * 3 + ["bbbbb"]
+    with pytest.raises(DataError) as caught:
+        list(gate.read_lines([path, path], longest=4))
+    assert str(caught.value) == f"{path}: line 4 has more than 4 characters; is it text?"
+
+
+def test_too_many_open_files_are_no_fault_of_the_data(tmp_path, monkeypatch):
+    path = make_text(tmp_path / "text.txt")
+
+    def no_more(self: Path, mode: str = "r") -> Any:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(Path, "open", no_more)
+    for read in (lambda: list(unpack.read_bytes(path)), Source((path,)).origin):
+        with pytest.raises(ResourceError) as caught:
+            read()
+        assert str(caught.value) == f"{path}: can't be read: Too many open files"
+
+
+def test_a_name_that_is_not_utf_8_is_only_a_name(tmp_path, capsys):
+    run = train_here(run_file(make_text(tmp_path / "text.txt"), train__steps=1), tmp_path / "run").path
+    strange = tmp_path / os.fsdecode(b"te\xffxt.txt")
+    make_text(strange)
+    assert main(["evaluate", str(run), "--data", str(strange), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["data"] == [str(strange)]
+    files.write_json(tmp_path / "x.json", {"file": strange.name})
+    assert files.read_json(tmp_path / "x.json") == {"file": strange.name}
+
+
+def test_a_packed_model_that_swells(tmp_path, monkeypatch):
+    path = tmp_path / "model.arpa.gz"
+    head = b"\\data\\\nngram 1=99999999\n\n\\1-grams:\n"
+    path.write_bytes(gzip.compress(head + b"".join(b"-1\tword%d\n" % number for number in range(50_000)) + b"-1\ta\n" * 100_000))
+    monkeypatch.setattr(unpack, "RATIO_COUNTS_FROM", 1000)
+    monkeypatch.setattr(unpack, "MOST_RATIO", 3)
+    with pytest.raises(ModelError) as caught:
+        read_arpa(path)
+    assert str(caught.value) == f"{path}: unpacks to more than 200 times its size; no n-gram model does"
+
+
+def test_a_packed_model_is_read_as_before(tmp_path):
+    text = b"\\data\\\nngram 1=3\n\n\\1-grams:\n-1\t<unk>\n-99\t<s>\n-0.5\ta\n\n\\end\\\n"
+    (tmp_path / "a.arpa").write_bytes(text)
+    (tmp_path / "a.arpa.gz").write_bytes(gzip.compress(text))
+    plain, packed = (read_arpa(tmp_path / name).model.grams[0].log_prob.tolist() for name in ("a.arpa", "a.arpa.gz"))
+    assert plain == packed
+
+
+# ---- run files
+
+
+@pytest.mark.parametrize("text", ["{} = 1", "[{}]", "a = {{{} = 1}}", '"x".{} = 1', "{} = 1".replace(".", " . ")])
+def test_a_key_of_very_many_parts(text, tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(text.format(".".join(["a"] * 300_000)))
+    with pytest.raises(ConfigError) as caught:  # tomllib would take minutes
+        read_toml(path)
+    assert str(caught.value) == f"{path}: a key has more than 100 parts; no run file has tables so deep"
+    value = "{" + ".".join(["a"] * 300_000) + " = 1}"
+    assert override({}, [f"x={value}"]) == {"x": value}
+
+
+def test_keys_and_values_that_are_meant(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(f"a.b.c = 1\nnumbers = [{', '.join(['0.5'] * 500)}]\nname = '{'x.' * 50}'\ntext = '''\n{'a sentence. ' * 900}'''\n")
+    assert read_toml(path)["a"] == {"b": {"c": 1}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["train.lr=1e39", "train.optimizer=sgd"], "train: lr=1e+39 must be 1e+38 or less"),
+        (["train.matrix_lr=1e39", "train.optimizer=muon"], "train: matrix_lr=1e+39 must be 1e+38 or less"),
+        (["train.weight_decay=1e39"], "train: weight_decay=1e+39 must be 1e+38 or less"),
+        (
+            ["train.lr=1e30", "train.rates={'embedding' = 1e9}"],
+            "train: rates: embedding=1e+09 times the learning rate must be 1e+38 or less",
+        ),
+    ],
+)
+def test_a_rate_that_no_weight_can_hold(settings, told, tmp_path):
+    values = run_file(make_text(tmp_path / "text.txt"))
+    values["train"].pop("lr")
+    values["train"]["rates"] = {"embedding": 1e9} if "rates" in settings[-1] else {}
+    with pytest.raises(ConfigError) as caught:
+        resolve(override(values, [one for one in settings if "rates" not in one]), base=tmp_path)
+    assert str(caught.value) == told
+
+
+# ---- a terminal that goes
+
+
+def test_sighup_saves_as_sigterm_does(tmp_path):
+    values = run_file(make_text(tmp_path / "text.txt"), train__steps=9_999_999, train__validations=999_999)
+    (tmp_path / "run.toml").write_text(tomli_w.dumps(values))
+    command = [sys.executable, "-m", "weft.cli.main", "train", "run.toml", "--out", "run"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        for line in process.stderr or ():
+            if line.startswith("step"):
+                break
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGHUP)  # the shell and the system may each send one
+        rest = process.stderr.read() if process.stderr else ""
+        assert process.wait(timeout=60) == 129
+    assert rest.endswith("weft: stopped and saved in run; the same command resumes\n")
+    assert any((tmp_path / "run" / "checkpoints").iterdir())
+
+
+def test_sighup_elsewhere_ends_what_is_done_and_tidies_up():
+    with pytest.raises(Terminated) as caught, terminable():
+        signal.raise_signal(signal.SIGHUP)
+    assert caught.value.exit_code == 129
+    with pytest.raises(Terminated) as other, terminable():
+        signal.raise_signal(signal.SIGTERM)
+    assert other.value.exit_code == 143
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+
+
+def test_under_nohup_nobody_stops(monkeypatch):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with terminable():
+            signal.raise_signal(signal.SIGHUP)
+            with Stop() as stop:
+                signal.raise_signal(signal.SIGHUP)
+                assert not stop.asked
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_second_sighup_is_no_second_wish(monkeypatch):
+    monkeypatch.setattr(os, "_exit", lambda code: pytest.fail("it did not save"))
+    with Stop() as stop:
+        stop.saves = True
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+    assert stop.exit_code == 129
