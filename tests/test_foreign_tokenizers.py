@@ -142,7 +142,10 @@ def several(kind: str, *rules: Any) -> dict[str, Any]:
             {"decoder": several("decoders", *[replace("a", "aa")] * 7)},
             "its decoder can make a text 128 times as long; at most 64 times is read",
         ),
-        ({"normalizer": {"type": "Prepend", "prepend": "b" * 1025}}, "its Prepend holds 1,025 characters; at most 1,024 are read"),
+        (
+            {"normalizer": {"type": "Prepend", "prepend": "b" * 1025}},
+            "its Prepend holds 1,025 characters; at most 1,024 are read",
+        ),
     ],
 )
 def test_rules_that_make_a_text_too_long(rules, told):

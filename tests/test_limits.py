@@ -23,6 +23,7 @@ from weft.config import override, read_toml
 from weft.data.source import Source
 from weft.errors import ConfigError, DataError, ModelError, ResourceError
 from weft.interop.arpa import read_arpa
+from weft.run import load
 from weft.text import gate, unpack
 from weft.train.settings import resolve
 
@@ -81,7 +82,8 @@ def test_a_name_that_is_not_utf_8_is_only_a_name(tmp_path, capsys):
 def test_a_packed_model_that_swells(tmp_path, monkeypatch):
     path = tmp_path / "model.arpa.gz"
     head = b"\\data\\\nngram 1=99999999\n\n\\1-grams:\n"
-    path.write_bytes(gzip.compress(head + b"".join(b"-1\tword%d\n" % number for number in range(50_000)) + b"-1\ta\n" * 100_000))
+    words = b"".join(b"-1\tword%d\n" % number for number in range(50_000))
+    path.write_bytes(gzip.compress(head + words + b"-1\ta\n" * 100_000))
     monkeypatch.setattr(unpack, "RATIO_COUNTS_FROM", 1000)
     monkeypatch.setattr(unpack, "MOST_RATIO", 3)
     with pytest.raises(ModelError) as caught:
@@ -113,7 +115,8 @@ def test_a_key_of_very_many_parts(text, tmp_path):
 
 def test_keys_and_values_that_are_meant(tmp_path):
     path = tmp_path / "run.toml"
-    path.write_text(f"a.b.c = 1\nnumbers = [{', '.join(['0.5'] * 500)}]\nname = '{'x.' * 50}'\ntext = '''\n{'a sentence. ' * 900}'''\n")
+    numbers, prose = ", ".join(["0.5"] * 500), "a sentence. " * 900
+    path.write_text(f"a.b.c = 1\nnumbers = [{numbers}]\nname = '{'x.' * 50}'\ntext = '''\n{prose}'''\n")
     assert read_toml(path)["a"] == {"b": {"c": 1}}
 
 
@@ -136,6 +139,20 @@ def test_a_rate_that_no_weight_can_hold(settings, told, tmp_path):
     with pytest.raises(ConfigError) as caught:
         resolve(override(values, [one for one in settings if "rates" not in one]), base=tmp_path)
     assert str(caught.value) == told
+
+
+# ---- views
+
+
+def test_a_view_shows_as_many_tokens_as_it_has_memory_for(tmp_path):
+    values = run_file(make_text(tmp_path / "text.txt"), "gpt", train__steps=1, data__window=1200)
+    run: Any = load(train_here(values, tmp_path / "run").path, device="cpu")
+    text = ("the cat sees a bird " * 60)[:1001]
+    for what in ("attention", "gradients"):
+        with pytest.raises(DataError) as caught:
+            run.explain(text, what)
+        assert str(caught.value) == f"explain: the text has 1,001 tokens, and {what} shows at most 1,000; give a part of it"
+    assert run.explain(text, "surprisal").lines  # which takes what the text takes
 
 
 # ---- a terminal that goes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -60,6 +61,64 @@ def test_a_container_that_is_held_to_less_has_less(tmp_path, monkeypatch, limit,
 def test_without_either_file_the_free_pages_count(tmp_path, monkeypatch):
     place_files(monkeypatch, tmp_path, {})
     assert free(CPU) > 0
+
+
+MEMINFO = {"/proc/meminfo": "MemTotal:  9000000 kB\nMemAvailable:  8000000 kB\n"}
+V2, V1 = "/sys/fs/cgroup", "/sys/fs/cgroup/memory"
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "cached"),
+    [
+        (f"{V2}/memory.max", f"{V2}/memory.current", "inactive_file"),
+        (f"{V1}/memory.limit_in_bytes", f"{V1}/memory.usage_in_bytes", "total_inactive_file"),
+    ],
+)
+def test_pages_of_files_that_were_read_can_be_had(tmp_path, monkeypatch, limit, used, cached):
+    """A container that has read a large text has little left by its count, but gets what it asks for."""
+    where = str(Path(limit).parent)
+    stat = f"anon 1000000\nactive_file 5\n{cached} 3500000000\nslab 7\n"
+    place_files(
+        monkeypatch,
+        tmp_path,
+        {**MEMINFO, limit: "4000000000\n", used: "3900000000\n", f"{where}/memory.stat": stat},
+    )
+    assert free(CPU) == 4_000_000_000 - 400_000_000
+
+
+def test_a_count_that_is_less_than_what_it_counts_is_no_memory_more(tmp_path, monkeypatch):
+    stat = {f"{V2}/memory.stat": "inactive_file 999\n", f"{V2}/memory.max": "1000", f"{V2}/memory.current": "500"}
+    place_files(monkeypatch, tmp_path, {**MEMINFO, **stat})
+    assert free(CPU) == 1000
+
+
+def test_the_tightest_of_the_groups_around_a_process_counts(tmp_path, monkeypatch):
+    inner = f"{V2}/user.slice/job.scope"
+    limits = {f"{inner}/memory.max": "3000\n", f"{inner}/memory.current": "1000\n", f"{V2}/user.slice/memory.max": "max\n"}
+    damaged = {f"{V2}/user.slice/memory.current": "many\n", f"{inner}/memory.stat": "inactive_file\n\n"}
+    place_files(monkeypatch, tmp_path, {**MEMINFO, **limits, **damaged, "/proc/self/cgroup": "0::/user.slice/job.scope\n"})
+    assert free(CPU) == 2000
+
+
+def test_a_mac_counts_no_free_pages(tmp_path, monkeypatch):
+    """It has no /proc, and no name for them."""
+    place_files(monkeypatch, tmp_path, {})
+    known = {"SC_PAGE_SIZE": 16384, "SC_PHYS_PAGES": 1_048_576}
+
+    def sysconf(name: str) -> int:
+        if name not in known:
+            raise ValueError("unrecognized configuration name")
+        return known[name]
+
+    monkeypatch.setattr(machine.os, "sysconf", sysconf)
+    assert free(CPU) == 16384 * 1_048_576
+
+
+@pytest.mark.parametrize(("system", "unit"), [("linux", 1024), ("darwin", 1)])
+def test_the_most_memory_used_is_in_bytes(monkeypatch, system, unit):
+    monkeypatch.setattr(machine.sys, "platform", system)
+    monkeypatch.setattr(machine.resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=5000))
+    assert machine.most_used() == 5000 * unit
 
 
 def test_what_torch_keeps_of_a_gpu_can_still_be_had(monkeypatch):

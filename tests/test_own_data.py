@@ -1,4 +1,4 @@
-"""A run reads its own data only if that is what training read: a run folder from elsewhere may name any file of this machine."""
+"""A run reads its own data only if training read it: a run folder from elsewhere may name any file of this machine."""
 
 from __future__ import annotations
 

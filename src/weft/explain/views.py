@@ -22,6 +22,7 @@ from weft.explain.surprisal import no_surprisal, surprisal
 from weft.explain.telling import Telling, untold
 from weft.explain.units import no_units, units
 from weft.explain.view import View
+from weft.text.gate import clean
 
 TOGETHER = "gradients"  # the view that several runs share
 LONGEST = 20_000  # characters of a text: more can neither be drawn nor read, and takes hours
@@ -31,6 +32,7 @@ class Entry(NamedTuple):
     show: Callable[..., View]  # (run, text, options); those that take long also `telling`
     unfit: Callable[[Any], str | None]  # why a run has no such view, if it has none
     long: bool = False  # tells of its progress
+    tokens: int = LONGEST  # of a text, at most: where each is seen against each, memory grows with the square of them
 
 
 def _no_attention(run: Any) -> str | None:
@@ -49,15 +51,15 @@ def _gradients(run: Any, text: str, options: ExplainOptions, telling: Telling) -
 
 
 VIEWS: dict[str, Entry] = {
-    "attention": Entry(attention, _no_attention),
-    "rollout": Entry(rollout, no_rollout),
-    "attribution": Entry(attribution, _never, long=True),
+    "attention": Entry(attention, _no_attention, tokens=1000),
+    "rollout": Entry(rollout, no_rollout, tokens=1000),
+    "attribution": Entry(attribution, _never, long=True, tokens=4000),
     "surprisal": Entry(surprisal, no_surprisal),
     "distribution": Entry(distribution, no_distribution),
     "search": Entry(search, no_search),
-    "lens": Entry(lens, no_lens),
-    "units": Entry(units, no_units),
-    "gradients": Entry(_gradients, no_gradients, long=True),
+    "lens": Entry(lens, no_lens, tokens=4000),
+    "units": Entry(units, no_units, tokens=4000),
+    "gradients": Entry(_gradients, no_gradients, long=True, tokens=1000),
 }
 
 
@@ -66,11 +68,14 @@ def fitting(run: Any) -> list[str]:
     return [name for name, entry in VIEWS.items() if entry.unfit(run) is None]
 
 
-def _check_length(text: str) -> None:
+def _check_length(run: Any, text: str, name: str) -> None:
     if len(text) > LONGEST:
         raise DataError(
             f"explain: the text has {len(text):,} characters, and a view shows at most {LONGEST:,}; give a part of it"
         )
+    tokenizer, most = next(iter(run.tokenizer.named().values())), VIEWS[name].tokens
+    if (found := len(tokenizer.encode(clean(text, "input")))) > most:
+        raise DataError(f"explain: the text has {found:,} tokens, and {name} shows at most {most:,}; give a part of it")
 
 
 def show(run: Any, text: str, what: str | None, options: ExplainOptions, *, telling: Telling = untold) -> View:
@@ -82,7 +87,7 @@ def show(run: Any, text: str, what: str | None, options: ExplainOptions, *, tell
     entry = VIEWS[name]
     if reason := entry.unfit(run):
         raise UsageError(f"--what {name}: {reason}; {run.folder.path} has: {', '.join(known)}")
-    _check_length(text)
+    _check_length(run, text, name)
     telling(0.0, "")
     return entry.show(run, text, options, telling) if entry.long else entry.show(run, text, options)
 
@@ -93,7 +98,8 @@ def show_together(
     """Several runs, by name, in one view: their gradients."""
     if what not in (None, TOGETHER):
         raise UsageError(f"--with: several runs are shown together by --what {TOGETHER}, not by --what {what}; drop one")
-    _check_length(text)
+    for run in runs.values():
+        _check_length(run, text, TOGETHER)
     return gradients_together(runs, text, options, telling)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import resource
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from weft import __version__, aside, files
 from weft.config import differences, read_toml
 from weft.errors import ConfigError, ModelError, ResourceError, UsageError
+from weft.machine import most_used
 from weft.tensors import read_tensors, write_tensors
 from weft.train import checkpoint
 from weft.train.loop import Loop
@@ -204,13 +204,13 @@ class Journal:
     def save(self, loop: Loop) -> None:
         self.metrics.sync()
         checkpoint.save(loop, self.folder.path)
-        cursor, memory = loop.cursor, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        cursor = loop.cursor
         self.timings.write(
             {
                 "step": cursor.step,
                 "seconds": cursor.seconds,
                 "tokens_per_second": cursor.tokens / cursor.seconds if cursor.seconds else None,
-                "peak_memory": torch.cuda.max_memory_allocated() if loop.place.device.type == "cuda" else memory,
+                "peak_memory": torch.cuda.max_memory_allocated() if loop.place.device.type == "cuda" else most_used(),
             }
         )
 
