@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -223,7 +224,8 @@ class Compare(Shared):
 
         try:
             with files.Lock(out), Display(quiet=self.quiet) as display:
-                evidence, damaged = measured(rows, kept_in(rows, out), display)
+                asked = all(map(os.path.isfile, self.what))  # by a run file, not by runs, which may be somebody else's
+                evidence, damaged = measured(rows, kept_in(rows, out), display, named=asked)
                 facts = facts._replace(failures=[*facts.failures, *damaged])
                 found = written(evidence, facts, out, display) if evidence else {}
                 back = not evidence and bring_back(out)

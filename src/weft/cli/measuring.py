@@ -41,9 +41,15 @@ def kept_in(groups: Mapping[str, Sequence[Path]], out: Path) -> Callable[[Path],
 
 
 def measured(
-    groups: Mapping[str, Sequence[Path]], kept: Callable[[Path], Path | None], display: Display, *, device: str = "auto"
+    groups: Mapping[str, Sequence[Path]],
+    kept: Callable[[Path], Path | None],
+    display: Display,
+    *,
+    device: str = "auto",
+    named: bool = False,
 ) -> Measured:
-    """What every run does on its test data; `kept` says where that is kept of a run, None where nowhere."""
+    """What every run does on its test data; `kept` says where that is kept of a run, None where nowhere. `named`: the data
+    stands in a run file of whoever asks, so that other data than training read is measured as well."""
     found, failures = dict[str, list["Evidence"]](), list["Refused"]()
     runs = [(name, run) for name, group in groups.items() for run in group]
     for done, (name, run) in enumerate(runs):
@@ -54,20 +60,20 @@ def measured(
 
         watch(0, 1)
         try:
-            found.setdefault(name, []).append(_evidence(run, kept(run), device, watch))
+            found.setdefault(name, []).append(_evidence(run, kept(run), device, watch, named))
         except ModelError as error:  # the others are worth their table
             failures.append(_refused(name, run, error))
     display.clear()
     return Measured({name: group for name, group in found.items() if group}, failures)
 
 
-def _evidence(run: Path, place: Path | None, device: str, watch: Callable[[int, int], None]) -> Evidence:
+def _evidence(run: Path, place: Path | None, device: str, watch: Callable[[int, int], None], named: bool) -> Evidence:
     from weft.compare.evidence import gather, gathered
     from weft.run import load
 
     if place is None:
         return gather(load(run, device=device), watch=watch)
-    return gathered(run, place, device=device, watch=watch)
+    return gathered(run, place, device=device, watch=watch, named=named)
 
 
 def _refused(name: str, run: Path, error: ModelError) -> Refused:

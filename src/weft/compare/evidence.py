@@ -180,10 +180,18 @@ def _bounds(values: list[float]) -> tuple[float, float | None, float | None]:
 
 
 def gathered(
-    path: Path, folder: Path, data: Files | None = None, *, device: str = "auto", watch: Watch | None = None
+    path: Path,
+    folder: Path,
+    data: Files | None = None,
+    *,
+    device: str = "auto",
+    watch: Watch | None = None,
+    named: bool = False,
 ) -> Evidence:
-    """The evidence of the run in `path`: what `folder` has of these weights and this data, else measured and kept there."""
+    """The evidence of the run in `path`: what `folder` has of these weights and this data, else measured and kept there.
+    `named`: whoever asks has named the run's own data, in a run file."""
     run = load_run(path, device=device)
+    run.folder.named = named
     with suppress(ModelError):  # damaged, or of another version: measured again
         kept = load(folder) if folder.exists() else None
         if kept is not None and kept.key == key(run, data):

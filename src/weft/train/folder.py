@@ -34,6 +34,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.named = False  # whether somebody has named its data, in a run file: it may be other than training read
         self.aside = aside.Aside(path, self.resolved.name)  # the run that is to be replaced, until the new one has weights
 
     # ---- names

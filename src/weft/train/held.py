@@ -33,7 +33,7 @@ def own_source(folder: RunFolder, settings: Settings, split: str) -> Any:
     """A split of the run's own data, if its files are those that training read. A run folder from elsewhere names files of
     this machine, and what a command makes of them may be sent around: any other file is refused."""
     source = settings.sources()[split]
-    if not any(path.exists() for path in source.paths):
+    if folder.named or not any(path.exists() for path in source.paths):
         return source
     record = recorded(folder.data, split)
     if not record:
