@@ -380,6 +380,7 @@ def test_a_long_source_of_a_short_target_is_not_counted_as_a_long_target(monkeyp
     monkeypatch.setattr(memory, "batch_bytes", bytes_of)
     monkeypatch.setattr(memory, "free", lambda device: 150_000)
     monkeypatch.setattr(memory, "KEPT", {"cpu": 1.0})
+    monkeypatch.setattr(memory, "KEPT_MOST", {"cpu": 0})
     batch = PairBatch(*(torch.zeros(1, size, dtype=torch.long) for size in (4096, 4096, 100, 100)))
     table = TrainTable(steps=1).filled()
     needed = memory.check_batch(torch.nn.Module(), batch, table, Place(torch.device("cpu"), torch.float32))  # type: ignore[arg-type]

@@ -20,9 +20,9 @@ from weft.train.tables import TrainTable
 AnyBatch = Batch | PairBatch
 
 FIRST = 1024  # positions of a row that are run without asking
-# what a process takes for each byte that is alive: the C library's allocator keeps pieces between others that it can't use.
-# Measured over eight models, 1.0 to 1.4. The allocator of a GPU keeps next to nothing, and says so when there is no more.
-KEPT = {"cpu": 1.4, "cuda": 1.0}
+# What a process takes for what is alive: the C library's allocator keeps pieces between others that it can't use, of a small
+# batch about as much again. The allocator of a GPU keeps next to nothing, and says so when there is no more.
+KEPT, KEPT_MOST = {"cpu": 1.4, "cuda": 1.0}, {"cpu": 250_000_000, "cuda": 0}
 MOMENTS = {"adamw": 2, "muon": 2, "sgd": 1}  # tensors an optimiser keeps for each weight, at most
 
 
@@ -62,13 +62,13 @@ def check_batch(learner: Learner, batch: AnyBatch, table: TrainTable, place: Pla
     length, weights = min(width, FIRST), 4 * sum(weight.numel() for weight in learner.parameters())
     later = weights * (MOMENTS[table.optimizer] + (table.average != "none"))  # what the first update adds and keeps
     # of a batch in parts, the gradients of those before are there all the while
-    held, kept = weights if rows < len(batch.tokens) else 0, KEPT[place.device.type]
+    held = weights if rows < len(batch.tokens) else 0
     while True:
         here = batch_bytes(learner, _corner(batch, rows, (length, width)), place)
         grows, there = max(0, here - weights), max(0, free(place.device) - later)  # gradients are as large as ever
         # what a row takes grows with its length at least, and with its square at most
         alive = (here - grows + grows * width**power // length**power for power in (1, 2))
-        needed, most = (held + int(kept * each) for each in alive)
+        needed, most = (held + _taken(each, place.device.type) for each in alive)
         if needed > there:
             cure = f"lower train.batch_tokens, or raise train.accumulate from {table.accumulate}"
             raise ResourceError(
@@ -78,6 +78,11 @@ def check_batch(learner: Learner, batch: AnyBatch, table: TrainTable, place: Pla
         if most <= there:
             return most
         length = min(width, 2 * length, max(length + 1, int(length * (there / here) ** 0.5)))
+
+
+def _taken(alive: int, device: str) -> int:
+    """Bytes that a process takes for so many that are alive."""
+    return int(KEPT[device] * alive) + min(alive, KEPT_MOST[device])
 
 
 def _corner(batch: B, rows: int, share: tuple[int, int]) -> B:
