@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
@@ -23,7 +23,7 @@ class Terminated(BaseException):
         self.exit_code = 128 + number
 
 
-def _heeded(*numbers: int) -> list[int]:
+def _heeded(numbers: Sequence[int]) -> list[int]:
     """Those of the signals that are to be heard: under nohup, SIGHUP is not."""
     return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
 
@@ -40,7 +40,7 @@ def terminable() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # only there does Python hear signals
         yield
         return
-    before = {number: signal.signal(number, heard) for number in _heeded(signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, heard) for number in _heeded((signal.SIGTERM, signal.SIGHUP))}
     try:
         yield
     finally:
@@ -67,7 +67,7 @@ class Stop:
         return 128 + (self.number or signal.SIGINT)
 
     def __enter__(self) -> Stop:
-        for number in _heeded(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in _heeded((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
             self._before[number] = signal.signal(number, self._heard)
         return self
 
