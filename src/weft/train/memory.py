@@ -22,7 +22,7 @@ AnyBatch = Batch | PairBatch
 FIRST = 1024  # positions of a row that are run without asking
 # What a process takes for what is alive: the C library's allocator keeps pieces between others that it can't use, of a small
 # batch about as much again. The allocator of a GPU keeps next to nothing, and says so when there is no more.
-KEPT, KEPT_MOST = {"cpu": 1.4, "cuda": 1.0}, {"cpu": 250_000_000, "cuda": 0}
+KEPT, KEPT_MOST = {"cpu": 1.3, "cuda": 1.0}, {"cpu": 250_000_000, "cuda": 0}
 MOMENTS = {"adamw": 2, "muon": 2, "sgd": 1}  # tensors an optimiser keeps for each weight, at most
 
 
