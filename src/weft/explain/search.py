@@ -43,8 +43,8 @@ class Step(NamedTuple):
 class Tree:
     """Hears of a search step by step."""
 
-    def __init__(self, options: BeamOptions, alpha: float) -> None:
-        self.options, self.alpha = options, alpha
+    def __init__(self, options: BeamOptions) -> None:
+        self.options = options
         self.steps = [Step(-1, -1, 0, 0.0, 0.0, "kept")]
         self.beams: list[int | None] = [ROOT]  # the steps that are alive; None where a beam is empty
         self._banned = list[tuple[int, int, float]]()  # beam, token, sum: of the step that is about to come
@@ -67,14 +67,15 @@ class Tree:
     def _add(self, parent: int | None, token: int, total: float, fate: str) -> int:
         parent = ROOT if parent is None else parent
         length = self.steps[parent].length + 1
-        self.steps.append(Step(parent, token, length, total, total / length**self.alpha, fate))
+        self.steps.append(Step(parent, token, length, total, total / length**self.options.alpha, fate))
         return len(self.steps) - 1
 
     def _fate(self, place: int, token: int, kept: set[int]) -> str:
         if token == self.options.end:
             # the end token counts only among the `width` best candidates of a step
             return "ended" if place < self.options.width else "late"
-        return "kept" if place in kept else "cut"
+        # a beam of 1 goes on with its best candidate, or has ended
+        return "kept" if place in kept and (place == 0 or self.options.width > 1) else "cut"
 
     def watch(self, event: BeamEvent) -> None:
         """One step of a search of one sentence."""
@@ -122,7 +123,6 @@ class _Asked(NamedTuple):
     prompt: Tensor
     state: Any
     options: BeamOptions
-    alpha: float  # of the scores
     never: list[int]
     tokenizer: Tokenizer
     pieces: list[Any]
@@ -134,7 +134,7 @@ def _language(run: Any, text: str, options: ExplainOptions) -> _Asked:
     prompt = torch.tensor([[tokenizer.begin, *(number for number, _ in found)]], device=run.device)
     search = BeamOptions(options.beam or BEAM, options.length or LENGTH, run.end, options.alpha or 0.0)
     pieces = [piece for _, piece in found]
-    return _Asked(run.model, prompt, None, search, search.alpha, never_said(run), tokenizer, pieces)
+    return _Asked(run.model, prompt, None, search, never_said(run), tokenizer, pieces)
 
 
 def _translation(run: Any, text: str, options: ExplainOptions) -> _Asked:
@@ -146,12 +146,10 @@ def _translation(run: Any, text: str, options: ExplainOptions) -> _Asked:
     with torch.no_grad():
         state = run.members[0].model.encode(*padded_sources(source, run.device))
     prompt = torch.tensor([[sides.target.begin]], device=run.device)
-    # a beam of 1 is greedy and stops at its first end: so does a search by plain sums, for they never grow
-    power = wanted.power if wanted.width > 1 else 0.0
-    search = BeamOptions(wanted.width, limit_of(request, 0, wanted), sides.target.end, power)
+    search = BeamOptions(wanted.width, limit_of(request, 0, wanted), sides.target.end, wanted.power)
     pieces = [piece for _, piece in [*located(sides.source, text), special(sides.source, sides.source.end)]]
     never = [sides.target.unk, sides.target.begin]
-    return _Asked(run.model, prompt, state, search, wanted.power, never, sides.target, pieces)
+    return _Asked(run.model, prompt, state, search, never, sides.target, pieces)
 
 
 ASKED: dict[str, Callable[[Any, str, ExplainOptions], _Asked]] = {"lm": _language, "translate": _translation}
@@ -167,7 +165,7 @@ def no_search(run: Any) -> str | None:
 
 def grown(asked: _Asked) -> tuple[Tree, Hypothesis]:
     """The tree of a search, and what it found."""
-    found = Tree(asked.options, asked.alpha)
+    found = Tree(asked.options)
     adjust = found.adjusting(choose.ban(asked.never))
     ((best, *_),) = beam(asked.steps, asked.prompt, options=asked.options, state=asked.state, adjust=adjust, watch=found.watch)
     found.close()
@@ -217,7 +215,7 @@ def search(run: Any, text: str, options: ExplainOptions) -> View:
     data = {
         "tokens": listed(asked.pieces),
         "width": asked.options.width,
-        "alpha": asked.alpha,
+        "alpha": asked.options.alpha,
         "output": tokenizer.decode(best.tokens),
         "score": score,
         "hypotheses": list(_data(found, set(way), tokenizer.show)),
