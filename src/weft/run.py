@@ -39,7 +39,7 @@ from weft.train.folder import RunFolder, open_folder
 from weft.train.held import Files, HeldOut
 from weft.train.language import default_context
 from weft.train.settings import Settings, resolve
-from weft.translator import Beside, Member, Translator, Watch, refuse
+from weft.translator import Beside, Member, Translator, Watch, parameters, refuse
 
 DEVICES = ("auto", "cpu", "cuda")
 LM_WEIGHT = 0.3
@@ -227,12 +227,6 @@ class Run:
             "tokenizer": self.tokenizer.hash,
             "settings": self.settings.to_dict(),
         }
-
-
-def parameters(model: Any) -> int:
-    """Numbers that were learned: weights, or n-grams."""
-    counted = model.parameters
-    return counted if isinstance(counted, int) else sum(weight.numel() for weight in counted())
 
 
 def _read(path: str | Path) -> tuple[RunFolder, Settings]:

@@ -40,6 +40,12 @@ Watch = Callable[[int, int], None]
 Files = str | Path | Sequence[str | Path]
 
 
+def parameters(model: Any) -> int:
+    """Numbers that were learned: weights, or n-grams."""
+    counted = model.parameters
+    return counted if isinstance(counted, int) else sum(weight.numel() for weight in counted())
+
+
 class Member:
     """One run, read."""
 
@@ -51,16 +57,21 @@ class Member:
         """The model itself: `encode`, `start`, `step`, `score`, `loss`."""
         return self.settings.preset.family.load(self.settings, self.tokenizer, self.folder, self.device)
 
+    @property
+    def longest(self) -> int:
+        """Tokens of a source, </s> counted."""
+        return int(self.settings.data.longest)
+
     def faults(self, lines: Sequence[str]) -> dict[int, str]:
         """Which lines are longer than the model was made for, by their number from 0, and what to do about it."""
-        longest = self.settings.data.longest
+        longest = self.longest
         cure = f"but {self.folder.path} reads at most {longest}; shorten it{CUT}"
         lengths = self.tokenizer.source.encode_flat(lines)[1] + 1
         return {int(at): f"has {lengths[at]:,} tokens, {cure}" for at in np.flatnonzero(lengths > longest)}
 
     def sources(self, lines: Sequence[str]) -> list[np.ndarray]:
         """The tokens of each line, with </s>; what is longer than the model was made for is cut."""
-        longest, end = self.settings.data.longest, self.tokenizer.source.end
+        longest, end = self.longest, self.tokenizer.source.end
         return [np.append(ids[: longest - 1], end) for ids in self.tokenizer.source.encode_batch(lines)]
 
 
@@ -143,7 +154,11 @@ class Translator:
 
     def faults(self, lines: Sequence[str], *, truncate: bool = False) -> dict[int, str]:
         """Which lines can't be predicted from, by their number from 0, and why."""
-        return {} if truncate else {at: why for member in self.members for at, why in member.faults(lines).items()}
+        if truncate:
+            return {}
+        # the one that reads least has the last word: to shorten a line for another one might not be enough
+        least_last = sorted(self.members, key=lambda member: -member.longest)
+        return {at: why for member in least_last for at, why in member.faults(lines).items()}
 
     def unknown(self, lines: Sequence[str]) -> list[str]:
         """What in the lines has no token, one after another: the model reads <unk> there. Of several runs, the most."""
@@ -160,11 +175,14 @@ class Translator:
 
     def _faults_of_targets(self, targets: Sequence[str]) -> dict[int, str]:
         """Which targets can't be scored, likewise: some models have positions up to a number only."""
-        longest = self.model.longest
-        if longest is None:
+        parts = [(member.folder, member.model) for member in self.members]
+        parts += [] if self.lm is None else [(self.lm.folder, self.lm.model)]
+        limits = [(model.longest, folder.path) for folder, model in parts if model.longest is not None]
+        if not limits:
             return {}
+        longest, path = min(limits)
         lengths = self.tokenizer.target.encode_flat(targets)[1] + 1
-        cure = f"but {self.folder.path} reads at most {longest}; shorten it"
+        cure = f"but {path} reads at most {longest}; shorten it"
         return {int(at): f"its target has {lengths[at]:,} tokens, {cure}" for at in np.flatnonzero(lengths > longest)}
 
     def predict(
@@ -196,7 +214,7 @@ class Translator:
             self.model,
             self.tokenizer.target,
             lambda rows: self._encode(sources, rows),
-            [len(ids) for ids in sources[0]],
+            [min(map(len, line)) for line in zip(*sources, strict=True)],
             [self._forced(starts[number]) for number in filled],
             self.device,
             [first - 1 + number for number in filled],
@@ -325,12 +343,13 @@ class Translator:
         return views.explain(self, text, what, options, named)
 
     def info(self) -> Mapping[str, Any]:
-        """What the run is: settings, sizes, how far it got."""
+        """What the run is, or the first of several: settings, how far it got; sizes are those of all models together."""
+        models = [*(member.model for member in self.members), *([] if self.lm is None else [self.lm.model])]
         return {
             "path": str(self.folder.path),
             "task": self.settings.task,
             "kind": self.settings.kind,
-            "parameters": sum(weight.numel() for weight in self.members[0].model.parameters()),
+            "parameters": sum(parameters(model) for model in models),
             "vocabulary": {side: getattr(self.tokenizer, side).size for side in ("source", "target")},
             "tokenizer": self.tokenizer.hash,
             "settings": self.settings.to_dict(),

@@ -48,7 +48,8 @@ def _on_disk(path: Path) -> int:
 def about_run(path: Path) -> dict[str, Any]:
     """What a run folder holds."""
     from weft.cli.story import read_story
-    from weft.run import load, parameters
+    from weft.run import load
+    from weft.translator import parameters
     from weft.train.folder import read_environment
 
     run, story = load(path), read_story(path)
