@@ -52,6 +52,8 @@ def padded_sources(sources: Sequence[np.ndarray], device: torch.device) -> tuple
 class TranslationTask:
     """Nats of each target token, given the source and the tokens before it."""
 
+    unit = "token"
+
     def __init__(self, *, valid: Held | None, tokenizer: Tokenizer, device: torch.device, smoothing: float = 0.0) -> None:
         self.valid, self.tokenizer, self.device, self.smoothing = valid, tokenizer, device, smoothing
 
