@@ -26,9 +26,10 @@ from weft.explain.alignment import Alignment, attention_weights, check_attends
 from weft.explain.options import ExplainOptions
 from weft.explain.view import View
 from weft.files import sha256
+from weft.metrics.bleu_tokenizers import automatic, check_tokenizer
 from weft.metrics.items import Items, Score
 from weft.metrics.language import Measured, language_scores
-from weft.metrics.translation import Decoded, translation_items, translation_scores
+from weft.metrics.translation import scored, translation_items, translation_scores
 from weft.tasks.translation import padded_sources
 from weft.text.gate import clean
 from weft.text.sides import Sides
@@ -285,16 +286,29 @@ class Translator:
     # ---- evaluating
 
     def evaluate(
-        self, data: Files | None = None, options: PredictOptions | None = None, *, watch: Watch | None = None, **named: Any
+        self,
+        data: Files | None = None,
+        options: PredictOptions | None = None,
+        *,
+        tokenize: str | None = None,
+        watch: Watch | None = None,
+        **named: Any,
     ) -> list[Score]:
         """Scores of what is written for whole files of pairs, and the exact loss, with intervals; options as for `predict`.
-        Beside a language model there is no loss."""
-        return self.measure(data, chosen(PredictOptions, options, named), watch=watch)[0]
+        `tokenize` is how BLEU splits, None: as suits the references. Beside a language model there is no loss."""
+        return self.measure(data, chosen(PredictOptions, options, named), tokenize=tokenize, watch=watch)[0]
 
     def measure(
-        self, data: Files | None = None, options: PredictOptions | None = None, *, watch: Watch | None = None
+        self,
+        data: Files | None = None,
+        options: PredictOptions | None = None,
+        *,
+        tokenize: str | None = None,
+        watch: Watch | None = None,
     ) -> tuple[list[Score], Items]:
         """Scores, and what they were made from, line by line."""
+        if tokenize is not None:
+            check_tokenizer(tokenize)
         given, files = options or PredictOptions(), self._pairs(data)
         pairs = list(files.pairs())
         lines, targets = [line for line, _ in pairs], [target for _, target in pairs]
@@ -302,8 +316,13 @@ class Translator:
         refuse(self.faults(lines, truncate=given.truncate), lambda at: files.place(at, "source"))
         if self.lm is None:
             refuse(self._faults_of_targets(targets), lambda at: files.place(at, "target"))
-        items = translation_items([best[0].text for best in self.predict(lines, given, watch=watch)], targets)
-        scores = translation_scores(items, Decoded("/".join([given.describe(), *self._company()])))
+        references = list(files.references())
+        split = tokenize or automatic(references, spaced=self.tokenizer.target.kind == "space")
+        items = translation_items(
+            [best[0].text for best in self.predict(lines, given, watch=watch)], references, tokenize=split
+        )
+        search = "/".join([given.describe(), *self._company()])
+        scores = translation_scores(items, scored(references, search=search, tokenize=split))
         if self.lm is not None:  # the sum of log-probabilities is a score to choose by, and no probability
             return scores, items
         losses, measured = self._losses(pairs, truncate=given.truncate), Measured("source", "line", self.tokenizer.target.hash)
