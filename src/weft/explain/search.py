@@ -180,10 +180,16 @@ def _data(found: Tree, best: set[int], show: Callable[[int], str]) -> Iterator[d
             "step": step.length,
             "token": show(step.token),
             "log_prob": round(step.log_prob, 6),
+            "token_log_prob": round(_last(found, step), 6),
             "score": round(step.score, 6),
             "fate": step.fate,
             "best": at in best,
         }
+
+
+def _last(found: Tree, step: Step) -> float:
+    """The log-probability of the last token alone."""
+    return step.log_prob - found.steps[step.parent].log_prob
 
 
 def _nodes(found: Tree, best: set[int], show: Callable[[int], str], decode: Callable[[list[int]], str]) -> Iterator[Node]:
@@ -191,6 +197,7 @@ def _nodes(found: Tree, best: set[int], show: Callable[[int], str], decode: Call
     for at, step in enumerate(found.steps[1:], 1):
         kind = "best" if at in best else step.fate
         told = f"{decode(found.said(at))}\n{KINDS[step.fate]}\nlog-probability {step.log_prob:.4f}\nscore {step.score:.4f}"
+        told += f"\nprobability {math.exp(step.log_prob):.4g}, of its last token {math.exp(_last(found, step)):.4g}"
         yield Node(step.parent, show(step.token), f"{step.score:.2f}", kind, told)
 
 
@@ -200,9 +207,11 @@ def _lines(found: Tree, decode: Callable[[list[int]], str], top: int) -> list[st
     ended = sorted(
         (at for at, step in enumerate(found.steps) if step.fate in ("ended", "limit")), key=lambda at: -found.steps[at].score
     )
-    rows = [["score", "log-probability", "ended"]]
-    rows += [[f"{found.steps[at].score:.4f}", f"{found.steps[at].log_prob:.4f}", decode(found.said(at))] for at in ended[:top]]
-    return [f"{len(found.steps) - 1:,} hypotheses were looked at:", *told, "the best:", *aligned(rows, left=(2,))]
+    rows = [["score", "log-probability", "probability", "ended"]]
+    for at in ended[:top]:
+        score, total = found.steps[at].score, found.steps[at].log_prob
+        rows.append([f"{score:.4f}", f"{total:.4f}", f"{math.exp(total):.3g}", decode(found.said(at))])
+    return [f"{len(found.steps) - 1:,} hypotheses were looked at:", *told, "the best:", *aligned(rows, left=(3,))]
 
 
 def search(run: Any, text: str, options: ExplainOptions) -> View:
