@@ -11,6 +11,7 @@ from typing import Any
 import jiwer
 import numpy as np
 import pytest
+from command_line import refused
 from pair_runs import PairRuns, pair_file
 from sacrebleu.metrics import BLEU, CHRF
 from small_runs import train_here
@@ -193,15 +194,15 @@ def test_references_are_columns_of_a_table_or_parallel_files(tmp_path):
 
 
 def test_references_that_can_t_be_right(tmp_path):
-    def refused(values: dict[str, Any]) -> str:
+    def wrong(values: dict[str, Any]) -> str:
         return refusal(lambda: read_table(PairsTable, values, at="data"), ConfigError)
 
-    assert refused({"train": "a.tsv", "target": []}) == "data: target=[] names no column"
-    assert refused({"train": "a.tsv", "target": ["a", ""]}) == "data: target='' names no column"
+    assert wrong({"train": "a.tsv", "target": []}) == "data: target=[] names no column"
+    assert wrong({"train": "a.tsv", "target": ["a", ""]}) == "data: target='' names no column"
     assert (
         refused({"train": "a.tsv", "target": ["a", "a"]}) == "data: target names the column 'a' twice; name each reference once"
     )
-    assert refused({"train": ["a.en", "a.de"], "target": ["a", "b"]}) == (
+    assert wrong({"train": ["a.en", "a.de"], "target": ["a", "b"]}) == (
         "data: target=['a', 'b'], but parallel files have no columns; drop it"
     )
     write(tmp_path / "a.tsv", ["source\tone", "a\tA"])
@@ -251,6 +252,21 @@ def test_a_run_is_validated_and_evaluated_with_all_its_references(several, capsy
     greedy = [best[0].text for best in run.predict([line for line, _ in valid.pairs()], beam=1)]
     best = BLEU(tokenize="none").corpus_score(greedy, streams(list(valid.references()))).score
     assert any(record.get("valid_bleu") == pytest.approx(best) for record in logged)
+
+
+def test_a_tokenizer_is_refused_where_nothing_is_written(runs, capsys, tmp_path):
+    lm = str(runs.folder("lm-ngram"))
+    assert refused(capsys, "evaluate", lm, "--tokenize", "13a", "--data", str(runs.pairs)) == (
+        2,
+        f"--tokenize: is for runs that write outputs, and {lm} is a language model; drop it",
+    )
+    assert refused(capsys, "compare", lm, lm, "--tokenize", "13a", "--out", str(tmp_path / "out")) == (
+        2,
+        "--tokenize: is for runs that write outputs, and these are of task 'lm'; drop it",
+    )
+    assert refused(capsys, "evaluate", str(runs.folder("luong")), "--tokenize", "cha")[1].startswith(
+        "--tokenize: no such tokenizer 'cha'; did you mean 'char'? known: "
+    )
 
 
 def test_parallel_files_of_evaluate_may_have_several_references(runs, tmp_path):
