@@ -200,7 +200,7 @@ def test_references_that_can_t_be_right(tmp_path):
     assert wrong({"train": "a.tsv", "target": []}) == "data: target=[] names no column"
     assert wrong({"train": "a.tsv", "target": ["a", ""]}) == "data: target='' names no column"
     assert (
-        refused({"train": "a.tsv", "target": ["a", "a"]}) == "data: target names the column 'a' twice; name each reference once"
+        wrong({"train": "a.tsv", "target": ["a", "a"]}) == "data: target names the column 'a' twice; name each reference once"
     )
     assert wrong({"train": ["a.en", "a.de"], "target": ["a", "b"]}) == (
         "data: target=['a', 'b'], but parallel files have no columns; drop it"
