@@ -226,7 +226,7 @@ def several(runs):
     """A run whose data has two targets, the second of which is the first without its last phone."""
     rows = [line.split("\t") for line in runs.pairs.read_text().split("\n")[:-1]]
     data = write(runs.place / "several.tsv", ["source\tone\ttwo", *(f"{a}\t{b}\t{b[:-2]}" for a, b in rows)])
-    values = pair_file(data, "luong", "train.steps=30")
+    values = pair_file(data, "luong", "train.steps=12")
     values["data"]["target"] = ["one", "two"]
     return train_here(values, runs.place / "several").path
 
