@@ -10,6 +10,7 @@ from toy_steps import TOYS, Bigram, Hashed, TinyGRU, follow
 
 from weft.decode.beam import BeamOptions, beam
 from weft.decode.choose import ban, chain, no_repeat, repetition
+from weft.decode.sampling import Until, sample
 from weft.errors import ModelError, UsageError
 
 every_toy = pytest.mark.parametrize("toy", TOYS.values(), ids=TOYS.keys())
@@ -104,14 +105,45 @@ def test_scores_are_sorted_and_equal_to_scoring_again(toy):
         assert one.score == pytest.approx(one.log_prob / len(one.tokens) ** 0.7, abs=1e-4)
 
 
-@every_toy
-def test_a_beam_of_one_is_greedy(toy):
-    model, tokens = toy(9), []
-    found = beam(model, torch.tensor([[1]]), options=BeamOptions(width=1, limit=8))[0][0]
-    for _ in range(8):
-        row = log_rows(model, [1], tokens)
+def greedily(model, prompt, options, banned):
+    """The best token each time, the first of equals, until the end or the limit."""
+    tokens = []
+    while len(tokens) < options.limit and tokens[-1:] != [END]:
+        row = log_rows(model, prompt, tokens)
+        closed = {*banned, *([END] if options.end is None or len(tokens) < options.least else [])}
+        row = [-math.inf if token in closed else value for token, value in enumerate(row)]
+        if max(row) == -math.inf:
+            break
         tokens.append(row.index(max(row)))
-    assert found.tokens == tokens
+    return tokens
+
+
+@every_toy
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 3.0])
+@pytest.mark.parametrize("least", [0, 3])
+def test_a_beam_of_one_is_greedy(toy, alpha, least):
+    """It ends at its first end, though by their mean a longer text may be better."""
+    model, banned = toy(6), [0, 1]
+    options = BeamOptions(width=1, limit=12, end=END, alpha=alpha, least=least, never=banned)
+    prompts = [[1, a, b] for a in range(3, 6) for b in range(3, 6)]
+    for prompt, (found,) in zip(prompts, beam(model, torch.tensor(prompts), options=options), strict=True):
+        assert found.tokens == greedily(model, prompt, options, banned)
+        assert found.score == pytest.approx(found.log_prob / len(found.tokens) ** alpha)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("words", [7, 200])  # the best of many words are sought in blocks
+def test_of_equally_probable_tokens_a_beam_of_one_takes_the_first_as_sampling_at_zero_does(seed, words):
+    heights = torch.randint(0, 3, (words, words), generator=torch.Generator().manual_seed(seed)).double()
+    heights[:, END] += 1
+    model = Bigram(words, table=(heights / heights.sum(1, keepdim=True)).log().float())
+    options = BeamOptions(width=1, limit=9, end=END, alpha=1.0, least=2, never=[0, 1])
+    prompts = torch.arange(1, 7).unsqueeze(1)
+    found = [best.tokens for (best,) in beam(model, prompts, options=options)]
+    adjusted = [best.tokens for (best,) in beam(model, prompts, options=options, adjust=ban([]))]
+    drawn = list(sample(model, prompts, until=Until(9, END, 2), adjust=ban([0, 1])))
+    sampled = [[int(one.tokens[row]) for one in drawn if one.tokens[row] >= 0] for row in range(6)]
+    assert found == adjusted == sampled == [greedily(model, [at], options, [0, 1]) for at in range(1, 7)]
 
 
 def test_a_sentence_leaves_when_nothing_alive_can_beat_its_best():

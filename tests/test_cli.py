@@ -605,6 +605,35 @@ def test_several_continuations(here, capsys, monkeypatch):
     assert out.startswith("--- prompt 1, 1 of 1 ---\nan") and "\n--- prompt 2, 1 of 1 ---\nbo" in out
 
 
+def test_several_temperatures_side_by_side(here, capsys, monkeypatch, run):
+    words = ["generate", f"runs/{run}", "an", "--length", "6"]
+    code, out, err = call(capsys, *words, "--temperature", "0.5,0,1.5")
+    assert (code, err) == (0, "")
+    alone = [call(capsys, *words, "--temperature", one)[1] for one in ("0.5", "0", "1.5")]
+    assert out == "".join(f"=== temperature {one} ===\n{text}" for one, text in zip(("0.5", "0", "1.5"), alone, strict=True))
+    assert alone[1] == call(capsys, *words, "--greedy")[1] and (run == "ngram" or len(set(alone)) > 1)
+    told = json.loads(call(capsys, *words, "--temperature", "0.5,1.0", "--samples", "2", "--json")[1])
+    assert [list(one) for one in told["results"]] == [["temperature", "prompt", "continuations"]] * 2
+    assert [(one["temperature"], one["prompt"], len(one["continuations"])) for one in told["results"]] == [
+        (0.5, "an", 2),
+        (1.0, "an", 2),
+    ]
+    assert "an" + told["results"][0]["continuations"][0]["text"] + "\n" == alone[0]
+    feed(monkeypatch, b"an\nx\xff\nbo\n")
+    code, out, err = call(capsys, "generate", f"runs/{run}", "--temperature", "0.5,2", "--length", "3")
+    assert (code, err) == (3, "weft: standard input: line 2 (byte 0xff) is not utf-8; convert it first\n")
+    assert out.count("=== temperature") == 2 and out.count("an") >= 2
+
+
+def test_generate_tells_of_characters_that_it_can_t_read(here, capsys, monkeypatch):
+    assert call(capsys, "generate", "runs/run", "anna", "--length", "3")[2] == ""
+    code, out, err = call(capsys, "generate", "runs/run", "日本an日", "--length", "3")
+    assert (code, err) == (0, "weft: 3 tokens were unknown and read as <unk>: 日, 本\n") and out.startswith("日本an日")
+    assert call(capsys, "generate", "runs/run", "日", "--length", "3", "--quiet")[2] == ""
+    feed(monkeypatch, "an\n本\n".encode())
+    assert call(capsys, "generate", "runs/run", "--length", "3")[2] == "weft: 1 token was unknown and read as <unk>: 本\n"
+
+
 def test_prompts_come_from_standard_input_a_file_or_nowhere(here, capsys, monkeypatch):
     (here / "prompts.txt").write_text("an\nbo\n")
     feed(monkeypatch, b"an\nbo\n")

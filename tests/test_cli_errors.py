@@ -330,6 +330,11 @@ ASKED = {
     "--alpha 1": "--alpha: needs --beam",
     "--beam 2 --top-k 3": "--top-k: does not go with --beam, which does not sample",
     "--greedy --temperature 2": "--greedy: is --temperature 0; drop it, or --temperature 2",
+    "--greedy --temperature 0.5,1": "--greedy: is --temperature 0; drop it, or --temperature 0.5,1",
+    "--temperature 0.5,hot": "--temperature: must be a number, or several with commas between them, not '0.5,hot'",
+    "--temperature 0.5,": "--temperature: must be a number, or several with commas between them, not '0.5,'",
+    "--temperature 0.5,-1": "--temperature: must be 0 or more, not -1",
+    "--temperature 0.5,1 --beam 2": "--temperature: does not go with --beam, which does not sample",
     "--prompt-file text.txt": "--prompt-file: does not go with a prompt; give one of them",
 }
 

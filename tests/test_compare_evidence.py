@@ -239,9 +239,9 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     real = module.observe
 
-    def observe(run: Any, data: Any, watch: Any) -> Any:
+    def observe(run: Any, data: Any, watch: Any, *, tokenize: str | None = None) -> Any:
         seen.append(run.folder.path.name)
-        return real(run, data, watch)
+        return real(run, data, watch, tokenize=tokenize)
 
     monkeypatch.setattr(module, "observe", observe)
     return seen

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import runpy
 import shlex
@@ -145,6 +147,30 @@ def test_the_hello_example_spells_hello(place, capsys):
     assert main(["train", "examples/rnn-hello.toml", "--quiet"]) == 0
     assert main(["generate", "runs/rnn-hello", "h", "--greedy"]) == 0
     assert capsys.readouterr().out == "hello\n"
+
+
+FIRST = {"yes": 0.5, "ok": 0.4, "</s>": 0.1}
+SECOND = {"yes": {"yes": 0.4, "ok": 0.3, "</s>": 0.3}, "ok": {"yes": 0.2, "ok": 0.7, "</s>": 0.1}}
+
+
+def test_greedy_search_misses_the_answer_that_a_beam_of_two_finds(place, capsys):
+    """The tree of Jurafsky and Martin's Figure 10.8: every probability of it, and what each search makes of them."""
+    assert main(["train", "examples/yes-ok.toml", "--quiet"]) == 0
+    for beam, output, expected in (("1", "yes yes", 0.20), ("2", "ok ok", 0.28), ("9", "ok ok", 0.28)):
+        capsys.readouterr()
+        assert main(["explain", "runs/yes-ok", "", "--what", "search", "--beam", beam, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)["views"][0]
+        assert found["output"] == output and math.exp(found["score"]) == pytest.approx(expected)
+        tokens = {0: ""} | {one["id"]: one["token"] for one in found["hypotheses"]}
+        for one in found["hypotheses"]:
+            before = {1: FIRST, 2: SECOND.get(tokens[one["parent"]]), 3: {"</s>": 1.0}}[one["step"]]
+            assert math.exp(one["token_log_prob"]) == pytest.approx(before[one["token"]], abs=1e-6)
+    assert len(found["hypotheses"]) == 3 + 6 + 4  # a beam as wide as the tree sees all of it
+    assert main(["explain", "runs/yes-ok", "", "--what", "search", "--beam", "2"]) == 0
+    assert (
+        "-1.2730          -1.2730         0.28  ok ok\n-1.6094          -1.6094          0.2  yes yes\n"
+        in capsys.readouterr().out
+    )
 
 
 def test_the_texts_are_what_their_script_writes():

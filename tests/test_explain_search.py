@@ -70,7 +70,7 @@ def plainly(model, options: BeamOptions, banned: list[int]) -> tuple[list[tuple[
 @pytest.mark.parametrize("banned", [[], [0, 1, 4]])
 def test_the_tree_is_that_of_a_search_in_plain_python(toy, options, banned):
     model = TOYS[toy](WORDS)
-    found = Tree(options, options.alpha)
+    found = Tree(options)
     ((best,),) = beam(model, torch.tensor([[1]]), options=options, adjust=found.adjusting(ban(banned)), watch=found.watch)
     found.close()
     expected, winner = plainly(model, options, banned)
@@ -89,7 +89,7 @@ def test_the_tree_is_that_of_a_search_in_plain_python(toy, options, banned):
 def test_what_a_ban_took_away_is_told():
     """At each step the banned tokens that would have gone on, were they allowed."""
     model, options, banned = TOYS["hashed"](WORDS), BeamOptions(3, 5, END), [0, 3, 5]
-    found = Tree(options, options.alpha)
+    found = Tree(options)
     beam(model, torch.tensor([[1]]), options=options, adjust=found.adjusting(ban(banned)), watch=found.watch)
     lost = [step for step in found.steps if step.fate == "banned"]
     assert lost and {step.token for step in lost} <= set(banned)
@@ -140,6 +140,29 @@ def test_the_best_of_the_tree_is_what_generate_says(lstm, runs):
     assert no_search(lstm) is None and no_distribution(lstm) is None
     both = weft.ensemble([runs.folder("lstm"), runs.folder("luong")])
     assert no_search(both) == no_distribution(both) == "several models choose together; explain one run"
+
+
+def test_a_beam_of_one_is_greedy_in_every_command(lstm, runs):
+    """`generate`, `predict` and `explain` alike, at any alpha: all end at the first end."""
+    words = weft.load(runs.folder("lm-ngram"))
+    for text in ("", "F", "F A", "K"):
+        greedy = words.generate(text, temperature=0.0, length=9)[0][0]
+        for alpha in (0.0, 1.0, 3.0):
+            found = words.generate(text, beam=1, alpha=alpha, length=9)[0][0]
+            assert (found.text, found.tokens) == (greedy.text, greedy.tokens)
+            assert found.log_prob == pytest.approx(greedy.log_prob)
+            view = search(words, text, ExplainOptions(beam=1, alpha=alpha, length=9))
+            assert view.data["output"] == greedy.text.lstrip()
+    for name in ("lstm", "transformer"):
+        run = weft.load(runs.folder(name))
+        for text in ("fade", "bad", "e"):
+            greedy = run.predict(text, temperature=0.0)[0][0]
+            for alpha in (0.0, 1.0, 3.0):
+                assert run.predict(text, beam=1, alpha=alpha)[0][0].tokens == greedy.tokens
+                view = search(run, text, ExplainOptions(beam=1, alpha=alpha))
+                assert view.data["output"] == greedy.text and view.data["alpha"] == alpha
+                kept = [one for one in view.data["hypotheses"] if one["fate"] in ("kept", "ended", "limit")]
+                assert kept == [one for one in view.data["hypotheses"] if one["best"]]
 
 
 def test_a_source_that_is_too_long_is_refused_by_every_view(runs):

@@ -70,7 +70,7 @@ class Scored:
     """A task whose validation gives one number after another."""
 
     def __init__(self, task: LanguageTask, scores: list[float]) -> None:
-        self.loss, self.scores = task.loss, list(scores)
+        self.loss, self.unit, self.scores = task.loss, task.unit, list(scores)
 
     def validate(self, model: nn.Module, watch: Watch | None = None) -> dict[str, float]:
         assert not model.training and not torch.is_grad_enabled()

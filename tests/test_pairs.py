@@ -250,7 +250,7 @@ CURE = 'is no .tsv, .csv or .jsonl: name a table so, or give two parallel files,
 OPTIONS = "train, valid, test, encoding, source, target, longest, truncate"
 MESSAGES = [
     ({"train": "a.txt"}, "data: train='a.txt' " + CURE.format("train")),
-    ({"train": ["a.en", "a.de", "a.fr"]}, "data: train='a.en' " + CURE.format("train")),
+    ({"train": ["a.en"]}, "data: train='a.en' " + CURE.format("train")),
     ({"train": "a.tsv", "valid": ["a.en"]}, "data: valid='a.en' " + CURE.format("valid")),
     ({"train": ["a.tsv", "b.csv.gz"]}, "data: train mixes csv, tsv files; give files of one kind"),
     ({"train": ["a.tsv", "a.de"]}, "data: train mixes text, tsv files; give files of one kind"),

@@ -178,6 +178,9 @@ def test_a_pruned_translator_does_all_that_a_run_does(runs: Runs, tmp_path: Path
     ]
     told = json.loads((tmp_path / "small2" / "prune.json").read_text())
     assert told["heads"] == 12 and len(told["steps"]) == 3 and told["unit"] == "nats a token"
+    # what was measured, and not how much was allowed: whole batches until there are 300
+    sizes = [one.size for one in portions(weft.load(small), data, tmp_path / "again", tokens=300)]
+    assert told["tokens"] == sum(sizes) >= 300 > sum(sizes[:-1])
 
 
 # ---- what heads are worth
@@ -430,6 +433,8 @@ def test_the_command_shows_and_draws(runs: Runs, tmp_path: Path, capsys: pytest.
     told = json.loads(capsys.readouterr().out)
     assert told["heads"] == 8 and sum(len(step["gone"]) for step in told["steps"]) == 3
     assert told["unit"] == "nats a word" and math.isfinite(told["steps"][-1]["loss"])
+    words = [one.words for one in run.settings.sources()["valid"].sentences()]
+    assert told["tokens"] == sum(2 + sum(len(run.tokenizer.tokenizer.encode(word)) for word in some) for some in words)
     assert main(["prune", place, "--heads", "1", "--draw", str(tmp_path / "y.svg"), "--out", str(tmp_path / "small")]) == 0
     said = capsys.readouterr().err
     assert "7 of 8 heads" in said and (tmp_path / "y.svg").exists() and (tmp_path / "y-2.svg").exists()

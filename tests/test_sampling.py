@@ -57,6 +57,21 @@ NAIVE = {
 }
 
 
+@pytest.mark.parametrize("shares", [[4, 2, 2, 2], [1] * 10, [3, 1, 3, 1, 2], [1, 5, 1, 1, 1, 1], [2, 0, 2, 0, 4]])
+@pytest.mark.parametrize("mass", [0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9])
+def test_top_p_keeps_the_fewest_tokens_where_several_are_equally_probable(shares, mass):
+    """The smallest set that reaches the mass, found by trying all sizes in whole numbers; of equals, the first tokens."""
+    total = sum(shares)
+    best_first = sorted(range(len(shares)), key=lambda token: (-shares[token], token))
+    fewest = next(
+        n for n in range(1, len(shares) + 1) if 1000 * sum(shares[t] for t in best_first[:n]) >= round(1000 * mass) * total
+    )
+    log_probs = torch.tensor([[math.log(share / total) if share else -math.inf for share in shares]])
+    found = choose.top_p(mass)(log_probs, nothing(1))
+    assert found.isfinite().nonzero()[:, 1].tolist() == sorted(best_first[:fewest])
+    assert torch.equal(found[found.isfinite()], log_probs[found.isfinite()])
+
+
 @pytest.mark.parametrize("name", NAIVE)
 @settings(deadline=None, max_examples=60)
 @given(rows=rows_of_logits, data=st.data())

@@ -262,6 +262,8 @@ def test_each_factor_is_of_the_rate_that_was_given():
 class Reading:
     """The loss of a language model over ragged rows, its state carried on."""
 
+    unit = "token"
+
     def loss(self, model: nn.Module, batch: Batch, carry: Any) -> Loss:
         keep = torch.ones_like(batch.tokens, dtype=torch.bool) if batch.keep is None else batch.keep
         nats, state = model.loss(batch.tokens[:, :-1], batch.tokens[:, 1:], carry)
@@ -311,9 +313,9 @@ def two_batches(accumulate: int, mixer: str, ragged: bool) -> tuple[Loop, tuple[
 @pytest.mark.parametrize("mixer", ["lstm", "attention"])
 @pytest.mark.parametrize("accumulate", [2, 3, 7, 20])
 def test_a_batch_in_parts_has_the_gradient_of_the_whole(accumulate, mixer, ragged):
-    whole, (nats, count) = two_batches(1, mixer, ragged)
-    parts, (summed, counted) = two_batches(accumulate, mixer, ragged)
-    assert count == counted == (21 if ragged else 35)
+    whole, (nats, count, _) = two_batches(1, mixer, ragged)
+    parts, (summed, counted, read) = two_batches(accumulate, mixer, ragged)
+    assert count == counted == read == (21 if ragged else 35)
     torch.testing.assert_close(summed, nats, atol=1e-5, rtol=1e-6)
     for one, other in zip(whole.optimizers.weights, parts.optimizers.weights, strict=True):
         torch.testing.assert_close(other.grad, one.grad, atol=1e-6, rtol=1e-5)

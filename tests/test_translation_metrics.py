@@ -25,7 +25,7 @@ from weft.metrics.items import Items, join, resample
 from weft.metrics.translation import SCORES, Decoded, translation_items, translation_scores
 
 HOW = Decoded(search="beam:5/alpha:1")
-NAMES = ["exact_match", "edit_rate", "bleu", "bleu_lc", "chrf"]
+NAMES = ["exact_match", "edit_rate", "character_error_rate", "bleu", "bleu_lc", "chrf"]
 
 
 def scores(outputs, references, decoded=HOW):
@@ -40,6 +40,7 @@ def expected(outputs, references):
     """The same scores by the field's own packages."""
     return {
         "edit_rate": 100 * jiwer.wer(references, outputs),
+        "character_error_rate": 100 * jiwer.cer(references, outputs),
         "bleu": sacrebleu.corpus_bleu(outputs, [references]).score,
         "bleu_lc": sacrebleu.corpus_bleu(outputs, [references], lowercase=True).score,
         "chrf": sacrebleu.corpus_chrf(outputs, [references]).score,
@@ -90,6 +91,7 @@ def test_scores_by_hand():
     assert list(found) == NAMES
     assert found["exact_match"] == 50
     assert found["edit_rate"] == pytest.approx(100 / 7)
+    assert found["character_error_rate"] == pytest.approx(100 * 2 / 23)  # sat, lay
     # n-grams that are right, of all: 6 of 7, 3 of 5, 1 of 3, none of 1, which counts half of one
     assert found["bleu"] == pytest.approx(100 * (6 / 7 * 3 / 5 * 1 / 3 * 1 / 2) ** 0.25)
 
@@ -200,6 +202,7 @@ def test_signatures_name_every_choice():
     assert {name: score.signature for name, score in found.items()} == {
         "exact_match": f"tok:space|{ours}",
         "edit_rate": f"tok:space|{ours}",
+        "character_error_rate": f"tok:char|{ours}",
         "bleu": f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{version}|{ours}",
         "bleu_lc": f"nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:{version}|{ours}",
         "chrf": f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{version}|{ours}",
@@ -225,6 +228,8 @@ def test_parts_of_a_corpus_join_to_the_whole():
         "exact": (40,),
         "edits": (40,),
         "reference_tokens": (40,),
+        "character_edits": (40,),
+        "reference_characters": (40,),
         "bleu": (40, 10),
         "bleu_lc": (40, 10),
         "chrf": (40, 18),
@@ -258,7 +263,7 @@ def test_a_thousand_lines_take_little_time():
     began = time.process_time()
     found = translation_scores(items, HOW)
     assert time.process_time() - began < 1
-    assert len(found) == 5
+    assert len(found) == 6
 
 
 def test_sacrebleu_is_imported_on_use_and_leaves_signals_alone():

@@ -18,9 +18,9 @@ from safetensors import safe_open
 from small_runs import Silent, sums, train_here
 
 import weft
-from weft import files
+from weft import files, translator
 from weft.cli.main import main
-from weft.decode.predict import Prediction
+from weft.decode.predict import Prediction, limit_of
 from weft.decode.predict_options import PredictOptions
 from weft.errors import DataError, UsageError
 from weft.run import load_language, load_translator
@@ -391,6 +391,44 @@ def test_members_may_read_their_sources_each_in_its_own_way(runs):
     assert both.score(pairs)[0].log_probs == pytest.approx(np.log(np.exp(alone).mean(0)).tolist(), abs=1e-4)
     # of lines that one of them can't read, that one tells
     assert list(both.faults(["ab" * 9])) == [0]
+
+
+def test_an_ensemble_counts_the_parameters_of_all_and_writes_no_more_than_each_of_them_would(runs):
+    values = borrow_tokenizer(pair_file(runs.pairs, "learned", "train.steps=2", "data.longest=9"), runs.folder("lstm"))
+    train_here(values, short := runs.place / "short")
+    lstm, lm = runs.folder("lstm"), runs.folder("lm-ngram")
+    alone = {folder: weft.load(folder, device="cpu").info()["parameters"] for folder in (lstm, short, lm)}
+    for folders in ([lstm, short], [short, lstm]):  # their order changes nothing
+        both = weft.ensemble(folders, device="cpu")
+        assert both.info()["parameters"] == alone[lstm] + alone[short]
+        assert both.faults(["abcdef" * 3]) == {
+            0: f"has 19 tokens, but {short} reads at most 9; shorten it, or have it cut with --truncate"
+        }
+        assert both.faults_of_pairs([("abc", "A " * 12)]) == {
+            0: f"its target has 13 tokens, but {short} reads at most 9; shorten it"
+        }
+    beside = weft.ensemble([lstm], lm=lm, device="cpu")
+    assert beside.info()["parameters"] == alone[lstm] + alone[lm]
+
+
+def test_how_much_an_ensemble_writes_at_most_does_not_depend_on_the_order_of_its_members(runs, monkeypatch):
+    """A line's tokens are counted by the member that reads it in the fewest."""
+    values = borrow_tokenizer(pair_file(runs.pairs, "luong", "train.steps=2", "data.longest=200"), runs.folder("lstm"))
+    train_here(values, letters := runs.place / "letters")
+    values["tokenizer"]["source"] = {"kind": "bpe", "size": 270}
+    train_here(values, pieces := runs.place / "pieces-long")
+    line = "abcdef" * 9
+    limits: list[int] = []
+    monkeypatch.setattr(
+        translator, "predict", lambda request, options, watch: limits.append(limit_of(request, 0, options)) or []
+    )
+    for folders in ([letters, pieces], [pieces, letters]):
+        both = weft.ensemble(folders, device="cpu")
+        fewest = min(len(member.sources([line])[0]) for member in both.members)
+        assert fewest < 55 == max(len(member.sources([line])[0]) for member in both.members)
+        with pytest.raises(ValueError, match="zip"):  # nothing was found
+            both.predict([line])
+    assert limits == [2 * (-(-fewest // 16) * 16) + 32] * 2
 
 
 def test_an_ensemble_whose_targets_differ_is_refused_with_the_reason(runs):

@@ -4,6 +4,7 @@ hello.txt   one word, for the smallest network that can learn anything
 names.txt   invented names, one a line, out of syllables
 tales.txt   tiny tales, one a line, out of a grammar with three things that a model can learn only by looking further back:
             a verb agrees with its subject over a clause between them, a pronoun with the hero, and the hero's name returns
+yes-ok.txt  a hundred answers, counted out so that trigrams have the probabilities of a tree of three words
 """
 
 from __future__ import annotations
@@ -92,7 +93,15 @@ def tales() -> str:
     return "".join(f"{writer.tale()}\n" for _ in range(TALES))
 
 
-TEXTS = {"hello.txt": lambda: "hello\n", "names.txt": names, "tales.txt": tales}
+# of a hundred: P(yes) = 0.5, P(ok) = 0.4; P(yes | yes) = 0.4, P(ok | yes) = 0.3; P(yes | ok) = 0.2, P(ok | ok) = 0.7
+ANSWERS = {"yes yes": 20, "yes ok": 15, "yes": 15, "ok ok": 28, "ok yes": 8, "ok": 4, "": 10}
+
+
+def answers() -> str:
+    return "".join(f"{answer}\n" * count for answer, count in ANSWERS.items())
+
+
+TEXTS = {"hello.txt": lambda: "hello\n", "names.txt": names, "tales.txt": tales, "yes-ok.txt": answers}
 
 if __name__ == "__main__":
     for file, text in TEXTS.items():

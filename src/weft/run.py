@@ -39,7 +39,7 @@ from weft.train.folder import RunFolder, open_folder
 from weft.train.held import Files, HeldOut
 from weft.train.language import default_context
 from weft.train.settings import Settings, resolve
-from weft.translator import Beside, Member, Translator, Watch, refuse
+from weft.translator import Beside, Member, Translator, Watch, parameters, refuse
 
 DEVICES = ("auto", "cpu", "cuda")
 LM_WEIGHT = 0.3
@@ -200,6 +200,12 @@ class Run:
         given = chosen(GenerateOptions, options, named)
         return decoding.generate(self.model, self.tokenizer, read, given, end=self.end, device=self.device, going=going)
 
+    def unknown(self, prompts: Sequence[str]) -> list[str]:
+        """What in the prompts has no token, one after another: the model reads <unk> there."""
+        tokenizer = self.tokenizer
+        odd = [text for text, ids in zip(prompts, tokenizer.encode_batch(prompts), strict=True) if tokenizer.unk in ids]
+        return tokenizer.unknown(odd)
+
     def faults_of_prompts(self, prompts: Sequence[str], options: GenerateOptions) -> dict[int, str]:
         """Which prompts can't be continued by as much as is asked for, by their number from 0, and why."""
         lengths = (self.tokenizer.encode_flat(prompts)[1] + 1).tolist()  # behind the begin token
@@ -227,12 +233,6 @@ class Run:
             "tokenizer": self.tokenizer.hash,
             "settings": self.settings.to_dict(),
         }
-
-
-def parameters(model: Any) -> int:
-    """Numbers that were learned: weights, or n-grams."""
-    counted = model.parameters
-    return counted if isinstance(counted, int) else sum(weight.numel() for weight in counted())
 
 
 def _read(path: str | Path) -> tuple[RunFolder, Settings]:

@@ -26,9 +26,10 @@ from weft.explain.alignment import Alignment, attention_weights, check_attends
 from weft.explain.options import ExplainOptions
 from weft.explain.view import View
 from weft.files import sha256
+from weft.metrics.bleu_tokenizers import automatic, check_tokenizer
 from weft.metrics.items import Items, Score
 from weft.metrics.language import Measured, language_scores
-from weft.metrics.translation import Decoded, translation_items, translation_scores
+from weft.metrics.translation import scored, translation_items, translation_scores
 from weft.tasks.translation import padded_sources
 from weft.text.gate import clean
 from weft.text.sides import Sides
@@ -38,6 +39,12 @@ from weft.train.settings import Settings
 
 Watch = Callable[[int, int], None]
 Files = str | Path | Sequence[str | Path]
+
+
+def parameters(model: Any) -> int:
+    """Numbers that were learned: weights, or n-grams."""
+    counted = model.parameters
+    return counted if isinstance(counted, int) else sum(weight.numel() for weight in counted())
 
 
 class Member:
@@ -51,16 +58,21 @@ class Member:
         """The model itself: `encode`, `start`, `step`, `score`, `loss`."""
         return self.settings.preset.family.load(self.settings, self.tokenizer, self.folder, self.device)
 
+    @property
+    def longest(self) -> int:
+        """Tokens of a source, </s> counted."""
+        return int(self.settings.data.longest)
+
     def faults(self, lines: Sequence[str]) -> dict[int, str]:
         """Which lines are longer than the model was made for, by their number from 0, and what to do about it."""
-        longest = self.settings.data.longest
+        longest = self.longest
         cure = f"but {self.folder.path} reads at most {longest}; shorten it{CUT}"
         lengths = self.tokenizer.source.encode_flat(lines)[1] + 1
         return {int(at): f"has {lengths[at]:,} tokens, {cure}" for at in np.flatnonzero(lengths > longest)}
 
     def sources(self, lines: Sequence[str]) -> list[np.ndarray]:
         """The tokens of each line, with </s>; what is longer than the model was made for is cut."""
-        longest, end = self.settings.data.longest, self.tokenizer.source.end
+        longest, end = self.longest, self.tokenizer.source.end
         return [np.append(ids[: longest - 1], end) for ids in self.tokenizer.source.encode_batch(lines)]
 
 
@@ -143,7 +155,11 @@ class Translator:
 
     def faults(self, lines: Sequence[str], *, truncate: bool = False) -> dict[int, str]:
         """Which lines can't be predicted from, by their number from 0, and why."""
-        return {} if truncate else {at: why for member in self.members for at, why in member.faults(lines).items()}
+        if truncate:
+            return {}
+        # the one that reads least has the last word: to shorten a line for another one might not be enough
+        least_last = sorted(self.members, key=lambda member: -member.longest)
+        return {at: why for member in least_last for at, why in member.faults(lines).items()}
 
     def unknown(self, lines: Sequence[str]) -> list[str]:
         """What in the lines has no token, one after another: the model reads <unk> there. Of several runs, the most."""
@@ -160,11 +176,14 @@ class Translator:
 
     def _faults_of_targets(self, targets: Sequence[str]) -> dict[int, str]:
         """Which targets can't be scored, likewise: some models have positions up to a number only."""
-        longest = self.model.longest
-        if longest is None:
+        parts = [(member.folder, member.model) for member in self.members]
+        parts += [] if self.lm is None else [(self.lm.folder, self.lm.model)]
+        limits = [(model.longest, folder.path) for folder, model in parts if model.longest is not None]
+        if not limits:
             return {}
+        longest, path = min(limits)
         lengths = self.tokenizer.target.encode_flat(targets)[1] + 1
-        cure = f"but {self.folder.path} reads at most {longest}; shorten it"
+        cure = f"but {path} reads at most {longest}; shorten it"
         return {int(at): f"its target has {lengths[at]:,} tokens, {cure}" for at in np.flatnonzero(lengths > longest)}
 
     def predict(
@@ -196,7 +215,7 @@ class Translator:
             self.model,
             self.tokenizer.target,
             lambda rows: self._encode(sources, rows),
-            [len(ids) for ids in sources[0]],
+            [min(map(len, line)) for line in zip(*sources, strict=True)],
             [self._forced(starts[number]) for number in filled],
             self.device,
             [first - 1 + number for number in filled],
@@ -267,16 +286,29 @@ class Translator:
     # ---- evaluating
 
     def evaluate(
-        self, data: Files | None = None, options: PredictOptions | None = None, *, watch: Watch | None = None, **named: Any
+        self,
+        data: Files | None = None,
+        options: PredictOptions | None = None,
+        *,
+        tokenize: str | None = None,
+        watch: Watch | None = None,
+        **named: Any,
     ) -> list[Score]:
         """Scores of what is written for whole files of pairs, and the exact loss, with intervals; options as for `predict`.
-        Beside a language model there is no loss."""
-        return self.measure(data, chosen(PredictOptions, options, named), watch=watch)[0]
+        `tokenize` is how BLEU splits, None: as suits the references. Beside a language model there is no loss."""
+        return self.measure(data, chosen(PredictOptions, options, named), tokenize=tokenize, watch=watch)[0]
 
     def measure(
-        self, data: Files | None = None, options: PredictOptions | None = None, *, watch: Watch | None = None
+        self,
+        data: Files | None = None,
+        options: PredictOptions | None = None,
+        *,
+        tokenize: str | None = None,
+        watch: Watch | None = None,
     ) -> tuple[list[Score], Items]:
         """Scores, and what they were made from, line by line."""
+        if tokenize is not None:
+            check_tokenizer(tokenize)
         given, files = options or PredictOptions(), self._pairs(data)
         pairs = list(files.pairs())
         lines, targets = [line for line, _ in pairs], [target for _, target in pairs]
@@ -284,8 +316,13 @@ class Translator:
         refuse(self.faults(lines, truncate=given.truncate), lambda at: files.place(at, "source"))
         if self.lm is None:
             refuse(self._faults_of_targets(targets), lambda at: files.place(at, "target"))
-        items = translation_items([best[0].text for best in self.predict(lines, given, watch=watch)], targets)
-        scores = translation_scores(items, Decoded("/".join([given.describe(), *self._company()])))
+        references = list(files.references())
+        split = tokenize or automatic(references, spaced=self.tokenizer.target.kind == "space")
+        items = translation_items(
+            [best[0].text for best in self.predict(lines, given, watch=watch)], references, tokenize=split
+        )
+        search = "/".join([given.describe(), *self._company()])
+        scores = translation_scores(items, scored(references, search=search, tokenize=split))
         if self.lm is not None:  # the sum of log-probabilities is a score to choose by, and no probability
             return scores, items
         losses, measured = self._losses(pairs, truncate=given.truncate), Measured("source", "line", self.tokenizer.target.hash)
@@ -322,12 +359,13 @@ class Translator:
         return views.explain(self, text, what, options, named)
 
     def info(self) -> Mapping[str, Any]:
-        """What the run is: settings, sizes, how far it got."""
+        """What the run is, or the first of several: settings, how far it got; sizes are those of all models together."""
+        models = [*(member.model for member in self.members), *([] if self.lm is None else [self.lm.model])]
         return {
             "path": str(self.folder.path),
             "task": self.settings.task,
             "kind": self.settings.kind,
-            "parameters": sum(weight.numel() for weight in self.members[0].model.parameters()),
+            "parameters": sum(parameters(model) for model in models),
             "vocabulary": {side: getattr(self.tokenizer, side).size for side in ("source", "target")},
             "tokenizer": self.tokenizer.hash,
             "settings": self.settings.to_dict(),

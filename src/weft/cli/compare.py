@@ -63,6 +63,10 @@ class Compare(Shared):
     score: Annotated[
         str | None, typer.Option(metavar="NAME", help="What decides, such as nats_per_token.  [default: the task's own]")
     ] = None
+    tokenize: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="How BLEU splits outputs, as in weft evaluate.  [default: what suits all rows]"),
+    ] = None
     suite: Annotated[
         list[Path] | None,
         typer.Option(
@@ -106,6 +110,7 @@ class Compare(Shared):
         from weft.cli.compare_plan import Comparing, Place
         from weft.cli.display import Display
         from weft.cli.signals import Stop
+        from weft.compare.bleu import check_wanted
         from weft.compare.plan import PLAN, earlier
         from weft.compare.scores import refuse_others
         from weft.compare.train import Stopped
@@ -117,6 +122,7 @@ class Compare(Shared):
         # resolved: the same comparison from wherever it is called
         comparing = Comparing(read_toml(run_file), self._asked(), place, base=run_file.parent.resolve())
         refuse_others(comparing.task, self.score)
+        check_wanted(comparing.task, self.tokenize)
         pairs = self._pairs(comparing.task)
         waited, replaces = earlier(out).is_there(), self.fresh and (out / PLAN).is_file()
         with Stop() as stop, Display(quiet=self.quiet) as display:
@@ -143,6 +149,7 @@ class Compare(Shared):
 
     def _existing(self) -> int:
         from weft.cli.probing import refuse_files
+        from weft.compare.bleu import check_wanted
         from weft.compare.groups import find, grouped, is_comparison, readable
         from weft.compare.scores import refuse_others
         from weft.train.folder import make_folder
@@ -162,6 +169,7 @@ class Compare(Shared):
         runs = find(kept)
         task = str(runs[0].settings["task"])
         refuse_others(task, self.score)
+        check_wanted(task, self.tokenize)
         pairs = self._pairs(task)
         rows = {name: [run.path for run in group] for name, group in grouped(runs).items()}
         out = self.out or Path("runs/comparison")
@@ -206,7 +214,7 @@ class Compare(Shared):
     def _command(self) -> str:
         """What makes the same comparison again."""
         words = ["weft", "compare", *map(str, self.what)]
-        for option in ("models", "seeds", "minutes", "tokens", "params", "tune", "score"):
+        for option in ("models", "seeds", "minutes", "tokens", "params", "tune", "score", "tokenize"):
             value = getattr(self, option)
             if value is not None and (option, value) != ("seeds", 1):
                 words += [f"--{option}", f"{value:g}" if isinstance(value, float) else str(value)]
@@ -225,7 +233,7 @@ class Compare(Shared):
         try:
             with files.Lock(out), Display(quiet=self.quiet) as display:
                 asked = all(map(os.path.isfile, self.what))  # by a run file, not by runs, which may be somebody else's
-                evidence, damaged = measured(rows, kept_in(rows, out), display, named=asked)
+                evidence, damaged = measured(rows, kept_in(rows, out), display, tokenize=self.tokenize, named=asked)
                 facts = facts._replace(failures=[*facts.failures, *damaged])
                 found = written(evidence, facts, out, display) if evidence else {}
                 back = not evidence and bring_back(out)

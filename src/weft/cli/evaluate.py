@@ -36,6 +36,12 @@ def as_table(scores: Sequence[Score]) -> str:
     return columns(rows)
 
 
+def _tokenizers() -> list[str]:
+    from weft.metrics.bleu_tokenizers import TOKENIZERS
+
+    return list(TOKENIZERS)
+
+
 @dataclass(kw_only=True)
 class Evaluate(Searching):
     """Score a run on its test data (or validation data), or on other files, with 95 % intervals.
@@ -55,6 +61,16 @@ class Evaluate(Searching):
             metavar="POLICY",
             help="Of language models: what a token is predicted from: reset (its line), carry (all before it), "
             "stride or stride:N (a window that moves on by N tokens).  [default: what suits the run]",
+        ),
+    ] = None
+
+    tokenize: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=_tokenizers,
+            help="Of runs that write outputs: how BLEU splits them: 13a, zh, ja-mecab, ko-mecab, char, intl, none, flores200."
+            "  [default: what suits the references]",
         ),
     ] = None
 
@@ -98,7 +114,7 @@ class Evaluate(Searching):
         return (self._translator(run, display) if task == "translate" else self._language(run, display)), "", None
 
     def _refuse_search(self, task: str) -> None:
-        for option in ("beam", "alpha", "context", "truncate"):
+        for option in ("beam", "alpha", "context", "tokenize", "truncate"):
             if getattr(self, option) not in (None, False):
                 raise UsageError(f"--{option}: is not for runs of task {task!r}, as {self.folder} is; drop it")
 
@@ -127,7 +143,7 @@ class Evaluate(Searching):
         return scores, report, run.unseen(self.data)
 
     def _language(self, run: Any, display: Display) -> list[Score]:
-        for option in ("beam", "alpha", "truncate"):
+        for option in ("beam", "alpha", "tokenize", "truncate"):
             if getattr(self, option) not in (None, False):
                 raise UsageError(f"--{option}: is for runs that write outputs, and {self.folder} is a language model; drop it")
 
@@ -157,5 +173,5 @@ class Evaluate(Searching):
         options = PredictOptions(beam=self.beam, alpha=self.alpha, truncate=self.truncate)
         display.show("reading", 0.0)  # and tokenising, of which nothing is heard until the first lines are searched
 
-        found: list[Score] = run.evaluate(self.data, options, watch=watch)
+        found: list[Score] = run.evaluate(self.data, options, tokenize=self.tokenize, watch=watch)
         return found

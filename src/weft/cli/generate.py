@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -13,7 +14,7 @@ import typer
 
 from weft.cli.options import Device, Shared
 from weft.cli.output import finite, write, write_json
-from weft.cli.together import no_text, tell, without
+from weft.cli.together import no_text, tell, tell_unknown, without
 from weft.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -31,6 +32,15 @@ def as_json(prompt: str | None, found: Sequence[Continuation]) -> dict[str, Any]
         {"text": one.text, "tokens": one.tokens, "log_prob": finite(one.log_prob), "score": finite(one.score)} for one in found
     ]
     return {"prompt": prompt, "continuations": continuations}
+
+
+def _told(lines: Sequence[Line], faults: Mapping[int, str], results: Sequence[Sequence[Continuation]]) -> list[dict[str, Any]]:
+    """Every line and what became of it, for programs."""
+    found = list[dict[str, Any]]()
+    for at, line in enumerate(lines):
+        told = as_json(None if isinstance(line, DataError) else line, [] if at in faults else results[at])
+        found.append({**told, "error": faults[at]} if at in faults else told)
+    return found
 
 
 def _all(lines: Iterator[Line], where: str) -> list[Line]:
@@ -62,7 +72,11 @@ class Generate(Shared):
         list[str] | None, typer.Option(metavar="TEXT", help="End before this text; may be given several times.")
     ] = None
     temperature: Annotated[
-        float | None, typer.Option(metavar="X", help="Below 1 safer, above 1 wilder, 0 greedy.  [default: 1]")
+        str | None,
+        typer.Option(
+            metavar="X,...",
+            help="Below 1 safer, above 1 wilder, 0 greedy; several, 0.5,0.8,1.0, one after another.  [default: 1]",
+        ),
     ] = None
     greedy: Annotated[bool, typer.Option("--greedy", help="Always the most probable token: --temperature 0.")] = False
     top_k: Annotated[int | None, typer.Option(metavar="N", help="Sample from the N most probable tokens.")] = None
@@ -88,24 +102,56 @@ class Generate(Shared):
     device: Device = "auto"
 
     def run(self) -> int:
-        options = self._options()
+        temperatures = self._temperatures()
+        options = [self._options(value) for value in temperatures]
         from weft.run import load_language, ready
 
         run = ready(load_language(self.folder, device=self.device))
         if (lines := self._lines(run.settings.data.encoding)) is None:
-            return self._continue(run, ["" if self.prompt == "-" else self.prompt or ""], {}, options)
-        broken = no_text(lines)
-        unfit = run.faults_of_prompts(without(lines, broken), options)
-        faults = tell(broken, unfit, 0, "" if self.prompt_file is None else f"{self.prompt_file}: ")
-        return self._continue(run, lines, faults, options) or (DataError.exit_code if faults else 0)
+            lines, faults = ["" if self.prompt == "-" else self.prompt or ""], dict[int, str]()
+        else:
+            broken = no_text(lines)
+            unfit = run.faults_of_prompts(without(lines, broken), options[0])
+            faults = tell(broken, unfit, 0, "" if self.prompt_file is None else f"{self.prompt_file}: ")
+        code = self._each(run, lines, faults, options)
+        tell_unknown(Counter(run.unknown(without(lines, faults))), quiet=self.quiet)
+        return code or (DataError.exit_code if faults else 0)
 
-    def _options(self) -> GenerateOptions:
+    def _temperatures(self) -> list[float | None]:
+        """Those that were asked for; None is that of the model."""
+        if self.temperature is None:
+            return [0.0 if self.greedy else None]
+        try:
+            found = [float(part) for part in self.temperature.split(",")]
+        except ValueError:
+            raise UsageError(
+                f"--temperature: must be a number, or several with commas between them, not {self.temperature!r}"
+            ) from None
+        if self.greedy and found != [0.0]:
+            raise UsageError(f"--greedy: is --temperature 0; drop it, or --temperature {self.temperature}")
+        return [*found]
+
+    def _options(self, temperature: float | None) -> GenerateOptions:
         from weft.decode.options import GenerateOptions
 
-        if self.greedy and self.temperature:
-            raise UsageError(f"--greedy: is --temperature 0; drop it, or --temperature {self.temperature:g}")
-        given = {name: getattr(self, name) for name in GenerateOptions.model_fields} | {"stop": self.stop or []}
-        return GenerateOptions(**given | ({"temperature": 0.0} if self.greedy else {}))
+        given = {name: getattr(self, name) for name in GenerateOptions.model_fields}
+        return GenerateOptions(**given | {"stop": self.stop or [], "temperature": temperature})
+
+    def _each(self, run: Run, lines: Sequence[Line], faults: Mapping[int, str], options: Sequence[GenerateOptions]) -> int:
+        """Print what becomes of the lines at each temperature, from the same random numbers; the exit code of that."""
+        if len(options) == 1:
+            return self._continue(run, lines, faults, options[0])
+        results = list[dict[str, Any]]()
+        for one in options:
+            found, _ = self._found(run, lines, faults, one)
+            if self.json:
+                results += [{"temperature": one.temperature, **told} for told in _told(lines, faults, found)]
+            else:
+                write(f"=== temperature {one.temperature:g} ===\n")
+                self._print(run, lines, faults, found, one)
+        if self.json:
+            write_json({"run": str(self.folder), "seed": self.seed, "results": results})
+        return 0
 
     def _lines(self, encoding: str) -> list[Line] | None:
         """Prompts of a file or of standard input; None where there is one, or none."""
@@ -121,14 +167,23 @@ class Generate(Shared):
 
     def _continue(self, run: Run, lines: Sequence[Line], faults: Mapping[int, str], options: GenerateOptions) -> int:
         """Print what becomes of the lines that have no fault; the exit code of that."""
+        if options.beam is None and not self.json and not faults and len(lines) * options.samples == 1:
+            self._stream(run, str(lines[0]), options)
+            return 0
+        found, code = self._found(run, lines, faults, options)
+        if self.json:
+            write_json({"run": str(self.folder), "seed": options.seed, "results": _told(lines, faults, found)})
+        else:
+            self._print(run, lines, faults, found, options)
+        return code
+
+    def _found(
+        self, run: Run, lines: Sequence[Line], faults: Mapping[int, str], options: GenerateOptions
+    ) -> tuple[list[list[Continuation]], int]:
+        """The continuations of each line, and the exit code of the search."""
         # one with a fault is continued as an empty one, for what is drawn for the others depends on their numbers
         prompts = without(lines, faults) if len(faults) < len(lines) else []
-        if options.beam is None and not self.json and not faults and len(prompts) * options.samples == 1:
-            self._stream(run, prompts[0], options)
-            return 0
-        found, code = self._search(run, prompts, options) if options.beam is not None else (run.generate(prompts, options), 0)
-        self._print(run, lines, faults, found, options)
-        return code
+        return self._search(run, prompts, options) if options.beam is not None else (run.generate(prompts, options), 0)
 
     def _stream(self, run: Run, prompt: str, options: GenerateOptions) -> None:
         pieces = run.stream(prompt, options)
@@ -165,11 +220,6 @@ class Generate(Shared):
         """One a line where lines are what the model writes, and empty ones for what has a fault; running text under a heading
         each, unless there is only one."""
         rows = [(line, [] if at in faults else results[at]) for at, line in enumerate(lines)]
-        if self.json:
-            texts = [as_json(None if isinstance(line, DataError) else line, some) for line, some in rows]
-            told = [{**one, "error": faults[at]} if at in faults else one for at, one in enumerate(texts)]
-            write_json({"run": str(self.folder), "seed": options.seed, "results": told})
-            return
         each = options.samples * options.n_best
         for number, (line, some) in enumerate(rows, 1):
             for place, one in enumerate(some, 1):

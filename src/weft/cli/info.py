@@ -48,8 +48,9 @@ def _on_disk(path: Path) -> int:
 def about_run(path: Path) -> dict[str, Any]:
     """What a run folder holds."""
     from weft.cli.story import read_story
-    from weft.run import load, parameters
+    from weft.run import load
     from weft.train.folder import read_environment
+    from weft.translator import parameters
 
     run, story = load(path), read_story(path)
     settings = run.settings.to_dict()
@@ -76,10 +77,10 @@ def _progress(found: Mapping[str, Any]) -> str:
     if progress["done"] and not progress["steps"] and not progress["counted"]:
         return "imported: trained elsewhere"
     budget = "".join(f" of {value:,} {name}" for name, value in found["budget"].items())
-    read = "tokens" if found["task"] == "lm" else "examples"
     steps = f"{progress['steps']:,} {'step' if progress['steps'] == 1 else 'steps'}"
     if progress["counted"]:
-        steps = f"{progress['tokens']:,} {read}, counted"
+        read = "examples" if "examples" in progress else "tokens"
+        steps = f"{progress[read]:,} {read}, counted"
     if progress["training_seconds"] is not None:
         steps += f", {progress['tokens']:,} tokens, {duration(progress['training_seconds'])}"
     return f"{'finished' if progress['done'] else 'not finished'}: {steps}" + budget

@@ -45,13 +45,18 @@ def measured(
     kept: Callable[[Path], Path | None],
     display: Display,
     *,
+    tokenize: str | None = None,
     device: str = "auto",
     named: bool = False,
 ) -> Measured:
-    """What every run does on its test data; `kept` says where that is kept of a run, None where nowhere. `named`: the data
-    stands in a run file of whoever asks, so that other data than training read is measured as well."""
+    """What every run does on its test data; `kept` says where that is kept of a run, None where nowhere. BLEU splits the
+    outputs of all in one way: as `tokenize` says, or as suits them all. `named`: the data stands in a run file of whoever
+    asks, so that other data than training read is measured as well."""
+    from weft.compare.bleu import one_tokenizer
+
     found, failures = dict[str, list["Evidence"]](), list["Refused"]()
     runs = [(name, run) for name, group in groups.items() for run in group]
+    split = tokenize or one_tokenizer(run for _, run in runs)
     for done, (name, run) in enumerate(runs):
 
         def watch(part: int, whole: int, run: Path = run, done: int = done) -> None:
@@ -60,20 +65,22 @@ def measured(
 
         watch(0, 1)
         try:
-            found.setdefault(name, []).append(_evidence(run, kept(run), device, watch, named))
+            found.setdefault(name, []).append(_evidence(run, kept(run), split, device, watch, named))
         except ModelError as error:  # the others are worth their table
             failures.append(_refused(name, run, error))
     display.clear()
     return Measured({name: group for name, group in found.items() if group}, failures)
 
 
-def _evidence(run: Path, place: Path | None, device: str, watch: Callable[[int, int], None], named: bool) -> Evidence:
+def _evidence(
+    run: Path, place: Path | None, tokenize: str | None, device: str, watch: Callable[[int, int], None], named: bool
+) -> Evidence:
     from weft.compare.evidence import gather, gathered
     from weft.run import load
 
     if place is None:
-        return gather(load(run, device=device), watch=watch)
-    return gathered(run, place, device=device, watch=watch, named=named)
+        return gather(load(run, device=device), tokenize=tokenize, watch=watch)
+    return gathered(run, place, tokenize=tokenize, device=device, watch=watch, named=named)
 
 
 def _refused(name: str, run: Path, error: ModelError) -> Refused:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.options import SHARED
-from weft.cli.output import finite, note, write, write_json
+from weft.cli.output import finite, write, write_json
 from weft.cli.predict_answers import predict_answers
 from weft.cli.predict_labels import predict_labels, predict_tags
-from weft.cli.together import Searching, no_text, tell, without
+from weft.cli.together import Searching, no_text, tell, tell_unknown, without
 from weft.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Predict(Searching):
             self._predict(run, batch, faults, options, done)
             done, bad = done + len(batch), bad + len(faults)
             sys.stdout.flush()
-        self._tell(unknown)
+        tell_unknown(unknown, quiet=self.quiet)
         return DataError.exit_code if bad else 0
 
     def _batches(self, run: Any) -> Iterator[Sequence[Line]]:
@@ -158,15 +158,6 @@ class Predict(Searching):
                     write(f"{before + number + 1}\t{one.score:.4f}\t{on_one_line(one.text)}\n")
             else:
                 write(on_one_line(predictions[0].text) + "\n")
-
-    def _tell(self, unknown: Counter[str]) -> None:
-        """Say what the model could not read: nothing in its output shows that it guessed."""
-        from weft.text.gate import shown
-
-        if unknown:
-            some = ", ".join(shown(text, 20) for text, _ in unknown.most_common(3)) + (", ..." if len(unknown) > 3 else "")
-            what = "1 token was" if unknown.total() == 1 else f"{unknown.total():,} tokens were"
-            note(f"weft: {what} unknown and read as <unk>: {some}", quiet=self.quiet)
 
     def _align(self, run: Translator, lines: list[str], outputs: list[Prediction], before: int) -> None:
         from weft import files

@@ -83,9 +83,9 @@ class Prune(Shared):
             if self.out is not None:
                 free_folder(self.out)  # before the work, not after it
             with Display(quiet=self.quiet) as display:
-                found = self._pruned(run, layers, wanted, display)
+                found, tokens = self._pruned(run, layers, wanted, display)
             files = [str(path) for path in self.data] if self.data else "validation data"
-            measured = {"data": files, "tokens": self.tokens, "measure": self.measure}
+            measured = {"data": files, "tokens": tokens, "measure": self.measure}
             shown = view(run, found, measured)
             if self.out is not None:
                 write_run(run, self.out, found, measured)
@@ -99,7 +99,8 @@ class Prune(Shared):
             self._tell(run, found)
         return 0
 
-    def _pruned(self, run: Any, layers: Sequence[Heads], wanted: int, display: Display) -> Pruning:
+    def _pruned(self, run: Any, layers: Sequence[Heads], wanted: int, display: Display) -> tuple[Pruning, int]:
+        """What was found, and on how many tokens."""
         from weft.explain.held_loss import portions
         from weft.explain.inputs import network
         from weft.explain.prune import prune
@@ -112,7 +113,8 @@ class Prune(Shared):
         with TemporaryDirectory() as place:
             display.show("reading", 0.0)
             parts = portions(run, self.data, Path(place), tokens=self.tokens)
-            return prune(model, layers, parts, wanted=wanted, at_once=self.at_once, measure=self.measure, told=told)
+            found = prune(model, layers, parts, wanted=wanted, at_once=self.at_once, measure=self.measure, told=told)
+        return found, sum(part.size for part in parts)
 
     def _tell(self, run: Any, found: Pruning) -> None:
         from weft.explain.heads import every

@@ -25,6 +25,7 @@ class Story(NamedTuple):
     best: tuple[str, float] | None  # name and value of the best validation score
     best_step: int
     counted: bool = False  # made by counting, in one go
+    examples: int | None = None  # what was counted, where that is told
 
     @property
     def imported(self) -> bool:
@@ -34,7 +35,8 @@ class Story(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         best = None if self.best is None else {"name": self.best[0], "value": self.best[1], "step": self.best_step}
         progress = {"done": self.done, "counted": self.counted, "steps": self.steps, "tokens": self.tokens}
-        return {**progress, "training_seconds": self.seconds, "best_valid": best}
+        examples = {} if self.examples is None else {"examples": self.examples}
+        return {**progress, **examples, "training_seconds": self.seconds, "best_valid": best}
 
 
 def _best(records: list[dict[str, Any]], monitor: str | None) -> tuple[tuple[str, float] | None, int]:
@@ -73,7 +75,9 @@ def read_story(path: Path) -> Story:
         return Story(False, 0, 0, None, None, 0)
     if not records:  # weights that came from elsewhere
         return Story(True, 0, 0, None, None, 0)
-    return Story(True, records[-1]["step"], records[-1].get("tokens", 0), None, best, best_step, counted=True)
+    last = records[-1]
+    tokens, examples = last.get("tokens", 0), last.get("examples")
+    return Story(True, last["step"], tokens, None, best, best_step, counted=True, examples=examples)
 
 
 def read_timing(path: Path) -> tuple[float, float]:

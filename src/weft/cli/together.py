@@ -14,6 +14,8 @@ from weft.cli.usage import one_line
 from weft.errors import DataError
 
 if TYPE_CHECKING:
+    from collections import Counter
+
     from weft.cli.lines import Line
     from weft.run import Loaded
 
@@ -60,6 +62,16 @@ def tell_cut(number: int, *, quiet: bool) -> None:
     if number:
         some = "1 line was" if number == 1 else f"{number:,} lines were"
         note(f"weft: {some} longer than the model reads, and cut", quiet=quiet)
+
+
+def tell_unknown(unknown: "Counter[str]", *, quiet: bool) -> None:
+    """Say what the model could not read, if anything: nothing in its output shows that it guessed."""
+    from weft.text.gate import shown
+
+    if unknown:
+        some = ", ".join(shown(text, 20) for text, _ in unknown.most_common(3)) + (", ..." if len(unknown) > 3 else "")
+        what = "1 token was" if unknown.total() == 1 else f"{unknown.total():,} tokens were"
+        note(f"weft: {what} unknown and read as <unk>: {some}", quiet=quiet)
 
 
 def no_text(lines: "Sequence[Line]") -> dict[int, str]:

@@ -24,7 +24,7 @@ from weft.tensors import read_tensors, write_tensors
 from weft.train.held import Files, named, own_split
 
 Watch = Callable[[int, int], None]
-VERSION = 2
+VERSION = 3
 SAMPLES, LONGEST = 4, 100  # texts that a language model writes, and their tokens
 
 
@@ -64,11 +64,11 @@ class _Clock:
         return max(1e-9, (self.last or time.perf_counter()) - self.began)
 
 
-def gather(run: Loaded, data: Files | None = None, *, watch: Watch | None = None) -> Evidence:
+def gather(run: Loaded, data: Files | None = None, *, tokenize: str | None = None, watch: Watch | None = None) -> Evidence:
     """What a loaded run does on `data`, or on its own test or validation data; `watch(done, total)` is told of progress."""
     parameters = run.info()["parameters"]  # reads the weights, which is no decoding
     clock = _Clock(watch)
-    seen = observe(run, data, clock)
+    seen = observe(run, data, clock, tokenize=tokenize)
     settings = run.settings
     return Evidence(
         run=run.folder.path,
@@ -86,7 +86,7 @@ def gather(run: Loaded, data: Files | None = None, *, watch: Watch | None = None
         frequencies=seen.frequencies,
         rarest=seen.rarest,
         samples=_samples(run),
-        key=key(run, data),
+        key=key(run, data, tokenize),
     )
 
 
@@ -110,12 +110,12 @@ def _samples(run: Loaded) -> tuple[str, ...]:
     return tuple(one.text for one in found)
 
 
-def key(run: Loaded, data: Files | None = None) -> str:
-    """A sum of all that evidence follows from: weights, settings, and the files that are read."""
+def key(run: Loaded, data: Files | None = None, tokenize: str | None = None) -> str:
+    """A sum of all that evidence follows from: weights, settings, the files that are read, and how BLEU splits them."""
     given = own_split(run.folder, run.settings)[1].paths if data is None else named(data)
     # where the text is gone, a run reads the tokens that training left
     sums = [files.sha256(path) if path.exists() else "gone" for path in files.within(given)]
-    parts = [VERSION, __version__, files.sha256(run.folder.weights), files.sha256(run.folder.resolved), sums]
+    parts = [VERSION, __version__, files.sha256(run.folder.weights), files.sha256(run.folder.resolved), sums, tokenize]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -184,6 +184,7 @@ def gathered(
     folder: Path,
     data: Files | None = None,
     *,
+    tokenize: str | None = None,
     device: str = "auto",
     watch: Watch | None = None,
     named: bool = False,
@@ -194,8 +195,8 @@ def gathered(
     run.folder.named = named
     with suppress(ModelError):  # damaged, or of another version: measured again
         kept = load(folder) if folder.exists() else None
-        if kept is not None and kept.key == key(run, data):
+        if kept is not None and kept.key == key(run, data, tokenize):
             return kept._replace(run=path)
-    found = gather(run, data, watch=watch)
+    found = gather(run, data, tokenize=tokenize, watch=watch)
     save(found, folder)
     return found

@@ -125,8 +125,8 @@ def _tags(run: Any, data: Files | None, watch: Watch) -> Observed:
     return Observed(scores, found, inputs, references, lengths, "sentences/s", len(given), classed)
 
 
-def _translation(run: Any, data: Files | None, watch: Watch) -> Observed:
-    scores, found = run.measure(data, watch=watch)
+def _translation(run: Any, data: Files | None, watch: Watch, tokenize: str | None = None) -> Observed:
+    scores, found = run.measure(data, tokenize=tokenize, watch=watch)
     pairs = list(held_source(run.folder, run.settings, data).pairs())
     inputs, tokenizer = [source for source, _ in pairs], run.tokenizer.source
     read = tokenizer.encode_batch(inputs)
@@ -157,6 +157,9 @@ READERS: Mapping[str, Callable[[Any, Files | None, Watch], Observed]] = {
 }
 
 
-def observe(run: Loaded, data: Files | None, watch: Watch) -> Observed:
-    """What a run does on `data`, or on its own test or validation data."""
+def observe(run: Loaded, data: Files | None, watch: Watch, *, tokenize: str | None = None) -> Observed:
+    """What a run does on `data`, or on its own test or validation data; `tokenize` is how BLEU splits outputs of runs that
+    have any."""
+    if tokenize is not None:
+        return _translation(run, data, watch, tokenize)
     return READERS[run.settings.task](run, data, watch)

@@ -57,6 +57,17 @@ def check_same(groups: Groups) -> None:
         texts = first.references == other.references and (first.task in ("lm", "masked-lm") or first.inputs == other.inputs)
         if not same or not texts:
             raise UsageError(f"compare: {first.run} and {other.run} were measured on different items; give both the same data")
+        if (ours := _references(first)) != (theirs := _references(other)):
+            raise UsageError(
+                f"compare: {first.run} and {other.run} were scored with other references or tokenizers "
+                f"({ours} and {theirs}); give both the same data.target"
+            )
+
+
+def _references(run: Evidence) -> str:
+    """What the signature of BLEU says of references and tokens, "" where there is no BLEU."""
+    signature = next((score.signature for score in run.scores if score.name == "bleu"), "")
+    return " ".join(part for part in signature.split("|") if part.startswith(("nrefs:", "tok:")))
 
 
 def stated(groups: Groups) -> str:

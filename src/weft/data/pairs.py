@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -80,13 +80,15 @@ class PairsSeen:
 
 @dataclass(frozen=True)
 class PairSource:
-    """The part from `low` to `high` (shares of the pairs) of some tables, or of two parallel files."""
+    """The part from `low` to `high` (shares of the pairs) of some tables, or of two parallel files; `others` are columns, and
+    files after the first two are files, of further references, which only `references` reads."""
 
     paths: tuple[Path, ...]
     encoding: str = "utf-8"
     columns: Columns = DEFAULT
     low: float = 0.0
     high: float = 1.0
+    others: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -100,18 +102,23 @@ class PairSource:
         """Whether the sides are files of their own."""
         return kind_of(self.paths[0]) == "text"
 
+    @property
+    def _of_pairs(self) -> tuple[Path, ...]:
+        """The files without those of further references."""
+        return self.paths[:2] if self.parallel else self.paths
+
     @cached_property
     def seen(self) -> PairsSeen:
         """What the whole files hold, read once."""
-        seen = PairsSeen(Seen(list(self.paths), self.encoding))
-        for record in read_records(self.paths, self.columns, self.encoding, seen.files):
+        seen = PairsSeen(Seen(list(self._of_pairs), self.encoding))
+        for record in read_records(self._of_pairs, self.columns, self.encoding, seen.files):
             seen.add(record.source, record.target)
         return seen
 
     def records(self) -> Iterator[Record]:
         """The pairs of the part, with their places."""
-        seen = Seen(list(self.paths), self.encoding)
-        return islice(read_records(self.paths, self.columns, self.encoding, seen), *self._span())
+        seen = Seen(list(self._of_pairs), self.encoding)
+        return islice(read_records(self._of_pairs, self.columns, self.encoding, seen), *self._span())
 
     def _span(self) -> tuple[int, int | None]:
         if (self.low, self.high) == (0.0, 1.0):
@@ -122,9 +129,19 @@ class PairSource:
         for record in self.records():
             yield record.source, record.target
 
+    def references(self) -> Iterator[tuple[str, ...]]:
+        """What outputs are scored against: the target of each pair and its further references. Of several, an empty one is
+        none, unless all are empty."""
+        if self.parallel:
+            further = [replace(self, paths=(self.paths[0], path)) for path in self.paths[2:]]
+        else:
+            further = [replace(self, columns=(self.columns[0], column)) for column in self.others]
+        for some in zip(*(part.side("target").texts() for part in [self, *further]), strict=True):
+            yield tuple(text for text in some if text.strip()) or some[:1]
+
     def rows(self) -> Iterator[Row]:
         for record in self.records():
-            paths = self.paths if self.parallel else (record.path, record.path)
+            paths = self._of_pairs if self.parallel else (record.path, record.path)
             yield Row((record.source, record.target), paths, record.line)
 
     def place(self, number: int, which: Which = "source") -> str:
@@ -204,7 +221,7 @@ def _check_kinds(name: str, paths: list[Path]) -> None:
     kinds = {kind_of(path) for path in paths}
     if len(kinds) > 1:
         raise ValueError(f"{name} mixes {', '.join(sorted(kinds))} files; give files of one kind")
-    if kinds == {"text"} and len(paths) != 2:
+    if kinds == {"text"} and len(paths) < 2:
         raise ValueError(
             f"{name}={paths[0].name!r} is no .tsv, .csv or .jsonl: name a table so,"
             f' or give two parallel files, {name} = ["a.en", "a.de"]'
@@ -220,7 +237,7 @@ class PairsTable(Table):
     encoding: str = "utf-8"
     # columns of tables: keys of JSONL, or names in the first line; without such a line the first two columns
     source: str = "source"
-    target: str = "target"
+    target: str | list[str] = "target"  # of several, training reads the first, and scores know all as references
     longest: int = Field(1000, ge=2, le=2**31 - 1)  # tokens of a side, </s> among them
     truncate: bool = False  # cut what is longer, instead of refusing it
 
@@ -233,11 +250,17 @@ class PairsTable(Table):
             _check_kinds(name, found)
         tables = any(kind_of(found[0]) != "text" for found in paths.values())
         for name, column in (("source", self.source), ("target", self.target)):
-            if not column:
-                raise ValueError(f"{name}='' names no column")
+            if not column or (isinstance(column, list) and "" in column):
+                raise ValueError(f"{name}={[] if column == [] else ''!r} names no column")
             if column != name and not tables:
                 raise ValueError(f"{name}={column!r}, but parallel files have no columns; drop it")
+        if twice := [column for column in self.targets() if self.targets().count(column) > 1]:
+            raise ValueError(f"target names the column {twice[0]!r} twice; name each reference once")
         return self
+
+    def targets(self) -> list[str]:
+        """The columns of targets: the first to learn from, all as references."""
+        return [self.target] if isinstance(self.target, str) else self.target
 
     def resolved(self) -> Self:
         """The same with every option that applies filled in: all of them do."""
@@ -245,8 +268,9 @@ class PairsTable(Table):
 
     def sources(self, base: Path) -> dict[str, PairSource]:
         """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""
-        columns = (self.source, self.target)
+        first, *others = self.targets()
+        columns, more = (self.source, first), tuple(others)
         return {
-            name: PairSource(tuple(base / path for path in as_paths(files)), self.encoding, columns, low, high)
+            name: PairSource(tuple(base / path for path in as_paths(files)), self.encoding, columns, low, high, more)
             for name, (files, low, high) in parts(self.train, self.valid, self.test).items()
         }

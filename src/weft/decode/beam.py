@@ -4,6 +4,7 @@ A hypothesis ends with the end token, at the limit, or where `ended` says so. It
 log-probabilities divided by length^alpha, where the length counts every token generated, the end included: alpha 0 is
 the sum, 1 the mean a token, as in Hugging Face and CTranslate2. The end token counts only among the `width` best
 candidates of a step, which is what the field calls beam search; a search over every possible end favours short texts.
+A beam of 1 is greedy: it takes the best token, the first of equals, and is over at its first end, whatever alpha is.
 
 Shapes: A sentences still searched, K beams each (1 at first), M candidates, N best, T positions, V words.
 """
@@ -93,6 +94,19 @@ def _top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return found, words.gather(1, index)
 
 
+def _two_best(values: Tensor) -> tuple[Tensor, Tensor]:
+    """The two best words of each row of (B, V), the first of equals, which `topk` does not promise."""
+    value, word = values.max(1, keepdim=True)
+    other = values.scatter(1, word, -math.inf).max(1, keepdim=True)
+    return torch.cat([value, other.values], 1), torch.cat([word, other.indices], 1)
+
+
+def _expand_one(beams: _Beams, log_probs: Tensor, allowed: Tensor, never: Sequence[int]) -> _Candidates:
+    """The two best tokens of the one beam of a sentence."""
+    values, words = _two_best(ban(never)(allowed, beams.tokens[:, 0]) if never else allowed)
+    return _Candidates(beams.sums + values, beams.log_probs + log_probs.gather(1, words), words, torch.zeros_like(words))
+
+
 def _expand(beams: _Beams, log_probs: Tensor, allowed: Tensor, never: Sequence[int], width: int) -> _Candidates:
     """The best tokens over all beams of a sentence: twice the width, for each beam may lose one to the end token."""
     # first within each beam: then no sum is taken over the whole vocabulary, and no copy of it made for a few banned words
@@ -111,6 +125,8 @@ def _keep(candidates: _Candidates, options: BeamOptions) -> Tensor:
     sums = candidates.sums
     if options.end is not None:
         sums = sums.masked_fill(candidates.tokens == options.end, -math.inf)
+    if options.width == 1:
+        return sums.argmax(1, keepdim=True)
     return sums.topk(min(options.width, sums.size(1)), dim=1).indices
 
 
@@ -203,7 +219,10 @@ class _Search:
             never = [*never, options.end]
         if adjust is not None:  # it sees what is left
             allowed, never = adjust(ban(never)(allowed, tokens), tokens), ()
-        candidates = _expand(beams, log_probs, allowed, never, options.width)
+        if options.width == 1:
+            candidates = _expand_one(beams, log_probs, allowed, never)
+        else:
+            candidates = _expand(beams, log_probs, allowed, never, options.width)
         kept = _keep(candidates, options)
         if watch is not None:
             watch(BeamEvent(self.sentences, candidates.tokens, candidates.parents, candidates.sums, kept))
@@ -211,6 +230,9 @@ class _Search:
         pool = _add_stuck(pool, beams, candidates, options, count)
         self.beams = _move(beams, candidates, kept, options.end)
         self.pool, self.beams = _add_stopped(pool, self.beams, options, self.sentences, count + 1)
+        if options.width == 1:  # greedy: where it has ended, nothing goes on
+            over = self.pool.scores[:, :1] > -math.inf
+            self.beams = self.beams._replace(sums=self.beams.sums.masked_fill(over, -math.inf))
         first = torch.arange(len(self.sentences), device=kept.device).unsqueeze(1) * beams.sums.size(1)
         return first + candidates.parents.gather(1, kept)
 
@@ -264,6 +286,9 @@ def beam(
         stay = search.leave()
         if not search.sentences:
             return search.found
-        past = branch(past, (rows if stay is None else rows[stay]).flatten(), stay)
+        if options.width > 1:
+            past = branch(past, (rows if stay is None else rows[stay]).flatten(), stay)
+        elif stay is not None:  # each row continues itself: nothing is copied but where some have left
+            past = select(past, stay)
         log_probs, past = steps.step(search.beams.tokens[:, :, -1].flatten(), past)
     return search.close(options.limit)

@@ -23,6 +23,7 @@ Noise = Callable[[int], Tensor]  # position -> numbers in [0, 1), float64 (B,), 
 NOTHING = -1  # no token: fills short rows, and marks a row that has ended
 NOT_A_NUMBER = "generate: the model gives NaN for probabilities; its weights are damaged or have diverged"
 BLOCK = 256  # positions whose random numbers are drawn at once
+ROUNDING = 1e-6  # of sums of float32 probabilities
 RECENT = 64  # tokens that the repetition penalty looks back on: all of a long text would ban every frequent word
 
 
@@ -89,13 +90,18 @@ def _descending(values: Tensor) -> Tensor:
 
 
 def top_p(mass: float) -> Adjust:
-    """The fewest tokens, most probable first, whose share reaches `mass`, and those as probable as the last of them."""
+    """The fewest tokens, most probable first, whose share reaches `mass`; of equally probable ones the first."""
 
     def adjust(log_probs: Tensor, tokens: Tensor) -> Tensor:
         values = _descending(log_probs)
         share = values.softmax(1)
-        last = (share.cumsum(1) - share < mass).sum(1, keepdim=True) - 1
-        return log_probs.masked_fill(log_probs < values.gather(1, last.clamp(min=0)), -math.inf)
+        # float32 shares that add up to the mass may miss it by a rounding error, which is no reason for one token more
+        size = (share.cumsum(1, dtype=torch.float64) - share < mass - ROUNDING).sum(1, keepdim=True).clamp(min=1)
+        last = values.gather(1, size - 1)
+        equal = log_probs == last
+        room = size - (log_probs > last).sum(1, keepdim=True)
+        left_out = (log_probs < last) | (equal & (equal.cumsum(1) > room))
+        return log_probs.masked_fill(left_out, -math.inf)
 
     return adjust
 

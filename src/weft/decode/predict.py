@@ -135,9 +135,8 @@ def _searched(request: Request, options: PredictOptions, batch: list[int], never
 
 
 def _drawn(request: Request, options: PredictOptions, batch: list[int], never: list[int]) -> list[list[Prediction]]:
-    """Samples of each source, or the one that always takes the best token."""
+    """Samples of each source."""
     narrowing = choose.narrowing(heat=options.temperature, size=options.top_k, mass=options.top_p)
-    greedy = not options.samples_instead or options.temperature == 0
     whole = range(len(request.lengths)) if request.numbers is None else request.numbers
     numbers = [(row, number) for row in batch for number in range(options.samples)]
     rows = torch.arange(len(batch), device=request.device).repeat_interleave(options.samples)
@@ -152,7 +151,9 @@ def _drawn(request: Request, options: PredictOptions, batch: list[int], never: l
         keep=keep,
         state=select(request.encode(batch), rows),
         adjust=choose.chain([choose.ban(never), *narrowing]),
-        noise=None if greedy else choose.uniforms(options.seed, [(whole[row], number) for row, number in numbers]),
+        noise=None
+        if options.temperature == 0
+        else choose.uniforms(options.seed, [(whole[row], number) for row, number in numbers]),
     )
     for drawn in drawing:
         log_probs += drawn.log_probs
@@ -161,8 +162,7 @@ def _drawn(request: Request, options: PredictOptions, batch: list[int], never: l
                 tokens[place].append(token)
     found: list[list[Prediction]] = [[] for _ in batch]
     for place, ((row, _), value) in enumerate(zip(numbers, log_probs.tolist(), strict=True)):
-        score = value if options.samples_instead else value / max(1, len(tokens[place])) ** options.power
-        found[place // options.samples].append(_prediction(request, row, tokens[place], score=score, log_prob=value))
+        found[place // options.samples].append(_prediction(request, row, tokens[place], score=value, log_prob=value))
     return found
 
 
@@ -175,7 +175,7 @@ def predict(
     _refuse_least(request, options)
     found: list[list[Prediction]] = [[] for _ in request.lengths]
     done = 0
-    way = _drawn if options.samples_instead or options.width == 1 else _searched
+    way = _drawn if options.samples_instead else _searched
     for batch in _batches(request, options):
         for row, predictions in zip(batch, way(request, options, batch, never), strict=True):
             found[row] = predictions

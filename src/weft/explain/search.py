@@ -43,8 +43,8 @@ class Step(NamedTuple):
 class Tree:
     """Hears of a search step by step."""
 
-    def __init__(self, options: BeamOptions, alpha: float) -> None:
-        self.options, self.alpha = options, alpha
+    def __init__(self, options: BeamOptions) -> None:
+        self.options = options
         self.steps = [Step(-1, -1, 0, 0.0, 0.0, "kept")]
         self.beams: list[int | None] = [ROOT]  # the steps that are alive; None where a beam is empty
         self._banned = list[tuple[int, int, float]]()  # beam, token, sum: of the step that is about to come
@@ -67,14 +67,15 @@ class Tree:
     def _add(self, parent: int | None, token: int, total: float, fate: str) -> int:
         parent = ROOT if parent is None else parent
         length = self.steps[parent].length + 1
-        self.steps.append(Step(parent, token, length, total, total / length**self.alpha, fate))
+        self.steps.append(Step(parent, token, length, total, total / length**self.options.alpha, fate))
         return len(self.steps) - 1
 
     def _fate(self, place: int, token: int, kept: set[int]) -> str:
         if token == self.options.end:
             # the end token counts only among the `width` best candidates of a step
             return "ended" if place < self.options.width else "late"
-        return "kept" if place in kept else "cut"
+        # a beam of 1 goes on with its best candidate, or has ended
+        return "kept" if place in kept and (place == 0 or self.options.width > 1) else "cut"
 
     def watch(self, event: BeamEvent) -> None:
         """One step of a search of one sentence."""
@@ -122,7 +123,6 @@ class _Asked(NamedTuple):
     prompt: Tensor
     state: Any
     options: BeamOptions
-    alpha: float  # of the scores
     never: list[int]
     tokenizer: Tokenizer
     pieces: list[Any]
@@ -134,7 +134,7 @@ def _language(run: Any, text: str, options: ExplainOptions) -> _Asked:
     prompt = torch.tensor([[tokenizer.begin, *(number for number, _ in found)]], device=run.device)
     search = BeamOptions(options.beam or BEAM, options.length or LENGTH, run.end, options.alpha or 0.0)
     pieces = [piece for _, piece in found]
-    return _Asked(run.model, prompt, None, search, search.alpha, never_said(run), tokenizer, pieces)
+    return _Asked(run.model, prompt, None, search, never_said(run), tokenizer, pieces)
 
 
 def _translation(run: Any, text: str, options: ExplainOptions) -> _Asked:
@@ -146,12 +146,10 @@ def _translation(run: Any, text: str, options: ExplainOptions) -> _Asked:
     with torch.no_grad():
         state = run.members[0].model.encode(*padded_sources(source, run.device))
     prompt = torch.tensor([[sides.target.begin]], device=run.device)
-    # a beam of 1 is greedy and stops at its first end: so does a search by plain sums, for they never grow
-    power = wanted.power if wanted.width > 1 else 0.0
-    search = BeamOptions(wanted.width, limit_of(request, 0, wanted), sides.target.end, power)
+    search = BeamOptions(wanted.width, limit_of(request, 0, wanted), sides.target.end, wanted.power)
     pieces = [piece for _, piece in [*located(sides.source, text), special(sides.source, sides.source.end)]]
     never = [sides.target.unk, sides.target.begin]
-    return _Asked(run.model, prompt, state, search, wanted.power, never, sides.target, pieces)
+    return _Asked(run.model, prompt, state, search, never, sides.target, pieces)
 
 
 ASKED: dict[str, Callable[[Any, str, ExplainOptions], _Asked]] = {"lm": _language, "translate": _translation}
@@ -167,7 +165,7 @@ def no_search(run: Any) -> str | None:
 
 def grown(asked: _Asked) -> tuple[Tree, Hypothesis]:
     """The tree of a search, and what it found."""
-    found = Tree(asked.options, asked.alpha)
+    found = Tree(asked.options)
     adjust = found.adjusting(choose.ban(asked.never))
     ((best, *_),) = beam(asked.steps, asked.prompt, options=asked.options, state=asked.state, adjust=adjust, watch=found.watch)
     found.close()
@@ -182,10 +180,16 @@ def _data(found: Tree, best: set[int], show: Callable[[int], str]) -> Iterator[d
             "step": step.length,
             "token": show(step.token),
             "log_prob": round(step.log_prob, 6),
+            "token_log_prob": round(_last(found, step), 6),
             "score": round(step.score, 6),
             "fate": step.fate,
             "best": at in best,
         }
+
+
+def _last(found: Tree, step: Step) -> float:
+    """The log-probability of the last token alone."""
+    return step.log_prob - found.steps[step.parent].log_prob
 
 
 def _nodes(found: Tree, best: set[int], show: Callable[[int], str], decode: Callable[[list[int]], str]) -> Iterator[Node]:
@@ -193,6 +197,7 @@ def _nodes(found: Tree, best: set[int], show: Callable[[int], str], decode: Call
     for at, step in enumerate(found.steps[1:], 1):
         kind = "best" if at in best else step.fate
         told = f"{decode(found.said(at))}\n{KINDS[step.fate]}\nlog-probability {step.log_prob:.4f}\nscore {step.score:.4f}"
+        told += f"\nprobability {math.exp(step.log_prob):.4g}, of its last token {math.exp(_last(found, step)):.4g}"
         yield Node(step.parent, show(step.token), f"{step.score:.2f}", kind, told)
 
 
@@ -202,9 +207,11 @@ def _lines(found: Tree, decode: Callable[[list[int]], str], top: int) -> list[st
     ended = sorted(
         (at for at, step in enumerate(found.steps) if step.fate in ("ended", "limit")), key=lambda at: -found.steps[at].score
     )
-    rows = [["score", "log-probability", "ended"]]
-    rows += [[f"{found.steps[at].score:.4f}", f"{found.steps[at].log_prob:.4f}", decode(found.said(at))] for at in ended[:top]]
-    return [f"{len(found.steps) - 1:,} hypotheses were looked at:", *told, "the best:", *aligned(rows, left=(2,))]
+    rows = [["score", "log-probability", "probability", "ended"]]
+    for at in ended[:top]:
+        score, total = found.steps[at].score, found.steps[at].log_prob
+        rows.append([f"{score:.4f}", f"{total:.4f}", f"{math.exp(total):.3g}", decode(found.said(at))])
+    return [f"{len(found.steps) - 1:,} hypotheses were looked at:", *told, "the best:", *aligned(rows, left=(3,))]
 
 
 def search(run: Any, text: str, options: ExplainOptions) -> View:
@@ -217,7 +224,7 @@ def search(run: Any, text: str, options: ExplainOptions) -> View:
     data = {
         "tokens": listed(asked.pieces),
         "width": asked.options.width,
-        "alpha": asked.alpha,
+        "alpha": asked.options.alpha,
         "output": tokenizer.decode(best.tokens),
         "score": score,
         "hypotheses": list(_data(found, set(way), tokenizer.show)),

@@ -10,6 +10,7 @@ BETTER: dict[str, Literal["higher", "lower"]] = {
     **dict.fromkeys(language.SCORES, "lower"),
     "exact_match": "higher",
     "edit_rate": "lower",
+    "character_error_rate": "lower",
     "bleu": "higher",
     "bleu_lc": "higher",
     "chrf": "higher",

@@ -1,7 +1,10 @@
-"""Scores of outputs against references: exact match, edit rate, BLEU and chrF; all in percent.
+"""Scores of outputs against references: exact match, error rates of tokens and characters, BLEU and chrF; all in percent.
 
-Tokens are what white space separates: words, or phones. An output is exact if it has the tokens of its reference, in their
-order. BLEU and chrF are sacrebleu's: its tokenizer and its definitions, here as functions of sums.
+Tokens of exact match and edit rate are what white space separates: words, or phones. An output is exact if it has the tokens of
+its reference, in their order. BLEU and chrF are sacrebleu's: its tokenizers and its definitions, here as functions of sums.
+
+Of several references, BLEU counts the n-grams of all and the length nearest to the output's, chrF takes the one with the
+highest F: both as sacrebleu does. The others take the nearest: the one with the fewest edits, the longest of equals.
 
 Shapes: N lines, R resamples.
 """
@@ -27,52 +30,95 @@ BETA = 2  # how much more recall counts than precision in chrF
 
 
 class Decoded(NamedTuple):
-    """How the outputs were made and are resampled, for the signature."""
+    """How the outputs were made, scored and are resampled, for the signature."""
 
     search: str  # "greedy", "beam:5/alpha:1"
     samples: int = 1000
     seed: int = 0
+    tokenize: str = "13a"  # of BLEU
+    references: int | None = 1  # of each line; None: not the same number of all
 
 
-def _bleu_statistics(outputs: Sequence[str], references: Sequence[str], *, lowercase: bool) -> list[list[int]]:
+def scored(references: Sequence[Sequence[str]], *, search: str, tokenize: str) -> Decoded:
+    """How outputs that were searched for so are scored against these references."""
+    counts = set(map(len, references))
+    return Decoded(search, tokenize=tokenize, references=counts.pop() if len(counts) == 1 else None)
+
+
+Lines = Sequence[Sequence[str]]  # the references of each line
+
+
+def _bleu_statistics(outputs: Sequence[str], references: Lines, *, lowercase: bool, tokenize: str) -> list[list[int]]:
     """Of each line, n-grams that are right (4), n-grams (4), length, length of the reference."""
     from sacrebleu import BLEU  # on first use: it takes longer to import than `weft --help` may take
 
     # its counts are wanted, not its score of a line, for which it recommends this order, aloud
-    metric = BLEU(lowercase=lowercase, effective_order=True)
-    lines = [metric.sentence_score(output, [reference]) for output, reference in zip(outputs, references, strict=True)]
+    metric = BLEU(lowercase=lowercase, effective_order=True, tokenize=tokenize)
+    lines = [metric.sentence_score(output, list(some)) for output, some in zip(outputs, references, strict=True)]
     return [[*line.counts, *line.totals, line.sys_len, line.ref_len] for line in lines]
 
 
-def _character_ngrams(text: str) -> list[Counter[str]]:
+Ngrams = list[Counter[str]]  # of each order
+
+
+def _character_ngrams(text: str) -> Ngrams:
     letters = "".join(text.split())
     return [Counter([letters[at : at + n] for at in range(len(letters) - n + 1)]) for n in range(1, CHARACTERS + 1)]
 
 
-def _chrf_statistics(output: str, reference: str) -> list[int]:
+def _shared_ngrams(output: Ngrams, reference: Ngrams) -> list[int]:
     """For each order n-grams of the output, of the reference, and of both; an order that the reference lacks counts nowhere."""
-    pairs = zip(_character_ngrams(output), _character_ngrams(reference), strict=True)
+    pairs = zip(output, reference, strict=True)
     return [count for said, meant in pairs for count in (said.total() if meant else 0, meant.total(), (said & meant).total())]
 
 
-def translation_items(outputs: Sequence[str], references: Sequence[str]) -> Items:
-    """The statistics of each line, by its number: lines, exact, edits, reference_tokens (N,), bleu and bleu_lc (N, 10),
-    chrf (N, 18); bleu_lc is of lower-cased text."""
+def _f_score(statistics: Sequence[int]) -> float:
+    """The chrF of one line, in sacrebleu's order of operations: of two references that are equally good, both take the same."""
+    precision = recall = 0.0
+    orders = 0
+    for said, meant, both in zip(statistics[::3], statistics[1::3], statistics[2::3], strict=True):
+        if said and meant:
+            precision, recall, orders = precision + both / said, recall + both / meant, orders + 1
+    if not precision + recall:
+        return 0.0
+    precision, recall = precision / orders, recall / orders
+    return (1 + BETA**2) * precision * recall / (BETA**2 * precision + recall)
+
+
+def _chrf_statistics(output: str, references: Sequence[str]) -> list[int]:
+    """Those of the reference that gives the highest score, of equals the first."""
+    said = _character_ngrams(output)
+    return max((_shared_ngrams(said, _character_ngrams(one)) for one in references), key=_f_score)
+
+
+def _nearest(said: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[int, int]:
+    """Edits to the reference that takes the fewest, and its length; of equals the longest."""
+    edits, less_length = min((edit_distance(said, meant), -len(meant)) for meant in references)
+    return edits, -less_length
+
+
+def translation_items(outputs: Sequence[str], references: Sequence[str | Sequence[str]], *, tokenize: str = "13a") -> Items:
+    """The statistics of each line, by its number: lines, exact, edits, reference_tokens, character_edits,
+    reference_characters (N,), bleu and bleu_lc (N, 10), chrf (N, 18); bleu_lc is of lower-cased text. A line has one reference
+    or several."""
     if len(outputs) != len(references):
         raise ValueError(f"translation_items: {len(outputs)} outputs, but {len(references)} references")
-    said, meant = [line.split() for line in outputs], [line.split() for line in references]
-    edits = np.array([edit_distance(a, b) for a, b in zip(said, meant, strict=True)], np.float64)
-    chrf = [_chrf_statistics(output, reference) for output, reference in zip(outputs, references, strict=True)]
+    meant = [[some] if isinstance(some, str) else list(some) for some in references]
+    pairs = list(zip(outputs, meant, strict=True))
+    edits = np.array([_nearest(a.split(), [one.split() for one in some]) for a, some in pairs], np.float64).reshape(-1, 2)
+    letters = np.array([_nearest(a.strip(), [one.strip() for one in some]) for a, some in pairs], np.float64).reshape(-1, 2)
     tables = {
-        "bleu": (_bleu_statistics(outputs, references, lowercase=False), 2 * WORDS + 2),
-        "bleu_lc": (_bleu_statistics(outputs, references, lowercase=True), 2 * WORDS + 2),
-        "chrf": (chrf, 3 * CHARACTERS),
+        "bleu": (_bleu_statistics(outputs, meant, lowercase=False, tokenize=tokenize), 2 * WORDS + 2),
+        "bleu_lc": (_bleu_statistics(outputs, meant, lowercase=True, tokenize=tokenize), 2 * WORDS + 2),
+        "chrf": ([_chrf_statistics(output, some) for output, some in pairs], 3 * CHARACTERS),
     }
     statistics = {
         "lines": np.ones(len(edits)),
-        "exact": (edits == 0).astype(np.float64),
-        "edits": edits,
-        "reference_tokens": np.array([len(line) for line in meant], np.float64),
+        "exact": (edits[:, 0] == 0).astype(np.float64),
+        "edits": edits[:, 0],
+        "reference_tokens": edits[:, 1],
+        "character_edits": letters[:, 0],
+        "reference_characters": letters[:, 1],
         **{name: np.array(table, np.float64).reshape(-1, width) for name, (table, width) in tables.items()},
     }
     return Items(np.arange(len(edits)), statistics, list(outputs))
@@ -90,6 +136,10 @@ def _exact_match(totals: Sums) -> Array:
 def _edit_rate(totals: Sums) -> Array:
     # a resample may have drawn empty references only: its rate is not a number, and left out
     return 100 * _ratio(totals["edits"], totals["reference_tokens"], empty=np.nan)
+
+
+def _character_error_rate(totals: Sums) -> Array:
+    return 100 * _ratio(totals["character_edits"], totals["reference_characters"], empty=np.nan)
 
 
 def _bleu(table: Array) -> Array:
@@ -117,6 +167,7 @@ def _chrf(table: Array) -> Array:
 SCORES: dict[str, Function] = {
     "exact_match": _exact_match,
     "edit_rate": _edit_rate,
+    "character_error_rate": _character_error_rate,
     "bleu": lambda totals: _bleu(totals["bleu"]),
     "bleu_lc": lambda totals: _bleu(totals["bleu_lc"]),
     "chrf": lambda totals: _chrf(totals["chrf"]),
@@ -131,10 +182,17 @@ def signatures(decoded: Decoded, *, lines: int) -> dict[str, str]:
         f"weft:{__version__}|search:{decoded.search}|unit:line|lines:{lines}"
         f"|resamples:{decoded.samples}|seed:{decoded.seed}|interval:95%"
     )
-    theirs: dict[str, Metric] = {"bleu": BLEU(), "bleu_lc": BLEU(lowercase=True), "chrf": CHRF()}
+    tokenize, several = decoded.tokenize, decoded.references
+    theirs: dict[str, Metric] = {
+        "bleu": BLEU(tokenize=tokenize),
+        "bleu_lc": BLEU(lowercase=True, tokenize=tokenize),
+        "chrf": CHRF(),
+    }
     for metric in theirs.values():
-        metric.corpus_score([""], [[""]])  # a signature names the number of references, so there must have been some
-    tokens = dict.fromkeys(("exact_match", "edit_rate"), f"tok:space|{ours}")
+        metric.num_refs = -1 if several is None else several  # what it finds in references, -1 where their number varies
+    counted = "" if several == 1 else f"nrefs:{'var' if several is None else several}|"
+    units = {"exact_match": "space", "edit_rate": "space", "character_error_rate": "char"}
+    tokens = {name: f"{counted}tok:{unit}|{ours}" for name, unit in units.items()}
     return {**tokens, **{name: f"{metric.get_signature()}|{ours}" for name, metric in theirs.items()}}
 
 

@@ -48,6 +48,8 @@ def judged(log_probs: np.ndarray, labels: np.ndarray, unseen: np.ndarray, *, sev
 class ClassificationTask:
     """Nats of each text's label, or labels."""
 
+    unit = "example"
+
     def __init__(
         self, *, valid: Labelled | None, device: torch.device, weights: Tensor | None = None, smoothing: float = 0.0
     ) -> None:
@@ -57,7 +59,7 @@ class ClassificationTask:
     def loss(self, model: Any, batch: TextBatch, carry: None) -> Loss:
         scores = model(Text(batch.tokens, batch.keep, batch.segments))
         nats = model.head.loss(scores, batch.labels, weights=self.weights, smoothing=self.smoothing)
-        return Loss(nats.sum(), torch.tensor(len(nats), device=nats.device), None)
+        return Loss(nats.sum(), torch.tensor(len(nats), device=nats.device), None, batch.keep.sum())
 
     def validate(self, model: Any, watch: Watch | None = None) -> dict[str, float] | None:
         """Scores of the validation texts; on them the head's temperature is set, too, so that the weights that are kept say

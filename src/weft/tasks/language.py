@@ -22,6 +22,8 @@ BLOCK = 1000  # tokens: the unit of resampling in running text
 class LanguageTask:
     """Nats of the next token, over windows, streams or lines."""
 
+    unit = "token"
+
     def __init__(
         self, *, carries: bool, valid: Corpus | None, context: Context, device: torch.device, smoothing: float = 0.0
     ) -> None:

@@ -185,6 +185,8 @@ def moved(text: Text, device: torch.device) -> Text:
 class MaskedTask:
     """Nats of hidden tokens."""
 
+    unit = "masked_token"
+
     def __init__(
         self, how: Masking, *, valid: Corpus | None, window: int, device: torch.device, smoothing: float = 0.0
     ) -> None:
@@ -194,7 +196,8 @@ class MaskedTask:
         text = as_text(batch)
         tokens, chosen = masked(text.tokens, text.keep, self.how)
         nats = model.loss(text._replace(tokens=tokens), text.tokens, chosen, self.smoothing)
-        return Loss(nats.sum(), chosen.sum().clamp(min=1), None)  # a batch of empty lines has nothing to predict
+        # a batch of empty lines has nothing to predict
+        return Loss(nats.sum(), chosen.sum().clamp(min=1), None, text.keep.sum())
 
     def validate(self, model: Any, watch: Watch | None = None) -> dict[str, float] | None:
         """Of the same gaps every time."""

@@ -132,12 +132,14 @@ class Held:
 class SpanTask:
     """Nats of the first and last token of each window's answer."""
 
+    unit = "window"
+
     def __init__(self, *, valid: Held | None, longest_answer: int, device: torch.device) -> None:
         self.valid, self.longest_answer, self.device = valid, longest_answer, device
 
     def loss(self, model: Any, batch: SpanBatch, carry: None) -> Loss:
         nats = model.head.loss(model(Text(batch.tokens, batch.keep, batch.segments)), batch.spans)
-        return Loss(nats.sum(), torch.tensor(len(nats), device=nats.device), None)
+        return Loss(nats.sum(), torch.tensor(len(nats), device=nats.device), None, batch.keep.sum())
 
     def validate(self, model: Any, watch: Watch | None = None) -> dict[str, float] | None:
         """Scores of the validation questions; on them the head's threshold is set, too, so that the weights that are kept know

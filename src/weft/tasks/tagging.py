@@ -56,6 +56,8 @@ def tags_of(model: Any, data: Sentences, device: torch.device, watch: Watch | No
 class TaggingTask:
     """Nats of each sentence's tags."""
 
+    unit = "word"
+
     def __init__(
         self, *, valid: Sentences | None, right: Tags, known: Sequence[np.ndarray], labels: Labels, device: torch.device
     ) -> None:
@@ -64,7 +66,7 @@ class TaggingTask:
 
     def loss(self, model: Any, batch: TagBatch, carry: None) -> Loss:
         nats = model.loss(Words(*batch[:-1]), batch.tags)
-        return Loss(nats.sum(), batch.real.sum(), None)
+        return Loss(nats.sum(), batch.real.sum(), None, batch.keep.sum())
 
     def validate(self, model: Any, watch: Watch | None = None) -> dict[str, float] | None:
         """Scores of the validation sentences: first that of spans, where tags mark them."""

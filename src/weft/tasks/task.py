@@ -14,10 +14,13 @@ class Loss(NamedTuple):
     total: Tensor  # nats, summed over what is counted; gradients flow from here
     count: Tensor  # type: ignore[assignment]  # what is counted; tuples have a method of that name
     carry: Any  # the state that the next batch starts from, detached; None where batches are independent
+    tokens: Tensor | None = None  # how many were read, where the loss is averaged over something else; None: what is counted
 
 
 class Task(Protocol):
     """What is learned: how batches become losses, and how good a model is."""
+
+    unit: str  # what the loss is the mean over: token, word, example, ...
 
     def loss(self, model: nn.Module, batch: Any, carry: Any) -> Loss: ...
 

@@ -23,11 +23,12 @@ GREEDY = PredictOptions(beam=1)
 
 
 class Held(NamedTuple):
-    """Pairs to measure with: both sides as tokens, and what the targets say."""
+    """Pairs to measure with: both sides as tokens, what outputs are scored against, and how BLEU splits that."""
 
     source: Corpus
     target: Corpus
-    references: Sequence[str]
+    references: Sequence[Sequence[str]]
+    tokenize: str
 
 
 def nats_of_pairs(model: Any, source: Corpus, target: Corpus, device: torch.device) -> tuple[np.ndarray, np.ndarray]:
@@ -52,6 +53,8 @@ def padded_sources(sources: Sequence[np.ndarray], device: torch.device) -> tuple
 class TranslationTask:
     """Nats of each target token, given the source and the tokens before it."""
 
+    unit = "token"
+
     def __init__(self, *, valid: Held | None, tokenizer: Tokenizer, device: torch.device, smoothing: float = 0.0) -> None:
         self.valid, self.tokenizer, self.device, self.smoothing = valid, tokenizer, device, smoothing
 
@@ -66,7 +69,8 @@ class TranslationTask:
         if self.valid is None:
             return None
         nats, counts = nats_of_pairs(model, self.valid.source, self.valid.target, self.device)
-        items = translation_items(self._written(model, self.valid.source, watch), self.valid.references)
+        outputs = self._written(model, self.valid.source, watch)
+        items = translation_items(outputs, self.valid.references, tokenize=self.valid.tokenize)
         total = sums(items.statistics)
         scores = {name: SCORES[name](total).item() for name in ("bleu", "chrf", "exact_match", "edit_rate")}
         return {"nats_per_token": float(nats.sum() / counts.sum()), **{n: v for n, v in scores.items() if not np.isnan(v)}}

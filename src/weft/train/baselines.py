@@ -104,7 +104,8 @@ class Baseline:
         for note in model.notes:
             job.watcher.note(note)
         ready, scores = self._validated(SparseLabeller(features, model, 1.0), sources, job)
-        self._write(job, ready, scores, time.perf_counter() - began, len(examples))
+        words = sum(len(text.split()) for example in examples for text in example.texts)
+        self._write(job, ready, scores, time.perf_counter() - began, {"examples": len(examples), "tokens": words})
 
     def _validated(self, ready: SparseLabeller, sources: Any, job: Job) -> tuple[SparseLabeller, dict[str, float]]:
         """With the temperature, and the scores, of the validation texts, where there are any."""
@@ -119,12 +120,12 @@ class Baseline:
         functions = SEVERAL_SCORES if several else SCORES
         return ready, {name: function(total).item() for name, function in functions.items()}
 
-    def _write(self, job: Job, ready: SparseLabeller, scores: dict[str, float], seconds: float, examples: int) -> None:
+    def _write(self, job: Job, ready: SparseLabeller, scores: dict[str, float], seconds: float, read: dict[str, int]) -> None:
         for at, part in enumerate(ready.features):
             part.save(job.folder.path / f"features.{at}.json")
         with files.Log(job.folder.path / "metrics.jsonl") as metrics, files.Log(job.folder.path / "timings.jsonl") as timings:
             metrics.cut(0)
-            metrics.write({"step": 1, "tokens": examples, **{f"valid_{name}": value for name, value in scores.items()}})
+            metrics.write({"step": 1, **read, **{f"valid_{name}": value for name, value in scores.items()}})
             timings.write({"step": 1, "seconds": seconds})
         tensors = {**ready.model.tensors(), "temperature": torch.tensor(ready.temperature, dtype=torch.float64)}
         job.folder.write_weights(tensors, _vocabulary(job.tokenizer, ready.features), 1)

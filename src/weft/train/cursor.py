@@ -24,13 +24,13 @@ class Cursor:
     step: int = 0
     epoch: int = 0
     index: int = 0  # of the next batch in the epoch's order
-    tokens: int = 0  # counted by the loss so far
+    tokens: int = 0  # read so far; of models that write, those written
     seconds: float = 0.0  # spent training, over all processes that worked on the run
     best: float | None = None  # the best validation score
     best_step: int = 0
     waited: int = 0  # validations since then
     logged: float = 0.0  # nats since the last line of metrics.jsonl
-    counted: int = 0  # tokens since then
+    counted: int = 0  # what the loss is the mean over, since then
     metrics: int = 0  # length of metrics.jsonl in bytes
     done: bool = False
 

@@ -116,33 +116,35 @@ class Loop:
             else:
                 yield changed(moved, partial(torch.index_select, dim=0, index=part)), select(self.carry, part)
 
-    def gradients(self, batch: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
-        """Gradients of the batch's mean loss, in place; its nats and its count, summed."""
+    def gradients(self, batch: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of the batch's mean loss, in place; its nats, its count, and its tokens, summed."""
         total = torch.zeros(
             (), dtype=torch.float64 if self.place.device.type == "cpu" else torch.float32, device=self.place.device
         )
         count, carries = torch.zeros((), dtype=torch.long, device=self.place.device), []
+        tokens = torch.zeros_like(count)
         for micro, carry in self.micros(batch):
             with self.place.autocast():
                 loss = self.learner(micro, carry)
             loss.total.backward()
             total, count = total + loss.total.detach(), count + loss.count
+            tokens = tokens + (loss.count if loss.tokens is None else loss.tokens)
             carries.append(loss.carry)
         self.carry = carries[0]
         for carry in carries[1:]:
             self.carry = join(self.carry, carry)
         # one division by the count of everything: parts, processes and one large batch give the same gradient
         torch._foreach_mul_([w.grad for w in self.optimizers.weights if w.grad is not None], 1.0 / count.float())
-        return total, count
+        return total, count, tokens
 
-    def update(self) -> tuple[float, int]:
-        """One step of the optimiser; nats and count of its batch."""
+    def update(self) -> tuple[float, int, int]:
+        """One step of the optimiser; nats, count and tokens of its batch."""
         cursor = self.cursor
         if self.order.anew(cursor.index):
             self.carry = None
         seed_step(self.seed, cursor.step, self.place.device)
         before = self.carry
-        total, count = self.gradients(self.order.batch(cursor.epoch, cursor.index))
+        total, count, tokens = self.gradients(self.order.batch(cursor.epoch, cursor.index))
         weights = self.optimizers.weights
         norm = torch.nn.utils.get_total_norm([w.grad for w in weights if w.grad is not None])
         nats, size = total.item(), norm.item()
@@ -156,7 +158,7 @@ class Loop:
         self.optimizers.clear()
         if self.average is not None:
             self.average.follow(cursor.step + 1)
-        return nats, int(count)
+        return nats, int(count), int(tokens)
 
     def _diverged(self, nats: float, norm: float) -> None:
         cursor = self.cursor
@@ -175,8 +177,8 @@ class Loop:
         while not cursor.done:
             began = time.perf_counter()
             line, check = self._due(LINES), self._due(self.table.validations)
-            nats, count = self.update()
-            self._advance(nats, count)
+            nats, count, tokens = self.update()
+            self._advance(nats, count, tokens)
             cursor.seconds += time.perf_counter() - began
             ended = self.progress() >= 1.0
             if ended or self._due(LINES) > line or cursor.step == 1:
@@ -198,9 +200,9 @@ class Loop:
         """How many of `parts` equal parts of the budget are over."""
         return math.floor(min(1.0, self.progress()) * parts + 1e-9)
 
-    def _advance(self, nats: float, count: int) -> None:
+    def _advance(self, nats: float, count: int, tokens: int) -> None:
         cursor = self.cursor
-        cursor.step, cursor.index, cursor.tokens = cursor.step + 1, cursor.index + 1, cursor.tokens + count
+        cursor.step, cursor.index, cursor.tokens = cursor.step + 1, cursor.index + 1, cursor.tokens + tokens
         cursor.logged, cursor.counted = cursor.logged + nats, cursor.counted + count
         if cursor.index == self.order.batches(cursor.epoch):
             cursor.epoch, cursor.index = cursor.epoch + 1, 0
@@ -208,7 +210,7 @@ class Loop:
     def _log_training(self, journal: Journal) -> None:
         cursor = self.cursor
         loss = cursor.logged / max(1, cursor.counted)
-        name = "train_loss" if self.table.label_smoothing else "train_nats_per_token"
+        name = "train_loss" if self.table.label_smoothing else f"train_nats_per_{self.learner.task.unit}"
         record = {"step": cursor.step, "epoch": cursor.epoch, "tokens": cursor.tokens, name: loss}
         cursor.metrics = journal.log(record)
         cursor.logged, cursor.counted = 0.0, 0

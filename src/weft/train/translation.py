@@ -11,6 +11,7 @@ from torch import nn
 from weft.data.order import Order
 from weft.data.pair_order import PairBatch, Pairs
 from weft.errors import ConfigError
+from weft.metrics.bleu_tokenizers import automatic
 from weft.models.seq2seq import EncoderDecoder, encoder_decoder
 from weft.tasks.translation import Held, TranslationTask
 from weft.train.device import pick_device
@@ -55,8 +56,9 @@ class Translation:
     def task(self, job: Job, model: nn.Module) -> TranslationTask:
         held = None
         if "valid.source" in job.corpora:
-            references = list(job.settings.sources()["valid"].side("target").texts())
-            held = Held(job.corpora["valid.source"], job.corpora["valid.target"], references)
+            references = list(job.settings.sources()["valid"].references())
+            tokenize = automatic(references, spaced=job.tokenizer.target.kind == "space")
+            held = Held(job.corpora["valid.source"], job.corpora["valid.target"], references, tokenize)
         return TranslationTask(
             valid=held,
             tokenizer=job.tokenizer.target,

@@ -1,0 +1,310 @@
+"""Several references and the tokenizers of BLEU: against sacrebleu and jiwer, from files to scores."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import jiwer
+import numpy as np
+import pytest
+from command_line import refused
+from pair_runs import PairRuns, pair_file
+from sacrebleu.metrics import BLEU, CHRF
+from small_runs import train_here
+
+import weft
+from weft.cli.main import main
+from weft.compare.evidence import gather
+from weft.compare.table import check_same
+from weft.config import plain, read_table
+from weft.data.pairs import PairsTable
+from weft.decode.predict_options import PredictOptions
+from weft.errors import ConfigError, DataError, UsageError
+from weft.metrics.bleu_tokenizers import TOKENIZERS, automatic, check_tokenizer
+from weft.metrics.translation import Decoded, scored, translation_items, translation_scores
+
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+ALPHABETS = {
+    "latin": [f"{a}{b}" for a in ("Ka", "lo", "mi", "Ne", "so,") for b in "aeiou."],
+    "han": list("我们今天去学校看书他也想来。，"),
+    "kana": list("わたしは猫がすきです。トマト"),
+}
+
+
+def corpus(seed: int, alphabet: str, most: int, *, lines: int = 30) -> tuple[list[str], list[list[str]]]:
+    """Outputs, and one to `most` references of each, some of them empty."""
+    chance, words = random.Random(seed), ALPHABETS[alphabet]
+    between = " " if alphabet == "latin" else ""
+
+    def noisy(line: list[str]) -> str:
+        return between.join(chance.choice(words) if chance.random() < 0.2 else word for word in line if chance.random() > 0.1)
+
+    outputs, references = [], []
+    for _ in range(lines):
+        meant = chance.choices(words, k=chance.randint(0, 12))
+        outputs.append(noisy(meant))
+        references.append([noisy(meant) if chance.random() > 0.1 else "" for _ in range(chance.randint(1, most))])
+    return outputs, references
+
+
+def streams(references: list[list[str]]) -> list[list[str | None]]:
+    """As sacrebleu has them: the first of every line, the second, ...; None where there is none."""
+    most = max(map(len, references))
+    return [[some[at] if at < len(some) else None for some in references] for at in range(most)]
+
+
+@pytest.mark.parametrize("most", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("alphabet", "tokenize"),
+    [
+        ("latin", "13a"),
+        ("latin", "intl"),
+        ("latin", "none"),
+        ("latin", "char"),
+        ("han", "zh"),
+        ("han", "char"),
+        ("kana", "char"),
+    ],
+)
+def test_scores_are_those_of_sacrebleu_with_the_same_references_and_tokenizer(alphabet, tokenize, most):
+    for seed in range(4):
+        outputs, references = corpus(seed, alphabet, most)
+        how = scored(references, search="greedy", tokenize=tokenize)
+        found = {one.name: one for one in translation_scores(translation_items(outputs, references, tokenize=tokenize), how)}
+        theirs = {"bleu": BLEU(tokenize=tokenize), "bleu_lc": BLEU(tokenize=tokenize, lowercase=True), "chrf": CHRF()}
+        for name, metric in theirs.items():
+            assert found[name].value == pytest.approx(metric.corpus_score(outputs, streams(references)).score, abs=1e-9)
+            assert found[name].signature.startswith(f"{metric.get_signature()}|weft:")
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_error_rates_are_those_of_jiwer_against_the_nearest_reference(most):
+    """By the fewest edits, the longest of equals; a line without a reference that says something counts, too."""
+    for seed in range(6):
+        outputs, references = corpus(seed, "latin", most)
+        found = {one.name: one.value for one in translation_scores(translation_items(outputs, references), Decoded("greedy"))}
+        words, letters = [], []
+        for said, meant in zip(outputs, references, strict=True):
+            tables = [(jiwer.process_words(one, said), jiwer.process_characters(one, said)) for one in meant]
+            sizes = [(len(one.split()), len(one.strip())) for one in meant]
+            for at, rows in enumerate((words, letters)):
+                edits = [one[at].substitutions + one[at].deletions + one[at].insertions for one in tables]
+                rows.append(min((edit, -size[at]) for edit, size in zip(edits, sizes, strict=True)))
+        for name, rows in (("edit_rate", words), ("character_error_rate", letters)):
+            edits, sizes = np.array(rows).sum(0)
+            assert found[name] == pytest.approx(100 * edits / -sizes)
+        exact = [any(said.split() == one.split() for one in meant) for said, meant in zip(outputs, references, strict=True)]
+        assert found["exact_match"] == pytest.approx(100 * np.mean(exact))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_character_error_rate_is_that_of_jiwer(seed):
+    outputs, references = corpus(seed, list(ALPHABETS)[seed % 3], 1)
+    first = [one or "a b" for (one,) in references]
+    found = {one.name: one for one in translation_scores(translation_items(outputs, first), Decoded("greedy"))}
+    assert found["character_error_rate"].value == pytest.approx(100 * jiwer.cer(first, outputs))
+    assert found["character_error_rate"].signature.startswith("tok:char|weft:")
+
+
+# ---- which tokenizer
+
+
+CHOICES = {
+    "13a": ["the cat sat on the mat .", "ein Hund", "", "кошка сидела на ковре"],
+    "zh": ["我们今天去学校。", "他也想来", "用 Python 写"],
+    "char": ["わたしは猫が好きです。", "今日は学校に行きます"],
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_the_automatic_choice_is_by_what_references_are_written_in(name):
+    assert automatic([[line] for line in CHOICES[name]], spaced=False) == name
+    assert automatic([[line, line] for line in CHOICES[name]], spaced=True) == "none"
+
+
+def test_other_cases_of_the_automatic_choice():
+    assert automatic([], spaced=False) == "13a"
+    assert automatic([["我们 今天 去 学校 。"]], spaced=False) == "13a"  # words with spaces between them
+    assert automatic([["ฉันรักแมวของฉันมาก"]], spaced=False) == "char"
+    assert automatic([["나는 고양이를 좋아합니다"]], spaced=False) == "13a"
+    assert automatic([["the word 猫 means cat"]], spaced=False) == "13a"
+
+
+def refusal(action: Any, error: type[Exception] = UsageError) -> str:
+    with pytest.raises(error) as caught:
+        action()
+    return str(caught.value)
+
+
+def test_tokenizers_that_are_not_there_are_refused_with_the_cure(monkeypatch, tmp_path):
+    known = "13a, zh, ja-mecab, ko-mecab, char, intl, none, flores200"
+    assert ", ".join(TOKENIZERS) == known
+    assert refusal(lambda: check_tokenizer("zhh")) == f"--tokenize: no such tokenizer 'zhh'; did you mean 'zh'? known: {known}"
+    for name, module in (("MeCab", "ja"), ("mecab_ko", "ko")):
+        monkeypatch.setitem(sys.modules, name, None)
+        assert refusal(lambda module=module: check_tokenizer(f"{module}-mecab")) == (
+            f"--tokenize {module}-mecab: its packages are not installed; run pip install 'sacrebleu[{module}]', or use char"
+        )
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    assert refusal(lambda: check_tokenizer("flores200")) == (
+        "--tokenize flores200: its packages are not installed; run pip install sentencepiece, or use another tokenizer"
+    )
+    monkeypatch.setitem(sys.modules, "sentencepiece", json)
+    monkeypatch.setattr("sacrebleu.utils.SACREBLEU_DIR", str(tmp_path))
+    assert refusal(lambda: check_tokenizer("flores200")) == (
+        f"--tokenize flores200: {tmp_path}/models/flores200sacrebleuspm is missing, and weft downloads nothing; "
+        "get it from https://tinyurl.com/flores200sacrebleuspm, or use another tokenizer"
+    )
+    for name in ("13a", "zh", "char", "intl", "none"):
+        check_tokenizer(name)
+
+
+# ---- from files
+
+
+def write(path: Path, rows: list[str]) -> Path:
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return path
+
+
+def test_references_are_columns_of_a_table_or_parallel_files(tmp_path):
+    rows = ["source\tone\ttwo\tthree", "a\tA\tAA\t", "b\tB\t\tBBB", "c\t\tCC\tC", "d\t\t\t"]
+    write(tmp_path / "a.tsv", rows)
+    table = read_table(PairsTable, {"train": "a.tsv", "target": ["one", "two", "three"]}, at="data")
+    source = table.sources(tmp_path)["train"]
+    assert list(source.pairs()) == [("a", "A"), ("b", "B"), ("c", ""), ("d", "")]  # training sees the first
+    assert list(source.references()) == [("A", "AA"), ("B", "BBB"), ("CC", "C"), ("",)]  # an empty one is none
+    columns = list(zip(*(row.split("\t") for row in rows[1:]), strict=True))
+    for name, column in zip(("s", "one", "two", "three"), columns, strict=True):
+        write(tmp_path / f"a.{name}", list(column))
+    names = [f"a.{name}" for name in ("s", "one", "two", "three")]
+    parallel = read_table(PairsTable, {"train": names}, at="data").sources(tmp_path)["train"]
+    assert list(parallel.pairs()) == list(source.pairs()) and list(parallel.references()) == list(source.references())
+    assert read_table(PairsTable, plain(table.resolved()), at="data") == table
+    lines = [json.dumps(dict(zip(("source", "one", "two", "three"), row.split("\t"), strict=True))) for row in rows[1:]]
+    write(tmp_path / "a.jsonl", lines)
+    objects = read_table(PairsTable, {"train": "a.jsonl", "target": ["one", "two", "three"]}, at="data").sources(tmp_path)
+    assert list(objects["train"].references()) == list(source.references())
+    halves = read_table(PairsTable, {"train": "a.tsv", "valid": 0.75, "target": ["one", "three"]}, at="data").sources(tmp_path)
+    assert list(halves["valid"].references()) == [("B", "BBB"), ("C",), ("",)]
+
+
+def test_references_that_can_t_be_right(tmp_path):
+    def wrong(values: dict[str, Any]) -> str:
+        return refusal(lambda: read_table(PairsTable, values, at="data"), ConfigError)
+
+    assert wrong({"train": "a.tsv", "target": []}) == "data: target=[] names no column"
+    assert wrong({"train": "a.tsv", "target": ["a", ""]}) == "data: target='' names no column"
+    assert (
+        wrong({"train": "a.tsv", "target": ["a", "a"]}) == "data: target names the column 'a' twice; name each reference once"
+    )
+    assert wrong({"train": ["a.en", "a.de"], "target": ["a", "b"]}) == (
+        "data: target=['a', 'b'], but parallel files have no columns; drop it"
+    )
+    write(tmp_path / "a.tsv", ["source\tone", "a\tA"])
+    source = read_table(PairsTable, {"train": "a.tsv", "target": ["one", "two"]}, at="data").sources(tmp_path)["train"]
+    assert list(source.pairs()) == [("a", "A")]  # training needs the first alone
+    assert refusal(lambda: list(source.references()), DataError) == (
+        f"{tmp_path / 'a.tsv'}: line 1, its header, has no column 'two'; known: source, one"
+    )
+
+
+# ---- whole runs
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return PairRuns(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def several(runs):
+    """A run whose data has two targets, the second of which is the first without its last phone."""
+    rows = [line.split("\t") for line in runs.pairs.read_text().split("\n")[:-1]]
+    data = write(runs.place / "several.tsv", ["source\tone\ttwo", *(f"{a}\t{b}\t{b[:-2]}" for a, b in rows)])
+    values = pair_file(data, "luong", "train.steps=12")
+    values["data"]["target"] = ["one", "two"]
+    return train_here(values, runs.place / "several").path
+
+
+def test_a_run_is_validated_and_evaluated_with_all_its_references(several, capsys):
+    run = weft.load(several, device="cpu")
+    files = run.settings.sources()["test"]
+    pairs, references = list(files.pairs()), list(files.references())
+    outputs = [best[0].text for best in run.predict([line for line, _ in pairs], beam=1)]
+    metric = BLEU(tokenize="none")  # targets are phones, with spaces between them
+    expected = metric.corpus_score(outputs, streams(references)).score
+    found = {one.name: one for one in run.evaluate(None, PredictOptions(beam=1))}
+    assert found["bleu"].value == pytest.approx(expected)
+    assert "|tok:none|" in found["bleu"].signature and found["exact_match"].signature.startswith("nrefs:")
+    assert main(["evaluate", str(several), "--beam", "1", "--json", "--device", "cpu"]) == 0
+    told = {one["name"]: one for one in json.loads(capsys.readouterr().out)["scores"]}
+    assert told["bleu"]["value"] == pytest.approx(expected) and "character_error_rate" in told
+    assert main(["evaluate", str(several), "--beam", "1", "--tokenize", "13a", "--json", "--device", "cpu"]) == 0
+    told = {one["name"]: one for one in json.loads(capsys.readouterr().out)["scores"]}
+    assert told["bleu"]["value"] == pytest.approx(BLEU().corpus_score(outputs, streams(references)).score)
+    valid = run.settings.sources()["valid"]
+    logged = [json.loads(line) for line in (several / "metrics.jsonl").read_text().split("\n")[:-1]]
+    greedy = [best[0].text for best in run.predict([line for line, _ in valid.pairs()], beam=1)]
+    best = BLEU(tokenize="none").corpus_score(greedy, streams(list(valid.references()))).score
+    assert any(record.get("valid_bleu") == pytest.approx(best) for record in logged)
+
+
+def test_a_tokenizer_is_refused_where_nothing_is_written(runs, capsys, tmp_path):
+    lm = str(runs.folder("lm-ngram"))
+    assert refused(capsys, "evaluate", lm, "--tokenize", "13a", "--data", str(runs.pairs)) == (
+        2,
+        f"--tokenize: is for runs that write outputs, and {lm} is a language model; drop it",
+    )
+    assert refused(capsys, "compare", lm, lm, "--tokenize", "13a", "--out", str(tmp_path / "out")) == (
+        2,
+        "--tokenize: is for runs that write outputs, and these are of task 'lm'; drop it",
+    )
+    assert refused(capsys, "evaluate", str(runs.folder("luong")), "--tokenize", "cha")[1].startswith(
+        "--tokenize: no such tokenizer 'cha'; did you mean 'char'? known: "
+    )
+
+
+def test_parallel_files_of_evaluate_may_have_several_references(runs, tmp_path):
+    run = weft.load(runs.folder("luong"), device="cpu")
+    files = [
+        write(tmp_path / "a.in", ["abc", "fade"]),
+        write(tmp_path / "a.1", ["A", "F A"]),
+        write(tmp_path / "a.2", ["B", ""]),
+    ]
+    found = {one.name: one for one in run.evaluate(files, PredictOptions(beam=1))}
+    assert found["bleu"].signature.startswith("nrefs:var|")
+    outputs = [best[0].text for best in run.predict(["abc", "fade"], beam=1)]
+    assert found["chrf"].value == pytest.approx(CHRF().corpus_score(outputs, [["A", "F A"], ["B", None]]).score)
+
+
+def test_a_comparison_scores_all_rows_with_one_tokenizer_and_the_same_references(runs, several, capsys, tmp_path):
+    """Of phones with spaces between them, and of the same as characters."""
+    data = runs.place / "several.tsv"
+    values = pair_file(data, "joint", "train.steps=3")
+    values["data"]["target"] = ["one", "two"]
+    letters = train_here(values, runs.place / "several-letters").path
+    for folder, tokenizer in ((several, "none"), (letters, "13a")):
+        found = {one.name: one for one in weft.load(folder).evaluate(None, PredictOptions(beam=1))}
+        assert f"|tok:{tokenizer}|" in found["bleu"].signature
+    shown = []
+    for words in ([], ["--tokenize", "none"]):
+        out = tmp_path / f"compared{len(words)}"
+        assert main(["compare", str(several), str(letters), "--out", str(out), "--quiet", *words]) == 0
+        capsys.readouterr()
+        evidence = [json.loads(path.read_text()) for path in sorted(out.glob("evidence/*/evidence.json"))]
+        shown.append(
+            {signature.partition("|weft:")[0] for one in evidence for name, signature in one["scores"] if name == "bleu"}
+        )
+    assert [len(found) for found in shown] == [1, 1]
+    assert "|tok:13a|" in min(shown[0]) and "|tok:none|" in min(shown[1])
+    single = train_here(pair_file(data, "luong", "train.steps=2", "data.target=one"), runs.place / "single").path
+    rows = {str(folder): [gather(weft.load(folder), tokenize="none")] for folder in (several, single)}
+    assert refusal(lambda: check_same(rows)) == (
+        f"compare: {several} and {single} were scored with other references or tokenizers "
+        "(nrefs:var tok:none and nrefs:1 tok:none); give both the same data.target"
+    )

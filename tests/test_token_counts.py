@@ -1,0 +1,101 @@
+"""What training calls tokens are tokens, whatever a task averages its loss over: in budgets, logs and speeds."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from label_runs import LabelRuns
+from pair_runs import make_pairs, pair_file
+from small_runs import Silent, make_text, run_file, train_here
+from span_toy import asked, span_file, write_tsv
+
+import weft
+from weft.cli.main import main
+from weft.config import override
+
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+
+
+def files_of(place: Path, *settings: str) -> dict[str, dict[str, Any]]:
+    """A run file of each task, one epoch long."""
+    labels = LabelRuns(place)
+    lines = run_file(make_text(place / "text.txt"), task="masked-lm", data__read="lines", train__batch_tokens=200)
+    found = {
+        "classify": labels.values("labels-lstm"),
+        "two texts": labels.values("pairs-lstm"),
+        "tag": labels.values("spans-lstm"),
+        "span": span_file(write_tsv(place / "asked.tsv", asked(60)), "gru"),
+        "masked-lm": {**lines, "model": {"kind": "bert", "width": 16, "heads": 2, "layers": 1}, "tokenizer": {"kind": "word"}},
+        "translate": pair_file(make_pairs(place / "words.tsv", 100), "luong", "train.label_smoothing=0"),
+    }
+    for values in found.values():
+        values["train"].pop("steps", None)
+        values["train"]["validations"] = 1
+    return {name: override(values, settings) for name, values in found.items()}
+
+
+TASKS = ["classify", "two texts", "tag", "span", "masked-lm", "translate"]
+UNITS = {"classify": "example", "two texts": "example", "tag": "word", "span": "window", "masked-lm": "masked_token"}
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().split("\n")[:-1]]
+
+
+def tokens_of(run: Any, name: str) -> int:
+    """The tokens of the training data, with <s> and </s> as the task reads them, by its tokenizer alone."""
+    source = run.settings.sources()["train"]
+    if name == "translate":
+        return sum(1 + len(run.tokenizer.target.encode(target)) for _, target in source.pairs())
+    if name == "masked-lm":
+        return sum(2 + len(run.tokenizer.encode(text)) for text in source.texts())
+    if name == "span":
+        records = list(source.records())
+        return sum(3 + sum(len(run.tokenizer.encode(text)) for text in (one.question, one.passage)) for one in records)
+    encode = run.tokenizer.tokenizer.encode
+    if name == "tag":
+        return sum(2 + sum(len(encode(word)) for word in one.words) for one in source.sentences())
+    return sum(1 + sum(1 + len(encode(text)) for text in one.texts) for one in source.examples())
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_an_epoch_has_as_many_tokens_as_the_data(name, tmp_path, capsys):
+    watcher = Silent()
+    folder = train_here(files_of(tmp_path, "train.epochs=1")[name], tmp_path / "run", watcher).path
+    run = weft.load(folder, device="cpu")
+    expected = tokens_of(run, name)
+    logged = [record for record in metrics(folder) if "tokens" in record]
+    assert logged[-1]["tokens"] == expected
+    last = json.loads((folder / "timings.jsonl").read_text().split("\n")[-2])
+    assert last["tokens_per_second"] * last["seconds"] == pytest.approx(expected)
+    assert main(["info", str(folder)]) == 0
+    assert re.search(rf"^progress .* {expected:,} tokens, ", capsys.readouterr().out, re.MULTILINE)
+    # the loss is the mean over what it was the mean over, and its name says what that is
+    losses = [record[f"train_nats_per_{UNITS.get(name, 'token')}"] for record in logged]
+    assert losses == pytest.approx(watcher.losses)
+
+
+@pytest.mark.parametrize("name", ["classify", "span", "masked-lm"])
+def test_a_budget_of_tokens_is_spent_in_tokens(name, tmp_path):
+    values = files_of(tmp_path, "train.tokens=3000")[name]
+    folder = train_here(values, tmp_path / "run").path
+    logged = [record["tokens"] for record in metrics(folder) if "tokens" in record]
+    assert logged[-1] >= 3000 > logged[-2]
+    assert logged[-1] - logged[-2] <= values["train"]["batch_tokens"]
+
+
+def test_what_is_counted_without_a_network_counts_words_and_examples(tmp_path, capsys):
+    folder = train_here(LabelRuns(tmp_path).values("labels-regression"), tmp_path / "run").path
+    examples = list(weft.load(folder).settings.sources()["train"].examples())
+    (record,) = metrics(folder)
+    assert record["examples"] == len(examples)
+    assert record["tokens"] == sum(len(text.split()) for one in examples for text in one.texts)
+    assert main(["info", str(folder)]) == 0
+    assert f"finished: {len(examples)} examples, counted" in capsys.readouterr().out
+    assert main(["info", str(folder), "--json"]) == 0
+    progress = json.loads(capsys.readouterr().out)["progress"]
+    assert (progress["tokens"], progress["examples"]) == (record["tokens"], len(examples))
