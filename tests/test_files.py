@@ -14,6 +14,7 @@ import signal
 import subprocess
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +24,7 @@ import pytest
 import torch
 
 from weft import files
+from weft import log as log_files
 from weft import tensors as tensor_files
 from weft.errors import ModelError, ResourceError, WeftError
 
@@ -104,7 +106,7 @@ def test_a_pipe_is_written_into_and_stays_one(tmp_path):
     path = tmp_path / "pipe"
     os.mkfifo(path)
     reader = subprocess.Popen(["cat", path], stdout=subprocess.PIPE)
-    files.write_bytes(path, b"piped")
+    files.write_bytes(path, b"piped", named=True)
     assert reader.communicate(timeout=20)[0] == b"piped"
     assert path.is_fifo() and os.listdir(tmp_path) == ["pipe"]
 
@@ -114,14 +116,14 @@ def test_a_device_is_written_into_and_its_refusal_is_told(tmp_path):
     link = tmp_path / "link"
     link.symlink_to("/dev/full")
     for path in (link, Path("/dev/full")):
-        message = refusal(ResourceError, lambda path=path: files.write_bytes(path, b"x"))
+        message = refusal(ResourceError, lambda path=path: files.write_bytes(path, b"x", named=True))
         assert message == f"{path}: no space left on the disk; free some and try again, what came before that is written"
     assert Path("/dev/full").is_char_device() and link.is_symlink()
 
 
 def test_what_the_system_names_is_written_into_and_a_folder_in_memory_is_one_like_others(tmp_path):
     with open(tmp_path / "out", "w+b") as out:
-        files.write_bytes(Path(f"/proc/self/fd/{out.fileno()}"), b"given")
+        files.write_bytes(Path(f"/proc/self/fd/{out.fileno()}"), b"given", named=True)
         assert (tmp_path / "out").read_bytes() == b"given"
     assert not files._is_special(Path("/dev/shm/run/a.json")) and files._is_special(Path("/dev/stdout"))
 
@@ -238,12 +240,12 @@ def test_a_full_disk(tmp_path):
         assert message == f"{path}: no space left on the disk; free some and try again, nothing was changed"
         assert path.read_bytes() == old
         assert os.listdir(disk) == ["model.safetensors"]
-        with files.Log(disk / "metrics.jsonl") as log:
+        with log_files.Log(disk / "metrics.jsonl") as log:
             log.write({"step": 1})
             message = refusal(ResourceError, lambda: log.write({"text": "x" * 300_000}))
             assert message == (f"{log.path}: no space left on the disk; free some and try again, the line is not in it")
             log.write({"step": 2})
-        assert log.path.read_text() == '{"step": 1}\n{"step": 2}\n'
+        assert log_files.read_log(log.path) == [{"step": 1}, {"step": 2}]
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 
@@ -266,26 +268,30 @@ def test_leftovers_are_known_by_their_name_and_nothing_else_is_swept(tmp_path):
 
 def test_a_log_grows_by_lines_and_is_cut_back_on_resume(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    with files.Log(path) as log:
+    with log_files.Log(path) as log:
         assert log.length == 0
         log.write({"step": 1, "loss": 2.5})
         log.sync()
         mark = log.length
         assert path.stat().st_size == mark
         log.write({"step": 2, "loss": float("nan")})
-    assert path.read_text() == '{"step": 1, "loss": 2.5}\n{"step": 2, "loss": null}\n'
-    with files.Log(path) as log:
+    first = '{{"step": 1, "loss": 2.5, "crc32": "{:08x}"}}\n'.format(zlib.crc32(b'{"step": 1, "loss": 2.5}'))
+    second = '{{"step": 2, "loss": null, "crc32": "{:08x}"}}\n'.format(zlib.crc32(b'{"step": 2, "loss": null}'))
+    assert path.read_text() == first + second
+    with log_files.Log(path) as log:
         log.cut(mark)
         log.write({"step": 2, "word": "ü"})
         assert log.length == path.stat().st_size
         log.close()
-    assert path.read_bytes() == '{"step": 1, "loss": 2.5}\n{"step": 2, "word": "ü"}\n'.encode()
+    second = '{{"step": 2, "word": "ü", "crc32": "{:08x}"}}\n'.format(zlib.crc32('{"step": 2, "word": "ü"}'.encode()))
+    assert path.read_bytes() == (first + second).encode()
+    assert log_files.read_log(path) == [{"step": 1, "loss": 2.5}, {"step": 2, "word": "ü"}]
 
 
 def test_a_log_that_lost_lines_is_refused(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b"{}\n")
-    with files.Log(path) as log:
+    with log_files.Log(path) as log:
         assert refusal(ModelError, lambda: log.cut(4)) == (
             f"{path}: has 3 bytes, but the checkpoint knows 4; lines are missing"
         )
@@ -293,20 +299,22 @@ def test_a_log_that_lost_lines_is_refused(tmp_path):
 
 def test_a_line_is_in_the_log_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
-    with files.Log(path) as log:
+    with log_files.Log(path) as log:
         log.write({"step": 1})
         for n in range(1, 100):
             with monkeypatch.context() as patch:
-                patch.setattr(files, "os", Faulty(n, errno.ENOSPC))
+                faulty = Faulty(n, errno.ENOSPC)
+                patch.setattr(files, "os", faulty)
+                patch.setattr(log_files, "os", faulty)
                 try:
                     log.write({"step": 2})
                     break
                 except ResourceError as error:
                     assert str(error) == (f"{path}: no space left on the disk; free some and try again, the line is not in it")
-            assert path.read_text() == '{"step": 1}\n'
+            assert log_files.read_log(path) == [{"step": 1}]
         assert n > 4
-        assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
-        monkeypatch.setattr(files, "os", Faulty(1, errno.EIO))
+        assert log_files.read_log(path) == [{"step": 1}, {"step": 2}]
+        monkeypatch.setattr(log_files, "os", Faulty(1, errno.EIO))
         assert refusal(ResourceError, log.sync) == (
             f"{path}: can't be written: Input/output error; its last lines may not survive a power cut"
         )

@@ -32,7 +32,7 @@ STARS_ALLOWED: dict[str, str] = {
 ASSERTS_ALLOWED: dict[str, str] = {}
 
 # What each part may import of weft, besides itself. A name stands for the module or folder weft.<name>.
-BASE = {"errors", "config", "files"}
+BASE = {"errors", "config", "files", "log"}
 TEXT = BASE | {"text"}
 MODELS = TEXT | {"machine", "data", "nn", "decode.steps", "models"}
 DRAWINGS = {  # numbers in, SVG out; and how words are written in one
@@ -44,6 +44,7 @@ LAYERS: dict[str, set[str]] = {
     "machine": set(),
     "config": {"errors"},
     "files": {"errors"},
+    "log": {"errors", "files"},
     "tensors": {"errors", "files"},
     "aside": {"errors", "files"},
     "text": BASE,

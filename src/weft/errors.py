@@ -7,7 +7,7 @@ WeftError               1  anything below; also a failure that fits none of them
 ├── ModelError          4  a run folder or model file that is damaged, of another version, or does not fit
 ├── ResourceError       5  memory, disk, or a folder in use
 │   └── InUseError      5  another process holds the folder
-└── DivergedError       6  the loss or a gradient became NaN or Inf
+└── DivergedError       6  the loss, a gradient or a weight became NaN or Inf
 
 The number is the exit code of the command line; signals give 130 (SIGINT) and 143 (SIGTERM).
 """

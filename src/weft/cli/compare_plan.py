@@ -124,7 +124,7 @@ class Comparing:
         if self.asked.tune is None:
             return list(variants)
         out = self.place.out / TUNE
-        out.mkdir(exist_ok=True)
+        files.own_folder(out)
         learning = [variant for variant in variants if learns(resolve(variant.values, base=out).preset) is not None]
         trainer = self._trainer(display, stop, "tuning", out / RUN_FILES)
         search = tune.Search(self.asked.tune, self._fixed(), self.seed, out, trainer.train, best)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft import files
 from weft.config import read_toml
 from weft.errors import ConfigError, ModelError
+from weft.log import read_log
 from weft.metrics.better import BETTER, is_better
 from weft.train import checkpoint
-from weft.train.cursor import Cursor
+from weft.train.folder import RunFolder
 
 VALID = "valid_"
 
@@ -37,17 +36,12 @@ class Story(NamedTuple):
         return {**progress, "training_seconds": self.seconds, "best_valid": best}
 
 
-def _records(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log, up to one that a killed process left torn."""
-    found: list[dict[str, Any]] = []
-    if not path.is_file():
-        return found
-    with suppress(ValueError), path.open(encoding="utf-8") as lines:
-        for line in lines:
-            record = json.loads(line)
-            if not isinstance(record, dict) or not isinstance(record.get("step"), int):
-                raise ModelError(f"{path}: line {len(found) + 1} is no record of a run; the file is damaged")
-            found.append(record)
+def _records(path: Path, length: int = 0) -> list[dict[str, Any]]:
+    """The lines of a log, up to one that a killed process left torn; at least so many bytes."""
+    found = read_log(path, length=length)
+    for number, record in enumerate(found, 1):
+        if not isinstance(record.get("step"), int):
+            raise ModelError(f"{path}: line {number} is no record of a run; the file is damaged")
     return found
 
 
@@ -74,18 +68,17 @@ def _monitor(path: Path) -> str | None:
 
 def read_story(path: Path) -> Story:
     """What the newest whole checkpoint and metrics.jsonl tell."""
-    records = _records(path / "metrics.jsonl")
-    best, best_step = _best(records, _monitor(path))
     folder, _ = checkpoint.newest(path)
-    if folder is not None:
-        place = folder / "cursor.json"
-        cursor = Cursor.from_json(files.read_json(place), str(place))
+    cursor = None if folder is None else checkpoint.read_cursor(folder)
+    records = _records(path / "metrics.jsonl", 0 if cursor is None else cursor.metrics)
+    best, best_step = _best(records, _monitor(path))
+    if cursor is not None:
         return Story(cursor.done, cursor.step, cursor.tokens, cursor.seconds, best, best_step)
     # a run by gradients logs its training loss from the first step on; one made by counting has none
     if not (path / "model.safetensors").exists() or any(name.startswith("train_") for record in records for name in record):
         return Story(False, 0, 0, None, None, 0)
-    if not records:  # weights that came from elsewhere
-        return Story(True, 0, 0, None, None, 0)
+    if not records:  # weights that came from elsewhere, or a run that was killed, twice, before its first checkpoint
+        return Story(not RunFolder(path).weights_step(), 0, 0, None, None, 0)
     return Story(True, records[-1]["step"], records[-1].get("tokens", 0), None, best, best_step, counted=True)
 
 

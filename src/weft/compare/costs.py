@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from weft.log import read_log
 from weft.train.folder import RunFolder
 
 
@@ -20,17 +18,6 @@ class Cost(NamedTuple):
     bytes: int  # of the weights, or counts, on disk
     decoding: float  # how many units a second, measured while the evidence was gathered
     unit: str  # of decoding: "lines/s", "tokens/s scored"
-
-
-def read_log(path: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl or timings.jsonl; a last one that is torn, or a file that is not there, is left out."""
-    found = []
-    with suppress(FileNotFoundError):
-        for line in path.read_bytes().split(b"\n"):
-            with suppress(ValueError):
-                record = json.loads(line)
-                found += [record] if isinstance(record, dict) else []
-    return found
 
 
 def cost(folder: RunFolder, parameters: int, *, decoding: float, unit: str) -> Cost:

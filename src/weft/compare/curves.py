@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.compare.costs import read_log
+from weft.log import read_log
 
 Record = dict[str, Any]
 

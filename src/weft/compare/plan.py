@@ -368,7 +368,9 @@ def or_as_it_was(out: Path, *, fresh: bool) -> Iterator[None]:
 
 
 def refuse_strangers(out: Path) -> None:
-    """Leave a folder alone that holds something, but no comparison."""
+    """Leave a folder alone that holds something, but no comparison, or a link that leads out of it."""
+    for path in (*out.iterdir(), *(out / "tune").glob("*")):
+        files.refuse_link(path)
     if not (_is_plan(out / PLAN) or earlier(out).is_there()) and (strangers := earlier(out).contents()):
         raise UsageError(f"{out}: is no comparison and not empty ({strangers[0].name}); choose another --out")
 

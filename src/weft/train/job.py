@@ -46,7 +46,8 @@ class Job:
     watcher: Watcher
 
     def journal(self) -> Journal:
-        return Journal(self.folder, self.tokenizer.hash, tensorboard=self.settings.train.tensorboard)
+        data = {name: corpus.origin for name, corpus in self.corpora.items()}
+        return Journal(self.folder, self.tokenizer.hash, data=data, tensorboard=self.settings.train.tensorboard)
 
 
 def _refuse_loss(settings: Settings, out: Path) -> None:
@@ -72,6 +73,7 @@ def train(values: Mapping[str, Any], out: Path, *, base: Path, watcher: Watcher,
         changed = folder.note_environment()
         if changed:
             watcher.note(f"resuming on another machine or set-up, so not bit for bit ({'; '.join(changed)})")
+        folder.find_start(watcher.note)
         tokenizer, corpora = settings.material.prepare(settings, folder, watcher)
         settings.preset.family.train(Job(settings, folder, tokenizer, corpora, watcher))
     return folder
