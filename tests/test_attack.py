@@ -299,7 +299,7 @@ def test_damaged_notes_of_a_run(trained, capsys):
     run = trained / "runs" / "run"
     metrics, resolved = run / "metrics.jsonl", run / "resolved.toml"
     lost = {
-        line: "is not as it was written; the file is damaged"
+        line: "is not as it was written; the weft train that wrote it restores it"
         for line in ("[1, 2]", "null", '{"a": 1}', '{"step": 1, "crc32": "00000000"}')
     }
     lost['{"a": 1, "crc32": "fba18e97"}'] = "is no record of a run; the file is damaged"  # the sum is right

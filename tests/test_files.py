@@ -279,7 +279,8 @@ def test_a_log_grows_by_lines_and_is_cut_back_on_resume(tmp_path):
     second = '{{"step": 2, "loss": null, "crc32": "{:08x}"}}\n'.format(zlib.crc32(b'{"step": 2, "loss": null}'))
     assert path.read_text() == first + second
     with log_files.Log(path) as log:
-        log.cut(mark)
+        assert not log.restore(first.encode())
+        assert log.length == mark
         log.write({"step": 2, "word": "ü"})
         assert log.length == path.stat().st_size
         log.close()
@@ -288,13 +289,28 @@ def test_a_log_grows_by_lines_and_is_cut_back_on_resume(tmp_path):
     assert log_files.read_log(path) == [{"step": 1, "loss": 2.5}, {"step": 2, "word": "ü"}]
 
 
+@pytest.mark.parametrize("there", [b"", b"{}\n", b"{}\n[]\n{}\n"], ids=["gone", "less", "other"])
+def test_a_log_that_was_damaged_is_restored(tmp_path, there):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(there)
+    with log_files.Log(path) as log:
+        assert log.restore(b"{}\n{}\n")
+        assert log.length == 6
+    assert path.read_bytes() == b"{}\n{}\n"
+
+
 def test_a_log_that_lost_lines_is_refused(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b"{}\n")
     with log_files.Log(path) as log:
-        assert refusal(ModelError, lambda: log.cut(4)) == (
-            f"{path}: has 3 bytes, but the checkpoint knows 4; lines are missing"
-        )
+        log.write({"step": 1})
+    length = path.stat().st_size
+    with path.open("ab") as torn:
+        torn.write(b'{"step": 2')
+    assert log_files.read_log(path, length=length) == [{"step": 1}]
+    assert refusal(ModelError, lambda: log_files.read_log(path, length=length + 1)) == (
+        f"{path}: has {length} bytes of whole lines, but the checkpoint knows {length + 1}; "
+        "the weft train that wrote it restores it"
+    )
 
 
 def test_a_line_is_in_the_log_whole_or_not_at_all(tmp_path, monkeypatch):

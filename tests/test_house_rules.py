@@ -350,7 +350,7 @@ def test_asking_for_a_class_of_a_model_is_seen(monkeypatch):
         assert len(list(asking_for_kinds(Path("x.py"), ast.parse(text)))) == 1
 
 
-OURS = {"WeftError", "UsageError", "ConfigError", "DataError", "ModelError", "ResourceError", "DivergedError"}
+OURS = {"WeftError", "UsageError", "ConfigError", "DataError", "ModelError", "LogError", "ResourceError", "DivergedError"}
 
 
 def fragments(node: ast.AST) -> list[str]:

@@ -10,10 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from weft.errors import ModelError, ResourceError
+from weft.errors import LogError, ResourceError
 from weft.files import finite, open_own, refuse_device, refusing, write_all
 
 SUM = "crc32"
+METRICS = "metrics.jsonl"  # checkpoints keep a copy of it
 
 
 def _dumped(record: Mapping[str, Any]) -> str:
@@ -46,8 +47,8 @@ def _record(line: bytes) -> dict[str, Any] | None:
     return None
 
 
-def _missing(path: Path, there: int, length: int) -> ModelError:
-    return ModelError(f"{path}: has {there} bytes, but the checkpoint knows {length}; lines are missing")
+def _cure(path: Path) -> str:
+    return "the weft train that wrote it restores it" if path.name == METRICS else "remove it"
 
 
 def read_log(path: Path, *, length: int = 0) -> list[dict[str, Any]]:
@@ -62,18 +63,18 @@ def read_log(path: Path, *, length: int = 0) -> list[dict[str, Any]]:
         raise ResourceError(f"{path}: can't be read: {error.strerror}") from None
     whole = data.rfind(b"\n") + 1
     if whole < length:
-        raise _missing(path, whole, length)
+        raise LogError(f"{path}: has {whole} bytes of whole lines, but the checkpoint knows {length}; {_cure(path)}")
     found = []
     for number, line in enumerate(data[:whole].split(b"\n")[:-1], 1):
         record = _record(line)
         if record is None:
-            raise ModelError(f"{path}: line {number} is not as it was written; the file is damaged")
+            raise LogError(f"{path}: line {number} is not as it was written; {_cure(path)}")
         found.append(record)
     return found
 
 
 class Log:
-    """A file of JSON lines that only grows, but for `cut` on resume; `length` is its size in bytes."""
+    """A file of JSON lines that only grows, but for `restore` on resume; `length` is its size in bytes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -106,14 +107,15 @@ class Log:
                 raise
         self.length += len(line)
 
-    def cut(self, length: int) -> None:
-        """Drop what was written after the first `length` bytes; what stays must be whole."""
-        if not 0 <= length <= self.length:
-            raise _missing(self.path, self.length, length)
+    def restore(self, kept: bytes = b"") -> bool:
+        """Make the log what somebody has `kept` of it: what came after that is dropped, what was damaged is put right. Whether
+        anything was damaged."""
+        whole = os.pread(self._descriptor, len(kept), 0) == kept
         with refusing(self.path):
-            os.ftruncate(self._descriptor, length)
-        self.length = length
-        read_log(self.path)
+            os.ftruncate(self._descriptor, len(kept) if whole else 0)
+            write_all(self._descriptor, b"" if whole else kept)
+        self.length = len(kept)
+        return not whole
 
     def sync(self) -> None:
         with refusing(self.path, "its last lines may not survive a power cut"):

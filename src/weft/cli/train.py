@@ -16,7 +16,7 @@ import typer
 
 from weft.cli.options import Shared
 from weft.cli.output import duration, note, score_name, write_json
-from weft.errors import DivergedError, ModelError, ResourceError
+from weft.errors import DivergedError, LogError, ModelError, ResourceError
 
 if TYPE_CHECKING:
     from weft.train.settings import Settings
@@ -47,7 +47,7 @@ def _remove(made: list[Path]) -> None:
 
 
 def is_finished(out: Path, settings: Settings) -> bool:
-    """Whether `out` holds this very run, trained to its end."""
+    """Whether `out` holds this very run, trained to its end, and knows of it; training restores a log that was damaged."""
     from weft.cli.story import read_story
     from weft.config import differences
     from weft.train.folder import RunFolder
@@ -55,7 +55,10 @@ def is_finished(out: Path, settings: Settings) -> bool:
     folder = RunFolder(out)
     if not os.path.isfile(folder.resolved) or differences(folder.read_resolved(), settings.to_dict()):
         return False
-    return folder.weights.is_file() and read_story(out).done
+    try:
+        return folder.weights.is_file() and read_story(out).done
+    except LogError:
+        return False
 
 
 @dataclass(kw_only=True)

@@ -119,7 +119,7 @@ class Baseline:
         for at, part in enumerate(ready.features):
             part.save(job.folder.path / f"features.{at}.json")
         with Log(job.folder.path / "metrics.jsonl") as metrics, Log(job.folder.path / "timings.jsonl") as timings:
-            metrics.cut(0)
+            metrics.restore()
             metrics.write({"step": 1, "tokens": examples, **{f"valid_{name}": value for name, value in scores.items()}})
             timings.write({"step": 1, "seconds": seconds})
         tensors = {**ready.model.tensors(), "temperature": torch.tensor(ready.temperature, dtype=torch.float64)}

@@ -13,6 +13,7 @@ from torch import Tensor
 from weft import files
 from weft.data.order import changed
 from weft.errors import ModelError, ResourceError
+from weft.log import METRICS
 from weft.nn.state import each, leaves
 from weft.tensors import not_finite, read_tensors, write_tensors
 from weft.train.cursor import Cursor
@@ -63,8 +64,27 @@ def save(loop: Loop, root: Path, known: Mapping[str, Any] | None = None) -> Path
         carry = {f"{number:04d}": part for number, part in enumerate(leaves(loop.carry))}
         write_tensors(temp / "carry.safetensors", carry, {"shape": json.dumps(shape_of(loop.carry))})
         files.write_json(temp / "cursor.json", loop.cursor.to_json())
+        files.write_bytes(temp / METRICS, _log(root)[: loop.cursor.metrics])
     drop_old(root)
     return final
+
+
+def _log(root: Path) -> bytes:
+    """The log of a run; empty where there is none."""
+    try:
+        return (root / METRICS).read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise ResourceError(f"{root / METRICS}: can't be read: {error.strerror}") from None
+
+
+def read_metrics(folder: Path, cursor: Cursor) -> bytes:
+    """What a run had logged when the checkpoint was written."""
+    found = _log(folder)
+    if len(found) != cursor.metrics:
+        raise ModelError(f"{folder / METRICS}: has {len(found)} bytes, but the cursor knows {cursor.metrics}; it is damaged")
+    return found
 
 
 def old(root: Path) -> list[Path]:

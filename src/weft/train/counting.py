@@ -40,7 +40,7 @@ class Counting:
         seconds = time.perf_counter() - began
         scores = language_task(job, carries=False).validate(model, partial(job.watcher.working, "validating")) or {}
         with Log(job.folder.path / "metrics.jsonl") as metrics, Log(job.folder.path / "timings.jsonl") as timings:
-            metrics.cut(0)
+            metrics.restore()
             record = {"step": 1, "tokens": len(corpus.tokens), **{f"valid_{name}": value for name, value in scores.items()}}
             metrics.write(record)
             timings.write({"step": 1, "seconds": seconds})

@@ -23,7 +23,7 @@ from weft.train.warm import start_from
 AGAIN = "--fresh trains it again"
 
 if TYPE_CHECKING:
-    from weft.train.folder import RunFolder
+    from weft.train.folder import Journal, RunFolder
     from weft.train.job import Job
     from weft.train.settings import Settings
 
@@ -90,13 +90,20 @@ class Network:
         journal = job.journal()
         try:
             if names := checkpoint.names(job.folder.path):
-                checkpoint.restore(loop, checkpoint.place(job.folder.path) / names[-1])
-                self._check_best(loop, job)
-                job.watcher.note(f"resuming at step {loop.cursor.step}")
-            journal.metrics.cut(loop.cursor.metrics)
+                self._resume(loop, job, journal, checkpoint.place(job.folder.path) / names[-1])
+            else:
+                journal.metrics.restore()
             loop.run(journal, job.watcher)
         finally:
             journal.close()
+
+    def _resume(self, loop: Loop, job: Job, journal: Journal, start: Path) -> None:
+        """Everything as the checkpoint has it."""
+        checkpoint.restore(loop, start)
+        self._check_best(loop, job)
+        if journal.metrics.restore(checkpoint.read_metrics(start, loop.cursor)):
+            job.watcher.note(f"{journal.metrics.path}: was damaged; its lines are those of the checkpoint again")
+        job.watcher.note(f"resuming at step {loop.cursor.step}")
 
     def _check_best(self, loop: Loop, job: Job) -> None:
         """Refuse to go on where the weights that the run is known by are gone, damaged or others: it may never find as good
