@@ -326,6 +326,10 @@ def test_weights_that_are_no_numbers_are_refused(whole, stopped, text, value):
     assert refusal(ModelError, lambda: weft.load(whole).generate("a")) == (
         f"{path}: embedding.weight holds NaN or infinity; nothing can be computed with it"
     )
+    started = small(text, train__init_from=str(whole))
+    assert refusal(ModelError, lambda: train_here(started, whole.parent / "new")) == (
+        f"{path}: embedding.weight holds NaN or infinity; nothing can be computed with it"
+    )
     newest = stopped / "checkpoints" / "000005"
     noted = files.read_json(newest / files.MANIFEST)
     rewrite(newest / "model.safetensors", spoil)
