@@ -226,7 +226,7 @@ def test_a_lock_that_leads_elsewhere_in_a_folder_that_looks_empty(tmp_path, text
     assert untouched(mine) and not (tmp_path / "nothing").exists()
 
 
-@pytest.mark.parametrize("name", ["data/train.tokens", "model.safetensors", "environment.json"])
+@pytest.mark.parametrize("name", ["data/train.tokens", "model.safetensors", "environment.json", "tokenizer.json"])
 def test_a_pipe_in_a_run_is_neither_written_into_nor_waited_for(stopped, text, name):
     (stopped / name).unlink()
     os.mkfifo(stopped / name)

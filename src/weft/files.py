@@ -258,6 +258,7 @@ def read_json(path: Path) -> Any:
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
+    refuse_device(path)
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
