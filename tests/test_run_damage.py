@@ -186,6 +186,15 @@ def test_a_link_to_a_folder_is_refused_and_nothing_behind_it_is_touched(stopped,
     assert untouched(mine)
 
 
+@pytest.mark.parametrize("name", ["data", "checkpoints"])
+def test_a_link_that_comes_back_with_a_run_that_was_set_aside_is_refused(stopped, text, mine, name):
+    shutil.rmtree(stopped / name)
+    (stopped / ".set-aside").mkdir()
+    (stopped / ".set-aside" / name).symlink_to(stopped.parent / "home")
+    assert refusal(ModelError, lambda: train_here(small(text), stopped)) == f"{stopped / name}: {LINK}"
+    assert untouched(mine)
+
+
 @pytest.mark.parametrize("name", [".set-aside", "checkpoints"])
 def test_a_link_in_a_finished_run_is_refused(whole, text, mine, name, capsys):
     run_toml = whole.parent / "run.toml"

@@ -296,6 +296,7 @@ def begin(out: Path, plan: Mapping[str, Any], *, fresh: bool) -> None:
     refuse_strangers(out)
     aside, path = earlier(out), out / PLAN
     aside.mend()
+    _refuse_links(out)  # what was set aside and is back may hold some
     settle(out)
     if aside.is_there() and not path.is_file():
         aside.bring_back()  # the one that was to replace it was killed before it was more than a name, or is not wanted
@@ -311,6 +312,11 @@ def begin(out: Path, plan: Mapping[str, Any], *, fresh: bool) -> None:
     # a finished run of the old data beside a new one would not be of the same data, and may have learned what is now tested
     if changed := [name for name in before if now.get(name, before[name]) != before[name]]:
         raise UsageError(f"{out}: {changed[0]} has changed since runs learned from it; choose another --out, or --fresh")
+
+
+def _refuse_links(out: Path) -> None:
+    for path in (*out.iterdir(), *(out / "tune").glob("*")):
+        files.refuse_link(path)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -369,8 +375,7 @@ def or_as_it_was(out: Path, *, fresh: bool) -> Iterator[None]:
 
 def refuse_strangers(out: Path) -> None:
     """Leave a folder alone that holds something, but no comparison, or a link that leads out of it."""
-    for path in (*out.iterdir(), *(out / "tune").glob("*")):
-        files.refuse_link(path)
+    _refuse_links(out)
     if not (_is_plan(out / PLAN) or earlier(out).is_there()) and (strangers := earlier(out).contents()):
         raise UsageError(f"{out}: is no comparison and not empty ({strangers[0].name}); choose another --out")
 

@@ -93,6 +93,7 @@ def old(root: Path) -> list[Path]:
 
 
 def drop_old(root: Path) -> None:
+    files.refuse_link(place(root))
     for folder in old(root):
         files.remove(folder)
 
@@ -100,6 +101,7 @@ def drop_old(root: Path) -> None:
 def drop_after(root: Path, start: Path | None) -> None:
     """Drop the checkpoints that are newer than the one that a run goes on from, all of them where there is none: they are
     damaged, and the next ones must not be taken for older than these."""
+    files.refuse_link(place(root))
     for name in names(root):
         if start is None or int(name) > int(start.name):
             files.remove(place(root) / name)

@@ -28,7 +28,8 @@ from weft.train.loop import Loop
 from weft.train.settings import Settings, resolve
 
 FORMAT = "1"
-MEANINGS = ("tokenizer*.json", "labels.json")  # what tokens and labels a run's numbers stand for
+# what tokens and labels a run's numbers stand for
+MEANINGS = (*(f"tokenizer{side}.json" for side in ("", ".source", ".target", ".letters")), "labels.json")
 
 
 class RunFolder:
@@ -107,6 +108,7 @@ class RunFolder:
             files.write_text(self.resolved, settings.to_toml())
         if not (self.path / "run.toml").exists():
             files.write_text(self.path / "run.toml", written)
+        self.refuse_links()  # what was set aside and is back may hold others
         return back
 
     def _options(self) -> Mapping[str, Any]:
@@ -172,7 +174,7 @@ class RunFolder:
 
     def meanings(self) -> dict[str, str]:
         """The SHA-256 of the files that give the numbers of a run their meaning, by name."""
-        return {path.name: files.sha256(path) for kind in MEANINGS for path in sorted(self.path.glob(kind))}
+        return {name: files.sha256(self.path / name) for name in MEANINGS if (self.path / name).exists()}
 
     def _check_meanings(self, known: Mapping[str, str]) -> None:
         """Refuse to go on with other tokens or labels than the run began with."""
