@@ -239,10 +239,11 @@ def test_without_any_whole_checkpoint_a_run_starts_again_and_says_so(tmp_path, t
     watcher = Silent()
     train_here(values, out, watcher)
     places = [out / "checkpoints" / step for step in ("000005", "000004")]
-    assert watcher.notes == [
+    assert watcher.notes[:3] == [
         *[f"{place}: has no manifest.json; it is incomplete" for place in places],
         "no checkpoint is whole: training starts again from the first step",
     ]
+    assert [note.partition(": ")[0] for note in watcher.notes[3:]] == [str(text)]  # and with it its tokenizer
     assert len(watcher.losses) == 8
     assert sums(out) == sums(tmp_path / "whole")
 
