@@ -298,14 +298,20 @@ def test_sigterm_leaves_no_temporary_files(trained, monkeypatch):
 def test_damaged_notes_of_a_run(trained, capsys):
     run = trained / "runs" / "run"
     metrics, resolved = run / "metrics.jsonl", run / "resolved.toml"
-    for line in ("[1, 2]", "null", '{"a": 1}'):
+    lost = {
+        line: "is not as it was written; the weft train that wrote it restores it"
+        for line in ("[1, 2]", "null", '{"a": 1}', '{"step": 1, "crc32": "00000000"}')
+    }
+    lost['{"a": 1, "crc32": "fba18e97"}'] = "is no record of a run; the file is damaged"  # the sum is right
+    shutil.rmtree(run / "checkpoints")  # which knows how long the log is
+    for line, what in lost.items():
         whole = metrics.read_text()
         metrics.write_text(f"{line}\n")
-        told = "runs/run/metrics.jsonl: line 1 is no record of a run; the file is damaged"
+        told = f"runs/run/metrics.jsonl: line 1 {what}"
         assert refused(capsys, "info", "runs/run") == (4, told)
         metrics.write_text(whole)
     (run / "environment.json").write_text("[]")
-    told = "runs/run/environment.json: is damaged: it holds no table; remove it and resume"
+    told = "runs/run/environment.json: is not as it was written; remove it and resume"
     assert refused(capsys, "info", "runs/run") == (4, told)
     whole = resolved.read_text()
     resolved.write_text(whole.replace("window", "widnow"))
@@ -422,9 +428,9 @@ def forged(folder, name, change):
         tensors = {key: tensor.clone() for key, tensor in found.items()}
         change(tensors, notes)
         write_tensors(path, tensors, notes)
-    owner = json.loads((folder / files.MANIFEST).read_text())["owner"]
+    noted = json.loads((folder / files.MANIFEST).read_text())
     (folder / files.MANIFEST).unlink()
-    files.write_manifest(folder, owner=owner)
+    files.write_manifest(folder, {name: noted[name] for name in ("owner", "beside", "data")})
 
 
 def resume(capsys):

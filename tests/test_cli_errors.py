@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from command_line import TEXT, feed, refused, train
 
-from weft import files
 from weft.cli.main import main
 from weft.cli.usage import one_line
+from weft.lock import Lock
 from weft.tensors import read_tensors, write_tensors
 from weft.train.tables import TrainTable
 
@@ -238,7 +238,7 @@ def test_a_search_that_does_not_fit_is_refused_before_its_first_step(trained, ca
 
 
 def test_a_folder_in_use(trained, capsys):
-    with files.Lock(trained / "runs" / "run"):
+    with Lock(trained / "runs" / "run"):
         code, line = refused(capsys, "train", "run.toml", "--fresh", "--quiet")
     assert code == 5
     assert re.fullmatch(r"runs/run: in use by process \d+ \(since [-\d]+ [:\d]+\)", line)

@@ -27,6 +27,7 @@ from weft.cli.main import main
 from weft.cli.story import read_story
 from weft.compare.train import Room, Stopped, Trainer, holder
 from weft.errors import ModelError, ResourceError
+from weft.lock import Lock
 from weft.tensors import read_tensors
 from weft.train import checkpoint
 from weft.train.settings import resolve
@@ -173,7 +174,7 @@ def test_a_refusal_drops_nothing(there, capsys, monkeypatch):
         assert compare(capsys, "run.toml", "--out", "here", "--seeds", "2", "--fresh")[0] == 130
     (there / "here/lstm-6").mkdir()
     (there / "bad.toml").write_text(RUN.replace("text.txt", "nowhere.txt"))
-    with files.Lock(there / "here/lstm-6"):
+    with Lock(there / "here/lstm-6"):
         code, said = refused(capsys, "compare", "run.toml", "--out", "here", "--seeds", "3", "--fresh")
         assert code == 5 and said.startswith("here/lstm-6: in use by process ")
     assert refused(capsys, "compare", "bad.toml", "--out", "here", "--fresh") == (3, f"{there / 'nowhere.txt'}: no such file")

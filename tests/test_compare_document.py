@@ -18,6 +18,7 @@ from weft.compare.evidence import Evidence
 from weft.compare.scores import deciding, each, of_items
 from weft.compare.significance import Estimate, estimate, resampled
 from weft.errors import UsageError
+from weft.log import Log
 from weft.metrics.items import Items, Score
 from weft.metrics.language import SCORES
 from weft.metrics.spans import tag_items
@@ -338,9 +339,11 @@ def test_several_labels_have_no_confusions():
 def test_curves_have_tokens_and_seconds(tmp_path: Path):
     lines = [{"step": 1, "tokens": 10, "train_loss": 3.0}, {"step": 3, "tokens": 30, "train_loss": 2.0}]
     lines += [{"step": 2, "valid_nats_per_token": 2.5, "valid_bleu": 1.0}, {"step": 4, "tokens": 40, "train_loss": None}]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     times = [{"step": 2, "seconds": 1.0}, {"step": 4, "seconds": 3.0}]
-    (tmp_path / "timings.jsonl").write_text("".join(json.dumps(line) + "\n" for line in times))
+    for name, records in (("metrics.jsonl", lines), ("timings.jsonl", times)):
+        with Log(tmp_path / name) as log:
+            for record in records:
+                log.write(record)
     found = curve(tmp_path, "bleu")
     assert found["train"] == [
         {"step": 1, "tokens": 10, "seconds": 0.5, "value": 3.0},

@@ -16,12 +16,13 @@ from span_toy import asked, span_file, write_tsv
 
 from weft import files
 from weft.compare import evidence as module
-from weft.compare.costs import cost, read_log
+from weft.compare.costs import cost
 from weft.compare.document import document
 from weft.compare.evidence import Evidence, gather, gathered, load, save
 from weft.compare.observed import BLOCK, FREQUENCIES, text_edges
 from weft.compare.scores import functions
 from weft.errors import ModelError
+from weft.log import Log, read_log
 from weft.metrics.items import sums
 from weft.run import load as load_run
 from weft.train.folder import RunFolder, open_folder
@@ -304,8 +305,11 @@ def test_costs_are_what_the_run_wrote_down(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"x" * 77)
     lines = [{"step": 1, "seconds": 2.0, "tokens_per_second": 10.0, "peak_memory": 900}]
     lines += [{"step": 9, "seconds": 5.0, "tokens_per_second": 12.0, "peak_memory": 700}]
-    text = "".join(json.dumps(line) + "\n" for line in lines) + '{"step": 10, "sec'
-    (tmp_path / "timings.jsonl").write_text(text)
+    with Log(tmp_path / "timings.jsonl") as timings:
+        for line in lines:
+            timings.write(line)
+    with (tmp_path / "timings.jsonl").open("a") as torn:
+        torn.write('{"step": 10, "sec')
     found = cost(open_folder(tmp_path), 5, decoding=3.0, unit="lines/s")
     assert found == (5, 5.0, 12.0, 900, 77, 3.0, "lines/s")
     (tmp_path / "timings.jsonl").unlink()

@@ -10,7 +10,6 @@ import tomli_w
 import torch
 from small_runs import Silent, make_text, run_file, train_here
 
-from weft import files
 from weft.compare import sizes, tokens
 from weft.compare.fitting import fitted, leaves, with_option
 from weft.compare.groups import find, grouped, is_comparison
@@ -35,6 +34,7 @@ from weft.compare.plan import (
     variants,
 )
 from weft.errors import ConfigError, DataError, InUseError, ModelError, UsageError
+from weft.lock import Lock
 from weft.text.tokenizers import TokenizerTable, train_tokenizer
 from weft.train.folder import RunFolder
 from weft.train.job import Job
@@ -414,7 +414,7 @@ def test_a_run_that_still_saves_is_not_set_aside(tmp_path):
     plan, run = as_toml(LM, Asked(models=["lstm"])), tmp_path / "lstm-0"
     begin(tmp_path, plan, fresh=False)
     run.mkdir()
-    with files.Lock(run), pytest.raises(InUseError) as caught:
+    with Lock(run), pytest.raises(InUseError) as caught:
         refuse_used(tmp_path)
     assert str(caught.value).startswith(f"{run}: in use by process ")
     refuse_used(tmp_path)

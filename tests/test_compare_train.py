@@ -6,7 +6,6 @@ The processes here are small scripts that act like `weft train`; what a real one
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
 import subprocess
@@ -20,6 +19,8 @@ import pytest
 from weft import files
 from weft.compare.plan import Planned, Variant
 from weft.compare.train import Outcome, Progress, Room, State, Stopped, Trainer, holder, progress
+from weft.lock import Lock
+from weft.log import Log
 from weft.train.tables import TrainTable
 
 FAKE = """
@@ -161,7 +162,7 @@ def test_an_error_leaves_no_process_behind(place):
 
 def test_a_run_that_somebody_works_on_is_waited_for(place):
     (place / "a-0").mkdir()
-    lock = files.Lock(place / "a-0")
+    lock = Lock(place / "a-0")
     lock.__enter__()
     assert holder(place / "a-0") is not None and holder(place / "b-0") is None
 
@@ -193,14 +194,18 @@ def test_nobody_is_waited_for_where_the_disk_is_full(place, monkeypatch):
 
 def write_metrics(out: Path, records: list[dict[str, Any]], torn: bytes = b"") -> Path:
     out.mkdir(exist_ok=True)
-    (out / "metrics.jsonl").write_bytes("".join(json.dumps(record) + "\n" for record in records).encode() + torn)
+    with Log(out / "metrics.jsonl") as log:
+        for record in records:
+            log.write(record)
+    with (out / "metrics.jsonl").open("ab") as rest:
+        rest.write(torn)
     return out
 
 
 def test_progress_by_each_budget(tmp_path):
     trained = [{"step": step, "epoch": step // 4, "tokens": 10 * step, "train_nats_per_token": 1.0} for step in (1, 2, 5)]
     out = write_metrics(
-        tmp_path / "run", [*trained, {"step": 5, "valid_nats_per_token": 1.5, "valid_other": 2.0}], b'{"epoch": 6}\n{"step": 6'
+        tmp_path / "run", [*trained, {"step": 5, "valid_nats_per_token": 1.5, "valid_other": 2.0}, {"epoch": 6}], b'{"step": 6'
     )
     assert progress(out, TrainTable(steps=10)) == Progress(0.5, ("nats_per_token", 1.5))
     assert progress(out, TrainTable(steps=10, monitor="other")).valid == ("other", 2.0)

@@ -156,9 +156,9 @@ def test_a_share_of_too_little_is_refused(tmp_path):
 
 def test_an_unchanged_corpus_is_not_made_again(tmp_path):
     source = Source((write(tmp_path),))
-    write_corpus(source, trained("char"), tmp_path, "a")
+    made = write_corpus(source, trained("char"), tmp_path, "a")
     before = (tmp_path / "a.tokens").stat()
-    write_corpus(source, trained("char"), tmp_path, "a", must_match=True)
+    write_corpus(source, trained("char"), tmp_path, "a", must_match=made.origin)
     assert (tmp_path / "a.tokens").stat().st_ino == before.st_ino
     write_corpus(source, trained("byte"), tmp_path, "a")
     assert open_corpus(tmp_path, "a").tokenizer == trained("byte").hash
@@ -169,20 +169,20 @@ def test_an_unchanged_corpus_is_not_made_again(tmp_path):
 def test_a_changed_source_is_refused_where_it_must_be_the_same(tmp_path):
     path = write(tmp_path)
     source, about = Source((path,)), tmp_path / "a.json"
-    told = refusal(DataError, lambda: write_corpus(source, trained("char"), tmp_path, "a", must_match=True))
-    assert told == f"{about}: is missing, so it can't be told whether {path} is the same; start a new run"
-    write_corpus(source, trained("char"), tmp_path, "a")
-    told = refusal(DataError, lambda: write_corpus(Source((path,), "latin-1"), trained("char"), tmp_path, "a", must_match=True))
+    known = write_corpus(source, trained("char"), tmp_path, "a").origin
+    told = refusal(
+        DataError, lambda: write_corpus(Source((path,), "latin-1"), trained("char"), tmp_path, "a", must_match=known)
+    )
     head = f"{path}: is not what {about} was made from: "
     assert told == head + "encoding was 'utf-8' and is 'latin-1'; put it back, or start a new run"
     two = Source((path, write(tmp_path, "b", "b.txt")))
-    told = refusal(DataError, lambda: write_corpus(two, trained("char"), tmp_path, "a", must_match=True))
+    told = refusal(DataError, lambda: write_corpus(two, trained("char"), tmp_path, "a", must_match=known))
     assert told == (f"{path} and 1 more: is not what {about} was made from: 1 files became 2; put it back, or start a new run")
     write(tmp_path, TEXT.replace("cat", "dog"))
-    told = refusal(DataError, lambda: write_corpus(source, trained("char"), tmp_path, "a", must_match=True))
+    told = refusal(DataError, lambda: write_corpus(source, trained("char"), tmp_path, "a", must_match=known))
     assert told == head + f"{path} has changed; put it back, or start a new run"
     path.unlink()
-    told = refusal(DataError, lambda: write_corpus(source, trained("char"), tmp_path, "a", must_match=True))
+    told = refusal(DataError, lambda: write_corpus(source, trained("char"), tmp_path, "a", must_match=known))
     assert told == f"{path}: no such file"
 
 

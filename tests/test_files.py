@@ -14,6 +14,7 @@ import signal
 import subprocess
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,8 +24,10 @@ import pytest
 import torch
 
 from weft import files
+from weft import log as log_files
 from weft import tensors as tensor_files
 from weft.errors import ModelError, ResourceError, WeftError
+from weft.lock import Lock
 
 
 def refusal(kind: type[WeftError], call: Callable[[], object]) -> str:
@@ -104,7 +107,7 @@ def test_a_pipe_is_written_into_and_stays_one(tmp_path):
     path = tmp_path / "pipe"
     os.mkfifo(path)
     reader = subprocess.Popen(["cat", path], stdout=subprocess.PIPE)
-    files.write_bytes(path, b"piped")
+    files.write_bytes(path, b"piped", named=True)
     assert reader.communicate(timeout=20)[0] == b"piped"
     assert path.is_fifo() and os.listdir(tmp_path) == ["pipe"]
 
@@ -114,14 +117,14 @@ def test_a_device_is_written_into_and_its_refusal_is_told(tmp_path):
     link = tmp_path / "link"
     link.symlink_to("/dev/full")
     for path in (link, Path("/dev/full")):
-        message = refusal(ResourceError, lambda path=path: files.write_bytes(path, b"x"))
+        message = refusal(ResourceError, lambda path=path: files.write_bytes(path, b"x", named=True))
         assert message == f"{path}: no space left on the disk; free some and try again, what came before that is written"
     assert Path("/dev/full").is_char_device() and link.is_symlink()
 
 
 def test_what_the_system_names_is_written_into_and_a_folder_in_memory_is_one_like_others(tmp_path):
     with open(tmp_path / "out", "w+b") as out:
-        files.write_bytes(Path(f"/proc/self/fd/{out.fileno()}"), b"given")
+        files.write_bytes(Path(f"/proc/self/fd/{out.fileno()}"), b"given", named=True)
         assert (tmp_path / "out").read_bytes() == b"given"
     assert not files._is_special(Path("/dev/shm/run/a.json")) and files._is_special(Path("/dev/stdout"))
 
@@ -238,12 +241,12 @@ def test_a_full_disk(tmp_path):
         assert message == f"{path}: no space left on the disk; free some and try again, nothing was changed"
         assert path.read_bytes() == old
         assert os.listdir(disk) == ["model.safetensors"]
-        with files.Log(disk / "metrics.jsonl") as log:
+        with log_files.Log(disk / "metrics.jsonl") as log:
             log.write({"step": 1})
             message = refusal(ResourceError, lambda: log.write({"text": "x" * 300_000}))
             assert message == (f"{log.path}: no space left on the disk; free some and try again, the line is not in it")
             log.write({"step": 2})
-        assert log.path.read_text() == '{"step": 1}\n{"step": 2}\n'
+        assert log_files.read_log(log.path) == [{"step": 1}, {"step": 2}]
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 
@@ -266,47 +269,69 @@ def test_leftovers_are_known_by_their_name_and_nothing_else_is_swept(tmp_path):
 
 def test_a_log_grows_by_lines_and_is_cut_back_on_resume(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    with files.Log(path) as log:
+    with log_files.Log(path) as log:
         assert log.length == 0
         log.write({"step": 1, "loss": 2.5})
         log.sync()
         mark = log.length
         assert path.stat().st_size == mark
         log.write({"step": 2, "loss": float("nan")})
-    assert path.read_text() == '{"step": 1, "loss": 2.5}\n{"step": 2, "loss": null}\n'
-    with files.Log(path) as log:
-        log.cut(mark)
+    first = '{{"step": 1, "loss": 2.5, "crc32": "{:08x}"}}\n'.format(zlib.crc32(b'{"step": 1, "loss": 2.5}'))
+    second = '{{"step": 2, "loss": null, "crc32": "{:08x}"}}\n'.format(zlib.crc32(b'{"step": 2, "loss": null}'))
+    assert path.read_text() == first + second
+    with log_files.Log(path) as log:
+        assert not log.restore(first.encode())
+        assert log.length == mark
         log.write({"step": 2, "word": "ü"})
         assert log.length == path.stat().st_size
         log.close()
-    assert path.read_bytes() == '{"step": 1, "loss": 2.5}\n{"step": 2, "word": "ü"}\n'.encode()
+    second = '{{"step": 2, "word": "ü", "crc32": "{:08x}"}}\n'.format(zlib.crc32('{"step": 2, "word": "ü"}'.encode()))
+    assert path.read_bytes() == (first + second).encode()
+    assert log_files.read_log(path) == [{"step": 1, "loss": 2.5}, {"step": 2, "word": "ü"}]
+
+
+@pytest.mark.parametrize("there", [b"", b"{}\n", b"{}\n[]\n{}\n"], ids=["gone", "less", "other"])
+def test_a_log_that_was_damaged_is_restored(tmp_path, there):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(there)
+    with log_files.Log(path) as log:
+        assert log.restore(b"{}\n{}\n")
+        assert log.length == 6
+    assert path.read_bytes() == b"{}\n{}\n"
 
 
 def test_a_log_that_lost_lines_is_refused(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b"{}\n")
-    with files.Log(path) as log:
-        assert refusal(ModelError, lambda: log.cut(4)) == (
-            f"{path}: has 3 bytes, but the checkpoint knows 4; lines are missing"
-        )
+    with log_files.Log(path) as log:
+        log.write({"step": 1})
+    length = path.stat().st_size
+    with path.open("ab") as torn:
+        torn.write(b'{"step": 2')
+    assert log_files.read_log(path, length=length) == [{"step": 1}]
+    assert refusal(ModelError, lambda: log_files.read_log(path, length=length + 1)) == (
+        f"{path}: has {length} bytes of whole lines, but the checkpoint knows {length + 1}; "
+        "the weft train that wrote it restores it"
+    )
 
 
 def test_a_line_is_in_the_log_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
-    with files.Log(path) as log:
+    with log_files.Log(path) as log:
         log.write({"step": 1})
         for n in range(1, 100):
             with monkeypatch.context() as patch:
-                patch.setattr(files, "os", Faulty(n, errno.ENOSPC))
+                faulty = Faulty(n, errno.ENOSPC)
+                patch.setattr(files, "os", faulty)
+                patch.setattr(log_files, "os", faulty)
                 try:
                     log.write({"step": 2})
                     break
                 except ResourceError as error:
                     assert str(error) == (f"{path}: no space left on the disk; free some and try again, the line is not in it")
-            assert path.read_text() == '{"step": 1}\n'
+            assert log_files.read_log(path) == [{"step": 1}]
         assert n > 4
-        assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
-        monkeypatch.setattr(files, "os", Faulty(1, errno.EIO))
+        assert log_files.read_log(path) == [{"step": 1}, {"step": 2}]
+        monkeypatch.setattr(log_files, "os", Faulty(1, errno.EIO))
         assert refusal(ResourceError, log.sync) == (
             f"{path}: can't be written: Input/output error; its last lines may not survive a power cut"
         )
@@ -649,17 +674,17 @@ def in_child(work: Callable[[], None]) -> int:
 
 
 def test_a_folder_has_one_holder_and_the_second_is_told_who(tmp_path):
-    with files.Lock(tmp_path):
-        message = refusal(ResourceError, lambda: files.Lock(tmp_path).__enter__())
+    with Lock(tmp_path):
+        message = refusal(ResourceError, lambda: Lock(tmp_path).__enter__())
         assert re.fullmatch(
             re.escape(f"{tmp_path}: in use by process {os.getpid()} (since ") + r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\)",
             message,
         )
         os.truncate(tmp_path / ".lock", 0)
-        assert refusal(ResourceError, lambda: files.Lock(tmp_path).__enter__()) == (f"{tmp_path}: in use by another process")
-    with files.Lock(tmp_path), pytest.raises(ResourceError), files.Lock(tmp_path):
+        assert refusal(ResourceError, lambda: Lock(tmp_path).__enter__()) == (f"{tmp_path}: in use by another process")
+    with Lock(tmp_path), pytest.raises(ResourceError), Lock(tmp_path):
         pass
-    with files.Lock(tmp_path):
+    with Lock(tmp_path):
         pass
 
 
@@ -667,16 +692,16 @@ def test_the_lock_of_a_dead_process_is_free_at_once(tmp_path):
     ready, go = os.pipe()
 
     def hold() -> None:
-        with files.Lock(tmp_path):
+        with Lock(tmp_path):
             os.write(go, b"x")
             time.sleep(60)
 
     child = in_child(hold)
     assert os.read(ready, 1) == b"x"
-    assert f"in use by process {child} " in refusal(ResourceError, lambda: files.Lock(tmp_path).__enter__())
+    assert f"in use by process {child} " in refusal(ResourceError, lambda: Lock(tmp_path).__enter__())
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    with files.Lock(tmp_path):
+    with Lock(tmp_path):
         pass
     os.close(ready)
     os.close(go)
@@ -684,7 +709,7 @@ def test_the_lock_of_a_dead_process_is_free_at_once(tmp_path):
 
 def test_folders_that_can_not_be_locked(tmp_path, monkeypatch):
     path = tmp_path / "none"
-    assert refusal(ResourceError, lambda: files.Lock(path).__enter__()) == (
+    assert refusal(ResourceError, lambda: Lock(path).__enter__()) == (
         f"{path}: can't be written: No such file or directory; nothing was changed"
     )
 
@@ -692,9 +717,7 @@ def test_folders_that_can_not_be_locked(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(files.fcntl, "flock", refuse)
-    assert refusal(ResourceError, lambda: files.Lock(tmp_path).__enter__()) == (
-        f"{tmp_path}: can't be locked: No locks available"
-    )
+    assert refusal(ResourceError, lambda: Lock(tmp_path).__enter__()) == (f"{tmp_path}: can't be locked: No locks available")
 
 
 # ---- killed while saving

@@ -13,9 +13,8 @@ from small_runs import make_text, run_file, train_here
 from weft import files
 from weft.cli.main import main
 from weft.errors import ModelError
+from weft.log import SUM, read_log, sealed
 from weft.text.labels import Labels
-from weft.train import logs
-from weft.train.logs import read_log
 
 
 @pytest.fixture(scope="module")
@@ -36,16 +35,25 @@ BAD = [
 ]
 
 
+def signed(line: str) -> str:
+    """The line with the sum that weft would write: a forger can do that too."""
+    try:
+        return json.dumps(sealed({name: value for name, value in json.loads(line).items() if name != SUM}))
+    except (RecursionError, ValueError):
+        return line
+
+
 @pytest.mark.parametrize("line", BAD, ids=range(len(BAD)))
 def test_a_line_that_no_run_writes_is_refused_by_its_number(line, run, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     metrics = run / "metrics.jsonl"
     whole = metrics.read_text()
-    metrics.write_text(f'{{"step": 0, "valid_nats_per_token": 5.0}}\n{line}\n')
+    metrics.write_text(f"{whole}{signed(line)}\n")
+    number = whole.count("\n") + 1
+    why = ("is no record of a run; the file is damaged", "is not as it was written; the weft train that wrote it restores it")
     try:
         for words in (["info", str(run)], ["report", str(run), "-q"]):
-            told = refused(capsys, *words)
-            assert told == (4, f"{metrics}: line 2 is no record of a run; the file is damaged")
+            assert refused(capsys, *words) in [(4, f"{metrics}: line {number} {reason}") for reason in why]
         with pytest.raises(ModelError):
             read_log(metrics)
     finally:
@@ -53,15 +61,15 @@ def test_a_line_that_no_run_writes_is_refused_by_its_number(line, run, capsys, m
 
 
 def test_a_score_that_nobody_knows_is_no_score(run, capsys, monkeypatch, tmp_path):
-    """One letter that changed on the disk is enough for it."""
+    """Of another version, or forged with the right sums."""
     monkeypatch.chdir(tmp_path)
     metrics = run / "metrics.jsonl"
     whole = metrics.read_text()
-    metrics.write_text(whole.replace("valid_nats_per_token", "valid_nats_per_tokfn"))
+    lines = whole.replace("valid_nats_per_token", "valid_nats_per_tokfn").split("\n")[:-1]
+    metrics.write_text("".join(f"{signed(line)}\n" for line in lines))
     try:
         assert main(["info", str(run), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["progress"]["best_valid"] is None
-        assert main(["train", str(run / "run.toml"), "--out", str(run), "-q"]) in (0, 2)
         assert main(["report", str(run), "-q"]) == 0
     finally:
         metrics.write_text(whole)
@@ -69,7 +77,8 @@ def test_a_score_that_nobody_knows_is_no_score(run, capsys, monkeypatch, tmp_pat
 
 def test_a_timing_without_its_seconds(run, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    (run / "timings.jsonl").write_text('{"step": 1, "seconds": null}\n{"step": 2, "seconds": 1e300, "peak_memory": 1}\n')
+    lines = ['{"step": 1, "seconds": null}', '{"step": 2, "seconds": 1e300, "peak_memory": 1}']
+    (run / "timings.jsonl").write_text("".join(f"{signed(line)}\n" for line in lines))
     assert main(["report", str(run), "-q"]) == 0
 
 
@@ -94,11 +103,10 @@ def test_no_file_takes_all_the_memory(tmp_path, monkeypatch):
     assert str(caught.value) == f"{tmp_path / 'metrics.jsonl'}: is larger than 256 MB; no log of a run is"
 
 
-def test_a_line_without_end_is_not_read_to_its_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(logs, "LONGEST_LINE", 100)
+def test_a_torn_line_is_left_out(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\n' + "[" * 1000)
-    assert read_log(path) == [{"step": 1}]  # torn, as far as anybody can tell
+    path.write_text(json.dumps(sealed({"step": 1})) + "\n" + "[" * 1000)
+    assert read_log(path) == [{"step": 1}]
     assert read_log(tmp_path / "none.jsonl") == []
 
 

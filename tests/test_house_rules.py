@@ -32,7 +32,7 @@ STARS_ALLOWED: dict[str, str] = {
 ASSERTS_ALLOWED: dict[str, str] = {}
 
 # What each part may import of weft, besides itself. A name stands for the module or folder weft.<name>.
-BASE = {"errors", "config", "files"}
+BASE = {"errors", "config", "files", "lock", "log"}
 TEXT = BASE | {"text"}
 MODELS = TEXT | {"machine", "data", "nn", "decode.steps", "models"}
 DRAWINGS = {  # numbers in, SVG out; and how words are written in one
@@ -44,6 +44,8 @@ LAYERS: dict[str, set[str]] = {
     "machine": set(),
     "config": {"errors"},
     "files": {"errors"},
+    "lock": {"errors", "files"},
+    "log": {"errors", "files"},
     "tensors": {"errors", "files"},
     "aside": {"errors", "files"},
     "text": BASE,
@@ -349,7 +351,7 @@ def test_asking_for_a_class_of_a_model_is_seen(monkeypatch):
         assert len(list(asking_for_kinds(Path("x.py"), ast.parse(text)))) == 1
 
 
-OURS = {"WeftError", "UsageError", "ConfigError", "DataError", "ModelError", "ResourceError", "DivergedError"}
+OURS = {"WeftError", "UsageError", "ConfigError", "DataError", "ModelError", "LogError", "ResourceError", "DivergedError"}
 
 
 def fragments(node: ast.AST) -> list[str]:

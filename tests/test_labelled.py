@@ -481,12 +481,13 @@ def test_a_corpus_is_made_anew_if_its_text_or_its_part_changes(tmp_path):
     write(tmp_path / "x" / "b.txt", "z\n")
     tokenizer = train_tokenizer(TokenizerTable(kind="char"), iter(["xyz"]))
 
-    def made(folder: Path, **shares: float) -> None:
+    def made(folder: Path, **shares: float) -> str:
         source = LabelledTable(train=folder.name, **shares).sources(tmp_path)["train"]
-        write_corpus(source.side(0), tokenizer, tmp_path, "train", must_match=(tmp_path / "train.json").exists())
+        return write_corpus(source.side(0), tokenizer, tmp_path, "train", must_match=known).origin
 
-    made(tmp_path / "x")
-    made(tmp_path / "x")
+    known = None
+    known = made(tmp_path / "x")
+    assert made(tmp_path / "x") == known
     end = "; put it back, or start a new run"
     start = f"{tmp_path / 'x'}: is not what {tmp_path / 'train.json'} was made from: "
     assert refusal(lambda: made(tmp_path / "x", valid=0.4)) == f"{start}high was 1.0 and is 0.6{end}"

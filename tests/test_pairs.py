@@ -323,10 +323,10 @@ def test_corpora_of_both_sides_are_their_texts_encoded(tmp_path):
 def test_the_corpora_of_two_sides_are_not_taken_for_each_other(tmp_path):
     source = PairSource((write(tmp_path / "a.tsv", "a\tb\n"),))
     tokenizer = train_tokenizer(TokenizerTable(kind="char"), iter(["ab"]))
-    write_corpus(source.side("source"), tokenizer, tmp_path, "train")
+    known = write_corpus(source.side("source"), tokenizer, tmp_path, "train").origin
     message = "is not what {} was made from: side was 'source' and is 'target'; put it back, or start a new run"
     assert (
-        refusal(lambda: write_corpus(source.side("target"), tokenizer, tmp_path, "train", must_match=True))
+        refusal(lambda: write_corpus(source.side("target"), tokenizer, tmp_path, "train", must_match=known))
         == f"{tmp_path / 'a.tsv'} (target): {message.format(tmp_path / 'train.json')}"
     )
     assert write_corpus(source.side("target"), tokenizer, tmp_path, "train").tokens.tolist() == [4, 2]
@@ -335,12 +335,14 @@ def test_the_corpora_of_two_sides_are_not_taken_for_each_other(tmp_path):
 def test_a_side_of_parallel_files_is_made_anew_only_if_its_own_file_changes(tmp_path, monkeypatch):
     en, de = write(tmp_path / "a.en", "a\nb\n"), write(tmp_path / "a.de", "c\nd\n")
     tokenizer = train_tokenizer(TokenizerTable(kind="char"), iter(["abcde"]))
-    for which in ("source", "target"):
-        write_corpus(PairSource((en, de)).side(which), tokenizer, tmp_path, which)
+    known = {
+        which: write_corpus(PairSource((en, de)).side(which), tokenizer, tmp_path, which).origin
+        for which in ("source", "target")
+    }
     write(de, "c\ne\n")
     again = PairSource((en, de))
-    write_corpus(again.side("source"), tokenizer, tmp_path, "source", must_match=True)
-    assert refusal(lambda: write_corpus(again.side("target"), tokenizer, tmp_path, "target", must_match=True)) == (
+    write_corpus(again.side("source"), tokenizer, tmp_path, "source", must_match=known["source"])
+    assert refusal(lambda: write_corpus(again.side("target"), tokenizer, tmp_path, "target", must_match=known["target"])) == (
         f"{de}: is not what {tmp_path / 'target.json'} was made from: {de} has changed; put it back, or start a new run"
     )
 

@@ -84,7 +84,7 @@ def shaken(run: Any) -> Any:
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.3 * torch.randn(weight.shape, generator=chance))
-    run.folder.write_weights(model.state_dict(), run.tokenizer.hash, 0)
+    run.folder.write_weights(model.state_dict(), run.tokenizer.hash, run.folder.weights_step())
     return model
 
 

@@ -208,7 +208,13 @@ def stopped_run(tmp_path: Path, values: dict[str, Any], step: int) -> Path:
     return tmp_path / "stopped"
 
 
-FILES = ["model.safetensors", "optimizer.safetensors", "carry.safetensors", "cursor.json", "manifest.json"]
+def listed_again(folder: Path) -> None:
+    """The manifest of a checkpoint in which something was changed on purpose."""
+    noted = files.read_json(folder / files.MANIFEST)
+    files.write_manifest(folder, {name: noted[name] for name in ("owner", "beside", "data")})
+
+
+FILES = ["model.safetensors", "optimizer.safetensors", "carry.safetensors", "cursor.json", "metrics.jsonl", "manifest.json"]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -233,23 +239,36 @@ def test_without_any_whole_checkpoint_a_run_starts_again_and_says_so(tmp_path, t
     watcher = Silent()
     train_here(values, out, watcher)
     places = [out / "checkpoints" / step for step in ("000005", "000004")]
-    assert watcher.notes == [
+    assert watcher.notes[:3] == [
         *[f"{place}: has no manifest.json; it is incomplete" for place in places],
         "no checkpoint is whole: training starts again from the first step",
     ]
+    assert [note.partition(": ")[0] for note in watcher.notes[3:]] == [str(text)]  # and with it its tokenizer
     assert len(watcher.losses) == 8
     assert sums(out) == sums(tmp_path / "whole")
 
 
-def test_metrics_that_lost_lines_are_refused(tmp_path, text):
+@pytest.mark.parametrize("damage", [flip, Path.unlink, lambda log: log.write_bytes(log.read_bytes()[:-10])])
+def test_metrics_that_were_damaged_are_those_of_the_checkpoint_again(tmp_path, text, damage):
     values = setup_file(text, "window", steps=8, validations=4)
-    out = stopped_run(tmp_path, values, 5)
-    log = out / "metrics.jsonl"
-    size = log.stat().st_size
-    log.write_bytes(log.read_bytes()[:-10])
+    out, watcher = stopped_run(tmp_path, values, 5), Silent()
+    damage(out / "metrics.jsonl")
+    train_here(values, out, watcher)
+    told = f"{out / 'metrics.jsonl'}: was damaged; its lines are those of the checkpoint again"
+    assert watcher.notes == [told, "resuming at step 5"]
+    assert sums(out) == sums(tmp_path / "whole")
+
+
+def test_a_cursor_that_knows_another_log_is_refused(tmp_path, text):
+    values = setup_file(text, "window", steps=8, validations=4)
+    newest = stopped_run(tmp_path, values, 5) / "checkpoints" / "000005"
+    cursor, size = files.read_json(newest / "cursor.json"), (newest / "metrics.jsonl").stat().st_size
+    files.write_json(newest / "cursor.json", {**cursor, "metrics": 0})
+    listed_again(newest)
     with pytest.raises(ModelError) as caught:
-        train_here(values, out)
-    assert str(caught.value) == f"{log}: has {size - 10} bytes, but the checkpoint knows {size}; lines are missing"
+        train_here(values, tmp_path / "stopped")
+    told = f"{newest / 'metrics.jsonl'}: has {size} bytes, but the cursor knows 0; it is damaged"
+    assert str(caught.value) == told
 
 
 @pytest.mark.parametrize("change", [lambda part: part[:-1], None], ids=["shape", "name"])
@@ -260,7 +279,7 @@ def test_averages_of_another_model_are_refused(tmp_path, text, change):
     averages = read_tensors(path)[0]
     weight = averages.pop("embedding.weight")
     write_tensors(path, averages | ({} if change is None else {"embedding.weight": change(weight)}))
-    files.write_manifest(path.parent)
+    listed_again(path.parent)
     with pytest.raises(ModelError) as caught:
         train_here(values, out)
     assert str(caught.value) == (f"{path}: does not fit the model of this run: it averages weights of other names or shapes")
@@ -288,7 +307,7 @@ def test_a_cursor_of_another_version_is_refused(tmp_path, text):
     path = out / "checkpoints" / "000005" / "cursor.json"
     for content in ({**Cursor().to_json(), "more": 1}, {"step": 1}, [], None):
         files.write_json(path, content)
-        files.write_manifest(path.parent)
+        listed_again(path.parent)
         with pytest.raises(ModelError) as caught:
             train_here(values, out)
         assert str(caught.value) == f"{path}: is not a cursor of this version of weft"

@@ -32,6 +32,7 @@ class Aside:
 
     def mend(self) -> None:
         """If a process was killed while it set something aside, or brought it back, it is back."""
+        files.refuse_link(self.place)
         if self.mark.is_file() and self.place.is_dir() and not self.is_there():
             self._move_back()
 
@@ -39,9 +40,14 @@ class Aside:
         """Set aside what is in the folder; if something waits already, that goes on waiting, and what is here goes."""
         if self.is_there():
             return self.clear()
-        self.place.mkdir()
-        for part in self.contents():
+        files.own_folder(self.place)
+        parts = self.contents()
+        for part in parts[:-1]:
             _move(part, self.place)
+        self._sync()  # or a power cut could leave the mark moved, and not all of the rest
+        for part in parts[-1:]:
+            _move(part, self.place)
+        self._sync()
 
     def clear(self) -> None:
         for part in self.contents():
@@ -49,6 +55,7 @@ class Aside:
 
     def bring_back(self) -> None:
         """What waits takes the place of what is here."""
+        files.refuse_link(self.place)
         self.clear()
         self._move_back()
 
@@ -56,10 +63,20 @@ class Aside:
         waiting = (path for path in self.place.iterdir() if not path.name.startswith("."))
         for part in sorted(waiting, key=lambda path: (path.name != self.mark.name, path)):
             _move(part, self.folder)
+            if part.name == self.mark.name:
+                self._sync()
+        self._sync()
         files.remove(self.place)
+
+    def _sync(self) -> None:
+        """Make what was moved survive a power cut, in the order that it was moved in."""
+        with files.refusing(self.folder, "what is set aside there may come back after a power cut"):
+            files.sync_folder(self.place)
+            files.sync_folder(self.folder)
 
     def drop(self) -> None:
         """Something has taken its place."""
+        files.refuse_link(self.place)
         if self.is_there():
             files.remove(self.place)
 

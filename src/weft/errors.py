@@ -5,9 +5,10 @@ WeftError               1  anything below; also a failure that fits none of them
 │   └── ConfigError     2  a run file that can't be right
 ├── DataError           3  text or data that can't be used
 ├── ModelError          4  a run folder or model file that is damaged, of another version, or does not fit
+│   └── LogError        4  a log of a run that is damaged
 ├── ResourceError       5  memory, disk, or a folder in use
 │   └── InUseError      5  another process holds the folder
-└── DivergedError       6  the loss or a gradient became NaN or Inf
+└── DivergedError       6  the loss, a gradient or a weight became NaN or Inf
 
 The number is the exit code of the command line; signals give 129 (SIGHUP), 130 (SIGINT) and 143 (SIGTERM).
 """
@@ -36,6 +37,10 @@ class DataError(WeftError):
 
 class ModelError(WeftError):
     exit_code = 4
+
+
+class LogError(ModelError):
+    pass
 
 
 class ResourceError(WeftError):

@@ -7,21 +7,20 @@ All system calls of a write go through this module's `os`, so a test can make an
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import math
 import os
 import re
 import shutil
-import time
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from weft.errors import InUseError, ModelError, ResourceError
+from weft.errors import ModelError, ResourceError
 
 MANIFEST = "manifest.json"
 LARGEST_JSON = 256 << 20  # bytes; read, it takes several times as much memory
@@ -34,12 +33,34 @@ def temporary(path: Path) -> Path:
     return path.with_name(f".{path.name[:32]}.tmp-{os.getpid()}-{os.urandom(6).hex()}")
 
 
+def leftovers(folder: Path) -> list[Path]:
+    """What is unfinished in `folder`: somebody is about to finish it, or was killed."""
+    return [path for path in folder.iterdir() if _LEFTOVER.fullmatch(path.name)]
+
+
 def sweep(folder: Path) -> list[Path]:
     """Remove what killed processes left unfinished in `folder`, and say what; call it under the folder's lock."""
-    found = [path for path in folder.iterdir() if _LEFTOVER.fullmatch(path.name)]
+    found = leftovers(folder)
     for path in found:
         _discard(path)
     return found
+
+
+def _drop_leftovers(path: Path) -> None:
+    """Remove what killed processes left of this file, beside which may be anybody's: only those of processes that are gone."""
+    with suppress(OSError):
+        for found in leftovers(path.parent):
+            if found.name.startswith(f".{path.name[:32]}.tmp-"):
+                _drop_if_dead(found)
+
+
+def _drop_if_dead(leftover: Path) -> None:
+    try:
+        os.kill(int(leftover.name.rpartition(".tmp-")[2].partition("-")[0]), 0)
+    except ProcessLookupError:
+        _discard(leftover)
+    except OSError:  # somebody else's process
+        return
 
 
 def _discard(path: Path) -> None:
@@ -51,7 +72,7 @@ def _discard(path: Path) -> None:
 
 
 @contextmanager
-def _refusing(path: Path, state: str = "nothing was changed") -> Iterator[None]:
+def refusing(path: Path, state: str = "nothing was changed") -> Iterator[None]:
     """Turns what the system says into one line, with the state that `path` is left in."""
     try:
         yield
@@ -64,7 +85,7 @@ def _refusing(path: Path, state: str = "nothing was changed") -> Iterator[None]:
         raise ResourceError(f"{path}: {seen} {state}") from None
 
 
-def _write_all(descriptor: int, data: bytes | memoryview) -> None:
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
     rest = memoryview(data).cast("B")
     while rest:
         # the kernel takes at most 2 GiB a call, and less on a disk that is nearly full
@@ -83,6 +104,52 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def refuse_link(path: Path) -> None:
+    """Refuse a link, a pipe or a device inside a folder of ours: whatever is written there, moved or removed would be
+    somebody else's. What a user names may be anything."""
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:  # not there, or not to be seen: whoever uses it will say so
+        return
+    if stat.S_ISLNK(mode):
+        raise ModelError(f"{path}: is a link, and none is followed inside a folder of weft; remove it")
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise ModelError(f"{path}: is a pipe or a device, not a file")
+
+
+def own_folder(path: Path) -> None:
+    """Make a folder inside one of ours, or find it."""
+    refuse_link(path)
+    if not path.is_dir():
+        with refusing(path):
+            os.mkdir(path)
+            sync_folder(path.parent)
+
+
+def make_folders(path: Path) -> None:
+    """Make a folder that a user names, and those that it is to be in, so that they survive a power cut."""
+    made = [place for place in (path, *path.parents) if not os.path.exists(place)]
+    path.mkdir(parents=True, exist_ok=True)
+    for place in made:
+        sync_folder(place.parent)
+
+
+def open_own(path: Path, flags: int = 0) -> int:
+    """A descriptor of a file of ours that is changed in place, made if it is not there; one that is also somebody else's is
+    refused."""
+    try:
+        descriptor = os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError:
+        refuse_link(path)
+        raise
+    found = os.fstat(descriptor)
+    if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+        return descriptor
+    os.close(descriptor)
+    refuse_link(path)
+    raise ModelError(f"{path}: is a hard link, so writing to it would change another file, too; remove it")
+
+
 def _is_special(path: Path) -> bool:
     """Whether no file may take a path's place: a device, a pipe, or a name that the system gives to what is open."""
     place = Path(os.path.realpath(path.parent))
@@ -93,13 +160,13 @@ def _is_special(path: Path) -> bool:
 @contextmanager
 def _writing_into(path: Path) -> Iterator[Callable[[bytes | memoryview], None]]:
     """Gives `write(data)` to what is there."""
-    refusing = partial(_refusing, path, "what came before that is written")
-    with refusing():
+    told = partial(refusing, path, "what came before that is written")
+    with told():
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
 
     def write(data: bytes | memoryview) -> None:
-        with refusing():
-            _write_all(descriptor, data)
+        with told():
+            write_all(descriptor, data)
 
     try:
         yield write
@@ -108,55 +175,54 @@ def _writing_into(path: Path) -> Iterator[Callable[[bytes | memoryview], None]]:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[Callable[[bytes | memoryview], None]]:
+def writing(path: Path, *, named: bool = False) -> Iterator[Callable[[bytes | memoryview], None]]:
     """Gives `write(data)`; when the block ends well, `path` is what was written, else what it was before. A pipe or a device
-    is written into."""
-    if _is_special(path):
+    is written into if the user has `named` it, else refused."""
+    if named and _is_special(path):
         with _writing_into(path) as into:
             yield into
         return
+    if named:
+        _drop_leftovers(path)
+    elif not os.path.isfile(path):
+        refuse_link(path)
     temp = temporary(path)
 
     def write(data: bytes | memoryview) -> None:
-        with _refusing(path):
-            _write_all(descriptor, data)
+        with refusing(path):
+            write_all(descriptor, data)
 
-    with _refusing(path):
+    with refusing(path):
         # 0o666: the umask decides, as for any ordinary file
         descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         try:
             yield write
-            with _refusing(path):
+            with refusing(path):
                 os.fsync(descriptor)
         finally:
-            with _refusing(path):
+            with refusing(path):
                 os.close(descriptor)
-        with _refusing(path):
+        with refusing(path):
             os.replace(temp, path)
     except BaseException:
         _discard(temp)
         raise
-    with _refusing(path, "it is complete, but a power cut could undo it"):
+    with refusing(path, "it is complete, but a power cut could undo it"):
         sync_folder(path.parent)
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    with writing(path) as write:
+def write_bytes(path: Path, data: bytes, *, named: bool = False) -> None:
+    with writing(path, named=named) as write:
         write(data)
 
 
-def write_text(path: Path, text: str) -> None:
-    write_bytes(path, text.encode())
+def write_text(path: Path, text: str, *, named: bool = False) -> None:
+    write_bytes(path, text.encode(), named=named)
 
 
-def write_json(path: Path, value: Any) -> None:
-    write_bytes(path, _encoded(json.dumps(_finite(value), ensure_ascii=False, indent=2, allow_nan=False)))
-
-
-def _encoded(text: str) -> bytes:
-    """One value of JSON as a line; half a surrogate pair, as in a file name that is not UTF-8, as the escape that JSON has."""
-    return (text + "\n").encode(errors="backslashreplace")
+def write_json(path: Path, value: Any, *, named: bool = False) -> None:
+    write_bytes(path, dumped(value, indent=2), named=named)
 
 
 def _finite(value: Any) -> Any:
@@ -168,6 +234,12 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(inner) for inner in value]
     return value
+
+
+def dumped(value: Any, indent: int | None = None) -> bytes:
+    """JSON and a line end; half a surrogate pair, as in a file name that is not UTF-8, as the escape that JSON has for it."""
+    text = json.dumps(_finite(value), ensure_ascii=False, indent=indent, allow_nan=False)
+    return f"{text}\n".encode(errors="backslashreplace")
 
 
 def refuse_device(path: Path) -> None:
@@ -191,52 +263,9 @@ def read_json(path: Path, *, most: int = LARGEST_JSON) -> Any:
         raise ModelError(f"{path}: is damaged: it can't be read as JSON: {error}") from None
 
 
-class Log:
-    """A file of JSON lines that only grows, but for `cut` on resume; `length` is its size in bytes."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with _refusing(path):
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-            self.length = os.fstat(self._descriptor).st_size
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self.close()
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        line = _encoded(json.dumps(_finite(record), ensure_ascii=False, allow_nan=False))
-        with _refusing(self.path, "the line is not in it"):
-            try:
-                _write_all(self._descriptor, line)
-            except OSError:
-                with suppress(OSError):  # a torn line would spoil the file for whoever reads it
-                    os.ftruncate(self._descriptor, self.length)
-                raise
-        self.length += len(line)
-
-    def cut(self, length: int) -> None:
-        """Drop what was written after the first `length` bytes."""
-        if not 0 <= length <= self.length:
-            raise ModelError(f"{self.path}: has {self.length} bytes, but the checkpoint knows {length}; lines are missing")
-        with _refusing(self.path):
-            os.ftruncate(self._descriptor, length)
-        self.length = length
-
-    def sync(self) -> None:
-        with _refusing(self.path, "its last lines may not survive a power cut"):
-            os.fsync(self._descriptor)
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor = -1
-
-
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
+    refuse_device(path)
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -256,12 +285,11 @@ def _contents(folder: Path) -> list[str]:
     return sorted(name for name in shown if name != MANIFEST)
 
 
-def write_manifest(folder: Path, *, owner: str = "") -> None:
-    """Write down size and SHA-256 of every file, and whose they are; without it a folder counts as incomplete, so it comes
-    last."""
+def write_manifest(folder: Path, notes: Mapping[str, Any] | None = None) -> None:
+    """Write down size and SHA-256 of every file, and `notes`; without it a folder counts as incomplete, so it comes last."""
     paths = {name: folder / name for name in _contents(folder)}
     files = {name: {"size": path.stat().st_size, "sha256": sha256(path)} for name, path in paths.items()}
-    write_json(folder / MANIFEST, {"version": 1, **({"owner": owner} if owner else {}), "files": files})
+    write_json(folder / MANIFEST, {"version": 1, **(notes or {}), "files": files})
 
 
 def verify(folder: Path) -> None:
@@ -299,22 +327,22 @@ def publish(temp: Path, final: Path) -> None:
     empty folder."""
     if final.exists() and not (final.is_dir() and not any(final.iterdir())):
         raise ResourceError(f"{final}: is already there; remove it first, nothing was changed")
-    with _refusing(final):
+    with refusing(final):
         sync_folder(temp)
         os.rename(temp, final)
-    with _refusing(final, "it is complete, but a power cut could undo it"):
+    with refusing(final, "it is complete, but a power cut could undo it"):
         sync_folder(final.parent)
 
 
 @contextmanager
-def building(final: Path, *, owner: str = "") -> Iterator[Path]:
+def building(final: Path, notes: Mapping[str, Any] | None = None) -> Iterator[Path]:
     """Gives a folder to fill; when the block ends well it is `final`, with its manifest, else nothing is left of it."""
     temp = temporary(final)
-    with _refusing(final):
+    with refusing(final):
         os.mkdir(temp)
     try:
         yield temp
-        write_manifest(temp, owner=owner)
+        write_manifest(temp, notes)
         remove(final)
         publish(temp, final)
     except BaseException:
@@ -331,43 +359,6 @@ def remove(path: Path) -> None:
     """Remove a file or folder; a process killed half-way leaves a leftover for `sweep`, never half a folder."""
     if path.exists() or path.is_symlink():
         temp = temporary(path)
-        with _refusing(path):
+        with refusing(path):
             os.rename(path, temp)
         _discard(temp)
-
-
-class Lock:
-    """Holds a folder for one process while the block runs; the kernel lets go of it when that process dies."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __enter__(self) -> Self:
-        with _refusing(self.folder):
-            self._descriptor = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            self._take()
-        except BaseException:
-            os.close(self._descriptor)
-            raise
-        return self
-
-    def _take(self) -> None:
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            # the holder may be between taking the lock and signing it
-            holder = os.pread(self._descriptor, 100, 0).decode(errors="replace").strip() or "another process"
-            raise InUseError(f"{self.folder}: in use by {holder}") from None
-        except OSError as error:
-            raise ResourceError(f"{self.folder}: can't be locked: {error.strerror}") from None
-        with _refusing(self.folder):
-            os.ftruncate(self._descriptor, 0)
-            since = time.strftime("%Y-%m-%d %H:%M:%S")
-            os.pwrite(self._descriptor, f"process {os.getpid()} (since {since})\n".encode(), 0)
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        # the file stays: unlinking it would let two processes hold two files of one name
-        with suppress(OSError):
-            os.ftruncate(self._descriptor, 0)
-        os.close(self._descriptor)

@@ -88,6 +88,27 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     return tensors, notes
 
 
+def read_notes(path: Path) -> dict[str, str]:
+    """The metadata alone, which costs nothing; whether the rest is whole is not looked at."""
+    _check_header(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            return dict(file.metadata() or {})
+    except (SafetensorError, OSError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise ModelError(f"{path}: is damaged or no safetensors file: {reason}") from None
+
+
+def not_finite(tensors: Mapping[str, Tensor], *, logs: bool = False) -> str | None:
+    """The name of the first tensor with a NaN or an infinity in it; of logarithms that of 0 is allowed."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.numel():
+            low, high = torch.aminmax(tensor.detach())  # a NaN is both; nothing is allocated
+            if not (torch.isfinite(high) and (torch.isfinite(low) or (logs and low == -torch.inf))):
+                return name
+    return None
+
+
 def read_foreign(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The same of a file that another program wrote, which knows no sum of its bytes."""
     count = _check_header(path)

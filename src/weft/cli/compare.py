@@ -15,6 +15,7 @@ from weft.cli.options import Shared
 from weft.cli.output import note, say
 from weft.cli.usage import one_line
 from weft.errors import UsageError
+from weft.lock import Lock
 
 if TYPE_CHECKING:
     from weft.cli.compare_result import Facts, Wanted
@@ -224,14 +225,13 @@ class Compare(Shared):
 
     def _finish(self, rows: Mapping[str, Sequence[Path]], facts: Facts, out: Path) -> int:
         """Measure, write, print; the exit code is that of the first run that failed, if one did."""
-        from weft import files
         from weft.cli.compare_result import give, give_failures, written
         from weft.cli.display import Display
         from weft.cli.measuring import REPORT, failed, kept_in, measured
         from weft.compare.plan import bring_back, earlier
 
         try:
-            with files.Lock(out), Display(quiet=self.quiet) as display:
+            with Lock(out), Display(quiet=self.quiet) as display:
                 asked = all(map(os.path.isfile, self.what))  # by a run file, not by runs, which may be somebody else's
                 evidence, damaged = measured(rows, kept_in(rows, out), display, tokenize=self.tokenize, named=asked)
                 facts = facts._replace(failures=[*facts.failures, *damaged])

@@ -34,6 +34,7 @@ from weft.compare.plan import (
 from weft.compare.sizes import sized
 from weft.compare.train import Outcome, Room, Trainer
 from weft.errors import ConfigError, UsageError
+from weft.lock import Lock
 from weft.train.folder import make_folder
 from weft.train.settings import resolve
 
@@ -80,7 +81,7 @@ class Comparing:
         with leaving_nothing(out):
             make_folder(out)
             refuse_strangers(out)
-            with files.Lock(out):
+            with Lock(out):
                 if self.place.fresh:  # before anything makes room for the new one
                     refuse_missing(self.values)
                     refuse_used(out)
@@ -88,7 +89,7 @@ class Comparing:
                     begin(out, plan, fresh=self.place.fresh)
                     chosen = self._prepared(display, stop)
         stop.saves = True  # from here on a signal lets the runs save
-        with files.Lock(out):
+        with Lock(out):
             chosen = self._tuned(chosen, display, stop)
             runs = planned(chosen, range(self.seed, self.seed + self.asked.seeds), out)
             outcomes = self._trainer(display, stop, "training", out / RUN_FILES).train(runs)
@@ -124,7 +125,7 @@ class Comparing:
         if self.asked.tune is None:
             return list(variants)
         out = self.place.out / TUNE
-        out.mkdir(exist_ok=True)
+        files.own_folder(out)
         learning = [variant for variant in variants if learns(resolve(variant.values, base=out).preset) is not None]
         trainer = self._trainer(display, stop, "tuning", out / RUN_FILES)
         search = tune.Search(self.asked.tune, self._fixed(), self.seed, out, trainer.train, best)

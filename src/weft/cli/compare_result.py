@@ -110,7 +110,7 @@ def give(evidence: Groups, found: Mapping[str, Any], facts: Facts, wanted: Wante
             write(writer(rows))
             to_stdout = True
         else:
-            files.write_text(path, writer(rows))
+            files.write_text(path, writer(rows), named=True)
     if wanted.json:
         names = ("title", "task", "data", "score", "test", "rows", "failures", "probe")
         write_json({name: found[name] for name in names if name in found})

@@ -34,10 +34,10 @@ def write_views(out: Path, views: Sequence[View], *, title: str, numbers: Mappin
     from weft.explain.page import page
 
     if out.suffix == ".json":
-        files.write_json(out, numbers)
+        files.write_json(out, numbers, named=True)
         return
     if out.suffix == ".html":
-        files.write_text(out, page(views, title=title))
+        files.write_text(out, page(views, title=title), named=True)
         return
     pictures = [picture for view in views for picture in view.pictures]
     if not pictures:
@@ -52,8 +52,8 @@ def _write_picture(place: Path, svg: str) -> None:
     from weft import files
 
     if place.suffix == ".svg":
-        files.write_text(place, svg)
+        files.write_text(place, svg, named=True)
         return
     from weft.report.raster import raster
 
-    files.write_bytes(place, raster(svg))
+    files.write_bytes(place, raster(svg), named=True)

@@ -123,8 +123,8 @@ class Embed(Shared):
         if self.out is None:
             return
         if self.out.suffix == ".jsonl":
-            files.write_text(self.out, "".join(parts))
+            files.write_text(self.out, "".join(parts), named=True)
             return
         held = io.BytesIO()
         np.lib.format.write_array(held, np.concatenate(parts) if parts else np.zeros((0, 0), np.float32))
-        files.write_bytes(self.out, held.getvalue())
+        files.write_bytes(self.out, held.getvalue(), named=True)

@@ -35,6 +35,7 @@ def kept_in(groups: Mapping[str, Sequence[Path]], out: Path) -> Callable[[Path],
     from weft.compare.plan import folder_name
 
     names = [run.name for runs in groups.values() for run in runs]
+    files.refuse_link(out / EVIDENCE)
     if (out / EVIDENCE).is_dir():
         files.sweep(out / EVIDENCE)
     return lambda run: out / EVIDENCE / (run.name if names.count(run.name) == 1 else folder_name(str(run)))
@@ -76,8 +77,11 @@ def _evidence(
     run: Path, place: Path | None, tokenize: str | None, device: str, watch: Callable[[int, int], None], named: bool
 ) -> Evidence:
     from weft.compare.evidence import gather, gathered
+    from weft.log import read_log
     from weft.run import load
 
+    for name in ("metrics.jsonl", "timings.jsonl"):  # the page draws what they say
+        read_log(run / name)
     if place is None:
         return gather(load(run, device=device), tokenize=tokenize, watch=watch)
     return gathered(run, place, tokenize=tokenize, device=device, watch=watch, named=named)

@@ -131,9 +131,9 @@ class Probe(Shared):
         from weft.cli.probe_table import as_json, as_table, signature
 
         if self.pairs is not None:
-            files.write_text(self.pairs, pairs_csv(pairs, items))
+            files.write_text(self.pairs, pairs_csv(pairs, items), named=True)
         if self.csv is not None and str(self.csv) != "-":
-            files.write_text(self.csv, as_csv(rows, list(items)))
+            files.write_text(self.csv, as_csv(rows, list(items)), named=True)
         chosen = signature(len(pairs), by=self.by, mean=self.mean, known=self.known)
         told = {**as_json(rows, {name: [one] for name, one in items.items()}), "signature": chosen}
         if self.json:

@@ -46,8 +46,12 @@ def read_comparison(path: Path) -> dict[str, Any]:
 def kept_at(run: Path) -> Path | None:
     """Where the evidence of a run is kept: where the comparison that trained it has it, else in the run itself; nowhere if it
     can't be written to: somebody else's run can be looked at all the same."""
+    from weft.files import refuse_link
+
     beside = run.parent / EVIDENCE / run.name
     place = beside if beside.is_dir() else run / EVIDENCE
+    for part in (beside.parent, place) if place == beside else (place,):  # a link could lead to a folder of the reader's own
+        refuse_link(part)
     return place if os.access(place.parent, os.W_OK) else None
 
 
@@ -82,7 +86,7 @@ class Report(Shared):
         beside = made[0] if made and made[0].is_dir() else made[0].parent if made else Path()
         out = self.out or beside / REPORT
         text = page(found)
-        files.write_text(out, text)
+        files.write_text(out, text, named=self.out is not None)
         if self.json:
             names = [row["name"] for row in found["rows"]]
             write_json({"report": str(out), "bytes": len(text.encode()), "rows": names})

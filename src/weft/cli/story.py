@@ -6,13 +6,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft import files
 from weft.config import read_toml
 from weft.errors import ConfigError
+from weft.log import read_log
 from weft.metrics.better import BETTER, is_better
 from weft.train import checkpoint
-from weft.train.cursor import Cursor
-from weft.train.logs import read_log
+from weft.train.folder import RunFolder
 
 VALID = "valid_"
 
@@ -63,18 +62,17 @@ def _monitor(path: Path) -> str | None:
 
 def read_story(path: Path) -> Story:
     """What the newest whole checkpoint and metrics.jsonl tell."""
-    records = read_log(path / "metrics.jsonl")
-    best, best_step = _best(records, _monitor(path))
     folder, _ = checkpoint.newest(path)
-    if folder is not None:
-        place = folder / "cursor.json"
-        cursor = Cursor.from_json(files.read_json(place), str(place))
+    cursor = None if folder is None else checkpoint.read_cursor(folder)
+    records = read_log(path / "metrics.jsonl", length=0 if cursor is None else cursor.metrics)
+    best, best_step = _best(records, _monitor(path))
+    if cursor is not None:
         return Story(cursor.done, cursor.step, cursor.tokens, cursor.seconds, best, best_step)
     # a run by gradients logs its training loss from the first step on; one made by counting has none
     if not (path / "model.safetensors").exists() or any(name.startswith("train_") for record in records for name in record):
         return Story(False, 0, 0, None, None, 0)
-    if not records:  # weights that came from elsewhere
-        return Story(True, 0, 0, None, None, 0)
+    if not records:  # weights that came from elsewhere, or a run that was killed, twice, before its first checkpoint
+        return Story(not RunFolder(path).weights_step(), 0, 0, None, None, 0)
     last = records[-1]
     tokens, examples = last.get("tokens", 0), last.get("examples")
     return Story(True, last["step"], tokens, None, best, best_step, counted=True, examples=examples)

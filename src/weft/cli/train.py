@@ -16,7 +16,8 @@ import typer
 
 from weft.cli.options import Shared
 from weft.cli.output import duration, note, score_name, write_json
-from weft.errors import DivergedError, ModelError, ResourceError
+from weft.errors import DivergedError, LogError, ModelError, ResourceError
+from weft.lock import Lock
 
 if TYPE_CHECKING:
     from weft.train.settings import Settings
@@ -37,18 +38,17 @@ def leaving_nothing(out: Path) -> Iterator[None]:
 
 
 def _remove(made: list[Path]) -> None:
-    from weft import files
 
     with suppress(OSError, ResourceError):  # somebody else has begun to use it: it is theirs now
         if made[0].exists():
-            with files.Lock(made[0]):
+            with Lock(made[0]):
                 shutil.rmtree(made[0])
         for path in made[1:]:
             path.rmdir()
 
 
 def is_finished(out: Path, settings: Settings) -> bool:
-    """Whether `out` holds this very run, trained to its end."""
+    """Whether `out` holds this very run, trained to its end, and knows of it; training restores a log that was damaged."""
     from weft.cli.story import read_story
     from weft.config import differences
     from weft.train.folder import RunFolder
@@ -56,7 +56,10 @@ def is_finished(out: Path, settings: Settings) -> bool:
     folder = RunFolder(out)
     if not os.path.isfile(folder.resolved) or differences(folder.read_resolved(), settings.to_dict()):
         return False
-    return folder.weights.is_file() and read_story(out).done
+    try:
+        return folder.weights.is_file() and read_story(out).done
+    except LogError:
+        return False
 
 
 @dataclass(kw_only=True)

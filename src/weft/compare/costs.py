@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from weft.log import read_log
 from weft.train.folder import RunFolder
-from weft.train.logs import read_log
 
 
 class Cost(NamedTuple):

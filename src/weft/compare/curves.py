@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from weft.log import read_log
 from weft.metrics.better import BETTER
-from weft.train.logs import read_log
 
 Record = dict[str, Any]
 

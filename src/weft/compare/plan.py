@@ -16,6 +16,7 @@ from weft.aside import Aside
 from weft.compare.fitting import everywhere, fitted, learns, leaves, tried, with_option
 from weft.config import differences, override, read_toml
 from weft.errors import ConfigError, DataError, ModelError, UsageError
+from weft.lock import Lock
 from weft.models.pair_tables import SIDES
 from weft.train import checkpoint
 from weft.train.folder import RunFolder
@@ -296,6 +297,7 @@ def begin(out: Path, plan: Mapping[str, Any], *, fresh: bool) -> None:
     refuse_strangers(out)
     aside, path = earlier(out), out / PLAN
     aside.mend()
+    _refuse_links(out)  # what was set aside and is back may hold some
     settle(out)
     if aside.is_there() and not path.is_file():
         aside.bring_back()  # the one that was to replace it was killed before it was more than a name, or is not wanted
@@ -311,6 +313,11 @@ def begin(out: Path, plan: Mapping[str, Any], *, fresh: bool) -> None:
     # a finished run of the old data beside a new one would not be of the same data, and may have learned what is now tested
     if changed := [name for name in before if now.get(name, before[name]) != before[name]]:
         raise UsageError(f"{out}: {changed[0]} has changed since runs learned from it; choose another --out, or --fresh")
+
+
+def _refuse_links(out: Path) -> None:
+    for path in (*out.iterdir(), *(out / "tune").glob("*")):
+        files.refuse_link(path)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -351,7 +358,7 @@ def refuse_used(out: Path) -> None:
     """A run of a comparison that was killed may still be saving, and would save into what takes the place of its own."""
     for run in _runs(out):
         if (run / ".lock").is_file():
-            with files.Lock(run):
+            with Lock(run):
                 pass
 
 
@@ -368,7 +375,8 @@ def or_as_it_was(out: Path, *, fresh: bool) -> Iterator[None]:
 
 
 def refuse_strangers(out: Path) -> None:
-    """Leave a folder alone that holds something, but no comparison."""
+    """Leave a folder alone that holds something, but no comparison, or a link that leads out of it."""
+    _refuse_links(out)
     if not (_is_plan(out / PLAN) or earlier(out).is_there()) and (strangers := earlier(out).contents()):
         raise UsageError(f"{out}: is no comparison and not empty ({strangers[0].name}); choose another --out")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -15,8 +16,9 @@ import tomli_w
 
 from weft import files
 from weft.compare.plan import Planned
-from weft.errors import InUseError, ResourceError, WeftError
-from weft.train.logs import read_log
+from weft.errors import InUseError, ModelError, ResourceError, WeftError
+from weft.lock import Lock
+from weft.log import read_log
 from weft.train.loop import LINES
 from weft.train.settings import Settings, resolve
 from weft.train.tables import TrainTable
@@ -77,8 +79,10 @@ Finished = Callable[[Path, Settings], bool]
 
 
 def progress(out: Path, table: TrainTable) -> Progress:
-    """How far the run in `out` has come, from metrics.jsonl."""
-    found = read_log(out / "metrics.jsonl")
+    """How far the run in `out` has come, from metrics.jsonl; where that is damaged, the run itself will say so."""
+    found = list[dict[str, Any]]()
+    with suppress(ModelError, ResourceError):
+        found = read_log(out / "metrics.jsonl")
     trained = [record for record in found if {"step", "epoch", "tokens"} <= record.keys()]
     scores = [score for record in found for score in _valid(record, table.monitor)]
     return Progress(_share(trained, table), scores[-1] if scores else None)
@@ -107,7 +111,7 @@ def holder(out: Path) -> str | None:
     if not out.is_dir():
         return None
     try:
-        with files.Lock(out):
+        with Lock(out):
             return None
     except InUseError as error:
         return str(error)
@@ -123,7 +127,8 @@ class _Child:
         run_file, self.said = room.place / f"{planned.out.name}.toml", room.place / f"{planned.out.name}.txt"
         files.write_text(run_file, tomli_w.dumps(planned.values))
         words = ["train", str(run_file), "--out", str(planned.out), "--quiet", "--threads", str(room.each)]
-        with self.said.open("wb") as said:
+        with os.fdopen(files.open_own(self.said), "wb") as said:
+            said.truncate()
             # a session of its own: Ctrl-C reaches it through us, once; standard input: it ends if we are killed
             self.process = subprocess.Popen(
                 [*room.command, *words],
@@ -172,7 +177,8 @@ class Trainer:
     def train(self, plan: Sequence[Planned]) -> list[Outcome]:
         """How each of them ended, in the order of the plan; raises Stopped when the watcher wants it, all having saved."""
         room = self.room._replace(jobs=max(1, min(self.room.jobs, len(plan))))  # fewer runs have more threads each
-        room.place.mkdir(parents=True, exist_ok=True)
+        files.make_folders(room.place.parent)
+        files.own_folder(room.place)
         ended, waiting = dict[Path, Outcome](), list[tuple[Planned, Settings]]()
         for planned in plan:
             found = self._begun(planned)

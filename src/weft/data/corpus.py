@@ -10,6 +10,8 @@ A corpus `name` is a few files in a folder, little endian:
 
 from __future__ import annotations
 
+import hashlib
+import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -26,7 +28,7 @@ from weft.errors import DataError, ModelError
 from weft.text.gate import PIECE
 from weft.text.tokenizers import Tokenizer
 
-VERSION = 2
+VERSION = 3
 CHUNK = 1 << 20  # bytes summed at once
 Watch = Callable[[int, int], None]
 Write = Callable[[bytes], None]
@@ -42,6 +44,7 @@ class Corpus:
     marks: np.ndarray  # (M, 4), see above
     tokenizer: str  # the hash of the tokenizer that made it
     begin: int = Tokenizer.begin
+    origin: str = ""  # a sum of all that it was made from
 
     @property
     def lines(self) -> int:
@@ -165,6 +168,11 @@ def _made_from(description: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def origin_sum(origin: dict[str, Any]) -> str:
+    """The SHA-256 of an origin, however its entries are ordered."""
+    return hashlib.sha256(json.dumps(origin, sort_keys=True, default=str).encode(errors="surrogatepass")).hexdigest()
+
+
 def _difference(old: dict[str, Any], new: dict[str, Any], source: Readable) -> str:
     """In words, what a corpus was made from that is not there any more."""
     for key in new:
@@ -181,28 +189,32 @@ def write_corpus(
     folder: Path,
     name: str,
     *,
-    must_match: bool = False,
+    must_match: str | None = None,
     watch: Watch | None = None,
+    told: Callable[[str], None] | None = None,
 ) -> Corpus:
     """The corpus `name` in `folder`: opened if it was made from just this, else made anew.
 
-    `must_match` (a run that goes on) refuses to make it anew from another text. `watch(bytes done, bytes in all)` is told
-    of progress.
+    A run that goes on knows the `origin` that it began with, which `must_match`: another text is refused, and only what is
+    damaged is made anew, of which somebody is `told`. `watch(bytes done, bytes in all)` is told of progress.
     """
     base, origin = folder / name, {"version": VERSION, "tokenizer": tokenizer.hash, **source.origin()}
     description = _part(base, "json")
-    if description.exists():
-        made_from = _made_from(description)
-        if made_from == origin:
-            with suppress(ModelError):  # damaged or gone, but the text is the same: made anew, nothing is lost
-                return open_corpus(folder, name)
-        elif must_match:
-            what = _difference(made_from, origin, source)
-            raise DataError(f"{source.name}: is not what {description} was made from: {what}; put it back, or start a new run")
-        # first, or a stop half-way would leave an old description of new arrays
-        files.remove(description)
-    elif must_match:
-        raise DataError(f"{description}: is missing, so it can't be told whether {source.name} is the same; start a new run")
+    made_from, now = _made_from(description), origin_sum(origin)
+    if must_match is not None and must_match != now:
+        if origin_sum(made_from) != must_match:
+            raise ModelError(
+                f"{description}: is damaged, and {source.name} is not what the run began with; put both back, or start anew"
+            )
+        what = _difference(made_from, origin, source)
+        raise DataError(f"{source.name}: is not what {description} was made from: {what}; put it back, or start a new run")
+    if made_from == origin:
+        with suppress(ModelError):  # damaged or gone, but the text is the same: made anew, nothing is lost
+            return open_corpus(folder, name)
+    if must_match is not None and told is not None:
+        told(f"{description}: it, or what it describes, is damaged; made again from the same text")
+    # first, or a stop half-way would leave an old description of new arrays
+    files.remove(description)
     folder.mkdir(parents=True, exist_ok=True)
     files.write_json(description, {**_make(source, tokenizer, base, watch), "origin": origin})
     return open_corpus(folder, name, check=False)
@@ -230,7 +242,7 @@ def open_corpus(folder: Path, name: str, *, check: bool = True) -> Corpus:
     for part in ends if check else ():
         if (part != "starts" or lines) and _sum(_part(base, part)) != noted.get(part):
             raise ModelError(f"{_part(base, part)}: is not as it was written; remove {description} to have it made anew")
-    return Corpus(name, tokens, starts, marks, tokenizer)
+    return Corpus(name, tokens, starts, marks, tokenizer, origin=origin_sum(origin))
 
 
 def _sum(path: Path) -> int:

@@ -214,7 +214,7 @@ def fit(corpus: Corpus, side: Side, *, longest: int, truncate: bool) -> Corpus:
     ends = np.concatenate([[0], np.cumsum(np.minimum(lengths, longest))])
     # a line counts its whole text still: losses per character are those of what was to be read
     marks = np.concatenate([ends[:, None], corpus.marks[:, 1:]], axis=1)
-    return Corpus(corpus.name, corpus.tokens[kept], ends, marks, corpus.tokenizer)
+    return replace(corpus, tokens=corpus.tokens[kept], starts=ends, marks=marks)
 
 
 def _check_kinds(name: str, paths: list[Path]) -> None:

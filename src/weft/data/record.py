@@ -7,7 +7,6 @@ a file of their own for it, data/test.files.json.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +36,6 @@ def write_record(folder: Path, split: str, found: Sequence[Mapping[str, Any]]) -
     files.write_json(folder / f"{split}.files.json", {"origin": {"files": list(found)}})
 
 
-@lru_cache(maxsize=64)
-def _summed(path: Path, size: int, changed: int) -> Mapping[str, Any]:
-    """The fingerprint of a file; the same file is not read again until it changes."""
-    return fingerprints([path])[0]
-
-
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two fingerprints are of the same content; a size alone proves nothing."""
     common = (one.keys() & other.keys()) - {*_LOOSE}
@@ -54,8 +47,7 @@ def stranger(paths: Sequence[Path], record: Sequence[Mapping[str, Any]]) -> Path
     for path in paths:
         if not path.exists():
             continue
-        status = path.stat()
-        found = _summed(path, status.st_size, status.st_mtime_ns)
+        found = fingerprints([path])[0]
         if not any(_same(found, one) for one in record):
             return path
     return None

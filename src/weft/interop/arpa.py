@@ -153,7 +153,7 @@ def write_arpa(path: Path, model: NgramModel, tokenizer: Names) -> None:
     if tokenizer.size != model.size:
         raise ModelError(f"ARPA: the tokenizer has {tokenizer.size} tokens, the model {model.size}; use its own tokenizer")
     packer = zlib.compressobj(level=6, wbits=31) if path.suffix == ".gz" else None
-    with writing(path) as write:
+    with writing(path, named=True) as write:
         for text in _text(model, tokenizer):
             write(packer.compress(text) if packer else text)
         if packer:

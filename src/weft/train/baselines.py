@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
-from weft import files
 from weft.data.record import write_record
 from weft.data.source import fingerprints
 from weft.errors import ConfigError, ModelError
+from weft.log import Log
 from weft.metrics.calibration import sigmoid_temperature, softmax_temperature
 from weft.metrics.items import sums
 from weft.metrics.labels import SCORES, SEVERAL_SCORES
@@ -123,8 +123,8 @@ class Baseline:
     def _write(self, job: Job, ready: SparseLabeller, scores: dict[str, float], seconds: float, read: dict[str, int]) -> None:
         for at, part in enumerate(ready.features):
             part.save(job.folder.path / f"features.{at}.json")
-        with files.Log(job.folder.path / "metrics.jsonl") as metrics, files.Log(job.folder.path / "timings.jsonl") as timings:
-            metrics.cut(0)
+        with Log(job.folder.path / "metrics.jsonl") as metrics, Log(job.folder.path / "timings.jsonl") as timings:
+            metrics.restore()
             metrics.write({"step": 1, **read, **{f"valid_{name}": value for name, value in scores.items()}})
             timings.write({"step": 1, "seconds": seconds})
         tensors = {**ready.model.tensors(), "temperature": torch.tensor(ready.temperature, dtype=torch.float64)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from torch import Tensor
 
 from weft import files
 from weft.data.order import changed
-from weft.errors import ModelError
+from weft.errors import ModelError, ResourceError
+from weft.log import METRICS
 from weft.nn.state import each, leaves
-from weft.tensors import read_tensors, write_tensors
+from weft.tensors import not_finite, read_tensors, write_tensors
 from weft.train.cursor import Cursor
 from weft.train.loop import Loop
 
@@ -42,13 +44,19 @@ def owner(root: Path) -> str:
     return files.sha256(resolved) if resolved.exists() else ""
 
 
-def save(loop: Loop, root: Path) -> Path:
-    """Write checkpoints/STEP under `root`, then drop all but the newest two."""
-    folder = root / "checkpoints"
-    folder.mkdir(exist_ok=True)
+def place(root: Path) -> Path:
+    """Where a run keeps its checkpoints."""
+    return root / "checkpoints"
+
+
+def save(loop: Loop, root: Path, known: Mapping[str, Any] | None = None) -> Path:
+    """Write checkpoints/STEP under `root`, with what is `known` of the files that it goes with, then drop all but the newest
+    two."""
+    folder = place(root)
+    files.own_folder(folder)
     files.sweep(folder)  # what a killed process left
     final = folder / f"{loop.cursor.step:06d}"
-    with files.building(final, owner=owner(root)) as temp:
+    with files.building(final, {"owner": owner(root), **(known or {})}) as temp:
         write_tensors(temp / "model.safetensors", loop.learner.model.state_dict())
         write_tensors(temp / "optimizer.safetensors", loop.optimizers.tensors())
         if loop.average is not None:
@@ -56,14 +64,59 @@ def save(loop: Loop, root: Path) -> Path:
         carry = {f"{number:04d}": part for number, part in enumerate(leaves(loop.carry))}
         write_tensors(temp / "carry.safetensors", carry, {"shape": json.dumps(shape_of(loop.carry))})
         files.write_json(temp / "cursor.json", loop.cursor.to_json())
-    for old in names(root)[:-KEPT]:
-        files.remove(folder / old)
+        files.write_bytes(temp / METRICS, _log(root)[: loop.cursor.metrics])
+    drop_old(root)
     return final
+
+
+def _log(root: Path) -> bytes:
+    """The log of a run; empty where there is none."""
+    try:
+        return (root / METRICS).read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise ResourceError(f"{root / METRICS}: can't be read: {error.strerror}") from None
+
+
+def read_metrics(folder: Path, cursor: Cursor) -> bytes:
+    """What a run had logged when the checkpoint was written."""
+    found = _log(folder)
+    if len(found) != cursor.metrics:
+        raise ModelError(f"{folder / METRICS}: has {len(found)} bytes, but the cursor knows {cursor.metrics}; it is damaged")
+    return found
+
+
+def old(root: Path) -> list[Path]:
+    """The checkpoints that nobody needs any more."""
+    return [place(root) / name for name in names(root)[:-KEPT]]
+
+
+def drop_old(root: Path) -> None:
+    files.refuse_link(place(root))
+    for folder in old(root):
+        files.remove(folder)
+
+
+def drop_after(root: Path, start: Path | None) -> None:
+    """Drop the checkpoints that are newer than the one that a run goes on from, all of them where there is none: they are
+    damaged, and the next ones must not be taken for older than these."""
+    files.refuse_link(place(root))
+    for name in names(root):
+        if start is None or int(name) > int(start.name):
+            files.remove(place(root) / name)
+
+
+def known(folder: Path) -> dict[str, Any]:
+    """What a checkpoint knows of the files that it goes with: by name the SHA-256 of those that give its numbers their meaning
+    (`beside`), and of what each split was made from (`data`)."""
+    found = files.read_json(folder / files.MANIFEST)
+    return {part: values for part in ("beside", "data") if isinstance(values := found.get(part), dict)}
 
 
 def names(root: Path) -> list[str]:
     """The checkpoints of a run, oldest first."""
-    folder = root / "checkpoints"
+    folder = place(root)
     return sorted((p.name for p in folder.iterdir() if p.name.isdigit()), key=int) if folder.is_dir() else []
 
 
@@ -72,25 +125,32 @@ def restore(loop: Loop, folder: Path) -> None:
     files.verify(folder)
     device = loop.place.device
     weights, _ = read_tensors(folder / "model.safetensors")
+    if (name := not_finite(weights)) is not None:
+        raise ModelError(f"{folder / 'model.safetensors'}: {name} holds NaN or infinity; remove {folder}")
     try:
         loop.learner.model.load_state_dict(weights)
     except RuntimeError as error:
         raise ModelError(f"{folder}: does not fit the model of this run: {' '.join(str(error).split())}") from None
     loop.optimizers.restore(read_tensors(folder / "optimizer.safetensors")[0])
     if loop.average is not None:
-        place = folder / "average.safetensors"
-        loop.average.restore(read_tensors(place)[0], at=str(place))
+        averages = folder / "average.safetensors"
+        loop.average.restore(read_tensors(averages)[0], at=str(averages))
     carry = read_carry(folder / "carry.safetensors")
     # copies: what is mapped from a file that is removed later would hold on to it
     loop.carry = each(lambda part: part.to(device, copy=True), carry)
-    place = folder / "cursor.json"
-    loop.cursor = Cursor.from_json(files.read_json(place), str(place))
+    loop.cursor = read_cursor(folder)
     if loop.cursor.index >= loop.order.batches(loop.cursor.epoch):
-        raise ModelError(f"{place}: is damaged: there is no batch {loop.cursor.index} in epoch {loop.cursor.epoch}")
+        where = folder / "cursor.json"
+        raise ModelError(f"{where}: is damaged: there is no batch {loop.cursor.index} in epoch {loop.cursor.epoch}")
     if files.read_json(folder / files.MANIFEST).get("owner", "") != owner(folder.parents[1]):
         raise ModelError(f"{folder}: is a checkpoint of another run; remove it")
     if not _goes_on(loop):
         raise ModelError(f"{folder / 'carry.safetensors'}: is damaged: the model can't go on from the state in it")
+
+
+def read_cursor(folder: Path) -> Cursor:
+    path = folder / "cursor.json"
+    return Cursor.from_json(files.read_json(path), str(path))
 
 
 def _goes_on(loop: Loop) -> bool:
@@ -123,14 +183,17 @@ def read_carry(path: Path) -> Any:
 
 
 def newest(root: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint that is whole, and what was found wrong with newer ones."""
-    faults: list[str] = []
+    """The newest checkpoint that is whole, and what was found wrong with newer ones. Where one can't be read, and none before
+    it is whole, that is raised: it may be whole, on a disk that has come loose."""
+    faults: list[ModelError | ResourceError] = []
     for name in reversed(names(root)):
-        folder = root / "checkpoints" / name
+        folder = place(root) / name
         try:
             files.verify(folder)
-        except ModelError as error:
-            faults.append(str(error))
+        except (ModelError, ResourceError) as error:
+            faults.append(error)
             continue
-        return folder, faults
-    return None, faults
+        return folder, [str(fault) for fault in faults]
+    if unread := [fault for fault in faults if isinstance(fault, ResourceError)]:
+        raise unread[0]
+    return None, [str(fault) for fault in faults]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from weft import files
 from weft.errors import ConfigError
+from weft.log import Log
 from weft.models.ngram import NgramModel, estimate
 from weft.train import memory
 from weft.train.language import language_task
@@ -39,8 +39,8 @@ class Counting:
             job.watcher.note(note)
         seconds = time.perf_counter() - began
         scores = language_task(job, carries=False).validate(model, partial(job.watcher.working, "validating")) or {}
-        with files.Log(job.folder.path / "metrics.jsonl") as metrics, files.Log(job.folder.path / "timings.jsonl") as timings:
-            metrics.cut(0)
+        with Log(job.folder.path / "metrics.jsonl") as metrics, Log(job.folder.path / "timings.jsonl") as timings:
+            metrics.restore()
             record = {"step": 1, "tokens": len(corpus.tokens), **{f"valid_{name}": value for name, value in scores.items()}}
             metrics.write(record)
             timings.write({"step": 1, "seconds": seconds})
@@ -48,4 +48,4 @@ class Counting:
         job.watcher.counted(model.parameters, scores)
 
     def load(self, settings: Settings, tokenizer: Tokenizer, folder: RunFolder, device: torch.device) -> NgramModel:
-        return NgramModel.from_arrays(folder.read_weights(tokenizer.hash), vocabulary=tokenizer.hash)
+        return NgramModel.from_arrays(folder.read_weights(tokenizer.hash, logs=True), vocabulary=tokenizer.hash)

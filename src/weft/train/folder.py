@@ -10,23 +10,27 @@ import hashlib
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from weft import __version__, aside, files
+from weft import __version__, aside, files, log
 from weft.config import differences, read_toml
-from weft.errors import ConfigError, ModelError, ResourceError, UsageError
+from weft.errors import ConfigError, DivergedError, ModelError, ResourceError, UsageError
+from weft.lock import Lock
 from weft.machine import most_used
-from weft.tensors import read_tensors, write_tensors
+from weft.tensors import not_finite, read_notes, read_tensors, write_tensors
 from weft.train import checkpoint
+from weft.train.cursor import Cursor
 from weft.train.loop import Loop
 from weft.train.settings import Settings, resolve
 
 FORMAT = "1"
+# what tokens and labels a run's numbers stand for
+MEANINGS = (*(f"tokenizer{side}.json" for side in ("", ".source", ".target", ".letters")), "labels.json")
 
 
 class RunFolder:
@@ -64,6 +68,12 @@ class RunFolder:
 
     # ---- beginning
 
+    def refuse_links(self) -> None:
+        """Refuse a link, a pipe or a device where a run has a folder: what is written, moved or removed there would be somebody
+        else's. Call under the lock, before anything is changed."""
+        for name in ("data", "checkpoints", "evidence", "tensorboard", aside.NAME):
+            files.refuse_link(self.path / name)
+
     def refuse_strangers(self) -> None:
         """Leave a folder alone that holds something, but no run. Call it before the lock, too, which is a file in it."""
         if not self.resolved.is_file() and (strangers := self.aside.contents()):
@@ -75,9 +85,9 @@ class RunFolder:
 
         resolved.toml is what makes a folder a run's: it is written first, before all else.
         """
-        for place in (self.path, self.data, self.path / "checkpoints"):
-            if place.is_dir():
-                files.sweep(place)
+        self.refuse_links()
+        for place in self._places():
+            files.sweep(place)
         self.aside.mend()
         if self.aside.is_there() and self.weights.exists():
             self.aside.drop()  # a process was killed just before that
@@ -100,6 +110,7 @@ class RunFolder:
             files.write_text(self.resolved, settings.to_toml())
         if not (self.path / "run.toml").exists():
             files.write_text(self.path / "run.toml", written)
+        self.refuse_links()  # what was set aside and is back may hold others
         return back
 
     def _options(self) -> Mapping[str, Any]:
@@ -133,19 +144,54 @@ class RunFolder:
                 self.aside.bring_back()
             raise
 
+    def _places(self) -> list[Path]:
+        """Where killed processes may have left something unfinished."""
+        return [place for place in (self.path, self.data, checkpoint.place(self.path)) if place.is_dir()]
+
     def settle(self) -> None:
-        """A process may have been killed between the run's weights and the end of the one that it replaces."""
-        if os.path.exists(self.aside.place):
-            with files.Lock(self.path):
-                self.aside.mend()
-                self.aside.drop()
+        """Finish what a process left that was killed when the run was: it may still have the run that it replaces, and more
+        checkpoints than are kept."""
+        left = any(files.leftovers(place) for place in self._places())
+        if not (left or os.path.lexists(self.aside.place) or checkpoint.old(self.path)):
+            return  # nothing to do, which may be in a folder that nobody may write to
+        with Lock(self.path):
+            self.refuse_links()
+            for place in self._places():
+                files.sweep(place)
+            self.aside.mend()
+            self.aside.drop()
+            checkpoint.drop_old(self.path)
+
+    def find_start(self, told: Callable[[str], None]) -> None:
+        """Look for the checkpoint to go on from, which is then the newest; those that are damaged are dropped and `told` of.
+        Call under the lock."""
+        start, faults = checkpoint.newest(self.path)
+        for fault in faults:
+            told(fault if start is None else f"{fault}; the checkpoint before it is used")
+        if start is None and faults:
+            told("no checkpoint is whole: training starts again from the first step")
+        if start is not None:
+            self._check_meanings(checkpoint.known(start).get("beside", {}))
+        checkpoint.drop_after(self.path, start)
+
+    def meanings(self) -> dict[str, str]:
+        """The SHA-256 of the files that give the numbers of a run their meaning, by name."""
+        return {name: files.sha256(self.path / name) for name in MEANINGS if (self.path / name).exists()}
+
+    def _check_meanings(self, known: Mapping[str, str]) -> None:
+        """Refuse to go on with other tokens or labels than the run began with."""
+        here = self.meanings()
+        for name in sorted({*here, *known} if known else ()):
+            if here.get(name) != known.get(name):
+                seen = "is missing" if name not in here else "is not as it was when the run began"
+                raise ModelError(f"{self.path / name}: {seen}; put it back, or --fresh trains the run again")
 
     def note_environment(self) -> list[str]:
         """Write environment.json; what differs from the machine that the run began on, if it did."""
         now = environment()
         path = self.path / "environment.json"
         if not path.exists():
-            files.write_json(path, now)
+            files.write_json(path, log.sealed(now))
             return []
         return differences(read_environment(self.path), now)
 
@@ -153,17 +199,20 @@ class RunFolder:
 
     def write_weights(self, tensors: Mapping[str, Tensor], vocabulary: str, step: int) -> None:
         notes = {"weft": FORMAT, "vocabulary": vocabulary, "settings": _sum(self.resolved.read_bytes()), "step": str(step)}
+        if (name := not_finite(tensors, logs=True)) is not None:
+            raise DivergedError(f"{self.weights}: {name} would hold NaN or infinity; nothing was changed")
         write_tensors(self.weights, tensors, notes)
         self.aside.drop()
 
-    def read_weights(self, vocabulary: str) -> dict[str, Tensor]:
-        """The run's weights; a file of it that was swapped or changed is refused by name."""
+    def read_weights(self, vocabulary: str, *, logs: bool = False) -> dict[str, Tensor]:
+        """The weights, or logarithms of probabilities; a file of the run that was swapped or changed is refused by name."""
         if not self.weights.exists():
             raise ModelError(
                 self.waiting()
                 if self.aside.is_there()
                 else f"{self.path}: has no model.safetensors yet; train it first (the same command resumes)"
             )
+        cursor = self._last_cursor()  # first: the weights may become newer meanwhile, but not older
         tensors, notes = read_tensors(self.weights)
         if notes.get("weft") != FORMAT:
             raise ModelError(f"{self.weights}: is of version {notes.get('weft')!r}; this weft reads version {FORMAT}")
@@ -171,7 +220,33 @@ class RunFolder:
             raise ModelError(self._swapped())
         if notes.get("settings") != _sum(self.resolved.read_bytes()):
             raise ModelError(f"{self.resolved}: was changed since the weights were written")
+        if (name := not_finite(tensors, logs=logs)) is not None:
+            raise ModelError(f"{self.weights}: {name} holds NaN or infinity; nothing can be computed with it")
+        if cursor is not None:
+            self.check_step(cursor)
         return tensors
+
+    def weights_step(self) -> int:
+        """The step that the weights are of, from 1; 0 where they were not trained here."""
+        noted = read_notes(self.weights).get("step", "")
+        if not (noted.isascii() and noted.isdigit()):
+            raise ModelError(f"{self.weights}: is damaged or not written by weft: it does not say of which step it is")
+        return int(noted)
+
+    def check_step(self, cursor: Cursor) -> int:
+        """The step of the weights: the best one that the cursor of a checkpoint knows of, or one after it, for a process may
+        have been killed between its weights and its checkpoint. Others are refused: they are of an old copy."""
+        found = self.weights_step()
+        if found != cursor.best_step and found <= cursor.step:
+            raise ModelError(f"{self.weights}: is of step {found}, but the best weights are of step {cursor.best_step}")
+        return found
+
+    def _last_cursor(self) -> Cursor | None:
+        """Where the newest checkpoint stands, if there is one that can be read."""
+        for name in reversed(checkpoint.names(self.path)):
+            with suppress(ModelError, ResourceError):
+                return checkpoint.read_cursor(checkpoint.place(self.path) / name)
+        return None
 
     def _swapped(self) -> str:
         """That weights know other tokens, labels or terms: by the files that say which."""
@@ -185,12 +260,15 @@ class RunFolder:
 class Journal:
     """Writes a run down while it is trained by gradients."""
 
-    def __init__(self, folder: RunFolder, vocabulary: str, *, tensorboard: bool = False) -> None:
+    def __init__(
+        self, folder: RunFolder, vocabulary: str, *, data: Mapping[str, str] | None = None, tensorboard: bool = False
+    ) -> None:
         self.folder, self.vocabulary = folder, vocabulary
+        self.known = {"beside": folder.meanings(), "data": dict(data or {})}  # goes into every checkpoint
         self.open_board = board_opener(folder.path / "tensorboard") if tensorboard else None
         self.board: Any = None
-        self.metrics = files.Log(folder.path / "metrics.jsonl")
-        self.timings = files.Log(folder.path / "timings.jsonl")
+        self.metrics = log.Log(folder.path / "metrics.jsonl")
+        self.timings = log.Log(folder.path / "timings.jsonl")
 
     def log(self, record: dict[str, Any]) -> int:
         self.metrics.write(record)
@@ -204,7 +282,7 @@ class Journal:
 
     def save(self, loop: Loop) -> None:
         self.metrics.sync()
-        checkpoint.save(loop, self.folder.path)
+        checkpoint.save(loop, self.folder.path, self.known)
         cursor = loop.cursor
         self.timings.write(
             {
@@ -240,9 +318,9 @@ def _sum(data: bytes) -> str:
 
 def read_environment(path: Path) -> dict[str, Any]:
     """What the run folder `path` was trained with."""
-    found = files.read_json(path / "environment.json", most=1 << 20)
-    if not isinstance(found, dict):
-        raise ModelError(f"{path / 'environment.json'}: is damaged: it holds no table; remove it and resume")
+    found = log.opened(files.read_json(path / "environment.json", most=1 << 20))
+    if found is None:
+        raise ModelError(f"{path / 'environment.json'}: is not as it was written; remove it and resume")
     return found
 
 
@@ -291,7 +369,7 @@ def make_folder(path: Path) -> RunFolder:
     if (file := files.in_the_way(path)) is not None:
         raise UsageError(f"{path}: {'' if file == path else f'{file} '}is a file, not a folder; choose another --out")
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        files.make_folders(path)
     except OSError as error:
         raise ResourceError(f"{path}: can't be made: {error.strerror}") from None
     return RunFolder(path)

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 import tomli_w
 
-from weft import files
 from weft.data.corpus import Corpus
 from weft.errors import UsageError
+from weft.lock import Lock
 from weft.train.folder import Journal, RunFolder, make_folder, open_folder
 from weft.train.loop import Loop
 from weft.train.material import tokenizer_files
@@ -46,7 +46,8 @@ class Job:
     watcher: Watcher
 
     def journal(self) -> Journal:
-        return Journal(self.folder, self.tokenizer.hash, tensorboard=self.settings.train.tensorboard)
+        data = {name: corpus.origin for name, corpus in self.corpora.items()}
+        return Journal(self.folder, self.tokenizer.hash, data=data, tensorboard=self.settings.train.tensorboard)
 
 
 def _refuse_loss(settings: Settings, out: Path) -> None:
@@ -66,12 +67,13 @@ def train(values: Mapping[str, Any], out: Path, *, base: Path, watcher: Watcher,
     folder.refuse_strangers()
     if fresh:
         _refuse_loss(settings, folder.path)
-    with files.Lock(out), folder.or_as_it_was():
+    with Lock(out), folder.or_as_it_was():
         if folder.begin(settings, tomli_w.dumps(dict(values)), fresh=fresh):
             watcher.note(f"{out}: the run that was to be replaced is back; nothing was saved of the other")
         changed = folder.note_environment()
         if changed:
             watcher.note(f"resuming on another machine or set-up, so not bit for bit ({'; '.join(changed)})")
+        folder.find_start(watcher.note)
         tokenizer, corpora = settings.material.prepare(settings, folder, watcher)
         settings.preset.family.train(Job(settings, folder, tokenizer, corpora, watcher))
     return folder

@@ -16,6 +16,7 @@ from weft.data.order import Order, changed
 from weft.errors import DivergedError
 from weft.metrics.better import is_better
 from weft.nn.state import join, select
+from weft.tensors import not_finite
 from weft.train.average import Average
 from weft.train.cursor import Cursor
 from weft.train.learner import Learner
@@ -169,6 +170,14 @@ class Loop:
             f"no update was made and the last checkpoint is kept; lower train.lr or train.clip, or look at those lines"
         )
 
+    def _refuse_infinite(self) -> None:
+        """No weights are saved that can't be used: after the last update nobody else looks at them."""
+        if (name := not_finite(self.learner.model.state_dict())) is not None:
+            raise DivergedError(
+                f"step {self.cursor.step}: {name} holds NaN or infinity after the update; "
+                f"the last checkpoint is kept; lower train.lr or train.clip"
+            )
+
     # ---- the run
 
     def run(self, journal: Journal, watcher: Watcher) -> None:
@@ -191,6 +200,7 @@ class Loop:
                 cursor.done = ended or (self.table.patience != "none" and cursor.waited >= self.table.patience)
             stopping = watcher.stopping()
             if validated or stopping or time.monotonic() - saved > SAVE_SECONDS:
+                self._refuse_infinite()
                 journal.save(self)
                 saved = time.monotonic()
             if stopping and not cursor.done:
@@ -222,6 +232,8 @@ class Loop:
             scores = self.learner.task.validate(self.learner.model, partial(watcher.working, "validating"))
         self.learner.model.train()
         if scores is None:  # nothing to choose by: the run is known by its latest weights
+            self._refuse_infinite()
+            cursor.best_step = cursor.step
             journal.keep_best(self.learner.model, cursor.step)
             return
         decides = self.table.monitor or next(iter(scores))
@@ -231,6 +243,7 @@ class Loop:
                 f"step {cursor.step}: the {decides} of the validation data is {value}; "
                 f"the last checkpoint is kept; lower train.lr or train.clip"
             )
+        self._refuse_infinite()
         cursor.metrics = journal.log({"step": cursor.step, **{f"valid_{name}": value for name, value in scores.items()}})
         if cursor.best is None or is_better(decides, value, cursor.best):
             cursor.best, cursor.best_step, cursor.waited = value, cursor.step, 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from weft import files
 from weft.config import OneOf, Table
 from weft.data.corpus import Corpus, write_corpus
 from weft.data.labelled import LabelledTable, count_long
@@ -74,9 +75,11 @@ def _tokenised(name: str, source: Readable, tokenizer: Tokenizer, folder: RunFol
     def watch(done: int, total: int) -> None:
         watcher.working(f"tokenising {name}", done, total)
 
-    begun = bool(checkpoint.names(folder.path))
-    folder.data.mkdir(exist_ok=True)
-    return write_corpus(source, tokenizer, folder.data, name, watch=watch, must_match=begun)
+    names = checkpoint.names(folder.path)
+    known = checkpoint.known(checkpoint.place(folder.path) / names[-1]).get("data", {}) if names else {}
+    files.own_folder(folder.data)
+    must_match = str(known.get(name, "")) if names else None
+    return write_corpus(source, tokenizer, folder.data, name, watch=watch, must_match=must_match, told=watcher.note)
 
 
 class Texts:

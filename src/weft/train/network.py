@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from weft.config import no_such
 from weft.data.order import Order
@@ -20,8 +20,10 @@ from weft.train.loop import Loop
 from weft.train.optimizers import optimizers
 from weft.train.warm import start_from
 
+AGAIN = "--fresh trains it again"
+
 if TYPE_CHECKING:
-    from weft.train.folder import RunFolder
+    from weft.train.folder import Journal, RunFolder
     from weft.train.job import Job
     from weft.train.settings import Settings
 
@@ -51,6 +53,19 @@ class Shape(Protocol):
         """A trained model as those who use it want it."""
 
 
+def _misfit(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
+    """In words, the first tensor that is not there, not wanted, or of another shape."""
+    for name in dict.fromkeys([*wanted, *found]):
+        if name not in found:
+            return f"it has no {name}"
+        if name not in wanted:
+            return f"the model has no {name}"
+        if wanted[name].shape != found[name].shape:
+            here, there = (" x ".join(map(str, tensor.shape)) for tensor in (found[name], wanted[name]))
+            return f"{name} is {here}, and would be {there}"
+    return ""
+
+
 class Network:
     """Every model that is a torch module."""
 
@@ -74,24 +89,37 @@ class Network:
         loop = self.loop(job)
         journal = job.journal()
         try:
-            folder, faults = checkpoint.newest(job.folder.path)
-            for fault in faults:
-                job.watcher.note(fault if folder is None else f"{fault}; the checkpoint before it is used")
-            if folder is None and faults:
-                job.watcher.note("no checkpoint is whole: training starts again from the first step")
-            if folder is not None:
-                checkpoint.restore(loop, folder)
-                self._check_best(loop, job.folder)
-                job.watcher.note(f"resuming at step {loop.cursor.step}")
-            journal.metrics.cut(loop.cursor.metrics)
+            if names := checkpoint.names(job.folder.path):
+                self._resume(loop, job, journal, checkpoint.place(job.folder.path) / names[-1])
+            else:
+                journal.metrics.restore()
             loop.run(journal, job.watcher)
         finally:
             journal.close()
 
-    def _check_best(self, loop: Loop, folder: RunFolder) -> None:
-        """Refuse to go on where the weights that the run is known by are gone: it may never find as good ones again."""
-        if not folder.weights.is_file() and (loop.cursor.done or loop.cursor.best is not None):
-            raise ModelError(f"{folder.weights}: is missing, and was written at an earlier step; --fresh trains it again")
+    def _resume(self, loop: Loop, job: Job, journal: Journal, start: Path) -> None:
+        """Everything as the checkpoint has it."""
+        checkpoint.restore(loop, start)
+        self._check_best(loop, job)
+        if journal.metrics.restore(checkpoint.read_metrics(start, loop.cursor)):
+            job.watcher.note(f"{journal.metrics.path}: was damaged; its lines are those of the checkpoint again")
+        job.watcher.note(f"resuming at step {loop.cursor.step}")
+
+    def _check_best(self, loop: Loop, job: Job) -> None:
+        """Refuse to go on where the weights that the run is known by are gone, damaged or others: it may never find as good
+        ones again."""
+        cursor, folder = loop.cursor, job.folder
+        if not cursor.best_step:
+            return
+        if not folder.weights.exists():
+            raise ModelError(f"{folder.weights}: is missing, and was written at an earlier step; {AGAIN}")
+        try:
+            folder.read_weights(job.tokenizer.hash)
+            step = folder.check_step(cursor)
+        except ModelError as error:
+            raise ModelError(f"{error}; {AGAIN}") from None
+        if step > cursor.step:  # of a process that was killed before it could save: the next validation takes its place
+            cursor.best, cursor.best_step = None, step
 
     def loop(self, job: Job) -> Loop:
         settings, place, order = job.settings, pick_place(job.settings), self.shape.order(job)
@@ -111,10 +139,11 @@ class Network:
 
     def load(self, settings: Settings, tokenizer: Any, folder: RunFolder, device: torch.device) -> Any:
         tensors = folder.read_weights(tokenizer.hash)  # first: what resolved.toml says is believed only if they know it
-        model: nn.Module = self.shape.build(settings, tokenizer)()
-        try:
-            model.load_state_dict(tensors)
-        except RuntimeError as error:
-            reason = " ".join(str(error).split())
-            raise ModelError(f"{folder.weights}: does not fit resolved.toml: {reason}") from None
+        build = self.shape.build(settings, tokenizer)
+        with torch.device("meta"):  # takes no memory, whatever the sizes are that a stranger wrote
+            wanted = build().state_dict()
+        if misfit := _misfit(wanted, tensors):
+            raise ModelError(f"{folder.weights}: does not fit resolved.toml: {misfit}")
+        model: nn.Module = build()
+        model.load_state_dict(tensors)
         return self.shape.ready(model.to(device).eval(), settings, tokenizer, device)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from weft.errors import ConfigError
-from weft.tensors import read_tensors
+from weft.errors import ConfigError, ModelError
+from weft.tensors import not_finite, read_tensors
 
 
 def _some(names: list[str]) -> str:
@@ -64,7 +64,10 @@ def start_from(model: nn.Module, run: Path, *, loose: bool = False) -> str:
             )
     if not common:
         raise ConfigError(f"train.init_from: {run} has no weights by the names of this model; is it of another kind?")
-    model.load_state_dict({name: theirs[name] for name in common}, strict=False)
+    copied = {name: theirs[name] for name in common}
+    if (spoilt := not_finite(copied)) is not None:
+        raise ModelError(f"{weights}: {spoilt} holds NaN or infinity; nothing can be computed with it")
+    model.load_state_dict(copied, strict=False)
     new = [name for name in ours if name not in common]
     left = [name for name in theirs if name not in common]
     return f"started from {run}: {len(common)} tensors copied, new here: {_some(new)}, left there: {_some(left)}"

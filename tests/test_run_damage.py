@@ -1,0 +1,639 @@
+"""Run folders that were damaged, half-made by a killed process, or made by a stranger: refused by name, or made good."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import signal
+import stat
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from command_line import refused
+from small_runs import Silent, flip, make_text, run_file, sums, train_here
+
+import weft
+from weft import files
+from weft.cli.main import main
+from weft.cli.story import read_story
+from weft.data.source import Source, fingerprints
+from weft.errors import DataError, DivergedError, LogError, ModelError, ResourceError, WeftError
+from weft.tensors import read_tensors, write_tensors
+from weft.train import checkpoint, folder
+from weft.train.folder import RunFolder
+from weft.train.loop import Stopped
+
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+LINK = "is a link, and none is followed inside a folder of weft; remove it"
+RESTORES = "the weft train that wrote it restores it"
+PIPE = "is a pipe or a device, not a file"
+
+
+def refusal(kind: type[WeftError], call: Callable[[], object]) -> str:
+    with pytest.raises(kind) as caught:
+        call()
+    assert type(caught.value) is kind
+    return str(caught.value)
+
+
+def small(text: Path, **options: Any) -> dict[str, Any]:
+    return run_file(text, "window", **{"train__steps": 8, "train__validations": 4, **options})
+
+
+def stop(values: dict[str, Any], out: Path, step: int) -> None:
+    with pytest.raises(Stopped):
+        train_here(values, out, Silent(stop_at=step))
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_text(tmp_path_factory.mktemp("text") / "text.txt")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Path:
+    """A finished run, `whole`, and the same stopped at step 5, `stopped`."""
+    place = tmp_path_factory.mktemp("runs")
+    train_here(small(text), place / "whole")
+    stop(small(text), place / "stopped", 5)
+    return place
+
+
+@pytest.fixture
+def whole(tmp_path: Path, made: Path) -> Path:
+    return shutil.copytree(made / "whole", tmp_path / "whole")
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, made: Path) -> Path:
+    return shutil.copytree(made / "stopped", tmp_path / "stopped")
+
+
+# ---- killed twice
+
+
+def test_a_run_that_was_killed_twice_before_its_first_checkpoint_is_not_finished(whole, made, text):
+    """Once between its best weights and its checkpoint, and again before its first line."""
+    shutil.rmtree(whole / "checkpoints")
+    (whole / "metrics.jsonl").write_bytes(b"")
+    story = read_story(whole)
+    assert (story.done, story.imported) == (False, False)
+    train_here(small(text), whole)
+    assert sums(whole) == sums(made / "whole")
+
+
+def test_weights_of_step_0_came_from_elsewhere(whole):
+    shutil.rmtree(whole / "checkpoints")
+    (whole / "metrics.jsonl").unlink()
+    tensors, notes = read_tensors(whole / "model.safetensors")
+    copies = {name: tensor.clone() for name, tensor in tensors.items()}
+    write_tensors(whole / "model.safetensors", copies, {**notes, "step": "0"})
+    assert read_story(whole).imported
+    write_tensors(whole / "model.safetensors", copies, {**notes, "step": "many"})
+    assert refusal(ModelError, lambda: read_story(whole)) == (
+        f"{whole / 'model.safetensors'}: is damaged or not written by weft: it does not say of which step it is"
+    )
+
+
+# ---- labels and tokenizers
+
+LABELLED = """
+task = "classify"
+[data]
+train = "texts.tsv"
+[model]
+kind = "gru"
+width = 4
+[train]
+steps = 4
+validations = 4
+batch_tokens = 64
+"""
+
+
+@pytest.fixture
+def labelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A classifier that was stopped after a step."""
+    rows = [f"{word} {n}\t{label}" for n in range(30) for word, label in (("bad", "x"), ("good", "y"), ("fine", "y"))]
+    (tmp_path / "texts.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
+    (tmp_path / "run.toml").write_text(LABELLED)
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("weft.cli.progress.TrainWatcher.stopping", lambda self: True)
+        assert main(["train", "run.toml", "--quiet"]) == 130
+    return tmp_path / "runs" / "run"
+
+
+@pytest.mark.parametrize("change", [lambda names: names[::-1], lambda names: [names[0], "q"]], ids=["swapped", "a letter"])
+def test_other_labels_are_refused_when_a_run_goes_on(labelled, capsys, change):
+    path = labelled / "labels.json"
+    found = json.loads(path.read_text())
+    path.write_text(json.dumps({**found, "labels": change(found["labels"])}))
+    capsys.readouterr()
+    told = "runs/run/labels.json: is not as it was when the run began; put it back, or --fresh trains the run again"
+    assert refused(capsys, "train", "run.toml", "--quiet") == (4, told)
+    path.unlink()
+    told = "runs/run/labels.json: is missing; put it back, or --fresh trains the run again"
+    assert refused(capsys, "train", "run.toml", "--quiet") == (4, told)
+    assert main(["train", "run.toml", "--quiet", "--fresh"]) == 0
+
+
+def test_another_tokenizer_is_refused_when_a_run_goes_on(stopped, text):
+    path = stopped / "tokenizer.json"
+    path.write_text(path.read_text().replace('"</s>"', '"</t>"'))
+    assert refusal(ModelError, lambda: train_here(small(text), stopped)) == (
+        f"{path}: is not as it was when the run began; put it back, or --fresh trains the run again"
+    )
+
+
+# ---- what a stranger may have put into a folder
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> dict[Path, bytes]:
+    """Files of the user's own."""
+    for number in range(2019, 2023):
+        (tmp_path / "home" / str(number)).mkdir(parents=True)
+        (tmp_path / "home" / str(number) / "photo").write_bytes(b"dear")
+    for name in ("train.json", "letter", "resolved.toml", ".x.tmp-1-0123456789ab"):
+        (tmp_path / "home" / name).write_bytes(b"dear")
+    return {path: path.read_bytes() for path in (tmp_path / "home").rglob("*") if path.is_file()}
+
+
+def untouched(mine: dict[Path, bytes]) -> bool:
+    home = min(mine, key=lambda path: len(path.parts)).parent
+    return {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == mine
+
+
+FOLDERS = ["data", "checkpoints", ".set-aside", "evidence", "tensorboard"]
+
+
+@pytest.mark.parametrize("fresh", [False, True], ids=["resume", "fresh"])
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_link_to_a_folder_is_refused_and_nothing_behind_it_is_touched(stopped, text, mine, name, fresh):
+    shutil.rmtree(stopped / name, ignore_errors=True)
+    (stopped / name).symlink_to(stopped.parent / "home")
+    assert refusal(ModelError, lambda: train_here(small(text), stopped, fresh=fresh)) == f"{stopped / name}: {LINK}"
+    assert untouched(mine)
+
+
+@pytest.mark.parametrize("name", ["data", "checkpoints"])
+def test_a_link_that_comes_back_with_a_run_that_was_set_aside_is_refused(stopped, text, mine, name):
+    shutil.rmtree(stopped / name)
+    (stopped / ".set-aside").mkdir()
+    (stopped / ".set-aside" / name).symlink_to(stopped.parent / "home")
+    assert refusal(ModelError, lambda: train_here(small(text), stopped)) == f"{stopped / name}: {LINK}"
+    assert untouched(mine)
+
+
+@pytest.mark.parametrize("name", [".set-aside", "checkpoints"])
+def test_a_link_in_a_finished_run_is_refused(whole, text, mine, name, capsys):
+    run_toml = whole.parent / "run.toml"
+    shutil.copy(whole / "run.toml", run_toml)
+    if name == "checkpoints":
+        (whole / name).rename(whole.parent / "elsewhere")
+        (whole / ".x.tmp-1-0123456789ab").touch()  # something to tidy up
+        (whole / name).symlink_to(whole.parent / "elsewhere")
+    else:
+        (whole / name).symlink_to(whole.parent / "home")
+    assert refused(capsys, "train", str(run_toml), "--out", str(whole), "--quiet") == (4, f"{whole / name}: {LINK}")
+    assert untouched(mine)
+
+
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl", "timings.jsonl"])
+def test_a_file_that_is_written_in_place_is_nobody_else_s(stopped, text, mine, name):
+    letter = stopped.parent / "home" / "letter"
+    (stopped / name).unlink()
+    (stopped / name).symlink_to(letter)
+    assert refusal(ModelError, lambda: train_here(small(text), stopped)) == f"{stopped / name}: {LINK}"
+    (stopped / name).unlink()
+    os.link(letter, stopped / name)
+    told = "is a hard link, so writing to it would change another file, too; remove it"
+    assert refusal(ModelError, lambda: train_here(small(text), stopped)) == f"{stopped / name}: {told}"
+    (stopped / name).unlink()
+    os.mkfifo(stopped / name)
+    assert refusal(ModelError, lambda: train_here(small(text), stopped)) == f"{stopped / name}: {PIPE}"
+    assert untouched(mine)
+
+
+def test_a_lock_that_leads_elsewhere_in_a_folder_that_looks_empty(tmp_path, text, mine):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "home" / "letter")
+    assert refusal(ModelError, lambda: train_here(small(text), tmp_path / "run")) == f"{tmp_path / 'run' / '.lock'}: {LINK}"
+    (tmp_path / "run" / ".lock").unlink()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "nothing")
+    assert refusal(ModelError, lambda: train_here(small(text), tmp_path / "run")) == f"{tmp_path / 'run' / '.lock'}: {LINK}"
+    assert untouched(mine) and not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("name", ["data/train.tokens", "model.safetensors", "environment.json", "tokenizer.json"])
+def test_a_pipe_in_a_run_is_neither_written_into_nor_waited_for(stopped, text, name):
+    (stopped / name).unlink()
+    os.mkfifo(stopped / name)
+    stuck = threading.Timer(30, lambda: os.kill(os.getpid(), signal.SIGINT))
+    stuck.start()
+    try:
+        assert refusal(ModelError, lambda: train_here(small(text), stopped)).startswith(f"{stopped / name}: {PIPE}")
+    finally:
+        stuck.cancel()
+    assert stat.S_ISFIFO((stopped / name).lstat().st_mode)
+
+
+def test_only_what_a_user_names_may_be_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert refusal(ModelError, lambda: files.write_text(tmp_path / "pipe", "x")) == f"{tmp_path / 'pipe'}: {PIPE}"
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    files.write_text(tmp_path / "pipe", "x", named=True)
+    assert os.read(reader, 9) == b"x"
+    os.close(reader)
+
+
+def test_links_in_a_comparison_are_refused(tmp_path, text, mine, capsys):
+    values = small(text, train__steps=1, train__validations=1)
+    import tomli_w
+
+    (tmp_path / "run.toml").write_text(tomli_w.dumps(values))
+    (tmp_path / "cmp").mkdir()
+    (tmp_path / "cmp" / "plan.toml").write_text("seeds = 1\n[run]\n")
+    for name in ("evidence", "run-files", ".set-aside", "gru-0"):
+        (tmp_path / "cmp" / name).symlink_to(tmp_path / "home")
+        words = ("compare", str(tmp_path / "run.toml"), "--models", "gru", "--out", str(tmp_path / "cmp"))
+        assert refused(capsys, *words) == (4, f"{tmp_path / 'cmp' / name}: {LINK}")
+        (tmp_path / "cmp" / name).unlink()
+    assert untouched(mine)
+
+
+def test_evidence_of_a_run_is_not_kept_behind_a_link(whole, mine, capsys):
+    (whole.parent / "home" / "whole").mkdir()
+    (whole.parent / "home" / "whole" / "photo").write_bytes(b"dear")
+    (whole.parent / "evidence").symlink_to(whole.parent / "home")
+    out = str(whole.parent / "page.html")
+    assert refused(capsys, "report", str(whole), "--out", out) == (4, f"{whole.parent / 'evidence'}: {LINK}")
+    assert (whole.parent / "home" / "whole" / "photo").read_bytes() == b"dear"
+
+
+# ---- weights
+
+
+def rewrite(path: Path, change: Callable[[dict[str, torch.Tensor]], None], **notes: str) -> None:
+    old, noted = read_tensors(path)
+    tensors = {name: tensor.clone() for name, tensor in old.items()}
+    change(tensors)
+    write_tensors(path, tensors, {**noted, **notes})
+
+
+def test_sizes_that_a_stranger_wrote_take_no_memory(whole, monkeypatch):
+    """resolved.toml with the right sum, but of a model of terabytes: refused before any of it is there."""
+    path = whole / "resolved.toml"
+    path.write_text(path.read_text().replace("width = 8", "width = 65536"))
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    rewrite(whole / "model.safetensors", lambda tensors: None, settings=digest)
+    sizes = []
+    normal = torch.nn.init.normal_
+
+    def watched(tensor: torch.Tensor, *values: Any, **options: Any) -> torch.Tensor:
+        sizes.append(0 if tensor.is_meta else tensor.numel())
+        return normal(tensor, *values, **options)
+
+    monkeypatch.setattr(torch.nn.init, "normal_", watched)
+    rows = len(read_tensors(whole / "model.safetensors")[0]["embedding.weight"])
+    assert refusal(ModelError, lambda: weft.load(whole).model) == (
+        f"{whole / 'model.safetensors'}: does not fit resolved.toml: "
+        f"embedding.weight is {rows} x 8, and would be {rows} x 65536"
+    )
+    assert max(sizes, default=0) == 0
+
+
+def test_weights_with_other_names_are_refused_by_the_first(whole):
+    path = whole / "model.safetensors"
+    rewrite(path, lambda tensors: tensors.update(extra=torch.zeros(1)))
+    assert refusal(ModelError, lambda: weft.load(whole).model) == (
+        f"{path}: does not fit resolved.toml: the model has no extra"
+    )
+    rewrite(path, lambda tensors: (tensors.pop("extra"), tensors.pop("embedding.weight")))
+    assert refusal(ModelError, lambda: weft.load(whole).model) == (
+        f"{path}: does not fit resolved.toml: it has no embedding.weight"
+    )
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_weights_that_are_no_numbers_are_refused(whole, stopped, text, value):
+    def spoil(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["embedding.weight"].view(-1)[3] = value
+
+    path = whole / "model.safetensors"
+    rewrite(path, spoil)
+    assert refusal(ModelError, lambda: weft.load(whole).generate("a")) == (
+        f"{path}: embedding.weight holds NaN or infinity; nothing can be computed with it"
+    )
+    started = small(text, train__init_from=str(whole))
+    assert refusal(ModelError, lambda: train_here(started, whole.parent / "new")) == (
+        f"{path}: embedding.weight holds NaN or infinity; nothing can be computed with it"
+    )
+    newest = stopped / "checkpoints" / "000005"
+    noted = files.read_json(newest / files.MANIFEST)
+    rewrite(newest / "model.safetensors", spoil)
+    (newest / files.MANIFEST).unlink()
+    files.write_manifest(newest, {name: noted[name] for name in ("owner", "beside", "data")})
+    assert refusal(ModelError, lambda: train_here(small(text), stopped)) == (
+        f"{newest / 'model.safetensors'}: embedding.weight holds NaN or infinity; remove {newest}"
+    )
+
+
+def test_counts_may_be_logarithms_of_0_but_not_of_nothing(whole):
+    run = RunFolder(whole)
+    run.write_weights({"a": torch.tensor([0.0, float("-inf")])}, "v", 1)
+    for value in (float("nan"), float("inf")):
+        assert refusal(DivergedError, lambda value=value: run.write_weights({"a": torch.tensor([0.0, value])}, "v", 1)) == (
+            f"{run.weights}: a would hold NaN or infinity; nothing was changed"
+        )
+    shutil.rmtree(whole / "checkpoints")
+    assert run.read_weights("v", logs=True)["a"][1] == float("-inf")
+    with pytest.raises(ModelError):
+        run.read_weights("v")
+
+
+@pytest.mark.parametrize("valid", [0.1, None], ids=["validated", "not validated"])
+def test_training_saves_no_weights_that_are_no_numbers(tmp_path, text, valid):
+    """The last update makes them, and nothing is computed with them after it."""
+    values = small(text, train__steps=1, train__validations=1, train__lr=1e38)
+    if valid is None:
+        values["data"].pop("valid")
+    told = refusal(DivergedError, lambda: train_here(values, tmp_path / "run"))
+    assert told.startswith("step 1: ") and told.endswith("; the last checkpoint is kept; lower train.lr or train.clip")
+    if valid is None:
+        assert "holds NaN or infinity after the update" in told
+    assert not (tmp_path / "run" / "model.safetensors").exists() and not checkpoint.names(tmp_path / "run")
+
+
+def test_a_stop_saves_no_weights_that_are_no_numbers(tmp_path, text):
+    def spoil(loop: Any) -> None:
+        with torch.no_grad():
+            next(loop.learner.model.parameters()).view(-1)[0] = float("nan")
+
+    watcher = Silent(stop_at=1, look=spoil)
+    told = refusal(DivergedError, lambda: train_here(small(text), tmp_path / "run", watcher))
+    assert told == (
+        "step 1: embedding.weight holds NaN or infinity after the update; the last checkpoint is kept; "
+        "lower train.lr or train.clip"
+    )
+    assert not checkpoint.names(tmp_path / "run")
+
+
+@pytest.mark.parametrize("damage", [flip, lambda path: path.write_bytes(b"")], ids=["flipped", "emptied"])
+def test_damaged_best_weights_are_refused_when_a_run_goes_on(stopped, text, damage):
+    damage(stopped / "model.safetensors")
+    told = refusal(ModelError, lambda: train_here(small(text), stopped))
+    assert told.startswith(f"{stopped / 'model.safetensors'}: ")
+    assert told.endswith("; --fresh trains it again")
+
+
+def test_older_weights_of_the_same_run_are_refused(tmp_path, text, stopped, whole, capsys):
+    stop(small(text), tmp_path / "early", 2)
+    shutil.copy(tmp_path / "early" / "model.safetensors", stopped / "model.safetensors")
+    path = stopped / "model.safetensors"
+    assert refusal(ModelError, lambda: train_here(small(text), stopped)) == (
+        f"{path}: is of step 2, but the best weights are of step 4; --fresh trains it again"
+    )
+    assert refusal(ModelError, lambda: weft.load(stopped).model) == (
+        f"{path}: is of step 2, but the best weights are of step 4"
+    )
+    shutil.copy(tmp_path / "early" / "model.safetensors", whole / "model.safetensors")
+    shutil.copy(whole / "run.toml", tmp_path / "run.toml")
+    code, told = refused(capsys, "train", str(tmp_path / "run.toml"), "--out", str(whole), "--quiet")
+    assert code == 4 and told.startswith(f"{whole / 'model.safetensors'}: is of step 2, but the best weights are of step ")
+
+
+def test_weights_that_are_newer_than_the_checkpoint_are_of_a_process_that_was_killed(stopped, made, text):
+    """Also where the run does not find them as good again: the next validation takes their place."""
+    shutil.rmtree(stopped / "checkpoints" / "000005")
+    (stopped / "model.safetensors").write_bytes((made / "whole" / "model.safetensors").read_bytes())
+    stop(small(text), stopped, 5)
+    assert checkpoint.read_cursor(stopped / "checkpoints" / "000005").best_step == RunFolder(made / "whole").weights_step()
+    train_here(small(text), stopped)
+    assert sums(stopped) == sums(made / "whole")
+
+
+# ---- checkpoints
+
+
+def test_after_two_damaged_checkpoints_new_ones_are_kept(stopped, made, text):
+    for step in ("000004", "000005"):
+        flip(stopped / "checkpoints" / step / "model.safetensors")
+    stop(small(text), stopped, 3)
+    assert checkpoint.names(stopped) == ["000002", "000003"]
+    last = Silent()
+    train_here(small(text), stopped, last)
+    assert last.notes == ["resuming at step 3"]
+    assert sums(stopped) == sums(made / "whole")
+
+
+def test_a_damaged_checkpoint_is_not_kept_in_place_of_a_whole_one(stopped, text):
+    flip(stopped / "checkpoints" / "000005" / "model.safetensors")
+    stop(small(text), stopped, 6)
+    assert checkpoint.names(stopped) == ["000004", "000006"]
+
+
+@pytest.fixture
+def unreadable(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Checkpoints on bad sectors, by name."""
+    bad, sha256 = set[str](), files.sha256
+
+    def broken(path: Path) -> str:
+        if path.parent.name in bad:
+            raise ResourceError(f"{path}: can't be read: {os.strerror(errno.EIO)}")
+        return sha256(path)
+
+    monkeypatch.setattr(files, "sha256", broken)
+    return bad
+
+
+def test_a_checkpoint_that_can_not_be_read_is_left_for_the_one_before_it(stopped, made, text, unreadable):
+    unreadable.add("000005")
+    watcher = Silent()
+    train_here(small(text), stopped, watcher)
+    place = stopped / "checkpoints" / "000005" / "carry.safetensors"
+    told = f"{place}: can't be read: Input/output error; the checkpoint before it is used"
+    assert watcher.notes == [told, "resuming at step 4"]
+    unreadable.clear()
+    assert sums(stopped) == sums(made / "whole")
+
+
+def test_where_none_can_be_read_nothing_is_dropped(stopped, text, unreadable):
+    unreadable |= {"000004", "000005"}
+    told = refusal(ResourceError, lambda: train_here(small(text), stopped))
+    assert told.endswith("can't be read: Input/output error")
+    assert checkpoint.names(stopped) == ["000004", "000005"]
+
+
+def test_what_a_kill_left_of_a_finished_run_is_swept(whole, text, capsys):
+    names = checkpoint.names(whole)
+    shutil.copytree(whole / "checkpoints" / names[0], whole / "checkpoints" / "000001")
+    shutil.copytree(whole / "checkpoints" / names[0], whole / "checkpoints" / ".000002.tmp-1-0123456789ab")
+    (whole / ".model.safetensors.tmp-1-0123456789ab").touch()
+    shutil.copy(whole / "run.toml", whole.parent / "run.toml")
+    assert main(["train", str(whole.parent / "run.toml"), "--out", str(whole), "--quiet"]) == 0
+    assert sorted(path.name for path in (whole / "checkpoints").iterdir()) == names
+    assert not [path for path in whole.iterdir() if ".tmp-" in path.name]
+
+
+def test_what_a_kill_left_beside_a_file_that_is_named_is_swept(tmp_path):
+    dead = 2**22 + 1  # no process has such a number
+    left, others = tmp_path / f".x.html.tmp-{dead}-0123456789ab", tmp_path / f".y.html.tmp-{dead}-0123456789ab"
+    at_work = tmp_path / f".x.html.tmp-{os.getpid()}-0123456789ab"
+    for path in (left, others, at_work):
+        path.touch()
+    files.write_text(tmp_path / "x.html", "page", named=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([others.name, at_work.name, "x.html"])
+
+
+# ---- data
+
+
+def test_an_edit_anywhere_in_a_large_file_is_noticed(tmp_path):
+    """Of the same size, in the middle, and with the time of the last change put back."""
+    path = tmp_path / "large.txt"
+    path.write_bytes(b"x" * (5 << 20))
+    before, times = fingerprints([path]), path.stat()
+    assert before == [{"file": "large.txt", "bytes": 5 << 20, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}]
+    time.sleep(0.02)  # the clock of the file system ticks every few milliseconds
+    with path.open("r+b") as file:
+        file.seek(2_500_000)
+        file.write(b"y")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert fingerprints([path]) != before
+    assert Source((path,)).origin()["files"] == fingerprints([path])
+
+
+def test_labels_that_were_exchanged_in_a_large_file_are_refused(labelled, capsys):
+    path = Path("texts.tsv")
+    shutil.rmtree(labelled)
+    path.write_text("text\tlabel\n" + "".join(f"{'word ' * 50}{n:05}\t{'xy'[n % 2]}\n" for n in range(12_000)))
+    assert path.stat().st_size > 3_000_000
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("weft.cli.progress.TrainWatcher.stopping", lambda self: True)
+        assert main(["train", "run.toml", "--quiet"]) == 130
+    lines = path.read_text().split("\n")
+    lines[5000:7000] = [line[:-1] + ("y" if line[-1] == "x" else "x") for line in lines[5000:7000]]
+    path.write_text("\n".join(lines))
+    capsys.readouterr()
+    code, told = refused(capsys, "train", "run.toml", "--quiet")
+    assert code == 3
+    assert told.endswith("texts.tsv has changed; put it back, or start a new run")
+
+
+@pytest.mark.parametrize("damage", ["flip", "origin", "gone"])
+def test_a_damaged_description_of_data_is_made_again(stopped, made, text, damage):
+    path = stopped / "data" / "train.json"
+    if damage == "gone":
+        path.unlink()
+    elif damage == "origin":
+        path.write_text(path.read_text().replace('"version": ', '"version": 1'))
+    else:
+        flip(path)
+    watcher = Silent()
+    train_here(small(text), stopped, watcher)
+    told = f"{path}: it, or what it describes, is damaged; made again from the same text"
+    assert watcher.notes == [told, "resuming at step 5"]
+    assert sums(stopped) == sums(made / "whole")
+
+
+def test_a_damaged_description_of_another_text_is_refused(tmp_path, text):
+    path = Path(shutil.copy(text, tmp_path / "text.txt"))
+    stop(small(path), tmp_path / "run", 1)
+    path.write_text(path.read_text().replace("cat", "cow"))
+    about = tmp_path / "run" / "data" / "train.json"
+    whole = about.read_bytes()
+    about.write_bytes(b"{}")
+    assert refusal(ModelError, lambda: train_here(small(path), tmp_path / "run")) == (
+        f"{about}: is damaged, and {path} is not what the run began with; put both back, or start anew"
+    )
+    about.write_bytes(whole)
+    assert refusal(DataError, lambda: train_here(small(path), tmp_path / "run")).endswith(
+        "text.txt has changed; put it back, or start a new run"
+    )
+
+
+# ---- logs
+
+
+def test_every_line_of_a_log_ends_with_its_sum(whole):
+    for name in ("metrics.jsonl", "timings.jsonl"):
+        lines = (whole / name).read_bytes().split(b"\n")[:-1]
+        for line in lines:
+            body, _, noted = line.partition(b', "crc32": ')
+            assert noted == b'"%08x"}' % zlib.crc32(body + b"}")
+        assert lines
+
+
+def test_every_flipped_bit_of_a_log_is_noticed(whole, capsys):
+    path = whole / "metrics.jsonl"
+    good = path.read_bytes()
+    first = good.index(b"\n") + 1
+    for bit in range(0, 8 * first, 7):
+        flip(path, bit)
+        told = refusal(LogError, lambda: read_story(whole))
+        assert told.startswith(f"{path}: line ") and told.endswith(
+            "is not as it was written; the weft train that wrote it restores it"
+        ), bit
+        path.write_bytes(good)
+    flip(path, 8 * len(good) - 3)  # the end of the last line
+    there = good[:-1].rfind(b"\n") + 1
+    told = f"{path}: has {there} bytes of whole lines, but the checkpoint knows {len(good)}; {RESTORES}"
+    assert refused(capsys, "info", str(whole)) == (4, told)
+    shutil.copy(whole / "run.toml", whole.parent / "run.toml")
+    assert main(["train", str(whole.parent / "run.toml"), "--out", str(whole), "--quiet"]) == 0
+    assert path.read_bytes() == good and read_story(whole).done
+
+
+def test_a_run_with_a_damaged_log_is_left_out_of_a_page_and_named(tmp_path, whole, made, capsys):
+    good = shutil.copytree(made / "whole", tmp_path / "good")
+    flip(whole / "timings.jsonl", 100)
+    capsys.readouterr()
+    assert main(["report", str(good), str(whole), "--out", str(tmp_path / "page.html"), "--quiet"]) == 4
+    assert f"{whole / 'timings.jsonl'}: line 1 is not as it was written; remove it\n" in capsys.readouterr().err
+
+
+def test_a_torn_line_is_followed_by_none(stopped, text):
+    """A process was killed while it wrote timings.jsonl; the next one starts on a line of its own."""
+    path = stopped / "timings.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:20])
+    train_here(small(text), stopped)
+    assert path.read_bytes().startswith(whole + b'{"step": 6')
+    assert main(["info", str(stopped)]) == 0
+
+
+def test_a_flipped_bit_of_the_environment_is_noticed(whole):
+    path = whole / "environment.json"
+    flip(path, 8 * path.read_bytes().index(b"Linux") + 1)
+    assert refusal(ModelError, lambda: folder.read_environment(whole)) == (
+        f"{path}: is not as it was written; remove it and resume"
+    )
+
+
+# ---- power cuts
+
+
+def test_what_is_made_or_moved_is_synced_in_its_folder(tmp_path, text, monkeypatch):
+    synced = list[Path]()
+    real = files.sync_folder
+    monkeypatch.setattr(files, "sync_folder", lambda place: (synced.append(place), real(place)))
+    run = tmp_path / "runs" / "new"
+    train_here(small(text, train__steps=1, train__validations=1), run)
+    assert {tmp_path, tmp_path / "runs", run, run / "checkpoints", run / "data"} <= set(synced)
+    synced.clear()
+    RunFolder(run).aside.put()
+    assert {run, run / ".set-aside"} <= set(synced)
+    synced.clear()
+    RunFolder(run).aside.bring_back()
+    assert {run, run / ".set-aside"} <= set(synced)
