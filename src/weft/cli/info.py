@@ -93,6 +93,13 @@ def _best(progress: Mapping[str, Any]) -> str:
     return f"{score_name(best['name'])} {best['value']:.4f}{at}"
 
 
+def _gradients(found: Mapping[str, Any]) -> str:
+    """'norm 0.8123 on average, 3.1 at most; clipped 12 of 150 steps to 1'."""
+    seen, clip = found["progress"]["gradients"], found["settings"]["train"]["clip"]
+    limit = "not clipped" if clip == "none" else f"clipped {seen['clipped']:,} of {seen['steps']:,} steps to {clip:g}"
+    return f"norm {seen['mean']:.3g} on average, {seen['largest']:.3g} at most; {limit}"
+
+
 def _files(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.1%} of train"
@@ -115,6 +122,7 @@ def describe(found: Mapping[str, Any]) -> str:
         *[[f"{name} data", _files(data[name])] for name in ("train", "valid", "test") if name in data],
         *([["read as", data["read"]]] if "read" in data else []),
         ["progress", _progress(found)],
+        *([["gradients", _gradients(found)]] if found["progress"]["gradients"] else []),
         ["best valid", _best(found["progress"])],
         ["on disk", ", ".join([f"{size(sum(disk.values()))} in all", *large])],
         ["trained with", ", ".join(f"{name} {value}" for name, value in found["trained_with"].items())],

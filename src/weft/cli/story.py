@@ -13,6 +13,7 @@ from weft.errors import ConfigError, ModelError
 from weft.metrics.better import BETTER, is_better
 from weft.train import checkpoint
 from weft.train.cursor import Cursor
+from weft.train.gradients import GradientSummary, summarize
 
 VALID = "valid_"
 
@@ -25,6 +26,7 @@ class Story(NamedTuple):
     best: tuple[str, float] | None  # name and value of the best validation score
     best_step: int
     counted: bool = False  # made by counting, in one go
+    gradients: GradientSummary | None = None  # None where none were logged
 
     @property
     def imported(self) -> bool:
@@ -34,7 +36,8 @@ class Story(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         best = None if self.best is None else {"name": self.best[0], "value": self.best[1], "step": self.best_step}
         progress = {"done": self.done, "counted": self.counted, "steps": self.steps, "tokens": self.tokens}
-        return {**progress, "training_seconds": self.seconds, "best_valid": best}
+        gradients = None if self.gradients is None else self.gradients.to_json()
+        return {**progress, "training_seconds": self.seconds, "best_valid": best, "gradients": gradients}
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
@@ -80,7 +83,8 @@ def read_story(path: Path) -> Story:
     if folder is not None:
         place = folder / "cursor.json"
         cursor = Cursor.from_json(files.read_json(place), str(place))
-        return Story(cursor.done, cursor.step, cursor.tokens, cursor.seconds, best, best_step)
+        gradients = summarize(records)
+        return Story(cursor.done, cursor.step, cursor.tokens, cursor.seconds, best, best_step, gradients=gradients)
     # a run by gradients logs its training loss from the first step on; one made by counting has none
     if not (path / "model.safetensors").exists() or any(name.startswith("train_") for record in records for name in record):
         return Story(False, 0, 0, None, None, 0)

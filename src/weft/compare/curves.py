@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 
 from weft.compare.costs import read_log
+from weft.config import read_toml
+from weft.errors import ConfigError
+from weft.train.gradients import summarize
 
 Record = dict[str, Any]
 
@@ -34,8 +37,18 @@ def _points(lines: Sequence[Record], name: str, tokens: Any, seconds: Any) -> li
     ]
 
 
+def _clip(run: Path) -> float | None:
+    """The largest norm that a gradient may have; None where there is no limit, or the run is gone."""
+    try:
+        clip = read_toml(run / "resolved.toml").get("train", {}).get("clip")
+    except ConfigError:
+        return None
+    return float(clip) if isinstance(clip, int | float) else None
+
+
 def curve(run: Path, score: str) -> dict[str, Any]:
-    """Losses of training, and of the validation data `score`, or, where validation does not know it, its first score."""
+    """Losses of training, and of the validation data `score`, or, where validation does not know it, its first score; norms of
+    the gradient, and the learning rate."""
     lines = [line for line in read_log(run / "metrics.jsonl") if isinstance(line.get("step"), int)]
     timings = read_log(run / "timings.jsonl")
     seconds = [(line["step"], line["seconds"]) for line in timings if "step" in line and "seconds" in line]
@@ -47,5 +60,9 @@ def curve(run: Path, score: str) -> dict[str, Any]:
     return {
         "train": _points(lines, train, tokens, seconds),
         "valid": _points(lines, valid, tokens, seconds),
+        "norm": _points(lines, "grad_norm", tokens, seconds),
+        "norm_max": _points(lines, "grad_norm_max", tokens, seconds),
+        "rate": _points(lines, "learning_rate", tokens, seconds),
+        "gradients": None if (found := summarize(lines)) is None else {**found.to_json(), "clip": _clip(run)},
         "scores": {"train": train.removeprefix("train_"), "valid": valid.removeprefix("valid_")},
     }

@@ -115,8 +115,17 @@ ROW = _table(
     },
 )
 POINTS = _list(_table({"step": _count}, dict.fromkeys(("tokens", "seconds", "value"), _number)))
+GRADIENTS = _table(
+    {"mean": _number, "largest": _number, "clipped": _count, "steps": _count, "learning_rate": _number}, {"clip": _number}
+)
 CURVE = _table(
-    {"name": _text}, {"seed": _count, "train": POINTS, "valid": POINTS, "scores": _table({}, {"train": _text, "valid": _text})}
+    {"name": _text},
+    {
+        "seed": _count,
+        **dict.fromkeys(("train", "valid", "norm", "norm_max", "rate"), POINTS),
+        "gradients": GRADIENTS,
+        "scores": _table({}, {"train": _text, "valid": _text}),
+    },
 )
 BREAKDOWN = _table(
     {"by": _text, "bins": _list(_text), "counts": _list(_count), "values": _by_name(NUMBERS)},

@@ -165,6 +165,23 @@ def curve_table(document: Document) -> str:
     return f"<details><summary>{told}</summary>{named}</details>"
 
 
+def gradient_table(document: Document) -> str:
+    """How large the gradients of each run were, and how many of its steps were clipped."""
+    heads = dict(zip((row["name"] for row in document["rows"]), _row_heads(document), strict=True))
+    lines = []
+    for curve in document.get("curves") or []:
+        seen = curve.get("gradients")
+        if seen and curve["name"] in heads:
+            clip = "none" if seen.get("clip") is None else f"{seen['clip']:g}"
+            steps = f"{seen['clipped']:,} of {seen['steps']:,}"
+            cells = [html(curve.get("seed")), f"{seen['mean']:.3g}", f"{seen['largest']:.3g}", clip, steps]
+            lines.append([heads[curve["name"]], *cells])
+    if not lines:
+        return ""
+    named = _table(["model", "seed", "mean norm", "largest", "limit", "clipped steps"], lines, label="gradient norms")
+    return f"<details><summary>The numbers: gradient norms and clipped steps</summary>{named}</details>"
+
+
 def breakdown_table(document: Document, breakdown: Document) -> str:
     """The numbers of one breakdown, with their intervals."""
     names = [row["name"] for row in document["rows"]]

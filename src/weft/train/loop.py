@@ -83,6 +83,7 @@ class Loop:
         self.cursor, self.carry = Cursor(), None
         self.average = None if table.average == "none" else Average(optimizers.names, decay=table.average)
         self.factor: Schedule = schedule(table.schedule, warmup=table.warmup)
+        self.rate = 0.0  # the learning rate of the latest update
 
     # ---- how far
 
@@ -151,12 +152,23 @@ class Loop:
             self._diverged(nats, size)
         if self.table.clip != "none":
             torch.nn.utils.clip_grads_with_norm_(weights, self.table.clip, norm)
+        self._note_norm(size)
         progress = self.progress(ahead=0.5)
-        self.optimizers.step(self.factor(progress), progress)
+        factor = self.factor(progress)
+        self.rate = self.table.lr * factor
+        self.optimizers.step(factor, progress)
         self.optimizers.clear()
         if self.average is not None:
             self.average.follow(cursor.step + 1)
         return nats, int(count)
+
+    def _note_norm(self, norm: float) -> None:
+        """Adds a step to what the next line of metrics.jsonl says of gradients. The number is on the host already, for the test
+        of divergence: nothing more is read from the device."""
+        cursor = self.cursor
+        cursor.norm_sum, cursor.norm_max = cursor.norm_sum + norm, max(cursor.norm_max, norm)
+        cursor.norm_steps += 1
+        cursor.clipped += self.table.clip != "none" and norm > self.table.clip
 
     def _diverged(self, nats: float, norm: float) -> None:
         cursor = self.cursor
@@ -209,9 +221,16 @@ class Loop:
         cursor = self.cursor
         loss = cursor.logged / max(1, cursor.counted)
         name = "train_loss" if self.table.label_smoothing else "train_nats_per_token"
-        record = {"step": cursor.step, "epoch": cursor.epoch, "tokens": cursor.tokens, name: loss}
+        gradients = {
+            "grad_norm": cursor.norm_sum / max(1, cursor.norm_steps),
+            "grad_norm_max": cursor.norm_max,
+            "learning_rate": self.rate,
+            "clipped_steps": cursor.clipped,
+        }
+        record = {"step": cursor.step, "epoch": cursor.epoch, "tokens": cursor.tokens, name: loss, **gradients}
         cursor.metrics = journal.log(record)
         cursor.logged, cursor.counted = 0.0, 0
+        cursor.norm_sum, cursor.norm_max, cursor.norm_steps, cursor.clipped = 0.0, 0.0, 0, 0
 
     def _validate(self, journal: Journal, watcher: Watcher) -> None:
         cursor = self.cursor
