@@ -92,26 +92,10 @@ def test_a_cursor_of_a_version_without_norms_is_read(tmp_path: Path):
 
 # ---- what is made of the lines
 
-LOGGED = [
-    {
-        "step": 1,
-        "tokens": 10,
-        "train_loss": 3.0,
-        "grad_norm": 4.0,
-        "grad_norm_max": 4.0,
-        "learning_rate": 0.1,
-        "clipped_steps": 1,
-    },
+LOGGED: list[dict[str, Any]] = [
+    {"step": 1, "tokens": 10, "train_loss": 3.0, **dict(zip(NAMES, (4.0, 4.0, 0.1, 1), strict=True))},
     {"step": 2, "valid_nats_per_token": 2.5},
-    {
-        "step": 4,
-        "tokens": 40,
-        "train_loss": 2.0,
-        "grad_norm": 1.0,
-        "grad_norm_max": 2.0,
-        "learning_rate": 0.2,
-        "clipped_steps": 2,
-    },
+    {"step": 4, "tokens": 40, "train_loss": 2.0, **dict(zip(NAMES, (1.0, 2.0, 0.2, 2), strict=True))},
 ]
 
 

@@ -75,9 +75,8 @@ def _results(document: Document) -> Section:
 def _charts(document: Document) -> Iterator[Section]:
     if any(curve.get("train") or curve.get("valid") for curve in document.get("curves") or []):
         lead = "Drag over a part to zoom in, or use the + and - keys with the chart in focus; a double click shows all again."
-        yield Section(
-            "curves", "Learning curves", lead, _chart("curves") + parts.curve_table(document) + parts.gradient_table(document)
-        )
+        tables = parts.curve_table(document) + parts.gradient_table(document)
+        yield Section("curves", "Learning curves", lead, _chart("curves") + tables)
     if len(document["rows"]) > 1:
         lead = "A model on the line is the best that can be had for its cost; one beside it is beaten by one on it."
         yield Section("cost", "Quality against cost", lead, _chart("cost"))
