@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,9 @@ class Notebook:
     def log(self, record: dict[str, Any]) -> int:
         self.records.append(record)
         return len(self.records)
+
+    def write_samples(self, records: Sequence[Mapping[str, Any]]) -> int:
+        raise NotImplementedError
 
     def save(self, loop: Loop) -> None:
         self.saved.append(loop.cursor.step)

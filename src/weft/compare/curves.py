@@ -12,6 +12,7 @@ from weft.compare.costs import read_log
 from weft.config import read_toml
 from weft.errors import ConfigError
 from weft.train.gradients import summarize
+from weft.train.samples import FILE as SAMPLES
 
 Record = dict[str, Any]
 
@@ -35,6 +36,17 @@ def _points(lines: Sequence[Record], name: str, tokens: Any, seconds: Any) -> li
         for line in lines
         if line.get(name) is not None
     ]
+
+
+STEPS, TEXTS = 8, 3  # of samples.jsonl: validations that are shown, and texts of each
+
+
+def samples_of(run: Path) -> list[Record]:
+    """What a run wrote at some of its validations, from the first to the last; nothing where train.samples was 0."""
+    lines = [line for line in read_log(run / SAMPLES) if isinstance(line.get("step"), int)]
+    steps = list(dict.fromkeys(line["step"] for line in lines))
+    chosen = {steps[round(at * (len(steps) - 1) / max(1, min(len(steps), STEPS) - 1))] for at in range(min(len(steps), STEPS))}
+    return [line for step in sorted(chosen) for line in [one for one in lines if one["step"] == step][:TEXTS]]
 
 
 def _clip(run: Path) -> float | None:

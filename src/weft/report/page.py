@@ -96,6 +96,10 @@ def _details(document: Document) -> Iterator[Section]:
     if document.get("confusions"):
         lead = "Rows are what was meant, columns what was said; the stronger the colour, the larger its share of those meant."
         yield Section("confusions", "Confusions", lead, _chart("confusions") + parts.confusion_tables(document))
+    grown = parts.samples_over_training(document)
+    if grown:
+        lead = "What each row's first seed wrote at its validations (train.samples), from the same random numbers each time."
+        yield Section("progress", "Text over training", lead, grown)
     written = parts.samples(document)
     if written:
         yield Section("samples", "Samples", "", written)

@@ -146,6 +146,7 @@ ITEM = _table(
         "infinite": _list(_text),
     },
 )
+WRITTEN = _table({"step": _count, "text": _text}, dict.fromkeys(("prompt", "source", "reference"), _text))
 COMPARISON = _table(
     {"rows": _list(ROW), "score": SCORE},
     {
@@ -156,6 +157,7 @@ COMPARISON = _table(
         "items": _list(ITEM),
         "confusions": _table({"labels": _list(_text), "matrices": _by_name(_list(_list(_count)))}),
         "samples": _by_name(_list(_text)),
+        "samples_over_training": _by_name(_list(WRITTEN)),
         "settings": _by_name(_text),
         "environment": _by_name(_anything),
         "probe": _table({}, {"follows": _by_name(_text)}),

@@ -247,6 +247,31 @@ def samples(document: Document) -> str:
     return f'<div class="beside">{"".join(parts)}</div>' if parts else ""
 
 
+def _written(record: Mapping[str, Any]) -> str:
+    """A text of one validation: behind its prompt, or between its source and what was meant."""
+    text = html(cut(record["text"], 600))
+    if record.get("source") is None:
+        prompt = html(record.get("prompt") or "")
+        return f'<pre class="sample" dir="auto">{f"<b>{prompt}</b>" if prompt else ""}{text}</pre>'
+    told = [("source", record["source"]), ("reference", record.get("reference") or "")]
+    lines = [f"<small>{name}: <bdi>{html(cut(value, 600))}</bdi></small>" for name, value in told if value]
+    return f'<div class="written"><pre class="sample" dir="auto">{text}</pre>{"<br>".join(lines)}</div>'
+
+
+def samples_over_training(document: Document) -> str:
+    """What each row wrote at its validations, first to last."""
+    parts = []
+    for head, row in zip(_row_heads(document), document["rows"], strict=True):
+        records = (document.get("samples_over_training") or {}).get(row["name"]) or []
+        steps = dict.fromkeys(record["step"] for record in records)
+        written = "".join(
+            f"<h4>step {step:,}</h4>" + "".join(_written(record) for record in records if record["step"] == step)
+            for step in steps
+        )
+        parts += [f"<div><h3>{head}</h3>{written}</div>"] if records else []
+    return f'<div class="beside">{"".join(parts)}</div>' if parts else ""
+
+
 def _flat(values: Mapping[str, Any], at: str = "") -> dict[str, str]:
     """A run file's options as dotted names, their values as TOML writes them."""
     found: dict[str, str] = {}

@@ -17,7 +17,7 @@ def _fits(value: Any, kind: str) -> bool:
     return isinstance(value, int if kind == "int" else int | float) and value >= 0
 
 
-ADDED = {"norm_sum", "norm_max", "norm_steps", "clipped"}  # cursors of earlier versions lack these
+ADDED = {"norm_sum", "norm_max", "norm_steps", "clipped", "samples"}  # cursors of earlier versions lack these
 
 
 @dataclass
@@ -40,6 +40,7 @@ class Cursor:
     norm_max: float = 0.0  # the largest of them
     norm_steps: int = 0  # how many steps those are
     clipped: int = 0  # how many of them were clipped
+    samples: int = 0  # length of samples.jsonl in bytes
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -1,7 +1,8 @@
 """The run folder: what `train` writes and everything else reads.
 
 run.toml as written, resolved.toml with every option, tokenizer.json, data/ (tokens on disk), model.safetensors (the best
-weights), metrics.jsonl (functions of the run only), timings.jsonl, checkpoints/, environment.json.
+weights), metrics.jsonl (functions of the run only), timings.jsonl, checkpoints/, environment.json; with train.samples,
+samples.jsonl.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hashlib
 import os
 import platform
 import resource
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from weft import __version__, aside, files
 from weft.config import differences, read_toml
 from weft.errors import ConfigError, ModelError, ResourceError, UsageError
 from weft.tensors import read_tensors, write_tensors
-from weft.train import checkpoint
+from weft.train import checkpoint, samples
+from weft.train.cursor import Cursor
 from weft.train.loop import Loop
 from weft.train.settings import Settings, resolve
 
@@ -190,6 +192,22 @@ class Journal:
         self.board: Any = None
         self.metrics = files.Log(folder.path / "metrics.jsonl")
         self.timings = files.Log(folder.path / "timings.jsonl")
+        self.samples: files.Log | None = None  # few runs have any
+
+    def cut(self, cursor: Cursor) -> None:
+        """Drop the lines that were written after the checkpoint of a cursor."""
+        self.metrics.cut(cursor.metrics)
+        if cursor.samples or (self.folder.path / samples.FILE).exists():
+            self._samples().cut(cursor.samples)
+
+    def _samples(self) -> files.Log:
+        self.samples = self.samples or files.Log(self.folder.path / samples.FILE)
+        return self.samples
+
+    def write_samples(self, records: Sequence[Mapping[str, Any]]) -> int:
+        for record in records:
+            self._samples().write(record)
+        return self._samples().length
 
     def log(self, record: dict[str, Any]) -> int:
         self.metrics.write(record)
@@ -203,6 +221,8 @@ class Journal:
 
     def save(self, loop: Loop) -> None:
         self.metrics.sync()
+        if self.samples is not None:
+            self.samples.sync()
         checkpoint.save(loop, self.folder.path)
         cursor, memory = loop.cursor, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         self.timings.write(
@@ -220,6 +240,8 @@ class Journal:
     def close(self) -> None:
         self.metrics.close()
         self.timings.close()
+        if self.samples is not None:
+            self.samples.close()
         if self.board is not None:
             self.board.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -37,6 +37,9 @@ class Journal(Protocol):
 
     def log(self, record: dict[str, Any]) -> int:
         """Adds a line to metrics.jsonl and gives its new length."""
+
+    def write_samples(self, records: Sequence[Mapping[str, Any]]) -> int:
+        """Adds lines to samples.jsonl and gives its new length."""
 
     def save(self, loop: Loop) -> None:
         """Writes a checkpoint."""
@@ -84,6 +87,8 @@ class Loop:
         self.average = None if table.average == "none" else Average(optimizers.names, decay=table.average)
         self.factor: Schedule = schedule(table.schedule, warmup=table.warmup)
         self.rate = 0.0  # the learning rate of the latest update
+        self.writer: Callable[[Any], list[dict[str, Any]]] | None = None  # writes text at each validation, where that is wanted
+        self.samples: list[dict[str, Any]] = []  # what it wrote last
 
     # ---- how far
 
@@ -240,6 +245,7 @@ class Loop:
         self.learner.model.train()
         if scores is None:  # nothing to choose by: the run is known by its latest weights
             journal.keep_best(self.learner.model, cursor.step)
+            self._write_samples(journal)
             return
         decides = self.table.monitor or next(iter(scores))
         value = scores[decides]
@@ -254,7 +260,17 @@ class Loop:
             journal.keep_best(self.learner.model, cursor.step)
         else:
             cursor.waited += 1
+        self._write_samples(journal)
         watcher.validated(self, scores)
+
+    def _write_samples(self, journal: Journal) -> None:
+        if self.writer is None:
+            return
+        self.learner.model.eval()
+        with torch.no_grad(), self.place.autocast():
+            self.samples = [{"step": self.cursor.step, **record} for record in self.writer(self.learner.model)]
+        self.learner.model.train()
+        self.cursor.samples = journal.write_samples(self.samples)
 
 
 def seed_step(seed: int, step: int, device: torch.device) -> None:

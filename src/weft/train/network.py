@@ -13,7 +13,7 @@ from weft.config import no_such
 from weft.data.order import Order
 from weft.errors import ConfigError, ModelError
 from weft.tasks.task import Task
-from weft.train import checkpoint, memory
+from weft.train import checkpoint, memory, samples
 from weft.train.device import pick_place
 from weft.train.learner import Learner
 from weft.train.loop import Loop
@@ -66,6 +66,7 @@ class Network:
                 raise ConfigError(
                     f"train.{option}: is about validations, but data.valid is not given; give it, or drop {option}"
                 )
+        samples.check(settings)
         self.shape.check(settings)
 
     @torch.inference_mode(False)  # gradients are kept, whatever the caller has switched off
@@ -83,7 +84,7 @@ class Network:
                 checkpoint.restore(loop, folder)
                 self._check_best(loop, job.folder)
                 job.watcher.note(f"resuming at step {loop.cursor.step}")
-            journal.metrics.cut(loop.cursor.metrics)
+            journal.cut(loop.cursor)
             loop.run(journal, job.watcher)
         finally:
             journal.close()
@@ -107,7 +108,9 @@ class Network:
         if settings.train.compile is True or (settings.train.compile == "auto" and auto):
             learner.compile()  # in place: saved names, and whoever explains, see the plain model
         steps = optimizers(model, model.matrices(), settings.train)
-        return Loop(learner, steps, order, table=settings.train, seed=settings.seed, place=place)
+        loop = Loop(learner, steps, order, table=settings.train, seed=settings.seed, place=place)
+        loop.writer = samples.writer(job, model, place.device)
+        return loop
 
     def load(self, settings: Settings, tokenizer: Any, folder: RunFolder, device: torch.device) -> Any:
         tensors = folder.read_weights(tokenizer.hash)  # first: what resolved.toml says is believed only if they know it
