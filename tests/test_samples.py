@@ -163,7 +163,8 @@ def test_translations_need_validation_data(tmp_path, pairs):
 
 def test_a_text_stands_on_one_line_of_the_terminal():
     assert sampled({"prompt": "The ", "text": "cat\nsat\x1b[2J"}) == "The cat⏎sat\\x1b[2J"
-    assert sampled({"source": "ab", "text": "A BB", "reference": "A B"}) == "ab -> A BB"
+    assert sampled({"prompt": "", "text": "x" * 200}) == "x" * 99 + "…"
+    assert sampled({"source": "ab", "text": "A BB", "reference": "A B"}) == "ab -> A BB  (reference: A B)"
 
 
 def test_texts_do_not_depend_on_torch_s_random_state(tmp_path, text):

@@ -35,11 +35,15 @@ def said(scores: Mapping[str, float]) -> str:
 
 def sampled(record: Mapping[str, Any]) -> str:
     """A text that was written at a validation, on one line: behind its prompt, or its source, where there is one."""
-    from weft.report.words import cut, on_a_line
+    from weft.report.words import on_a_line
+
+    def short(text: str, letters: int) -> str:
+        return on_a_line(text if len(text) <= letters else text[: letters - 1] + "…")
 
     if "source" in record:
-        return on_a_line(f"{cut(record['source'], WIDE // 2)} -> {cut(record['text'], WIDE // 2)}")
-    return on_a_line(cut(record["prompt"] + record["text"], WIDE))
+        source, text, meant = (short(record[name], WIDE // 3) for name in ("source", "text", "reference"))
+        return f"{source} -> {text}  (reference: {meant})"
+    return short(record["prompt"] + record["text"], WIDE)
 
 
 class TrainWatcher:

@@ -44,7 +44,7 @@ def document(groups: Groups, *, title: str = "", score: str | None = None, comma
         "items": items(first, item_score),
         "confusions": confusions(first) if same_labels(ordered) else None,
         "samples": {row: list(run.samples) for row, run in first.items() if run.samples},
-        "samples_over_training": {row: found for row, run in first.items() if (found := samples_of(run.run))},
+        "samples_over_training": {row: texts for row, run in first.items() if (texts := samples_of(run.run))},
         "settings": {row: _settings(run) for row, run in first.items()},
         "environment": _environment(best),
         "command": command,
