@@ -17,6 +17,7 @@ from weft.explain.flow_whole import gradients_whole
 from weft.explain.inputs import network
 from weft.explain.lens import lens, no_lens
 from weft.explain.options import ExplainOptions
+from weft.explain.positions import no_positions, positions
 from weft.explain.search import no_search, search
 from weft.explain.surprisal import no_surprisal, surprisal
 from weft.explain.telling import Telling, untold
@@ -31,6 +32,7 @@ class Entry(NamedTuple):
     show: Callable[..., View]  # (run, text, options); those that take long also `telling`
     unfit: Callable[[Any], str | None]  # why a run has no such view, if it has none
     long: bool = False  # tells of its progress
+    reads: bool = True  # needs a text
 
 
 def _no_attention(run: Any) -> str | None:
@@ -58,6 +60,7 @@ VIEWS: dict[str, Entry] = {
     "lens": Entry(lens, no_lens),
     "units": Entry(units, no_units),
     "gradients": Entry(_gradients, no_gradients, long=True),
+    "positions": Entry(positions, no_positions, reads=False),
 }
 
 

@@ -85,7 +85,7 @@ def parts_of(model: nn.Module) -> list[Part]:
     for name, weight in model.named_parameters(remove_duplicate=False):
         owners.setdefault(weight, []).append((_side(name, two=two), _part(name, modules)))
     counts, tied = dict[tuple[str, str], int](), dict[tuple[str, str], list[str]]()
-    for weight, (first, *others) in owners.items():
-        counts[first] = counts.get(first, 0) + weight.numel()
+    for tensor, (first, *others) in owners.items():
+        counts[first] = counts.get(first, 0) + tensor.numel()
         tied.setdefault(first, []).extend(Part(*other, 0).title for other in others)
     return [Part(side, name, count, tuple(dict.fromkeys(tied[side, name]))) for (side, name), count in counts.items()]
