@@ -244,7 +244,7 @@ def test_a_template_shows_the_sides_of_encoder_decoders_and_every_part_of_them(k
     if kind != "transformer":
         options -= {"feed_forward", "positions"}  # rare around a recurrent step
     assert [name for name in options if f" {name} = " not in text] == []
-    trained = {"label_smoothing", "average", "monitor"}
+    trained = {"label_smoothing", "average", "monitor", "samples"}
     assert [name for name in trained if f" {name} = " not in text] == []
 
 
@@ -262,8 +262,11 @@ def test_a_template_shows_every_part_of_encoders_and_baselines(task, kind):
     else:
         options |= settings.train.model_dump(exclude_none=True) if kind not in ("naive-bayes", "regression") else {}
     # rare, or about other runs
-    rare = {"mixer", "attention_dropout", "init_loose", "rates", *(["two_way"] if task == "masked-lm" else [])} | (
-        {"label_smoothing", "average"} - {*_shown(text)}
+    others = {"samples", "sample_prompts", "sample_length"}  # of models that write text
+    rare = (
+        others
+        | {"mixer", "attention_dropout", "init_loose", "rates", *(["two_way"] if task == "masked-lm" else [])}
+        | ({"label_smoothing", "average"} - {*_shown(text)})
     )
     if settings.model.model_dump().get("heads") is None:
         rare |= {"feed_forward", "positions"}

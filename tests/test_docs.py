@@ -128,7 +128,8 @@ def run_line(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     assert words[0] == "weft"
     assert main(short(words)) == 0
     out, err = capsys.readouterr()
-    assert err == ""
+    drawn = words[words.index("--out") + 1] if words[1] == "explain" and "--out" in words else None
+    assert err == "" if drawn is None else err.startswith(f"{drawn}: ")
     assert out or words[1] == "train"
     if output is not None:
         output.write_text(out)

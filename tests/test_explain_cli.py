@@ -75,6 +75,15 @@ def test_json_has_the_numbers_with_places(run, capsys, quiet_machine):
     assert [token["start"] for token in view["tokens"]] == [0, 1, 2, 3, 0]
 
 
+def test_what_was_written_is_named(run, capsys, tmp_path, quiet_machine):
+    words = ["explain", str(run), "bada", "--target", "B", "--what", "attention", "--what", "rollout", "--out"]
+    for name, told in (("a.html", "a page with attention and rollout"), ("a.json", "the numbers of attention and rollout")):
+        assert main([*words, str(tmp_path / name)]) == 0
+        assert capsys.readouterr().err == f"{tmp_path / name}: {told}\n"
+        assert main([*words, str(tmp_path / name), "--quiet"]) == 0
+        assert capsys.readouterr().err == ""
+
+
 def test_what_out_writes(run, capsys, tmp_path, quiet_machine):
     words = ["explain", str(run), "bada", "--target", "B", "--what", "attention", "--what", "rollout", "--quiet"]
     for name in ("a.html", "a.svg", "a.json"):

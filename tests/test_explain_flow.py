@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import xml.etree.ElementTree as ET
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from weft.explain.flow import (
     time_picture,
 )
 from weft.explain.options import ExplainOptions
+from weft.explain.stacks import layers_of, named_parts
 from weft.models.language import LanguageModel, language_model
 from weft.models.tables import LanguageTable
 from weft.nn.state import each, leaves
@@ -346,3 +348,43 @@ def test_several_models_go_on_one_plot():
     model, tokens = exact(model_of("rnn", layers=2)), tokens_of(5)
     depth = through_layers(model, lambda: model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean())
     ET.fromstring(depth_picture({"rnn": {"trained": depth}}, title="t"))
+
+
+# ---- names that agree with those of other views
+
+
+def test_attention_and_feed_forward_are_two_parts_of_one_layer(runs):
+    model, tokens = exact(model_of("attention", heads=2, layers=2, connection="residual")), tokens_of(6)
+    depth = through_layers(model, lambda: model.loss(tokens[:, :-1], tokens[:, 1:])[0].mean())
+    parts = ["layer 1 attention", "layer 1 feed-forward", "layer 2 attention", "layer 2 feed-forward"]
+    assert depth.places == ["read", *parts]
+    assert through_time(model, tokens).layers == ["layer 1", "layer 2"]  # what remembers: attention alone
+    svg = depth_picture({"gpt": {"trained": depth}}, title="t")
+    ticks = {one.text for one in ET.fromstring(svg).findall(".//{*}text")}
+    assert {"read", "layer 1", "layer 2"} <= ticks and "layer 1 attention" not in ticks
+    assert "layer␣2␣feed-forward" in svg  # for the pointer
+    translator: Any = weft.load(runs.folder("transformer"), device="cpu")
+    names = [name for name in layers_of(translator.members[0].model) if name.startswith("decoder")]
+    assert named_parts(translator.members[0].model, names) == [
+        f"decoder {number} {part}" for number in (1, 2) for part in ("attention", "cross-attention", "feed-forward")
+    ]
+
+
+def test_a_legend_says_why_a_series_has_no_line():
+    series = [
+        Series("zero", [0, 1], [0.0, 0.0]),
+        Series("gone", [0, 1], [float("nan")] * 2),
+        Series("there", [0, 1], [1.0, 2.0]),
+    ]
+    texts = {one.text for one in ET.fromstring(lines(series, across=Axis("x"), up=Axis("y", log=True))).findall(".//{*}text")}
+    assert {"zero (0 everywhere)", "gone (no values)", "there"} <= texts
+    plain = {one.text for one in ET.fromstring(lines(series, across=Axis("x"), up=Axis("y"))).findall(".//{*}text")}
+    assert {"zero", "gone (no values)", "there"} <= plain
+
+
+def test_where_no_gradient_arrives_a_terminal_says_so(tmp_path):
+    """gpt starts with an output of zeros: nothing comes back through it."""
+    values = run_file(make_text(tmp_path / "text.txt"), "gpt", train__steps=2, train__validations=1)
+    run = weft.load(train_here(values, tmp_path / "run").path, device="cpu")
+    view = gradients(run, "the cat", ExplainOptions())
+    assert view.lines[-1] == "at the start: no gradient arrives; what is above it is zero"

@@ -252,7 +252,7 @@ def test_the_pages_about_the_inside_name_commands_views_and_options_that_exist(p
         assert {words[at + 1] for at, word in enumerate(words) if word == "--what"} <= set(VIEWS)
     if page == "inside.md":
         listed = set(re.findall(r"^\|[^|]*\| `([a-z]+)` \|", text, re.MULTILINE))
-        assert listed == {"units", "surprisal", "distribution", "search", "lens", "gradients"}
+        assert listed == {"units", "surprisal", "distribution", "search", "lens", "gradients", "positions"}
 
 
 # ---- pictures

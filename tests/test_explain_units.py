@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -234,7 +236,7 @@ def test_layers_that_read_from_the_end_are_shown_in_the_order_of_the_text(runs, 
 def test_a_short_text_without_data_says_that_it_is_too_short(runs):
     view = units(weft.load(runs.folder("lstm")), "fade", ExplainOptions())
     assert view.data["follows"] == []
-    assert view.lines == ["what units follow takes a longer text to tell: judged by 4 tokens of the text"]
+    assert view.lines[-1] == "what units follow takes a longer text to tell: judged by 4 tokens of the text"
 
 
 def test_what_is_not_there_is_refused(lstm, runs):
@@ -274,3 +276,63 @@ def test_a_coloured_text_needs_a_number_for_each_token(tokens, values, message):
     with pytest.raises(UsageError) as caught:
         coloured(tokens, values, name="x")
     assert str(caught.value) == message
+
+
+# ---- activations in a terminal
+
+
+@pytest.fixture(scope="module")
+def hello(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The smallest network of the lectures: a vanilla RNN that spells one word."""
+    folder = tmp_path_factory.mktemp("hello")
+    (folder / "hello.txt").write_text("hello\n")
+    values = run_file(folder / "hello.txt", data__read="lines", train__steps=3)
+    values["model"] = {"kind": "rnn", "layers": 1, "width": 4}
+    del values["data"]["valid"], values["data"]["window"]
+    train_here(values, folder / "run")
+    return folder / "run"
+
+
+def spelled_by_hand(run: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Hidden states (T, 4) and scores (T, V) of <s> hello: h = tanh(U x + b + W h + b'), y = V h + c."""
+    model = run.model
+    u, w, b, again = map(numbers, model.stack.layers[0].mixer.cell.all_weights[0])
+    h, states = np.zeros(4), []
+    for token in [run.tokenizer.begin, *run.tokenizer.encode("hello").tolist()]:
+        h = np.tanh(u @ numbers(model.embedding.weight)[token] + b + w @ h + again)
+        states.append(h)
+    hidden = np.stack(states)
+    return hidden, hidden @ numbers(model.head.weight).T + numbers(model.head.bias)
+
+
+def test_a_short_text_has_its_activations_and_scores_in_the_terminal(hello):
+    run = weft.load(hello, device="cpu")
+    hidden, scores = spelled_by_hand(run)
+    names = [run.tokenizer.show(at) for at in range(run.tokenizer.size)]
+    view = units(run, "hello", ExplainOptions())
+    cells = [line.split() for line in view.lines]
+    assert cells[0] == ["layer", "1", "<s>", "h", "e", "l", "l", "o"]
+    assert cells[1:5] == [["hidden", str(unit + 1), *(f"{h:+.2f}" for h in hidden[:, unit])] for unit in range(4)]
+    assert cells[5] == []
+    assert cells[6] == ["output", "scores", "<s>", "h", "e", "l", "l", "o"]
+    assert cells[7 : 7 + len(names)] == [[name, *(f"{y:+.2f}" for y in scores[:, at])] for at, name in enumerate(names)]
+    shares = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    assert cells[7 + len(names)] == ["next", *(w for p in shares for w in (names[p.argmax()], f"{p.max():.0%}"))]
+    np.testing.assert_allclose(view.data["output"]["scores"], scores.T, atol=1e-5)
+    assert view.data["output"]["tokens"] == names
+
+
+def test_one_unit_has_a_row_and_a_long_text_no_table(hello):
+    run = weft.load(hello, device="cpu")
+    hidden, _ = spelled_by_hand(run)
+    view = units(run, "hello", ExplainOptions(unit=[3]))
+    assert view.lines[0].split() == ["layer", "1,", "1", "of", "4", "units", "<s>", "h", "e", "l", "l", "o"]
+    assert view.lines[1].split() == ["hidden", "3", *(f"{h:+.2f}" for h in hidden[:, 2])]
+    long = units(run, "hello" * 4, ExplainOptions())
+    assert not any("hidden" in line or "scores" in line for line in long.lines) and "output" not in long.data
+
+
+def test_one_unit_has_its_gates_as_well(lstm):
+    view = units(lstm, "the cat", ExplainOptions(unit=[2], layer=1))
+    names = [line.split(" 2 ")[0].strip() for line in view.lines[1:7]]
+    assert names == ["hidden", "cell", "input gate", "forget gate", "output gate", "candidate"]

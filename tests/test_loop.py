@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,9 @@ class Notebook:
     def log(self, record: dict[str, Any]) -> int:
         self.records.append(record)
         return len(self.records)
+
+    def write_samples(self, records: Sequence[Mapping[str, Any]]) -> int:
+        raise NotImplementedError
 
     def save(self, loop: Loop) -> None:
         self.saved.append(loop.cursor.step)
@@ -339,7 +342,8 @@ def test_metrics_are_functions_of_the_run_only(tmp_path, text):
     trained = [record for record in records if "train_nats_per_token" in record]
     validated = [record for record in records if "valid_nats_per_token" in record]
     assert [record["step"] for record in trained] == [1, 2, 3, 4, 5, 6]
-    assert set(trained[0]) == {"step", "epoch", "tokens", "train_nats_per_token", "crc32"}
+    gradients = {"grad_norm", "grad_norm_max", "learning_rate", "clipped_steps"}
+    assert set(trained[0]) == {"step", "epoch", "tokens", "train_nats_per_token", "crc32"} | gradients
     assert [record["train_nats_per_token"] for record in trained] == pytest.approx(watcher.losses)
     assert [(record["step"], record["valid_nats_per_token"]) for record in validated] == watcher.scores
     assert [record["tokens"] for record in trained] == [64 * step for step in range(1, 7)]

@@ -54,19 +54,24 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, float) and math.isfinite(value)
 
 
-def _is_of_a_run(record: Mapping[str, Any]) -> bool:
-    """Whether it is what a run logs, a step and numbers: who means harm can write any line, with its sum."""
+def _is_of_a_run(record: Mapping[str, Any], texts: bool) -> bool:
+    """Whether it is what a run logs, a step and numbers, perhaps texts: who means harm can write any line, with its sum."""
     step = record.get("step")
-    return all(map(_is_number, record.values())) and isinstance(step, int) and not isinstance(step, bool) and step >= 0
+    fits = all(_is_number(value) or (texts and isinstance(value, str)) for value in record.values())
+    return fits and isinstance(step, int) and not isinstance(step, bool) and step >= 0
 
 
 def _cure(path: Path) -> str:
     return "the weft train that wrote it restores it" if path.name == METRICS else "remove it"
 
 
-def read_log(path: Path, *, length: int = 0) -> list[dict[str, Any]]:
+def _missing(path: Path, found: int, wanted: int) -> LogError:
+    return LogError(f"{path}: has {found} bytes of whole lines, but the checkpoint knows {wanted}; {_cure(path)}")
+
+
+def read_log(path: Path, *, length: int = 0, texts: bool = False) -> list[dict[str, Any]]:
     """The records of a log, without a last one that a killed process left torn; none where there is no file. At least the
-    first `length` bytes must be there."""
+    first `length` bytes must be there. They hold numbers, or also `texts`."""
     refuse_device(path)
     try:
         if path.stat().st_size > LONGEST_FILE:
@@ -78,13 +83,13 @@ def read_log(path: Path, *, length: int = 0) -> list[dict[str, Any]]:
         raise ResourceError(f"{path}: can't be read: {error.strerror}") from None
     whole = data.rfind(b"\n") + 1
     if whole < length:
-        raise LogError(f"{path}: has {whole} bytes of whole lines, but the checkpoint knows {length}; {_cure(path)}")
+        raise _missing(path, whole, length)
     found = []
     for number, line in enumerate(data[:whole].split(b"\n")[:-1], 1):
         record = _record(line)
         if record is None:
             raise LogError(f"{path}: line {number} is not as it was written; {_cure(path)}")
-        if not _is_of_a_run(record):
+        if not _is_of_a_run(record, texts):
             raise ModelError(f"{path}: line {number} is no record of a run; the file is damaged")
         found.append(record)
     return found
@@ -133,6 +138,16 @@ class Log:
             write_all(self._descriptor, b"" if whole else kept)
         self.length = len(kept)
         return not whole
+
+    def cut(self, length: int) -> None:
+        """Drop what was written after the first `length` bytes."""
+        if self.length < length:
+            raise LogError(
+                f"{self.path}: has {self.length} bytes of whole lines, but the checkpoint knows {length}; {_cure(self.path)}"
+            )
+        with refusing(self.path):
+            os.ftruncate(self._descriptor, length)
+        self.length = length
 
     def sync(self) -> None:
         with refusing(self.path, "its last lines may not survive a power cut"):

@@ -28,6 +28,12 @@ def check_kind(option: str, out: Path | None) -> None:
         check_raster(option)
 
 
+def _counted(views: Sequence[View]) -> str:
+    """'attention and units'."""
+    *most, last = (view.what for view in views)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
 def write_views(out: Path, views: Sequence[View], *, title: str, numbers: Mapping[str, Any], quiet: bool) -> None:
     """All views as one page (.html), their pictures one by one (.svg, .png), or their `numbers` (.json)."""
     from weft import files
@@ -35,9 +41,11 @@ def write_views(out: Path, views: Sequence[View], *, title: str, numbers: Mappin
 
     if out.suffix == ".json":
         files.write_json(out, numbers, named=True)
+        note(f"{out}: the numbers of {_counted(views)}", quiet=quiet)
         return
     if out.suffix == ".html":
         files.write_text(out, page(views, title=title), named=True)
+        note(f"{out}: a page with {_counted(views)}", quiet=quiet)
         return
     pictures = [picture for view in views for picture in view.pictures]
     if not pictures:

@@ -66,8 +66,8 @@ class Explain(Shared):
         typer.Option(
             metavar="VIEW",
             autocompletion=_views,
-            help="Which view: attention, rollout, attribution, surprisal, distribution, search, lens, units, gradients; may be "
-            "given several times.  [default: the first that the run has]",
+            help="Which view: attention, rollout, attribution, surprisal, distribution, search, lens, units, gradients, "
+            "positions; may be given several times.  [default: the first that the run has]",
         ),
     ] = None
     others: Annotated[
@@ -155,9 +155,12 @@ class Explain(Shared):
 
     def _text(self, run: Any) -> str:
         from weft.cli.lines import stdin_lines
+        from weft.explain.views import VIEWS
 
         if self.text is not None:
             return self.text
+        if self.what and not any(VIEWS[name].reads for name in self.what if name in VIEWS):
+            return ""
         lines = list(stdin_lines(run.settings.data.encoding))
         if len(lines) > 1 and getattr(run, "lines", True):  # running text has as many as it likes
             note(f"weft: {len(lines):,} lines are read as one text; explain each by a command of its own", quiet=self.quiet)

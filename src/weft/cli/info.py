@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +11,7 @@ import typer
 
 from weft.cli.options import Shared
 from weft.cli.output import columns, duration, score_name, write, write_json
+from weft.text.columns import aligned
 
 LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "pydantic", "typer", "rich")
 BUDGETS = ("steps", "tokens", "epochs", "minutes")
@@ -45,6 +46,27 @@ def _on_disk(path: Path) -> int:
     return sum(part.stat().st_size for part in (path.rglob("*") if path.is_dir() else [path]) if part.is_file())
 
 
+def _parts(run: Any) -> list[dict[str, Any]]:
+    """The parameters of a run's model by part, with their shares."""
+    from weft.explain.inputs import network
+    from weft.models.parts import Part, parts_of
+
+    model = network(run)
+    inner = getattr(run.model, "model", run.model)
+    found = parts_of(model) if model is not None else [Part("", name, count) for name, count in inner.parts().items()]
+    total = max(1, sum(part.parameters for part in found))
+    return [
+        {
+            **({"side": part.side} if part.side else {}),
+            "part": part.name,
+            "parameters": part.parameters,
+            "share": part.parameters / total,
+            **({"tied": list(part.tied)} if part.tied else {}),
+        }
+        for part in found
+    ]
+
+
 def about_run(path: Path) -> dict[str, Any]:
     """What a run folder holds."""
     from weft.cli.story import read_story
@@ -61,6 +83,7 @@ def about_run(path: Path) -> dict[str, Any]:
         "task": run.settings.task,
         "kind": run.settings.kind,
         "parameters": parameters(run.model) if run.folder.weights.exists() else None,
+        "parts": _parts(run) if run.folder.weights.exists() else None,
         "tokenizers": {
             name: {"kind": one.kind, "size": one.size, "hash": one.hash} for name, one in run.tokenizer.named().items()
         },
@@ -94,6 +117,27 @@ def _best(progress: Mapping[str, Any]) -> str:
     return f"{score_name(best['name'])} {best['value']:.4f}{at}"
 
 
+def _parts_table(parts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line a part: its name, its parameters, their share, and what else these weights are."""
+    rows = [
+        [
+            f"{part.get('side', '')} {part['part']}".lstrip(),
+            f"{part['parameters']:,}",
+            f"{part['share']:.1%}",
+            f"also the {' and the '.join(part['tied'])}" if "tied" in part else "",
+        ]
+        for part in parts
+    ]
+    return [line.rstrip() for line in aligned(rows, left=(0, 3))]
+
+
+def _gradients(found: Mapping[str, Any]) -> str:
+    """'norm 0.8123 on average, 3.1 at most; clipped 12 of 150 steps to 1'."""
+    seen, clip = found["progress"]["gradients"], found["settings"]["train"]["clip"]
+    limit = "not clipped" if clip == "none" else f"clipped {seen['clipped']:,} of {seen['steps']:,} steps to {clip:g}"
+    return f"norm {seen['mean']:.3g} on average, {seen['largest']:.3g} at most; {limit}"
+
+
 def _files(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.1%} of train"
@@ -112,10 +156,12 @@ def describe(found: Mapping[str, Any]) -> str:
     rows = [
         ["run", found["path"]],
         ["model", f"{found['kind']} ({found['task']}), {counted}"],
+        *[["" if at else "parts", line] for at, line in enumerate(_parts_table(found["parts"] or []))],
         *[[name, f"{one['kind']}, {one['size']:,} tokens, {one['hash'][:8]}"] for name, one in found["tokenizers"].items()],
         *[[f"{name} data", _files(data[name])] for name in ("train", "valid", "test") if name in data],
         *([["read as", data["read"]]] if "read" in data else []),
         ["progress", _progress(found)],
+        *([["gradients", _gradients(found)]] if found["progress"]["gradients"] else []),
         ["best valid", _best(found["progress"])],
         ["on disk", ", ".join([f"{size(sum(disk.values()))} in all", *large])],
         ["trained with", ", ".join(f"{name} {value}" for name, value in found["trained_with"].items())],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weft.cli.display import Display
 from weft.cli.output import score_name
@@ -12,6 +12,7 @@ from weft.cli.signals import Stop
 if TYPE_CHECKING:
     from weft.train.loop import Loop
 
+SHOWN, WIDE = 3, 100  # texts that are shown at each validation, and letters of each
 MEMORY = 0.95  # of the loss that is shown: about the mean of the last 20 steps
 
 
@@ -30,6 +31,19 @@ class Smooth:
 def said(scores: Mapping[str, float]) -> str:
     """'nats/token 1.8123'."""
     return "  ".join(f"{score_name(name)} {value:.4f}" for name, value in scores.items())
+
+
+def sampled(record: Mapping[str, Any]) -> str:
+    """A text that was written at a validation, on one line: behind its prompt, or its source, where there is one."""
+    from weft.report.words import on_a_line
+
+    def short(text: str, letters: int) -> str:
+        return on_a_line(text if len(text) <= letters else text[: letters - 1] + "…")
+
+    if "source" in record:
+        source, text, meant = (short(record[name], WIDE // 3) for name in ("source", "text", "reference"))
+        return f"{source} -> {text}  (reference: {meant})"
+    return short(record["prompt"] + record["text"], WIDE)
 
 
 class TrainWatcher:
@@ -69,6 +83,8 @@ class TrainWatcher:
         self.scores = scores
         best = "  best" if loop.cursor.best_step == loop.cursor.step else ""
         self.display.line(f"step {loop.cursor.step:>6,}  valid {said(scores)}{best}")
+        for record in loop.samples[:SHOWN]:
+            self.display.line(f"{'':>13}{sampled(record)}")
 
     def counted(self, parameters: int, scores: dict[str, float]) -> None:
         self.scores = scores

@@ -12,6 +12,7 @@ from weft.log import read_log
 from weft.metrics.better import BETTER, is_better
 from weft.train import checkpoint
 from weft.train.folder import RunFolder
+from weft.train.gradients import GradientSummary, summarize
 
 VALID = "valid_"
 
@@ -25,6 +26,7 @@ class Story(NamedTuple):
     best_step: int
     counted: bool = False  # made by counting, in one go
     examples: int | None = None  # what was counted, where that is told
+    gradients: GradientSummary | None = None  # None where none were logged
 
     @property
     def imported(self) -> bool:
@@ -35,7 +37,8 @@ class Story(NamedTuple):
         best = None if self.best is None else {"name": self.best[0], "value": self.best[1], "step": self.best_step}
         progress = {"done": self.done, "counted": self.counted, "steps": self.steps, "tokens": self.tokens}
         examples = {} if self.examples is None else {"examples": self.examples}
-        return {**progress, **examples, "training_seconds": self.seconds, "best_valid": best}
+        gradients = None if self.gradients is None else self.gradients.to_json()
+        return {**progress, **examples, "training_seconds": self.seconds, "best_valid": best, "gradients": gradients}
 
 
 def _best(records: list[dict[str, Any]], monitor: str | None) -> tuple[tuple[str, float] | None, int]:
@@ -67,7 +70,8 @@ def read_story(path: Path) -> Story:
     records = read_log(path / "metrics.jsonl", length=0 if cursor is None else cursor.metrics)
     best, best_step = _best(records, _monitor(path))
     if cursor is not None:
-        return Story(cursor.done, cursor.step, cursor.tokens, cursor.seconds, best, best_step)
+        gradients = summarize(records)
+        return Story(cursor.done, cursor.step, cursor.tokens, cursor.seconds, best, best_step, gradients=gradients)
     # a run by gradients logs its training loss from the first step on; one made by counting has none
     if not (path / "model.safetensors").exists() or any(name.startswith("train_") for record in records for name in record):
         return Story(False, 0, 0, None, None, 0)

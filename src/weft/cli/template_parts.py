@@ -23,7 +23,7 @@ TRAIN = """
 # warmup = {warmup:<24}# share of the budget in which lr rises first
 # clip = 1.0                       # the largest norm of a gradient, or "none"
 # validations = 10                 # how often in the run the validation data is scored and a checkpoint written
-{monitor}# patience = "none"                # stop after so many validations without a better score
+{samples}{monitor}# patience = "none"                # stop after so many validations without a better score
 # device = "auto"                  # cpu, cuda; auto: the GPU if there is one
 # precision = "auto"               # float32, bfloat16; auto: bfloat16 on a GPU
 # compile = "auto"                 # true, false; auto: on a GPU, where it helps
@@ -58,4 +58,4 @@ def train(values: Mapping[str, str]) -> str:
     """[train]; `budget` is `steps = 2000`, or another of the four."""
     words = {name: quoted(text) if name in ("optimizer", "schedule") else text for name, text in values.items()}
     others = ", ".join(f"{name} = ..." for name in BUDGETS if not values["budget"].startswith(name))
-    return TRAIN.format(others=others, **words)
+    return TRAIN.format(others=others, **{"samples": "", **words})

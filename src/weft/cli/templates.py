@@ -56,6 +56,11 @@ SIZES = """\
 CONTEXT = """\
 # context = 3                      # tokens that a prediction sees
 """
+SAMPLES = """\
+# samples = 0                      # texts that are written at each validation, for samples.jsonl and the report
+# sample_prompts = []              # what they continue: ["The ", "A "]; their start, unless given
+# sample_length = 100              # tokens of each, at most
+"""
 MUON = """\
 # matrix_lr = 0.02                 # the rate of the matrices
 # momentum = 0.95                  # of the matrices
@@ -86,6 +91,7 @@ class Language(NamedTuple):
             "batch_tokens": "4096",
             "smoothing": "",
             "monitor": "",
+            "samples": SAMPLES,
         }
         if self.recurrent:
             values |= {"lr": "3e-3", "weight_decay": "0.01"}
@@ -183,6 +189,9 @@ SMOOTHING = """\
 # label_smoothing = 0.1            # the share of each target that all tokens have in common
 # average = 0.99                   # what is kept is an average of the weights, with this decay; or "none"
 """
+PAIR_SAMPLES = """\
+# samples = 0                      # so many lines of the validation data are translated each time, for samples.jsonl
+"""
 MONITOR = """\
                                    # monitor = "exact_match": keep what scores best so, or by bleu, chrf, edit_rate;
                                    # unless given, by nats_per_token
@@ -190,6 +199,7 @@ MONITOR = """\
 _RECIPE = {
     "budget": "steps = 3500", "batch_tokens": "2048", "optimizer": "adamw", "lr": "1e-3", "beta2": "0.98",
     "weight_decay": "0.0", "schedule": "cosine", "warmup": "0.08", "muon": "", "smoothing": SMOOTHING, "monitor": MONITOR,
+    "samples": PAIR_SAMPLES,
 }  # fmt: skip
 
 

@@ -8,8 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from weft.config import read_toml
+from weft.errors import ConfigError
 from weft.log import read_log
 from weft.metrics.better import BETTER
+from weft.train.gradients import summarize
+from weft.train.samples import FILE as SAMPLES
 
 Record = dict[str, Any]
 
@@ -35,8 +39,29 @@ def _points(lines: Sequence[Record], name: str, tokens: Any, seconds: Any) -> li
     ]
 
 
+STEPS, TEXTS = 8, 3  # of samples.jsonl: validations that are shown, and texts of each
+
+
+def samples_of(run: Path) -> list[Record]:
+    """What a run wrote at some of its validations, from the first to the last; nothing where train.samples was 0."""
+    lines = read_log(run / SAMPLES, texts=True)
+    steps = list(dict.fromkeys(line["step"] for line in lines))
+    chosen = {steps[round(at * (len(steps) - 1) / max(1, min(len(steps), STEPS) - 1))] for at in range(min(len(steps), STEPS))}
+    return [line for step in sorted(chosen) for line in [one for one in lines if one["step"] == step][:TEXTS]]
+
+
+def _clip(run: Path) -> float | None:
+    """The largest norm that a gradient may have; None where there is no limit, or the run is gone."""
+    try:
+        clip = read_toml(run / "resolved.toml").get("train", {}).get("clip")
+    except ConfigError:
+        return None
+    return float(clip) if isinstance(clip, int | float) else None
+
+
 def curve(run: Path, score: str) -> dict[str, Any]:
-    """Losses of training, and of the validation data `score`, or, where validation does not know it, its first score."""
+    """Losses of training, and of the validation data `score`, or, where validation does not know it, its first score; norms of
+    the gradient, and the learning rate."""
     lines, timings = read_log(run / "metrics.jsonl"), read_log(run / "timings.jsonl")
     seconds = [(line["step"], line["seconds"]) for line in timings if line.get("seconds") is not None]
     tokens = [(line["step"], line["tokens"]) for line in lines if line.get("tokens") is not None]
@@ -47,5 +72,9 @@ def curve(run: Path, score: str) -> dict[str, Any]:
     return {
         "train": _points(lines, train, tokens, seconds),
         "valid": _points(lines, valid, tokens, seconds),
+        "norm": _points(lines, "grad_norm", tokens, seconds),
+        "norm_max": _points(lines, "grad_norm_max", tokens, seconds),
+        "rate": _points(lines, "learning_rate", tokens, seconds),
+        "gradients": None if (found := summarize(lines)) is None else {**found.to_json(), "clip": _clip(run)},
         "scores": {"train": train.removeprefix("train_"), "valid": valid.removeprefix("valid_")},
     }

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.compare import table
 from weft.compare.breakdown import breakdowns, same_labels
-from weft.compare.curves import curve
+from weft.compare.curves import curve, samples_of
 from weft.compare.evidence import Evidence
 from weft.compare.scores import better, each, functions, of_items
 from weft.errors import ModelError
@@ -44,6 +44,7 @@ def document(groups: Groups, *, title: str = "", score: str | None = None, comma
         "items": items(first, item_score),
         "confusions": confusions(first) if same_labels(ordered) else None,
         "samples": {row: list(run.samples) for row, run in first.items() if run.samples},
+        "samples_over_training": {row: texts for row, run in first.items() if (texts := samples_of(run.run))},
         "settings": {row: _settings(run) for row, run in first.items()},
         "environment": _environment(best),
         "command": command,

@@ -21,7 +21,7 @@ from weft.errors import DataError, UsageError
 from weft.explain.cells import recurrent
 from weft.explain.inputs import Reading, network, read
 from weft.explain.options import ExplainOptions
-from weft.explain.stacks import labels, layers_of, remembers, side_of
+from weft.explain.stacks import labels, layers_of, named_parts, remembers, side_of
 from weft.explain.telling import Telling, part_of, untold
 from weft.explain.view import Picture, Piece, View, aligned, listed
 from weft.explain.watch import Watched, differentiable, replaced, watch
@@ -126,8 +126,8 @@ def through_layers(model: nn.Module, loss: Callable[[], Tensor]) -> Depth:
     first = {one.name: one for one in reversed(seen)}
     called = [name for name in names if name in first and first[name].output[0].requires_grad]
     places, tensors = list[str](), list[Tensor]()
-    for name, place in zip(called, labels(called), strict=True):
-        if place.endswith(" 1"):
+    for at, (name, place) in enumerate(zip(called, named_parts(model, called), strict=True)):
+        if side_of(name) not in map(side_of, called[:at]):
             places.append("read" if side_of(name) == "layer" else f"{side_of(name)} reads")
             tensors.append(first[name].inputs[0])
         places.append(place)
@@ -170,6 +170,12 @@ def time_picture(flows: Mapping[str, Mapping[str, Flow]], *, title: str) -> str:
     )
 
 
+def _ticks(places: Sequence[str]) -> list[str]:
+    """A name a layer, at its last part: those of all parts have no room beside each other, and stand at the points."""
+    layers = [" ".join(place.split()[:2]) for place in places]
+    return ["" if layers[at + 1 : at + 2] == [layer] else layer for at, layer in enumerate(layers)]
+
+
 def depth_picture(depths: Mapping[str, Mapping[str, Depth]], *, title: str) -> str:
     """Several models in one chart: what arrives at each layer, lowest first."""
     series = [
@@ -178,7 +184,7 @@ def depth_picture(depths: Mapping[str, Mapping[str, Depth]], *, title: str) -> s
         for when, depth in both.items()
     ]
     longest = max((depth.places for both in depths.values() for depth in both.values()), key=len)
-    across = Axis("layer, from the bottom", names=longest)
+    across = Axis("layer, from the bottom", names=_ticks(longest))
     return lines(series, across=across, up=Axis("norm of d loss / d h", log=True), title=title)
 
 
@@ -277,7 +283,12 @@ def _lines(flows: Mapping[str, Flow]) -> list[str]:
     far = len(shares[0])
     chosen = [step for step in TOLD if step < far] + [far]
     rows = [["steps back", *flows], *([f"{step:,}", *(f"{share[step - 1]:.2g}" for share in shares)] for step in chosen)]
-    return [*aligned(rows, left=()), "the gradient of the loss, as a share of what arrives one step back"]
+    none = [
+        f"{when}: no gradient arrives; what is above it is zero"
+        for when, share in zip(flows, shares, strict=True)
+        if not share.any()
+    ]
+    return [*aligned(rows, left=()), "the gradient of the loss, as a share of what arrives one step back", *none]
 
 
 def no_gradients(run: Any) -> str | None:

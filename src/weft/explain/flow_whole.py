@@ -23,7 +23,7 @@ from weft.explain.cells import recurrent
 from weft.explain.flow import STARTED, TRAINED, Depth, Flow, depth_picture, drawable, exact, fresh, through_layers
 from weft.explain.inputs import Question, questions, read
 from weft.explain.options import ExplainOptions
-from weft.explain.stacks import labels, layers_of
+from weft.explain.stacks import layers_of, named_parts
 from weft.explain.view import Picture, View, aligned, listed, told_apart
 from weft.explain.watch import differentiable, watch
 from weft.nn.state import each, leaves
@@ -82,7 +82,7 @@ def through_text(model: nn.Module, loss: Callable[[], Tensor]) -> Flow:
         else:
             own = ((name, _of_states(value, kept[name])) for name in cells[layer])
             squares.append(np.sum([found[::-1] if name.endswith(".back") else found for name, found in own], axis=0))
-    return Flow(labels(names), np.sqrt(np.array(squares)))
+    return Flow(named_parts(model, names), np.sqrt(np.array(squares)))
 
 
 def _with(run: Any, model: nn.Module) -> Any:

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from torch import nn
 
 from weft.explain.watch import Watched
+from weft.models.parts import PARTS
 from weft.nn.state import leaves
 
 LAYER = re.compile(r"(?:^|\.)layers\.\d+$")
+ABOVE = ("cross-attention", "feed-forward")  # what belongs to the layer that it stands on
 
 
 def layers_of(model: nn.Module) -> list[str]:
@@ -29,6 +31,30 @@ def labels(names: Sequence[str]) -> list[str]:
     """Layers by their numbers from 1, those of each stack by themselves: `decoder.stack.layers.0` is decoder 1."""
     sides = [side_of(name) for name in names]
     return [f"{side} {sides[: at + 1].count(side)}" for at, side in enumerate(sides)]
+
+
+def _kind(model: nn.Module, name: str) -> str:
+    """What a layer mixes with: attention, feed-forward, recurrent ..."""
+    mixer: object = getattr(model.get_submodule(name), "mixer", None)
+    inner = getattr(mixer, "inner", mixer)  # of a bridge, what it starts
+    if getattr(mixer, "across", None) is not None:  # attention to a source that has lost its heads
+        return "cross-attention"
+    return PARTS.get(type(inner), "")  # type: ignore[arg-type]
+
+
+def named_parts(model: nn.Module, names: Sequence[str]) -> list[str]:
+    """Layers as everybody counts them, attention and the feed-forward layer on top of it as one: `layer 1 attention`,
+    `layer 1 feed-forward`; `layer 1` where it has one part alone."""
+    kinds, sides = [_kind(model, name) for name in names], [side_of(name) for name in names]
+    numbers, count = list[tuple[str, int]](), dict[str, int]()
+    for kind, side in zip(kinds, sides, strict=True):
+        begins = kind not in ABOVE or side not in count
+        count[side] = count.get(side, 0) + begins
+        numbers.append((side, count[side]))
+    return [
+        f"{side} {number}" + (f" {kind}" if numbers.count((side, number)) > 1 else "")
+        for (side, number), kind in zip(numbers, kinds, strict=True)
+    ]
 
 
 def remembers(seen: Watched) -> bool:

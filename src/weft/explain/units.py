@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from weft.errors import UsageError
+from weft.explain.activations import TOKENS, UNITS, Scores, layer_table, output_scores, score_table
 from weft.explain.cells import inside, recurrent
 from weft.explain.inputs import Reading, network, read
 from weft.explain.options import ExplainOptions
@@ -155,15 +156,18 @@ def _fitting(run: Any, text: str, longest: int | None) -> str:
 # ---- pictures
 
 
+def _moving(one: Layer, most: int) -> list[int]:
+    """The units of a layer that move most, from 1, in their order."""
+    spread = one.values["hidden"].std(0)
+    return sorted(1 + int(at) for at in np.argsort(-spread, kind="stable")[:most])
+
+
 def _chosen_units(one: Layer, options: ExplainOptions) -> list[int]:
     """From 1: those asked for, or those that move most."""
     width = one.values["hidden"].shape[1]
     if wrong := [unit for unit in options.unit if unit > width]:
         raise UsageError(f"--unit: layer {one.number} has {width} units, and none of the number {wrong[0]}")
-    if options.unit:
-        return options.unit
-    spread = one.values["hidden"].std(0)
-    return sorted(1 + int(at) for at in np.argsort(-spread, kind="stable")[:DRAWN])
+    return options.unit or _moving(one, DRAWN)
 
 
 def _maps(values: np.ndarray, rows: Sequence[str], pieces: Sequence[Piece], title: str, name: str) -> Iterator[Picture]:
@@ -219,6 +223,18 @@ def _layer_data(one: Layer, units: Sequence[int]) -> dict[str, Any]:
     return {"layer": one.number, "part": one.name, "tokens": listed(one.pieces), "units": list(units), **values}
 
 
+def _tables(wanted: Sequence[Layer], options: ExplainOptions, scores: Scores | None) -> list[str]:
+    """The activations of a short text, layer by layer: of all units where they are few, else of those that move most."""
+    found = list[str]()
+    for one in wanted:
+        if len(one.pieces) <= TOKENS:
+            width = one.values["hidden"].shape[1]
+            chosen = options.unit[:UNITS] or _moving(one, width if width <= UNITS else options.top)
+            title = f"layer {one.number}" + (f", {len(chosen)} of {width} units" if len(chosen) < width else "")
+            found += [*layer_table(title, one.pieces, one.values, chosen), ""]
+    return found if scores is None or not found else [*found, *score_table(wanted[0].pieces, scores), ""]
+
+
 def _lines(tracks: Sequence[Tracks], judged: str) -> list[str]:
     rows = [["follows", "layer", "unit", "state", "r"]]
     rows += [[one.feature, str(one.layer), str(one.unit), one.quantity, f"{one.r:+.3f}"] for one in tracks]
@@ -244,10 +260,13 @@ def units(run: Any, text: str, options: ExplainOptions) -> View:
             pictures += _layer_pictures(one, chosen[one.number])
     if not options.unit:
         pictures = [*_tracking_pictures(found, tracks), *pictures]
+    scores = output_scores(run, reading)
     data = {
         "tokens": listed(found[0].pieces),
+        **({} if scores is None else {"output": scores.to_json()}),
         "follows": [one.to_json() for one in tracks],
         "judged": {"by": split, "tokens": count},
         "layers": [_layer_data(one, chosen[one.number]) for one in wanted],
     }
-    return View("units", f"Inside {run.settings.kind}", data, pictures, _lines(tracks, judged))
+    lines = [*_tables(wanted, options, scores), *_lines(tracks, judged)]
+    return View("units", f"Inside {run.settings.kind}", data, pictures, lines)

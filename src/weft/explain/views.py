@@ -17,6 +17,7 @@ from weft.explain.flow_whole import gradients_whole
 from weft.explain.inputs import network
 from weft.explain.lens import lens, no_lens
 from weft.explain.options import ExplainOptions
+from weft.explain.positions import no_positions, positions
 from weft.explain.search import no_search, search
 from weft.explain.surprisal import no_surprisal, surprisal
 from weft.explain.telling import Telling, untold
@@ -33,6 +34,7 @@ class Entry(NamedTuple):
     unfit: Callable[[Any], str | None]  # why a run has no such view, if it has none
     long: bool = False  # tells of its progress
     tokens: int = LONGEST  # of a text, at most: where each is seen against each, memory grows with the square of them
+    reads: bool = True  # needs a text
 
 
 def _no_attention(run: Any) -> str | None:
@@ -60,6 +62,7 @@ VIEWS: dict[str, Entry] = {
     "lens": Entry(lens, no_lens, tokens=4000),
     "units": Entry(units, no_units, tokens=4000),
     "gradients": Entry(_gradients, no_gradients, long=True, tokens=1000),
+    "positions": Entry(positions, no_positions, reads=False),
 }
 
 

@@ -78,6 +78,10 @@ class LinearModel:
     def parameters(self) -> int:
         return self.weight.numel() + self.bias.numel()
 
+    def parts(self) -> dict[str, int]:
+        """Parameters by part: a weight for each term and label, and what is said of a label before any term is seen."""
+        return {"weights": self.weight.numel(), "bias": self.bias.numel()}
+
     def scores(self, features: Sparse) -> Floats:
         """x W + b, (N, K): what a temperature divides."""
         return self._scores(features).numpy()

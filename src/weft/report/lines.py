@@ -69,7 +69,7 @@ class Series(NamedTuple):
 class Axis(NamedTuple):
     name: str
     log: bool = False
-    names: Sequence[str] = ()  # of 0, 1, ..., where whole numbers stand for something
+    names: Sequence[str] = ()  # of 0, 1, ..., where whole numbers stand for something; "" for one without a tick
 
     def place(self, value: float) -> float:
         return math.log10(value) if self.log else value
@@ -111,8 +111,8 @@ def _plain_ticks(low: float, high: float, most: int, *, whole: bool) -> list[flo
 
 def _ticks(axis: Axis, low: float, high: float, most: int, *, whole: bool) -> list[tuple[float, str]]:
     if axis.names:
-        every = -(-len(axis.names) // (most + 2))
-        return [(float(at), name) for at, name in enumerate(axis.names) if at % every == 0]
+        named = [(float(at), name) for at, name in enumerate(axis.names) if name]
+        return named[:: -(-len(named) // (most + 2))]
     if not axis.log:
         return [(tick, f"{tick:,.6g}") for tick in _plain_ticks(low, high, most, whole=whole)]
     first, last = math.floor(low + 1e-9), math.ceil(high - 1e-9)
@@ -199,15 +199,22 @@ def _short(name: str) -> str:
     return name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
 
 
-def _legend(series: Sequence[Series], numbers: Sequence[int], top: float) -> tuple[str, float]:
+def _entry(one: Series, across: Axis, up: Axis) -> str:
+    """What the legend says of a series; of one that has no line, why."""
+    shown = any(across.shows(x) and up.shows(y) for x, y in zip(one.x, one.y, strict=True))
+    zero = up.log and any(y == 0 for y in one.y)
+    return _short(one.name) + ("" if shown else " (0 everywhere)" if zero else " (no values)")
+
+
+def _legend(series: Sequence[Series], numbers: Sequence[int], names: Sequence[str], top: float) -> tuple[str, float]:
     """A sample and a name of each series, in as many columns as fit, and how high that is."""
     if len(series) == 1 and not series[0].name:
         return "", 0.0
-    wide = SAMPLE + GAP + 7.8 * max(len(_short(one.name)) for one in series) + 14
+    wide = SAMPLE + GAP + 7.8 * max(map(len, names)) + 14
     columns = max(1, min(len(series), int((WIDE + LEFT) // wide)))
     rows = -(-len(series) // columns)
     parts = []
-    for at, (one, number) in enumerate(zip(series, numbers, strict=True)):
+    for at, (one, number, name) in enumerate(zip(series, numbers, names, strict=True)):
         x, y = MARGIN + (at // rows) * wide, top + (at % rows) * LINE + LINE / 2
         dashes, faint = (' stroke-dasharray="6 5"', ' fill-opacity=".35"') if one.dashed else ("", "")
         shape = SHAPES[number % len(SHAPES)]
@@ -215,7 +222,7 @@ def _legend(series: Sequence[Series], numbers: Sequence[int], top: float) -> tup
             f'<g class="s{number % len(LIGHT)}" transform="translate({coordinate(x)} {coordinate(y)})">'
             f'<path class="line"{dashes} d="M0 0H{SAMPLE}"/>'
             f'<path class="mark"{faint} transform="translate({SAMPLE / 2})" d="{shape}"/>'
-            f'<text x="{SAMPLE + GAP}" dy=".35em">{html(_short(one.name))}</text></g>'
+            f'<text x="{SAMPLE + GAP}" dy=".35em">{html(name)}</text></g>'
         )
     return "".join(parts), rows * LINE
 
@@ -254,7 +261,8 @@ def lines(series: Sequence[Series], *, across: Axis, up: Axis, title: str = "") 
     bottom, right = top + HIGH, LEFT + WIDE
     horizontal = _scale(across, [x for one in series for x in one.x], LEFT, right, tight=True)
     vertical = _scale(up, [y for one in series for y in one.y], bottom, top, tight=False)
-    legend, high = _legend(series, numbers, bottom + 2.6 * LINE)
+    names = [_entry(one, across, up) for one in series]
+    legend, high = _legend(series, numbers, names, bottom + 2.6 * LINE)
     size = f'width="{right + RIGHT}" height="{coordinate(bottom + 2.6 * LINE + high + MARGIN)}"'
     box = f'viewBox="0 0 {right + RIGHT} {coordinate(bottom + 2.6 * LINE + high + MARGIN)}"'
     return "\n".join(

@@ -75,7 +75,8 @@ def _results(document: Document) -> Section:
 def _charts(document: Document) -> Iterator[Section]:
     if any(curve.get("train") or curve.get("valid") for curve in document.get("curves") or []):
         lead = "Drag over a part to zoom in, or use the + and - keys with the chart in focus; a double click shows all again."
-        yield Section("curves", "Learning curves", lead, _chart("curves") + parts.curve_table(document))
+        tables = parts.curve_table(document) + parts.gradient_table(document)
+        yield Section("curves", "Learning curves", lead, _chart("curves") + tables)
     if len(document["rows"]) > 1:
         lead = "A model on the line is the best that can be had for its cost; one beside it is beaten by one on it."
         yield Section("cost", "Quality against cost", lead, _chart("cost"))
@@ -95,6 +96,10 @@ def _details(document: Document) -> Iterator[Section]:
     if document.get("confusions"):
         lead = "Rows are what was meant, columns what was said; the stronger the colour, the larger its share of those meant."
         yield Section("confusions", "Confusions", lead, _chart("confusions") + parts.confusion_tables(document))
+    grown = parts.samples_over_training(document)
+    if grown:
+        lead = "What each row's first seed wrote at its validations (train.samples), from the same random numbers each time."
+        yield Section("progress", "Text over training", lead, grown)
     written = parts.samples(document)
     if written:
         yield Section("samples", "Samples", "", written)

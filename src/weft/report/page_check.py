@@ -115,8 +115,17 @@ ROW = _table(
     },
 )
 POINTS = _list(_table({"step": _count}, dict.fromkeys(("tokens", "seconds", "value"), _number)))
+GRADIENTS = _table(
+    {"mean": _number, "largest": _number, "clipped": _count, "steps": _count, "learning_rate": _number}, {"clip": _number}
+)
 CURVE = _table(
-    {"name": _text}, {"seed": _count, "train": POINTS, "valid": POINTS, "scores": _table({}, {"train": _text, "valid": _text})}
+    {"name": _text},
+    {
+        "seed": _count,
+        **dict.fromkeys(("train", "valid", "norm", "norm_max", "rate"), POINTS),
+        "gradients": GRADIENTS,
+        "scores": _table({}, {"train": _text, "valid": _text}),
+    },
 )
 BREAKDOWN = _table(
     {"by": _text, "bins": _list(_text), "counts": _list(_count), "values": _by_name(NUMBERS)},
@@ -137,6 +146,7 @@ ITEM = _table(
         "infinite": _list(_text),
     },
 )
+WRITTEN = _table({"step": _count, "text": _text}, dict.fromkeys(("prompt", "source", "reference"), _text))
 COMPARISON = _table(
     {"rows": _list(ROW), "score": SCORE},
     {
@@ -147,6 +157,7 @@ COMPARISON = _table(
         "items": _list(ITEM),
         "confusions": _table({"labels": _list(_text), "matrices": _by_name(_list(_list(_count)))}),
         "samples": _by_name(_list(_text)),
+        "samples_over_training": _by_name(_list(WRITTEN)),
         "settings": _by_name(_text),
         "environment": _by_name(_anything),
         "probe": _table({}, {"follows": _by_name(_text)}),

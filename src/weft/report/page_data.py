@@ -116,7 +116,9 @@ def _curves(document: Document, places: Mapping[str, int]) -> list[dict[str, Any
     for curve in document.get("curves") or []:
         if curve["name"] in places:
             lines = {part: _series(curve_points(document, curve, part)) for part in ("train", "valid")}
-            found.append({"row": places[curve["name"]], "seed": curve.get("seed"), **lines})
+            lines |= {part: _series(curve.get(part) or []) for part in ("norm", "norm_max", "rate")}
+            clip = _number((curve.get("gradients") or {}).get("clip"))
+            found.append({"row": places[curve["name"]], "seed": curve.get("seed"), **lines, "clip": clip})
     return found
 
 

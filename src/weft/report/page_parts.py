@@ -165,6 +165,23 @@ def curve_table(document: Document) -> str:
     return f"<details><summary>{told}</summary>{named}</details>"
 
 
+def gradient_table(document: Document) -> str:
+    """How large the gradients of each run were, and how many of its steps were clipped."""
+    heads = dict(zip((row["name"] for row in document["rows"]), _row_heads(document), strict=True))
+    lines = []
+    for curve in document.get("curves") or []:
+        seen = curve.get("gradients")
+        if seen and curve["name"] in heads:
+            clip = "none" if seen.get("clip") is None else f"{seen['clip']:g}"
+            steps = f"{seen['clipped']:,} of {seen['steps']:,}"
+            cells = [html(curve.get("seed")), f"{seen['mean']:.3g}", f"{seen['largest']:.3g}", clip, steps]
+            lines.append([heads[curve["name"]], *cells])
+    if not lines:
+        return ""
+    named = _table(["model", "seed", "mean norm", "largest", "limit", "clipped steps"], lines, label="gradient norms")
+    return f"<details><summary>The numbers: gradient norms and clipped steps</summary>{named}</details>"
+
+
 def breakdown_table(document: Document, breakdown: Document) -> str:
     """The numbers of one breakdown, with their intervals."""
     names = [row["name"] for row in document["rows"]]
@@ -227,6 +244,31 @@ def samples(document: Document) -> str:
         texts = (document.get("samples") or {}).get(row["name"]) or []
         written = "".join(f'<pre class="sample" dir="auto">{html(cut(text, 2000))}</pre>' for text in texts)
         parts += [f"<div><h3>{head}</h3>{written}</div>"] if texts else []
+    return f'<div class="beside">{"".join(parts)}</div>' if parts else ""
+
+
+def _written(record: Mapping[str, Any]) -> str:
+    """A text of one validation: behind its prompt, or between its source and what was meant."""
+    text = html(cut(record["text"], 600))
+    if record.get("source") is None:
+        prompt = html(record.get("prompt") or "")
+        return f'<pre class="sample" dir="auto">{f"<b>{prompt}</b>" if prompt else ""}{text}</pre>'
+    told = [("source", record["source"]), ("reference", record.get("reference") or "")]
+    lines = [f"<small>{name}: <bdi>{html(cut(value, 600))}</bdi></small>" for name, value in told if value]
+    return f'<div class="written"><pre class="sample" dir="auto">{text}</pre>{"<br>".join(lines)}</div>'
+
+
+def samples_over_training(document: Document) -> str:
+    """What each row wrote at its validations, first to last."""
+    parts = []
+    for head, row in zip(_row_heads(document), document["rows"], strict=True):
+        records = (document.get("samples_over_training") or {}).get(row["name"]) or []
+        steps = dict.fromkeys(record["step"] for record in records)
+        written = "".join(
+            f"<h4>step {step:,}</h4>" + "".join(_written(record) for record in records if record["step"] == step)
+            for step in steps
+        )
+        parts += [f"<div><h3>{head}</h3>{written}</div>"] if records else []
     return f'<div class="beside">{"".join(parts)}</div>' if parts else ""
 
 

@@ -69,14 +69,16 @@ class TranslationTask:
         if self.valid is None:
             return None
         nats, counts = nats_of_pairs(model, self.valid.source, self.valid.target, self.device)
-        outputs = self._written(model, self.valid.source, watch)
+        outputs = self.write(model, self.valid.source, watch)
         items = translation_items(outputs, self.valid.references, tokenize=self.valid.tokenize)
         total = sums(items.statistics)
         scores = {name: SCORES[name](total).item() for name in ("bleu", "chrf", "exact_match", "edit_rate")}
         return {"nats_per_token": float(nats.sum() / counts.sum()), **{n: v for n, v in scores.items() if not np.isnan(v)}}
 
-    def _written(self, model: Any, corpus: Corpus, watch: Watch | None) -> list[str]:
+    def write(self, model: Any, corpus: Corpus, watch: Watch | None = None, *, lines: int | None = None) -> list[str]:
+        """Greedy outputs for the first lines of a corpus, or for all."""
         starts = corpus.line_starts()
+        starts = starts if lines is None else starts[: lines + 1]
 
         def encode(rows: Sequence[int]) -> Any:
             sources = [corpus.tokens[starts[row] : starts[row + 1]].astype(np.int64) for row in rows]

@@ -11,7 +11,7 @@ import torch
 from weft.errors import ConfigError
 from weft.log import Log
 from weft.models.ngram import NgramModel, estimate
-from weft.train import memory
+from weft.train import memory, samples
 from weft.train.language import language_task
 
 if TYPE_CHECKING:
@@ -44,6 +44,11 @@ class Counting:
             record = {"step": 1, "tokens": len(corpus.tokens), **{f"valid_{name}": value for name, value in scores.items()}}
             metrics.write(record)
             timings.write({"step": 1, "seconds": seconds})
+        if (write := samples.writer(job, model, torch.device("cpu"))) is not None:
+            with Log(job.folder.path / samples.FILE) as written:
+                written.cut(0)
+                for text in write(model):
+                    written.write({"step": 1, **text})
         job.folder.write_weights(model.arrays(), job.tokenizer.hash, 1)
         job.watcher.counted(model.parameters, scores)
 

@@ -17,6 +17,9 @@ def _fits(value: Any, kind: str) -> bool:
     return isinstance(value, int if kind == "int" else int | float) and value >= 0
 
 
+ADDED = {"norm_sum", "norm_max", "norm_steps", "clipped", "samples"}  # cursors of earlier versions lack these
+
+
 @dataclass
 class Cursor:
     """Goes into each checkpoint as cursor.json. Nothing random is in it: seeds follow from the step."""
@@ -33,6 +36,11 @@ class Cursor:
     counted: int = 0  # what the loss is the mean over, since then
     metrics: int = 0  # length of metrics.jsonl in bytes
     done: bool = False
+    norm_sum: float = 0.0  # norms of the gradient, summed over the steps since the last line of metrics.jsonl
+    norm_max: float = 0.0  # the largest of them
+    norm_steps: int = 0  # how many steps those are
+    clipped: int = 0  # how many of them were clipped
+    samples: int = 0  # length of samples.jsonl in bytes
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -40,9 +48,9 @@ class Cursor:
     @classmethod
     def from_json(cls, values: Any, where: str) -> Cursor:
         names = {field.name for field in fields(cls)}
-        if not isinstance(values, dict) or set(values) != names:
+        if not isinstance(values, dict) or not names - ADDED <= set(values) <= names:
             raise ModelError(f"{where}: is not a cursor of this version of weft")
         for field in fields(cls):
-            if not _fits(values[field.name], str(field.type)):
+            if field.name in values and not _fits(values[field.name], str(field.type)):
                 raise ModelError(f"{where}: is damaged: {field.name} is {values[field.name]!r}")
         return cls(**values)

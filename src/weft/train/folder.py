@@ -1,7 +1,8 @@
 """The run folder: what `train` writes and everything else reads.
 
 run.toml as written, resolved.toml with every option, tokenizer.json, data/ (tokens on disk), model.safetensors (the best
-weights), metrics.jsonl (functions of the run only), timings.jsonl, checkpoints/, environment.json.
+weights), metrics.jsonl (functions of the run only), timings.jsonl, checkpoints/, environment.json; with train.samples,
+samples.jsonl.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from weft.errors import ConfigError, DivergedError, ModelError, ResourceError, U
 from weft.lock import Lock
 from weft.machine import most_used
 from weft.tensors import not_finite, read_notes, read_tensors, write_tensors
-from weft.train import checkpoint
+from weft.train import checkpoint, samples
 from weft.train.cursor import Cursor
 from weft.train.loop import Loop
 from weft.train.settings import Settings, resolve
@@ -269,6 +270,23 @@ class Journal:
         self.board: Any = None
         self.metrics = log.Log(folder.path / "metrics.jsonl")
         self.timings = log.Log(folder.path / "timings.jsonl")
+        self.samples: log.Log | None = None  # few runs have any
+
+    def restore(self, cursor: Cursor, kept: bytes = b"") -> bool:
+        """Make the logs what they were when the checkpoint of a cursor was written, which has `kept` the metrics; whether those
+        were damaged."""
+        if cursor.samples or (self.folder.path / samples.FILE).exists():
+            self._samples().cut(cursor.samples)
+        return self.metrics.restore(kept)
+
+    def _samples(self) -> log.Log:
+        self.samples = self.samples or log.Log(self.folder.path / samples.FILE)
+        return self.samples
+
+    def write_samples(self, records: Sequence[Mapping[str, Any]]) -> int:
+        for record in records:
+            self._samples().write(record)
+        return self._samples().length
 
     def log(self, record: dict[str, Any]) -> int:
         self.metrics.write(record)
@@ -282,6 +300,8 @@ class Journal:
 
     def save(self, loop: Loop) -> None:
         self.metrics.sync()
+        if self.samples is not None:
+            self.samples.sync()
         checkpoint.save(loop, self.folder.path, self.known)
         cursor = loop.cursor
         self.timings.write(
@@ -299,6 +319,8 @@ class Journal:
     def close(self) -> None:
         self.metrics.close()
         self.timings.close()
+        if self.samples is not None:
+            self.samples.close()
         if self.board is not None:
             self.board.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -38,6 +38,9 @@ class Journal(Protocol):
 
     def log(self, record: dict[str, Any]) -> int:
         """Adds a line to metrics.jsonl and gives its new length."""
+
+    def write_samples(self, records: Sequence[Mapping[str, Any]]) -> int:
+        """Adds lines to samples.jsonl and gives its new length."""
 
     def save(self, loop: Loop) -> None:
         """Writes a checkpoint."""
@@ -84,6 +87,9 @@ class Loop:
         self.cursor, self.carry = Cursor(), None
         self.average = None if table.average == "none" else Average(optimizers.names, decay=table.average)
         self.factor: Schedule = schedule(table.schedule, warmup=table.warmup)
+        self.rate = 0.0  # the learning rate of the latest update
+        self.writer: Callable[[Any], list[dict[str, Any]]] | None = None  # writes text at each validation, where that is wanted
+        self.samples: list[dict[str, Any]] = []  # what it wrote last
 
     # ---- how far
 
@@ -154,12 +160,23 @@ class Loop:
             self._diverged(nats, size)
         if self.table.clip != "none":
             torch.nn.utils.clip_grads_with_norm_(weights, self.table.clip, norm)
+        self._note_norm(size)
         progress = self.progress(ahead=0.5)
-        self.optimizers.step(self.factor(progress), progress)
+        factor = self.factor(progress)
+        self.rate = self.table.lr * factor
+        self.optimizers.step(factor, progress)
         self.optimizers.clear()
         if self.average is not None:
             self.average.follow(cursor.step + 1)
         return nats, int(count), int(tokens)
+
+    def _note_norm(self, norm: float) -> None:
+        """Adds a step to what the next line of metrics.jsonl says of gradients. The number is on the host already, for the test
+        of divergence: nothing more is read from the device."""
+        cursor = self.cursor
+        cursor.norm_sum, cursor.norm_max = cursor.norm_sum + norm, max(cursor.norm_max, norm)
+        cursor.norm_steps += 1
+        cursor.clipped += self.table.clip != "none" and norm > self.table.clip
 
     def _diverged(self, nats: float, norm: float) -> None:
         cursor = self.cursor
@@ -221,9 +238,16 @@ class Loop:
         cursor = self.cursor
         loss = cursor.logged / max(1, cursor.counted)
         name = "train_loss" if self.table.label_smoothing else f"train_nats_per_{self.learner.task.unit}"
-        record = {"step": cursor.step, "epoch": cursor.epoch, "tokens": cursor.tokens, name: loss}
+        gradients = {
+            "grad_norm": cursor.norm_sum / max(1, cursor.norm_steps),
+            "grad_norm_max": cursor.norm_max,
+            "learning_rate": self.rate,
+            "clipped_steps": cursor.clipped,
+        }
+        record = {"step": cursor.step, "epoch": cursor.epoch, "tokens": cursor.tokens, name: loss, **gradients}
         cursor.metrics = journal.log(record)
         cursor.logged, cursor.counted = 0.0, 0
+        cursor.norm_sum, cursor.norm_max, cursor.norm_steps, cursor.clipped = 0.0, 0.0, 0, 0
 
     def _validate(self, journal: Journal, watcher: Watcher) -> None:
         cursor = self.cursor
@@ -235,6 +259,7 @@ class Loop:
             self._refuse_infinite()
             cursor.best_step = cursor.step
             journal.keep_best(self.learner.model, cursor.step)
+            self._write_samples(journal)
             return
         decides = self.table.monitor or next(iter(scores))
         value = scores[decides]
@@ -250,7 +275,17 @@ class Loop:
             journal.keep_best(self.learner.model, cursor.step)
         else:
             cursor.waited += 1
+        self._write_samples(journal)
         watcher.validated(self, scores)
+
+    def _write_samples(self, journal: Journal) -> None:
+        if self.writer is None:
+            return
+        self.learner.model.eval()
+        with torch.no_grad(), self.place.autocast():
+            self.samples = [{"step": self.cursor.step, **record} for record in self.writer(self.learner.model)]
+        self.learner.model.train()
+        self.cursor.samples = journal.write_samples(self.samples)
 
 
 def seed_step(seed: int, step: int, device: torch.device) -> None:

@@ -13,7 +13,7 @@ from weft.config import no_such
 from weft.data.order import Order
 from weft.errors import ConfigError, ModelError
 from weft.tasks.task import Task
-from weft.train import checkpoint, memory
+from weft.train import checkpoint, memory, samples
 from weft.train.device import pick_place
 from weft.train.learner import Learner
 from weft.train.loop import Loop
@@ -81,6 +81,7 @@ class Network:
                 raise ConfigError(
                     f"train.{option}: is about validations, but data.valid is not given; give it, or drop {option}"
                 )
+        samples.check(settings)
         self.shape.check(settings)
 
     @torch.inference_mode(False)  # gradients are kept, whatever the caller has switched off
@@ -92,7 +93,7 @@ class Network:
             if names := checkpoint.names(job.folder.path):
                 self._resume(loop, job, journal, checkpoint.place(job.folder.path) / names[-1])
             else:
-                journal.metrics.restore()
+                journal.restore(loop.cursor)
             loop.run(journal, job.watcher)
         finally:
             journal.close()
@@ -101,7 +102,7 @@ class Network:
         """Everything as the checkpoint has it."""
         checkpoint.restore(loop, start)
         self._check_best(loop, job)
-        if journal.metrics.restore(checkpoint.read_metrics(start, loop.cursor)):
+        if journal.restore(loop.cursor, checkpoint.read_metrics(start, loop.cursor)):
             job.watcher.note(f"{journal.metrics.path}: was damaged; its lines are those of the checkpoint again")
         job.watcher.note(f"resuming at step {loop.cursor.step}")
 
@@ -135,7 +136,9 @@ class Network:
         if settings.train.compile is True or (settings.train.compile == "auto" and auto):
             learner.compile()  # in place: saved names, and whoever explains, see the plain model
         steps = optimizers(model, model.matrices(), settings.train)
-        return Loop(learner, steps, order, table=settings.train, seed=settings.seed, place=place)
+        loop = Loop(learner, steps, order, table=settings.train, seed=settings.seed, place=place)
+        loop.writer = samples.writer(job, model, place.device)
+        return loop
 
     def load(self, settings: Settings, tokenizer: Any, folder: RunFolder, device: torch.device) -> Any:
         tensors = folder.read_weights(tokenizer.hash)  # first: what resolved.toml says is believed only if they know it

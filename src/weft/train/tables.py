@@ -35,6 +35,9 @@ class TrainTable(Table):
     clip: float | Literal["none"] = 1.0  # the largest norm of a gradient
     average: float | Literal["none"] = "none"  # decay of an average of the weights, which is what validation and users see
     validations: int = Field(10, ge=1)  # how often in a run the validation data is read, and a checkpoint written
+    samples: int = Field(0, ge=0, le=100)  # texts that are written at each validation, for each prompt; of pairs, lines
+    sample_prompts: list[str] = Field(default_factory=list)  # language models only: what is continued; the start, unless given
+    sample_length: int = Field(100, ge=1, le=10_000)  # language models only: tokens of each text, at most
     monitor: str | None = None  # the validation score that chooses the best weights; None: the task's first
     patience: int | Literal["none"] = "none"  # validations without a better score before training stops
     device: Annotated[str, OneOf(("auto", "cpu", "cuda"))] = "auto"
@@ -60,6 +63,8 @@ class TrainTable(Table):
                 raise ValueError(f"rates: {name}={factor:g} must be 0 or more")
             if factor * max(self.lr, self.matrix_lr or 0.0) > LARGEST:
                 raise ValueError(f"rates: {name}={factor:g} times the learning rate must be {LARGEST:g} or less")
+        if self.sample_prompts and not self.samples:
+            raise ValueError("sample_prompts are continued `samples` times each, but samples=0; give samples")
         if self.init_loose and self.init_from is None:
             raise ValueError("init_loose=true is about init_from, which is not given")
         if self.matrix_lr is not None and self.optimizer != "muon":

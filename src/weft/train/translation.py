@@ -22,6 +22,20 @@ if TYPE_CHECKING:
     from weft.train.settings import Settings
 
 
+def translation_task(job: Job) -> TranslationTask:
+    held = None
+    if "valid.source" in job.corpora:
+        references = list(job.settings.sources()["valid"].references())
+        tokenize = automatic(references, spaced=job.tokenizer.target.kind == "space")
+        held = Held(job.corpora["valid.source"], job.corpora["valid.target"], references, tokenize)
+    return TranslationTask(
+        valid=held,
+        tokenizer=job.tokenizer.target,
+        device=pick_device(job.settings.train.device),
+        smoothing=job.settings.train.label_smoothing,
+    )
+
+
 class Translation:
     """Networks that write a target for a source."""
 
@@ -54,17 +68,7 @@ class Translation:
         return Pairs(corpora["train.source"], corpora["train.target"], batch_tokens=budget, seed=settings.seed)
 
     def task(self, job: Job, model: nn.Module) -> TranslationTask:
-        held = None
-        if "valid.source" in job.corpora:
-            references = list(job.settings.sources()["valid"].references())
-            tokenize = automatic(references, spaced=job.tokenizer.target.kind == "space")
-            held = Held(job.corpora["valid.source"], job.corpora["valid.target"], references, tokenize)
-        return TranslationTask(
-            valid=held,
-            tokenizer=job.tokenizer.target,
-            device=pick_device(job.settings.train.device),
-            smoothing=job.settings.train.label_smoothing,
-        )
+        return translation_task(job)
 
     def ready(self, model: Any, settings: Settings, tokenizer: Sides, device: torch.device) -> Any:
         return model

@@ -1,4 +1,4 @@
-// Learning curves: training and validation side by side, with one zoom along the axis that they share.
+// Learning curves: losses, gradient norms and learning rates side by side, with one zoom along the axis that they share.
 
 const UNITS = {
   step: { title: "steps", text: null },
@@ -7,9 +7,15 @@ const UNITS = {
 };
 
 function Curves(box) {
-  const view = { unit: "step", log: false, x: null, y: { train: null, valid: null } };
+  const view = { unit: "step", log: false, x: null, y: {} };
   const { train, valid } = data.curve_scores;
-  const titles = { train: train ? `Training: ${train.name}` : "Training loss", valid: `Validation: ${axisTitle(valid)}` };
+  const titles = {
+    train: train ? `Training: ${train.name}` : "Training loss",
+    valid: `Validation: ${axisTitle(valid)}`,
+    norm: "Gradient norm before clipping: mean, and thin the largest; dashed, the limit",
+    rate: "Learning rate",
+  };
+  const logarithm = (part) => view.log || part.startsWith("norm");
   const parts = Object.keys(titles).filter((part) => data.curves.some((curve) => curve[part].value.length));
   const panels = Object.fromEntries(parts.map((part) => [part, panel(titles[part])]));
   const reset = h("button", { type: "button", class: "reset", disabled: true, onclick: () => showAll() }, "Show all");
@@ -19,7 +25,7 @@ function Curves(box) {
   const units = Object.keys(UNITS).filter(measured).map((unit) => [unit, UNITS[unit].title]);
 
   function showAll() {
-    view.x = view.y.train = view.y.valid = null;
+    [view.x, view.y] = [null, {}];
     again();
   }
 
@@ -27,7 +33,7 @@ function Curves(box) {
   function points(curve, part) {
     const { value, [view.unit]: at } = curve[part];
     return value.map((one, place) => [number(at[place]), number(one)])
-      .filter(([x, y]) => Number.isFinite(x) && Number.isFinite(y) && (!view.log || y > 0));
+      .filter(([x, y]) => Number.isFinite(x) && Number.isFinite(y) && (!logarithm(part) || y > 0));
   }
 
   function visible(part) {
@@ -39,7 +45,19 @@ function Curves(box) {
     const all = parts.flatMap((one) => visible(one)).flatMap((curve) => curve.points.map(([x]) => x));
     const xs = view.x || range(all, { room: 0.01 });
     const inside = curves.flatMap((curve) => curve.points).filter(([x]) => x >= xs[0] && x <= xs[1]).map(([, y]) => y);
-    return [xs, view.y[part] || range(inside, { log: view.log })];
+    return [xs, view.y[part] || range([...inside, ...limits(part)], { log: logarithm(part) })];
+  }
+
+  // Where the gradients of the runs that are shown are clipped.
+  function limits(part) {
+    const found = part === "norm" ? data.curves.filter((curve) => shown.has(curve.row)).map((curve) => number(curve.clip)) : [];
+    return [...new Set(found.filter(Number.isFinite))];
+  }
+
+  // The largest norms, thinner than the mean ones.
+  function spikes(curve, x, y) {
+    const d = points(curve, "norm_max").map(([a, b], at) => `${at ? "L" : "M"}${x(a).toFixed(1)} ${y(b).toFixed(1)}`).join("");
+    return s("path", { class: `line second ${colour(curve.row)}`, d });
   }
 
   function line(curve, x, y, inner) {
@@ -59,19 +77,22 @@ function Curves(box) {
   function draw(part, width) {
     if (width <= 0) return;
     const curves = visible(part).filter((curve) => curve.points.length);
-    const [xs, ys] = ranges(curves, part);
+    const tops = part === "norm" ? visible("norm_max") : [];
+    const [xs, ys] = ranges([...curves, ...tops], part);
     const height = Math.round(Math.min(340, Math.max(240, width * 0.62)));
     const chart = frame(width, height, `${titles[part]} over ${UNITS[view.unit].title}`);
     const { svg, inner } = chart;
-    const x = scale(xs, [inner.left, inner.right]), y = scale(ys, [inner.bottom, inner.top], { log: view.log });
+    const x = scale(xs, [inner.left, inner.right]), y = scale(ys, [inner.bottom, inner.top], { log: logarithm(part) });
     yAxis(chart, y);
     xAxis(chart, x, { label: UNITS[view.unit].title, text: UNITS[view.unit].text });
     const group = clipped(chart);
+    limits(part).forEach((value) => group.append(s("path", { class: "limit", d: `M${inner.left} ${y(value).toFixed(1)}H${inner.right}` })));
+    if (part === "norm") curves.forEach((curve) => group.append(spikes(curve, x, y)));
     curves.forEach((curve) => group.append(...line(curve, x, y, inner)));
     zoomable(svg, inner, x, y, part);
     pointing(panels[part], chart, curves, x, y);
     panels[part].plot.replaceChildren(svg);
-    reset.disabled = !(view.x || view.y.train || view.y.valid);
+    reset.disabled = !(view.x || Object.values(view.y).some(Boolean));
   }
 
   function zoomable(svg, inner, x, y, part) {
@@ -93,7 +114,7 @@ function Curves(box) {
       ArrowLeft: [low - span / 5, high - span / 5], ArrowRight: [low + span / 5, high + span / 5],
     };
     if (event.key === "Escape") showAll();
-    else if (moves[event.key]) [view.x, view.y] = [moves[event.key], { train: null, valid: null }];
+    else if (moves[event.key]) [view.x, view.y] = [moves[event.key], {}];
     else return;
     event.preventDefault();
     again();
@@ -131,7 +152,7 @@ function Curves(box) {
   }
 
   function logarithmic(event) {
-    [view.log, view.y] = [event.target.checked, { train: null, valid: null }];
+    [view.log, view.y] = [event.target.checked, {}];
     again();
   }
 

@@ -1,0 +1,91 @@
+"""Which part of a model has how many parameters: embedding, attention, feed-forward, norms, output ..."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from weft.models.classifier import LabelHead
+from weft.models.span import SpanHead
+from weft.nn.attention import FeedForward, Headless, SelfAttention
+from weft.nn.bridge import Projected
+from weft.nn.connections import Dense, Highway
+from weft.nn.copying import GenerateOrCopy
+from weft.nn.crf import CRF, LinearTags
+from weft.nn.cross import CrossAttention, Look, ReadOut
+from weft.nn.heads import TokenHead
+from weft.nn.mixers import Centred
+from weft.nn.pooling import AttentionPool
+from weft.nn.positions import Learned, Relative
+from weft.nn.recurrent import GRU, LSTM, RNN, GRUBefore, Window
+
+# a weight belongs to the innermost of these that holds it; an embedding alone is below them all, for positions hold one
+PARTS: dict[type[nn.Module], str] = {
+    Learned: "positions",
+    Relative: "positions",
+    **dict.fromkeys((RNN, LSTM, GRU, GRUBefore), "recurrent"),
+    **dict.fromkeys((Window, Centred), "window"),
+    **dict.fromkeys((SelfAttention, Headless), "attention"),
+    **dict.fromkeys((CrossAttention, Look, ReadOut), "cross-attention"),
+    FeedForward: "feed-forward",
+    **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), "norms"),
+    **dict.fromkeys((Highway, Dense), "connections"),
+    Projected: "bridge",
+    AttentionPool: "pooling",
+    GenerateOrCopy: "copying",
+    **dict.fromkeys((TokenHead, LabelHead, SpanHead, LinearTags, CRF), "output"),
+}
+# what no class tells, by the attribute that holds it: the map under a masked model's output, what joins or narrows vectors
+NAMED = {"transform": "output", "outlet": "connections", **dict.fromkeys(("inlet", "embedding", "segments"), "embedding")}
+SIDES = ("encoder", "decoder")
+SPELLING = "spelling"
+
+
+class Part(NamedTuple):
+    side: str  # encoder, decoder or spelling, where a model has several; else ""
+    name: str
+    parameters: int
+    tied: tuple[str, ...] = ()  # other parts that are these same weights
+
+    @property
+    def title(self) -> str:
+        return f"{self.side} {self.name}".lstrip()
+
+
+def _ancestors(name: str) -> Iterator[str]:
+    """The modules that hold a weight, innermost first."""
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield name
+
+
+def _part(name: str, modules: dict[str, nn.Module]) -> str:
+    for place in _ancestors(name):
+        if (found := PARTS.get(type(modules[place]))) is not None:
+            return found
+    steps = reversed(name.split("."))
+    return next((NAMED[step] for step in steps if step in NAMED), "other")
+
+
+def _side(name: str, *, two: bool) -> str:
+    steps = name.split(".")
+    if SPELLING in steps:
+        return SPELLING
+    return steps[0] if two and steps[0] in SIDES else ""
+
+
+def parts_of(model: nn.Module) -> list[Part]:
+    """The parts in the order they stand in the model; their sum is the number of its parameters, for weights that two parts
+    share are counted once, where they come first."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    two = all(side in modules for side in SIDES)
+    owners: dict[Tensor, list[tuple[str, str]]] = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        owners.setdefault(weight, []).append((_side(name, two=two), _part(name, modules)))
+    counts, tied = dict[tuple[str, str], int](), dict[tuple[str, str], list[str]]()
+    for tensor, (first, *others) in owners.items():
+        counts[first] = counts.get(first, 0) + tensor.numel()
+        tied.setdefault(first, []).extend(Part(*other, 0).title for other in others)
+    return [Part(side, name, count, tuple(dict.fromkeys(tied[side, name]))) for (side, name), count in counts.items()]

@@ -1,0 +1,161 @@
+"""Pictures of positions: the numbers equal the formulas of the papers, written out here."""
+
+from __future__ import annotations
+
+import json
+import math
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pair_runs import make_pairs, pair_file
+from small_runs import make_text, run_file, train_here
+
+import weft
+from weft.cli.main import main
+from weft.errors import UsageError
+from weft.explain.options import ExplainOptions
+from weft.explain.positions import KINDS, positions, sites
+from weft.models.language import LanguageModel, language_model
+from weft.models.tables import INSIDE, LanguageTable
+from weft.nn import positions as parts
+
+WIDTH, HEADS, LAYERS, WINDOW, COUNT = 16, 2, 2, 24, 12
+SIZE = WIDTH // HEADS
+
+
+def model_of(kind: str) -> LanguageModel:
+    torch.manual_seed(0)
+    table = LanguageTable(mixer="attention", heads=HEADS, width=WIDTH, layers=LAYERS, positions=kind).filled()
+    return language_model(table, words=9, window=WINDOW, vocabulary="")
+
+
+def shown(kind: str) -> Any:
+    """What is seen of a model with such positions, where all its layers know the same."""
+    (site,) = sites(model_of(kind), COUNT, ExplainOptions())
+    return site
+
+
+def test_sinusoidal_positions_are_the_formula_and_their_products_depend_on_distance_alone():
+    """PE(pos, 2s) = sin(w pos), PE(pos, 2s + 1) = cos(w pos), w = 10000^(-2s / d); p(i) . p(j) = sum of cos w (i - j)."""
+    site = shown("sinusoidal")
+    rates = [10000 ** (-2 * s / WIDTH) for s in range(WIDTH // 2)]
+    vectors = [[f(w * at) for w in rates for f in (math.sin, math.cos)] for at in range(COUNT)]
+    np.testing.assert_allclose(site.shown.values, vectors, atol=1e-6)
+    products = [[sum(math.cos(w * (i - j)) for w in rates) for j in range(COUNT)] for i in range(COUNT)]
+    np.testing.assert_allclose(site.shown.products, products, atol=1e-5)
+    np.testing.assert_allclose(site.shown.by_distance["mean p(i) · p(j)"], products[0], atol=1e-5)
+    assert site.places == [""]
+
+
+def test_learned_positions_are_the_run_s_own_vectors():
+    model = model_of("learned")
+    (site,) = sites(model, COUNT, ExplainOptions())
+    vectors = model.stack.positions.table.weight.detach().double().numpy()[:COUNT]
+    np.testing.assert_array_equal(site.shown.values, vectors)
+    wanted = [np.mean([vectors[i] @ vectors[i + k] for i in range(COUNT - k)]) for k in range(COUNT)]
+    np.testing.assert_allclose(site.shown.by_distance["mean p(i) · p(j)"], wanted, atol=1e-9)
+    (all_of_them,) = sites(model, 1000, ExplainOptions())
+    assert len(all_of_them.shown.rows) == WINDOW
+
+
+def test_rotary_positions_turn_pairs_and_their_products_fall():
+    """Pair s is turned by m theta, theta = 10000^(-2s / d); the bound is the mean of |S(i)|, S(i) = sum over s < i of
+    e^(i m theta) (Su et al. 2021, section 3.4.3), as a share of that of m = 0."""
+    site = shown("rotary")
+    rates = [10000 ** (-2 * s / SIZE) for s in range(SIZE // 2)]
+    np.testing.assert_allclose(
+        site.shown.values[:, : SIZE // 2], [[math.cos(m * w) for w in rates] for m in range(COUNT)], atol=1e-6
+    )
+    np.testing.assert_allclose(
+        site.shown.values[:, SIZE // 2 :], [[math.sin(m * w) for w in rates] for m in range(COUNT)], atol=1e-6
+    )
+    equal = [np.mean([math.cos(m * w) for w in rates]) for m in range(COUNT)]
+    np.testing.assert_allclose(site.shown.by_distance["q · k of equal q, k"], equal, atol=1e-6)
+    sums = [
+        np.mean([abs(sum(complex(math.cos(m * w), math.sin(m * w)) for w in rates[: i + 1])) for i in range(len(rates))])
+        for m in range(COUNT)
+    ]
+    np.testing.assert_allclose(site.shown.by_distance["bound (Su et al.)"], np.array(sums) / sums[0], atol=1e-6)
+    assert site.places == ["layer 1", "layer 2"]  # one picture, for they are the same
+
+
+def test_alibi_takes_off_a_slope_times_the_distance():
+    """Slopes 2^(-8 h / H) of heads h = 1 ... H (Press et al. 2022)."""
+    site = shown("alibi")
+    wanted = [[-(2 ** (-8 * head / HEADS)) * k for k in range(COUNT)] for head in (1, 2)]
+    np.testing.assert_allclose(site.shown.values, wanted, atol=1e-9)
+    np.testing.assert_allclose(site.shown.by_distance["head 2"], wanted[1], atol=1e-9)
+    assert site.shown.products is None
+
+
+def test_relative_positions_have_a_key_for_each_distance_in_each_layer():
+    model = model_of("relative")
+    found = sites(model, COUNT, ExplainOptions())
+    assert [site.places for site in found] == [["layer 1"], ["layer 2"]]
+    keys = model.stack.layers[2].mixer.positions.keys.weight.detach().double().numpy()  # attention, feed-forward, attention
+    reach = COUNT - 1
+    assert found[1].shown.distances == list(range(-reach, reach + 1))
+    np.testing.assert_array_equal(found[1].shown.values, keys[32 - reach : 32 + reach + 1])
+    norms = np.sqrt((keys[32 - reach : 32 + reach + 1] ** 2).sum(1))
+    np.testing.assert_allclose(found[1].shown.by_distance["norm of the key vector"], norms)
+    (second,) = sites(model, COUNT, ExplainOptions(layer=2))
+    np.testing.assert_array_equal(second.shown.values, found[1].shown.values)
+
+
+def test_every_kind_of_positions_is_shown():
+    kinds = {one for one in vars(parts).values() if isinstance(one, type) and issubclass(one, parts.NoPositions)}
+    assert set(KINDS) == kinds - {parts.NoPositions}
+    assert {shown(kind).shown.kind for kind in ("sinusoidal", "learned", "rotary", "alibi")} | {"relative"} >= set(INSIDE)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("positions")
+    values = run_file(make_text(place / "text.txt"), "gpt", train__steps=1, train__validations=1)
+    return train_here(values, place / "run").path
+
+
+def test_no_text_is_needed_and_a_text_says_how_many(run, tmp_path, capsys):
+    out = tmp_path / "x.json"
+    assert main(["explain", str(run), "--what", "positions", "--out", str(out), "--quiet"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "rotary positions, layer 1"
+    assert told[1].split() == ["distance", "q", "·", "k", "of", "equal", "q,", "k", "bound", "(Su", "et", "al.)"]
+    assert told[2].split() == ["0", "1.000", "1.000"] and len(told) == 2 + 7
+    (view,) = json.loads(out.read_text())["views"]
+    assert view["positions"] == 40 and len(view["sites"][0]["values"]) == 40
+    view = weft.load(run, device="cpu").explain("the cat", "positions")
+    assert view.data["positions"] == 8  # <s> and seven letters
+    assert [picture.caption.split(":")[0] for picture in view.pictures] == ["Values", "Dot products", "By distance"]
+    for picture in view.pictures:
+        assert ET.fromstring(picture.svg).tag.endswith("svg")
+
+
+def test_of_two_stacks_one_may_be_chosen(tmp_path):
+    values = pair_file(make_pairs(tmp_path / "pairs.tsv"), "learned", "train.steps=1", "train.validations=1")
+    run = weft.load(train_here(values, tmp_path / "run").path, device="cpu")
+    view = positions(run, "", ExplainOptions())
+    assert [site["places"] for site in view.data["sites"]] == [["encoder"], ["decoder"]]
+    view = positions(run, "", ExplainOptions(part="decoder"))
+    assert [site["places"] for site in view.data["sites"]] == [["decoder"]]
+    with pytest.raises(UsageError) as caught:
+        positions(run, "", ExplainOptions(part="cross"))
+    assert str(caught.value) == "--part: positions are known in the encoder or the decoder, not in 'cross'"
+
+
+def test_a_run_without_positions_has_no_such_view(tmp_path, capsys):
+    values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__steps=1, train__validations=1)
+    train_here(values, tmp_path / "run")
+    assert main(["explain", str(tmp_path / "run"), "--what", "positions"]) == 2
+    told = f"weft: --what positions: a run of kind 'lstm' has no position encodings; {tmp_path / 'run'} has: "
+    assert capsys.readouterr().err.startswith(told)
+
+
+def test_a_layer_that_is_not_there_is_refused(run):
+    with pytest.raises(UsageError) as caught:
+        weft.load(run, device="cpu").explain("", "positions", layer=7)
+    assert str(caught.value) == "--layer, --part: no positions are known there; leave them out"

@@ -1,0 +1,144 @@
+"""What metrics.jsonl says of gradients: their norms, the learning rate, and how many steps were clipped."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from report_documents import language
+from small_runs import Silent, make_text, run_file, sums, train_here
+from test_loop import metrics, run, small_loop, small_model
+
+from weft.cli.main import main
+from weft.compare.curves import curve
+from weft.report.page import page
+from weft.report.page_check import fault
+from weft.report.page_data import page_data
+from weft.train import loop as training
+from weft.train.cursor import Cursor
+from weft.train.gradients import summarize
+from weft.train.loop import Loop, Stopped
+from weft.train.schedules import schedule
+
+NAMES = ("grad_norm", "grad_norm_max", "learning_rate", "clipped_steps")
+
+
+def watched(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The norm of each step's gradient before it is clipped, by its formula in float64."""
+    norms: list[float] = []
+    gradients = loop.gradients
+
+    def noting(batch: tuple[Any, ...]) -> Any:
+        found = gradients(batch)
+        squares = [w.grad.double().square().sum() for w in loop.optimizers.weights if w.grad is not None]
+        norms.append(float(torch.stack(squares).sum().sqrt()))
+        return found
+
+    monkeypatch.setattr(loop, "gradients", noting)
+    return norms
+
+
+def lines_of(loop: Loop) -> list[dict[str, Any]]:
+    return [record for record in run(loop).records if "grad_norm" in record]
+
+
+def test_each_line_has_mean_and_largest_norm_rate_and_clipped_steps_since_the_last(monkeypatch):
+    monkeypatch.setattr(training, "LINES", 4)
+    loop = small_loop(small_model(), steps=10, clip=0.35, schedule="linear", warmup=0.0)
+    norms = watched(loop, monkeypatch)
+    lines = lines_of(loop)
+    steps = [line["step"] for line in lines]
+    assert steps == [1, 3, 5, 8, 10]
+    assert 0 < sum(norm > 0.35 for norm in norms) < 10  # or the test would tell nothing
+    factor = schedule("linear", warmup=0.0)
+    for line, (before, step) in zip(lines, pairwise([0, *steps]), strict=True):
+        own = norms[before:step]
+        assert line["grad_norm"] == pytest.approx(sum(own) / len(own), rel=1e-5)
+        assert line["grad_norm_max"] == pytest.approx(max(own), rel=1e-5)
+        assert line["clipped_steps"] == sum(norm > 0.35 for norm in own)
+        assert line["learning_rate"] == pytest.approx(0.1 * factor((step - 0.5) / 10))
+
+
+def test_without_clipping_no_step_is_clipped():
+    lines = lines_of(small_loop(small_model(), steps=3, clip="none"))
+    assert [line["clipped_steps"] for line in lines] == [0, 0, 0]
+    assert all(line["grad_norm"] == line["grad_norm_max"] > 0 for line in lines)
+
+
+def test_stopped_between_two_lines_a_run_logs_as_if_it_had_not_been(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "LINES", 2)
+    values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__steps=9, train__validations=1, train__clip=0.5)
+    train_here(values, tmp_path / "whole")
+    for step in (2, 3, 6):
+        with pytest.raises(Stopped):
+            train_here(values, tmp_path / "parts", Silent(stop_at=step))
+    train_here(values, tmp_path / "parts")
+    assert sums(tmp_path / "parts") == sums(tmp_path / "whole")
+    lines = [record for record in metrics(tmp_path / "whole") if "grad_norm" in record]
+    assert [line["step"] for line in lines] == [1, 5, 9]
+    assert set(NAMES) <= set(lines[0])
+
+
+def test_a_cursor_of_a_version_without_norms_is_read(tmp_path: Path):
+    values = Cursor(step=3).to_json()
+    for name in ("norm_sum", "norm_max", "norm_steps", "clipped"):
+        del values[name]
+    assert Cursor.from_json(values, "cursor.json") == Cursor(step=3)
+
+
+# ---- what is made of the lines
+
+LOGGED: list[dict[str, Any]] = [
+    {"step": 1, "tokens": 10, "train_loss": 3.0, **dict(zip(NAMES, (4.0, 4.0, 0.1, 1), strict=True))},
+    {"step": 2, "valid_nats_per_token": 2.5},
+    {"step": 4, "tokens": 40, "train_loss": 2.0, **dict(zip(NAMES, (1.0, 2.0, 0.2, 2), strict=True))},
+]
+
+
+def test_the_gradients_of_a_run_are_those_of_all_its_steps():
+    found = summarize(LOGGED)
+    assert found is not None
+    assert found.to_json() == {"mean": 1.75, "largest": 4.0, "clipped": 3, "steps": 4, "learning_rate": 0.2}
+    assert summarize([{"step": 1, "tokens": 10}]) is None
+
+
+def test_info_counts_clipped_steps(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__steps=6, train__validations=1, train__clip=0.5)
+    train_here(values, tmp_path / "run")
+    lines = [record for record in metrics(tmp_path / "run") if "grad_norm" in record]
+    clipped = sum(line["grad_norm_max"] > 0.5 for line in lines)  # a line a step
+    assert main(["info", "run"]) == 0
+    mean = sum(line["grad_norm"] for line in lines) / 6
+    largest = max(line["grad_norm_max"] for line in lines)
+    told = f"gradients     norm {mean:.3g} on average, {largest:.3g} at most; clipped {clipped} of 6 steps to 0.5\n"
+    assert told in capsys.readouterr().out
+    assert main(["info", "run", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["progress"]["gradients"]
+    assert (found["clipped"], found["steps"]) == (clipped, 6)
+
+
+def test_curves_have_norms_rates_and_the_limit(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LOGGED))
+    (tmp_path / "resolved.toml").write_text("[train]\nclip = 0.5\n")
+    found = curve(tmp_path, "nats_per_token")
+    assert [(point["step"], point["value"]) for point in found["norm"]] == [(1, 4.0), (4, 1.0)]
+    assert [(point["step"], point["value"]) for point in found["norm_max"]] == [(1, 4.0), (4, 2.0)]
+    assert [(point["tokens"], point["value"]) for point in found["rate"]] == [(10, 0.1), (40, 0.2)]
+    assert (found["gradients"]["clipped"], found["gradients"]["clip"]) == (3, 0.5)
+
+
+def test_the_page_has_norms_and_clipped_steps():
+    document = language()
+    seen = {"mean": 0.5, "largest": 12.25, "clipped": 3, "steps": 1500, "learning_rate": 0.001, "clip": 1.0}
+    point = {"step": 1, "tokens": 10, "seconds": 0.1, "value": 0.5}
+    document["curves"][0] |= {"norm": [point], "norm_max": [{**point, "value": 12.25}], "rate": [point], "gradients": seen}
+    assert fault(document) == ""
+    drawn = page_data(document)["curves"]
+    assert (drawn[0]["norm"]["value"], drawn[0]["norm_max"]["value"], drawn[0]["clip"]) == ([0.5], [12.25], 1.0)
+    assert (drawn[1]["norm"]["value"], drawn[1]["clip"]) == ([], None)
+    assert "<td>0.5</td><td>12.2</td><td>1</td><td>3 of 1,500</td>" in page(document)

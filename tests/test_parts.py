@@ -1,0 +1,149 @@
+"""Parameters by part: which part of a model has most of them. Their sum is what the model has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pair_runs import MODELS as PAIR_MODELS
+from pair_runs import pair_file
+from small_runs import make_text, run_file, train_here
+from torch import nn
+
+from weft.cli.main import main
+from weft.models.language import language_model
+from weft.models.parts import parts_of
+from weft.models.seq2seq import encoder_decoder
+from weft.models.tables import LanguageTable
+from weft.text.labels import Labels
+from weft.train.presets import TASKS
+from weft.train.settings import resolve
+
+WORDS, WIDTH, LAYERS, HIDDEN, WINDOW = 11, 8, 2, 32, 16
+
+
+def counts(model: nn.Module) -> dict[str, int]:
+    return {part.title: part.parameters for part in parts_of(model)}
+
+
+def language(**options: Any) -> nn.Module:
+    table = LanguageTable(width=WIDTH, layers=LAYERS, **options).filled()
+    return language_model(table, words=WORDS, window=WINDOW, vocabulary="")
+
+
+def test_a_transformer_by_the_book():
+    """Four matrices of attention, two of feed-forward, a norm before each and one on top, each with its biases."""
+    found = counts(language(mixer="attention", heads=2, positions="learned", connection="residual", norm="layer"))
+    assert found == {
+        "embedding": WORDS * WIDTH,
+        "positions": WINDOW * WIDTH,
+        "norms": (2 * LAYERS + 1) * 2 * WIDTH,
+        "attention": LAYERS * 4 * (WIDTH**2 + WIDTH),
+        "feed-forward": LAYERS * (2 * WIDTH * HIDDEN + HIDDEN + WIDTH),
+        "output": WORDS * WIDTH + WORDS,
+    }
+
+
+@pytest.mark.parametrize(("mixer", "gates"), [("rnn", 1), ("lstm", 4), ("gru", 3)])
+def test_recurrent_layers_have_a_block_for_each_gate(mixer, gates):
+    found = counts(language(mixer=mixer))
+    assert found["recurrent"] == LAYERS * gates * (2 * WIDTH**2 + 2 * WIDTH)  # torch has two biases
+    assert set(found) == {"embedding", "recurrent", "output"}
+
+
+def test_tied_weights_are_counted_once_and_named():
+    model = language(mixer="lstm", tied=True)
+    first, *_, last = parts_of(model)
+    assert (first.name, first.parameters, first.tied) == ("embedding", WORDS * WIDTH, ("output",))
+    assert (last.name, last.parameters) == ("output", WORDS)  # its bias
+
+
+def test_relative_positions_are_no_embedding():
+    found = counts(language(mixer="attention", heads=2, positions="relative"))
+    assert found["embedding"] == WORDS * WIDTH
+    assert found["positions"] == LAYERS * 65 * (WIDTH // 2)
+
+
+def pair_model(name: str, tmp: Path) -> nn.Module:
+    settings = resolve(pair_file(tmp / "pairs.tsv", name), base=tmp)
+    return encoder_decoder(settings.model, source_words=9, target_words=9, longest=16, vocabulary="")
+
+
+@pytest.mark.parametrize("name", PAIR_MODELS)
+def test_encoder_and_decoder_stand_apart(tmp_path, name):
+    model: Any = pair_model(name, tmp_path)
+    found = parts_of(model)
+    total = {side: sum(w.numel() for w in getattr(model, side).parameters()) for side in ("encoder", "decoder")}
+    shared = sum(part.parameters for part in found if part.side == "encoder" and "decoder embedding" in part.tied)
+    assert sum(part.parameters for part in found if part.side == "encoder") == total["encoder"]
+    assert sum(part.parameters for part in found if part.side == "decoder") == total["decoder"] - shared
+    assert sum(part.parameters for part in found) == sum(w.numel() for w in model.parameters())
+
+
+def test_attention_and_bridge_of_a_decoder(tmp_path):
+    found = counts(pair_model("luong", tmp_path))
+    width = 16
+    assert found["decoder cross-attention"] >= 2 * width * width + width  # what joins context and state
+    assert "decoder bridge" in counts(pair_model("bahdanau", tmp_path))
+    assert {"copying", "encoder embedding"} <= set(counts(pair_model("joint", tmp_path)))
+
+
+LINES = {"data": {"train": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("task", "kind"),
+    [(task, kind) for task, one in TASKS.items() for kind, preset in one.presets.items() if hasattr(preset.family, "shape")],
+)
+def test_every_kind_has_only_parts_with_a_name(tmp_path, task, kind):
+    values = {"task": task, "data": {"train": "data.tsv"}, "model": {"kind": kind}}
+    settings = resolve(values, base=tmp_path)
+
+    class Words:
+        """As much of a tokenizer, of one side or two, as building needs."""
+
+        size, hash, unk, begin, end, mask, labels = 12, "", 0, 1, 2, 3, Labels(("O", "B-x", "I-x"))
+
+        def __getattr__(self, name: str) -> Any:
+            return self
+
+    with torch.device("meta"):
+        model = settings.preset.family.shape.build(settings, Words())()
+    found = parts_of(model)
+    assert sum(part.parameters for part in found) == sum(weight.numel() for weight in model.parameters())
+    assert [part.title for part in found if part.name == "other"] == []
+
+
+def test_info_shows_parts_and_their_shares(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__steps=1, train__validations=1, model__tied=True)
+    train_here(values, tmp_path / "run")
+    assert main(["info", "run", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert sum(part["parameters"] for part in told["parts"]) == told["parameters"]
+    assert sum(part["share"] for part in told["parts"]) == pytest.approx(1)
+    words = next(iter(told["tokenizers"].values()))["size"]
+    assert told["parts"][0] == {
+        "part": "embedding",
+        "parameters": 8 * words,
+        "share": 8 * words / told["parameters"],
+        "tied": ["output"],
+    }
+    assert main(["info", "run"]) == 0
+    out = capsys.readouterr().out
+    assert f"\nparts         embedding    {8 * words}  {8 * words / told['parameters']:5.1%}  also the output\n" in out
+    assert "\n              recurrent  1,152  " in out
+
+
+def test_info_of_n_grams_has_a_part_a_length(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    values = run_file(make_text(tmp_path / "text.txt"))
+    values["model"] = {"kind": "ngram", "order": 3}
+    train_here(values, tmp_path / "run")
+    assert main(["info", "run", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [part["part"] for part in told["parts"]] == ["1-grams", "2-grams", "3-grams"]
+    assert sum(part["parameters"] for part in told["parts"]) == told["parameters"]

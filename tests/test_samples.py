@@ -1,0 +1,203 @@
+"""Text that is written at each validation (train.samples): what is kept, and that it changes nothing of the training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pair_runs import make_pairs, pair_file
+from report_documents import language
+from small_runs import Silent, make_text, run_file, sums, train_here
+
+import weft
+from weft.cli.progress import sampled
+from weft.compare.curves import samples_of
+from weft.errors import ConfigError
+from weft.report.page import page
+from weft.report.page_check import fault
+from weft.run import Run
+from weft.train.loop import Stopped
+from weft.train.settings import resolve
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_text(tmp_path_factory.mktemp("text") / "text.txt")
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_pairs(tmp_path_factory.mktemp("pairs") / "pairs.tsv")
+
+
+def written(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "samples.jsonl").read_text().split("\n") if line]
+
+
+def small(text: Path, model: str = "lstm", **options: Any) -> dict[str, Any]:
+    given = {"train__steps": 4, "train__validations": 2, "train__samples": 2, "train__sample_length": 12}
+    return run_file(text, model, **{**given, **options})
+
+
+def test_each_validation_writes_a_text_for_each_prompt_and_sample(tmp_path, text):
+    train_here(small(text, train__sample_prompts=["the ", "a "]), tmp_path / "run")
+    found = written(tmp_path / "run")
+    places = [(one["step"], one["prompt"], one["sample"]) for one in found]
+    assert places == [(step, prompt, number) for step in (2, 4) for prompt in ("the ", "a ") for number in (1, 2)]
+    assert {one["seed"] for one in found} == {3}
+    assert all(0 < len(one["text"]) <= 12 for one in found)
+
+
+def test_the_last_texts_are_what_the_trained_run_generates(tmp_path, text):
+    out = tmp_path / "run"
+    train_here(small(text, train__validations=1), out)
+    run = weft.load(out, device="cpu")
+    assert isinstance(run, Run)
+    (wanted,) = run.generate("", length=12, samples=2, seed=3)
+    assert [one["text"] for one in written(out)] == [one.text for one in wanted]
+
+
+@pytest.mark.parametrize("model", ["lstm", "transformer", "gpt"])
+def test_training_is_the_same_with_and_without(tmp_path, text, model):
+    for name, samples in (("with", 2), ("without", 0)):
+        train_here(small(text, model, train__samples=samples, data__window=16), tmp_path / name)
+    have, plain = ((sums(tmp_path / name), (tmp_path / name / "metrics.jsonl").read_bytes()) for name in ("with", "without"))
+    for part in ("model", "optimizer", "carry", "metrics"):
+        assert have[0][part] == plain[0][part]
+    assert not (tmp_path / "without" / "samples.jsonl").exists()
+
+
+def test_resumed_there_is_no_text_twice_and_none_is_missing(tmp_path, text):
+    values = small(text, train__steps=6, train__validations=3)
+    train_here(values, tmp_path / "whole")
+
+    def crash(loop: Any) -> None:
+        if loop.cursor.step == 5:
+            raise ZeroDivisionError
+
+    with pytest.raises(Stopped):
+        train_here(values, tmp_path / "parts", Silent(stop_at=3))
+    with pytest.raises(ZeroDivisionError):
+        train_here(values, tmp_path / "parts", Silent(look=crash))
+    train_here(values, tmp_path / "parts")
+    assert (tmp_path / "parts" / "samples.jsonl").read_bytes() == (tmp_path / "whole" / "samples.jsonl").read_bytes()
+    assert sums(tmp_path / "parts") == sums(tmp_path / "whole")
+
+
+def test_a_model_with_a_last_position_writes_as_much_as_fits(tmp_path, text):
+    values = small(text, "transformer", train__samples=1, train__sample_length=500, train__sample_prompts=["the old "])
+    train_here(values, tmp_path / "run")
+    assert max(len(one["text"]) for one in written(tmp_path / "run")) == 16 + 1 - 9  # behind <s> and 8 letters
+    values["train"]["sample_prompts"] = ["the old cat and the dog"]
+    message = "train.sample_prompts: the longest has 23 tokens, but the model reads at most 15; shorten it"
+    with pytest.raises(ConfigError, match=f"^{message}$"):
+        train_here(values, tmp_path / "other")
+
+
+def test_without_validation_data_texts_are_written_all_the_same(tmp_path, text):
+    values = small(text)
+    del values["data"]["valid"]
+    train_here(values, tmp_path / "run")
+    assert [one["step"] for one in written(tmp_path / "run")] == [2, 2, 4, 4]
+
+
+def test_an_n_gram_model_writes_once(tmp_path, text):
+    values = small(text)
+    values["model"] = {"kind": "ngram", "order": 3}
+    train_here(values, tmp_path / "run")
+    assert [(one["step"], one["sample"]) for one in written(tmp_path / "run")] == [(1, 1), (1, 2)]
+    assert all(one["text"] for one in written(tmp_path / "run"))
+
+
+def test_translations_of_the_first_lines_with_their_references(tmp_path, pairs):
+    values = pair_file(pairs, "lstm", "train.samples=3", "train.steps=4")
+    train_here(values, tmp_path / "run")
+    train_here(pair_file(pairs, "lstm", "train.steps=4"), tmp_path / "plain")
+    assert sums(tmp_path / "run")["model"] == sums(tmp_path / "plain")["model"]
+    found = written(tmp_path / "run")
+    assert [(one["step"], one["line"]) for one in found] == [(step, line) for step in (2, 4) for line in (1, 2, 3)]
+    lines = dict(line.split("\t") for line in pairs.read_text().splitlines())
+    assert all(lines[one["source"]] == one["reference"] for one in found)
+    translator: Any = weft.load(tmp_path / "run", device="cpu")
+    last = found[-3:]
+    if json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 4:
+        outputs = [own[0].text for own in translator.predict([one["source"] for one in last], beam=1)]
+        assert [one["text"] for one in last] == outputs
+
+
+REFUSED = [
+    (
+        "classify",
+        {"samples": 1},
+        "train.samples: a run of task 'classify' writes no text; drop it (tasks that do: lm, translate)",
+    ),
+    ("lm", {"sample_prompts": ["a"]}, "train: sample_prompts are continued `samples` times each, but samples=0; give samples"),
+    (
+        "translate",
+        {"samples": 1, "sample_prompts": ["a"]},
+        "train.sample_prompts: are continued by language models; a run of task 'translate' has sources",
+    ),
+]
+
+
+@pytest.mark.parametrize(("task", "train", "message"), REFUSED)
+def test_samples_that_nobody_writes_are_refused(tmp_path, task, train, message):
+    kind = {"classify": "lstm", "lm": "lstm", "translate": "luong"}[task]
+    values = {"task": task, "data": {"train": "data.tsv"}, "model": {"kind": kind}, "train": train}
+    with pytest.raises(ConfigError) as error:
+        resolve(values, base=tmp_path)
+    assert str(error.value) == message
+
+
+def test_translations_need_validation_data(tmp_path, pairs):
+    values = pair_file(pairs, "lstm", "train.samples=1")
+    del values["data"]["valid"]
+    with pytest.raises(ConfigError) as error:
+        train_here(values, tmp_path / "run")
+    told = "train.samples: are of the validation data, but data.valid is not given; give it, or drop samples"
+    assert str(error.value) == told
+
+
+def test_a_text_stands_on_one_line_of_the_terminal():
+    assert sampled({"prompt": "The ", "text": "cat\nsat\x1b[2J"}) == "The cat⏎sat\\x1b[2J"
+    assert sampled({"prompt": "", "text": "x" * 200}) == "x" * 99 + "…"
+    assert sampled({"source": "ab", "text": "A BB", "reference": "A B"}) == "ab -> A BB  (reference: A B)"
+
+
+def test_texts_do_not_depend_on_torch_s_random_state(tmp_path, text):
+    for name, seed in (("one", 1), ("two", 2)):
+        torch.manual_seed(seed)
+        train_here(small(text), tmp_path / name)
+    assert written(tmp_path / "one") == written(tmp_path / "two")
+
+
+# ---- in the report
+
+
+def test_of_many_validations_some_are_shown_from_the_first_to_the_last(tmp_path):
+    lines = [{"step": step, "prompt": "a", "sample": number, "text": f"{step}"} for step in range(1, 21) for number in range(5)]
+    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = samples_of(tmp_path)
+    assert [(line["step"], line["sample"]) for line in found[:4]] == [(1, 0), (1, 1), (1, 2), (4, 0)]
+    assert sorted({line["step"] for line in found}) == [1, 4, 6, 9, 12, 15, 17, 20]
+    assert samples_of(tmp_path / "gone") == []
+
+
+def test_the_page_shows_text_over_training():
+    document = language()
+    name = document["rows"][0]["name"]
+    document["samples_over_training"] = {
+        name: [{"step": 1000, "prompt": "The ", "text": "<b>xq"}, {"step": 2000, "prompt": "", "text": "cat"}]
+    }
+    assert fault(document) == ""
+    drawn = page(document)
+    assert '<section id="progress"><h2>Text over training</h2>' in drawn
+    assert '<h4>step 1,000</h4><pre class="sample" dir="auto"><b>The </b>&lt;b&gt;xq</pre>' in drawn
+    assert '<h4>step 2,000</h4><pre class="sample" dir="auto">cat</pre>' in drawn
+    document["samples_over_training"] = {name: [{"step": 1, "source": "ab", "text": "A", "reference": "A B"}]}
+    assert "<small>source: <bdi>ab</bdi></small><br><small>reference: <bdi>A B</bdi></small>" in page(document)
+    document["samples_over_training"] = {name: [{"step": 1}]}
+    assert fault(document) == f"samples_over_training.{name}[0].text is missing"
