@@ -103,7 +103,7 @@ def layered(
         bottom = depth < narrow
         joined = Plain() if bottom else connection(table, depth - narrow)
         ahead = norm(before, inlet if bottom else table.width, eps=table.norm_eps)
-        layers.append(Layer(part, joined, norm=ahead, dropout=drop))
+        layers.append(Layer(part, joined, norm=ahead, dropout=drop, number=depth * table.layers // len(mixers)))
     outlet = norm(before, table.width, eps=table.norm_eps)
     if table.connection == "dense":  # what arrives at the top is everything, side by side
         outlet = nn.Sequential(nn.Linear((len(layers) + 1 - narrow) * table.width, table.width), outlet)
