@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from weft.config import OneOf, Table
 from weft.errors import ConfigError, nearest
-from weft.models.tables import Count, EmbeddedTable, StackTable
+from weft.models.tables import Cap, Count, EmbeddedTable, StackTable, check_cap
 from weft.nn.cross import SCORES
 
 STATES = {"rnn": 1, "lstm": 2, "gru": 1, "gru-before": 1}  # recurrent mixers: tensors of a state
@@ -24,6 +24,7 @@ class EncoderTable(EmbeddedTable):
 
     two_way: bool = True
     reverse: bool = False  # reads the source from its end (Sutskever et al. 2014)
+    embedding_norm: bool = False  # embeddings are normalised before the first layer, as in BERT
 
     @model_validator(mode="after")
     def one_way(self) -> Self:
@@ -73,10 +74,12 @@ class Seq2SeqTable(Table):
     shared: bool = False  # one embedding for both sides; one tokenizer for both sides
     tied: bool = False  # one matrix for the target's embedding and the output
     embedding_dropout: float | None = Field(None, ge=0.0, lt=1.0)  # as each side's `dropout`, unless given
+    cap: Cap = "none"  # scores stay within +-cap, smoothly
 
     @model_validator(mode="after")
     def fits(self) -> Self:
         mixer = self.decoder.mixer
+        check_cap(self.cap)
         self._options_apply()
         if mixer == "attention" and self.attention not in ("none", "scaled-dot"):
             raise ValueError(f"attention={self.attention!r}, but decoder.mixer='attention' takes scaled-dot, or none")

@@ -227,13 +227,22 @@ def plain_gates(stack: Stack) -> None:
             part.reset_parameters()
 
 
-def embedding(table: EmbeddedTable, words: int, *, output: bool) -> tuple[nn.Embedding, float]:
-    """An embedding, and what it is multiplied by: one that is the output as well is small there and loud here."""
+def scale(table: EmbeddedTable, *, output: bool) -> float:
+    """What an embedding is multiplied by: one that is the output as well is small there and loud here."""
+    return table.width**0.5 if table.mixer == "attention" or output else 1.0
+
+
+def scales(table: Seq2SeqTable) -> tuple[float, float]:
+    """What the embeddings of the source and of the target are multiplied by."""
+    target = scale(table.decoder, output=table.tied)
+    return target if table.shared else scale(table.encoder, output=False), target
+
+
+def embedding(table: EmbeddedTable, words: int, *, output: bool) -> nn.Embedding:
     made = nn.Embedding(words, table.read())  # as loud as states are: smaller ones learn several times slower
-    if table.mixer != "attention" and not output:
-        return made, 1.0
-    nn.init.normal_(made.weight, std=table.width**-0.5)
-    return made, table.width**0.5
+    if table.mixer == "attention" or output:
+        nn.init.normal_(made.weight, std=table.width**-0.5)
+    return made
 
 
 def encoder_decoder(
@@ -241,13 +250,17 @@ def encoder_decoder(
 ) -> EncoderDecoder:
     """The model of a filled table, freshly initialised from torch's default generator."""
     encoder, decoder = table.encoder, table.decoder
-    target, loud = embedding(decoder, target_words, output=table.tied)
-    source, source_loud = (target, loud) if table.shared else embedding(encoder, source_words, output=False)
+    target = embedding(decoder, target_words, output=table.tied)
+    source = target if table.shared else embedding(encoder, source_words, output=False)
+    source_loud, loud = scales(table)
     drops = [side.dropout if table.embedding_dropout is None else table.embedding_dropout for side in (encoder, decoder)]
     stacks = build.stack(encoder, window=longest, inlet=encoder.read()), decoder_stack(table, longest=longest)
     for side, stack in zip((encoder, decoder), stacks, strict=True):
         (spread_weights if side.mixer == "attention" else plain_gates)(stack)
-    head = TokenHead(decoder.width, target_words, weight=target.weight if table.tied else None)
+    if encoder.embedding_norm:
+        stacks[0].inlet = build.norm(encoder.norm if encoder.norm != "none" else "layer", encoder.read(), eps=encoder.norm_eps)
+    cap = None if table.cap == "none" else float(table.cap)
+    head = TokenHead(decoder.width, target_words, cap=cap, weight=target.weight if table.tied else None)
     summary = last_state if encoder.mixer in STATES else mean_value
     front = TokenFront(source, scale=source_loud, dropout=drops[0])
     return EncoderDecoder(

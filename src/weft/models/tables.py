@@ -19,6 +19,14 @@ Count = Annotated[int, Field(le=2**20)]  # of heads or hidden units: no size com
 Size = Annotated[int, Field(ge=1, le=65536)]
 
 
+Cap = float | Literal["none"]
+
+
+def check_cap(cap: Cap) -> None:
+    if cap != "none" and cap <= 0:
+        raise ValueError(f"cap={cap} must be positive, or 'none'")
+
+
 class StackTable(Table):
     """A stack of layers of one mixer."""
 
@@ -148,7 +156,7 @@ class LanguageTable(StackTable):
 
     tied: bool = False  # one matrix for the embedding and the output
     embedding_dropout: float | None = Field(None, ge=0.0, lt=1.0)  # as `dropout`, unless given
-    cap: float | Literal["none"] = "none"  # scores stay within +-cap, smoothly
+    cap: Cap = "none"  # scores stay within +-cap, smoothly
     zero_init: bool = False  # what writes to the residual stream, and the output, start at zero
 
     @model_validator(mode="after")
@@ -157,8 +165,7 @@ class LanguageTable(StackTable):
             raise ValueError("two_way=true lets a position see the tokens it must predict; a language model reads one way")
         if self.tied and self.zero_init:
             raise ValueError("tied=true makes the embedding the output, which zero_init=true sets to zero; add zero_init=false")
-        if self.cap != "none" and self.cap <= 0:
-            raise ValueError(f"cap={self.cap} must be positive, or 'none'")
+        check_cap(self.cap)
         return self
 
     def filled(self) -> Self:
