@@ -182,11 +182,11 @@ def test_a_signature_tells_who_searched_together(runs):
 def test_a_language_model_starts_a_decoder_on_the_command_line(runs, lm, tmp_path, capsys):
     """Its tokenizer is that of the targets; the sources keep their own, unless both sides must have one."""
     values = pair_file(runs.pairs, "lstm", *STILL)
-    values["model"] |= {"width": 8, "layers": 1, "attention": "none"}
+    values["model"] |= {"width": 8, "layers": 2, "attention": "none"}
     (tmp_path / "run.toml").write_text(tomli_w.dumps(values))
     assert main(["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), "--init-from", str(lm)]) == 0
     said = capsys.readouterr().err
-    assert f"started from {lm}: 7 tensors copied, new here: " in said and "left there: none" in said
+    assert f"started from {lm}: 11 tensors copied, new here: " in said and "left there: none" in said
     theirs, ours = (read_tensors(folder / "model.safetensors")[0] for folder in (lm, tmp_path / "run"))
     assert torch.equal(ours["decoder.front.embedding.weight"], theirs["embedding.weight"])
     assert torch.equal(ours["head.head.weight"], theirs["head.weight"])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.models import build
-from weft.models.pair_tables import STATES, Seq2SeqTable
+from weft.models.pair_tables import Seq2SeqTable
 from weft.models.tables import EmbeddedTable
 from weft.nn.attention import Headless
 from weft.nn.bridge import Copied, Projected, Reminder
@@ -22,7 +22,7 @@ from weft.nn.copying import Generate, GenerateOrCopy
 from weft.nn.cross import Before, CrossAttention, Feed, InputFeeding, Look, ReadOut
 from weft.nn.heads import TokenHead
 from weft.nn.memory import Memory
-from weft.nn.mixers import flipped
+from weft.nn.mixers import flipped, states
 from weft.nn.positions import NoPositions
 from weft.nn.recurrent import last
 from weft.nn.stack import Layer, Stack
@@ -180,7 +180,7 @@ def recurrent_layers(table: Seq2SeqTable) -> Stack:
         if table.bridge == "copy":
             mixers.append(Copied(mixer, height=layer))
         else:
-            mixers.append(Projected(mixer, side.width, inlet=table.encoder.width, parts=STATES[side.mixer]))
+            mixers.append(Projected(mixer, side.width, inlet=table.encoder.width, parts=states()[side.mixer]))
         mixers += build.feed_forward(side)
     # what looks at the source is not dropped: once, at the very top, is enough
     return build.layered(side, mixers, NoPositions(), inlet=inlet, drop_top=False)
@@ -195,7 +195,7 @@ def recurrent_decoder(table: Seq2SeqTable, *, longest: int) -> Stack:
     if table.every_step:
         parts = [Reminder(), inner]
     elif table.attention != "none":
-        look = Look(side.width, score=table.attention, inlet=inlet)
+        look = Look(side.width, score=table.attention, inlet=inlet, size=table.attention_size)
         if table.place == "before":
             parts = [Feed(inner, Before(look))]
         else:  # what is fed back is dropped as what the head reads
@@ -261,7 +261,7 @@ def encoder_decoder(
         stacks[0].inlet = build.norm(encoder.norm if encoder.norm != "none" else "layer", encoder.read(), eps=encoder.norm_eps)
     cap = None if table.cap == "none" else float(table.cap)
     head = TokenHead(decoder.width, target_words, cap=cap, weight=target.weight if table.tied else None)
-    summary = last_state if encoder.mixer in STATES else mean_value
+    summary = last_state if encoder.mixer in states() else mean_value
     front = TokenFront(source, scale=source_loud, dropout=drops[0])
     return EncoderDecoder(
         Encoder(front, stacks[0], summary=summary, reverse=encoder.reverse),

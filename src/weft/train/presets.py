@@ -153,7 +153,7 @@ TAG: Mapping[str, Preset] = {
     "lstm": _tags({"mixer": "lstm"}),
     "gru": _tags({"mixer": "gru"}),
     "transformer": _tags(BLOCKS),
-    "bert": Preset(tagging, TaggerTable, {**PRETRAINED, "head": "linear"}, FINE_TUNED),
+    "bert": Preset(tagging, TaggerTable, {**PRETRAINED, "head": "linear", "spelling": "none"}, FINE_TUNED),
 }
 BERT: Mapping[str, Any] = {"lr": 5e-4, "weight_decay": 0.01, "schedule": "linear", "warmup": 0.1}
 masked_language = Network(MaskedLanguage())
