@@ -219,10 +219,13 @@ def test_paths_of_both_tokenizers_are_seen_from_the_run_file():
 # ---- what is refused
 
 STACK = (
-    "mixer, layers, width, context, two_way, heads, head_size, qk_norm, positions, slopes, feed_forward, activation, "
+    "mixer, layers, width, context, nonlinearity, two_way, heads, head_size, qk_norm, positions, slopes, feed_forward, activation, "
     "connection, norm, norm_eps, dropout, attention_dropout, embedding"
 )
-MODEL = "encoder, decoder, attention, place, feeding, bridge, every_step, copying, shared, tied, embedding_dropout"
+MODEL = (
+    "encoder, decoder, attention, attention_size, place, feeding, bridge, every_step, copying, shared, tied, "
+    "embedding_dropout, cap"
+)
 KINDS = "sutskever, cho, bahdanau, luong, rnn, lstm, gru, transformer, seq2seq"
 SCORED = "nats_per_token, bleu, chrf, exact_match, edit_rate"
 TRAIN = ", ".join(TrainTable.model_fields)
@@ -233,8 +236,14 @@ GROWN = "is for recurrent decoders, but decoder.mixer='attention', whose state g
 MODEL_MESSAGES: list[tuple[dict[str, Any], str]] = [
     ({"atention": "dot"}, f"model.atention: no such option; did you mean 'attention'? known: {MODEL}, {STACK}"),
     ({"widht": 8}, f"model.widht: no such option; did you mean 'width'? known: {MODEL}, {STACK}"),
-    ({"encoder": {"widht": 8}}, f"model.encoder.widht: no such option; did you mean 'width'? known: {STACK}, reverse"),
-    ({"encoder": {"revers": True}}, f"model.encoder.revers: no such option; did you mean 'reverse'? known: {STACK}, reverse"),
+    (
+        {"encoder": {"widht": 8}},
+        f"model.encoder.widht: no such option; did you mean 'width'? known: {STACK}, reverse, embedding_norm",
+    ),
+    (
+        {"encoder": {"revers": True}},
+        f"model.encoder.revers: no such option; did you mean 'reverse'? known: {STACK}, reverse, embedding_norm",
+    ),
     ({"decoder": {"layrs": 8}}, f"model.decoder.layrs: no such option; did you mean 'layers'? known: {STACK}, cross_heads"),
     ({"decoder": {"reverse": True}}, f"model.decoder.reverse: no such option; known: {STACK}, cross_heads"),
     (

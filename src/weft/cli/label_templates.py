@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from weft.cli.template_parts import ATTENTION, quoted, stack, train
+from weft.cli.template_parts import ATTENTION, NONLINEARITY, quoted, stack, train
 
 COMMANDS = """\
 #   weft check run.toml                   look at the data before it is trained on
@@ -147,8 +147,8 @@ _PENALTY = """\
 CLASSIFY: Mapping[str, Labelling | Solved] = {
     "lstm": Labelling("long short-term memory"),
     "gru": Labelling("gated recurrent units"),
-    "rnn": Labelling("the plain recurrent network"),
-    "window": Labelling("a network over a few tokens, as in a CNN", parts=CONTEXT),
+    "rnn": Labelling("the plain recurrent network", parts=NONLINEARITY),
+    "window": Labelling("a network over a few tokens, as in a CNN", parts=CONTEXT + NONLINEARITY),
     "transformer": Labelling("attention", 2, 0.3, "mean", _ROTARY, "", "residual", "layer"),
     "bert": Labelling(PRETRAINED, 4, 0.1, "first", _LEARNED, "", "post-norm", "layer", "true", TUNED_LABELS),
     "regression": Solved("softmax regression: a baseline in seconds", _PENALTY, "true"),
@@ -224,8 +224,8 @@ class Tagging(NamedTuple):
 TAG: Mapping[str, Tagging] = {
     "lstm": Tagging("long short-term memory"),
     "gru": Tagging("gated recurrent units"),
-    "rnn": Tagging("the plain recurrent network"),
-    "window": Tagging("a network over a few tokens, as in a CNN", parts=CONTEXT),
+    "rnn": Tagging("the plain recurrent network", parts=NONLINEARITY),
+    "window": Tagging("a network over a few tokens, as in a CNN", parts=CONTEXT + NONLINEARITY),
     "transformer": Tagging("attention", 2, 0.3, _ROTARY, "", "residual", "layer"),
     "bert": Tagging(PRETRAINED, 4, 0.1, _LEARNED, "", "post-norm", "layer", "true", LINEAR, {**FINE_TUNED, "monitor": SCORED}),
 }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from weft.cli.label_templates import AVERAGE, COMMANDS, FINE_TUNED, MUON, PRETRAINED, READ
-from weft.cli.template_parts import ATTENTION, quoted, stack, train
+from weft.cli.template_parts import ATTENTION, NONLINEARITY, quoted, stack, train
 
 ASKED = (
     COMMANDS
@@ -91,5 +91,5 @@ SPAN: Mapping[str, Reading] = {
     "bert": Reading(PRETRAINED, 4, 0.1, _LEARNED, "", "post-norm", "layer", "true", {**FINE_TUNED, "monitor": SCORED}),
     "lstm": Reading("long short-term memory"),
     "gru": Reading("gated recurrent units"),
-    "rnn": Reading("the plain recurrent network"),
+    "rnn": Reading("the plain recurrent network", parts=NONLINEARITY),
 }
