@@ -219,9 +219,10 @@ def test_paths_of_both_tokenizers_are_seen_from_the_run_file():
 # ---- what is refused
 
 STACK = (
-    "mixer, layers, width, context, nonlinearity, two_way, heads, head_size, qk_norm, positions, slopes, feed_forward, activation, "
-    "connection, norm, norm_eps, dropout, attention_dropout, embedding"
+    "mixer, layers, width, context, nonlinearity, two_way, heads, head_size, qk_norm, positions, slopes, feed_forward, "
+    "activation, connection, norm, norm_eps, dropout, attention_dropout, embedding"
 )
+ENCODER = f"{STACK}, reverse, embedding_norm"
 MODEL = (
     "encoder, decoder, attention, attention_size, place, feeding, bridge, every_step, copying, shared, tied, "
     "embedding_dropout, cap"
@@ -238,11 +239,11 @@ MODEL_MESSAGES: list[tuple[dict[str, Any], str]] = [
     ({"widht": 8}, f"model.widht: no such option; did you mean 'width'? known: {MODEL}, {STACK}"),
     (
         {"encoder": {"widht": 8}},
-        f"model.encoder.widht: no such option; did you mean 'width'? known: {STACK}, reverse, embedding_norm",
+        f"model.encoder.widht: no such option; did you mean 'width'? known: {ENCODER}",
     ),
     (
         {"encoder": {"revers": True}},
-        f"model.encoder.revers: no such option; did you mean 'reverse'? known: {STACK}, reverse, embedding_norm",
+        f"model.encoder.revers: no such option; did you mean 'reverse'? known: {ENCODER}",
     ),
     ({"decoder": {"layrs": 8}}, f"model.decoder.layrs: no such option; did you mean 'layers'? known: {STACK}, cross_heads"),
     ({"decoder": {"reverse": True}}, f"model.decoder.reverse: no such option; known: {STACK}, cross_heads"),
