@@ -28,6 +28,8 @@ SPECIAL: dict[str, Callable[[], nn.Module]] = {
 MIXER_BUILDERS: dict[str, Callable[[], nn.Module]] = {
     **{name: SPECIAL.get(name, lambda build=build: build(DIM)) for name, build in MIXERS.items()},
     **{f"attention-{kind}": lambda kind=kind: attention(positions=kind) for kind in INSIDE},
+    **{f"rnn-{kind}": lambda kind=kind: MIXERS["rnn"](DIM, nonlinearity=kind) for kind in ("relu", "sigmoid")},
+    "window-relu": lambda: MIXERS["window"](DIM, reach=3, nonlinearity="relu"),
     "attention-window-3": lambda: attention(window=3),
     "attention-window-3-rotary-qk": lambda: attention(window=3, positions="rotary", norm=True),
     "feed-forward": lambda: FeedForward(DIM, hidden=16, activation="gated"),
@@ -47,6 +49,7 @@ STACKS: dict[str, StackTable] = {
     "heads-lost": table(
         mixer="attention", heads=[0, 2], head_size=4, positions="alibi", slopes=[[], [0.5, 0.01]], connection="residual"
     ),
+    "rnn-sigmoid": table(mixer="rnn", nonlinearity="sigmoid"),
     "lstm-feed-forward": table(mixer="lstm", feed_forward=16, activation="squared-relu", connection="residual"),
 }
 

@@ -31,12 +31,13 @@ from weft.cli.templates import TEMPLATES, template
 from weft.cli.threads import cpus, set_threads
 from weft.decode.options import GenerateOptions
 from weft.models.baseline_tables import EVENTS
-from weft.models.pair_tables import BRIDGES, STATES
+from weft.models.pair_tables import BRIDGES
 from weft.models.smoothing import SMOOTHINGS
 from weft.models.tables import CONNECTIONS, NORMS
 from weft.models.tagger import HEADS
 from weft.nn.attention import ACTIVATIONS
 from weft.nn.cross import SCORES
+from weft.nn.mixers import states
 from weft.nn.pooling import POOLS
 from weft.text.grams import ANALYZERS
 from weft.text.tokenizers import KINDS
@@ -286,7 +287,7 @@ def test_templates_name_every_task_kind_and_choice():
     network = [*KINDS, *CONNECTIONS, *NORMS, *SCHEDULES, *OPTIMIZERS, *BUDGETS]
     assert [name for name in [*network, *ACTIVATIONS] if name not in template("lm", "gpt")] == []
     assert [name for name in SMOOTHINGS if name not in template("lm", "ngram")] == []
-    pairs = [*network, *SCORES, *BRIDGES, *STATES]
+    pairs = [*network, *SCORES, *BRIDGES, *states()]
     assert [name for name in pairs if name not in template("translate", "seq2seq")] == []
     assert [name for name in ACTIVATIONS if name not in template("translate", "transformer")] == []
     for task in ("classify", "tag", "masked-lm", "span"):

@@ -22,6 +22,7 @@ from weft.models.smoothing import SMOOTHINGS
 from weft.models.tables import ADDED, CONNECTIONS, INSIDE
 from weft.nn.cross import SCORES
 from weft.nn.mixers import MIXERS
+from weft.nn.recurrent import NONLINEARITIES
 from weft.train.presets import TASKS
 from weft.train.settings import Settings, resolve
 
@@ -102,6 +103,7 @@ def test_every_part_has_an_example():
     texts = [one for one in trained if one.task == "lm"]
     assert {one.data.read for one in texts} == {"windows", "stream", "lines"}
     networks = [one.model for one in texts if one.kind != "ngram"]
+    assert {model.nonlinearity for model in networks} == {None, *NONLINEARITIES}
     assert {one.model.smoothing for one in texts if one.kind == "ngram"} == set(SMOOTHINGS)
     assert {model.mixer for model in networks} == set(MIXERS)
     assert {model.connection for model in networks} == set(CONNECTIONS)
@@ -132,7 +134,7 @@ def test_every_part_of_classifiers_and_taggers_has_an_example():
     assert {one.data.coarse for one in texts} == {None, ":"}
     assert {one.model.features.analyzer for one in texts if one.kind == "regression"} == {"word", "char"}
     assert {one.model.head for one in tags} == {"linear", "crf"}
-    assert {one.model.spelling.mixer for one in tags} == {"lstm", "window"}
+    assert {one.model.spelling.mixer for one in tags if one.kind != "bert"} == {"lstm", "window"}
     assert {Path(one.data.train).suffix for one in tags} == {".conllu", ".txt"}
 
 

@@ -55,12 +55,13 @@ def rms(gradient: Tensor) -> float:
     return gradient.flatten(1).square().sum(1).mean().sqrt().item()
 
 
-def test_a_vanilla_rnn_equals_the_formula():
-    model, tokens = exact(model_of("rnn")), tokens_of(9)
+@pytest.mark.parametrize("kind", ["tanh", "relu", "sigmoid"])
+def test_a_vanilla_rnn_equals_the_formula(kind):
+    model, tokens = exact(model_of("rnn", nonlinearity=kind)), tokens_of(9)
     u, w, b, b2 = model.stack.layers[0].mixer.cell.all_weights[0]
     x, h, kept = model.embedding(tokens), torch.zeros(2, 16, dtype=torch.float64), []
     for at in range(8):
-        h = torch.tanh(x[:, at] @ u.T + b + h @ w.T + b2)
+        h = getattr(torch, kind)(x[:, at] @ u.T + b + h @ w.T + b2)
         h.retain_grad()
         kept.append(h)
     scores = h @ model.head.weight.T + model.head.bias

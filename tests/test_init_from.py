@@ -15,14 +15,10 @@ from small_runs import Silent, make_text, run_file, sums, train_here
 from weft.cli.main import main
 from weft.config import override
 from weft.errors import ConfigError
-from weft.models.classifier import ClassifierTable, classifier
-from weft.models.encoder import Text
-from weft.models.masked import MaskedTable, masked_model
 from weft.run import ensemble, load_translator
-from weft.tensors import read_tensors, write_tensors
-from weft.train.job import borrow_tokenizer
+from weft.tensors import read_tensors
+from weft.train.job import borrow_for_start, borrow_tokenizer
 from weft.train.loop import Stopped
-from weft.train.warm import start_from
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 # a rate at which nothing moves: what a run ends with is what it started from
@@ -94,7 +90,7 @@ def test_another_shape_is_refused(runs, tmp_path):
 
 def test_another_kind_is_refused(runs, tmp_path):
     text = make_text(tmp_path / "text.txt")
-    train_here(run_file(text, model="lstm"), tmp_path / "lm")
+    train_here({**run_file(text, model="lstm"), "model": {"kind": "ngram"}, "train": {}}, tmp_path / "lm")
     values = override(pair_file(runs.pairs), [f"train.init_from={tmp_path / 'lm'}"])
     assert refusal(runs, tmp_path / "run", values) == (
         f"train.init_from: {tmp_path / 'lm'} has no weights by the names of this model; is it of another kind?"
@@ -106,89 +102,6 @@ def test_a_folder_without_weights_is_refused(runs, tmp_path):
     assert refusal(runs, tmp_path / "run", values) == (
         f"train.init_from: {tmp_path} has no model.safetensors; name the folder of a trained run"
     )
-
-
-def written(path: Path, tensors: dict[str, torch.Tensor]) -> Path:
-    path.mkdir()
-    write_tensors(path / "model.safetensors", tensors)
-    return path
-
-
-class Encoding(torch.nn.Module):
-    """Names of an encoder under a head: an embedding of 5 words and the mask, a layer, an output."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder = torch.nn.ModuleDict(
-            {
-                "front": torch.nn.ModuleDict({"embedding": torch.nn.Embedding(6, 2)}),
-                "stack": torch.nn.ModuleDict({"layers": torch.nn.ModuleList([torch.nn.Linear(2, 2, bias=False)])}),
-            }
-        )
-        self.head = torch.nn.Linear(2, 3, bias=False)
-
-
-def test_an_encoder_starts_from_a_language_model_and_its_mask_from_the_mean(tmp_path):
-    words, layer = torch.arange(10.0).view(5, 2), torch.eye(2)
-    tensors = {"embedding.weight": words, "stack.layers.0.weight": layer, "head.weight": torch.ones(5, 2)}
-    model, run = Encoding(), written(tmp_path / "lm", tensors)
-    said = start_from(model, run)
-    found = model.state_dict()
-    assert torch.equal(found["encoder.front.embedding.weight"], torch.cat([words, torch.tensor([[4.0, 5.0]])]))
-    assert torch.equal(found["encoder.stack.layers.0.weight"], layer)
-    assert said == (f"started from {run}: 2 tensors copied, new here: 1 (head.weight), left there: 1 (encoder.head.weight)")
-
-
-ENCODERS = [
-    {
-        "mixer": "attention",
-        "heads": 2,
-        "positions": "learned",
-        "connection": "post-norm",
-        "norm": "layer",
-        "embedding_norm": True,
-    },
-    {"mixer": "lstm"},
-]
-
-
-@pytest.mark.parametrize("options", ENCODERS)
-@pytest.mark.parametrize("tied", [True, False])
-def test_a_text_alone_is_read_as_the_first_of_two_was(tmp_path, options, tied):
-    """What an encoder of two texts adds to each token of the first, one of single texts has in its embedding."""
-    sizes = {"width": 8, "layers": 1, **options}
-    pairs = masked_model(MaskedTable(**sizes, tied=tied, segments=True).filled(), words=9, longest=6)
-    pairs.encoder.front.segments.weight.data.normal_()
-    run = written(tmp_path / "pairs", pairs.state_dict())
-    tokens = torch.randint(10, (3, 6))
-    text = Text(tokens, torch.arange(6) < torch.tensor([[6], [4], [2]]))
-    table = ClassifierTable(**sizes).filled()
-    labels = classifier(table, words=10, labels=2, longest=6, segments=False, several=False)
-    said = start_from(labels, run)
-    assert "new here: 3 (head." in said and "segments" not in said
-    alone = masked_model(MaskedTable(**sizes, tied=tied).filled(), words=9, longest=6)
-    assert said != start_from(alone, run)
-    for model in (pairs, labels, alone):
-        model.eval()
-    with torch.no_grad():
-        wanted = pairs(text)[text.keep]
-        assert torch.allclose(labels.encoder(text)[0][text.keep], wanted, atol=1e-6)
-        assert torch.allclose(alone(text)[text.keep], wanted, atol=1e-6)
-        assert torch.allclose(alone.log_probs(wanted), pairs.log_probs(wanted), atol=1e-5)
-    two = classifier(table, words=10, labels=2, longest=6, segments=True, several=False)
-    start_from(two, run)
-    for part in ("embedding", "segments"):
-        assert torch.equal(getattr(two.encoder.front, part).weight, getattr(pairs.encoder.front, part).weight)
-
-
-def test_weights_of_another_shape_are_left_if_that_is_asked_for(tmp_path):
-    tensors = {"encoder.stack.layers.0.weight": torch.eye(2), "head.weight": torch.ones(4, 2)}
-    model, run = Encoding(), written(tmp_path / "first", tensors)
-    with pytest.raises(ConfigError, match="head.weight is 3 x 2 here, but 4 x 2 in".replace(".", r"\.")):
-        start_from(model, run)
-    said = start_from(model, run, loose=True)
-    assert "1 tensors copied" in said and "left there: 1 (head.weight)" in said
-    assert torch.equal(model.state_dict()["encoder.stack.layers.0.weight"], torch.eye(2))
 
 
 def test_counting_starts_from_nothing(tmp_path):
@@ -261,3 +174,36 @@ def test_a_signature_tells_who_searched_together(runs):
     assert "|search:greedy/least:2/runs:2/weights:0.75,0.25|" in uneven[0].signature
     # beside a language model there is no probability of the targets to speak of
     assert [score.name for score in fused] == ["exact_match", "edit_rate", "bleu", "bleu_lc", "chrf"]
+
+
+# ---- a language model starts a decoder, a masked one an encoder
+
+
+def test_a_language_model_starts_a_decoder_on_the_command_line(runs, lm, tmp_path, capsys):
+    """Its tokenizer is that of the targets; the sources keep their own, unless both sides must have one."""
+    values = pair_file(runs.pairs, "lstm", *STILL)
+    values["model"] |= {"width": 8, "layers": 2, "attention": "none"}
+    (tmp_path / "run.toml").write_text(tomli_w.dumps(values))
+    assert main(["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), "--init-from", str(lm)]) == 0
+    said = capsys.readouterr().err
+    assert f"started from {lm}: 11 tensors copied, new here: " in said and "left there: none" in said
+    theirs, ours = (read_tensors(folder / "model.safetensors")[0] for folder in (lm, tmp_path / "run"))
+    assert torch.equal(ours["decoder.front.embedding.weight"], theirs["embedding.weight"])
+    assert torch.equal(ours["head.head.weight"], theirs["head.weight"])
+    model = load_translator(tmp_path / "run", device="cpu")
+    assert model.tokenizer.target.data == (lm / "tokenizer.json").read_bytes()
+    assert model.tokenizer.source.hash != model.tokenizer.target.hash
+
+
+def test_the_side_that_starts_takes_the_tokenizer(runs, lm, tmp_path):
+    file = {"file": str((lm / "tokenizer.json").resolve())}
+    own = {"source": {"kind": "char"}, "target": {"kind": "word"}}
+    values = {"task": "translate", "model": {"kind": "lstm"}, "tokenizer": own}
+    assert borrow_for_start(values, lm)["tokenizer"] == {"source": {"kind": "char"}, "target": file}
+    assert borrow_for_start({**values, "tokenizer": {"kind": "bpe"}}, lm)["tokenizer"] == {
+        "source": {"kind": "bpe"},
+        "target": file,
+    }
+    shared = {**values, "tokenizer": {"kind": "bpe"}, "model": {"kind": "lstm", "shared": True}}
+    assert borrow_for_start(shared, lm)["tokenizer"] == file
+    assert borrow_for_start({"task": "lm", "model": {"kind": "lstm"}}, lm)["tokenizer"] == file

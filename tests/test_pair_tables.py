@@ -10,9 +10,10 @@ import pytest
 
 from weft.config import override, plain, read_table
 from weft.errors import ConfigError
-from weft.models.pair_tables import BRIDGES, STATES, DecoderTable, EncoderTable, Seq2SeqTable, spread
+from weft.models.pair_tables import BRIDGES, DecoderTable, EncoderTable, Seq2SeqTable, spread
 from weft.models.seq2seq import encoder_decoder
 from weft.nn.cross import SCORES
+from weft.nn.mixers import states
 from weft.train.presets import PAIRS, TASKS, TRANSLATE
 from weft.train.settings import Settings, resolve
 from weft.train.tables import TrainTable
@@ -118,7 +119,7 @@ def test_two_budgets_of_the_run_file_are_two():
 
 
 def test_a_recurrent_decoder_copies_where_it_can_and_projects_elsewhere():
-    for mixer in STATES:
+    for mixer in states():
         assert table_of(mixer=mixer).filled().bridge == "copy"
         assert table_of(mixer=mixer, decoder={"layers": 1}).filled().bridge == "project"
         assert table_of(mixer=mixer, encoder={"width": 128}).filled().bridge == "project"
@@ -218,10 +219,14 @@ def test_paths_of_both_tokenizers_are_seen_from_the_run_file():
 # ---- what is refused
 
 STACK = (
-    "mixer, layers, width, context, two_way, heads, head_size, qk_norm, positions, slopes, feed_forward, activation, "
-    "connection, norm, norm_eps, dropout, attention_dropout, embedding"
+    "mixer, layers, width, context, nonlinearity, two_way, heads, head_size, qk_norm, positions, slopes, feed_forward, "
+    "activation, connection, norm, norm_eps, dropout, attention_dropout, embedding"
 )
-MODEL = "encoder, decoder, attention, place, feeding, bridge, every_step, copying, shared, tied, embedding_dropout"
+ENCODER = f"{STACK}, reverse, embedding_norm"
+MODEL = (
+    "encoder, decoder, attention, attention_size, place, feeding, bridge, every_step, copying, shared, tied, "
+    "embedding_dropout, cap"
+)
 KINDS = "sutskever, cho, bahdanau, luong, rnn, lstm, gru, transformer, seq2seq"
 SCORED = "nats_per_token, bleu, chrf, exact_match, edit_rate"
 TRAIN = ", ".join(TrainTable.model_fields)
@@ -232,8 +237,14 @@ GROWN = "is for recurrent decoders, but decoder.mixer='attention', whose state g
 MODEL_MESSAGES: list[tuple[dict[str, Any], str]] = [
     ({"atention": "dot"}, f"model.atention: no such option; did you mean 'attention'? known: {MODEL}, {STACK}"),
     ({"widht": 8}, f"model.widht: no such option; did you mean 'width'? known: {MODEL}, {STACK}"),
-    ({"encoder": {"widht": 8}}, f"model.encoder.widht: no such option; did you mean 'width'? known: {STACK}, reverse"),
-    ({"encoder": {"revers": True}}, f"model.encoder.revers: no such option; did you mean 'reverse'? known: {STACK}, reverse"),
+    (
+        {"encoder": {"widht": 8}},
+        f"model.encoder.widht: no such option; did you mean 'width'? known: {ENCODER}",
+    ),
+    (
+        {"encoder": {"revers": True}},
+        f"model.encoder.revers: no such option; did you mean 'reverse'? known: {ENCODER}",
+    ),
     ({"decoder": {"layrs": 8}}, f"model.decoder.layrs: no such option; did you mean 'layers'? known: {STACK}, cross_heads"),
     ({"decoder": {"reverse": True}}, f"model.decoder.reverse: no such option; known: {STACK}, cross_heads"),
     (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from torch import nn
 
 from weft.config import read_table
 from weft.errors import ConfigError
+from weft.nn.stack import numbered
 from weft.train.optimizers import optimizers
+from weft.train.presets import TASKS
 from weft.train.rates import Rate, rates_of
 from weft.train.tables import TrainTable
 
@@ -21,6 +24,7 @@ NAMES = [
     "encoder.stack.outlet.weight",
     "head.scores.weight",
 ]
+LAYERS = {"encoder.stack.layers.0": 0, "encoder.stack.layers.1": 1}
 
 
 def table(**options: Any) -> TrainTable:
@@ -28,16 +32,79 @@ def table(**options: Any) -> TrainTable:
 
 
 def test_without_options_every_weight_learns_at_the_rate_of_the_run():
-    assert set(rates_of(NAMES, table()).values()) == {Rate(1.0, 0.0)}
+    assert set(rates_of(NAMES, LAYERS, table()).values()) == {Rate(1.0, 0.0)}
 
 
 def test_lower_layers_learn_slower_by_the_same_factor_each():
-    found = [rate.factor for rate in rates_of(NAMES, table(layer_decay=0.5)).values()]
+    found = [rate.factor for rate in rates_of(NAMES, LAYERS, table(layer_decay=0.5)).values()]
     assert found == [0.125, 0.25, 0.5, 1.0, 1.0]
 
 
+def two_layers(task: str, kind: str, **options: Any) -> nn.Module:
+    """A small network of a preset, of two layers on each side."""
+    preset = TASKS[task].presets[kind]
+    small = {"width": 8, "layers": 2, **options}
+    settings = SimpleNamespace(model=read_table(preset.table, preset.merged(small), at="model").filled())
+    settings.data = SimpleNamespace(longest=16, window=16, columns=lambda: ["text"], multi=False)
+    tokens = SimpleNamespace(size=9, hash="ab")
+    tokens.tokenizer, tokens.letters, tokens.labels = tokens, tokens, SimpleNamespace(size=3, names=["A", "B", "C"])
+    tokens.source = tokens.target = tokens
+    return preset.family.shape.build(settings, tokens)()  # type: ignore[attr-defined, no-any-return]
+
+
+def factors(model: nn.Module) -> dict[str, float]:
+    names = dict(model.named_parameters())
+    return {name: rate.factor for name, rate in rates_of(names, numbered(model), table(layer_decay=0.5)).items()}
+
+
+def shares(found: dict[str, float], *starts: str) -> set[float]:
+    return {factor for name, factor in found.items() if name.startswith(starts)}
+
+
+@pytest.mark.parametrize(
+    ("task", "kind", "sizes"), [("masked-lm", "bert", (2, 2)), ("span", "bert", (2, 2)), ("classify", "lstm", (1, 1))]
+)
+def test_attention_and_feed_forward_of_one_layer_learn_alike(task, kind, sizes):
+    model = two_layers(task, kind)
+    found = factors(model)
+    assert shares(found, "encoder.front", "encoder.stack.positions", "encoder.stack.inlet") == {1 / 8}
+    first, second = (
+        [f"encoder.stack.layers.{at}." for at in parts] for parts in (range(sizes[0]), range(sizes[0], sizes[0] + sizes[1]))
+    )
+    assert shares(found, *first) == {1 / 4}
+    assert shares(found, *second) == {1 / 2}
+    assert shares(found, "head.bias", "head.ends", "head.scores", "transform", "encoder.stack.outlet") == {1.0}
+    known = ("encoder.front", "encoder.stack", "head", "transform")
+    assert all(name.startswith(known) for name in found)
+
+
+def test_in_a_decoder_attention_to_the_source_is_of_its_layer():
+    found = factors(two_layers("translate", "transformer"))
+    assert shares(found, *(f"decoder.stack.layers.{at}." for at in range(3))) == {1 / 4}
+    assert shares(found, *(f"decoder.stack.layers.{at}." for at in range(3, 6))) == {1 / 2}
+    assert shares(found, *(f"encoder.stack.layers.{at}." for at in range(2))) == {1 / 4}
+    assert shares(found, "encoder.front", "decoder.front") == {1 / 8}
+    assert shares(found, "head.head") == {1.0}
+
+
+def test_the_layers_of_a_recurrent_decoder_count_and_what_reads_them_out_is_above():
+    found = factors(two_layers("translate", "lstm"))
+    assert shares(found, "decoder.stack.layers.0.mixer.layers.0.") == {1 / 4}
+    assert shares(found, "decoder.stack.layers.0.mixer.layers.1.") == {1 / 2}
+    assert shares(found, "decoder.stack.layers.1.", "head") == {1.0}
+    fed = factors(two_layers("translate", "luong"))
+    assert shares(fed, "decoder.stack.layers.0.mixer.inner.layers.0.") == {1 / 4}
+    assert shares(fed, "decoder.stack.layers.0.mixer.reader.") == {1.0}
+
+
+def test_letters_beside_words_learn_as_embeddings():
+    found = factors(two_layers("tag", "lstm"))
+    assert any(".spelling." in name for name in found)
+    assert shares(found, "encoder.front") == {1 / 8}
+
+
 def test_layers_thaw_from_the_top_down_at_equal_distances():
-    found = rates_of(NAMES, table(thaw=0.6))
+    found = rates_of(NAMES, LAYERS, table(thaw=0.6))
     assert [rate.start for rate in found.values()] == pytest.approx([0.6, 0.4, 0.2, 0.0, 0.0])
     second = found[NAMES[2]]
     assert (second.at(0.1), second.at(0.2), second.at(1.0)) == (0.0, 1.0, 1.0)
@@ -45,13 +112,13 @@ def test_layers_thaw_from_the_top_down_at_equal_distances():
 
 def test_the_longest_name_counts_and_zero_freezes():
     given = {"encoder": 0.1, "encoder.stack.layers.1": 2.0, "head": 0.0}
-    found = [rate.factor for rate in rates_of(NAMES, table(rates=given)).values()]
+    found = [rate.factor for rate in rates_of(NAMES, LAYERS, table(rates=given)).values()]
     assert found == [0.1, 0.1, 2.0, 0.1, 0.0]
 
 
 def test_what_is_no_part_is_refused_with_the_nearest():
     with pytest.raises(ConfigError) as caught:
-        rates_of(NAMES, table(rates={"encoder.stak": 0.1}))
+        rates_of(NAMES, LAYERS, table(rates={"encoder.stak": 0.1}))
     assert str(caught.value).startswith(
         "train.rates: no weight is called 'encoder.stak', or starts so; did you mean 'encoder.stack'?"
     )

@@ -10,8 +10,8 @@ from weft.models.tables import GPT, TEXTBOOK, LanguageTable, StackTable, default
 from weft.train.tables import TrainTable
 
 STACK_OPTIONS = (
-    "mixer, layers, width, context, two_way, heads, head_size, qk_norm, positions, slopes, feed_forward, activation, "
-    "connection, norm, norm_eps, dropout, attention_dropout"
+    "mixer, layers, width, context, nonlinearity, two_way, heads, head_size, qk_norm, positions, slopes, feed_forward, "
+    "activation, connection, norm, norm_eps, dropout, attention_dropout"
 )
 ATTENTION = {"mixer": "attention"}
 

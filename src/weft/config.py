@@ -32,7 +32,7 @@ class OneOf:
     """Marks an option that names a part: `Annotated[str, OneOf(MIXERS)]` checks it and lists the names in the schema."""
 
     def __init__(self, names: Collection[str], what: str = "choice") -> None:
-        self.names, self.what = tuple(names), what
+        self.names, self.what = names, what  # a registry that grows is asked as it is then
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self._check, handler(source))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from weft.cli.template_parts import ATTENTION, quoted, stack, train
+from weft.cli.template_parts import ATTENTION, NONLINEARITY, quoted, stack, train
 
 COMMANDS = """\
 #   weft check run.toml                   look at the data before it is trained on
@@ -17,7 +17,7 @@ STACKED = """\
 # dropout = {dropout:<23}# the smaller the data, the more, up to 0.5
                                    # embedding_dropout = 0.1: of the embeddings alone; as dropout, unless given
                                    # word_dropout = 0.1: share of tokens that training reads as <unk>
-{read}# embedding_norm = false           # true: embeddings are normalised before the first layer, as in BERT
+{read}# embedding_norm = {embedding_norm:<16}# embeddings are normalised before the first layer, as in BERT
 # connection = {connection:<20}# between layers: plain, residual, post-norm, highway, dense
 # norm = {norm:<26}# none, layer, rms
 """
@@ -31,8 +31,14 @@ AVERAGE = """\
 # average = 0.99                   # what is kept is an average of the weights, with this decay; or "none"
 """
 _ROTARY = ATTENTION.format(positions='"rotary"', activation='"gelu"', qk_norm="false")
+_LEARNED = ATTENTION.format(positions='"learned"', activation='"gelu"', qk_norm="false")
 _RECIPE = {
     "optimizer": "adamw", "beta2": "0.99", "weight_decay": "0.01", "schedule": "cosine", "warmup": "0.05", "muon": "",
+}  # fmt: skip
+PRETRAINED = "Devlin et al. 2019: give --init-from RUN"
+FINE_TUNED = {
+    **_RECIPE, "budget": "epochs = 3.0", "batch_tokens": "8192", "lr": "5e-5", "smoothing": "", "schedule": "linear",
+    "warmup": "0.1",
 }  # fmt: skip
 
 # ---- classifiers
@@ -80,6 +86,7 @@ ACCURATE = """\
 """
 READING = {**_RECIPE, "budget": "steps = 1000", "batch_tokens": "2048", "lr": "3e-3"}
 READING |= {"smoothing": LABEL_SMOOTHING + AVERAGE, "monitor": ACCURATE}
+TUNED_LABELS = {**FINE_TUNED, "monitor": ACCURATE}
 
 
 class Labelling(NamedTuple):
@@ -93,11 +100,13 @@ class Labelling(NamedTuple):
     read: str = READ
     connection: str = "plain"
     norm: str = "none"
+    embedding_norm: str = "false"
+    recipe: Mapping[str, str] = READING
 
     def text(self, name: str) -> str:
         values = self._asdict() | {key: quoted(getattr(self, key)) for key in ("pool", "connection", "norm")}
         model = self.parts + (STACKED + POOLED).format(**values)
-        return LABELLED + TOKENIZER + stack(name, self.about, self.layers, 256) + model + train(READING)
+        return LABELLED + TOKENIZER + stack(name, self.about, self.layers, 256) + model + train(self.recipe)
 
 
 SOLVED = """
@@ -138,9 +147,10 @@ _PENALTY = """\
 CLASSIFY: Mapping[str, Labelling | Solved] = {
     "lstm": Labelling("long short-term memory"),
     "gru": Labelling("gated recurrent units"),
-    "rnn": Labelling("the plain recurrent network"),
-    "window": Labelling("a network over a few tokens, as in a CNN", parts=CONTEXT),
+    "rnn": Labelling("the plain recurrent network", parts=NONLINEARITY),
+    "window": Labelling("a network over a few tokens, as in a CNN", parts=CONTEXT + NONLINEARITY),
     "transformer": Labelling("attention", 2, 0.3, "mean", _ROTARY, "", "residual", "layer"),
+    "bert": Labelling(PRETRAINED, 4, 0.1, "first", _LEARNED, "", "post-norm", "layer", "true", TUNED_LABELS),
     "regression": Solved("softmax regression: a baseline in seconds", _PENALTY, "true"),
     "naive-bayes": Solved("by counting: a baseline in a second", _EVENTS, "false"),
 }
@@ -179,6 +189,11 @@ HEADED = """\
 #   embedding = 32                 # of a letter
 #   pool = "max"                   # how letters become one vector: first, last, mean, max, attention
 """
+LINEAR = """\
+# head = "linear"                  # crf: the tags of a sentence are scored together; linear: each by itself
+# spelling = "none"                # [model.spelling], with mixer = "lstm", layers = 1, width = 64, embedding = 32 and
+                                   # pool = "max" (or first, last, mean, attention), is an encoder of letters
+"""
 SCORED = """\
                                    # monitor = "token_accuracy": keep what scores best so; unless given, by span_f1 if
                                    # tags mark spans, else by token_accuracy
@@ -196,19 +211,23 @@ class Tagging(NamedTuple):
     read: str = READ
     connection: str = "plain"
     norm: str = "none"
+    embedding_norm: str = "false"
+    head: str = HEADED
+    recipe: Mapping[str, str] = TAGGING
 
     def text(self, name: str) -> str:
         values = self._asdict() | {key: quoted(getattr(self, key)) for key in ("connection", "norm")}
-        model = self.parts + (STACKED + HEADED).format(**values)
-        return TAGGED + stack(name, self.about, self.layers, 256) + model + train(TAGGING)
+        model = self.parts + (STACKED + self.head).format(**values)
+        return TAGGED + stack(name, self.about, self.layers, 256) + model + train(self.recipe)
 
 
 TAG: Mapping[str, Tagging] = {
     "lstm": Tagging("long short-term memory"),
     "gru": Tagging("gated recurrent units"),
-    "rnn": Tagging("the plain recurrent network"),
-    "window": Tagging("a network over a few tokens, as in a CNN", parts=CONTEXT),
+    "rnn": Tagging("the plain recurrent network", parts=NONLINEARITY),
+    "window": Tagging("a network over a few tokens, as in a CNN", parts=CONTEXT + NONLINEARITY),
     "transformer": Tagging("attention", 2, 0.3, _ROTARY, "", "residual", "layer"),
+    "bert": Tagging(PRETRAINED, 4, 0.1, _LEARNED, "", "post-norm", "layer", "true", LINEAR, {**FINE_TUNED, "monitor": SCORED}),
 }
 
 # ---- masked language models
@@ -281,7 +300,6 @@ class Filling(NamedTuple):
         return HIDDEN + stack(name, self.about, self.layers, 256) + model + train(self.recipe)
 
 
-_LEARNED = ATTENTION.format(positions='"learned"', activation='"gelu"', qk_norm="false")
 _NORMED = ATTENTION.format(positions='"rotary"', activation='"gelu"', qk_norm="true")
 
 MASKED: Mapping[str, Filling] = {

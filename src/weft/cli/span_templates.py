@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from weft.cli.label_templates import AVERAGE, COMMANDS, MUON, READ
-from weft.cli.template_parts import ATTENTION, quoted, stack, train
+from weft.cli.label_templates import AVERAGE, COMMANDS, FINE_TUNED, MUON, PRETRAINED, READ
+from weft.cli.template_parts import ATTENTION, NONLINEARITY, quoted, stack, train
 
 ASKED = (
     COMMANDS
@@ -63,15 +63,6 @@ _MUON = {
     "warmup": "0.0",
     "muon": MUON,
 }
-_FINE_TUNED = {
-    **_RECIPE,
-    "budget": "epochs = 3.0",
-    "batch_tokens": "8192",
-    "lr": "5e-5",
-    "smoothing": "",
-    "schedule": "linear",
-    "warmup": "0.1",
-}
 _ROTARY = ATTENTION.format(positions='"rotary"', activation='"gelu"', qk_norm="false")
 _LEARNED = ATTENTION.format(positions='"learned"', activation='"gelu"', qk_norm="false")
 
@@ -97,10 +88,8 @@ class Reading(NamedTuple):
 
 SPAN: Mapping[str, Reading] = {
     "transformer": Reading("attention between the two texts", 2, 0.1, _ROTARY, "", "residual", "layer", recipe=_MUON),
-    "bert": Reading(
-        "Devlin et al. 2019: give --init-from RUN", 4, 0.1, _LEARNED, "", "post-norm", "layer", "true", _FINE_TUNED
-    ),
+    "bert": Reading(PRETRAINED, 4, 0.1, _LEARNED, "", "post-norm", "layer", "true", {**FINE_TUNED, "monitor": SCORED}),
     "lstm": Reading("long short-term memory"),
     "gru": Reading("gated recurrent units"),
-    "rnn": Reading("the plain recurrent network"),
+    "rnn": Reading("the plain recurrent network", parts=NONLINEARITY),
 }

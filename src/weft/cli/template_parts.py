@@ -44,6 +44,11 @@ ATTENTION = """\
 """
 
 
+NONLINEARITY = """\
+# nonlinearity = "tanh"            # f in h = f(W h + U x + b): tanh, relu, sigmoid
+"""
+
+
 def quoted(word: str) -> str:
     """As TOML writes it."""
     return f'"{word}"'

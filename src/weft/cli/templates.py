@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from weft.cli.label_templates import CLASSIFY, MASKED, TAG
 from weft.cli.span_templates import SPAN
-from weft.cli.template_parts import ATTENTION, TOP, quoted, stack, train
+from weft.cli.template_parts import ATTENTION, NONLINEARITY, TOP, quoted, stack, train
 
 # ---- language models
 
@@ -116,8 +116,8 @@ LM: Mapping[str, Language | Counted] = {
     "transformer": Language("the textbook Transformer", 4, "residual", "layer", _TEXTBOOK, recurrent=False),
     "lstm": Language("long short-term memory"),
     "gru": Language("gated recurrent units"),
-    "rnn": Language("the plain recurrent network"),
-    "window": Language("a network over the last few tokens", 1, parts=CONTEXT, recurrent=False),
+    "rnn": Language("the plain recurrent network", parts=NONLINEARITY),
+    "window": Language("a network over the last few tokens", 1, parts=CONTEXT + NONLINEARITY, recurrent=False),
     "ngram": Counted(),
 }
 
@@ -155,6 +155,9 @@ test = 0.05                        # likewise: what weft evaluate scores; nothin
 READS = """\
 # attention = {attention:<21}# how the decoder reads the source: none, dot, scaled-dot, multiplicative, additive
 """
+DEPTH = """\
+# attention_size = {width:<16}# how long w in the score w . tanh(Uq + Wk) is; the decoder's width, unless given
+"""
 AROUND = """\
 # place = {place:<25}# attention after the recurrent step, or before it, as a part of its input (slower)
 # feeding = {feeding:<23}# true: what was read out stands beside the next step's input (slower)
@@ -176,12 +179,14 @@ BOTH = """\
 # copying = false                  # true: a token may be copied from the source (needs one tokenizer)
 # shared = false                   # true: one embedding for both sides (needs one tokenizer)
 # tied = false                     # true: one matrix for reading and for predicting targets
+# cap = "none"                     # a number: scores stay within +-cap, smoothly
 # connection = {connection:<20}# between layers: plain, residual, post-norm, highway, dense
 # norm = {norm:<26}# none, layer, rms
                                    # where the sides differ, also in mixer (rnn, lstm, gru, gru-before, attention):
 #   [model.encoder]
 #   two_way = {two_way:<21}# reads from both ends
 #   reverse = {reverse:<21}# reads from the end to the beginning (one way only)
+#   embedding_norm = false         # true: embeddings are normalised before the first layer, as in BERT
 #   [model.decoder]
 #   layers = {layers:<22}# of this side alone
 """
@@ -220,11 +225,13 @@ class Pairs(NamedTuple):
     parts: str = ""  # of a Transformer
     connection: str = "plain"
     norm: str = "none"
+    beside: str = ""  # of a plain recurrent network
 
     def text(self, name: str) -> str:
         values = self._asdict() | {key: quoted(getattr(self, key)) for key in ("attention", "place", "bridge")}
         values |= {key: quoted(getattr(self, key)) for key in ("connection", "norm")}
-        recurrent = READS + (SUMMARY if self.attention == "none" else AROUND) + BRIDGE
+        deep = DEPTH if self.attention == "additive" else ""
+        recurrent = READS + deep + (SUMMARY if self.attention == "none" else AROUND) + BRIDGE + self.beside
         model = ((self.parts or recurrent) + BOTH).format(**values)
         return PAIRS + stack(name, self.about, self.layers, self.width) + model + train(_RECIPE)
 
@@ -238,7 +245,7 @@ TRANSLATE: Mapping[str, Pairs] = {
     ),
     "lstm": Pairs("long short-term memory, with attention"),
     "gru": Pairs("gated recurrent units, with attention"),
-    "rnn": Pairs("the plain recurrent network, with attention"),
+    "rnn": Pairs("the plain recurrent network, with attention", beside=NONLINEARITY),
     "bahdanau": Pairs(
         "Bahdanau et al. 2015: the first with attention", dropout=0.0, attention="additive", place="before", bridge="project"
     ),

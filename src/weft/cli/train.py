@@ -89,14 +89,16 @@ class Train(Shared):
     def run(self) -> int:
         from weft.config import override, read_toml
         from weft.train.folder import RunFolder
-        from weft.train.job import borrow_tokenizer
+        from weft.train.job import borrow_for_start, borrow_tokenizer
         from weft.train.settings import resolve
 
         values = override(read_toml(self.run_file), self.settings or [])
         if self.init_from is not None:
             values = {**values, "train": {**values.get("train", {}), "init_from": str(self.init_from.absolute())}}
-        if source := self.tokenizer_from or self.init_from:
-            values = borrow_tokenizer(values, source)
+        if self.tokenizer_from is not None:
+            values = borrow_tokenizer(values, self.tokenizer_from)
+        elif self.init_from is not None:
+            values = borrow_for_start(values, self.init_from)
         out = self.out or Path("runs") / self.run_file.stem
         settings = resolve(values, base=self.run_file.parent)  # a wrong run file is refused before anything is looked at
         if not self.fresh and is_finished(out, settings):

@@ -79,14 +79,15 @@ def attention(table: StackTable, layer: int, window: int | None) -> SelfAttentio
 
 def mixer(table: StackTable, layer: int, window: int | None, *, inlet: int) -> nn.Module:
     """The mixer of one layer; `inlet` is what it reads, where it is not attention."""
+    own = {} if table.nonlinearity is None else {"nonlinearity": table.nonlinearity}
     match table.mixer:
         case "attention":
             return attention(table, layer, window)
         case "window":
-            return (Centred if table.two_way else Window)(table.width, reach=table.context or 1, inlet=inlet)
+            return (Centred if table.two_way else Window)(table.width, reach=table.context or 1, inlet=inlet, **own)
     if not table.two_way:
-        return MIXERS[table.mixer](table.width, inlet=inlet)
-    ahead, back = (MIXERS[table.mixer](table.width // 2, inlet=inlet) for _ in range(2))
+        return MIXERS[table.mixer](table.width, inlet=inlet, **own)
+    ahead, back = (MIXERS[table.mixer](table.width // 2, inlet=inlet, **own) for _ in range(2))
     return Both(ahead, back)
 
 
@@ -103,7 +104,7 @@ def layered(
         bottom = depth < narrow
         joined = Plain() if bottom else connection(table, depth - narrow)
         ahead = norm(before, inlet if bottom else table.width, eps=table.norm_eps)
-        layers.append(Layer(part, joined, norm=ahead, dropout=drop))
+        layers.append(Layer(part, joined, norm=ahead, dropout=drop, number=depth * table.layers // len(mixers)))
     outlet = norm(before, table.width, eps=table.norm_eps)
     if table.connection == "dense":  # what arrives at the top is everything, side by side
         outlet = nn.Sequential(nn.Linear((len(layers) + 1 - narrow) * table.width, table.width), outlet)

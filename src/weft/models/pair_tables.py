@@ -9,14 +9,14 @@ from pydantic import Field, model_validator
 
 from weft.config import OneOf, Table
 from weft.errors import ConfigError, nearest
-from weft.models.tables import Count, EmbeddedTable, StackTable
+from weft.models.tables import Cap, Count, EmbeddedTable, Size, StackTable, check_cap
 from weft.nn.cross import SCORES
+from weft.nn.mixers import states
 
-STATES = {"rnn": 1, "lstm": 2, "gru": 1, "gru-before": 1}  # recurrent mixers: tensors of a state
 BRIDGES = ("copy", "project")
 SIDES = ("encoder", "decoder")
 # what a preset says of its own mixer alone
-OF_MIXER = ("mixer", "context", "heads", "head_size", "qk_norm", "attention_dropout", "positions", "activation")
+OF_MIXER = ("mixer", "context", "nonlinearity", "heads", "head_size", "qk_norm", "attention_dropout", "positions", "activation")
 
 
 class EncoderTable(EmbeddedTable):
@@ -24,6 +24,7 @@ class EncoderTable(EmbeddedTable):
 
     two_way: bool = True
     reverse: bool = False  # reads the source from its end (Sutskever et al. 2014)
+    embedding_norm: bool = False  # embeddings are normalised before the first layer, as in BERT
 
     @model_validator(mode="after")
     def one_way(self) -> Self:
@@ -42,8 +43,9 @@ class DecoderTable(EmbeddedTable):
     def causal(self) -> Self:
         if self.two_way:
             raise ValueError("two_way=true lets a position see the tokens it must predict; a decoder reads one way")
-        if self.mixer == "window":
-            raise ValueError(f"mixer='window' has no state to start from a source; use {', '.join(STATES)} or attention")
+        recurrent = ", ".join(states())
+        if self.mixer not in (*states(), "attention"):
+            raise ValueError(f"mixer={self.mixer!r} has no state to start from a source; use {recurrent} or attention")
         if self.cross_heads is not None and self.mixer != "attention":
             raise ValueError(f"cross_heads={self.cross_heads}, but mixer={self.mixer!r} has none")
         if isinstance(self.cross_heads, list) and len(self.cross_heads) != self.layers:
@@ -65,6 +67,7 @@ class Seq2SeqTable(Table):
     encoder: EncoderTable = Field(default_factory=lambda: EncoderTable.model_validate({}))
     decoder: DecoderTable = Field(default_factory=lambda: DecoderTable.model_validate({}))
     attention: Annotated[str, OneOf(("none", *SCORES))] = "none"
+    attention_size: Size | None = None  # additive only: how long w in w . tanh(Uq + Wk) is; decoder.width, unless given
     place: Literal["before", "after"] | None = None  # of attention around a recurrent step
     feeding: bool | None = None  # what was read out stands beside the next step's input; recurrent, after the step
     bridge: Annotated[str, OneOf(BRIDGES)] | None = None  # how a recurrent decoder starts
@@ -73,10 +76,12 @@ class Seq2SeqTable(Table):
     shared: bool = False  # one embedding for both sides; one tokenizer for both sides
     tied: bool = False  # one matrix for the target's embedding and the output
     embedding_dropout: float | None = Field(None, ge=0.0, lt=1.0)  # as each side's `dropout`, unless given
+    cap: Cap = "none"  # scores stay within +-cap, smoothly
 
     @model_validator(mode="after")
     def fits(self) -> Self:
         mixer = self.decoder.mixer
+        check_cap(self.cap)
         self._options_apply()
         if mixer == "attention" and self.attention not in ("none", "scaled-dot"):
             raise ValueError(f"attention={self.attention!r}, but decoder.mixer='attention' takes scaled-dot, or none")
@@ -116,22 +121,26 @@ class Seq2SeqTable(Table):
         for option in ("place", "feeding"):
             if getattr(self, option) and not attends:
                 raise ValueError(f"{option}={_written(getattr(self, option))}, but attention='none' has none")
+        if self.attention_size is not None and self.attention != "additive":
+            raise ValueError(f"attention_size={self.attention_size}, but attention={self.attention!r} has none")
         if self.every_step and attends:
             raise ValueError(f"every_step=true is for decoders without attention, but attention={self.attention!r}; drop it")
 
     def copies(self) -> bool:
         """Can the decoder start where the encoder stopped, layer by layer?"""
-        return self.encoder.mixer in STATES and _size(self.encoder) == _size(self.decoder)
+        return self.encoder.mixer in states() and _size(self.encoder) == _size(self.decoder)
 
     def filled(self) -> Self:
         """The same table with every option that applies written out."""
-        recurrent = self.decoder.mixer in STATES
+        recurrent = self.decoder.mixer in states()
         values: dict[str, Any] = {"encoder": self.encoder.filled(), "decoder": self.decoder.filled()}
         if recurrent:
             values["bridge"] = self.bridge or ("copy" if self.copies() else "project")
         if recurrent and self.attention != "none":
             place = self.place or "after"
             values |= {"place": place, "feeding": bool(self.feeding)}
+        if self.attention == "additive":
+            values["attention_size"] = self.attention_size or self.decoder.width
         if recurrent and self.attention == "none":
             values["every_step"] = bool(self.every_step)
         return self.model_copy(update=values)

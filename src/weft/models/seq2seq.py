@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.models import build
-from weft.models.pair_tables import STATES, Seq2SeqTable
+from weft.models.pair_tables import Seq2SeqTable
 from weft.models.tables import EmbeddedTable
 from weft.nn.attention import Headless
 from weft.nn.bridge import Copied, Projected, Reminder
@@ -22,7 +22,7 @@ from weft.nn.copying import Generate, GenerateOrCopy
 from weft.nn.cross import Before, CrossAttention, Feed, InputFeeding, Look, ReadOut
 from weft.nn.heads import TokenHead
 from weft.nn.memory import Memory
-from weft.nn.mixers import flipped
+from weft.nn.mixers import flipped, states
 from weft.nn.positions import NoPositions
 from weft.nn.recurrent import last
 from weft.nn.stack import Layer, Stack
@@ -180,7 +180,7 @@ def recurrent_layers(table: Seq2SeqTable) -> Stack:
         if table.bridge == "copy":
             mixers.append(Copied(mixer, height=layer))
         else:
-            mixers.append(Projected(mixer, side.width, inlet=table.encoder.width, parts=STATES[side.mixer]))
+            mixers.append(Projected(mixer, side.width, inlet=table.encoder.width, parts=states()[side.mixer]))
         mixers += build.feed_forward(side)
     # what looks at the source is not dropped: once, at the very top, is enough
     return build.layered(side, mixers, NoPositions(), inlet=inlet, drop_top=False)
@@ -195,7 +195,7 @@ def recurrent_decoder(table: Seq2SeqTable, *, longest: int) -> Stack:
     if table.every_step:
         parts = [Reminder(), inner]
     elif table.attention != "none":
-        look = Look(side.width, score=table.attention, inlet=inlet)
+        look = Look(side.width, score=table.attention, inlet=inlet, size=table.attention_size)
         if table.place == "before":
             parts = [Feed(inner, Before(look))]
         else:  # what is fed back is dropped as what the head reads
@@ -227,13 +227,22 @@ def plain_gates(stack: Stack) -> None:
             part.reset_parameters()
 
 
-def embedding(table: EmbeddedTable, words: int, *, output: bool) -> tuple[nn.Embedding, float]:
-    """An embedding, and what it is multiplied by: one that is the output as well is small there and loud here."""
+def scale(table: EmbeddedTable, *, output: bool) -> float:
+    """What an embedding is multiplied by: one that is the output as well is small there and loud here."""
+    return table.width**0.5 if table.mixer == "attention" or output else 1.0
+
+
+def scales(table: Seq2SeqTable) -> tuple[float, float]:
+    """What the embeddings of the source and of the target are multiplied by."""
+    target = scale(table.decoder, output=table.tied)
+    return target if table.shared else scale(table.encoder, output=False), target
+
+
+def embedding(table: EmbeddedTable, words: int, *, output: bool) -> nn.Embedding:
     made = nn.Embedding(words, table.read())  # as loud as states are: smaller ones learn several times slower
-    if table.mixer != "attention" and not output:
-        return made, 1.0
-    nn.init.normal_(made.weight, std=table.width**-0.5)
-    return made, table.width**0.5
+    if table.mixer == "attention" or output:
+        nn.init.normal_(made.weight, std=table.width**-0.5)
+    return made
 
 
 def encoder_decoder(
@@ -241,14 +250,18 @@ def encoder_decoder(
 ) -> EncoderDecoder:
     """The model of a filled table, freshly initialised from torch's default generator."""
     encoder, decoder = table.encoder, table.decoder
-    target, loud = embedding(decoder, target_words, output=table.tied)
-    source, source_loud = (target, loud) if table.shared else embedding(encoder, source_words, output=False)
+    target = embedding(decoder, target_words, output=table.tied)
+    source = target if table.shared else embedding(encoder, source_words, output=False)
+    source_loud, loud = scales(table)
     drops = [side.dropout if table.embedding_dropout is None else table.embedding_dropout for side in (encoder, decoder)]
     stacks = build.stack(encoder, window=longest, inlet=encoder.read()), decoder_stack(table, longest=longest)
     for side, stack in zip((encoder, decoder), stacks, strict=True):
         (spread_weights if side.mixer == "attention" else plain_gates)(stack)
-    head = TokenHead(decoder.width, target_words, weight=target.weight if table.tied else None)
-    summary = last_state if encoder.mixer in STATES else mean_value
+    if encoder.embedding_norm:
+        stacks[0].inlet = build.norm(encoder.norm if encoder.norm != "none" else "layer", encoder.read(), eps=encoder.norm_eps)
+    cap = None if table.cap == "none" else float(table.cap)
+    head = TokenHead(decoder.width, target_words, cap=cap, weight=target.weight if table.tied else None)
+    summary = last_state if encoder.mixer in states() else mean_value
     front = TokenFront(source, scale=source_loud, dropout=drops[0])
     return EncoderDecoder(
         Encoder(front, stacks[0], summary=summary, reverse=encoder.reverse),

@@ -10,13 +10,23 @@ from pydantic import Field, model_validator
 from weft.config import OneOf, Table
 from weft.nn.attention import ACTIVATIONS
 from weft.nn.mixers import MIXERS
+from weft.nn.recurrent import NONLINEARITIES
 
 ADDED = ("none", "sinusoidal", "learned")  # positions that any stack can read
 INSIDE = ("relative", "alibi", "rotary")  # positions inside attention
 CONNECTIONS = ("plain", "residual", "post-norm", "highway", "dense")
 NORMS = ("none", "layer", "rms")
+PLAIN = ("rnn", "window")  # mixers that are one matrix under a nonlinearity
 Count = Annotated[int, Field(le=2**20)]  # of heads or hidden units: no size computed from it passes what 64 bits hold
 Size = Annotated[int, Field(ge=1, le=65536)]
+
+
+Cap = float | Literal["none"]
+
+
+def check_cap(cap: Cap) -> None:
+    if cap != "none" and cap <= 0:
+        raise ValueError(f"cap={cap} must be positive, or 'none'")
 
 
 class StackTable(Table):
@@ -26,6 +36,7 @@ class StackTable(Table):
     layers: int = Field(2, ge=1, le=512)
     width: int = Field(256, ge=1, le=65536)
     context: int | None = Field(None, ge=1, le=4096)  # window only: how many tokens a prediction sees
+    nonlinearity: Annotated[str, OneOf(NONLINEARITIES)] | None = None  # rnn and window only: f in h = f(W h + U x + b)
     two_way: bool = False
     heads: Count | list[Count] | None = None  # attention only: one number, or one a layer, where 0 is a layer that has lost all
     head_size: Size | list[Size] | None = None  # attention only: one number, or one a layer
@@ -46,6 +57,8 @@ class StackTable(Table):
         for option in ("heads", "head_size", "qk_norm", "slopes", "attention_dropout"):
             if getattr(self, option) is not None and not attention:
                 raise ValueError(f"{option}={getattr(self, option)}, but mixer={self.mixer!r} has none")
+        if self.nonlinearity is not None and self.mixer not in PLAIN:
+            raise ValueError(f"nonlinearity={self.nonlinearity!r}, but mixer={self.mixer!r} has none")
         if self.context is not None and self.mixer != "window":
             raise ValueError(f"context={self.context}, but mixer={self.mixer!r} has none")
         if self.positions in INSIDE and not attention:
@@ -112,6 +125,8 @@ class StackTable(Table):
             values |= {"heads": heads, "qk_norm": bool(self.qk_norm), "attention_dropout": dropout}
         if self.mixer == "window":
             values["context"] = self.context or 3
+        if self.mixer in PLAIN:
+            values["nonlinearity"] = self.nonlinearity or "tanh"
         return self.model_copy(update=values)
 
 
@@ -148,7 +163,7 @@ class LanguageTable(StackTable):
 
     tied: bool = False  # one matrix for the embedding and the output
     embedding_dropout: float | None = Field(None, ge=0.0, lt=1.0)  # as `dropout`, unless given
-    cap: float | Literal["none"] = "none"  # scores stay within +-cap, smoothly
+    cap: Cap = "none"  # scores stay within +-cap, smoothly
     zero_init: bool = False  # what writes to the residual stream, and the output, start at zero
 
     @model_validator(mode="after")
@@ -157,8 +172,7 @@ class LanguageTable(StackTable):
             raise ValueError("two_way=true lets a position see the tokens it must predict; a language model reads one way")
         if self.tied and self.zero_init:
             raise ValueError("tied=true makes the embedding the output, which zero_init=true sets to zero; add zero_init=false")
-        if self.cap != "none" and self.cap <= 0:
-            raise ValueError(f"cap={self.cap} must be positive, or 'none'")
+        check_cap(self.cap)
         return self
 
     def filled(self) -> Self:

@@ -44,6 +44,8 @@ class SelfAttention(nn.Module):
     that the last `window` positions, or, two-way, all of the text. Its state is the keys and values seen so far, and where
     they stand."""
 
+    states = 0  # its state grows
+
     def __init__(
         self,
         dim: int,

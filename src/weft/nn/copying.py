@@ -17,6 +17,12 @@ from weft.nn.state import Fixed
 Pointed = Fixed  # keys (A, S, D), keep (A, S), the source's tokens (A, S)
 
 
+def _mixed(generated: Tensor, copied: Tensor, gate: Tensor) -> Tensor:
+    """log(g P + (1 - g) C) of the head's log P, the share C of a word's places and the gate before its sigmoid."""
+    # a share of 0 would have an infinite gradient
+    return torch.logaddexp(F.logsigmoid(gate) + generated, copied.clamp(min=1e-30).log() + F.logsigmoid(-gate))
+
+
 class Generate(nn.Module):
     """Tokens of the vocabulary alone."""
 
@@ -63,11 +69,25 @@ class GenerateOrCopy(nn.Module):
         return torch.logaddexp(generated, copied.log() + F.logsigmoid(-gate))
 
     def loss(self, x: Tensor, targets: Tensor, seen: Pointed, smoothing: float = 0.0) -> Tensor:
-        """Nats of each target, (B, T); smoothing spreads its share over what is generated."""
+        """Nats of each target, (B, T). With smoothing, the target has the share 1 - smoothing and all words share the rest, as
+        in a head alone; the nats of every word are those of the mixture, so the loss is a cross-entropy and bounded below."""
         gate = self.gate(x)[..., 0].float()
         share = self._pointed(x, seen)
         copied = (share * (seen.parts[2][:, None] == targets[..., None])).sum(-1)
-        plain = self.head.loss(x, targets)
-        # a share of 0 would have an infinite gradient
-        nats = -torch.logaddexp(F.logsigmoid(gate) - plain, copied.clamp(min=1e-30).log() + F.logsigmoid(-gate))
-        return nats + self.head.loss(x, targets, smoothing) - plain if smoothing else nats
+        if not smoothing:
+            return -_mixed(-self.head.loss(x, targets), copied, gate)
+        generated = self.head(x)
+        right = _mixed(generated.gather(2, targets[..., None])[..., 0], copied, gate)
+        return -(1 - smoothing) * right - smoothing * self._mean(generated, share, gate, seen)
+
+    def _mean(self, generated: Tensor, share: Tensor, gate: Tensor, seen: Pointed) -> Tensor:
+        """The mean log-probability over all words, (B, T), from those of the head (B, T, V). Only a word of the source differs
+        from what is generated: each is corrected once, at its first position, and no second (B, T, V) is made."""
+        _, keep, tokens = seen.parts
+        same = (tokens[:, :, None] == tokens[:, None]) & keep[:, None]  # (B, S, S): the places of each place's word
+        first = keep & ~same.tril(-1).any(-1)
+        theirs = generated.gather(2, tokens.clamp(min=0)[:, None].expand_as(share))
+        copied = share @ same.transpose(1, 2).to(share.dtype)
+        alone = F.logsigmoid(gate)
+        more = (_mixed(theirs, copied, gate[..., None]) - theirs - alone[..., None]) * first[:, None]
+        return alone + (generated.sum(-1) + more.sum(-1)) / generated.size(-1)

@@ -83,16 +83,17 @@ SCORES = ("dot", "scaled-dot", "multiplicative", "additive")
 class Look(nn.Module):
     """What one head finds in a memory (Luong et al. 2015, Bahdanau et al. 2015), by one of four scores of a query and a key:
 
-    dot q.k; scaled-dot q.k / sqrt(D); multiplicative q.Wk; additive w.tanh(Uq + Wk).
+    dot q.k; scaled-dot q.k / sqrt(D); multiplicative q.Wk; additive w.tanh(Uq + Wk), where w has `size` numbers, D unless
+    given.
     """
 
-    def __init__(self, dim: int, *, score: str, inlet: int) -> None:
+    def __init__(self, dim: int, *, score: str, inlet: int, size: int | None = None) -> None:
         super().__init__()
         self.to_source = True
-        plain = score in ("dot", "scaled-dot")
-        self.to_q = nn.Linear(dim, dim) if score == "additive" else nn.Identity()
-        self.to_k = nn.Identity() if plain else nn.Linear(inlet, dim, bias=False)
-        self.attend: nn.Module = AdditiveAttend(dim)
+        plain, deep = score in ("dot", "scaled-dot"), size or dim
+        self.to_q = nn.Linear(dim, deep) if score == "additive" else nn.Identity()
+        self.to_k = nn.Identity() if plain else nn.Linear(inlet, deep, bias=False)
+        self.attend: nn.Module = AdditiveAttend(deep)
         if score != "additive":
             self.attend = Attend(scale=dim**-0.5 if score == "scaled-dot" else 1.0)
 

@@ -1,11 +1,14 @@
 """The one swap point: everything that lets a position see others. `y, state = mixer(x, state=None, keep=None)`.
 
-A new mixer is one class and one line here; the contract tests (pieces equal the whole, no position sees the future, padding
+A new mixer is one class and one line here. Its `states` says how many vectors of its width make its state, the first of them
+what it last gave out; 0 where it has no state, or one of another form. A decoder needs that to start from a source, an encoder
+to sum one up. The contract tests (pieces equal the whole, no position sees the future, padding
 changes nothing, rows are independent, joined rows equal rows alone, numerical gradients) pick it up.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,17 +16,45 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.nn.attention import SelfAttention
-from weft.nn.recurrent import GRU, LSTM, RNN, GRUBefore, Window
+from weft.nn.recurrent import GRU, LSTM, NONLINEARITIES, RNN, GRUBefore, Window
 from weft.nn.state import each, leaves
 
-MIXERS: dict[str, type[nn.Module]] = {
-    "window": Window,
-    "rnn": RNN,
-    "lstm": LSTM,
-    "gru": GRU,
-    "gru-before": GRUBefore,
-    "attention": SelfAttention,
-}
+
+class Registry(dict[str, type[nn.Module]]):
+    """Mixers by name; one that does not say what others need of it is refused when it is added."""
+
+    def __init__(self, known: Mapping[str, type[nn.Module]]) -> None:
+        super().__init__()
+        for name, kind in known.items():
+            self[name] = kind
+
+    def __setitem__(self, name: str, kind: type[nn.Module]) -> None:
+        found = getattr(kind, "states", None)
+        if not isinstance(found, int) or found < 0:
+            raise TypeError(
+                f"mixer {name!r}: {kind.__name__}.states must say how many vectors of its width make its state; "
+                f"0: none, or of another form"
+            )
+        super().__setitem__(name, kind)
+
+
+MIXERS = Registry(
+    {
+        "window": Window,
+        "rnn": RNN,
+        "lstm": LSTM,
+        "gru": GRU,
+        "gru-before": GRUBefore,
+        "attention": SelfAttention,
+    }
+)
+
+
+def states() -> dict[str, int]:
+    """The recurrent mixers: how many vectors make the state of each."""
+    return {name: found for name, kind in MIXERS.items() if (found := getattr(kind, "states", 0))}
+
+
 # the others are fused kernels, which torch's compiler refuses, or one Python step a position, which it would unroll
 COMPILED = ("window", "attention")
 
@@ -38,13 +69,13 @@ def flipped(x: Tensor, keep: Tensor | None) -> Tensor:
 
 
 class Centred(nn.Module):
-    """y(t) = tanh(W [x(t-k); ...; x(t+k)] + b), n = 2k + 1 positions: a window with its position in the middle, the
+    """y(t) = f(W [x(t-k); ...; x(t+k)] + b), n = 2k + 1 positions: a window with its position in the middle, the
     convolution of Collobert et al. (2011) and Kim (2014). An even n sees one more after than before. Around the text are
     zeros; there is no state, for nothing is read piece by piece."""
 
-    def __init__(self, dim: int, *, reach: int, inlet: int | None = None) -> None:
+    def __init__(self, dim: int, *, reach: int, inlet: int | None = None, nonlinearity: str = "tanh") -> None:
         super().__init__()
-        self.reach = reach
+        self.reach, self.nonlinearity = reach, NONLINEARITIES[nonlinearity]
         # not named as a one-way window's, which has the same shape and means other positions
         self.around = nn.Linear(reach * (inlet or dim), dim)
 
@@ -55,7 +86,7 @@ class Centred(nn.Module):
         before = (self.reach - 1) // 2
         seen = F.pad(real, (0, 0, before, self.reach - 1 - before))
         windows = seen.unfold(1, self.reach, 1).transpose(2, 3).flatten(2)  # (B, T, reach * I), first to last
-        return self.around(windows).tanh(), None
+        return self.nonlinearity(self.around(windows)), None
 
 
 class Both(nn.Module):

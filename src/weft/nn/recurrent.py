@@ -12,6 +12,7 @@ from functools import wraps
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -55,13 +56,18 @@ def _in_one_piece(weights: list[Tensor]) -> list[Tensor]:
     return [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
 
 
-class Window(nn.Module):
-    """y(t) = tanh(W [x(t-n+1); ...; x(t)] + b): the fixed-window network (Bengio et al. 2003). Before the text are zeros.
-    Its state is the last n - 1 inputs, (B, n - 1, I)."""
+NONLINEARITIES: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch.sigmoid}
 
-    def __init__(self, dim: int, *, reach: int, inlet: int | None = None) -> None:
+
+class Window(nn.Module):
+    """y(t) = f(W [x(t-n+1); ...; x(t)] + b): the fixed-window network (Bengio et al. 2003, where f is tanh). Before the text
+    are zeros. Its state is the last n - 1 inputs, (B, n - 1, I)."""
+
+    states = 0  # its state is inputs, not what it gives out
+
+    def __init__(self, dim: int, *, reach: int, inlet: int | None = None, nonlinearity: str = "tanh") -> None:
         super().__init__()
-        self.reach = reach
+        self.reach, self.nonlinearity = reach, NONLINEARITIES[nonlinearity]
         self.hidden = nn.Linear(reach * (inlet or dim), dim)
 
     def forward(self, x: Tensor, state: Tensor | None = None, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -71,27 +77,51 @@ class Window(nn.Module):
         length = torch.full_like(x[:, 0, 0], x.size(1), dtype=torch.long) if keep is None else keep.sum(1)
         index = length[:, None] + torch.arange(self.reach - 1, device=x.device)
         state = seen.gather(1, index[..., None].expand(-1, -1, x.size(2)))
-        return self.hidden(windows).tanh(), state
+        return self.nonlinearity(self.hidden(windows)), state
+
+
+RNN_STEPS: dict[str, Callable[..., Tensor]] = {"tanh": torch.rnn_tanh_cell, "relu": torch.rnn_relu_cell}  # torch's kernels
 
 
 class RNN(nn.Module):
-    """h(t) = tanh(W h(t-1) + U x(t) + b) (Elman 1990). Its state is h, (B, D)."""
+    """h(t) = f(W h(t-1) + U x(t) + b) (Elman 1990, where f is a sigmoid; tanh unless told otherwise). Its state is h, (B, D).
+    No fused kernel has the sigmoid: one Python step a position."""
 
-    def __init__(self, dim: int, *, inlet: int | None = None) -> None:
+    states = 1
+
+    def __init__(self, dim: int, *, inlet: int | None = None, nonlinearity: str = "tanh") -> None:
         super().__init__()
-        self.cell = nn.RNN(inlet or dim, dim, batch_first=True)
+        self.fused = nonlinearity in RNN_STEPS
+        self.nonlinearity = nonlinearity
+        # where torch has no kernel it has the weights: they begin alike, and have the same names
+        self.cell = nn.RNN(inlet or dim, dim, nonlinearity=nonlinearity if self.fused else "tanh", batch_first=True)
 
     @_in_float32
     def forward(self, x: Tensor, state: Tensor | None = None, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if not self.fused:
+            y = self._each(x, state)
+            return y, last(y, keep, state)
         if x.size(1) == 1 and keep is None and state is not None:
-            h: Tensor = _stepped(torch.rnn_tanh_cell, x, state.to(x.dtype), self.cell)
+            h: Tensor = _stepped(RNN_STEPS[self.nonlinearity], x, state.to(x.dtype), self.cell)
             return h[:, None], h
         y, _ = self.cell(x, None if state is None else _hidden(state, x))
         return y, last(y, keep, state)
 
+    def _each(self, x: Tensor, state: Tensor | None) -> Tensor:
+        """What is given out at all positions, (B, T, D), one after another."""
+        read, again, bias, bias_again = self.cell.all_weights[0]
+        h = x.new_zeros(x.size(0), self.cell.hidden_size) if state is None else state.to(x.dtype)
+        outputs = []
+        for entered in F.linear(x, read, bias).unbind(1):
+            h = NONLINEARITIES[self.nonlinearity](entered + F.linear(h, again, bias_again))
+            outputs.append(h)
+        return torch.stack(outputs, dim=1)
+
 
 class LSTM(nn.Module):
     """Input, forget and output gates around a cell (Hochreiter & Schmidhuber 1997). Its state is (h, c), each (B, D)."""
+
+    states = 2
 
     def __init__(self, dim: int, *, inlet: int | None = None) -> None:
         super().__init__()
@@ -132,6 +162,8 @@ class GRU(nn.Module):
     """Update and reset gates, the reset after the matrix: h~ = tanh(U x + b + r * (W h + b')); h = (1 - u) * h + u * h~.
     What fused kernels compute (their z is 1 - u). Its state is h, (B, D)."""
 
+    states = 1
+
     def __init__(self, dim: int, *, inlet: int | None = None) -> None:
         super().__init__()
         self.cell = nn.GRU(inlet or dim, dim, batch_first=True)
@@ -148,6 +180,8 @@ class GRU(nn.Module):
 class GRUBefore(nn.Module):
     """The published GRU (Cho et al. 2014), the reset before the matrix: h~ = tanh(W (r * h) + U x + b);
     h = (1 - u) * h + u * h~. No fused kernel computes it: one Python step a position. Its state is h, (B, D)."""
+
+    states = 1
 
     def __init__(self, dim: int, *, inlet: int | None = None) -> None:
         super().__init__()

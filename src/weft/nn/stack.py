@@ -17,11 +17,14 @@ from weft.nn.positions import NoPositions
 
 
 class Layer(nn.Module):
-    """A mixer with what stands before it (norm) and around it (connection)."""
+    """A mixer with what stands before it (norm) and around it (connection). Its `number` is that of the layer of the run file
+    that it is a part of: attention and the feed-forward part after it have one. None: it holds layers, or stands above them."""
 
-    def __init__(self, mixer: nn.Module, connection: Connection, *, norm: nn.Module, dropout: float = 0.0) -> None:
+    def __init__(
+        self, mixer: nn.Module, connection: Connection, *, norm: nn.Module, dropout: float = 0.0, number: int | None = None
+    ) -> None:
         super().__init__()
-        self.norm, self.mixer, self.connection = norm, mixer, connection
+        self.norm, self.mixer, self.connection, self.number = norm, mixer, connection, number
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, state: Any = None, keep: Tensor | None = None) -> tuple[Tensor, Any]:
@@ -32,6 +35,12 @@ class Layer(nn.Module):
         """What the mixer knows of a source before it reads."""
         known: Any = self.mixer
         return known.given(memory)
+
+
+def numbered(model: nn.Module) -> dict[str, int]:
+    """The number, from 0, of the layer that each named part of a model belongs to."""
+    found = {name: getattr(part, "number", None) for name, part in model.named_modules()}
+    return {name: number for name, number in found.items() if isinstance(number, int)}
 
 
 class Stack(nn.Module):

@@ -10,12 +10,13 @@ from typing import Any, Protocol
 import tomli_w
 
 from weft.data.corpus import Corpus
-from weft.errors import UsageError
+from weft.errors import ConfigError, ModelError, UsageError
 from weft.lock import Lock
 from weft.train.folder import Journal, RunFolder, make_folder, open_folder
 from weft.train.loop import Loop
 from weft.train.material import tokenizer_files
 from weft.train.settings import Settings, resolve
+from weft.train.warm import Made, Origin
 
 
 class Watcher(Protocol):
@@ -44,6 +45,19 @@ class Job:
     tokenizer: Any  # a Tokenizer; of pairs, Sides
     corpora: Mapping[str, Corpus]
     watcher: Watcher
+
+    def origin(self) -> Origin:
+        """The run that this one is to start from, checked."""
+        path = Path(self.settings.train.init_from or "")
+        if not (path / "model.safetensors").is_file():
+            raise ConfigError(f"train.init_from: {path} has no model.safetensors; name the folder of a trained run")
+        folder = open_folder(path)
+        try:
+            settings = resolve(folder.read_resolved(), base=folder.path)
+        except ConfigError as error:
+            raise ModelError(f"{folder.resolved}: is damaged, or of another version: {error}") from None
+        tokenizer = settings.material.load(folder)
+        return Origin(path, Made(settings, tokenizer), folder.read_weights(tokenizer.hash))
 
     def journal(self) -> Journal:
         data = {name: corpus.origin for name, corpus in self.corpora.items()}
@@ -77,6 +91,19 @@ def train(values: Mapping[str, Any], out: Path, *, base: Path, watcher: Watcher,
         tokenizer, corpora = settings.material.prepare(settings, folder, watcher)
         settings.preset.family.train(Job(settings, folder, tokenizer, corpora, watcher))
     return folder
+
+
+def borrow_for_start(values: Mapping[str, Any], run: Path) -> dict[str, Any]:
+    """The run file with the tokenizer of the run that it is to start from; of pairs, where that one has a single stack, for the
+    side that starts from it, unless both sides must have one tokenizer."""
+    model, own = values.get("model"), values.get("tokenizer", {})
+    theirs = open_folder(run).read_resolved().get("task")
+    joint = not isinstance(model, Mapping) or model.get("shared") or model.get("copying")
+    if values.get("task") != "translate" or theirs == "translate" or joint or not isinstance(own, Mapping):
+        return borrow_tokenizer(values, run)
+    side = "target" if theirs == "lm" else "source"
+    sides = own if "source" in own or "target" in own else {"source": own, "target": own}
+    return {**values, "tokenizer": {**sides, side: borrow_tokenizer({}, run)["tokenizer"]}}
 
 
 def borrow_tokenizer(values: Mapping[str, Any], run: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from weft.train.device import pick_place
 from weft.train.learner import Learner
 from weft.train.loop import Loop
 from weft.train.optimizers import optimizers
-from weft.train.warm import start_from
+from weft.train.warm import Made, start_from
 
 AGAIN = "--fresh trains it again"
 
@@ -129,7 +129,8 @@ class Network:
         torch.manual_seed(settings.seed)
         model = build().to(place.device)
         if settings.train.init_from is not None and not checkpoint.names(job.folder.path):
-            job.watcher.note(start_from(model, Path(settings.train.init_from), loose=settings.train.init_loose))
+            made = Made(settings, job.tokenizer)
+            job.watcher.note(start_from(model, made, job.origin(), loose=settings.train.init_loose))
         learner = Learner(self.shape.task(job, model), model)
         memory.check_batch(learner, order.largest(), settings.train, place)
         auto = place.device.type == "cuda" and self.shape.alike(settings)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import ConfigError, ModelError
+from weft.nn.stack import numbered
 from weft.train.muon import Muon
 from weft.train.rates import Rate, rates_of
 from weft.train.tables import TrainTable
@@ -74,7 +75,7 @@ def optimizers(model: nn.Module, matrices: set[str], table: TrainTable) -> Optim
     """The optimisers of a filled table; `matrices` names the weights that Muon is for. What never learns is frozen: no
     gradient is computed for it."""
     named = dict(model.named_parameters())
-    by_name = rates_of(named, table)
+    by_name = rates_of(named, numbered(model), table)
     for name, weight in named.items():
         weight.requires_grad_(by_name[name].factor > 0)
     names: dict[Tensor, str] = {weight: name for name, weight in named.items() if weight.requires_grad}

@@ -121,6 +121,13 @@ BLOCKS: Mapping[str, Any] = {
 RECURRENT_TEXT: Mapping[str, Any] = {"layers": 1, "dropout": 0.5, "pool": "max"}
 
 
+FINE_TUNED: Mapping[str, Any] = {
+    "epochs": 3.0, "batch_tokens": 8192, "lr": 5e-5, "weight_decay": 0.01, "schedule": "linear", "warmup": 0.1,
+}  # fmt: skip
+# a masked language model's own encoder, without what stands above it there: so that weights fit
+PRETRAINED: Mapping[str, Any] = {name: value for name, value in masked.BERT.items() if name != "transform"}
+
+
 def _classifies(values: Mapping[str, Any]) -> Preset:
     return Preset(classification, ClassifierTable, values, READ)
 
@@ -138,6 +145,7 @@ CLASSIFY: Mapping[str, Preset] = {
     "lstm": _classifies({**RECURRENT_TEXT, "mixer": "lstm"}),
     "gru": _classifies({**RECURRENT_TEXT, "mixer": "gru"}),
     "transformer": _classifies({**BLOCKS, "pool": "mean"}),
+    "bert": Preset(classification, ClassifierTable, {**PRETRAINED, "pool": "first"}, FINE_TUNED),
 }
 TAG: Mapping[str, Preset] = {
     "window": _tags({"mixer": "window", "context": 3}),
@@ -145,6 +153,7 @@ TAG: Mapping[str, Preset] = {
     "lstm": _tags({"mixer": "lstm"}),
     "gru": _tags({"mixer": "gru"}),
     "transformer": _tags(BLOCKS),
+    "bert": Preset(tagging, TaggerTable, {**PRETRAINED, "head": "linear", "spelling": "none"}, FINE_TUNED),
 }
 BERT: Mapping[str, Any] = {"lr": 5e-4, "weight_decay": 0.01, "schedule": "linear", "warmup": 0.1}
 masked_language = Network(MaskedLanguage())
@@ -157,9 +166,6 @@ ASKED: Mapping[str, Any] = {
     "steps": 2000, "batch_tokens": 4096, "lr": 2e-3, "weight_decay": 0.01, "schedule": "cosine", "warmup": 0.05,
     "average": 0.99,
 }  # fmt: skip
-FINE_TUNED: Mapping[str, Any] = {
-    "epochs": 3.0, "batch_tokens": 8192, "lr": 5e-5, "weight_decay": 0.01, "schedule": "linear", "warmup": 0.1,
-}  # fmt: skip
 reading = Network(Reading())
 # no window among them: nothing that it sees of a passage knows the question
 SPAN: Mapping[str, Preset] = {
@@ -167,7 +173,7 @@ SPAN: Mapping[str, Preset] = {
     "lstm": Preset(reading, SpanTable, {"mixer": "lstm", "dropout": 0.2}, ASKED),
     "gru": Preset(reading, SpanTable, {"mixer": "gru", "dropout": 0.2}, ASKED),
     "transformer": Preset(reading, SpanTable, {**BLOCKS, "dropout": 0.1}, {**ASKED, **MUON}),
-    "bert": Preset(reading, SpanTable, {name: value for name, value in masked.BERT.items() if name != "transform"}, FINE_TUNED),
+    "bert": Preset(reading, SpanTable, PRETRAINED, FINE_TUNED),
 }
 TASKS: Mapping[str, Shared] = {
     "lm": Shared(Texts(), LM),

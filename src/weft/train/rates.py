@@ -1,20 +1,21 @@
 """How fast each weight learns beside the schedule: one function of its name and of the progress. Frozen parts, slower lower
 layers and layers that thaw one after another (Howard & Ruder 2018) are all of it.
 
-The height of a weight: 0 for embeddings and positions, then its layer's number from 1, and above all layers the rest.
+The height of a weight: 0 for embeddings and positions, then its layer's number from 1, and above all layers the rest. A layer
+is one of `model.layers`: a mixer, the attention to a source and the feed-forward part after it have one height.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from weft.errors import ConfigError, nearest
 from weft.train.tables import TrainTable
 
-_LAYER = re.compile(r"(?:^|\.)stack\.layers\.(\d+)\.")
-_BOTTOM = re.compile(r"(?:^|\.)(?:front|embedding|positions|inlet)\.")
+_FRONT = re.compile(r"(?:^|\.)front\.")  # with the layers of letters that may be in it
+_BOTTOM = re.compile(r"(?:^|\.)(?:embedding|positions|inlet)\.")
 
 
 class Rate(NamedTuple):
@@ -27,11 +28,14 @@ class Rate(NamedTuple):
         return self.factor if progress >= self.start else 0.0
 
 
-def height(name: str, layers: int) -> int:
-    """Where a weight stands in a model whose stacks have so many layers."""
-    if found := _LAYER.search(name):
-        return 1 + int(found[1])
-    return 0 if _BOTTOM.search(name) else 1 + layers
+def height(name: str, layers: Mapping[str, int]) -> int:
+    """Where a weight stands in a model whose parts of these names belong to layers of these numbers."""
+    if _FRONT.search(name):
+        return 0
+    inside = [number for part, number in layers.items() if name.startswith(f"{part}.")]
+    if inside:
+        return 1 + inside[-1]
+    return 0 if _BOTTOM.search(name) else 2 + max(layers.values(), default=-1)
 
 
 def _given(name: str, rates: dict[str, float]) -> float:
@@ -40,15 +44,14 @@ def _given(name: str, rates: dict[str, float]) -> float:
     return rates[max(known, key=len)] if known else 1.0
 
 
-def rates_of(names: Iterable[str], table: TrainTable) -> dict[str, Rate]:
-    """The rate of every weight, by its name."""
+def rates_of(names: Iterable[str], layers: Mapping[str, int], table: TrainTable) -> dict[str, Rate]:
+    """The rate of every weight, by its name; `layers` has the number of the layer that each part belongs to."""
     found = list(names)
     parts = {".".join(name.split(".")[:size]) for name in found for size in range(1, name.count(".") + 2)}
     for prefix in table.rates:
         if prefix not in parts:
             raise ConfigError(f"train.rates: no weight is called {prefix!r}, or starts so{nearest(prefix, sorted(parts))}")
-    layers = max((1 + int(match[1]) for match in map(_LAYER.search, found) if match), default=0)
-    top, rates = 1 + layers, {}
+    top, rates = 2 + max(layers.values(), default=-1), {}
     for name in found:
         below = top - height(name, layers)
         factor = _given(name, table.rates) * (table.layer_decay or 1.0) ** below

@@ -1,16 +1,39 @@
-"""Starting from the weights of another run, instead of from chance."""
+"""Starting from the weights of another run, instead of from chance: only where they compute here what they compute there."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from weft.errors import ConfigError, ModelError
-from weft.tensors import not_finite, read_tensors
+from weft.errors import ConfigError
+from weft.models.decoder_names import in_decoder
+from weft.train.meaning import Part, layers_of, loudness, parts_of
+
+if TYPE_CHECKING:
+    from weft.train.settings import Settings
+
+ENCODERS = ("masked-lm", "classify", "tag", "span")  # tasks of an encoder under a head, whose last word is the mask
+EMBEDDING, SEGMENTS = "encoder.front.embedding.weight", "encoder.front.segments.weight"
+POSITIONS = "stack.positions.table.weight"
+
+
+class Made(NamedTuple):
+    """A run as far as its weights have a meaning."""
+
+    settings: Settings
+    tokenizer: Any
+
+
+class Origin(NamedTuple):
+    """The run that another one starts from."""
+
+    path: Path
+    made: Made
+    tensors: Mapping[str, Tensor]
 
 
 def _some(names: list[str]) -> str:
@@ -18,19 +41,33 @@ def _some(names: list[str]) -> str:
     return f"{len(names)} ({shown}{', ...' if len(names) > 3 else ''})" if names else "none"
 
 
-EMBEDDING, SEGMENTS = "encoder.front.embedding.weight", "encoder.front.segments.weight"
+# ---- names
 
 
-def _as_encoder(theirs: dict[str, Tensor], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights by the names of an encoder under a head: those of a language model have others, and only encoders of that sort
-    have a row for the mask, the last."""
-    if any(name.startswith("stack.") for name in theirs):
-        front = {"embedding.weight": EMBEDDING}
-        theirs = {front.get(name, f"encoder.{name}"): weight for name, weight in theirs.items()}
-    found = theirs.get(EMBEDDING)
-    if found is not None and len(found) == len(ours[EMBEDDING]) - 1:
-        theirs = {**theirs, EMBEDDING: torch.cat([found, found.mean(0, keepdim=True)])}
-    return theirs if SEGMENTS in ours else _of_one_text(theirs)
+def _name(name: str, theirs: Settings, ours: Settings) -> str | None:
+    """What a weight of theirs is called here; None where it has no place: a head is of its task."""
+    if theirs.task == ours.task:
+        return name
+    if theirs.task == "lm":
+        if ours.task == "translate":
+            return in_decoder(name, ours.model)
+        if name.startswith("head."):
+            return None
+        return EMBEDDING if name == "embedding.weight" else f"encoder.{name}"
+    return name if name.startswith("encoder.") and ours.task != "lm" else None
+
+
+def _part_of(name: str, task: str) -> str:
+    """The part that a weight of a model of a task belongs to."""
+    if task == "lm":
+        return {"embedding": "encoder.front", "stack": "encoder.stack"}.get(name.split(".")[0], "head")
+    if name.startswith("encoder.front.spelling."):
+        return "spelling"
+    side = ".".join(name.split(".")[:2])
+    return side if side in ("encoder.front", "encoder.stack", "decoder.front", "decoder.stack") else "head"
+
+
+# ---- tensors that mean the same in another form
 
 
 def _of_one_text(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -38,36 +75,133 @@ def _of_one_text(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
     be in their embedding. Where that is the output, too, all scores rise by the same, and probabilities are as they were."""
     if SEGMENTS not in theirs or EMBEDDING not in theirs:
         return theirs
-    old, folded = theirs[EMBEDDING], theirs[EMBEDDING] + theirs[SEGMENTS][0]
-    return {name: folded if weight is old else weight for name, weight in theirs.items() if name != SEGMENTS}
+    old, folded = theirs[EMBEDDING].data_ptr(), theirs[EMBEDDING] + theirs[SEGMENTS][0]
+    rest = {name: weight for name, weight in theirs.items() if name != SEGMENTS}
+    return {name: folded if weight.data_ptr() == old else weight for name, weight in rest.items()}
 
 
-def start_from(model: nn.Module, run: Path, *, loose: bool = False) -> str:
-    """Copy what has the same name and shape from the weights of `run`; in words, what was copied, is new, and was left. What
-    has another shape is refused, or with `loose` left."""
-    weights = run / "model.safetensors"
-    if not weights.is_file():
-        raise ConfigError(f"train.init_from: {run} has no model.safetensors; name the folder of a trained run")
-    theirs: dict[str, Tensor] = read_tensors(weights)[0]
+def _with_words(theirs: dict[str, Tensor], ours: Settings, other: Settings) -> dict[str, Tensor]:
+    """Embeddings with a row for the mask, the last, where there is one here; it starts as the mean of all."""
+    here, there = (settings.task in ENCODERS for settings in (ours, other))
+    found = theirs.get(EMBEDDING)
+    if found is None or here == there:
+        return theirs
+    return {**theirs, EMBEDDING: torch.cat([found, found.mean(0, keepdim=True)]) if here else found[:-1]}
+
+
+def _as_loud(theirs: dict[str, Tensor], ours: Settings, other: Settings) -> dict[str, Tensor]:
+    """Embeddings that are as loud here, where they may be multiplied by something, as they are there."""
+    there, changed = loudness(other), dict(theirs)
+    for side, here in loudness(ours).items():
+        factor = there.get(side, 1.0) / here
+        name = f"{side}.front.embedding.weight"
+        if name in theirs and factor != 1.0:
+            changed[name] = theirs[name] * factor
+    return changed
+
+
+def _placed(theirs: dict[str, Tensor], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Learned positions, the first as many as there are here: a shorter text is read as the beginning of a longer one."""
+    long = {name for name in theirs if name.endswith(POSITIONS) and name in ours and len(theirs[name]) > len(ours[name])}
+    return {name: weight[: len(ours[name])] if name in long else weight for name, weight in theirs.items()}
+
+
+def _translated(origin: Origin, settings: Settings, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Their weights by the names, and in the form, that they have here."""
+    other = origin.made.settings
+    named = {_name(name, other, settings): weight for name, weight in origin.tensors.items()}
+    theirs = {name: weight for name, weight in named.items() if name is not None}
+    theirs = theirs if SEGMENTS in ours else _of_one_text(theirs)
+    return _placed(_as_loud(_with_words(theirs, settings, other), settings, other), ours)
+
+
+# ---- what must be equal
+
+
+def _parts(ours: Made, theirs: Made) -> tuple[dict[str, Part], dict[str, Part]]:
+    """The parts of both networks by the same names, as far as both have layers."""
+    here, there = layers_of(ours.settings), layers_of(theirs.settings)
+    side = "decoder" if (theirs.settings.task, ours.settings.task) == ("lm", "translate") else "encoder"
+    single = len(there) == 1  # the one stack of theirs has a place here
+    if single:
+        there = {side: there["encoder"]}
+    fewest = {name: min(number, there.get(name, number)) for name, number in here.items()}
+    if not single:
+        found = parts_of(*theirs, {**there, **fewest})
+        if len(here) == 1 and found:
+            found["encoder.stack"] = found["encoder.stack"].moved("model.encoder", "model")
+        return parts_of(*ours, fewest), found
+    found = parts_of(*theirs, {"encoder": fewest[side]})
+    if len(here) > 1:  # what stands at [model] there is of one side here
+        found["encoder.stack"] = found["encoder.stack"].moved("model", f"model.{side}")
+    return parts_of(*ours, fewest), {name.replace("encoder.", f"{side}."): part for name, part in found.items()}
+
+
+# parts that have no weights of their own: what is about the weights of others
+ABOUT = {"joint": ("decoder.stack",), "shared": ("encoder.front", "decoder.front")}
+
+
+def _differences(ours: Made, theirs: Made, copied: set[str]) -> dict[str, list[str]]:
+    """What differs in each part that weights are copied to, or in what is about them."""
+    here, there = _parts(ours, theirs)
+    found: dict[str, list[str]] = {}
+    for name in here:
+        about = ABOUT.get(name, (name,))
+        if name in there and copied.intersection(about) and (differs := here[name].against(there[name])):
+            found |= {part: [*found.get(part, []), *differs] for part in about}
+    louder = loudness(theirs.settings).get("decoder", 1.0) != loudness(ours.settings).get("decoder", 1.0)
+    if louder and {"head", "decoder.front"} <= copied and getattr(ours.settings.model, "tied", False):
+        found["head"] = [*found.get("head", []), "model.tied: true makes the embedding, which is scaled here, the output"]
+    return found
+
+
+def _telling(ours: Made, theirs: Made, copied: set[str]) -> str:
+    """What differs and is no fault, but is to be known: how far attention sees."""
+    here, there = _parts(ours, theirs)
+    said = ""
+    for name in sorted(copied & here.keys() & there.keys()):
+        spans = here[name].span, there[name].span
+        if None not in spans and spans[0] != spans[1]:
+            said += f"; attention sees {spans[0]:,} tokens here, {spans[1]:,} there"
+    return said
+
+
+def _check_shape(name: str, here: Tensor, there: Tensor, run: Path) -> None:
+    if here.shape != there.shape:
+        mine, other = (" x ".join(map(str, found.shape)) for found in (here, there))
+        raise ConfigError(
+            f"train.init_from: {name} is {mine} here, but {other} in {run}; "
+            f"use its tokenizer (--tokenizer-from {run}) and its sizes, or set train.init_loose to leave such weights"
+        )
+
+
+def start_from(model: nn.Module, made: Made, origin: Origin, *, loose: bool = False) -> str:
+    """Copy the weights of another run; in words, what was copied, is new, and was left. Those that have another shape here, or
+    would compute something else, are refused, or with `loose` left."""
+    task, run = made.settings.task, origin.path
     ours: dict[str, Any] = model.state_dict()
-    if EMBEDDING in ours and not any(name.startswith("decoder.") for name in ours):
-        theirs = _as_encoder(theirs, ours)
+    theirs = _translated(origin, made.settings, ours)
     common = [name for name in ours if name in theirs]
     if loose:
         common = [name for name in common if ours[name].shape == theirs[name].shape]
+    differs = _differences(made, origin.made, {_part_of(name, task) for name in common})
+    if loose:
+        common = [name for name in common if _part_of(name, task) not in differs]
+    elif differs:
+        listed = "; ".join(dict.fromkeys(text for texts in differs.values() for text in texts))
+        raise ConfigError(
+            f"train.init_from: the weights of {run} would compute something else here ({listed}); "
+            f"use its values, or set train.init_loose to leave such weights"
+        )
     for name in common:
-        if ours[name].shape != theirs[name].shape:
-            here, there = (" x ".join(map(str, found[name].shape)) for found in (ours, theirs))
-            raise ConfigError(
-                f"train.init_from: {name} is {here} here, but {there} in {run}; "
-                f"use its tokenizer (--tokenizer-from {run}) and its sizes, or set train.init_loose to leave such weights"
-            )
+        _check_shape(name, ours[name], theirs[name], run)
     if not common:
         raise ConfigError(f"train.init_from: {run} has no weights by the names of this model; is it of another kind?")
-    copied = {name: theirs[name] for name in common}
-    if (spoilt := not_finite(copied)) is not None:
-        raise ModelError(f"{weights}: {spoilt} holds NaN or infinity; nothing can be computed with it")
-    model.load_state_dict(copied, strict=False)
-    new = [name for name in ours if name not in common]
-    left = [name for name in theirs if name not in common]
-    return f"started from {run}: {len(common)} tensors copied, new here: {_some(new)}, left there: {_some(left)}"
+    model.load_state_dict({name: theirs[name] for name in common}, strict=False)
+    filled = {ours[name].data_ptr() for name in common}  # a tied tensor has several names
+    new = [name for name in ours if name not in common and ours[name].data_ptr() not in filled]
+    names = {name: _name(name, origin.made.settings, made.settings) for name in origin.tensors}
+    folded = {SEGMENTS} - theirs.keys()
+    left = [name for name, here in names.items() if here not in common and name not in folded]
+    told = _telling(made, origin.made, {_part_of(name, task) for name in common})
+    return f"started from {run}: {len(common)} tensors copied, new here: {_some(new)}, left there: {_some(left)}{told}"

@@ -1,0 +1,35 @@
+"""Where the parts of a language model stand in a decoder: its layers, between parts that look at a source."""
+
+from __future__ import annotations
+
+import re
+
+from weft.models.pair_tables import Seq2SeqTable
+
+_LAYER = re.compile(r"stack\.layers\.(\d+)\.(.+)")
+
+
+def _recurrent(table: Seq2SeqTable) -> str:
+    """Where the recurrent layers of a decoder stand."""
+    if table.every_step:
+        return "decoder.stack.layers.1.mixer"
+    fed = table.attention != "none" and (table.feeding or table.place == "before")
+    return f"decoder.stack.layers.0.mixer{'.inner' if fed else ''}"
+
+
+def in_decoder(name: str, table: Seq2SeqTable) -> str:
+    """The name that a weight of a language model has in the decoder of a filled table."""
+    attends, size = table.decoder.mixer == "attention", 2 if isinstance(table.decoder.feed_forward, int) else 1
+    if name.startswith("embedding."):
+        return f"decoder.front.{name}"
+    if found := _LAYER.match(name):
+        number, rest = int(found[1]), found[2]
+        layer, part = divmod(number, size)
+        if attends:  # the attention to the source stands between the two parts of a layer
+            return f"decoder.stack.layers.{layer * (size + 1) + 2 * part}.{rest}"
+        if part == 0 and rest.startswith("mixer."):  # around it stands what starts it from the source
+            rest = rest.replace("mixer.", "mixer.inner.", 1)
+        return f"{_recurrent(table)}.layers.{number}.{rest}"
+    if name.startswith("stack.outlet.") and not attends:
+        return f"{_recurrent(table)}.{name.removeprefix('stack.')}"
+    return f"head.{name}" if name.startswith("head.") else f"decoder.{name}"

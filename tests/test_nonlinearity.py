@@ -1,0 +1,243 @@
+"""Recurrent and fixed-window networks under tanh, ReLU or a sigmoid; the depth of additive attention; a mixer of one's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pair_parts import memory_of, pair_model, pair_table, sources, targets
+from torch import Tensor, nn
+
+from weft.config import read_table
+from weft.errors import ConfigError
+from weft.models.build import mixer
+from weft.models.tables import StackTable
+from weft.nn.cross import Look
+from weft.nn.mixers import MIXERS, Centred, states
+from weft.nn.recurrent import NONLINEARITIES, RNN, Window, last
+from weft.train.presets import TASKS
+
+FUNCTIONS: dict[str, Any] = {
+    "tanh": np.tanh,
+    "relu": lambda x: np.maximum(x, 0),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+}
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
+
+
+def array(x: Tensor) -> np.ndarray:
+    return x.detach().double().numpy()
+
+
+@pytest.mark.parametrize("kind", NONLINEARITIES)
+def test_a_recurrent_network_is_its_equation(kind):
+    """h(t) = f(W h(t-1) + U x(t) + b)."""
+    torch.manual_seed(0)
+    part, x, h = RNN(5, inlet=3, nonlinearity=kind).double(), random(2, 4, 3), random(2, 5, seed=1)
+    u, w, b, c = (array(weight) for weight in part.cell.all_weights[0])
+    state, expected = array(h), []
+    for t in range(4):
+        state = FUNCTIONS[kind](state @ w.T + c + array(x[:, t]) @ u.T + b)
+        expected.append(state)
+    y, after = part(x, h)
+    np.testing.assert_allclose(array(y), np.stack(expected, axis=1), atol=1e-12)
+    np.testing.assert_allclose(array(after), expected[-1], atol=1e-12)
+    stepped, steps = h, []
+    for t in range(4):
+        one, stepped = part(x[:, t : t + 1], stepped)
+        steps.append(one)
+    torch.testing.assert_close(torch.cat(steps, dim=1), y)
+
+
+@pytest.mark.parametrize("kind", ["tanh", "relu"])
+def test_a_fused_network_is_torch_s(kind):
+    torch.manual_seed(0)
+    part, reference = RNN(5, inlet=3, nonlinearity=kind), nn.RNN(3, 5, nonlinearity=kind, batch_first=True)
+    reference.load_state_dict(part.cell.state_dict())
+    x = random(2, 6, 3).float()
+    y, h = part(x)
+    expected, ended = reference(x)
+    torch.testing.assert_close(y, expected, atol=0, rtol=0)
+    torch.testing.assert_close(h, ended[0], atol=0, rtol=0)
+
+
+def test_all_three_begin_with_the_same_weights():
+    found = []
+    for kind in NONLINEARITIES:
+        torch.manual_seed(0)
+        found.append(RNN(4, nonlinearity=kind).state_dict())
+    assert all(torch.equal(one[name], found[0][name]) for one in found for name in found[0])
+
+
+@pytest.mark.parametrize("kind", NONLINEARITIES)
+def test_a_fixed_window_is_its_equation(kind):
+    torch.manual_seed(0)
+    part, x = Window(4, reach=2, inlet=3, nonlinearity=kind).double(), random(1, 3, 3)
+    padded = np.concatenate([np.zeros((1, 3)), array(x[0])])
+    weight, bias = array(part.hidden.weight), array(part.hidden.bias)
+    expected = [FUNCTIONS[kind](weight @ np.concatenate([padded[t], padded[t + 1]]) + bias) for t in range(3)]
+    np.testing.assert_allclose(array(part(x)[0][0]), expected, atol=1e-12)
+    around = Centred(4, reach=2, inlet=3, nonlinearity=kind).double()
+    around.around.load_state_dict(part.hidden.state_dict())
+    torch.testing.assert_close(around(x)[0][:, :2], part(x)[0][:, 1:])
+
+
+@pytest.mark.parametrize("kind", NONLINEARITIES)
+def test_the_option_reaches_every_mixer_that_has_it(kind):
+    for name in ("rnn", "window"):
+        for two_way in (False, True):
+            options = {"mixer": name, "two_way": two_way, "width": 4, "nonlinearity": kind}
+            made: Any = mixer(read_table(StackTable, options, at="model").filled(), 0, None, inlet=4)
+            parts = (made.ahead, made.back) if name == "rnn" and two_way else (made,)
+            assert all(part.nonlinearity in (kind, NONLINEARITIES[kind]) for part in parts)
+
+
+def test_tanh_is_the_default_and_others_have_none():
+    assert read_table(StackTable, {"mixer": "rnn"}, at="model").filled().nonlinearity == "tanh"
+    assert read_table(StackTable, {"mixer": "lstm"}, at="model").filled().nonlinearity is None
+    with pytest.raises(ConfigError) as caught:
+        read_table(StackTable, {"mixer": "lstm", "nonlinearity": "relu"}, at="model")
+    assert str(caught.value) == "model: nonlinearity='relu', but mixer='lstm' has none"
+    with pytest.raises(ConfigError) as caught:
+        read_table(StackTable, {"mixer": "rnn", "nonlinearity": "rely"}, at="model")
+    assert str(caught.value) == ("model.nonlinearity: no such choice 'rely'; did you mean 'relu'? known: tanh, relu, sigmoid")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_has_it(task):
+    preset = TASKS[task].presets["rnn"] if "rnn" in TASKS[task].presets else TASKS[task].presets["lstm"]
+    options = {"mixer": "rnn", "nonlinearity": "relu"}
+    table: Any = read_table(preset.table, preset.merged(options), at="model").filled()
+    sides = (table.encoder, table.decoder) if task == "translate" else (table,)
+    assert {side.nonlinearity for side in sides} == {"relu"}
+
+
+# ---- the depth of additive attention
+
+
+@pytest.mark.parametrize("size", [None, 3, 9])
+def test_additive_attention_of_any_depth_is_its_equation(size):
+    """e(s) = w . tanh(U q + b + W k(s)), where w has `size` numbers."""
+    torch.manual_seed(0)
+    look: Any = Look(4, score="additive", inlet=5, size=size).double()
+    deep = size or 4
+    assert look.attend.weight.shape == (deep,) and look.to_q.weight.shape == (deep, 4) and look.to_k.weight.shape == (deep, 5)
+    memory, x = memory_of(3, 2, width=5), random(2, 2, 4)
+    found = look(x, look.given(memory))
+    w, u, b, k = (array(weight) for weight in (look.attend.weight, look.to_q.weight, look.to_q.bias, look.to_k.weight))
+    for row, length in enumerate((3, 2)):
+        for t in range(2):
+            values = array(memory.values[row, :length])
+            scores = np.array([w @ np.tanh(u @ array(x[row, t]) + b + k @ value) for value in values])
+            shares = np.exp(scores - scores.max())
+            np.testing.assert_allclose(array(found[row, t]), shares / shares.sum() @ values, atol=1e-10)
+
+
+def test_the_depth_is_the_decoder_s_width_unless_given():
+    assert pair_table(attention="additive").attention_size == 8
+    assert pair_table(attention="additive", attention_size=3).attention_size == 3
+    assert pair_table(attention="dot").attention_size is None
+    with pytest.raises(ConfigError) as caught:
+        pair_table(attention="multiplicative", attention_size=3)
+    assert str(caught.value) == "model: attention_size=3, but attention='multiplicative' has none"
+
+
+# ---- a mixer that is added
+
+
+class Leaky(nn.Module):
+    """h(t) = (h(t-1) + W x(t)) / 2: a mixer of its own, whose state is one vector."""
+
+    states = 1
+
+    def __init__(self, dim: int, *, inlet: int | None = None) -> None:
+        super().__init__()
+        self.dim, self.read = dim, nn.Linear(inlet or dim, dim)
+
+    def forward(self, x: Tensor, state: Tensor | None = None, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        h, outputs = x.new_zeros(x.size(0), self.dim) if state is None else state, []
+        for entered in self.read(x).unbind(1):
+            h = (h + entered) / 2
+            outputs.append(h)
+        y = torch.stack(outputs, dim=1)
+        return y, last(y, keep, state)
+
+
+class Pair(Leaky):
+    """The same with a state of two vectors, as an LSTM's."""
+
+    states = 2
+
+    def forward(self, x: Tensor, state: Any = None, keep: Tensor | None = None) -> Any:
+        y, h = super().forward(x, None if state is None else state[0], keep)
+        return y, (h, h)
+
+
+class Blurred(nn.Module):
+    """The mean of what was read so far; its state is none that a decoder could start from."""
+
+    states = 0
+
+    def __init__(self, dim: int, *, inlet: int | None = None) -> None:
+        super().__init__()
+        self.read = nn.Linear(inlet or dim, dim)
+
+    def forward(self, x: Tensor, state: Any = None, keep: Tensor | None = None) -> tuple[Tensor, tuple[()]]:
+        return self.read(x.cumsum(1)), ()
+
+
+@pytest.mark.parametrize("kind", [Leaky, Pair])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"bridge": "project"},
+        {"attention": "additive"},
+        {"attention": "dot", "place": "before"},
+        {"every_step": True},
+        {"encoder": {"two_way": False}},
+    ],
+)
+def test_a_mixer_that_is_added_trains_an_encoder_decoder(monkeypatch, kind, options):
+    monkeypatch.setitem(MIXERS, "toy", kind)
+    assert states()["toy"] == kind.states
+    model = pair_model(mixer="toy", **options).train()
+    (source, keep), tokens = sources(5, 3), targets(2, 4)
+    steps = torch.optim.SGD(model.parameters(), lr=0.5)
+    losses = []
+    for _ in range(5):
+        nats, _ = model.loss(tokens[:, :-1], tokens[:, 1:], model.encode(source, keep))
+        steps.zero_grad()
+        nats.mean().backward()
+        steps.step()
+        losses.append(nats.mean().item())
+    assert losses[-1] < losses[0]
+    memory = model.encoder(source, keep)
+    state = memory.states[-1]
+    torch.testing.assert_close(memory.summary, state[0] if kind.states == 2 else state)
+
+
+def test_a_mixer_without_vectors_for_a_state_encodes_by_its_mean_and_decodes_nothing(monkeypatch):
+    monkeypatch.setitem(MIXERS, "toy", Blurred)
+    model = pair_model(encoder={"mixer": "toy", "two_way": False}, decoder={"mixer": "gru"})
+    memory = model.encoder(*sources(5, 2))
+    torch.testing.assert_close(memory.summary[1], memory.values[1, :2].mean(0))
+    with pytest.raises(ConfigError) as caught:
+        pair_table(decoder={"mixer": "toy"})
+    assert str(caught.value) == (
+        "model.decoder: mixer='toy' has no state to start from a source; use rnn, lstm, gru, gru-before or attention"
+    )
+
+
+def test_a_mixer_that_does_not_say_what_its_state_is_is_refused(monkeypatch):
+    with pytest.raises(TypeError) as caught:
+        MIXERS["toy"] = nn.Linear
+    assert str(caught.value) == (
+        "mixer 'toy': Linear.states must say how many vectors of its width make its state; 0: none, or of another form"
+    )
+    assert "toy" not in MIXERS
