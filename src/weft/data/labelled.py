@@ -25,6 +25,7 @@ from weft.data.columns import Name
 from weft.data.corpus import Corpus
 from weft.data.label_files import File, Reading, Record, find_files, read_records
 from weft.data.pairs import SideSeen
+from weft.data.rows import brief, kind_of
 from weft.data.source import Counted, Row, called, fingerprints, in_batches
 from weft.data.tables import Files, Split, check_splits, parts
 from weft.errors import DataError
@@ -32,6 +33,7 @@ from weft.text.gate import SHOWN, Seen, as_paths, listed_files, many, shown
 
 AS_USUAL = Reading()
 LISTED = 10  # labels that are shown, and notes
+OWN = 0.9  # labels an occurrence of one: from here on nearly every example has its own
 
 
 class Example(NamedTuple):
@@ -163,6 +165,28 @@ class LabelledSource:
             seen.add(record)
         self._note_folders(files)
         return seen
+
+    def own_labels(self) -> str | None:
+        """What is wrong where nearly every example has a label of its own, as it has if the column is one of numbers: none can
+        be learned."""
+        seen = self.seen
+        if seen.count < LISTED or OWN * seen.labels.total() > len(seen.labels):
+            return None
+        some = ", ".join(shown(name, 20) for name in sorted(seen.labels)[:3])
+        cure = "a line is a label, white space, and a text"
+        if seen.files.columns:
+            names = ", ".join(brief(seen.files.columns))
+            cure = f"is data.label = {self.reading.label!r} the right column? columns: {names}"
+        elif any(kind_of(path) != "text" for path in self.paths):
+            cure = "is data.label the right column?"
+        return (
+            f"{self.name}: {len(seen.labels):,} labels for {seen.count:,} examples, {some} and so on: nearly every example has"
+            f" a label of its own, and none can be learned; {cure}"
+        )
+
+    def refuse_own_labels(self) -> None:
+        if fault := self.own_labels():
+            raise DataError(fault)
 
     def _note_folders(self, files: Seen) -> None:
         for path in self.given:

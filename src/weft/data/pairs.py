@@ -14,7 +14,8 @@ from pydantic import Field, model_validator
 
 from weft.config import Table
 from weft.data.corpus import Corpus
-from weft.data.pair_files import DEFAULT, Columns, Record, kind_of, read_records
+from weft.data.pair_files import DEFAULT, Columns, Record, read_records
+from weft.data.rows import kind_of
 from weft.data.source import Counted, Row, called, fingerprints, in_batches
 from weft.data.tables import Files, Split, check_splits, parts
 from weft.errors import DataError
@@ -206,7 +207,7 @@ def _check_kinds(name: str, paths: list[Path]) -> None:
         raise ValueError(f"{name} mixes {', '.join(sorted(kinds))} files; give files of one kind")
     if kinds == {"text"} and len(paths) != 2:
         raise ValueError(
-            f"{name}={paths[0].name!r} is no .tsv, .csv or .jsonl: name a table so,"
+            f"{name}={paths[0].name!r} is no .tsv, .csv, .jsonl or .json: name a table so,"
             f' or give two parallel files, {name} = ["a.en", "a.de"]'
         )
 

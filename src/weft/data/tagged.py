@@ -128,6 +128,10 @@ class TaggedSource:
         """The tags of every sentence."""
         return [record.tags for record in self.records()]
 
+    def own_labels(self) -> str | None:
+        """What is wrong where nearly every sentence has tags of its own: nothing, for words share them."""
+        return None
+
     def rows(self) -> Iterator[Row]:
         """Sentences as texts, their words with blanks between."""
         for record in self.records():

@@ -40,6 +40,7 @@ class Seen:
     crlf: int = 0
     notes: list[str] = field(default_factory=list)
     examples: list[str] = field(default_factory=list)
+    columns: tuple[str, ...] = ()  # of the latest table: the names of its header, or the keys of its first object
 
     @property
     def newline(self) -> str:

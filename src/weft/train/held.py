@@ -8,8 +8,8 @@ from typing import Any
 
 from weft.config import plain, read_table
 from weft.data.corpus import Corpus, Watch, open_corpus, write_corpus
-from weft.data.pair_files import kind_of
 from weft.data.pairs import PairsTable
+from weft.data.rows import kind_of
 from weft.data.source import Source
 from weft.errors import UsageError
 from weft.text.tokenizers import Tokenizer
@@ -40,7 +40,7 @@ def refuse_half(paths: Sequence[Path]) -> None:
     """Refuse one file of the two that pairs may be in."""
     if len(paths) == 1 and kind_of(paths[0]) == "text":
         raise UsageError(
-            f"--data {paths[0]}: is no .tsv, .csv or .jsonl; name a table so, or give two parallel files,"
+            f"--data {paths[0]}: is no .tsv, .csv, .jsonl or .json; name a table so, or give two parallel files,"
             " --data SOURCES --data TARGETS"
         )
 
