@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.drawn import check_kind, write_views
+from weft.cli.entries import note_file
 from weft.cli.options import Device, Shared
 from weft.cli.output import note, write, write_json
 from weft.errors import UsageError
@@ -157,6 +158,7 @@ class Explain(Shared):
         from weft.cli.lines import stdin_lines
 
         if self.text is not None:
+            note_file(self.text, f"use < {self.text} to read the file", quiet=self.quiet)
             return self.text
         lines = list(stdin_lines(run.settings.data.encoding))
         if len(lines) > 1 and getattr(run, "lines", True):  # running text has as many as it likes

@@ -21,10 +21,11 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from weft.config import Table
-from weft.data.columns import Name
+from weft.data.columns import USUAL, Name, Wanted
 from weft.data.corpus import Corpus
 from weft.data.label_files import File, Reading, Record, find_files, read_records
 from weft.data.pairs import SideSeen
+from weft.data.records import Used
 from weft.data.rows import brief, kind_of
 from weft.data.source import Counted, Row, called, fingerprints, in_batches
 from weft.data.tables import Files, Split, check_splits, parts
@@ -328,6 +329,12 @@ class LabelledTable(Table):
     def columns(self) -> tuple[Name, ...]:
         """Those of the texts, one or two."""
         return tuple(self.text) if isinstance(self.text, list) else (self.text,)
+
+    def used(self) -> Used:
+        """What a trained run reads of a table: its texts."""
+        wanted = tuple(Wanted("text", column) for column in self.columns())
+        usual = (Wanted("label", self.label), *wanted) == USUAL
+        return Used(wanted, USUAL if usual else (), self.separator or ",")
 
     def resolved(self) -> Self:
         """The same with every option that applies filled in."""

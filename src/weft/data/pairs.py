@@ -13,8 +13,10 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from weft.config import Table
+from weft.data.columns import Wanted
 from weft.data.corpus import Corpus
 from weft.data.pair_files import DEFAULT, Columns, Record, read_records
+from weft.data.records import Used
 from weft.data.rows import kind_of
 from weft.data.source import Counted, Row, called, fingerprints, in_batches
 from weft.data.tables import Files, Split, check_splits, parts
@@ -239,6 +241,12 @@ class PairsTable(Table):
             if column != name and not tables:
                 raise ValueError(f"{name}={column!r}, but parallel files have no columns; drop it")
         return self
+
+    def used(self, *, targets: bool = False) -> Used:
+        """What a trained run reads of a table: its sources, and its targets if they are wanted."""
+        columns = (Wanted("source", self.source), Wanted("target", self.target))
+        usual = (self.source, self.target) == DEFAULT
+        return Used(columns if targets else columns[:1], columns if usual else ())
 
     def resolved(self) -> Self:
         """The same with every option that applies filled in: all of them do."""

@@ -101,19 +101,20 @@ def is_blank(cells: Sequence[str]) -> bool:
     return len(cells) <= 1 and not "".join(cells).strip(" ")
 
 
-def first_is_blank(path: Path) -> DataError:
-    return DataError(f"{path}: line 1 is blank; a table begins with its header, or with its first row; take it out")
-
-
 @dataclass
 class OpenTable:
     """A table whose first row has been read."""
 
     path: Path
     separator: str
-    first: list[str]
+    begin: Row
     seen: Seen
     _rest: Iterator[Row]
+
+    @property
+    def first(self) -> list[str]:
+        """The cells of the first row."""
+        return self.begin.cells
 
     def misshapen(self, line: int, cells: Sequence[str], wanted: str) -> DataError:
         return DataError(f"{self.path}: line {line} {misshapen(cells, wanted, self.separator)}")
@@ -128,12 +129,17 @@ class OpenTable:
         self._rest = chain(found, self._rest)
         return [row.cells for row in found]
 
-    def rows(self) -> Iterator[tuple[int, list[str]]]:
-        """The rows after the first, and the line where each starts."""
-        for line, cells, _ in self._rest:
-            if is_blank(cells):
+    def filled(self) -> Iterator[Row]:
+        """The rows after the first, whatever their columns; blank lines are none."""
+        for row in self._rest:
+            if is_blank(row.cells):
                 self.seen.blank += 1
-                continue
+            else:
+                yield row
+
+    def rows(self) -> Iterator[tuple[int, list[str]]]:
+        """The rows after the first, and the line where each starts; all have as many columns."""
+        for line, cells, _ in self.filled():
             if len(cells) != len(self.first):
                 raise self.misshapen(line, cells, f"{len(self.first)} as line 1 has")
             yield line, cells
@@ -146,18 +152,24 @@ def misshapen(cells: Sequence[str], wanted: str, separator: str) -> str:
     return f"has {count}, not {wanted}: {found}; columns are separated by a {SEPARATORS[separator]}"
 
 
-def open_table(path: Path, encoding: str, seen: Seen) -> OpenTable:
-    """A .tsv or .csv, with its first row."""
-    lines = read_lines(path, encoding, seen)
-    begin = next(lines)  # an empty file was refused
+def open_rows(path: Path, lines: Iterator[str], seen: Seen) -> OpenTable:
+    """A .tsv or .csv, whose lines are given, with its first row."""
+    begin = next(lines, None)
+    if begin is None:
+        raise DataError(f"{path}: is empty; give a file with text in it")
     separator = separator_of(path, begin)
     if separator != {"tsv": "\t"}.get(kind_of(path), ","):
         seen.notes.append(f"{path.name}: columns are separated by {SEPARATORS[separator]}s")
     rows = split_rows(path, chain([begin], lines), separator)
     first = next(rows)
     if is_blank(first.cells):
-        raise first_is_blank(path)
-    return OpenTable(path, separator, first.cells, seen, rows)
+        raise DataError(f"{path}: line 1 is blank; a table begins with its header, or with its first row; take it out")
+    return OpenTable(path, separator, first, seen, rows)
+
+
+def open_table(path: Path, encoding: str, seen: Seen) -> OpenTable:
+    """A .tsv or .csv, with its first row."""
+    return open_rows(path, read_lines(path, encoding, seen), seen)
 
 
 # ---- JSON
@@ -167,7 +179,7 @@ class Value(NamedTuple):
     """A JSON value, where it starts, from 1, and how it stands in its file."""
 
     line: int
-    value: Any
+    value: Any  # a DataError where it is none
     raw: str
 
 
@@ -213,7 +225,7 @@ def json_values(path: Path, lines: Iterator[str], seen: Seen) -> Iterator[Value]
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}: line {number} is not JSON: {error}; JSONL has one object a line") from None
+            value = DataError(f"{path}: line {number} is not JSON: {error}; JSONL has one object a line")
         yield Value(number, value, line)
 
 
@@ -230,6 +242,8 @@ def json_objects(path: Path, keys: Sequence[str], encoding: str, seen: Seen) -> 
 def as_object(value: Any, keys: Sequence[str], where: str) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
+    if isinstance(value, DataError):
+        raise value
     *others, last = map(repr, keys)
     names = f"{', '.join(others)} and {last}" if others else last
     raise DataError(f"{where} is {JSON_KINDS.get(type(value), 'null')}, not an object with {names}")

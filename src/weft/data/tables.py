@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from glob import glob
 from pathlib import Path
 from typing import Literal, Self
@@ -9,6 +10,8 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from weft.config import Table
+from weft.data.columns import Wanted
+from weft.data.records import Used
 from weft.data.source import Source
 from weft.errors import DataError
 from weft.text.gate import as_paths, check_encoding
@@ -63,12 +66,12 @@ def spread(base: Path, files: Files) -> tuple[Path, ...]:
     found: list[Path] = []
     for given in as_paths(files):
         path = base / given
-        if path.is_dir():
+        if os.path.isdir(path):  # which takes any name, however long
             names = {f".txt{packing}" for packing in ("", *PACKED)}
             inner = sorted(
                 one for one in path.rglob("*.txt*") if _visible(one, path) and one.name[one.name.rfind(".txt") :] in names
             )
-        elif is_pattern(path) and not path.exists():
+        elif is_pattern(path) and not os.path.exists(path):
             inner = sorted(base / one for one in glob(str(given), root_dir=base, recursive=True) if (base / one).is_file())
         else:
             inner = []
@@ -98,6 +101,10 @@ class DataTable(Table):
         if self.stride is not None and not 1 <= self.stride <= self.window:
             raise ValueError(f"stride={self.stride} must be from 1 to window={self.window}")
         return self
+
+    def used(self) -> Used:
+        """What a trained run reads of a table: its column `text`."""
+        return Used((Wanted("text", "text"),), (Wanted("text", "text"),))
 
     def resolved(self) -> Self:
         """The same with every option that applies filled in."""

@@ -218,9 +218,12 @@ class TaggedTable(Table):
         """The same with every option that applies filled in: columns are the format's own business."""
         return self
 
+    def reading(self) -> Reading:
+        return Reading(self.encoding, self.word, self.tag)
+
     def sources(self, base: Path) -> dict[str, TaggedSource]:
         """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""
-        reading = Reading(self.encoding, self.word, self.tag)
+        reading = self.reading()
         return {
             name: TaggedSource(tuple(base / path for path in as_paths(files)), reading, low, high)
             for name, (files, low, high) in parts(self.train, self.valid, self.test).items()
