@@ -423,3 +423,49 @@ def test_vectors_are_those_of_the_texts(runs, tmp_path, capsys):
     for command in ("geometry", "similarity"):
         assert main([command, tags, "--data", str(tmp_path / "a.conllu"), "--json"]) == 0
         assert json.loads(capsys.readouterr().out) is not None
+
+
+# ---- evaluation of another file
+
+
+def test_labels_that_are_all_unseen_are_an_error(bayes, runs, tmp_path, capsys):
+    path = tmp_path / "a.csv"
+    path.write_text("label,text\nspam,the cat\nham,a dog\nham,saw\n")
+    assert refused(capsys, "evaluate", bayes, "--data", str(path)) == (
+        3,
+        f"{path}: none of its labels is one of {bayes}'s: 'ham' 2, 'spam' 1; those are 'animal', 'colour', 'tool';"
+        " is data.label = 'label' the right column? columns: label, text",
+    )
+    lines = tmp_path / "a.txt"
+    lines.write_text("good the cat\n")
+    assert refused(capsys, "evaluate", bayes, "--data", str(lines)) == (
+        3,
+        f"{lines}: none of its labels is one of {bayes}'s: 'good' 1; those are 'animal', 'colour', 'tool';"
+        " a line is read as a label, white space, and a text",
+    )
+    lines.write_text("good the cat\ntool a saw\n")  # some are known
+    assert main(["evaluate", bayes, "--data", str(lines)]) == 0
+    capsys.readouterr()
+    tags, columns = str(runs.quick("tags")), tmp_path / "a.conll"
+    columns.write_text("the DET\nmr NOUN\n")
+    names = ", ".join(repr(name) for name in weft.load(tags, device="cpu").labels)
+    assert refused(capsys, "evaluate", tags, "--data", str(columns)) == (
+        3,
+        f"{columns}: none of its tags is one of {tags}'s: 'DET' 1, 'NOUN' 1; those are {names};"
+        " a.conll: words are in column 1, tags in column 2 of 2, with blanks between; set data.tag for another",
+    )
+
+
+def test_files_of_another_task_are_refused_by_their_names(bayes, runs, tmp_path, capsys):
+    sentences, table = tmp_path / "a.conllu.gz", tmp_path / "a.jsonl"
+    sentences.write_bytes(gzip.compress(CONLLU.encode()))
+    for command in ("evaluate", "predict"):
+        assert refused(capsys, command, bayes, "--data", str(sentences)) == (
+            3,
+            f"{sentences}: is CoNLL by its name, words with tags; texts with labels are tables, lines or folders",
+        )
+    table.write_text('{"text": "x", "label": "tool"}\n')
+    assert refused(capsys, "evaluate", str(runs.quick("tags")), "--data", str(table)) == (
+        3,
+        f"{table}: is a table; a tagger reads CoNLL-U, words and tags in columns, or a sentence a line",
+    )

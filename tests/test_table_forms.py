@@ -173,7 +173,7 @@ def test_examples_with_labels_of_their_own_are_refused_for_training(tmp_path):
     lines = write(tmp_path / "c.txt", "".join(f"w{at} and so on\n" for at in range(12)))
     assert refusal(LabelledSource((lines,)).refuse_own_labels) == (
         f"{lines}: 12 labels for 12 examples, w0, w1, w10 and so on: nearly every example has a label of its own, and none can"
-        " be learned; a line is a label, white space, and a text"
+        " be learned; a line is read as a label, white space, and a text"
     )
 
 

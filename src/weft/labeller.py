@@ -26,7 +26,7 @@ from weft.text.gate import clean
 from weft.text.labelled_tokens import LabelledTokens
 from weft.train.classification import targets, unseen
 from weft.train.folder import RunFolder
-from weft.train.held import held_source
+from weft.train.held import held_source, none_known
 from weft.train.settings import Settings
 
 SAID = 0.5  # of several labels, those of a larger probability are said
@@ -128,6 +128,9 @@ class Labeller:
             at = int(np.flatnonzero(new)[0])
             name = next(name for name in found[at] if self.tokenizer.labels.index(name) is None)
             raise DataError(f"{source.place(at)}: the label {name!r} is not among those of {self.folder.path}")
+        if all(self.tokenizer.labels.index(name) is None for names in found for name in names) and new.any():
+            counts = Counter(chain.from_iterable(found))
+            raise none_known(source, counts, self.labels, self.folder, what="labels", cure=source.label_place())
         texts = [example.texts for example in examples]
         if faults := self.faults(texts):
             raise DataError(f"{source.place(min(faults))}: {faults[min(faults)]}")

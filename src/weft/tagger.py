@@ -23,7 +23,7 @@ from weft.tasks.task import Watch
 from weft.text.gate import clean
 from weft.text.labelled_tokens import LabelledTokens
 from weft.train.folder import RunFolder
-from weft.train.held import held_source
+from weft.train.held import held_source, none_known
 from weft.train.settings import Settings
 
 Sentence = str | Sequence[str]
@@ -116,6 +116,10 @@ class Tagger:
         given = list(source.sentences())
         if strict:
             self._refuse_unseen(source, given)
+        counts = Counter(tag for one in given for tag in one.tags)
+        if all(self.tokenizer.labels.index(tag) is None for tag in counts):
+            cure = f"{'; '.join(source.seen.files.notes)}; set data.tag for another"
+            raise none_known(source, counts, self.labels, self.folder, what="tags", cure=cure)
         self._refuse(self._long([one.words for one in given]), source.place)
         said = self.model.tag([one.words for one in given], watch)
         known = self._known(given)

@@ -24,6 +24,7 @@ from weft.text.gate import Seen, read_lines, read_text, shown
 from weft.text.unpack import PACKED
 
 FASTTEXT = "__label__"
+CONLL = (".conllu", ".conll")
 _LINE = re.compile(r"([^ \t]+)[ \t]+(.*)")
 _FASTTEXT_LINE = re.compile(rf"((?:{FASTTEXT}[^ \t]+[ \t]+)+)(.*)")
 
@@ -192,11 +193,20 @@ def _refuse_columns(file: File, reading: Reading) -> None:
             )
 
 
+def refuse_conll(path: Path) -> None:
+    """Refuse words with tags: their lines would be read as texts."""
+    name = path.with_suffix("") if path.suffix in PACKED else path
+    if name.suffix.lower() in CONLL:
+        raise DataError(f"{path}: is CoNLL by its name, words with tags; texts with labels are tables, lines or folders")
+
+
 def read_records(files: Sequence[File], reading: Reading, seen: Seen) -> Iterator[Record]:
     """Every example of the files, in order; one without a text is refused, of two texts one may be empty."""
     for file in files:
         if kind_of(file.path) == "text" or file.whole:
             _refuse_columns(file, reading)
+            if file.label is None:
+                refuse_conll(file.path)
         for line, cell, texts in _read(file, reading, seen):
             where = f"{file.path}: line {line}"
             labels = _labels(cell, reading, where)

@@ -174,16 +174,18 @@ class LabelledSource:
         if seen.count < LISTED or OWN * seen.labels.total() > len(seen.labels):
             return None
         some = ", ".join(shown(name, 20) for name in sorted(seen.labels)[:3])
-        cure = "a line is a label, white space, and a text"
-        if seen.files.columns:
-            names = ", ".join(brief(seen.files.columns))
-            cure = f"is data.label = {self.reading.label!r} the right column? columns: {names}"
-        elif any(kind_of(path) != "text" for path in self.paths):
-            cure = "is data.label the right column?"
         return (
             f"{self.name}: {len(seen.labels):,} labels for {seen.count:,} examples, {some} and so on: nearly every example has"
-            f" a label of its own, and none can be learned; {cure}"
+            f" a label of its own, and none can be learned; {self.label_place()}"
         )
+
+    def label_place(self) -> str:
+        """Where labels were read, for who finds that they are none."""
+        if names := self.seen.files.columns:
+            return f"is data.label = {self.reading.label!r} the right column? columns: {', '.join(brief(names))}"
+        if any(kind_of(path) != "text" for path in self.paths):
+            return "is data.label the right column?"
+        return "a line is read as a label, white space, and a text"
 
     def refuse_own_labels(self) -> None:
         if fault := self.own_labels():

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from weft.data.columns import Name
+from weft.data.rows import kind_of
 from weft.errors import DataError, nearest
 from weft.text.gate import Seen, quoted, read_lines, shown
 from weft.text.unpack import PACKED
@@ -165,9 +166,15 @@ def _sentence(path: Path, words: list[Word]) -> Sentence:
     return Sentence(tuple(word.text for word in words), tuple(word.tag for word in words), path, words[0].line)
 
 
+def refuse_table(path: Path) -> None:
+    if kind_of(path) in ("csv", "json", "jsonl"):
+        raise DataError(f"{path}: is a table; a tagger reads CoNLL-U, words and tags in columns, or a sentence a line")
+
+
 def read_sentences(paths: Sequence[Path], reading: Reading, seen: Seen) -> Iterator[Sentence]:
     """Every sentence of the files, in order; what stands in no sentence, comments and empty nodes, is skipped."""
     for path in paths:
+        refuse_table(path)
         found = False
         for sentence in _read(path, reading, seen):
             found = True

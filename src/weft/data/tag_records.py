@@ -10,9 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from weft.data.records import Entry, Form, Opened, Values
-from weft.data.rows import kind_of
-from weft.data.tag_files import CONLLU, DOCUMENT, ID, Reading, column, ragged
-from weft.errors import DataError
+from weft.data.tag_files import CONLLU, DOCUMENT, ID, Reading, column, ragged, refuse_table
 from weft.text.unpack import PACKED
 
 NONE = "_"  # the tag of a word that has none, as CoNLL-U writes it
@@ -144,8 +142,7 @@ def _form(path: Path, sample: Sequence[str], reading: Reading, labels: Collectio
 
 def open_tagged(path: Path, lines: Callable[[], Iterator[str]], reading: Reading, labels: Collection[str]) -> Opened | None:
     """The sentences of a file of columns; None for a text, a sentence a line."""
-    if kind_of(path) in ("csv", "json", "jsonl"):
-        raise DataError(f"{path}: is a table; a tagger reads CoNLL-U, words and tags in columns, or a sentence a line")
+    refuse_table(path)
     sample = _sampled(lines())
     form = _form(path, sample, reading, labels) if sample else None
     if form is None:

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from weft.config import Table
-from weft.data.label_files import FASTTEXT
+from weft.data.label_files import FASTTEXT, refuse_conll
 from weft.data.labelled import LabelledTable
 from weft.data.pairs import PairsTable
 from weft.data.records import Entry, Opened, Plain, Used, open_records
@@ -29,6 +29,7 @@ _LABEL = re.compile(r"([^ \t]+)[ \t]+(?=[^ \t])")
 
 def _labelled_lines(path: Path, lines: Lines, table: LabelledTable, labels: Collection[str]) -> Opened | None:
     """Lines that start with a label, as those of training do, without it; None where they do not."""
+    refuse_conll(path)
     sample = [line for line in islice(lines(), SAMPLE) if line.strip()]
     starts = _FASTTEXT
     if not sample or not sample[0].startswith(FASTTEXT):

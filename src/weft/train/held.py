@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from weft.config import plain, read_table
+from weft.data.check_labels import named as counted_names
 from weft.data.corpus import Corpus, Watch, open_corpus, write_corpus
 from weft.data.pairs import PairsTable
 from weft.data.rows import kind_of
 from weft.data.source import Source
-from weft.errors import UsageError
+from weft.errors import DataError, UsageError
+from weft.text.gate import quoted
 from weft.text.tokenizers import Tokenizer
 from weft.train.folder import RunFolder
 from weft.train.settings import Settings
 
+KNOWN = 8  # labels of a run that are named
 Files = str | Path | Sequence[str | Path]
 
 
@@ -54,6 +58,16 @@ def held_source(folder: RunFolder, settings: Settings, data: Files | None) -> An
         refuse_half(paths)
     options = {name: value for name, value in plain(table).items() if name not in ("valid", "test")}
     return read_table(type(table), {**options, "train": list(map(str, paths))}, at="data").sources(Path())["train"]
+
+
+def none_known(
+    source: Any, counts: Counter[str], labels: Sequence[str], folder: RunFolder, *, what: str, cure: str
+) -> DataError:
+    """What is wrong with data of which a run knows no label, or tag: scores would be 0, and say nothing."""
+    known = ", ".join(quoted(name, 20) for name in labels[:KNOWN]) + (" and more" if len(labels) > KNOWN else "")
+    return DataError(
+        f"{source.name}: none of its {what} is one of {folder.path}'s: {counted_names(counts)}; those are {known}; {cure}"
+    )
 
 
 class HeldOut:
