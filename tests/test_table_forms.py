@@ -228,6 +228,13 @@ def test_a_corpus_may_be_a_folder_or_a_pattern(tmp_path):
     assert corpus(tmp_path, "x[1].txt") == ["x[1].txt"]  # a file of that very name comes first
     table = read_table(DataTable, {"train": "texts", "read": "lines"}, at="data")
     assert list(table.sources(tmp_path)["train"].texts()) == ["texts/a.txt", "texts/b.txt", "texts/more/c.txt.gz"]
+    # of running text, a blank line between two files ends a text; the user's own list is left as it is
+    running = read_table(DataTable, {"train": "texts", "valid": 0.4}, at="data").sources(tmp_path)
+    whole = "texts/a.txt\n\ntexts/b.txt\n\ntexts/more/c.txt.gz\n"
+    assert "".join(piece for split in ("train", "valid") for piece in running[split].texts()) == whole
+
+    given = read_table(DataTable, {"train": ["texts/a.txt", "texts/b.txt"]}, at="data").sources(tmp_path)["train"]
+    assert "".join(given.texts()) == "texts/a.txt\ntexts/b.txt\n" and "apart" not in given.origin()
     # what is not there is said when it is read: a run is loaded without its text
     none = read_table(DataTable, {"train": "none/*.txt"}, at="data").sources(tmp_path)["train"]
     assert refusal(lambda: none.seen) == f"{tmp_path / 'none/*.txt'}: no file matches this pattern"

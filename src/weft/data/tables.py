@@ -79,6 +79,11 @@ def spread(base: Path, files: Files) -> tuple[Path, ...]:
     return tuple(found)
 
 
+def _found(base: Path, files: Files) -> bool:
+    """Whether files are looked for, in a folder or by a pattern: each is then a text of its own."""
+    return spread(base, files) != tuple(base / path for path in as_paths(files))
+
+
 class DataTable(Table):
     """Which text, and how it is read."""
 
@@ -116,6 +121,6 @@ class DataTable(Table):
         """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""
         lines = self.read == "lines"
         return {
-            name: Source(spread(base, files), self.encoding, lines, low, high)
+            name: Source(spread(base, files), self.encoding, lines, low, high, apart=not lines and _found(base, files))
             for name, (files, low, high) in parts(self.train, self.valid, self.test).items()
         }
