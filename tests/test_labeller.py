@@ -209,7 +209,7 @@ def test_what_may_not_be_cut_is_refused_in_prediction_too(tmp_path, monkeypatch,
     said = capsys.readouterr()
     assert said.err == f"weft: line 1: {told}\nweft: line 3: needs 2 texts, separated by tabs, and has 1\n"
     assert [bool(line) for line in said.out.split("\n")] == [False, True, False, False, False]
-    held = write_tsv(tmp_path / "held.tsv", [("tool", *fits), ("beast", *long)], "label\tone\ttwo")
+    held = write_tsv(tmp_path / "held.tsv", [("first", *fits), ("second", *long)], "label\tone\ttwo")
     with pytest.raises(DataError) as caught:
         run.evaluate(held)
     assert str(caught.value) == f"{held}: line 3: {told}"
