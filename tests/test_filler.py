@@ -117,11 +117,10 @@ def test_a_long_text_is_cut_before_its_end(run):
     long = " ".join(["cat"] * 100)
     short = " ".join(["cat"] * 46)
     told: list[tuple[int, int]] = []
-    found = run.embed([long, short, "dog"], watch=lambda *done: told.append(done))
-    assert run.cut == 1 and told[-1] == (3, 3)
+    found, cut = run.embedded([long, short, "dog"], watch=lambda *done: told.append(done))
+    assert cut.tolist() == [True, False, False] and told[-1] == (3, 3)
     assert found[0] == pytest.approx(found[1], abs=1e-5)
-    run.embed(["dog"])
-    assert run.cut == 0
+    assert run.embedded(["dog"]).cut.tolist() == [False]
 
 
 def test_a_pool_that_is_none(run):

@@ -296,7 +296,7 @@ def test_columns_that_are_not_there(tmp_path):
         f'{objects}: has keys and no columns, but data.label = 1; name a key, data.label = "..."'
     )
     lines = write(tmp_path / "a.txt", "a x\n")
-    message = "is no .tsv, .csv or .jsonl and has no columns, but data.{} names {}; drop that, or give a table"
+    message = "is no .tsv, .csv, .jsonl or .json and has no columns, but data.{} names {}; drop that, or give a table"
     assert refusal(lambda: read(lines, reading=Reading(text=("a", "b")))) == f"{lines}: {message.format('text', repr('a'))}"
     assert refusal(lambda: read(lines, reading=Reading(label=2, text=(1,)))) == f"{lines}: {message.format('label', 2)}"
 

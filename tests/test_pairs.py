@@ -246,7 +246,7 @@ def test_unequal_files_are_refused_with_both_counts_and_where_they_part(tmp_path
     assert "part at about line 301" in refusal(lambda: PairSource((de, en)).seen)
 
 
-CURE = 'is no .tsv, .csv or .jsonl: name a table so, or give two parallel files, {} = ["a.en", "a.de"]'
+CURE = 'is no .tsv, .csv, .jsonl or .json: name a table so, or give two parallel files, {} = ["a.en", "a.de"]'
 OPTIONS = "train, valid, test, encoding, source, target, longest, truncate"
 MESSAGES = [
     ({"train": "a.txt"}, "data: train='a.txt' " + CURE.format("train")),

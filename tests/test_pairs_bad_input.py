@@ -292,7 +292,8 @@ def test_a_least_length_beyond_the_last_position_is_refused(runs, capsys):
 def test_half_of_parallel_files_is_no_data(runs, capsys):
     lstm, half = str(runs.folder("lstm")), str(runs.place / "phones.txt")
     message = (
-        f"--data {half}: is no .tsv, .csv or .jsonl; name a table so, or give two parallel files, --data SOURCES --data TARGETS"
+        f"--data {half}: is no .tsv, .csv, .jsonl or .json; name a table so, or give two parallel files,"
+        " --data SOURCES --data TARGETS"
     )
     for command in ("evaluate", "geometry"):
         assert refused(capsys, command, lstm, "--data", half) == (2, message)

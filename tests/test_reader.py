@@ -344,8 +344,12 @@ def test_texts_have_vectors(runs):
 
 def test_a_question_that_is_too_long_is_cut_and_counted(runs):
     run = loaded(runs.folder("lstm"))
-    run.predict([("who has it ? " * 40, PASSAGE), ("who has it ?", PASSAGE)])
-    assert run.cut == 1
+    found = run.predict([("who has it ? " * 40, PASSAGE), ("who has it ?", PASSAGE)])
+    assert [one.cut for one in found] == [True, False]
+    # it belongs to the answer, not to the latest call
+    run.predict([("who has it ?", PASSAGE)])
+    assert found[0].cut
+    assert run.embedded(["ada " * 100, "x"]).cut.tolist() == [True, False]
 
 
 # ---- the command line

@@ -55,9 +55,43 @@ class DivergedError(WeftError):
     exit_code = 6
 
 
+# fmt: off
+_ALIKE: dict[str, tuple[str, ...]] = {  # what is called so here, and how other libraries and people call it
+    # tables of the run file
+    "lr": ("learning_rate",), "width": ("hidden_size", "hidden_dim", "d_model", "n_embd", "embedding_dim", "embed_dim"),
+    "layers": ("num_layers", "n_layers", "n_layer", "num_hidden_layers"), "heads": ("num_heads", "n_head", "nhead",
+    "num_attention_heads"), "epochs": ("num_train_epochs", "max_epochs", "n_epochs"), "steps": ("max_steps", "iterations"),
+    "batch_tokens": ("batch_size", "per_device_train_batch_size"), "patience": ("early_stopping", "early_stopping_patience"),
+    "clip": ("max_grad_norm", "gradient_clipping"), "two_way": ("bidirectional",), "warmup": ("warmup_steps",),
+    # kinds, tasks, views
+    "window": ("cnn", "textcnn"), "regression": ("svm", "logreg", "logistic", "tfidf"), "naive_bayes": ("nb", "bayes"),
+    "tag": ("ner", "pos", "tagging", "token_classification"), "span": ("qa", "squad", "question_answering"),
+    "classify": ("sentiment", "classification", "text_classification"), "masked_lm": ("mlm", "fill_mask"),
+    "translate": ("translation", "summarization", "seq2seq", "g2p"), "lm": ("language_model", "text_generation", "causal_lm"),
+    "attribution": ("saliency", "integrated_gradients"),
+    # commands and their options
+    "train": ("fit",), "evaluate": ("eval", "test", "validate"), "predict": ("infer",), "generate": ("sample",),
+    "length": ("max_new_tokens", "max_length"), "beam": ("num_beams", "beam_size"), "samples": ("num_return_sequences",),
+}
+# fmt: on
+SYNONYMS: dict[str, str] = {other: name for name, others in _ALIKE.items() for other in others}
+
+
+def _plain(name: str) -> str:
+    """A name without what tells an option from a word: --max-length is max_length."""
+    return name.lstrip("-").lower().replace("-", "_")
+
+
+def synonym(name: str, known: Iterable[str]) -> str | None:
+    """What is called by another name here, if it is known."""
+    meant = SYNONYMS.get(_plain(name))
+    return next((one for one in known if _plain(one) == meant), None)
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """'; did you mean 'x'? known: x, y', the part of a message that helps whoever misspelt a name."""
     names = list(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    meant = synonym(name, names)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5) if meant is None else [meant]
     hint = f"; did you mean {close[0]!r}?" if close else ";"
     return f"{hint} known: {', '.join(names)}"

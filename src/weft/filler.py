@@ -22,6 +22,7 @@ from weft.metrics.language import Measured
 from weft.metrics.masked import masked_scores
 from weft.models.encoder import Text
 from weft.tasks import embedding
+from weft.tasks.embedding import Embedded
 from weft.tasks.masking import Hidden, hidden_items, hidden_nats
 from weft.tasks.task import Watch
 from weft.text.gate import clean
@@ -46,7 +47,6 @@ class Filler:
 
     def __init__(self, folder: RunFolder, settings: Settings, tokenizer: Tokenizer, device: torch.device) -> None:
         self.folder, self.settings, self.tokenizer, self.device = folder, settings, tokenizer, device
-        self.cut = 0  # texts that the latest `embed` shortened
 
     @cached_property
     def model(self) -> Any:
@@ -118,11 +118,15 @@ class Filler:
 
     def embed(self, texts: Sequence[str], *, pool: str = "mean", watch: Watch | None = None) -> np.ndarray:
         """float32 (N, D): a vector for each text, the mean over its positions or what stands at <s>. A text longer than the
-        model reads is cut; `cut` says how many were. `watch(texts done, texts in all)` is told of progress."""
+        model reads is cut; `embedded` says which were. `watch(texts done, texts in all)` is told of progress."""
+        return self.embedded(texts, pool=pool, watch=watch).vectors
+
+    def embedded(self, texts: Sequence[str], *, pool: str = "mean", watch: Watch | None = None) -> Embedded:
+        """The vectors of `embed`, and which texts were cut."""
         embedding.check_pool(pool)
         read = [clean(text, f"line {number}") for number, text in enumerate(texts, 1)]
-        corpus, self.cut = embedding.read(self.tokenizer, read, self.model.longest)
-        return embedding.embed(self.model.encoder, corpus, pool=pool, device=self.device, watch=watch)
+        corpus, cut = embedding.read(self.tokenizer, read, self.model.longest)
+        return Embedded(embedding.embed(self.model.encoder, corpus, pool=pool, device=self.device, watch=watch), cut)
 
     # ---- whole texts
 

@@ -20,12 +20,13 @@ from weft.metrics.items import Items, Score
 from weft.metrics.labels import Labelled, label_scores
 from weft.tasks import embedding
 from weft.tasks.classification import judged
+from weft.tasks.embedding import Embedded
 from weft.tasks.task import Watch
 from weft.text.gate import clean
 from weft.text.labelled_tokens import LabelledTokens
 from weft.train.classification import targets, unseen
 from weft.train.folder import RunFolder
-from weft.train.held import held_source
+from weft.train.held import held_source, none_known
 from weft.train.settings import Settings
 
 SAID = 0.5  # of several labels, those of a larger probability are said
@@ -37,6 +38,7 @@ class Labelling(NamedTuple):
 
     labels: tuple[str, ...]
     probabilities: dict[str, float]
+    cut: bool = False  # it was longer than the model reads
 
 
 class Labeller:
@@ -44,7 +46,6 @@ class Labeller:
 
     def __init__(self, folder: RunFolder, settings: Settings, tokenizer: LabelledTokens, device: torch.device) -> None:
         self.folder, self.settings, self.tokenizer, self.device = folder, settings, tokenizer, device
-        self.cut = 0  # texts that the latest `predict` or `embed` shortened
 
     @cached_property
     def model(self) -> Any:
@@ -88,27 +89,30 @@ class Labeller:
             return []
         if faults := self.faults(rows):
             raise DataError(f"line {min(faults) + 1}: {faults[min(faults)]}")
-        probabilities = np.exp(self.model.log_probs(rows, watch))
-        self.cut = self.model.cut
-        return [self._said(row) for row in probabilities]
+        found = self.model.judge(rows, watch)
+        return [self._said(row, cut) for row, cut in zip(np.exp(found.log_probs), found.cut.tolist(), strict=True)]
 
-    def _said(self, row: np.ndarray) -> Labelling:
+    def _said(self, row: np.ndarray, cut: bool) -> Labelling:
         order = np.argsort(-row, kind="stable")
         shares = {self.labels[at]: float(row[at]) for at in order.tolist()}
         if self.settings.data.multi:
-            return Labelling(tuple(name for name, share in shares.items() if share > SAID), shares)
-        return Labelling((self.labels[order[0]],), shares)
+            return Labelling(tuple(name for name, share in shares.items() if share > SAID), shares, cut)
+        return Labelling((self.labels[order[0]],), shares, cut)
 
     def embed(self, texts: Sequence[str], *, pool: str = "mean", watch: Watch | None = None) -> np.ndarray:
         """float32 (N, D): a vector for each text, the mean over its positions or what stands at <s>. A text longer than the
-        model reads is cut; `cut` says how many were."""
+        model reads is cut; `embedded` says which were."""
+        return self.embedded(texts, pool=pool, watch=watch).vectors
+
+    def embedded(self, texts: Sequence[str], *, pool: str = "mean", watch: Watch | None = None) -> Embedded:
+        """The vectors of `embed`, and which texts were cut."""
         embedding.check_pool(pool)
         encoder = getattr(self.model, "encoder", None)
         if encoder is None:
             raise UsageError(f"{self.folder.path}: is a {self.settings.kind} over terms, which has no encoder of texts")
         read = [clean(text, f"line {number}") for number, text in enumerate(texts, 1)]
-        corpus, self.cut = embedding.read(self.tokenizer.tokenizer, read, self.settings.data.longest)
-        return embedding.embed(encoder, corpus, pool=pool, device=self.device, watch=watch)
+        corpus, cut = embedding.read(self.tokenizer.tokenizer, read, self.settings.data.longest)
+        return Embedded(embedding.embed(encoder, corpus, pool=pool, device=self.device, watch=watch), cut)
 
     def evaluate(self, data: Any = None, *, strict: bool = False, watch: Watch | None = None) -> list[Score]:
         """Scores with intervals, of `data` (a file, several, or a folder), or of the run's own test or validation data."""
@@ -124,6 +128,9 @@ class Labeller:
             at = int(np.flatnonzero(new)[0])
             name = next(name for name in found[at] if self.tokenizer.labels.index(name) is None)
             raise DataError(f"{source.place(at)}: the label {name!r} is not among those of {self.folder.path}")
+        if all(self.tokenizer.labels.index(name) is None for names in found for name in names) and new.any():
+            counts = Counter(chain.from_iterable(found))
+            raise none_known(source, counts, self.labels, self.folder, what="labels", cure=source.label_place())
         texts = [example.texts for example in examples]
         if faults := self.faults(texts):
             raise DataError(f"{source.place(min(faults))}: {faults[min(faults)]}")

@@ -16,6 +16,7 @@ from weft.explain.view import View
 from weft.metrics.answers import Asked, answer_items, answer_scores
 from weft.metrics.items import Items, Score
 from weft.tasks import embedding
+from weft.tasks.embedding import Embedded
 from weft.tasks.span import Answer
 from weft.tasks.task import Watch
 from weft.text.gate import clean
@@ -32,7 +33,6 @@ class Reader:
 
     def __init__(self, folder: RunFolder, settings: Settings, tokenizer: Tokenizer, device: torch.device) -> None:
         self.folder, self.settings, self.tokenizer, self.device = folder, settings, tokenizer, device
-        self.cut = 0  # questions that the latest `predict`, or texts that the latest `embed`, shortened
 
     @cached_property
     def model(self) -> Any:
@@ -53,16 +53,19 @@ class Reader:
                     raise DataError(f"line {number}: has an empty {name}")
             read.append((question, passage))
         found: list[Answer] = self.model.answers(read, watch) if read else []
-        self.cut = self.model.cut if read else 0
         return found
 
     def embed(self, texts: Sequence[str], *, pool: str = "mean", watch: Watch | None = None) -> np.ndarray:
         """float32 (N, D): a vector for each text, the mean over its positions or what stands at <s>. A text longer than the
-        model reads is cut; `cut` says how many were."""
+        model reads is cut; `embedded` says which were."""
+        return self.embedded(texts, pool=pool, watch=watch).vectors
+
+    def embedded(self, texts: Sequence[str], *, pool: str = "mean", watch: Watch | None = None) -> Embedded:
+        """The vectors of `embed`, and which texts were cut."""
         embedding.check_pool(pool)
         read = [clean(text, f"line {number}") for number, text in enumerate(texts, 1)]
-        corpus, self.cut = embedding.read(self.tokenizer, read, self.settings.data.longest)
-        return embedding.embed(self.model.encoder, corpus, pool=pool, device=self.device, watch=watch)
+        corpus, cut = embedding.read(self.tokenizer, read, self.settings.data.longest)
+        return Embedded(embedding.embed(self.model.encoder, corpus, pool=pool, device=self.device, watch=watch), cut)
 
     def evaluate(self, data: Any = None, *, watch: Watch | None = None) -> list[Score]:
         """Scores with intervals, of `data` (a file, or several), or of the run's own test or validation data."""

@@ -18,11 +18,12 @@ from weft.explain.view import View
 from weft.metrics.items import Items, Score
 from weft.metrics.spans import Span, Tagged, scheme_of, spans, tag_items, tag_scores, types_of
 from weft.tasks import embedding
+from weft.tasks.embedding import Embedded
 from weft.tasks.task import Watch
 from weft.text.gate import clean
 from weft.text.labelled_tokens import LabelledTokens
 from weft.train.folder import RunFolder
-from weft.train.held import held_source, own_or_gone
+from weft.train.held import held_source, none_known, own_or_gone
 from weft.train.settings import Settings
 
 Sentence = str | Sequence[str]
@@ -46,7 +47,6 @@ class Tagger:
 
     def __init__(self, folder: RunFolder, settings: Settings, tokenizer: LabelledTokens, device: torch.device) -> None:
         self.folder, self.settings, self.tokenizer, self.device = folder, settings, tokenizer, device
-        self.cut = 0  # sentences that the latest `embed` shortened
 
     @cached_property
     def model(self) -> Any:
@@ -91,16 +91,20 @@ class Tagger:
 
     def embed(self, sentences: Sequence[Sentence], *, pool: str = "mean", watch: Watch | None = None) -> np.ndarray:
         """float32 (N, D): a vector for each sentence, the mean over its positions or what stands at <s>. One longer than the
-        model reads loses its last words; `cut` says how many were so."""
+        model reads loses its last words; `embedded` says which did."""
+        return self.embedded(sentences, pool=pool, watch=watch).vectors
+
+    def embedded(self, sentences: Sequence[Sentence], *, pool: str = "mean", watch: Watch | None = None) -> Embedded:
+        """The vectors of `embed`, and which sentences were cut."""
         embedding.check_pool(pool)
         read = self._words(sentences)
         long = self._long(read)
         for at in long:
             read[at] = embedding.first_words(self.tokenizer.tokenizer, read[at], self.model.longest)
-        self.cut = len(long)
-        return embedding.embed_words(
-            self.model.model.encoder, self.model.sentences(read), pool=pool, device=self.device, watch=watch
-        )
+        cut = np.zeros(len(read), dtype=bool)
+        cut[list(long)] = True
+        data = self.model.sentences(read)
+        return Embedded(embedding.embed_words(self.model.model.encoder, data, pool=pool, device=self.device, watch=watch), cut)
 
     def evaluate(self, data: Any = None, *, strict: bool = False, watch: Watch | None = None) -> list[Score]:
         """Scores with intervals, of `data` (a file, or several), or of the run's own test or validation data."""
@@ -112,6 +116,10 @@ class Tagger:
         given = list(source.sentences())
         if strict:
             self._refuse_unseen(source, given)
+        counts = Counter(tag for one in given for tag in one.tags)
+        if all(self.tokenizer.labels.index(tag) is None for tag in counts):
+            cure = f"{'; '.join(source.seen.files.notes)}; set data.tag for another"
+            raise none_known(source, counts, self.labels, self.folder, what="tags", cure=cure)
         self._refuse(self._long([one.words for one in given]), source.place)
         said = self.model.tag([one.words for one in given], watch)
         known = self._known(given)

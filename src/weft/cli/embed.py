@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.entries import Inputs, Reads, faults_in, first_texts, note_file, tell_faults
 from weft.cli.options import Device, Shared
 from weft.cli.output import check_files, write
 from weft.errors import DataError, UsageError
@@ -18,7 +19,7 @@ from weft.errors import DataError, UsageError
 if TYPE_CHECKING:
     import numpy as np
 
-    from weft.cli.lines import Line
+    from weft.data.records import Entry
 
 LINES = 65536  # embedded at a time, at most: like lengths are found among them
 
@@ -42,8 +43,9 @@ def json_line(line: str | None, vector: np.ndarray, fault: str | None) -> str:
 class Embed(Shared):
     """Give every line of standard input a vector: the mean of an encoder's over the line, or that of its first token.
 
-    Prints a line of JSON each, or writes one file: .npy (float32, a row for each line) or .jsonl. A line that can't be read
-    has no vector (in .npy a row of NaN), a message, and exit code 3 at the end.
+    Prints a line of JSON each, or writes one file: .npy (float32, a row for each line) or .jsonl. Of tables and CoNLL the
+    texts are read, as in training. A line that can't be read has no vector (in .npy a row of NaN), a message, and exit code
+    3 at the end.
     """
 
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
@@ -72,48 +74,42 @@ class Embed(Shared):
         if getattr(run, "embed", None) is None:
             raise UsageError(f"{self.folder}: is a run of task {run.settings.task!r}, which has no encoder of texts")
         ready(run)
+        note_file(self.text, f"use --data {self.text} to read the file", quiet=self.quiet)
+        # who waits for a file waits for its last line
+        inputs = Inputs(run, self.text, self.data, Reads(most=LINES, waits=self.out is not None))
+        inputs.tell(quiet=self.quiet)
         bad, cut, parts = 0, 0, list[Any]()
         with Display(quiet=self.quiet) as display:
-            for batch in self._batches(run.settings.data.encoding):
-                bad += self._embed(run, batch, display, parts)
-                cut += run.cut
+            for entries in inputs.batches():
+                faulty, shortened = self._embed(run, entries, display, parts)
+                bad, cut = bad + faulty, cut + shortened
         tell_cut(cut, quiet=self.quiet)
         self._write(parts)
         return DataError.exit_code if bad else 0
 
-    def _batches(self, encoding: str) -> Iterator[Sequence[Line]]:
-        """The lines to embed, some at a time: who waits for a file waits for its last line."""
-        from weft.cli.lines import any_lines, batched, line_batches
-
-        if self.text is not None:
-            return iter([[self.text]])
-        if self.out is not None:
-            return batched(any_lines(self.data, encoding), LINES)
-        return line_batches(self.data, encoding, LINES)
-
-    def _embed(self, run: Any, lines: Sequence[Line], display: Any, parts: list[Any]) -> int:
-        """Embed some lines: printed at once, or kept in `parts`; how many can't be read."""
-        from weft.cli.together import no_text, tell, without
-
-        faults = tell(no_text(lines), {}, 0)
+    def _embed(self, run: Any, entries: Sequence[Entry], display: Any, parts: list[Any]) -> tuple[int, int]:
+        """Embed some records: printed at once, or kept in `parts`; how many can't be read, and how many were cut."""
+        faults = faults_in(entries)
+        tell_faults(entries, faults)
 
         def watch(done: int, total: int) -> None:
             display.show("embedding", done / max(1, total), f"{done:,} of {total:,} lines")
 
-        vectors = run.embed(without(lines, faults), pool=self.pool, watch=watch)
+        found = run.embedded(first_texts(entries, faults), pool=self.pool, watch=watch)
         display.clear()
+        vectors, counts = found.vectors, (len(faults), int(found.cut.sum()))
         vectors[list(faults)] = float("nan")
         if self.out is not None and self.out.suffix == ".npy":
             parts.append(vectors)
-            return len(faults)
-        for at, line in enumerate(lines):
-            text = json_line(None if isinstance(line, DataError) else line, vectors[at], faults.get(at))
+            return counts
+        for at, entry in enumerate(entries):
+            text = json_line(entry.text, vectors[at], faults.get(at))
             if self.out is None:
                 write(text)
             else:
                 parts.append(text)
         sys.stdout.flush()
-        return len(faults)
+        return counts
 
     def _write(self, parts: Sequence[Any]) -> None:
         import numpy as np

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.drawn import check_kind, write_views
+from weft.cli.entries import note_file
 from weft.cli.options import Device, Shared
 from weft.cli.output import note, write, write_json
 from weft.errors import UsageError
@@ -158,6 +159,7 @@ class Explain(Shared):
         from weft.explain.views import VIEWS
 
         if self.text is not None:
+            note_file(self.text, f"use < {self.text} to read the file", quiet=self.quiet)
             return self.text
         if self.what and not any(VIEWS[name].reads for name in self.what if name in VIEWS):
             return ""

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.entries import Inputs, Reads, faults_in, note_file, tell_faults
 from weft.cli.options import Device, Shared
 from weft.cli.output import write, write_json
 from weft.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from weft.cli.lines import Line
+    from weft.data.records import Entry
     from weft.filler import Filler, Filling
 
 LINES = 256  # filled at a time, at most
@@ -52,32 +53,34 @@ class Fill(Shared):
     device: Device = "auto"
 
     def run(self) -> int:
-        from weft.cli.lines import line_batches
         from weft.run import as_filler, load, ready
 
         if self.text is not None and self.data:
             raise UsageError("--data: does not go with a text; give one of them")
         run = ready(as_filler(load(self.folder, device=self.device)))
+        note_file(self.text, f"use --data {self.text} to read the file", quiet=self.quiet)
+        inputs = Inputs(run, self.text, self.data, Reads(most=LINES))
+        inputs.tell(quiet=self.quiet)
         done, bad = 0, 0
-        for batch in [[self.text]] if self.text is not None else line_batches(self.data, run.settings.data.encoding, LINES):
-            bad += self._fill(run, batch, done)
-            done += len(batch)
+        for entries in inputs.batches():
+            bad += self._fill(run, entries, done)
+            done += len(entries)
             sys.stdout.flush()
         return DataError.exit_code if bad else 0
 
-    def _fill(self, run: Filler, lines: Sequence[Line], before: int) -> int:
-        """Print what fills the gaps of the lines; how many can't be filled."""
-        from weft.cli.together import no_text, tell, without
-
-        broken = no_text(lines)
-        unfit = {at: fault for at, fault in run.faults(without(lines, broken)).items() if at not in broken}
-        faults = tell(broken, unfit, before)
-        found = iter(run.fill([str(line) for at, line in enumerate(lines) if at not in faults], n=self.n))
-        for at, line in enumerate(lines):
+    def _fill(self, run: Filler, entries: Sequence[Entry], before: int) -> int:
+        """Print what fills the gaps of the texts; how many can't be filled."""
+        broken = faults_in(entries)
+        unfit = run.faults([entry.texts[0] for at, entry in enumerate(entries) if at not in broken])
+        whole = [at for at in range(len(entries)) if at not in broken]
+        faults = {whole[at]: fault for at, fault in unfit.items()} | broken
+        tell_faults(entries, faults)
+        found = iter(run.fill([entry.texts[0] for at, entry in enumerate(entries) if at not in faults], n=self.n))
+        for at, entry in enumerate(entries):
             gaps = [] if at in faults else next(found)
             if self.json:
-                text, error = None if isinstance(line, DataError) else line, {"error": faults[at]} if at in faults else {}
-                write_json({**as_json(text, gaps), **error}, indent=None)
+                error = {"error": faults[at]} if at in faults else {}
+                write_json({**as_json(entry.text, gaps), **error}, indent=None)
             elif self.text is not None:
                 blocks = ["".join(f"{one.probability:.4f}\t{_shown(one.token)}\n" for one in gap) for gap in gaps]
                 write("\n".join(blocks))

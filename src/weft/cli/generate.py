@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.entries import Inputs, as_line, note_file
 from weft.cli.options import Device, Shared
 from weft.cli.output import finite, write, write_json
 from weft.cli.together import no_text, tell, tell_unknown, without
@@ -107,7 +108,8 @@ class Generate(Shared):
         from weft.run import load_language, ready
 
         run = ready(load_language(self.folder, device=self.device))
-        if (lines := self._lines(run.settings.data.encoding)) is None:
+        if (lines := self._lines(run)) is None:
+            note_file(self.prompt, f"use --prompt-file {self.prompt} to read the file", quiet=self.quiet)
             lines, faults = ["" if self.prompt == "-" else self.prompt or ""], dict[int, str]()
         else:
             broken = no_text(lines)
@@ -153,14 +155,17 @@ class Generate(Shared):
             write_json({"run": str(self.folder), "seed": self.seed, "results": results})
         return 0
 
-    def _lines(self, encoding: str) -> list[Line] | None:
+    def _lines(self, run: Run) -> list[Line] | None:
         """Prompts of a file or of standard input; None where there is one, or none."""
         from weft.cli.lines import STANDARD, any_lines
 
+        encoding = run.settings.data.encoding
         if self.prompt_file is not None:
             if self.prompt is not None:
                 raise UsageError("--prompt-file: does not go with a prompt; give one of them")
-            return _all(any_lines([self.prompt_file], encoding), str(self.prompt_file))
+            inputs = Inputs(run, None, [self.prompt_file])
+            inputs.tell(quiet=self.quiet)
+            return _all(map(as_line, chain.from_iterable(inputs.batches())), str(self.prompt_file))
         if self.prompt == "-" or (self.prompt is None and not sys.stdin.isatty()):
             return _all(any_lines(None, encoding), STANDARD) or None
         return None

@@ -25,6 +25,16 @@ def label_line(found: Labelling, *, several: bool) -> str:
     return "\t".join(f"{name}:{found.probabilities[name]:.4f}" for name in found.labels)
 
 
+def label_values(found: Labelling | None, *, several: bool) -> dict[str, Any]:
+    """What is added to a record of a file: label and probability, lists of them where there may be several."""
+    if found is None:
+        return {"prediction": None, "probability": None}
+    shares = [found.probabilities[name] for name in found.labels]
+    if several:
+        return {"prediction": list(found.labels), "probability": shares}
+    return {"prediction": found.labels[0], "probability": shares[0]}
+
+
 def label_json(text: Any, found: Labelling) -> dict[str, Any]:
     return {"text": text, "labels": list(found.labels), "probabilities": found.probabilities}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from weft.errors import DataError
-from weft.text.gate import LONGEST, check_encoding, clean, read_lines
+from weft.text.gate import LONGEST, check_encoding, clean
 from weft.text.unpack import read_bytes
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ def _decoded(chunks: Iterator[bytes], encoding: str, where: str) -> Iterator[str
         yield text
 
 
-def _fault(line: str, number: int, encoding: str, where: str) -> DataError | None:
+def fault_of(line: str, number: int, encoding: str, where: str) -> DataError | None:
     """Why a line is no text, if it is none."""
     if wrong := _ESCAPED.search(line):
         byte = ord(wrong[0]) - 0xDC00
@@ -63,9 +63,9 @@ def _refuse_endless(parts: Sequence[str], number: int, where: str) -> None:
     raise DataError(f"{where}: line {number} has more than {LONGEST:,} characters; is it text?")
 
 
-def _groups(chunks: Iterator[bytes], encoding: str, where: str) -> Iterator[list[Line]]:
-    """The lines that end in each chunk, without `\\n`; one that the gate would refuse in a file is a fault. A line without end
-    stops all."""
+def _raw_groups(chunks: Iterator[bytes], encoding: str, where: str) -> Iterator[list[str]]:
+    """The lines that end in each chunk, without `\\n`; bytes that are none of the encoding are still in them. A line without
+    end stops all."""
     open_line: list[str] = []
     number, size = 1, 0
     for text in _decoded(chunks, encoding, where):
@@ -74,20 +74,32 @@ def _groups(chunks: Iterator[bytes], encoding: str, where: str) -> Iterator[list
         size += len(first)
         if size > LONGEST:
             _refuse_endless(open_line, number, where)
-        found: list[Line] = []
+        found: list[str] = []
         for other in others:
-            line = "".join(open_line).removeprefix("\ufeff" if number == 1 else "").removesuffix("\r")
-            found.append(_fault(line, number, encoding, where) or line)
+            found.append("".join(open_line).removeprefix("\ufeff" if number == 1 else "").removesuffix("\r"))
             open_line, number, size = [other], number + 1, len(other)
         if found:
             yield found
     if rest := "".join(open_line).removeprefix("\ufeff" if number == 1 else ""):
-        yield [_fault(rest, number, encoding, where) or rest]
+        yield [rest]
+
+
+def _groups(chunks: Iterator[bytes], encoding: str, where: str) -> Iterator[list[Line]]:
+    """The same; a line that the gate would refuse in a file is a fault."""
+    number = 0
+    for group in _raw_groups(chunks, encoding, where):
+        yield [fault_of(line, number + at, encoding, where) or line for at, line in enumerate(group, 1)]
+        number += len(group)
 
 
 def _lines(chunks: Iterator[bytes], encoding: str, where: str) -> Iterator[Line]:
     """Lines as they come."""
     return chain.from_iterable(_groups(chunks, encoding, where))
+
+
+def raw_lines(path: Path, encoding: str) -> Iterator[str]:
+    """The lines of a file, whatever bytes they hold."""
+    return chain.from_iterable(_raw_groups(read_bytes(path), check_encoding(encoding), str(path)))
 
 
 def any_lines(files: Sequence[Path] | None, encoding: str) -> Iterator[Line]:
@@ -104,11 +116,6 @@ def stdin_lines(encoding: str) -> Iterator[str]:
         if isinstance(line, DataError):
             raise line
         yield line
-
-
-def input_lines(files: Sequence[Path] | None, encoding: str) -> Iterator[str]:
-    """Lines of the files, or of standard input where there are none."""
-    return read_lines(list(files), encoding) if files else stdin_lines(encoding)
 
 
 def batched(items: Iterator[T], most: int) -> Iterator[list[T]]:
@@ -128,11 +135,8 @@ def batched(items: Iterator[T], most: int) -> Iterator[list[T]]:
         yield batch
 
 
-def line_batches(files: Sequence[Path] | None, encoding: str, most: int) -> Iterator[list[Line]]:
-    """Lines of the files, up to `most` at a time; of standard input those that are there, for who writes it may wait for what
-    becomes of them before writing more."""
-    if files:
-        yield from batched(any_lines(files, encoding), most)
-        return
+def standard_groups(encoding: str, most: int) -> Iterator[list[Line]]:
+    """Lines of standard input, up to `most` at a time: those that are there, for who writes it may wait for what becomes of
+    them before writing more."""
     for group in _groups(_standard_bytes(), encoding, STANDARD):
         yield from (group[low : low + most] for low in range(0, len(group), most))

@@ -117,6 +117,8 @@ def _run(words: list[str]) -> int:
 def main(args: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
     words = list(sys.argv[1:] if args is None else args) or ["--help"]
+    if words[0] == "help":
+        words = [*words[1:], "--help"]
     try:
         open_standard_files()
         with terminable():

@@ -1,30 +1,32 @@
-"""`weft predict`: one line in, one line out."""
+"""`weft predict`: one line in, one line out; a table in, a table out."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.entries import Inputs, Reads, faults_in, first_texts, note_file, tell_faults, whole, words, written
 from weft.cli.options import SHARED
 from weft.cli.output import finite, write, write_json
-from weft.cli.predict_answers import predict_answers
-from weft.cli.predict_labels import predict_labels, predict_tags
-from weft.cli.together import Searching, no_text, tell, tell_unknown, without
+from weft.cli.predict_answers import parse_asked, predict_answers
+from weft.cli.predict_labels import LABEL, parse_texts, predict_labels, predict_tags
+from weft.cli.together import Searching, tell_unknown
 from weft.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from weft.cli.lines import Line
+    from weft.data.records import Entry
     from weft.decode.predict import Prediction
     from weft.decode.predict_options import PredictOptions
     from weft.translator import Translator
 
 LABELS: dict[str, Callable[..., int]] = {"classify": predict_labels, "tag": predict_tags, "span": predict_answers}
+ADDED = {"translate": ("prediction",), "tag": (), "classify": LABEL, "span": LABEL}  # to records of files, by task
 READING = ("folder", "text", "data", "device", *SHARED)  # options of every run
 LINES = 1024  # predicted at a time, at most
 
@@ -53,8 +55,9 @@ def on_one_line(text: str) -> str:
 class Predict(Searching):
     """Translate, pronounce, classify, tag, answer: print what every line of standard input becomes.
 
-    One line in, one line out; an empty line stays empty. A line that can't be read gives an empty line, a message, and
-    exit code 3 at the end; the others are not lost.
+    One line in, one line out; an empty line stays empty. Files are read as those of training: of tables (.csv, .tsv, .jsonl)
+    the text columns, and the same table is printed with the prediction added; CoNLL with the tags. What can't be read gives
+    an empty line, a message, and exit code 3 at the end; the others are not lost.
     """
 
     text: Annotated[str | None, typer.Argument(metavar="TEXT", help="A line to predict from, instead of standard input.")] = (
@@ -91,35 +94,50 @@ class Predict(Searching):
         from weft.files import in_the_way
         from weft.run import as_translator
 
-        if self.text is not None and self.data:
-            raise UsageError("--data: does not go with a text; give one of them")
         if self.alignments is None and (self.layer, self.head) != (None, None):
             raise UsageError("--layer and --head: choose among --alignments DIR, which is not given")
         if self.alignments is not None and (file := in_the_way(self.alignments)) is not None:
             raise UsageError(f"--alignments: {file} is a file; name a folder")
         options, loaded = self._options(), self.load()
-        if loaded.settings.task in LABELS:
+        task = loaded.settings.task
+        if task in LABELS:
             self._refuse_search(loaded)
-            bad = LABELS[loaded.settings.task](loaded, self._batches(loaded), json=self.json, quiet=self.quiet)
-            return DataError.exit_code if bad else 0
-        run = as_translator(loaded)
+        note_file(self.text, f"use --data {self.text} to read the file", quiet=self.quiet)
+        inputs = self._inputs(loaded)
+        table = not self.json and (task in LABELS or self.n_best * self.samples == 1)
+        if table:
+            inputs.refuse_unlike(self.data)
+            write(inputs.form.head(ADDED.get(task, ())))
+        if task in LABELS:
+            bad = LABELS[task](loaded, inputs, json=self.json, quiet=self.quiet)
+        else:
+            bad = self._translate(as_translator(loaded), inputs, options)
+        if table:
+            write(inputs.form.tail())
+        return DataError.exit_code if bad else 0
+
+    def _inputs(self, run: Any) -> Inputs:
+        """What to predict from."""
+        parse = {"tag": words, "span": parse_asked, "classify": parse_texts(getattr(run, "columns", 1))}
+        inputs = Inputs(run, self.text, self.data, Reads(parse.get(run.settings.task, whole), LINES))
+        inputs.tell(quiet=self.quiet)
+        return inputs
+
+    def _translate(self, run: Translator, inputs: Inputs, options: PredictOptions) -> int:
+        """Print what the records become; how many became nothing."""
         if self.alignments is not None:
             run.check_attention()
         done, bad, unknown = 0, 0, Counter[str]()
-        for batch in self._batches(run):
-            faults = self._faults(run, batch, options, done)
-            unknown.update(run.unknown(without(batch, faults)))
-            self._predict(run, batch, faults, options, done)
-            done, bad = done + len(batch), bad + len(faults)
+        for entries in inputs.batches():
+            faults = faults_in(entries)
+            faults |= run.faults(first_texts(entries, faults), truncate=options.truncate)
+            tell_faults(entries, faults)
+            unknown.update(run.unknown(first_texts(entries, faults)))
+            self._predict(run, inputs, entries, faults, options, done)
+            done, bad = done + len(entries), bad + len(faults)
             sys.stdout.flush()
         tell_unknown(unknown, quiet=self.quiet)
-        return DataError.exit_code if bad else 0
-
-    def _batches(self, run: Any) -> Iterator[Sequence[Line]]:
-        """The lines to predict from, some at a time."""
-        from weft.cli.lines import line_batches
-
-        return iter([[self.text]]) if self.text is not None else line_batches(self.data, run.settings.data.encoding, LINES)
+        return bad
 
     def _refuse_search(self, run: Any) -> None:
         """Labels and answers are not searched for: options of search, and of outputs, would do nothing."""
@@ -135,29 +153,32 @@ class Predict(Searching):
         given = {name: getattr(self, name) for name in PredictOptions.model_fields}
         return PredictOptions(**given | {"ban": self.ban or []})
 
-    def _faults(self, run: Translator, lines: Sequence[Line], options: PredictOptions, before: int) -> dict[int, str]:
-        """Say which lines give no output, by their number from 0, and why."""
-        broken = no_text(lines)
-        return tell(broken, run.faults(without(lines, broken), truncate=options.truncate), before)
-
     def _predict(
-        self, run: Translator, lines: Sequence[Line], faults: Mapping[int, str], options: PredictOptions, before: int
+        self,
+        run: Translator,
+        inputs: Inputs,
+        entries: Sequence[Entry],
+        faults: Mapping[int, str],
+        options: PredictOptions,
+        before: int,
     ) -> None:
-        """Print what the lines become."""
-        read = without(lines, faults)
+        """Print what the records become."""
+        read = first_texts(entries, faults)
         found = run.predict(read, options, prefixes=[self.prefix] * len(read), first=before + 1)
         if self.alignments is not None:
             self._align(run, read, [best[0] for best in found], before)
-        for number, (line, predictions) in enumerate(zip(lines, found, strict=True)):
+        for number, (entry, predictions) in enumerate(zip(entries, found, strict=True)):
             error = {"error": faults[number]} if number in faults else {}
             if self.json:
-                source = None if isinstance(line, DataError) else line
-                write_json({**as_json(source, [] if error else predictions), **error}, indent=None)
+                write_json({**as_json(entry.text, [] if error else predictions), **error}, indent=None)
             elif self.n_best * self.samples > 1:
                 for one in predictions:
                     write(f"{before + number + 1}\t{one.score:.4f}\t{on_one_line(one.text)}\n")
-            else:
+            elif inputs.form.plain:
                 write(on_one_line(predictions[0].text) + "\n")
+            else:
+                said = {"prediction": None if error else predictions[0].text.replace("\0", "\\0")}
+                write(written(inputs, entry, said, faults.get(number)))
 
     def _align(self, run: Translator, lines: list[str], outputs: list[Prediction], before: int) -> None:
         from weft import files

@@ -3,71 +3,80 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from weft.cli.label_output import label_json, label_line, tag_json, tag_line
+from weft.cli.entries import Inputs, Parse, faults_in, tell_faults, written
+from weft.cli.label_output import label_json, label_line, label_values, tag_json, tag_line
 from weft.cli.output import write, write_json
-from weft.cli.together import no_text, tell, tell_cut, without
-from weft.errors import DataError
+from weft.cli.together import tell_cut
 
 if TYPE_CHECKING:
-    from weft.cli.lines import Line
+    from weft.data.records import Entry
+
+LABEL = ("prediction", "probability")  # what is added to records of files
 
 
-def _texts(line: str, columns: int) -> str | tuple[str, ...]:
-    return line if columns == 1 else tuple(line.split("\t"))
+def parse_texts(columns: int) -> Parse:
+    """How a line is read: as one text, or as several with tabs between."""
+
+    def parse(line: str) -> tuple[tuple[str, ...], str | None]:
+        texts = (line,) if columns == 1 else tuple(line.split("\t"))
+        if line.strip() and len(texts) != columns:
+            return (), f"needs {columns} texts, separated by tabs, and has {len(texts)}"
+        return texts, None
+
+    return parse
 
 
-def _faults(run: Any, lines: Sequence[str]) -> dict[int, str]:
-    """Lines without the texts that the run reads, or with too long ones; an empty line is none, and has no label."""
-    texts = {at: _texts(line, run.columns) for at, line in enumerate(lines) if line.strip()}
-    wrong = "needs {} texts, separated by tabs, and has {}"
-    unfit = {
-        at: wrong.format(run.columns, len(found))
-        for at, found in texts.items()
-        if run.columns > 1 and len(found) != run.columns
-    }
-    whole = [at for at in texts if at not in unfit]
-    return unfit | {whole[at]: why for at, why in run.faults([texts[at] for at in whole]).items()}
+def _faults(run: Any, entries: Sequence[Entry]) -> dict[int, str]:
+    """Records that can't be used: those without the texts that the run reads, and too long ones; an empty one has no label."""
+    faults = faults_in(entries)
+    whole = [at for at, entry in enumerate(entries) if at not in faults and "".join(entry.texts).strip()]
+    long = run.faults([entries[at].texts for at in whole])
+    return faults | {whole[at]: why for at, why in long.items()}
 
 
-def predict_labels(run: Any, batches: Iterator[Sequence[Line]], *, json: bool, quiet: bool) -> int:
-    """Print the label, or labels, of every line: how many lines had none, because they could not be read."""
-    done, bad, several = 0, 0, run.settings.data.multi
-    for batch in batches:
-        broken = no_text(batch)
-        read = without(batch, broken)
-        faults = tell(broken, _faults(run, read), done)
-        filled = [at for at, line in enumerate(read) if line.strip() and at not in faults]
-        found = dict(zip(filled, run.predict([_texts(read[at], run.columns) for at in filled]), strict=True))
-        tell_cut(run.cut if filled else 0, quiet=quiet)
-        for at, line in enumerate(batch):
+def predict_labels(run: Any, inputs: Inputs, *, json: bool, quiet: bool) -> int:
+    """Print the label, or labels, of every record: how many had none, because they could not be read."""
+    bad, several = 0, run.settings.data.multi
+    for entries in inputs.batches():
+        faults = _faults(run, entries)
+        tell_faults(entries, faults)
+        filled = [at for at, entry in enumerate(entries) if at not in faults and "".join(entry.texts).strip()]
+        found = dict(zip(filled, run.predict([entries[at].texts for at in filled]), strict=True))
+        tell_cut(sum(one.cut for one in found.values()), quiet=quiet)
+        for at, entry in enumerate(entries):
             if json:
-                text = None if isinstance(line, DataError) else line
                 error = {"error": faults[at]} if at in faults else {}
-                said = label_json(text, found[at]) if at in found else {"text": text, "labels": [], "probabilities": {}}
-                write_json({**said, **error}, indent=None)
-            else:
+                empty: dict[str, Any] = {"text": entry.text, "labels": [], "probabilities": {}}
+                write_json({**(label_json(entry.text, found[at]) if at in found else empty), **error}, indent=None)
+            elif inputs.form.plain:
                 write((label_line(found[at], several=several) if at in found else "") + "\n")
-        done, bad = done + len(batch), bad + len(faults)
+            else:
+                write(written(inputs, entry, label_values(found.get(at), several=several), faults.get(at)))
+        bad += len(faults)
         sys.stdout.flush()
     return bad
 
 
-def predict_tags(run: Any, batches: Iterator[Sequence[Line]], *, json: bool, quiet: bool) -> int:
-    """Print every line with tags: how many lines had none, because they could not be read."""
-    done, bad = 0, 0
-    for batch in batches:
-        broken = no_text(batch)
-        faults = tell(broken, run.faults(without(batch, broken)), done)
-        for at, (line, found) in enumerate(zip(batch, run.predict(without(batch, faults)), strict=True)):
-            text = None if isinstance(line, DataError) else line
-            error = {"error": faults[at]} if at in faults else {}
+def predict_tags(run: Any, inputs: Inputs, *, json: bool, quiet: bool) -> int:
+    """Print every record with tags: how many had none, because they could not be read."""
+    bad = 0
+    for entries in inputs.batches():
+        faults = faults_in(entries)
+        read = [() if at in faults else entry.texts for at, entry in enumerate(entries)]
+        faults |= run.faults(read)
+        tell_faults(entries, faults)
+        tagged = run.predict([() if at in faults else words for at, words in enumerate(read)])
+        for at, (entry, found) in enumerate(zip(entries, tagged, strict=True)):
             if json:
-                write_json({**tag_json(text, found), **error}, indent=None)
-            else:
+                error = {"error": faults[at]} if at in faults else {}
+                write_json({**tag_json(entry.text, found), **error}, indent=None)
+            elif inputs.form.plain:
                 write(tag_line(found) + "\n")
-        done, bad = done + len(batch), bad + len(faults)
+            else:
+                write(written(inputs, entry, {"prediction": found.tags}, faults.get(at)))
+        bad += len(faults)
         sys.stdout.flush()
     return bad

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.entries import Inputs, Reads, faults_in, tell_faults, whole, written
 from weft.cli.output import finite, write, write_json
-from weft.cli.together import Together, no_text, tell, without
+from weft.cli.together import Together
 from weft.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from weft.cli.display import Display
-    from weft.cli.lines import Line
+    from weft.data.records import Entry
     from weft.run import LineScore
 
 LINES = 512  # scored at a time, at most
@@ -47,22 +48,18 @@ def as_fault(line: str | None, error: str, *, tokens: bool) -> dict[str, Any]:
     return {"text": line, "log_prob": None, "perplexity": None, "tokens": [] if tokens else 0, "error": error}
 
 
-def as_pair(line: str) -> tuple[str, str]:
-    source, _, target = line.partition("\t")
-    return source, target
-
-
-def no_pairs(lines: Sequence[str]) -> dict[int, str]:
-    """Which lines are no source and target, by their number from 0, and why."""
-    tabs = {number: line.count("\t") for number, line in enumerate(lines)}
-    return {at: f"has {count} tabs; a pair is a source, one tab, and a target" for at, count in tabs.items() if count != 1}
+def parse_pair(line: str) -> tuple[tuple[str, ...], str | None]:
+    """A line that is a source and a target."""
+    texts = tuple(line.split("\t"))
+    return texts, None if len(texts) == 2 else f"has {len(texts) - 1} tabs; a pair is a source, one tab, and a target"
 
 
 @dataclass(kw_only=True)
 class Score(Together):
     """Print log-probability (in nats), perplexity and text of every line of standard input.
 
-    A translating run reads pairs, the source and the target with a tab between them, and scores the target. A line that
+    A translating run reads pairs, the source and the target with a tab between them, and scores the target. Of a table
+    (.csv, .tsv, .jsonl) the columns of the texts are read, and it is printed with log-probability and perplexity added. What
     can't be read gives an empty line, a message, and exit code 3 at the end; the others are not lost.
     """
 
@@ -76,33 +73,41 @@ class Score(Together):
 
     def run(self) -> int:
         from weft.cli.display import Display
-        from weft.cli.lines import line_batches
 
         run: Any = self.load()
         if run.settings.task not in ("lm", "translate"):
             raise UsageError(f"score: {self.folder} is a run of task {run.settings.task!r}, which gives texts no probability")
         if self.truncate and run.settings.task != "translate":
             raise UsageError(f"--truncate: is for runs that read sources, and {self.folder} is a language model; drop it")
+        reads = Reads(parse_pair if run.settings.task == "translate" else whole, LINES, targets=True)
+        inputs = Inputs(run, None, self.data, reads)
+        inputs.tell(quiet=self.quiet)
+        if not (self.json or self.tokens):
+            inputs.refuse_unlike(self.data)
+            write(inputs.form.head(("log_prob", "perplexity")))
         done, bad = 0, 0
         with Display(quiet=self.quiet) as display:
-            for batch in line_batches(self.data, run.settings.data.encoding, LINES):
-                faults = self._faults(run, batch, done)
-                found = self._scored(run, [str(line) for at, line in enumerate(batch) if at not in faults], display, done)
+            for entries in inputs.batches():
+                faults = self._faults(run, entries)
+                found = self._scored(run, [entry for at, entry in enumerate(entries) if at not in faults], display, done)
                 display.clear()
-                self._print(batch, faults, found)
-                done, bad = done + len(batch), bad + len(faults)
+                self._print(inputs, entries, faults, found)
+                done, bad = done + len(entries), bad + len(faults)
         return DataError.exit_code if bad else 0
 
-    def _faults(self, run: Any, lines: Sequence[Line], before: int) -> dict[int, str]:
-        """Say which lines have no score, by their number from 0, and why."""
-        broken = no_text(lines)
-        read = without(lines, broken)
-        if run.settings.task != "translate":
-            return tell(broken, run.faults(read), before)
-        long = run.faults_of_pairs([as_pair(line) for line in read], truncate=self.truncate)
-        return tell(broken, {**long, **no_pairs(read)}, before)
+    def _faults(self, run: Any, entries: Sequence[Entry]) -> dict[int, str]:
+        """Say which records have no score, by their number from 0, and why."""
+        faults = faults_in(entries)
+        texts = [("", "") if at in faults else entry.texts for at, entry in enumerate(entries)]
+        if run.settings.task == "translate":
+            found = run.faults_of_pairs(texts, truncate=self.truncate)
+        else:
+            found = run.faults([one[0] for one in texts])
+        faults = {**found, **faults}
+        tell_faults(entries, faults)
+        return faults
 
-    def _scored(self, run: Any, lines: Sequence[str], display: Display, before: int) -> list[LineScore]:
+    def _scored(self, run: Any, entries: Sequence[Entry], display: Display, before: int) -> list[LineScore]:
         translates = run.settings.task == "translate"
         unit = "pairs" if translates else "tokens"
 
@@ -110,22 +115,23 @@ class Score(Together):
             display.show(f"scoring from line {before + 1:,} on", done / total, f"{done:,} of {total:,} {unit}")
 
         if not translates:
-            found: list[LineScore] = run.score(lines, watch=watch)
+            found: list[LineScore] = run.score([entry.texts[0] for entry in entries], watch=watch)
             return found
-        found = run.score([as_pair(line) for line in lines], truncate=self.truncate, watch=watch)
+        found = run.score([entry.texts for entry in entries], truncate=self.truncate, watch=watch)
         return found
 
-    def _print(self, lines: Sequence[Line], faults: Mapping[int, str], found: Sequence[LineScore]) -> None:
+    def _print(self, inputs: Inputs, entries: Sequence[Entry], faults: Mapping[int, str], found: Sequence[LineScore]) -> None:
         scores = iter(found)
-        for number, line in enumerate(lines):
-            if number not in faults:
-                score = next(scores)
-                text, value = as_text(score, tokens=self.tokens), as_json(score, tokens=self.tokens)
+        for number, entry in enumerate(entries):
+            score = None if number in faults else next(scores)
+            if self.json and score is None:
+                write_json(as_fault(entry.text, faults[number], tokens=self.tokens), indent=None)
+            elif self.json and score is not None:
+                write_json(as_json(score, tokens=self.tokens), indent=None)
+            elif self.tokens or inputs.form.plain:
+                write("\n" if score is None else as_text(score, tokens=self.tokens))
             else:
-                read = None if isinstance(line, DataError) else line
-                text, value = "\n", as_fault(read, faults[number], tokens=self.tokens)
-            if self.json:
-                write_json(value, indent=None)
-            else:
-                write(text)
+                values = (None, None) if score is None else (finite(score.log_prob), finite(score.perplexity))
+                added = dict(zip(("log_prob", "perplexity"), values, strict=True))
+                write(written(inputs, entry, added, faults.get(number)))
         sys.stdout.flush()

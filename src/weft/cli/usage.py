@@ -8,7 +8,13 @@ from typing import Any
 
 from typer.exceptions import TyperException
 
-from weft.errors import nearest
+from weft.errors import SYNONYMS, nearest
+
+# options of the run file that people look for on the command line
+SETTINGS = {
+    **{name: f"train.{name}" for name in ("epochs", "lr", "batch_tokens", "patience", "optimizer", "weight_decay", "device")},
+    **{name: f"model.{name}" for name in ("width", "layers", "heads", "dropout", "kind")},
+}
 
 
 def one_line(text: str) -> str:
@@ -33,5 +39,8 @@ def explain(error: TyperException, commands: Collection[str]) -> str:
 def _option(error: TyperException, context: Any) -> str:
     name = getattr(error, "option_name", "")
     known = [] if context is None else [flag for param in context.command.params for flag in param.opts]
+    plain = name.lstrip("-").replace("-", "_")
+    if "--set" in known and (setting := SETTINGS.get(SYNONYMS.get(plain, plain))) is not None:
+        return f"no such option {name!r}; did you mean '--set {setting}=...'?"
     # all options would fill the screen: the nearest will do
     return f"no such option {name!r}{nearest(name, known).partition(' known:')[0]}"

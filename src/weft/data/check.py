@@ -258,7 +258,8 @@ def _surveyed(splits: Mapping[str, Split], told: Checked, watch: Watch) -> tuple
         try:
             surveys[name] = take_survey(split)
         except WeftError as error:
-            findings.append(Finding("error", "unreadable", name, str(error), _FIRST, 1))
+            if all(str(error) != finding.what for finding in findings):  # of shares of one file it is said once
+                findings.append(Finding("error", "unreadable", name, str(error), _FIRST, 1))
             continue
         for look in (odd_texts, misfits, repeats):
             findings += look(name, surveys[name], told)

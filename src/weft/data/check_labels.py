@@ -24,6 +24,9 @@ class Labelled(Protocol):
 
     def labels(self) -> Labels: ...
 
+    def own_labels(self) -> str | None:
+        """What is wrong where nearly every row has a label of its own."""
+
 
 def named(counts: Counter[str]) -> str:
     """\"'B-PER' 3, 'I-PER' 1\", the most frequent first."""
@@ -94,7 +97,9 @@ def label_findings(splits: Mapping[str, Labelled], surveys: Mapping[str, Survey]
     found = {name: splits[name].labels() for name in surveys}
     known = {label for row in found.get("train", []) for label in row}
     for name, labels in found.items():
-        if name == "train":
+        if name == "train" and (fault := splits[name].own_labels()):
+            yield Finding("error", "own_labels", name, fault, "put that right first", len(labels))
+        elif name == "train":
             yield from learned(name, labels, told)
         elif "train" in found:
             yield from unseen(name, labels, known, told)

@@ -1,17 +1,14 @@
-"""Some columns of a table (.tsv, .csv, .jsonl), row by row: by the names of its header or keys, or by place, from 1.
-
-Tables are read as those of pairs are: TSV has no quoting, CSV is read strictly, all rows have as many columns as the first,
-blank lines are skipped.
-"""
+"""Some columns of a table (.tsv, .csv, .jsonl, .json), row by row: by the names of its header or keys, or by place, from 1."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.data.pair_files import JSON_KINDS, brief, field_of, json_lines, kind_of, misshapen, table_rows
+from weft.data.rows import JSON, OpenTable, brief, field_of, has_key, json_objects, kind_of, open_table, value_of
 from weft.errors import DataError, nearest
 from weft.text.gate import Seen, clean
 
@@ -29,14 +26,14 @@ class Wanted(NamedTuple):
 USUAL = (Wanted("label", "label"), Wanted("text", "text"))
 
 
-def _by_place(path: Path, first: list[str], wanted: Sequence[Wanted]) -> list[int]:
+def by_place(path: Path, first: list[str], wanted: Sequence[Wanted]) -> list[int]:
     for option, name in wanted:
         if isinstance(name, int) and name > len(first):
             raise DataError(f"{path}: line 1 has {len(first)} columns, so there is no column {name}, which data.{option} names")
     return [int(name) - 1 for _, name in wanted]
 
 
-def _by_name(path: Path, first: list[str], wanted: Sequence[Wanted]) -> list[int]:
+def by_name(path: Path, first: list[str], wanted: Sequence[Wanted]) -> list[int]:
     for option, name in wanted:
         if first.count(str(name)) > 1:
             raise DataError(f"{path}: line 1, its header, has {first.count(str(name))} columns {name!r}; rename all but one")
@@ -48,30 +45,84 @@ def _by_name(path: Path, first: list[str], wanted: Sequence[Wanted]) -> list[int
     return [first.index(str(name)) for _, name in wanted]
 
 
-def _places(path: Path, first: list[str], wanted: Sequence[Wanted]) -> tuple[list[int], bool]:
+# ---- whether the first line is a header
+
+AHEAD = 100  # rows that are looked at
+ENOUGH = 10  # of them, before their looks are believed
+_NAME = re.compile(r"[^\W\d][\w-]*(?: [\w-]+){0,2}")
+_NUMBER = re.compile(r"[-+]?[0-9.,]+%?")
+_PARTS = re.compile("[ _-]+")
+# fmt: off
+COLUMN_WORDS = frozenset((  # that columns are called by, and hardly ever labels or texts
+    "id", "idx", "index", "text", "label", "labels", "class", "category", "sentiment", "polarity", "review", "reviews",
+    "sentence", "tweet", "comment", "message", "content", "body", "document", "target", "score", "rating", "stars", "topic",
+    "tag", "intent", "emotion", "annotation", "gold", "split", "date", "timestamp", "user", "author", "url", "title",
+    "description", "v1", "v2",
+))
+# fmt: on
+
+
+def looks_like_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a first line is one of names, by itself and by the rows below it: no cell of it comes again in its column, and
+    its words are such as columns have, or it is unlike what stands below."""
+    names = [cell.strip() for cell in first]
+    if len(set(names)) < len(names) or not all(len(name) <= 40 and _NAME.fullmatch(name) for name in names):
+        return False
+    below = [[row[at].strip() for row in rows if len(row) == len(first)] for at in range(len(first))]
+    if not below[0] or any(name in column for name, column in zip(names, below, strict=True)):
+        return False
+    known = sum(any(part in COLUMN_WORDS for part in _PARTS.split(name.lower())) for name in names)
+    if 2 * known >= len(names) and known > len(names) - 2:
+        return True
+    numbers = any(all(map(_NUMBER.fullmatch, column)) for column in below)
+    words = max(sum(len(cell.split()) for cell in column) / len(column) for column in below)
+    return len(below[0]) >= ENOUGH and numbers and words > 3 * max(len(name.split()) for name in names)
+
+
+def _unnamed(path: Path, first: Sequence[str], wanted: Sequence[Wanted]) -> DataError:
+    names = " and ".join(repr(name) for _, name in wanted)
+    options = " and ".join(f"data.{option}" for option, _ in wanted)
+    places = " and ".join(str(at) for at in range(1, len(wanted) + 1))
+    return DataError(
+        f"{path}: line 1 looks like a header without the columns {names}: {', '.join(brief(first))}; set {options}"
+        f" to two of them, or to places, {places}, if it is no header"
+    )
+
+
+def has_names(first: Sequence[str], wanted: Sequence[Wanted]) -> bool:
+    """Whether a first line has a name that is wanted, in whatever letters: read as a row it would be a label that nobody
+    meant."""
+    return bool({cell.strip().lower() for cell in first} & {name for _, name in wanted})
+
+
+def _places(table: OpenTable, wanted: Sequence[Wanted]) -> tuple[list[int], bool]:
     """Where the columns stand, from 0, and whether the first line is a header."""
+    path, first = table.path, table.first
     if any(isinstance(name, int) for _, name in wanted):
-        return _by_place(path, first, wanted), False
-    # one such name, in whatever letters, makes a header: read as a row it would be a label that nobody meant
-    if tuple(wanted) != USUAL or {cell.strip().lower() for cell in first} & {name for _, name in wanted}:
-        return _by_name(path, first, wanted), True
+        return by_place(path, first, wanted), False
+    if tuple(wanted) != USUAL or has_names(first, wanted):
+        return by_name(path, first, wanted), True
     if len(first) < len(wanted):
-        raise misshapen(path, 1, first, f"{len(wanted)} or more")
+        raise table.misshapen(1, first, f"{len(wanted)} or more")
+    if looks_like_header(first, table.ahead(AHEAD)):
+        raise _unnamed(path, first, wanted)
     return list(range(len(wanted))), False
 
 
 def _read_table(path: Path, wanted: Sequence[Wanted], encoding: str, seen: Seen) -> Iterator[tuple[int, list[Cell]]]:
-    rows = table_rows(path, encoding, seen)
-    _, first = next(rows)
-    places, header = _places(path, first, wanted)
-    if not header:
+    table = open_table(path, encoding, seen)
+    places, header = _places(table, wanted)
+    if header:
+        seen.columns = tuple(table.first)
+    else:
         told = ", ".join(f"{option} is column {place + 1}" for (option, _), place in zip(wanted, places, strict=True))
-        seen.notes.append(f"{path.name}: line 1 is no header: {told} of {len(first)}")
-        yield 1, [first[place] for place in places]
-    for line, cells in rows:
-        if len(cells) != len(first):
-            raise misshapen(path, line, cells, f"{len(first)} as line 1 has")
+        seen.notes.append(f"{path.name}: line 1 is no header: {told} of {len(table.first)}")
+        yield 1, [table.first[place] for place in places]
+    for line, cells in table.rows():
         yield line, [cells[place] for place in places]
+
+
+# ---- JSON
 
 
 def _name(value: Any, where: str) -> str | None:
@@ -82,7 +133,7 @@ def _name(value: Any, where: str) -> str | None:
 
 
 def _names(row: dict[str, Any], key: str, where: str) -> Cell:
-    value, place = row.get(key), f"{where}, {key!r}"
+    value, place = value_of(row, key, where) if has_key(row, key) else None, f"{where}, {key!r}"
     names = [_name(inner, place) for inner in value] if isinstance(value, list) else [_name(value, place)]
     known = [name for name in names if name is not None]
     if len(known) == len(names):
@@ -99,12 +150,9 @@ def _read_jsonl(path: Path, wanted: Sequence[Wanted], encoding: str, seen: Seen)
         if isinstance(name, int):
             raise DataError(f'{path}: has keys and no columns, but data.{option} = {name}; name a key, data.{option} = "..."')
     keys = [str(name) for _, name in wanted]
-    for number, row in json_lines(path, encoding, seen):
+    for number, row in json_objects(path, keys, encoding, seen):
         where = f"{path}: line {number}"
-        if not isinstance(row, dict):
-            raise DataError(
-                f"{where} is {JSON_KINDS.get(type(row), 'null')}, not an object with {' and '.join(map(repr, keys))}"
-            )
+        seen.columns = seen.columns or tuple(row)
         yield number, [_names(row, keys[0], where), *(field_of(row, key, where) for key in keys[1:])]
 
 
@@ -113,7 +161,7 @@ def read_columns(path: Path, wanted: Sequence[Wanted], encoding: str, seen: Seen
 
     Where all names are the usual ones and the first line has none of them, it is no header: the first columns are meant.
     """
-    read = _read_jsonl if kind_of(path) == "jsonl" else _read_table
+    read = _read_jsonl if kind_of(path) in JSON else _read_table
     count = 0
     for row in read(path, wanted, encoding, seen):
         count += 1

@@ -1,6 +1,6 @@
 """Labelled texts from files, example by example. All of it comes through the gate.
 
-    .tsv .csv .jsonl   columns or keys by name; without a header the first column is the label, the next one the text
+    tables and JSON    columns or keys by name; without a header the first column is the label, the next one the text
     any other file     a line is a label, white space, and a text: `DESC:manner How did ...`, `__label__DESC How did ...`
     a folder of files  a file a label, which is its name: every line of it is an example
     ... of folders     a folder a label, which is its name: every file in it is an example
@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from weft.data.columns import USUAL, Cell, Name, Wanted, read_columns
-from weft.data.pair_files import kind_of
+from weft.data.rows import kind_of
 from weft.errors import DataError
 from weft.text.gate import Seen, read_lines, read_text, shown
 from weft.text.unpack import PACKED
 
 FASTTEXT = "__label__"
+CONLL = (".conllu", ".conll")
 _LINE = re.compile(r"([^ \t]+)[ \t]+(.*)")
 _FASTTEXT_LINE = re.compile(rf"((?:{FASTTEXT}[^ \t]+[ \t]+)+)(.*)")
 
@@ -187,9 +188,16 @@ def _refuse_columns(file: File, reading: Reading) -> None:
     for wanted in reading.columns():
         if wanted not in USUAL:
             raise DataError(
-                f"{file.path}: is no .tsv, .csv or .jsonl and has no columns, but data.{wanted.option} names {wanted.name!r};"
-                " drop that, or give a table"
+                f"{file.path}: is no .tsv, .csv, .jsonl or .json and has no columns, but data.{wanted.option} names"
+                f" {wanted.name!r}; drop that, or give a table"
             )
+
+
+def refuse_conll(path: Path) -> None:
+    """Refuse words with tags: their lines would be read as texts."""
+    name = path.with_suffix("") if path.suffix in PACKED else path
+    if name.suffix.lower() in CONLL:
+        raise DataError(f"{path}: is CoNLL by its name, words with tags; texts with labels are tables, lines or folders")
 
 
 def read_records(files: Sequence[File], reading: Reading, seen: Seen) -> Iterator[Record]:
@@ -197,6 +205,8 @@ def read_records(files: Sequence[File], reading: Reading, seen: Seen) -> Iterato
     for file in files:
         if kind_of(file.path) == "text" or file.whole:
             _refuse_columns(file, reading)
+            if file.label is None:
+                refuse_conll(file.path)
         for line, cell, texts in _read(file, reading, seen):
             where = f"{file.path}: line {line}"
             labels = _labels(cell, reading, where)

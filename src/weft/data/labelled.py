@@ -21,10 +21,12 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from weft.config import Table
-from weft.data.columns import Name
+from weft.data.columns import USUAL, Name, Wanted
 from weft.data.corpus import Corpus
 from weft.data.label_files import File, Reading, Record, find_files, read_records
 from weft.data.pairs import SideSeen
+from weft.data.records import Used
+from weft.data.rows import brief, kind_of
 from weft.data.source import Counted, Row, called, fingerprints, in_batches
 from weft.data.tables import Files, Split, check_splits, parts
 from weft.errors import DataError
@@ -32,6 +34,7 @@ from weft.text.gate import SHOWN, Seen, as_paths, listed_files, many, shown
 
 AS_USUAL = Reading()
 LISTED = 10  # labels that are shown, and notes
+OWN = 0.9  # labels an occurrence of one: from here on nearly every example has its own
 
 
 class Example(NamedTuple):
@@ -163,6 +166,30 @@ class LabelledSource:
             seen.add(record)
         self._note_folders(files)
         return seen
+
+    def own_labels(self) -> str | None:
+        """What is wrong where nearly every example has a label of its own, as it has if the column is one of numbers: none can
+        be learned."""
+        seen = self.seen
+        if seen.count < LISTED or OWN * seen.labels.total() > len(seen.labels):
+            return None
+        some = ", ".join(shown(name, 20) for name in sorted(seen.labels)[:3])
+        return (
+            f"{self.name}: {len(seen.labels):,} labels for {seen.count:,} examples, {some} and so on: nearly every example has"
+            f" a label of its own, and none can be learned; {self.label_place()}"
+        )
+
+    def label_place(self) -> str:
+        """Where labels were read, for who finds that they are none."""
+        if names := self.seen.files.columns:
+            return f"is data.label = {self.reading.label!r} the right column? columns: {', '.join(brief(names))}"
+        if any(kind_of(path) != "text" for path in self.paths):
+            return "is data.label the right column?"
+        return "a line is read as a label, white space, and a text"
+
+    def refuse_own_labels(self) -> None:
+        if fault := self.own_labels():
+            raise DataError(fault)
 
     def _note_folders(self, files: Seen) -> None:
         for path in self.given:
@@ -304,6 +331,12 @@ class LabelledTable(Table):
     def columns(self) -> tuple[Name, ...]:
         """Those of the texts, one or two."""
         return tuple(self.text) if isinstance(self.text, list) else (self.text,)
+
+    def used(self) -> Used:
+        """What a trained run reads of a table: its texts."""
+        wanted = tuple(Wanted("text", column) for column in self.columns())
+        usual = (Wanted("label", self.label), *wanted) == USUAL
+        return Used(wanted, USUAL if usual else (), self.separator or ",")
 
     def resolved(self) -> Self:
         """The same with every option that applies filled in."""

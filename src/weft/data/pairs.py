@@ -13,8 +13,11 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from weft.config import Table
+from weft.data.columns import Wanted
 from weft.data.corpus import Corpus
-from weft.data.pair_files import DEFAULT, Columns, Record, kind_of, read_records
+from weft.data.pair_files import DEFAULT, Columns, Record, read_records
+from weft.data.records import Used
+from weft.data.rows import kind_of
 from weft.data.source import Counted, Row, called, fingerprints, in_batches
 from weft.data.tables import Files, Split, check_splits, parts
 from weft.errors import DataError
@@ -223,7 +226,7 @@ def _check_kinds(name: str, paths: list[Path]) -> None:
         raise ValueError(f"{name} mixes {', '.join(sorted(kinds))} files; give files of one kind")
     if kinds == {"text"} and len(paths) < 2:
         raise ValueError(
-            f"{name}={paths[0].name!r} is no .tsv, .csv or .jsonl: name a table so,"
+            f"{name}={paths[0].name!r} is no .tsv, .csv, .jsonl or .json: name a table so,"
             f' or give two parallel files, {name} = ["a.en", "a.de"]'
         )
 
@@ -261,6 +264,12 @@ class PairsTable(Table):
     def targets(self) -> list[str]:
         """The columns of targets: the first to learn from, all as references."""
         return [self.target] if isinstance(self.target, str) else self.target
+
+    def used(self, *, targets: bool = False) -> Used:
+        """What a trained run reads of a table: its sources, and its (first) targets if they are wanted."""
+        columns = (Wanted("source", self.source), Wanted("target", self.targets()[0]))
+        usual = (self.source, self.target) == DEFAULT
+        return Used(columns if targets else columns[:1], columns if usual else ())
 
     def resolved(self) -> Self:
         """The same with every option that applies filled in: all of them do."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft.config import no_such
-from weft.data.pair_files import JSON_KINDS, brief, field_of
+from weft.data.rows import JSON_KINDS, brief, field_of
 from weft.errors import DataError
 from weft.text.gate import clean, quoted, read_lines, shown
 from weft.text.unpack import PACKED

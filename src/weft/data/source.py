@@ -103,6 +103,7 @@ class Source:
     lines: bool = False
     low: float = 0.0
     high: float = 1.0
+    apart: bool = False  # every file is a text of its own: in running text, an empty line stands between them
 
     @property
     def name(self) -> str:
@@ -135,7 +136,7 @@ class Source:
         """The running text of the part."""
         start, stop = self.span()
         at = 0
-        for piece in read_text(self.paths, self.encoding):
+        for piece in read_text(self.paths, self.encoding, apart=self.apart):
             part = piece[max(0, start - at) : None if stop is None else max(0, stop - at)]
             at += len(piece)
             if part:
@@ -162,6 +163,7 @@ class Source:
                 if low < high:
                     yield Row((line if self.lines else line[low:high],), (path,), number)
                 at += size
+            at += self.apart and not self.lines
 
     def size(self) -> int:
         """About how many bytes of text there are; only packed files are read for it."""
@@ -171,7 +173,8 @@ class Source:
 
     def origin(self) -> dict[str, Any]:
         part = {"low": self.low, "high": self.high}
-        return {"encoding": self.encoding, "lines": self.lines, **part, "files": fingerprints(self.paths)}
+        apart = {"apart": True} if self.apart else {}
+        return {"encoding": self.encoding, "lines": self.lines, **apart, **part, "files": fingerprints(self.paths)}
 
 
 def fingerprints(paths: Sequence[Path]) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
     .tsv .csv   columns by name: question, passage, answer, and start where there is one; an empty answer is none
     .jsonl      keys by name; an answer is a text, a list of texts (all of them right), or null
-    .json       as SQuAD has it, 1.1 or 2.0: data, paragraphs, qas
+    .json       as SQuAD has it, 1.1 or 2.0: data, paragraphs, qas; or a list of such objects as lines of .jsonl hold
 
 An answer is a part of its passage. `start` is the character where it stands, from 0; without it, it is the first that reads so.
 """
@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.data.pair_files import JSON_KINDS, brief, field_of, json_lines, kind_of, misshapen, table_rows
+from weft.data.rows import JSON, JSON_KINDS, brief, field_of, has_key, json_objects, kind_of, open_table, value_of
 from weft.errors import DataError, nearest
-from weft.text.gate import Seen, clean, quoted, read_text
-from weft.text.unpack import PACKED
+from weft.text.gate import Seen, clean, quoted, read_lines, read_text
 
 DIGITS = 18  # of a start: no passage has more characters than these count
 
@@ -50,9 +49,12 @@ class Record(NamedTuple):
     guessed: bool  # its answer stands in the passage more than once, and nothing said where
 
 
-def _is_squad(path: Path) -> bool:
-    name = path.with_suffix("") if path.suffix in PACKED else path
-    return name.suffix.lower() == ".json"
+def is_squad(path: Path, encoding: str) -> bool:
+    """Whether a file is in SQuAD's format: a .json that is no list."""
+    if kind_of(path) != "json":
+        return False
+    first = next((line for line in read_lines(path, encoding) if line.strip()), "")
+    return not first.lstrip().startswith("[")
 
 
 # ---- answers
@@ -116,12 +118,9 @@ def _places(path: Path, first: list[str], reading: Reading) -> list[int | None]:
 
 
 def _read_table(path: Path, reading: Reading, seen: Seen) -> Iterator[Record]:
-    rows = table_rows(path, reading.encoding, seen)
-    _, first = next(rows)
-    places = _places(path, first, reading)
-    for line, cells in rows:
-        if len(cells) != len(first):
-            raise misshapen(path, line, cells, f"{len(first)} as line 1 has")
+    table = open_table(path, reading.encoding, seen)
+    places = _places(path, table.first, reading)
+    for line, cells in table.rows():
         where = f"{path}: line {line}"
         question, passage, answer, start = ("" if place is None else cells[place] for place in places)
         yield _record((question, passage), [(answer, _number(start, where))], path, line, where)
@@ -140,9 +139,8 @@ def _listed(value: Any) -> list[Any]:
 
 def _answers(row: dict[str, Any], reading: Reading, where: str) -> list[tuple[str, int | None]]:
     """The answers of a line of JSON, and where they start, if that is said."""
-    if reading.answer not in row:
-        raise DataError(f"{where} has no key {reading.answer!r}{nearest(reading.answer, brief(list(row)))}")
-    texts, starts = _listed(row[reading.answer]), _listed(row.get(reading.start))
+    texts = _listed(value_of(row, reading.answer, where))
+    starts = _listed(value_of(row, reading.start, where)) if has_key(row, reading.start) else []
     for value in texts:
         if not isinstance(value, str):
             raise DataError(f"{where} has {_kind(value)} among {reading.answer!r}, not a string; put it in quotes")
@@ -156,13 +154,11 @@ def _answers(row: dict[str, Any], reading: Reading, where: str) -> list[tuple[st
 
 
 def _read_jsonl(path: Path, reading: Reading, seen: Seen) -> Iterator[Record]:
-    for number, row in json_lines(path, reading.encoding, seen):
-        where = f"{path}: line {number}"
-        if not isinstance(row, dict):
-            names = f"{reading.question!r}, {reading.passage!r} and {reading.answer!r}"
-            raise DataError(f"{where} is {_kind(row)}, not an object with {names}")
+    names = (reading.question, reading.passage, reading.answer)
+    for line, row in json_objects(path, names, reading.encoding, seen):
+        where = f"{path}: line {line}"
         cells = field_of(row, reading.question, where), field_of(row, reading.passage, where)
-        yield _record(cells, _answers(row, reading, where), path, number, where)
+        yield _record(cells, _answers(row, reading, where), path, line, where)
 
 
 def _member(row: Any, name: str, kind: type[Any], where: str) -> Any:
@@ -175,15 +171,21 @@ def _member(row: Any, name: str, kind: type[Any], where: str) -> Any:
     return clean(value, f"{where}, {name!r}") if isinstance(value, str) else value
 
 
-def _asked(row: Any, passage: str, path: Path, number: int) -> Record:
-    where = f"{path}: question {number}"
-    question = _member(row, "question", str, where)
+def _asked(found: SquadQuestion, path: Path) -> Record:
+    row, where = found.row, f"{path}: question {found.number}"
     impossible = bool(row.get("is_impossible"))
     given = [] if impossible else _member(row, "answers", list, where)
     if not given and not impossible:
         raise DataError(f'{where} has no answer; where the passage has none, SQuAD says "is_impossible": true')
     answers = [(_member(one, "text", str, where), _member(one, "answer_start", int, where)) for one in given]
-    return _record((question, passage), answers, path, number, where)
+    return _record((found.question, found.passage), answers, path, found.number, where)
+
+
+class SquadQuestion(NamedTuple):
+    question: str
+    passage: str
+    row: dict[str, Any]  # with its id, and its answers where there are some
+    number: int  # in its file, from 1
 
 
 def _paragraphs(whole: Any, path: Path) -> Iterator[Any]:
@@ -191,9 +193,10 @@ def _paragraphs(whole: Any, path: Path) -> Iterator[Any]:
         yield from _member(article, "paragraphs", list, f"{path}: article {number}")
 
 
-def _read_squad(path: Path, reading: Reading, seen: Seen) -> Iterator[Record]:
+def squad_questions(path: Path, text: str) -> Iterator[SquadQuestion]:
+    """The questions of a file in SQuAD's format."""
     try:
-        whole = json.loads("".join(read_text(path, reading.encoding, seen)))
+        whole = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: is not JSON: {error}; of one object a line, name it .jsonl") from None
     number = 0
@@ -202,15 +205,25 @@ def _read_squad(path: Path, reading: Reading, seen: Seen) -> Iterator[Record]:
         passage, rows = _member(paragraph, "context", str, place), _member(paragraph, "qas", list, place)
         for row in rows:
             number += 1
-            yield _asked(row, passage, path, number)
+            yield SquadQuestion(_member(row, "question", str, f"{path}: question {number}"), passage, row, number)
+
+
+def _read_squad(path: Path, reading: Reading, seen: Seen) -> Iterator[Record]:
+    for found in squad_questions(path, "".join(read_text(path, reading.encoding, seen))):
+        yield _asked(found, path)
+
+
+def no_questions(path: Path) -> DataError:
+    return DataError(f"{path}: is no .tsv, .csv, .jsonl or .json; questions are read from a table, or from SQuAD's JSON")
 
 
 def read_records(paths: Sequence[Path], reading: Reading, seen: Seen) -> Iterator[Record]:
     """Every question of the files, in order."""
     for path in paths:
-        if kind_of(path) == "text" and not _is_squad(path):
-            raise DataError(f"{path}: is no .tsv, .csv, .jsonl or .json; questions are read from a table, or from SQuAD's JSON")
-        read = _read_squad if _is_squad(path) else _read_jsonl if kind_of(path) == "jsonl" else _read_table
+        if kind_of(path) == "text":
+            raise no_questions(path)
+        squad = is_squad(path, reading.encoding)
+        read = _read_squad if squad else _read_jsonl if kind_of(path) in JSON else _read_table
         count = 0
         for record in read(path, reading, seen):
             count += 1

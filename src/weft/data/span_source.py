@@ -12,7 +12,9 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from weft.config import Table
+from weft.data.columns import Wanted
 from weft.data.pairs import SideSeen
+from weft.data.records import Used
 from weft.data.source import Counted, Row, called, fingerprints, in_batches
 from weft.data.span_files import Reading, Record, read_records
 from weft.data.tables import Files, Split, check_splits, parts
@@ -175,6 +177,12 @@ class AskedTable(Table):
         if self.stride >= self.longest:
             raise ValueError(f"stride={self.stride} must be less than longest={self.longest}, or tokens lie between windows")
         return self
+
+    def used(self) -> Used:
+        """What a trained run reads of a table: questions and passages."""
+        columns = (Wanted("question", self.question), Wanted("passage", self.passage))
+        usual = (self.question, self.passage) == (AS_USUAL.question, AS_USUAL.passage)
+        return Used(columns, columns if usual else ())
 
     def resolved(self) -> Self:
         """The same with every option that applies filled in: all are."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from glob import glob
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from weft.config import Table
+from weft.data.columns import Wanted
+from weft.data.records import Used
 from weft.data.source import Source
 from weft.errors import DataError
 from weft.text.gate import as_paths, check_encoding
+from weft.text.unpack import PACKED, is_pattern
 
 Files = str | list[str]
 Split = Files | float | None  # files, a share of train, or none
@@ -51,6 +56,34 @@ def parts(train: Files, valid: Split, test: Split) -> dict[str, tuple[Files, flo
     return found
 
 
+def _visible(path: Path, base: Path) -> bool:
+    return not any(part.startswith(".") for part in path.relative_to(base).parts)
+
+
+def spread(base: Path, files: Files) -> tuple[Path, ...]:
+    """The files of a corpus, seen from `base`: a folder stands for the .txt files in it, packed or not, at any depth, a pattern
+    for what it matches, both in the order of their names. What is not there stays as it is, and is refused when it is read."""
+    found: list[Path] = []
+    for given in as_paths(files):
+        path = base / given
+        if os.path.isdir(path):  # which takes any name, however long
+            names = {f".txt{packing}" for packing in ("", *PACKED)}
+            inner = sorted(
+                one for one in path.rglob("*.txt*") if _visible(one, path) and one.name[one.name.rfind(".txt") :] in names
+            )
+        elif is_pattern(path) and not os.path.exists(path):
+            inner = sorted(base / one for one in glob(str(given), root_dir=base, recursive=True) if (base / one).is_file())
+        else:
+            inner = []
+        found += inner or [path]
+    return tuple(found)
+
+
+def _found(base: Path, files: Files) -> bool:
+    """Whether files are looked for, in a folder or by a pattern: each is then a text of its own."""
+    return spread(base, files) != tuple(base / path for path in as_paths(files))
+
+
 class DataTable(Table):
     """Which text, and how it is read."""
 
@@ -74,6 +107,10 @@ class DataTable(Table):
             raise ValueError(f"stride={self.stride} must be from 1 to window={self.window}")
         return self
 
+    def used(self) -> Used:
+        """What a trained run reads of a table: its column `text`."""
+        return Used((Wanted("text", "text"),), (Wanted("text", "text"),))
+
     def resolved(self) -> Self:
         """The same with every option that applies filled in."""
         if self.read != "windows" or self.stride is not None:
@@ -84,6 +121,6 @@ class DataTable(Table):
         """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""
         lines = self.read == "lines"
         return {
-            name: Source(tuple(base / path for path in as_paths(files)), self.encoding, lines, low, high)
+            name: Source(spread(base, files), self.encoding, lines, low, high, apart=not lines and _found(base, files))
             for name, (files, low, high) in parts(self.train, self.valid, self.test).items()
         }

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from weft.data.columns import Name
+from weft.data.rows import kind_of
 from weft.errors import DataError, nearest
 from weft.text.gate import Seen, quoted, read_lines, shown
 from weft.text.unpack import PACKED
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 DOCUMENT = "-DOCSTART-"
-_ID = re.compile(r"[0-9]+([-.][0-9]+)?")
+ID = re.compile(r"[0-9]+([-.][0-9]+)?")
 _BLANKS = re.compile("[ \t]+")
 
 
@@ -62,15 +63,15 @@ def is_conllu(path: Path, encoding: str) -> bool:
         return True
     first = next((line for line in read_lines(path, encoding) if not _is_blank(line) and not line.startswith("#")), "")
     cells = first.split("\t")
-    return len(cells) == len(CONLLU) and _ID.fullmatch(cells[0]) is not None
+    return len(cells) == len(CONLLU) and ID.fullmatch(cells[0]) is not None
 
 
-def _ragged(path: Path, line: int, cells: list[str], wanted: str) -> DataError:
+def ragged(path: Path, line: int, cells: list[str], wanted: str) -> DataError:
     count = f"{len(cells)} {'column' if len(cells) == 1 else 'columns'}"
     return DataError(f"{path}: line {line} has {count}, not {wanted}: {', '.join(repr(shown(cell, 40)) for cell in cells)}")
 
 
-def _named(path: Path, option: str, name: Name, *, count: int, conllu: bool) -> int:
+def column(path: Path, option: str, name: Name, *, count: int, conllu: bool) -> int:
     """Where a column stands, from 0."""
     if isinstance(name, int) and name > count:
         raise DataError(f"{path}: has {count} columns, so there is no column {name}, which data.{option} names")
@@ -88,8 +89,8 @@ def _named(path: Path, option: str, name: Name, *, count: int, conllu: bool) -> 
 def _places(path: Path, reading: Reading, *, count: int, conllu: bool) -> tuple[int, int]:
     """The columns of words and of tags, from 0."""
     usual: tuple[Name, Name] = ("form", "upos") if conllu else (1, count)
-    word = _named(path, "word", reading.word or usual[0], count=count, conllu=conllu)
-    tag = _named(path, "tag", reading.tag or usual[1], count=count, conllu=conllu)
+    word = column(path, "word", reading.word or usual[0], count=count, conllu=conllu)
+    tag = column(path, "tag", reading.tag or usual[1], count=count, conllu=conllu)
     if word == tag:
         raise DataError(f"{path}: word and tag are both column {word + 1}; set data.word and data.tag")
     return word, tag
@@ -114,8 +115,8 @@ def _read_conllu(path: Path, reading: Reading, seen: Seen) -> Words:
             continue
         cells = line.split("\t")
         if len(cells) != len(CONLLU):
-            raise _ragged(path, number, cells, f"{len(CONLLU)} with tabs between, as CoNLL-U has")
-        found = _ID.fullmatch(cells[0])
+            raise ragged(path, number, cells, f"{len(CONLLU)} with tabs between, as CoNLL-U has")
+        found = ID.fullmatch(cells[0])
         if found is None or (not found[1] and int(cells[0]) != due):
             shown_id = shown(cells[0], 40)
             raise DataError(f"{path}: line {number} has the ID {shown_id!r} where {due} is due; is a blank line missing?")
@@ -137,13 +138,13 @@ def _read_columns(path: Path, reading: Reading, seen: Seen) -> Words:
         cells = line.split("\t") if tabs else _BLANKS.split(line.strip(" \t"))
         if not first:
             if len(cells) < 2:
-                raise _ragged(path, number, cells, "2 or more, a word and its tag")
+                raise ragged(path, number, cells, "2 or more, a word and its tag")
             first, count = number, len(cells)
             word, tag = _places(path, reading, count=count, conllu=False)
             told = f"words are in column {word + 1}, tags in column {tag + 1} of {count}"
             seen.notes.append(f"{path.name}: {told}, with {'tabs' if tabs else 'blanks'} between")
         if len(cells) != count:
-            raise _ragged(path, number, cells, f"{count} as line {first} has")
+            raise ragged(path, number, cells, f"{count} as line {first} has")
         yield _checked(path, number, cells[word], cells[tag])
 
 
@@ -165,9 +166,15 @@ def _sentence(path: Path, words: list[Word]) -> Sentence:
     return Sentence(tuple(word.text for word in words), tuple(word.tag for word in words), path, words[0].line)
 
 
+def refuse_table(path: Path) -> None:
+    if kind_of(path) in ("csv", "json", "jsonl"):
+        raise DataError(f"{path}: is a table; a tagger reads CoNLL-U, words and tags in columns, or a sentence a line")
+
+
 def read_sentences(paths: Sequence[Path], reading: Reading, seen: Seen) -> Iterator[Sentence]:
     """Every sentence of the files, in order; what stands in no sentence, comments and empty nodes, is skipped."""
     for path in paths:
+        refuse_table(path)
         found = False
         for sentence in _read(path, reading, seen):
             found = True

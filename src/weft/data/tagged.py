@@ -128,6 +128,10 @@ class TaggedSource:
         """The tags of every sentence."""
         return [record.tags for record in self.records()]
 
+    def own_labels(self) -> str | None:
+        """What is wrong where nearly every sentence has tags of its own: nothing, for words share them."""
+        return None
+
     def rows(self) -> Iterator[Row]:
         """Sentences as texts, their words with blanks between."""
         for record in self.records():
@@ -214,9 +218,12 @@ class TaggedTable(Table):
         """The same with every option that applies filled in: columns are the format's own business."""
         return self
 
+    def reading(self) -> Reading:
+        return Reading(self.encoding, self.word, self.tag)
+
     def sources(self, base: Path) -> dict[str, TaggedSource]:
         """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""
-        reading = Reading(self.encoding, self.word, self.tag)
+        reading = self.reading()
         return {
             name: TaggedSource(tuple(base / path for path in as_paths(files)), reading, low, high)
             for name, (files, low, high) in parts(self.train, self.valid, self.test).items()

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from weft.data.source import Source
+from weft.data.use import open_file
 from weft.errors import DataError, UsageError
 from weft.explain.inputs import READERS, Reading, Side, located, network, read, special
 from weft.explain.options import ExplainOptions
 from weft.explain.stacks import layers_of
 from weft.explain.watch import watch
 from weft.models.encoder import Text
-from weft.text.gate import clean
+from weft.text.gate import clean, read_lines
 from weft.train.held import Files, first_split, held_source, named
 
 MOST = 20_000  # words that are read, unless told otherwise
@@ -94,11 +96,26 @@ def tracks(run: Any) -> list[Track]:
 # ---- what is read
 
 
+def _texts(run: Any, path: Path) -> Iterator[str]:
+    """The texts of a file, read as those of training are, or its lines."""
+    table = run.settings.data
+    lines = partial(read_lines, path, table.encoding)
+    opened = open_file(path, lines, table, labels=getattr(run, "labels", ()), encoding=table.encoding)
+    if opened is None:
+        yield from lines()
+        return
+    for entry in opened.entries:
+        if entry.fault is not None:
+            raise DataError(f"{entry.where}: {entry.fault}" if entry.where else entry.fault)
+        yield entry.text or ""
+
+
 def _lines(run: Any, data: Files | None) -> Iterator[tuple[str, str | None]]:
     """Texts, and of pairs their targets: of files, or of the run's own validation or test data."""
     task, settings = run.settings.task, run.settings
     if data is not None and task not in ("translate", "span"):
-        yield from ((line, None) for line in Source(tuple(named(data)), settings.data.encoding, True).texts())
+        for path in named(data):
+            yield from ((text, None) for text in _texts(run, path))
         return
     if data is None:
         source = first_split(run.folder, settings, ("valid", "test"))[1]

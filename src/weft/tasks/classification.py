@@ -6,7 +6,7 @@ Shapes: N texts, B rows, S positions, K labels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -76,12 +76,18 @@ class ClassificationTask:
         return {name: value for name, value in values.items() if not np.isnan(value)}
 
 
+class Judged(NamedTuple):
+    """Log-probabilities of labels, and which of the texts were cut to what the model reads."""
+
+    log_probs: np.ndarray  # float64 (N, K)
+    cut: np.ndarray  # bool (N,)
+
+
 class TextLabeller:
     """A classifier that reads text."""
 
     def __init__(self, model: Any, tokenizer: Tokenizer, *, longest: int, device: torch.device) -> None:
         self.model, self.tokenizer, self.longest, self.device = model, tokenizer, longest, device
-        self.cut = 0  # texts that were shortened the latest time
 
     @property
     def encoder(self) -> Any:
@@ -104,13 +110,13 @@ class TextLabeller:
         return counts
 
     @torch.inference_mode()
-    def _each(self, texts: Sequence[tuple[str, ...]], say: Any, watch: Watch | None) -> np.ndarray:
-        """What `say` makes of each text, (N, ...), like lengths together."""
+    def _each(self, texts: Sequence[tuple[str, ...]], say: Any, watch: Watch | None) -> tuple[np.ndarray, np.ndarray]:
+        """What `say` makes of each text, (N, ...), like lengths together; bool (N,): which were cut."""
         end = np.array([self.tokenizer.end])
         columns = [self.tokenizer.encode_batch(column) for column in zip(*texts, strict=True)]
         rows = [[np.concatenate([ids, end]) for ids in row] for row in zip(*columns, strict=True)]
         whole = np.array([1 + sum(map(len, row)) for row in rows])
-        self.cut, lengths = int((whole > self.longest).sum()), np.minimum(whole, self.longest)
+        lengths = np.minimum(whole, self.longest)
         found: list[np.ndarray] = [np.zeros(0)] * len(rows)
         done = 0
         for members in in_groups(lengths, batch_tokens=BATCH):
@@ -121,13 +127,17 @@ class TextLabeller:
             done += len(members)
             if watch is not None:
                 watch(done, len(rows))
-        return np.stack(found)
+        return np.stack(found), whole > self.longest
+
+    def judge(self, texts: Sequence[tuple[str, ...]], watch: Watch | None = None) -> Judged:
+        """Log-probabilities of the labels of each text, and which texts were cut."""
+        head = self.model.head
+        return Judged(*self._each(texts, lambda text: head.log_probs(self.model(text)), watch))
 
     def log_probs(self, texts: Sequence[tuple[str, ...]], watch: Watch | None = None) -> np.ndarray:
         """float64 (N, K): log-probabilities of the labels of each text."""
-        head = self.model.head
-        return self._each(texts, lambda text: head.log_probs(self.model(text)), watch)
+        return self.judge(texts, watch).log_probs
 
     def vectors(self, texts: Sequence[tuple[str, ...]], watch: Watch | None = None) -> np.ndarray:
         """float64 (N, D): what the head would read of each text."""
-        return self._each(texts, self.model.vectors, watch)
+        return self._each(texts, self.model.vectors, watch)[0]

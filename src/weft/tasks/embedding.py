@@ -6,7 +6,7 @@ Shapes: N texts, S positions, D width.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +27,13 @@ BATCH = 1024  # positions computed at once: as many as stay in a processor's cac
 POOLED = ("mean", "first")  # of all positions, <s> and </s> among them; of <s>
 
 
+class Embedded(NamedTuple):
+    """Vectors of texts, and which of the texts were cut to what the model reads."""
+
+    vectors: np.ndarray  # float32 (N, D)
+    cut: np.ndarray  # bool (N,)
+
+
 def pooled(y: Tensor, keep: Tensor | None, pool: str) -> Tensor:
     """(B, S, D) -> (B, D)."""
     if pool == "first":
@@ -37,19 +44,19 @@ def pooled(y: Tensor, keep: Tensor | None, pool: str) -> Tensor:
     return (y * real).sum(1) / real.sum(1)
 
 
-def read(tokenizer: Tokenizer, texts: Sequence[str], longest: int | None) -> tuple[Corpus, int]:
-    """Texts as lines of tokens, each cut to what the model reads; how many were cut."""
+def read(tokenizer: Tokenizer, texts: Sequence[str], longest: int | None) -> tuple[Corpus, np.ndarray]:
+    """Texts as lines of tokens, each cut to what the model reads; bool (N,): which were cut."""
     corpus = lines_of(tokenizer, texts)
     lengths = np.diff(corpus.line_starts())
     most = int(lengths.max(initial=1)) if longest is None else longest - 1  # <s> is a position, too
     over = lengths > most
     if not over.any():
-        return corpus, 0
+        return corpus, over
     at = np.arange(len(corpus.tokens)) - np.repeat(corpus.line_starts()[:-1], lengths)
     ends = np.repeat(lengths, lengths) - 1
     kept = (at < most - 1) | (at == ends)  # each before its </s>
     starts = np.concatenate([[0], np.cumsum(np.minimum(lengths, most))])
-    return Corpus(corpus.name, corpus.tokens[kept], starts, corpus.marks, corpus.tokenizer), int(over.sum())
+    return Corpus(corpus.name, corpus.tokens[kept], starts, corpus.marks, corpus.tokenizer), over
 
 
 def check_pool(pool: str) -> None:

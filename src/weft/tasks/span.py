@@ -38,6 +38,7 @@ class Answer(NamedTuple):
     start: int | None
     stop: int | None
     probability: float
+    cut: bool = False  # the question was longer than the model reads
 
 
 class Found(NamedTuple):
@@ -164,7 +165,6 @@ class PassageReader:
     def __init__(self, model: Any, tokenizer: Tokenizer, *, data: Any, device: torch.device) -> None:
         self.model, self.tokenizer, self.device = model, tokenizer, device
         self.data = data  # the run's [data]: how long windows and answers are
-        self.cut = 0  # questions that were shortened the latest time
 
     @property
     def encoder(self) -> Any:
@@ -187,11 +187,12 @@ class PassageReader:
         questions, passages = lines_of(self.tokenizer, [question for question, _ in asked]), lines_of(self.tokenizer, texts)
         data = Passages(questions, passages, np.full((len(asked), 2), -1), self.data.longest, self.data.stride)
         sizes = np.diff(questions.line_starts()) - 1
-        self.cut = int((asked_tokens(sizes, self.data.longest) < sizes).sum())
+        cut = (asked_tokens(sizes, self.data.longest) < sizes).tolist()
         found = best_spans(self.model, data, longest_answer=self.data.longest_answer, device=self.device, watch=watch)
         places = places_of(found, texts, [token_places(self.tokenizer, text) for text in texts])
         rows = zip(texts, places, found.margins.tolist(), found.log_totals.tolist(), strict=True)
-        return [self._said(text, place, margin, total) for text, place, margin, total in rows]
+        said = [self._said(text, place, margin, total) for text, place, margin, total in rows]
+        return [one._replace(cut=shortened) for one, shortened in zip(said, cut, strict=True)]
 
     def _said(self, text: str, place: tuple[int, int], margin: float, total: float) -> Answer:
         start, stop = place

@@ -41,6 +41,7 @@ class Seen:
     crlf: int = 0
     notes: list[str] = field(default_factory=list)
     examples: list[str] = field(default_factory=list)
+    columns: tuple[str, ...] = ()  # of the latest table: the names of its header, or the keys of its first object
 
     @property
     def newline(self) -> str:
@@ -257,13 +258,16 @@ def _one_file(path: Path, seen: Seen) -> Iterator[str]:
         raise DataError(f"{path}: holds {seen.characters - before:,} empty lines and no text; give a file with text in it")
 
 
-def read_text(paths: str | Path | Sequence[str | Path], encoding: str = "utf-8", seen: Seen | None = None) -> Iterator[str]:
-    """Running text in pieces of at most PIECE characters; between files a missing last `\\n` is put in."""
+def read_text(
+    paths: str | Path | Sequence[str | Path], encoding: str = "utf-8", seen: Seen | None = None, *, apart: bool = False
+) -> Iterator[str]:
+    """Running text in pieces of at most PIECE characters; between files a missing last `\\n` is put in, and an empty line if
+    they are to be apart."""
     seen = seen or Seen(as_paths(paths), encoding)
-    last = "\n"
+    last = ""
     for file in _files(paths, seen):
-        if last != "\n":
-            yield "\n"
+        if last and (apart or last != "\n"):
+            yield "\n" if last == "\n" or not apart else "\n\n"
         for piece in file:
             last = piece[-1]
             yield piece

@@ -23,10 +23,18 @@ RATIO_COUNTS_FROM = 64 << 20
 SIP = 2048  # bytes of zstd data taken at once: what was made to swell becomes 64 MB of them, and no more
 
 # fmt: off
+_ZIP, _EXCEL = b"PK\x03\x04", "an Excel workbook; save it as CSV UTF-8 first"
 _MAGIC = {
     b"\x1f\x8b": "gzip data; name it .gz", b"\xfd7zXZ\x00": "xz data; name it .xz",
-    b"\x28\xb5\x2f\xfd": "zstd data; name it .zst", b"PK\x03\x04": "a zip archive; unpack it first",
+    b"\x28\xb5\x2f\xfd": "zstd data; name it .zst", _ZIP: "a zip archive; unpack it first",
     b"BZh": "bzip2 data; unpack it first", b"%PDF-": "a PDF document; extract its text first",
+    b"PAR1": "a Parquet file; export it as CSV or JSONL first", b"ARROW1": "an Arrow file; export it as CSV or JSONL first",
+    b"SQLite format 3\x00": "an SQLite database; export a table as CSV first",
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": "an old Excel or Word file; save it as CSV UTF-8 or text first",
+}
+_ZIPPED = {  # what is a zip archive by its name, too
+    ".xlsx": _EXCEL, ".xlsm": _EXCEL, ".ods": "an OpenDocument spreadsheet; save it as CSV first",
+    ".docx": "a Word document; save it as text first", ".odt": "an OpenDocument text; save it as text first",
 }
 # fmt: on
 
@@ -72,12 +80,17 @@ def _unpacked(raw: BinaryIO, path: Path) -> Any:
     return _zstd(raw, path) if path.suffix == ".zst" else raw
 
 
+def is_pattern(path: Path) -> bool:
+    """Whether a path may stand for several files: texts/*.txt."""
+    return any(mark in str(path) for mark in "*?[")
+
+
 def check_kind(path: Path) -> None:
     """Refuse what is no file of text, before it is opened: to open a pipe is to wait for whoever writes to it."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError):  # the last: a NUL in its name
-        raise DataError(f"{path}: no such file") from None
+        raise DataError(f"{path}: {'no file matches this pattern' if is_pattern(path) else 'no such file'}") from None
     except OSError as error:
         raise unreadable(path, error) from None
     if stat.S_ISDIR(mode):
@@ -144,13 +157,18 @@ def _damaged(path: Path, what: str) -> DataError:
     return DataError(f"{path}: is damaged or not {path.suffix} data: {what[:1].lower()}{what[1:]}")
 
 
+def _no_text(chunk: bytes, path: Path) -> str | None:
+    """What other program's file begins so, if one does."""
+    if chunk.startswith(_ZIP):
+        return _ZIPPED.get(path.suffix.lower()) or (_EXCEL if b"xl/workbook.xml" in chunk else _MAGIC[_ZIP])
+    return next((what for magic, what in _MAGIC.items() if chunk.startswith(magic)), None)
+
+
 def _chunks(raw: BinaryIO, path: Path) -> Iterator[bytes]:
     stream, total = _unpacked(raw, path), 0
     while chunk := stream.read(CHUNK):
-        if total == 0 and stream is raw:
-            kind = next((what for magic, what in _MAGIC.items() if chunk.startswith(magic)), None)
-            if kind:
-                raise DataError(f"{path}: is {kind}")
+        if total == 0 and stream is raw and (kind := _no_text(chunk, path)):
+            raise DataError(f"{path}: is {kind}")
         total += len(chunk)
         if stream is not raw and swells(total, raw.tell()):
             raise DataError(f"{path}: unpacks to more than {MOST_RATIO} times its size; if it is meant to, unpack it yourself")

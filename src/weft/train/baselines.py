@@ -19,7 +19,7 @@ from weft.metrics.items import sums
 from weft.metrics.labels import SCORES, SEVERAL_SCORES
 from weft.models import bayes, regression
 from weft.models.linear import LinearModel
-from weft.tasks.classification import judged
+from weft.tasks.classification import Judged, judged
 from weft.tasks.task import Watch
 from weft.text.features import Features, Sparse, beside
 from weft.train.classification import balance, targets, unseen
@@ -54,8 +54,7 @@ class SparseLabeller:
 
     def __init__(self, features: Sequence[Features], model: LinearModel, temperature: float) -> None:
         self.features, self.model, self.temperature = features, model, temperature
-        # tokens that are read of a text, and texts that were shortened: all of them, and none ever is
-        self.longest, self.cut = None, 0
+        self.longest = None  # tokens that are read of a text: all of them
 
     @property
     def parameters(self) -> int:
@@ -69,6 +68,10 @@ class SparseLabeller:
     def log_probs(self, texts: Sequence[tuple[str, ...]], watch: Watch | None = None) -> np.ndarray:
         """float64 (N, K): log-probabilities of the labels of each text."""
         return self.tempered(self.model.scores(self.sparse(texts)))
+
+    def judge(self, texts: Sequence[tuple[str, ...]], watch: Watch | None = None) -> Judged:
+        """The same, and which texts were cut: none ever is."""
+        return Judged(self.log_probs(texts, watch), np.zeros(len(texts), dtype=bool))
 
     def tempered(self, scores: np.ndarray) -> np.ndarray:
         tempered = torch.from_numpy(scores / self.temperature)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from weft.config import plain, read_table
+from weft.data.check_labels import named as counted_names
 from weft.data.corpus import Corpus, Watch, open_corpus, write_corpus
-from weft.data.pair_files import kind_of
 from weft.data.pairs import PairsTable
 from weft.data.record import recorded, stranger
+from weft.data.rows import kind_of
 from weft.data.source import Source
 from weft.errors import DataError, ModelError, UsageError
+from weft.text.gate import quoted
 from weft.text.tokenizers import Tokenizer
 from weft.train.folder import RunFolder
 from weft.train.settings import Settings
 
+KNOWN = 8  # labels of a run that are named
 Files = str | Path | Sequence[str | Path]
 
 
@@ -74,7 +78,7 @@ def refuse_half(paths: Sequence[Path]) -> None:
     """Refuse one file of the two that pairs may be in."""
     if len(paths) == 1 and kind_of(paths[0]) == "text":
         raise UsageError(
-            f"--data {paths[0]}: is no .tsv, .csv or .jsonl; name a table so, or give two parallel files,"
+            f"--data {paths[0]}: is no .tsv, .csv, .jsonl or .json; name a table so, or give two parallel files,"
             " --data SOURCES --data TARGETS"
         )
 
@@ -88,6 +92,16 @@ def held_source(folder: RunFolder, settings: Settings, data: Files | None) -> An
         refuse_half(paths)
     options = {name: value for name, value in plain(table).items() if name not in ("valid", "test")}
     return read_table(type(table), {**options, "train": list(map(str, paths))}, at="data").sources(Path())["train"]
+
+
+def none_known(
+    source: Any, counts: Counter[str], labels: Sequence[str], folder: RunFolder, *, what: str, cure: str
+) -> DataError:
+    """What is wrong with data of which a run knows no label, or tag: scores would be 0, and say nothing."""
+    known = ", ".join(quoted(name, 20) for name in labels[:KNOWN]) + (" and more" if len(labels) > KNOWN else "")
+    return DataError(
+        f"{source.name}: none of its {what} is one of {folder.path}'s: {counted_names(counts)}; those are {known}; {cure}"
+    )
 
 
 class HeldOut:

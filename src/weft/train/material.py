@@ -175,6 +175,7 @@ class LabelledTexts:
         if checkpoint.names(folder.path):
             return load_labelled(folder.path)
         watcher.note(source.seen.describe())
+        source.refuse_own_labels()
         sides = [source.side(at) for at in range(len(settings.data.columns()))]
         texts = chain.from_iterable(side.texts() for side in sides)
         tokenizer = train_tokenizer(settings.tokenizer, _watched(texts, source.seen.characters, watcher))

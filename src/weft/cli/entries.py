@@ -1,0 +1,171 @@
+"""What commands read that use a run: a text, lines of standard input, or records of files as those of training are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from weft.cli.output import note, say
+from weft.cli.usage import one_line
+from weft.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from weft.cli.lines import Line
+    from weft.data.records import Entry, Form, Opened, Values
+
+# the texts of a line, and what is wrong with them, if something is
+Parse = Callable[[str], "tuple[tuple[str, ...], str | None]"]
+
+
+def whole(line: str) -> tuple[tuple[str, ...], str | None]:
+    """A line that is a text."""
+    return (line,), None
+
+
+def words(line: str) -> tuple[tuple[str, ...], str | None]:
+    """A line that is a sentence of words."""
+    return tuple(line.split()), None
+
+
+def note_file(text: str | None, cure: str, *, quiet: bool) -> None:
+    """Say that a text is the name of a file, if it is: it is not opened."""
+    if text is None or not text or len(text) > 255 or not text.isprintable():
+        return
+    try:
+        found = Path(text).is_file()
+    except OSError:
+        return
+    if found:
+        note(f"weft: {text} is the name of a file, and is read as text; {cure}", quiet=quiet)
+
+
+class Reads(NamedTuple):
+    """How a command reads records."""
+
+    parse: Parse = whole  # of a line
+    most: int = 1024  # records at a time
+    targets: bool = False  # of pairs, too
+    waits: bool = False  # for all of standard input, not for what is there
+
+
+AS_USUAL = Reads()
+
+
+class Inputs:
+    """The records that a command is asked about."""
+
+    def __init__(self, run: Any, text: str | None, files: Sequence[Path] | None, reads: Reads = AS_USUAL) -> None:
+        from weft.data.records import Plain
+
+        if text is not None and files:
+            raise UsageError("--data: does not go with a text; give one of them")
+        self.text, self.reads, self.encoding = text, reads, run.settings.data.encoding
+        self.count = 0  # lines that were read
+        self.files = [self._open(run, path) for path in files or ()]
+        self.form: Form = self.files[0].form if self.files else Plain()
+
+    def _open(self, run: Any, path: Path) -> Opened:
+        from weft.cli.lines import raw_lines
+        from weft.data.records import Opened, Plain
+        from weft.data.use import open_file
+
+        lines, table = partial(raw_lines, path, self.encoding), run.settings.data
+        opened = open_file(
+            path,
+            lines,
+            table,
+            labels=getattr(run, "labels", ()),
+            targets=self.reads.targets,
+            encoding=self.encoding,
+        )
+        if opened is None:
+            return Opened(Plain(), self._of_lines(path))
+        return Opened(opened.form, self._checked(path, opened.entries), opened.notes)
+
+    def tell(self, *, quiet: bool) -> None:
+        """Say how files are read."""
+        for file in self.files:
+            for one in file.notes:
+                note(f"weft: {one_line(one)}", quiet=quiet)
+
+    def refuse_unlike(self, files: Sequence[Path] | None) -> None:
+        """Refuse files whose records can't stand in one."""
+        for path, file in zip(files or (), self.files, strict=True):
+            if not file.form.like(self.form):
+                first = (files or [path])[0]
+                raise UsageError(f"--data: {path} and {first} are of two kinds, or have other columns; give one at a time")
+
+    # ---- records
+
+    def _entry(self, line: Line) -> Entry:
+        from weft.data.records import Entry
+
+        self.count += 1
+        if isinstance(line, DataError):
+            return Entry(None, (), "", "", str(line))
+        texts, fault = self.reads.parse(line)
+        return Entry(line, texts, f"line {self.count}", line, fault)
+
+    def _of_lines(self, path: Path) -> Iterator[Entry]:
+        from weft.cli.lines import any_lines
+
+        return map(self._entry, any_lines([path], self.encoding))
+
+    def _checked(self, path: Path, entries: Iterator[Entry]) -> Iterator[Entry]:
+        """The records of a file; what can't be read of them is a fault."""
+        from weft.cli.lines import fault_of
+
+        for entry in entries:
+            line = int(entry.where.rpartition(" ")[2]) if entry.where else 1
+            read = f"{entry.raw}\n{entry.text}"  # of SQuAD's questions, the first is an id
+            fault = fault_of(read, line, self.encoding, str(path)) if entry.fault is None else None
+            yield entry if fault is None else entry._replace(text=None, texts=(), where="", fault=str(fault))
+
+    def batches(self) -> Iterator[list[Entry]]:
+        """All records, some at a time; of standard input those that are there."""
+        from weft.cli.lines import any_lines, batched, standard_groups
+
+        if self.text is not None:
+            yield [self._entry(self.text)]
+        elif self.files:
+            for file in self.files:
+                yield from batched(file.entries, self.reads.most)
+        elif self.reads.waits:
+            yield from batched(map(self._entry, any_lines(None, self.encoding)), self.reads.most)
+        else:
+            for group in standard_groups(self.encoding, self.reads.most):
+                yield [self._entry(line) for line in group]
+
+
+# ---- faults
+
+
+def faults_in(entries: Sequence[Entry]) -> dict[int, str]:
+    """Which records can't be used, by their number from 0, and why."""
+    return {at: entry.fault for at, entry in enumerate(entries) if entry.fault is not None}
+
+
+def tell_faults(entries: Sequence[Entry], faults: Mapping[int, str]) -> None:
+    """Say which records give no result."""
+    for at in sorted(faults):
+        where = f"{entries[at].where}: " if entries[at].where else ""
+        say(f"weft: {one_line(where + faults[at])}")
+
+
+def first_texts(entries: Sequence[Entry], faults: Mapping[int, str]) -> list[str]:
+    """The text of each record; one with a fault is as an empty one."""
+    return ["" if at in faults else (entry.text or "") for at, entry in enumerate(entries)]
+
+
+def as_line(entry: Entry) -> Line:
+    """The text of a record, or why it can't be used, with its place."""
+    if entry.fault is None:
+        return entry.text or ""
+    return DataError(f"{entry.where}: {entry.fault}" if entry.where else entry.fault)
+
+
+def written(inputs: Inputs, entry: Entry, values: Values, fault: str | None) -> str:
+    """A record of a file with what is added to it."""
+    return inputs.form.row(entry if fault is None else entry._replace(fault=fault), values)

@@ -1,0 +1,153 @@
+"""Sentences of CoNLL-U and of columns that a tagger is used on, and the same file with its tags: comments, multiword tokens and
+all other columns stay as they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from weft.data.records import Entry, Form, Opened, Values
+from weft.data.tag_files import CONLLU, DOCUMENT, ID, Reading, column, ragged, refuse_table
+from weft.text.unpack import PACKED
+
+NONE = "_"  # the tag of a word that has none, as CoNLL-U writes it
+SAMPLE = 200  # lines by which a file is told
+NAMED = (".conllu", ".conll", ".conll03", ".iob", ".iob2", ".bio", ".tsv")
+_CELL = re.compile("[^ \t]+")
+
+
+def _is_blank(line: str) -> bool:
+    return not line.strip(" \t")
+
+
+@dataclass(frozen=True)
+class TagForm:
+    """Words in columns, a line each."""
+
+    conllu: bool
+    tabs: bool
+    count: int  # of the columns
+    word: int  # the column of the words, from 0
+    tag: int  # that of the tags; one behind the last where tags are added
+    plain: bool = False
+
+    def head(self, names: Sequence[str]) -> str:
+        return ""
+
+    def tail(self) -> str:
+        return ""
+
+    def like(self, other: Form) -> bool:
+        return isinstance(other, TagForm) and self.conllu == other.conllu
+
+    def cells(self, line: str) -> list[str] | None:
+        """The columns of a line that has a word; None for all others."""
+        if _is_blank(line) or line == DOCUMENT or line.startswith((f"{DOCUMENT}\t", f"{DOCUMENT} ")):
+            return None
+        cells = line.split("\t") if self.tabs else _CELL.findall(line)
+        if line.startswith("#") and len(cells) != self.count:
+            return None
+        number = ID.fullmatch(cells[0]) if self.conllu else None
+        return None if number is not None and number[1] else cells  # a multiword token, or an empty node
+
+    def _tagged(self, line: str, tag: str) -> str:
+        if self.tag >= self.count:
+            gap = "\t" if self.tabs else (re.findall("[ \t]+", line.strip(" \t")) or [" "])[-1]
+            return f"{line}{gap}{tag}"
+        if self.tabs:
+            cells = line.split("\t")
+            cells[self.tag] = tag
+            return "\t".join(cells)
+        found = list(_CELL.finditer(line))[self.tag]
+        return line[: found.start()] + tag + line[found.end() :]
+
+    def row(self, entry: Entry, values: Values) -> str:
+        tags = list(values["prediction"] or [NONE] * len(entry.texts))
+        # blanks inside a tag would be columns
+        said = iter(tags if self.tabs else ["_".join(tag.split()) for tag in tags])
+        whole = bool(entry.texts) or entry.fault is None
+        lines = entry.raw.split("\n")
+        written = [self._tagged(line, next(said, NONE)) if whole and self.cells(line) else line for line in lines]
+        return "\n".join(written) + "\n"
+
+    def entries(self, path: Path, lines: Iterator[str]) -> Iterator[Entry]:
+        """The sentences, each with the comments before it and the blank lines behind it; what stands behind the last belongs
+        to it."""
+        start, held = 1, list[str]()
+        for number, block in self._blocks(lines):
+            if held and any(map(self.cells, block)):
+                yield self._entry(path, start, held)
+                start, held = number, []
+            held += block
+        if held:
+            yield self._entry(path, start, held)
+
+    def _blocks(self, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+        """Lines up to where a sentence begins anew, and the number of the first of them."""
+        block: list[str] = []
+        start, ended = 1, False
+        for number, line in enumerate(lines, 1):
+            if ended and not _is_blank(line):
+                yield start, block
+                block, start, ended = [], number, False
+            ended = ended or (_is_blank(line) and any(map(self.cells, block)))
+            block.append(line)
+        if block:
+            yield start, block
+
+    def _entry(self, path: Path, start: int, block: Sequence[str]) -> Entry:
+        rows = [(number, cells) for number, line in enumerate(block, start) if (cells := self.cells(line)) is not None]
+        where, raw = f"{path}: line {rows[0][0] if rows else start}", "\n".join(block)
+        for number, cells in rows:
+            if len(cells) != self.count:
+                return Entry(None, (), "", raw, str(ragged(path, number, cells, f"{self.count} as the first line has")))
+            if not cells[self.word]:
+                return Entry(None, (), "", raw, f"{path}: line {number} has an empty word")
+        words = tuple(cells[self.word] for _, cells in rows)
+        return Entry(" ".join(words), words, where, raw)
+
+
+def _sampled(lines: Iterator[str]) -> list[str]:
+    """Some lines that have a word."""
+    words = (line for line in lines if not _is_blank(line) and not line.startswith(("# ", DOCUMENT)) and line != "#")
+    return list(islice(words, SAMPLE))
+
+
+def _knows(cells: Sequence[str], labels: Collection[str]) -> bool:
+    """Whether these are tags of the run, at least as a rule."""
+    return 2 * sum(cell in labels for cell in cells) >= len(cells)
+
+
+def _form(path: Path, sample: Sequence[str], reading: Reading, labels: Collection[str]) -> TagForm | None:
+    """How a file is read, by its name and by its first lines; None where it is no file of columns."""
+    name = path.with_suffix("") if path.suffix in PACKED else path
+    first = sample[0].split("\t")
+    if name.suffix.lower() == ".conllu" or (len(first) == len(CONLLU) and ID.fullmatch(first[0])):
+        word = column(path, "word", reading.word or "form", count=len(CONLLU), conllu=True)
+        return TagForm(True, True, len(CONLLU), word, column(path, "tag", reading.tag or "upos", count=10, conllu=True))
+    tabs = "\t" in sample[0]
+    rows = [line.split("\t") if tabs else _CELL.findall(line) for line in sample]
+    count, even = len(rows[0]), all(len(row) == len(rows[0]) for row in rows)
+    at = reading.tag - 1 if isinstance(reading.tag, int) else count - 1
+    tagged = even and count > 1 and 0 <= at < count and _knows([row[at] for row in rows], labels)
+    if not tagged and name.suffix.lower() not in NAMED:
+        return None
+    word = column(path, "word", reading.word or 1, count=count, conllu=False)
+    kept = tagged or (isinstance(reading.tag, int) and at < count)
+    return TagForm(False, tabs, count, word, at if kept and at != word else count)
+
+
+def open_tagged(path: Path, lines: Callable[[], Iterator[str]], reading: Reading, labels: Collection[str]) -> Opened | None:
+    """The sentences of a file of columns; None for a text, a sentence a line."""
+    refuse_table(path)
+    sample = _sampled(lines())
+    form = _form(path, sample, reading, labels) if sample else None
+    if form is None:
+        return None
+    place = CONLLU[form.tag].upper() if form.conllu else f"column {form.tag + 1}"
+    done = "added as" if form.tag >= form.count else "written to"
+    kind = "CoNLL-U" if form.conllu else f"words are in column {form.word + 1} of {form.count}"
+    return Opened(form, form.entries(path, lines()), [f"{path.name}: {kind}, tags are {done} {place}"])

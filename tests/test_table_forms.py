@@ -1,0 +1,243 @@
+"""Files that people have: other delimiters, lists of JSON, nested keys, unknown headers, folders, files of other programs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from weft.config import read_table
+from weft.data.check import check_data
+from weft.data.findings import Checked
+from weft.data.label_files import Reading
+from weft.data.labelled import LabelledSource, LabelledTable
+from weft.data.pairs import PairSource
+from weft.data.span_source import AskedSource
+from weft.data.tables import DataTable
+from weft.errors import DataError
+from weft.text.gate import read_lines
+
+REVIEW = Reading(text=("review",), label="sentiment")
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+def read(path: Path, reading: Reading | None = None) -> list[tuple[str, ...]]:
+    source = LabelledSource((path,), reading or Reading())
+    return [(*example.labels, *example.texts) for example in source.examples()]
+
+
+def refusal(action) -> str:
+    with pytest.raises(DataError) as caught:
+        action()
+    return str(caught.value)
+
+
+# ---- what separates the columns
+
+
+def test_a_csv_may_have_semicolons_or_tabs(tmp_path):
+    rows = 'id;sentiment;review\n1;pos;"good; and, cheap"\n2;neg;"two\nlines, dull"\n'
+    wanted = [("pos", "good; and, cheap"), ("neg", "two\nlines, dull")]
+    assert read(write(tmp_path / "a.csv", rows), REVIEW) == wanted
+    assert read(write(tmp_path / "a.csv.gz", "\ufeff" + rows), REVIEW) == wanted
+    assert LabelledSource((tmp_path / "a.csv",), REVIEW).seen.notes()[0] == "a.csv: columns are separated by semicolons"
+    tabs = write(tmp_path / "b.csv", 'label\ttext\npos\t"a ""b"", c"\n')
+    assert read(tabs) == [("pos", 'a "b", c')]
+    # commas come first, wherever there is one outside quotes
+    assert read(write(tmp_path / "c.csv", "pos,so; so\n")) == [("pos", "so; so")]
+    assert read(write(tmp_path / "d.csv", '"a,b";text;label\nx;y;z\n')) == [("z", "y")]
+    pairs = write(tmp_path / "p.csv", "source;target\na;b\n")
+    assert list(PairSource((pairs,)).pairs()) == [("a", "b")]
+    asked = write(tmp_path / "q.csv", "question;passage;answer\nWho?;Ida sang.;Ida\n")
+    assert [record.passage for record in AskedSource((asked,)).records()] == ["Ida sang."]
+
+
+def test_a_row_that_does_not_fit_names_what_separates(tmp_path):
+    path = write(tmp_path / "a.csv", "label;text\npos;x\nneg;y;z\n")
+    assert refusal(lambda: read(path)) == (
+        f"{path}: line 3 has 3 columns, not 2 as line 1 has: 'neg', 'y', 'z'; columns are separated by a semicolon"
+    )
+
+
+# ---- JSON
+
+
+def test_a_json_file_is_a_list_of_objects_or_lines(tmp_path):
+    rows = [{"text": "a\nb", "label": "pos"}, {"text": "c", "label": 1}]
+    wanted = [("pos", "a\nb"), ("1", "c")]
+    assert read(write(tmp_path / "a.json", json.dumps(rows, indent=2))) == wanted
+    assert read(write(tmp_path / "b.json.gz", json.dumps(rows))) == wanted
+    assert read(write(tmp_path / "c.json", "".join(json.dumps(row) + "\n" for row in rows))) == wanted
+    assert LabelledSource((tmp_path / "a.json",)).place(1) == f"{tmp_path / 'a.json'}: line 6"
+    pairs = write(tmp_path / "p.json", '[{"source": "a", "target": "b"}]')
+    assert list(PairSource((pairs,)).pairs()) == [("a", "b")]
+    asked = write(tmp_path / "q.json", '[{"question": "Who?", "passage": "Ida sang.", "answer": "Ida"}]')
+    assert [record.answers[0].start for record in AskedSource((asked,)).records()] == [0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            '{"data": []\n}',
+            "line 1 is not JSON: Expecting ',' delimiter: line 1 column 12 (char 11); JSONL has one object a line",
+        ),
+        ('[{"text": "a", "label": "b"},\n 3]', "line 2 is a number, not an object with 'label' and 'text'"),
+        ('[{"text": "a", "label": "b"},\n {"label": "b"}]', "line 2 has no key 'text'; known: label"),
+        (
+            '[{"text": "a"\n',
+            "line 1 is not JSON: Expecting ',' delimiter; a .json file is a list of objects, or an object a line",
+        ),
+        ("[]", "is an empty list; give a file with examples in it"),
+        ("3", "line 1 is a number, not an object with 'label' and 'text'"),
+    ],
+)
+def test_a_json_file_that_is_no_such_list(text, message, tmp_path):
+    path = write(tmp_path / "a.json", text)
+    assert refusal(lambda: read(path)).replace(f"{path}: ", "") == message
+
+
+def test_dotted_keys_reach_into_objects(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"doc": {"body": "x"}, "annotation": {"label": "pos"}, "a.b": {"c": 1}}\n')
+    assert read(path, Reading(text=("doc.body",), label="annotation.label")) == [("pos", "x")]
+    plain = write(tmp_path / "b.jsonl", '{"a.b": "whole", "a": {"b": "inner"}, "label": "pos"}\n')
+    assert read(plain, Reading(text=("a.b",))) == [("pos", "whole")]
+    assert refusal(lambda: read(path, Reading(text=("doc.boddy",), label="annotation.label"))) == (
+        f"{path}: line 1 has no key 'doc.boddy'; did you mean 'doc.body'? known: doc.body, annotation.label, a.b.c"
+    )
+    assert refusal(lambda: read(path, Reading(text=("doc",), label="annotation.label"))) == (
+        f"{path}: line 1 has an object as 'doc', not a string; name a key inside it: doc.body"
+    )
+
+
+# ---- headers with other names
+
+HEADERS = [
+    "id,sentiment,review\n1,pos,good and cheap\n2,neg,dull\n",
+    "sentiment;review\npos;good and cheap\nneg;dull\n",
+    "Category,Message\nham,Go until jurong point\nspam,Free entry\nham,U dun say\n",
+    "star_rating,review_body\n5,good\n1,bad\n",
+    # none of the usual words, but numbers below one name, sentences below the other, and no name twice
+    "a1,zzz\n" + "".join(f"{at % 3},one two three four five\n" for at in range(12)),
+]
+
+
+@pytest.mark.parametrize("text", HEADERS)
+def test_a_header_with_other_names_is_refused_with_its_columns(text, tmp_path):
+    path = write(tmp_path / "a.csv", text)
+    columns = text.partition("\n")[0].replace(";", ",").replace(",", ", ")
+    assert refusal(lambda: read(path)) == (
+        f"{path}: line 1 looks like a header without the columns 'label' and 'text': {columns}; set data.label and data.text"
+        " to two of them, or to places, 1 and 2, if it is no header"
+    )
+    assert len(read(path, Reading(text=(2,), label=1))) == text.count("\n")  # which says that there is none
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pos,Great\nneg,Dull film\npos,Fine\n",  # a label that comes again
+        "pos,Great\n",
+        "a,x\nb,y\nc,z\n",
+        "Polish,Dania\nRussian,Ivanov\nPolish,Nowak\n",
+        "question,What is this?\nanswer,A film\nquestion,Which one?\n",
+        "3,Wall St.,Short-sellers\n4,Carlyle,Looks\n",
+        "good,I would come again: the ending was funny.\nbad,dull\n",
+    ],
+)
+def test_labels_first_and_no_header_are_read_as_ever(text, tmp_path):
+    assert len(read(write(tmp_path / "a.csv", text))) == text.count("\n")
+
+
+def test_examples_with_labels_of_their_own_are_refused_for_training(tmp_path):
+    path = write(tmp_path / "a.tsv", "id\ttext\n" + "".join(f"n{at}\tsome words\n" for at in range(20)))
+    source = LabelledSource((path,), Reading(label="id"))
+    message = (
+        f"{path}: 20 labels for 20 examples, n0, n1, n10 and so on: nearly every example has a label of its own, and none can"
+        " be learned; is data.label = 'id' the right column? columns: id, text"
+    )
+    assert refusal(source.refuse_own_labels) == message
+    # once is enough, for train alone: a test file may have a few examples of each of many labels
+    splits = {name: LabelledSource((path,), Reading(label="id")) for name in ("train", "valid")}
+    found = [one for one in check_data(splits, list, Checked(("text",), labels="label")).findings if one.severity == "error"]
+    assert [(one.name, one.split, one.what) for one in found] == [("own_labels", "train", message)]
+    few = write(tmp_path / "b.tsv", "label\ttext\n" + "".join(f"{at % 17}\tsome words\n" for at in range(20)))
+    LabelledSource((few,)).refuse_own_labels()
+    lines = write(tmp_path / "c.txt", "".join(f"w{at} and so on\n" for at in range(12)))
+    assert refusal(LabelledSource((lines,)).refuse_own_labels) == (
+        f"{lines}: 12 labels for 12 examples, w0, w1, w10 and so on: nearly every example has a label of its own, and none can"
+        " be learned; a line is read as a label, white space, and a text"
+    )
+
+
+def test_an_error_of_one_file_is_found_once(tmp_path):
+    write(tmp_path / "a.csv", HEADERS[0])
+    table = read_table(LabelledTable, {"train": "a.csv", "valid": 0.2, "test": 0.2}, at="data")
+    found = check_data(table.sources(tmp_path), list, Checked(("text",), labels="label")).findings
+    assert [(one.name, one.split, one.what.partition(":")[2][:32]) for one in found] == [
+        ("unreadable", "train", " line 1 looks like a header with")
+    ]
+
+
+# ---- files of other programs
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "what"),
+    [
+        ("a.parquet", b"PAR1\x15\x80", "a Parquet file; export it as CSV or JSONL first"),
+        ("a.csv", b"PAR1\x15\x80", "a Parquet file; export it as CSV or JSONL first"),
+        ("a.xlsx", b"PK\x03\x04rest", "an Excel workbook; save it as CSV UTF-8 first"),
+        ("a.csv", b"PK\x03\x04[Content_Types].xml xl/workbook.xml", "an Excel workbook; save it as CSV UTF-8 first"),
+        ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Excel or Word file; save it as CSV UTF-8 or text first"),
+        ("a.ods", b"PK\x03\x04rest", "an OpenDocument spreadsheet; save it as CSV first"),
+        ("a.docx", b"PK\x03\x04rest", "a Word document; save it as text first"),
+        ("a.feather", b"ARROW1\x00\x00", "an Arrow file; export it as CSV or JSONL first"),
+        ("a.db", b"SQLite format 3\x00", "an SQLite database; export a table as CSV first"),
+        ("a.zip", b"PK\x03\x04rest", "a zip archive; unpack it first"),
+    ],
+)
+def test_other_programs_files_are_named(name, data, what, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(data)
+    assert refusal(lambda: list(read_lines(path))) == f"{path}: is {what}"
+
+
+# ---- a corpus of many files
+
+
+def corpus(folder: Path, train: str | list[str]) -> list[str]:
+    table = read_table(DataTable, {"train": train, "read": "lines"}, at="data")
+    return [path.relative_to(folder).as_posix() for path in table.sources(folder)["train"].paths]
+
+
+def test_a_corpus_may_be_a_folder_or_a_pattern(tmp_path):
+    for name in ("texts/b.txt", "texts/a.txt", "texts/more/c.txt.gz", "texts/notes.md", "texts/.hidden.txt", "x[1].txt"):
+        write(tmp_path / name, f"{name}\n")
+    assert corpus(tmp_path, "texts") == ["texts/a.txt", "texts/b.txt", "texts/more/c.txt.gz"]
+    assert corpus(tmp_path, "texts/*.txt") == ["texts/a.txt", "texts/b.txt"]
+    assert corpus(tmp_path, "texts/**/*.txt*") == ["texts/a.txt", "texts/b.txt", "texts/more/c.txt.gz"]
+    assert corpus(tmp_path, ["texts/b.txt", "texts/?.txt"]) == ["texts/b.txt", "texts/a.txt", "texts/b.txt"]
+    assert corpus(tmp_path, "x[1].txt") == ["x[1].txt"]  # a file of that very name comes first
+    table = read_table(DataTable, {"train": "texts", "read": "lines"}, at="data")
+    assert list(table.sources(tmp_path)["train"].texts()) == ["texts/a.txt", "texts/b.txt", "texts/more/c.txt.gz"]
+    # of running text, a blank line between two files ends a text; the user's own list is left as it is
+    running = read_table(DataTable, {"train": "texts", "valid": 0.4}, at="data").sources(tmp_path)
+    whole = "texts/a.txt\n\ntexts/b.txt\n\ntexts/more/c.txt.gz\n"
+    assert "".join(piece for split in ("train", "valid") for piece in running[split].texts()) == whole
+
+    given = read_table(DataTable, {"train": ["texts/a.txt", "texts/b.txt"]}, at="data").sources(tmp_path)["train"]
+    assert "".join(given.texts()) == "texts/a.txt\ntexts/b.txt\n" and "apart" not in given.origin()
+    # what is not there is said when it is read: a run is loaded without its text
+    none = read_table(DataTable, {"train": "none/*.txt"}, at="data").sources(tmp_path)["train"]
+    assert refusal(lambda: none.seen) == f"{tmp_path / 'none/*.txt'}: no file matches this pattern"
+    (tmp_path / "empty").mkdir()
+    empty = read_table(DataTable, {"train": "empty"}, at="data").sources(tmp_path)["train"]
+    assert refusal(lambda: empty.seen) == f"{tmp_path / 'empty'}: is a folder; give the files in it"
