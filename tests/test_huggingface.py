@@ -548,7 +548,7 @@ def test_places_that_are_taken(bert, tmp_path, capsys):
         )
     assert refused(capsys, "export", str(run), "--to", "hg", "--out", "x") == (
         2,
-        "no such format 'hg'; did you mean 'hf'? known: hf",
+        "no such format 'hg'; did you mean 'hf'? known: hf, arpa",
     )
 
 

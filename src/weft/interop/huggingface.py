@@ -5,35 +5,28 @@ Nothing is fetched, and no code of a folder is run: weights are safetensors, nev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import tomli_w
 import torch
 from torch import Tensor, nn
 
 from weft import files
 from weft.config import no_such
-from weft.errors import ConfigError, ModelError, UsageError
+from weft.errors import ModelError
 from weft.interop import hf_names, hf_tokenizer
 from weft.interop.hf_names import ENCODERS, Row, encoder_rows, gpt2_rows, head_rows
+from weft.interop.imported import Imported, Plan, make_run
 from weft.models.language import language_model
 from weft.models.masked import masked_model
 from weft.tensors import read_foreign
 from weft.text.tokenizers import Tokenizer
-from weft.train.folder import RunFolder, make_folder
-from weft.train.settings import Settings, resolve
-from weft.train.staging import staged
+from weft.train.settings import Settings
 
 KINDS = (*ENCODERS, "gpt2")
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh", "relu": "relu"}
 NEVER = -1e4  # the score of a token that is never said: e to the power of it is 0
-
-
-class Imported(NamedTuple):
-    folder: RunFolder
-    notes: list[str]  # what is not as it was
 
 
 # ---- reading a folder
@@ -153,14 +146,6 @@ SIZES: Mapping[str, Mapping[str, str]] = {  # by option of ours, the name there
 }  # fmt: skip
 
 
-class Plan(NamedTuple):
-    """A run to be: what its file says, how its tensors are found, what is not as it was."""
-
-    values: dict[str, Any]
-    tensors: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
-    notes: list[str]
-
-
 def import_folder(source: Path, out: Path) -> Imported:
     """The model of a Hugging Face folder as a run: of task 'masked-lm', or 'lm' where it is a GPT-2."""
     if not source.is_dir():
@@ -168,25 +153,13 @@ def import_folder(source: Path, out: Path) -> Imported:
     config = Config(source)
     tokenizer, rows = hf_tokenizer.renumbered(source, config.kind)
     plan = _gpt2(config, source, rows) if config.kind == "gpt2" else _encoder(config, source, rows)
-    folder = make_folder(out)
-    folder.refuse_strangers()
-    if folder.resolved.is_file():
-        raise UsageError(f"{out}: holds a run already; choose another --out")
-    values = {**plan.values, "tokenizer": {"file": str(folder.tokenizer.absolute())}}
-    try:
-        settings = resolve(values, base=Path())
-    except ConfigError as error:
-        raise ModelError(f"{config.path}: makes no model of weft: {error}") from None
+    return make_run(plan, tokenizer, out, where=config.path)
+
+
+def _wanted(settings: Settings, words: int) -> dict[str, Tensor]:
+    """Our tensors by name, without their numbers."""
     with torch.device("meta"):
-        wanted = _model(settings, tokenizer.size).state_dict()
-    tensors = plan.tensors(wanted)
-    with staged(out, last=folder.resolved.name) as place:
-        made = RunFolder(place)
-        made.begin(settings, tomli_w.dumps(values), fresh=False)
-        made.note_environment()
-        tokenizer.save(made.tokenizer)
-        made.write_weights(tensors, tokenizer.hash, 0)
-    return Imported(folder, plan.notes)
+        return _model(settings, words).state_dict()
 
 
 def _model(settings: Settings, words: int) -> nn.Module:
@@ -232,8 +205,8 @@ def _encoder(config: Config, source: Path, rows: list[int | None]) -> Plan:
     if "pooler.dense.weight" in found:
         notes.append("its pooler is left out: weft pools as it is told")
 
-    def tensors(wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        width = model["width"]
+    def tensors(settings: Settings) -> dict[str, Tensor]:
+        width, wanted = model["width"], _wanted(settings, len(rows))
         new = found.rows(encoder_rows(names, model["layers"]), wanted)
         words = _words(found.take(hf_names.WORDS, (vocabulary, width)), rows, source)
         place = found.take(hf_names.PLACES, (places, width))[names.offset :].clone()
@@ -267,8 +240,8 @@ def _gpt2(config: Config, source: Path, rows: list[int | None]) -> Plan:
     model["activation"] = config.activation("activation_function", "gelu_new")
     found = Found(source, "transformer.")
 
-    def tensors(wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        shape = (vocabulary, model["width"])
+    def tensors(settings: Settings) -> dict[str, Tensor]:
+        shape, wanted = (vocabulary, model["width"]), _wanted(settings, len(rows))
         words = _words(found.take("wte.weight", shape), rows, source)
         new = found.rows(gpt2_rows(model["layers"]), wanted)
         new |= {"embedding.weight": words, "head.weight": words, "head.bias": torch.zeros(len(words))}

@@ -40,11 +40,14 @@ BLOCK = 1 << 10  # tokens of running text that stand together there
 Floats = NDArray[np.float32]
 
 
+FROM_FILE = "file"  # in place of a smoothing: the numbers of an imported model, whichever method made them
+
+
 class NgramTable(Table):
     """How an n-gram model is estimated."""
 
     order: int = Field(5, ge=1, le=MOST)
-    smoothing: Annotated[str, OneOf(SMOOTHINGS)] = "kneser-ney"
+    smoothing: Annotated[str, OneOf((*SMOOTHINGS, FROM_FILE))] = "kneser-ney"
     delta: float | None = Field(None, gt=0.0)  # add-delta only
     # n-grams of each length that occur no more often than this are dropped; the last number holds for longer ones
     prune: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)

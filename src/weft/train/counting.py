@@ -10,7 +10,8 @@ import torch
 
 from weft.errors import ConfigError
 from weft.log import Log
-from weft.models.ngram import NgramModel, estimate
+from weft.models.ngram import FROM_FILE, NgramModel, estimate
+from weft.models.smoothing import SMOOTHINGS
 from weft.train import memory, samples
 from weft.train.language import language_task
 
@@ -31,6 +32,9 @@ class Counting:
 
     def train(self, job: Job) -> None:
         corpus, settings = job.corpora["train"], job.settings
+        if settings.model.smoothing == FROM_FILE:
+            names = ", ".join(SMOOTHINGS)
+            raise ConfigError(f"model.smoothing: {FROM_FILE!r} is an imported model; to count one, choose another: {names}")
         memory.check_counts(corpus, settings.model.order, words=job.tokenizer.size)
         job.watcher.working("counting n-grams", 0, 1)
         began = time.perf_counter()

@@ -1,0 +1,69 @@
+"""ARPA files as runs, and runs as ARPA files: what lmplz, SRILM or weft itself estimated is evaluated, compared and sampled
+from like any other language model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from weft.errors import ModelError, UsageError
+from weft.interop.arpa import read_arpa, write_arpa
+from weft.interop.imported import Imported, Plan, make_run
+from weft.models.ngram import FROM_FILE, NgramModel
+from weft.run import Loaded, as_language
+from weft.text.tokenizers import Tokenizer
+from weft.train.folder import open_folder
+
+
+def import_arpa(source: Path, out: Path, *, tokenizer_from: Path | None = None) -> Imported:
+    """The model of an ARPA file as a run of task 'lm'. Its words stand between spaces, unless a run lends the tokenizer that
+    made them. A model that has seen </s> reads lines, any other running text."""
+    if source.is_dir():
+        raise ModelError(f"{source}: is a folder; an ARPA model is a file")
+    lent = None if tokenizer_from is None else _tokenizer(tokenizer_from)
+    model, tokenizer = read_arpa(source, tokenizer=lent)
+    if tokenizer_from is None and any(_holds_space(tokenizer.token(number)) for number in range(tokenizer.size)):
+        raise ModelError(
+            f"{source}: its words hold white space, so a text can't be split into them by spaces; "
+            "give the run whose tokenizer made it with --tokenizer-from"
+        )
+    ends = _has_seen(model, tokenizer.end)
+    data = {"train": str(source.absolute()), "read": "lines" if ends else "windows"}
+    table = {"kind": "ngram", "order": model.order, "smoothing": FROM_FILE}
+    notes = [] if ends else ["no line ended where it was counted (no n-gram ends in </s>), so it reads running text"]
+    plan = Plan({"task": "lm", "data": data, "model": table}, lambda settings: model.arrays(), notes)
+    return make_run(plan, tokenizer, out, where=source)
+
+
+def _has_seen(model: NgramModel, token: int) -> bool:
+    """Whether a token was counted; a single one has a probability even if it was not."""
+    if model.order == 1:
+        return bool(np.isfinite(model.grams[0].log_prob[token]))
+    return bool((model.grams[1].keys % model.size == token).any())
+
+
+def _tokenizer(run: Path) -> Tokenizer:
+    folder = open_folder(run)
+    if not folder.tokenizer.is_file():
+        raise UsageError(f"--tokenizer-from: {run} has no tokenizer.json")
+    return Tokenizer.load(folder.tokenizer)
+
+
+def _holds_space(token: str) -> bool:
+    return token == "" or any(char.isspace() for char in token)
+
+
+def export_arpa(run: Loaded, out: Path) -> list[str]:
+    """Write an n-gram model as an ARPA file, compressed where the name ends in .gz; what there is to say about it."""
+    if run.settings.kind != "ngram":
+        what = f"a run of kind {run.settings.kind!r}" if run.settings.task == "lm" else f"a run of task {run.settings.task!r}"
+        raise UsageError(f"export: {run.folder.path} is {what}; an ARPA file holds an n-gram model")
+    if out.is_dir():
+        raise UsageError(f"export: {out} is a folder; name a file, such as {out / 'model.arpa'}")
+    own = as_language(run)
+    model, tokenizer = own.model, own.tokenizer
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_arpa(out, model, tokenizer)
+    spaced = any(_holds_space(tokenizer.token(number)) for number in range(tokenizer.size))
+    return ["tokens with white space are written as their code points, such as \\x{20}"] if spaced else []

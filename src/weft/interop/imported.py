@@ -1,0 +1,50 @@
+"""A run made of a model that another program trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tomli_w
+from torch import Tensor
+
+from weft.errors import ConfigError, ModelError, UsageError
+from weft.text.tokenizers import Tokenizer
+from weft.train.folder import RunFolder, make_folder
+from weft.train.settings import Settings, resolve
+from weft.train.staging import staged
+
+
+class Plan(NamedTuple):
+    """A run to be: what its file says, its tensors once its settings are known, what is not as it was."""
+
+    values: Mapping[str, Any]  # the run file, without its tokenizer
+    tensors: Callable[[Settings], Mapping[str, Tensor]]
+    notes: list[str]
+
+
+class Imported(NamedTuple):
+    folder: RunFolder
+    notes: list[str]  # what is not as it was
+
+
+def make_run(plan: Plan, tokenizer: Tokenizer, out: Path, *, where: Path) -> Imported:
+    """The run folder, made in one step; `where` is the file that says what the model is."""
+    folder = make_folder(out)
+    folder.refuse_strangers()
+    if folder.resolved.is_file():
+        raise UsageError(f"{out}: holds a run already; choose another --out")
+    values = {**plan.values, "tokenizer": {"file": str(folder.tokenizer.absolute())}}
+    try:
+        settings = resolve(values, base=Path())
+    except ConfigError as error:
+        raise ModelError(f"{where}: makes no model of weft: {error}") from None
+    tensors = plan.tensors(settings)
+    with staged(out, last=folder.resolved.name) as place:
+        made = RunFolder(place)
+        made.begin(settings, tomli_w.dumps(values), fresh=False)
+        made.note_environment()
+        tokenizer.save(made.tokenizer)
+        made.write_weights(tensors, tokenizer.hash, 0)
+    return Imported(folder, plan.notes)

@@ -1,0 +1,152 @@
+"""ARPA files as runs: what another tool estimated is evaluated, compared and sampled from; what weft counted can be written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from pathlib import Path
+
+import kenlm
+import pytest
+from command_line import feed, refused
+
+from weft.cli.main import main
+from weft.run import load_language
+
+TEXT = "\n".join(["the cat sat on the mat", "the dog sat", "a cat saw the dog on a mat", "the cat saw a mat"] * 6) + "\n"
+RUN = """
+task = "lm"
+[data]
+train = "text.txt"
+read = "{read}"
+[tokenizer]
+kind = "{tokens}"
+[model]
+kind = "ngram"
+order = {order}
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text(TEXT)
+    return tmp_path
+
+
+def counted(name: str, *, read: str = "lines", tokens: str = "space", order: int = 3) -> str:
+    Path("run.toml").write_text(RUN.format(read=read, tokens=tokens, order=order))
+    assert main(["train", "run.toml", "--quiet", "--out", f"runs/{name}"]) == 0
+    return f"runs/{name}"
+
+
+def scores(capsys: pytest.CaptureFixture[str], run: str) -> dict[str, float]:
+    capsys.readouterr()
+    assert main(["evaluate", run, "--data", "text.txt", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    return {one["name"]: one["value"] for one in found["scores"]}
+
+
+@pytest.mark.parametrize("name", ["model.arpa", "model.arpa.gz"])
+def test_a_run_is_written_as_kenlm_reads_it(name, capsys):
+    run = counted("own")
+    assert main(["export", run, "--to", "arpa", "--out", name]) == 0
+    assert capsys.readouterr().out == f"{name}\n"
+    plain = gzip.decompress(Path(name).read_bytes()) if name.endswith(".gz") else Path(name).read_bytes()
+    Path("plain.arpa").write_bytes(plain)
+    theirs = kenlm.Model("plain.arpa")
+    lines = ["the cat sat on the mat", "a dog saw a cat"]
+    for line, found in zip(lines, load_language(run).score(lines), strict=True):
+        assert math.isclose(found.log_prob / math.log(10), theirs.score(line), abs_tol=1e-5)
+
+
+def test_a_model_of_another_tool_is_a_run_that_evaluates_compares_and_generates(capsys, monkeypatch):
+    own = counted("own")
+    main(["export", own, "--to", "arpa", "--out", "model.arpa"])
+    assert main(["import", "arpa", "model.arpa", "--out", "runs/theirs"]) == 0
+    assert scores(capsys, "runs/theirs") == pytest.approx(scores(capsys, own), abs=1e-6)
+
+    assert main(["generate", "runs/theirs", "the", "--greedy", "--length", "3"]) == 0
+    theirs = capsys.readouterr().out
+    assert main(["generate", own, "the", "--greedy", "--length", "3"]) == 0
+    assert theirs == capsys.readouterr().out != ""
+
+    feed(monkeypatch, b"the cat sat\n")
+    assert main(["score", "runs/theirs"]) == 0 and capsys.readouterr().out.endswith("the cat sat\n")
+    assert main(["info", "runs/theirs"]) == 0
+    assert "imported: trained elsewhere" in capsys.readouterr().out
+    assert Path("runs/theirs/resolved.toml").read_text().count('smoothing = "file"') == 1
+
+
+def test_characters_come_back_with_the_tokenizer_of_their_run(capsys):
+    own = counted("own", read="windows", tokens="char")
+    assert main(["export", own, "--to", "arpa", "--out", "model.arpa"]) == 0
+    assert "such as \\x{20}" in capsys.readouterr().err
+    code, said = refused(capsys, "import", "arpa", "model.arpa", "--out", "runs/theirs")
+    assert (code, said) == (
+        4,
+        "model.arpa: its words hold white space, so a text can't be split into them by spaces; "
+        "give the run whose tokenizer made it with --tokenizer-from",
+    )
+    assert not Path("runs/theirs").exists()
+    assert main(["import", "arpa", "model.arpa", "--out", "runs/theirs", "--tokenizer-from", own]) == 0
+    assert "it reads running text" in capsys.readouterr().err
+    assert scores(capsys, "runs/theirs") == pytest.approx(scores(capsys, own), abs=1e-6)
+
+
+def test_an_imported_model_is_not_counted_again(capsys):
+    run = RUN.format(read="lines", tokens="space", order=3) + 'smoothing = "file"\n'
+    Path("run.toml").write_text(run)
+    code, said = refused(capsys, "train", "run.toml", "--quiet")
+    assert code == 2
+    names = "kneser-ney, back-off, add-delta, ml"
+    assert said == f"model.smoothing: 'file' is an imported model; to count one, choose another: {names}"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (
+            ("import", "hf", "x", "--out", "y", "--tokenizer-from", "z"),
+            2,
+            "--tokenizer-from: a model of format 'hf' brings its own tokenizer; drop it",
+        ),
+        (("import", "arpa", "none.arpa", "--out", "y"), 4, "none.arpa: can't be read: No such file or directory"),
+        (("import", "arpa", ".", "--out", "y"), 4, ".: is a folder; an ARPA model is a file"),
+        (
+            ("import", "arpa", "text.txt", "--out", "y"),
+            4,
+            "text.txt, line 24: the file ends here, before \\end\\; it is cut off",
+        ),
+        (
+            ("export", "runs/own", "--to", "arpa", "--out", "runs"),
+            2,
+            "export: runs is a folder; name a file, such as runs/model.arpa",
+        ),
+        (
+            ("import", "arpa", "model.arpa", "--out", "y", "--tokenizer-from", "runs/other"),
+            4,
+            "model.arpa: word 3 is 'the', token 3 of the tokenizer '\\n'; read it without one",
+        ),
+    ],
+)
+def test_what_can_t_be_is_refused_in_one_line(words, code, message, capsys):
+    if "runs/own" in words or "model.arpa" in words:
+        main(["export", counted("own"), "--to", "arpa", "--out", "model.arpa"])
+    if "runs/other" in words:
+        counted("other", tokens="char", read="windows")
+    capsys.readouterr()
+    assert refused(capsys, *words) == (code, message)
+    assert not Path("y").exists()
+
+
+def test_a_network_has_no_arpa_file(capsys):
+    Path("run.toml").write_text(
+        'task = "lm"\n[data]\ntrain = "text.txt"\nwindow = 8\n[tokenizer]\nkind = "char"\n[model]\nkind = "rnn"\nwidth = 4\n'
+        "[train]\nsteps = 1\n"
+    )
+    assert main(["train", "run.toml", "--quiet", "--out", "runs/rnn"]) == 0
+    capsys.readouterr()
+    code, said = refused(capsys, "export", "runs/rnn", "--to", "arpa", "--out", "model.arpa")
+    assert (code, said) == (2, "export: runs/rnn is a run of kind 'rnn'; an ARPA file holds an n-gram model")
