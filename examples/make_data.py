@@ -361,7 +361,7 @@ def _tree(chance: Chance, depth: int) -> Tree:
 
 def arithmetic(chance: Chance) -> Pair:
     while True:
-        tree = _tree(chance, 3)
+        tree = _tree(chance, 3 if chance.below(4) == 0 else 2)  # mostly up to four leaves, some up to eight
         if " " in tree.infix:
             return tree.infix, tree.brackets
 
@@ -383,7 +383,7 @@ FILES = {
     "spelling": Made(spelling, 1200),
     "notices": Made(notices, 200),
     "orders": Made(orders, 500),
-    "arithmetic": Made(arithmetic, 600),
+    "arithmetic": Made(arithmetic, 1500),
 }
 
 

@@ -1,4 +1,4 @@
-"""Writes texts and pairs around well-known sentences of courses on sequence models: python examples/make_lectures.py [--out FOLDER]
+"""Writes texts and pairs around well-known sentences of courses: python examples/make_lectures.py [--out FOLDER]
 
 students.txt     "students opened their books": a text whose counts can be read off, four books in ten
 writers.txt      "the writer of the books is planning a sequel": subjects with a noun between them and their verb
@@ -96,12 +96,13 @@ def writers_suite(chance: Chance, number: int) -> str:
 # ---- pies: he hit me with a pie, il m' a entarté
 
 # fmt: off
-WHO = [("he", "il", 0), ("she", "elle", 0), ("the man", "l' homme", 0), ("the woman", "la femme", 0), ("the dog", "le chien", 0),
-       ("they", "ils", 1), ("the children", "les enfants", 1), ("the men", "les hommes", 1)]
+WHO = [("he", "il", 0), ("she", "elle", 0), ("the man", "l' homme", 0), ("the woman", "la femme", 0),
+       ("the dog", "le chien", 0), ("they", "ils", 1), ("the children", "les enfants", 1), ("the men", "les hommes", 1)]
 WHOM = [("me", "m'", ""), ("you", "t'", ""), ("him", "l'", ""), ("us", "nous", "s"), ("them", "les", "s")]
 DID = [("hit {} with a pie", "entarté"), ("saw {}", "vu"), ("heard {}", "entendu"), ("called {}", "appelé"),
        ("thanked {}", "remercié"), ("found {}", "trouvé"), ("followed {}", "suivi"), ("looked for {}", "cherché"),
-       ("waited for {}", "attendu"), ("paid {} a visit", "visité"), ("took a picture of {}", "photographié"), ("helped {}", "aidé")]
+       ("waited for {}", "attendu"), ("paid {} a visit", "visité"), ("took a picture of {}", "photographié"),
+       ("helped {}", "aidé")]
 WHEN = [("", ""), (" today", " aujourd'hui"), (" yesterday", " hier"), (" in the garden", " dans le jardin"),
         (" at school", " à l' école")]
 # fmt: on
@@ -125,9 +126,12 @@ MOVERS = [("animal", "l' animal", "m"), ("dog", "le chien", "m"), ("horse", "le 
           ("cow", "la vache", "f"), ("car", "la voiture", "f"), ("boat", "le bateau", "m"), ("train", "le train", "m")]
 GROUNDS = [("street", "la rue", "f"), ("river", "la rivière", "f"), ("field", "le champ", "m"), ("bridge", "le pont", "m"),
            ("road", "la route", "f"), ("yard", "la cour", "f"), ("wood", "le bois", "m"), ("canal", "le canal", "m")]
-OF_MOVERS = [("tired", "fatigué", "fatiguée"), ("slow", "lent", "lente"), ("heavy", "lourd", "lourde"), ("old", "vieux", "vieille")]
-OF_GROUNDS = [("wide", "large", "large"), ("long", "long", "longue"), ("dark", "sombre", "sombre"), ("wet", "mouillé", "mouillée")]
-DEEDS = [("didn't cross", "n' a pas traversé"), ("didn't leave", "n' a pas quitté"), ("crossed", "a traversé"), ("left", "a quitté")]
+OF_MOVERS = [("tired", "fatigué", "fatiguée"), ("slow", "lent", "lente"), ("heavy", "lourd", "lourde"),
+             ("old", "vieux", "vieille")]
+OF_GROUNDS = [("wide", "large", "large"), ("long", "long", "longue"), ("dark", "sombre", "sombre"),
+              ("wet", "mouillé", "mouillée")]
+DEEDS = [("didn't cross", "n' a pas traversé"), ("didn't leave", "n' a pas quitté"), ("crossed", "a traversé"),
+         ("left", "a quitté")]
 # fmt: on
 
 
@@ -250,7 +254,7 @@ def code(chance: Chance) -> Pair:
 
 # ---- files
 
-PAIRS = {"pies": (pies, 500), "crossing": (crossing, 700), "talk": (talk, 900), "code": (code, 900)}
+PAIRS = {"pies": (pies, 500), "crossing": (crossing, 500), "talk": (talk, 900), "code": (code, 700)}
 
 
 def texts() -> dict[str, str]:

@@ -67,8 +67,8 @@ class Explain(Shared):
         typer.Option(
             metavar="VIEW",
             autocompletion=_views,
-            help="Which view: attention, rollout, attribution, surprisal, distribution, search, lens, units, gradients, "
-            "positions; may be given several times.  [default: the first that the run has]",
+            help="Which view: attention, rollout, attribution, surprisal, distribution, counts, search, lens, units, "
+            "gradients, positions; may be given several times.  [default: the first that the run has]",
         ),
     ] = None
     others: Annotated[

@@ -10,6 +10,7 @@ from weft.decode.options import chosen
 from weft.errors import DataError, UsageError
 from weft.explain.attention import attention, no_rollout, rollout, sites
 from weft.explain.attribution import attribution
+from weft.explain.counts import counts, no_counts
 from weft.explain.distribution import distribution, no_distribution
 from weft.explain.flow import STEPWISE, gradients, no_gradients
 from weft.explain.flow_together import gradients_together
@@ -58,6 +59,7 @@ VIEWS: dict[str, Entry] = {
     "attribution": Entry(attribution, _never, long=True, tokens=4000),
     "surprisal": Entry(surprisal, no_surprisal),
     "distribution": Entry(distribution, no_distribution),
+    "counts": Entry(counts, no_counts),
     "search": Entry(search, no_search),
     "lens": Entry(lens, no_lens, tokens=4000),
     "units": Entry(units, no_units, tokens=4000),
