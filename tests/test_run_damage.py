@@ -351,7 +351,7 @@ def test_weights_that_are_no_numbers_are_refused(whole, stopped, text, value):
 
 def test_counts_may_be_logarithms_of_0_but_not_of_nothing(whole):
     run = RunFolder(whole)
-    run.write_weights({"a": torch.tensor([0.0, float("-inf")])}, "v", 1)
+    run.write_weights({"a": torch.tensor([0.0, float("-inf")]), "threshold": torch.tensor(float("inf"))}, "v", 1)
     for value in (float("nan"), float("inf")):
         assert refusal(DivergedError, lambda value=value: run.write_weights({"a": torch.tensor([0.0, value])}, "v", 1)) == (
             f"{run.weights}: a would hold NaN or infinity; nothing was changed"

@@ -79,7 +79,7 @@ def test_every_kind_trains_and_loads(runs, name):
     assert run.model.vocabulary == run.tokenizer.target.hash
     valid = records(folder, "valid_nats_per_token")
     assert [line["step"] for line in valid] == [10, 20]
-    assert set(valid[0]) == {"step", *(f"valid_{score}" for score in run.settings.preset.family.shape.scores)}
+    assert set(valid[0]) == {"step", "crc32", *(f"valid_{score}" for score in run.settings.preset.family.shape.scores)}
     assert valid[-1]["valid_nats_per_token"] < valid[0]["valid_nats_per_token"]
     info = run.info()
     assert (info["task"], info["kind"], info["path"]) == ("translate", MODELS[name]["kind"], str(folder))

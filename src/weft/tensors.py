@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -100,12 +101,14 @@ def read_notes(path: Path) -> dict[str, str]:
 
 
 def not_finite(tensors: Mapping[str, Tensor], *, logs: bool = False) -> str | None:
-    """The name of the first tensor with a NaN or an infinity in it; of logarithms that of 0 is allowed."""
+    """The name of the first tensor with a NaN or an infinity in it. A threshold, which is one number, may be infinite, and so
+    may the logarithm of 0."""
     for name, tensor in tensors.items():
-        if tensor.is_floating_point() and tensor.numel():
-            low, high = torch.aminmax(tensor.detach())  # a NaN is both; nothing is allocated
-            if not (torch.isfinite(high) and (torch.isfinite(low) or (logs and low == -torch.inf))):
-                return name
+        if not (tensor.is_floating_point() and tensor.numel()):
+            continue
+        low, high = (float(bound) for bound in torch.aminmax(tensor.detach()))  # a NaN is both; nothing is allocated
+        if math.isnan(low) or (tensor.dim() and (high == math.inf or (low == -math.inf and not logs))):
+            return name
     return None
 
 
