@@ -222,7 +222,8 @@ def test_baselines_read_texts_to_their_end_and_make_no_tokens(tmp_path, capsys):
         values = class_file(data, "naive-bayes", "data.longest=20", f"data.truncate={truncate}")
         train_here(values, folder, watcher)
         assert not any("cut" in note for note in watcher.notes)
-        assert [path.name for path in (folder / "data").iterdir()] == ["train.files.json"]  # which files it read
+        splits = ("test", "train", "valid")  # which files were read for each, and no tokens
+        assert sorted(path.name for path in (folder / "data").iterdir()) == [f"{split}.files.json" for split in splits]
         run = weft.load(folder)
         assert run.faults(["axe " * 300]) == {} and run.predict("axe " * 300)[0].labels == ("tool",)
         assert main(["predict", str(folder), "axe " * 300]) == 0
