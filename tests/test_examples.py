@@ -151,8 +151,8 @@ def test_the_hello_example_spells_hello(place, capsys):
     assert capsys.readouterr().out == "hello\n"
 
 
-FIRST = {"yes": 0.5, "ok": 0.4, "</s>": 0.1}
-SECOND = {"yes": {"yes": 0.4, "ok": 0.3, "</s>": 0.3}, "ok": {"yes": 0.2, "ok": 0.7, "</s>": 0.1}}
+OPENING = {"yes": 0.5, "ok": 0.4, "</s>": 0.1}
+AFTER = {"yes": {"yes": 0.4, "ok": 0.3, "</s>": 0.3}, "ok": {"yes": 0.2, "ok": 0.7, "</s>": 0.1}}
 
 
 def test_greedy_search_misses_the_answer_that_a_beam_of_two_finds(place, capsys):
@@ -165,7 +165,7 @@ def test_greedy_search_misses_the_answer_that_a_beam_of_two_finds(place, capsys)
         assert found["output"] == output and math.exp(found["score"]) == pytest.approx(expected)
         tokens = {0: ""} | {one["id"]: one["token"] for one in found["hypotheses"]}
         for one in found["hypotheses"]:
-            before = {1: FIRST, 2: SECOND.get(tokens[one["parent"]]), 3: {"</s>": 1.0}}[one["step"]]
+            before = {1: OPENING, 2: AFTER.get(tokens[one["parent"]]), 3: {"</s>": 1.0}}[one["step"]]
             assert math.exp(one["token_log_prob"]) == pytest.approx(before[one["token"]], abs=1e-6)
     assert len(found["hypotheses"]) == 3 + 6 + 4  # a beam as wide as the tree sees all of it
     assert main(["explain", "runs/yes-ok", "", "--what", "search", "--beam", "2"]) == 0
