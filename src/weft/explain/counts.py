@@ -32,7 +32,7 @@ class Context(NamedTuple):
     """One context, and what followed it."""
 
     pieces: list[Piece]
-    count: int
+    seen: int
     tokens: np.ndarray  # int64 (M,): what followed, the most frequent first
     counts: np.ndarray  # int64 (M,)
     said: np.ndarray | None  # (V,): the model's probabilities; None where nothing was ever read so short
@@ -82,12 +82,12 @@ def _counted(run: Any, read: list[tuple[int, Piece]], text: np.ndarray) -> Conte
 def _row(one: Context, at: int, show: Any) -> dict[str, Any]:
     token, count = int(one.tokens[at]), int(one.counts[at])
     said = None if one.said is None else round(float(one.said[token]), 6)
-    return {"token": show(token), "count": count, "share": round(count / one.count, 6), "probability": said}
+    return {"token": show(token), "count": count, "share": round(count / one.seen, 6), "probability": said}
 
 
 def _data(one: Context, top: int, show: Any) -> dict[str, Any]:
     rows = [_row(one, at, show) for at in range(min(top, len(one.tokens)))]
-    return {"context": [piece.text for piece in one.pieces], "count": one.count, "followers": len(one.tokens), "tokens": rows}
+    return {"context": [piece.text for piece in one.pieces], "count": one.seen, "followers": len(one.tokens), "tokens": rows}
 
 
 def _name(context: list[str]) -> str:
