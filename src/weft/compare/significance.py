@@ -32,7 +32,7 @@ Shapes: N items, R resamples.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -80,17 +80,16 @@ class _Asked(dict[str, Array]):
         return super().__getitem__(name)
 
 
-def _drawn(runs: Sequence[Mapping[str, Array]], samples: int, seed: int) -> list[dict[str, Array]]:
+def _drawn(runs: Sequence[Mapping[str, Array]], samples: int, seed: int) -> Iterator[dict[str, Array]]:
     """The resampled sums of each run; as many runs at once as memory allows, for to draw takes longer than to add up."""
     width = sum(int(np.prod(values.shape[1:])) for values in runs[0].values())
     size = len(next(iter(runs[0].values())))
-    together, found = max(1, CHUNK // (width * size)), []
+    together = max(1, CHUNK // (width * max(size, samples)))
     for low in range(0, len(runs), together):
         part = runs[low : low + together]
         named = {f"{at} {name}": values for at, run in enumerate(part) for name, values in run.items()}
         again = resample(named, samples=samples, seed=seed)
-        found += [{name: again[f"{at} {name}"] for name in run} for at, run in enumerate(part)]
-    return found
+        yield from ({name: again[f"{at} {name}"] for name in run} for at, run in enumerate(part))
 
 
 def resampled(
