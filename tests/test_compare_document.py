@@ -329,7 +329,7 @@ def test_confusions_of_tags():
 
 
 def test_memory_grows_with_the_labels_and_not_with_their_square():
-    """A table of 1,000 labels by 200 texts has 1.6 MB; a matrix of the labels would have 8, and so many for each label 8,000."""
+    """A table of 1,000 labels by 200 texts has 1.6 MB; a matrix of labels would have 8, one for each label 8,000."""
     rng = np.random.default_rng(0)
     names = tuple(f"n{at}" for at in range(1000))
     meant = rng.integers(0, 1000, 200).tolist()

@@ -246,4 +246,4 @@ def test_nothing_in_the_current_folder_is_run(tmp_path):
     assert not (tmp_path / "ran").exists()
     assert (
         done.returncode in (0, 143, -15) and b"Error" not in done.stderr
-    )  # its input is closed: it may stop before it answers
+    )  # its input is closed: it may be stopped
