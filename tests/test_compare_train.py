@@ -244,6 +244,4 @@ def test_nothing_in_the_current_folder_is_run(tmp_path):
         (tmp_path / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nraise SystemExit(77)\n")
     done = subprocess.run([*Room(tmp_path).command, "--version"], cwd=tmp_path, capture_output=True, input=b"")
     assert not (tmp_path / "ran").exists()
-    assert (
-        done.returncode in (0, 143, -15) and b"Error" not in done.stderr
-    )  # its input is closed: it may be stopped
+    assert done.returncode in (0, 143, -15) and b"Error" not in done.stderr  # its input is closed: it may be stopped

@@ -103,7 +103,7 @@ def test_the_table_has_every_number_and_the_best_row_first():
     second = ["1.6 M", "3 min 38 s", "10.3 k", "490 MB", "137", "6.4 MB"]
     assert cells(page(translation())) == [
         ["transformer ★ best", "35.2 34.1 to 36.3", "best", "2", "2 M", "4 min 38 s", "7.75 k", "580 MB", "102", "8 MB"],
-        ["lstm,attention", "33.1 32.0 to 34.2", "0.080 can't be told apart", "2", *second],
+        ["lstm,attention", "33.1 32.0 to 34.2", "0.080 not significantly worse", "2", *second],
         ["lstm", "25.0 23.9 to 26.1", "< 0.001", "2", "1.2 M", "2 min 36 s", "15.5 k", "400 MB", "205", "4.8 MB"],
         ["rnn", "18.6 17.5 to 19.7", "< 0.001", "2", "800 k", "1 min 36 s", "31 k", "310 MB", "410", "3.2 MB"],
     ]
@@ -141,7 +141,7 @@ def test_what_was_not_measured_is_a_dash_and_never_nan():
 def test_what_was_found_is_said_in_words():
     said = re.sub("<.*?>", "", page(translation()))
     assert "transformer is best: BLEU 35.2 (34.1 to 36.3)." in said
-    assert "The test can't tell it from lstm,attention (p ≥ 0.05); all others are worse." in said
+    assert "lstm,attention is not significantly worse (p ≥ 0.05); all others are worse." in said
     assert "Of these, lstm,attention has 1.6 M parameters against 2 M." in said
     assert (
         "On the longest inputs (31+ tokens, 25 items) transformer has 33.0 and rnn 4.0; on the shortest (1-5) 36.5 and 27.0."
@@ -200,10 +200,49 @@ def test_curves_of_another_score_have_no_place_beside_those_of_most():
 def test_which_rows_are_alike_is_what_the_comparison_says():
     document = translation()
     document["rows"][2]["alike"] = False
-    assert "can't be told apart" not in page(document)
+    assert "not significantly" not in page(document)
     for row in document["rows"]:
         del row["alike"]  # of a document that does not say: by p
-    assert cells(page(document))[1][2] == "0.080 can't be told apart"
+    assert cells(page(document))[1][2] == "0.080 not significantly worse"
+
+
+def test_too_little_test_data_is_said_and_nobody_is_called_equal():
+    document = translation()
+    document["tested"] = {"count": 6, "item": "block of about 1,000 bytes"}
+    for row in document["rows"]:
+        row["enough"] = bool(row["best"])
+        row["alike"] = bool(row["best"])
+    text = page(document)
+    assert [row[2] for row in cells(text)] == ["best", *["? too little test data to tell"] * 3]
+    said = re.sub("<.*?>", "", text)
+    assert (
+        "There is too little test data (6 blocks of about 1,000 bytes) to tell whether it is better than "
+        "lstm,attention, lstm and rnn."
+        in said
+        or "to tell whether it is better than rnn, lstm and lstm,attention." in said
+    )
+    assert "not significantly" not in said and "are worse" not in said and "parameters against" not in said
+
+
+def test_the_difference_from_the_best_has_a_column():
+    document = translation()
+    for row, value in zip(document["rows"], (-16.6, -10.2, -2.1, None), strict=True):
+        row["difference"] = None if row["best"] else {"value": value, "low": value - 1.0, "high": value + 1.25}
+    found = cells(page(document))
+    assert found[0][2:4] == ["", "best"]
+    assert found[1][2] == "−2.1 −3.1 to −0.9"
+    document["score"]["better"] = "lower"
+    for row in document["rows"]:
+        row["difference"] = row["difference"] and {"value": 0.5, "low": -0.25, "high": 1.25}
+    assert cells(page(document))[0][2] == "+0.50 −0.25 to +1.25"
+
+
+def test_seeds_have_a_column_where_there_are_several():
+    document = translation()
+    assert ">seeds<" in page(document)
+    for row in document["rows"]:
+        row["seeds"] = [0]
+    assert ">seeds<" not in page(document)
 
 
 def test_what_failed_is_said():

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.cli.measuring import COMPARISON, REPORT
-from weft.cli.output import check_files, note, write, write_json
+from weft.cli.output import check_files, note, terminal_width, write, write_json
 
 if TYPE_CHECKING:
     from weft.cli.display import Display
@@ -90,7 +90,7 @@ def written(evidence: Groups, facts: Facts, out: Path, display: Display) -> dict
 
 def give_failures(facts: Facts) -> None:
     """JSON of a comparison of which nothing is left to compare: what failed, in the shape of any other."""
-    nothing = dict.fromkeys(("task", "data", "score", "test"))
+    nothing = dict.fromkeys(("task", "data", "score", "test", "tested", "too_little"))
     write_json({"title": facts.title, **nothing, "rows": [], "failures": [failure._asdict() for failure in facts.failures]})
 
 
@@ -112,10 +112,12 @@ def give(evidence: Groups, found: Mapping[str, Any], facts: Facts, wanted: Wante
         else:
             files.write_text(path, writer(rows))
     if wanted.json:
-        names = ("title", "task", "data", "score", "test", "rows", "failures", "probe")
+        names = ("title", "task", "data", "score", "test", "tested", "too_little", "rows", "failures", "probe")
         write_json({name: found[name] for name in names if name in found})
     elif not to_stdout:
-        write(table.terminal(rows))
-        note(found["test"], quiet=wanted.quiet)
+        write(table.terminal(rows, terminal_width()))
+        for told in (found["too_little"], found["test"]):
+            if told:
+                note(told, quiet=wanted.quiet)
         if "probe" in found:
             write("\n" + as_table(found["probe"]))

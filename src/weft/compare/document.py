@@ -36,6 +36,8 @@ def document(groups: Groups, *, title: str = "", score: str | None = None, comma
         "data": best.data,
         "score": {"name": name, "better": better(name)},
         "test": table.stated(groups),
+        "tested": dict(zip(("count", "item"), table.tested(groups), strict=True)),
+        "too_little": table.too_little(found, groups) or None,
         "rows": [table.row_json(row) for row in found],
         "curves": [{"name": row, "seed": run.seed, **curve(run.run, name)} for row, runs in ordered.items() for run in runs],
         "breakdowns": list(breakdowns(ordered, name)),

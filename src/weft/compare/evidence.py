@@ -24,7 +24,8 @@ from weft.tensors import read_tensors, write_tensors
 from weft.train.held import Files, named, own_split
 
 Watch = Callable[[int, int], None]
-VERSION = 2
+VERSION = 3
+PLAIN = ("kind", "seed", "task", "inputs", "references", "data", "key", "item")  # fields that JSON holds as they are
 SAMPLES, LONGEST = 4, 100  # texts that a language model writes, and their tokens
 
 
@@ -47,6 +48,7 @@ class Evidence(NamedTuple):
     rarest: np.ndarray | None = None  # int64 (N,): how often the rarest token of an input occurs in training
     samples: tuple[str, ...] = ()  # what a language model writes
     key: str = ""  # the sum of weights, settings and data
+    item: str = "item"  # what one is: "line", "text", "block of about 100 bytes"
 
 
 class _Clock:
@@ -87,6 +89,7 @@ def gather(run: Loaded, data: Files | None = None, *, watch: Watch | None = None
         rarest=seen.rarest,
         samples=_samples(run),
         key=key(run, data),
+        item=seen.item,
     )
 
 
@@ -132,7 +135,7 @@ def save(evidence: Evidence, folder: Path) -> None:
     }
     about = {
         "version": VERSION,
-        **{name: getattr(evidence, name) for name in ("kind", "seed", "task", "inputs", "references", "data", "key")},
+        **{name: getattr(evidence, name) for name in PLAIN},
         "run": str(evidence.run),
         "outputs": evidence.items.outputs,
         "scores": [[score.name, score.signature] for score in evidence.scores],
@@ -165,7 +168,7 @@ def load(folder: Path) -> Evidence:
         frequencies=_under(arrays, "frequencies."),
         rarest=arrays.get("rarest"),
         samples=tuple(about["samples"]),
-        **{name: about[name] for name in ("kind", "seed", "task", "inputs", "references", "data", "key")},
+        **{name: about[name] for name in PLAIN},
     )
 
 

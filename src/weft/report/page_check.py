@@ -110,6 +110,9 @@ ROW = _table(
         "p": _number,
         "best": _truth,
         "alike": _truth,
+        "enough": _truth,
+        "smallest_p": _number,
+        "difference": ESTIMATE,
         **dict.fromkeys(("parameters", "seconds", "tokens_per_second", "peak_memory", "bytes"), _number),
         "decoding": _table({}, {"value": _number, "unit": _text}),
     },
@@ -140,7 +143,8 @@ ITEM = _table(
 COMPARISON = _table(
     {"rows": _list(ROW), "score": SCORE},
     {
-        **dict.fromkeys(("title", "task", "data", "test", "command"), _text),
+        **dict.fromkeys(("title", "task", "data", "test", "too_little", "command"), _text),
+        "tested": _table({"count": _count, "item": _text}),
         "curves": _list(CURVE),
         "breakdowns": _list(BREAKDOWN),
         "item_score": SCORE,

@@ -8,7 +8,16 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from weft.report.page_data import Document, bin_values, curve_points, curve_score, is_alike, known_score, score_decimals
+from weft.report.page_data import (
+    Document,
+    bin_values,
+    curve_points,
+    curve_score,
+    is_alike,
+    is_unclear,
+    known_score,
+    score_decimals,
+)
 from weft.report.page_table import sign
 from weft.report.words import cut, decimals, finite, html, number, p_value, score_name, short
 
@@ -31,16 +40,30 @@ def _best(document: Document) -> Mapping[str, Any] | None:
 
 def _told_apart(document: Document, best: Mapping[str, Any]) -> str:
     """Which rows the test holds to be worse than the best, and of which it can't say."""
-    others = [row for row in document["rows"] if row is not best and finite(row.get("p")) is not None]
+    unclear = [row["name"] for row in document["rows"] if is_unclear(row)]
+    others = [
+        row for row in document["rows"] if finite(row.get("p")) is not None and row["name"] not in (best["name"], *unclear)
+    ]
     close = [row for row in others if is_alike(row)]
+    told = f"{_too_little(document, unclear)} " if unclear else ""
     if not others:
-        return ""
+        return told.strip()
     if not close:
         p = html(p_value(max(row["p"] for row in others)))
         who = "All others are" if len(others) > 1 else f"{_bold(others[0]['name'])} is"
-        return f"{who} worse (p {p})." if len(others) == 1 or p.startswith("&lt;") else f"{who} worse (p {p} or less)."
-    told = f"The test can't tell it from {_listed(row['name'] for row in close)} (p ≥ 0.05)"
+        exact = len(others) == 1 or p.startswith("&lt;")
+        return f"{told}{who} worse (p {p})." if exact else f"{told}{who} worse (p {p} or less)."
+    who = _listed(row["name"] for row in close)
+    told += f"{who} {'is' if len(close) == 1 else 'are'} not significantly worse (p ≥ 0.05)"
     return f"{told}." if len(close) == len(others) else f"{told}; all others are worse."
+
+
+def _too_little(document: Document, names: Sequence[str]) -> str:
+    """That the test could not have told these rows from the best, and why."""
+    known = document.get("tested") or {}
+    noun, _, rest = str(known.get("item") or "item").partition(" ")
+    size = f" ({known['count']:,} {html(noun)}{'' if known['count'] == 1 else 's'} {html(rest)}".rstrip() if known else ""
+    return f"There is too little test data{size + ')' if size else ''} to tell whether it is better than {_listed(names)}."
 
 
 def _cheaper(document: Document, best: Mapping[str, Any]) -> str:
