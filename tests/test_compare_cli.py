@@ -265,13 +265,19 @@ def test_settings_are_tuned_first(there, capsys):
     code, _, err = compare(capsys, *words)
     assert code == 0
     trials = files.read_json(there / "here" / "tune" / "trials.json")
-    assert list(trials) == ["lstm"] and [trial["trial"] for trial in trials["lstm"]] == [0, 1]
-    assert Here.trained == ["lstm-rung0-0", "lstm-rung0-1", "ngram-5", "lstm-5"]
-    assert "ngram: nothing to tune: it has no learning rate" in err
+    assert list(trials) == ["ngram", "lstm"] and [trial["trial"] for trial in trials["lstm"]] == [0, 1]
+    assert Here.trained == [f"{kind}-rung0-{at}" for kind in ("ngram", "lstm") for at in (0, 1)] + ["ngram-5", "lstm-5"]
+    assert "ngram: tuned: " in err and "nothing to tune" not in err
+    tuning = files.read_json(there / "here" / "comparison.json")["tuning"]
+    assert {name: one["trials"] for name, one in tuning.items()} == trials
+    for name, one in tuning.items():
+        scores = [trial["score"]["value"] for trial in one["trials"]]
+        assert scores[one["chosen"]] == min(scores), name
+    assert "Tuning" in (there / "here" / "report.html").read_text()
     better = min(trials["lstm"], key=lambda trial: trial["score"]["value"])
     settings = resolve(files_of(there / "here" / "lstm-5"), base=there)
     chosen = {"lr": settings.train.lr, "dropout": settings.model.dropout, "width": settings.model.width}
-    assert not better["settings"] or better["settings"] == chosen
+    assert better["settings"] == chosen
     assert settings.train.steps == 6
     Here.trained.clear()
     assert compare(capsys, *words)[0] == 0 and Here.trained == []

@@ -21,6 +21,7 @@ from report_documents import labels, language, tags, translation
 
 from weft.errors import UsageError
 from weft.report.page import page
+from weft.report.page_check import fault
 from weft.report.page_data import POINTS, page_data
 from weft.report.words import cut, decimals, duration, number, p_value, score_name, short, size, visible
 
@@ -243,6 +244,54 @@ def test_seeds_have_a_column_where_there_are_several():
     for row in document["rows"]:
         row["seeds"] = [0]
     assert ">seeds<" not in page(document)
+
+
+def tuned() -> dict[str, Any]:
+    """A translation whose rows were tuned: of the Transformer's four trials two came to a second rung, and one failed."""
+
+    def trial(number: int, rung: int, value: float | None, lr: float) -> dict[str, Any]:
+        score = None if value is None else {"name": "nats_per_token", "value": value}
+        failed = {"reason": "step 3: the loss is <nan>"} if value is None else {}
+        return {"rung": rung, "budget": 0.25 * 2**rung, "trial": number, "settings": {"lr": lr}, "score": score, **failed}
+
+    trials = [trial(0, 0, 2.5, 0.001), trial(1, 0, 2.25, 0.002), trial(2, 0, None, 0.05), trial(3, 0, 2.75, 0.0005)]
+    trials += [trial(1, 1, 2.125, 0.002), trial(0, 1, 2.0, 0.001)]
+    bayes = {
+        "rung": 0,
+        "budget": 1.0,
+        "trial": 0,
+        "settings": {"features.ngrams": [1, 2], "features.binary": False, "delta": None},
+    }
+    found = {"lstm": {"chosen": 0, "trials": [{**bayes, "score": {"name": "accuracy", "value": 80.0}}]}}
+    return {**translation(), "tuning": {**found, "transformer": {"chosen": 0, "trials": trials}}}
+
+
+def test_every_trial_of_a_search_is_on_the_page():
+    document = tuned()
+    assert fault(document) == ""
+    text = page(document)
+    part = text[text.index('<section id="tuning">') :].split("</section>")[0]
+    rows = [
+        [
+            re.sub(r"\s+", " ", " ".join(data for _, data in Reader(cell).texts)).strip()
+            for cell in re.findall("<t[hd].*?</t[hd]>", row)
+        ]
+        for row in re.findall("<tr.*?</tr>", part)
+    ]
+    assert rows[:2] == [
+        ["trial", "features.ngrams", "features.binary", "delta", "of the budget", "validation accuracy"],
+        ["0 (run file) ★ chosen", "1-2", "false", "–", "1", "80.00"],
+    ]
+    assert rows[2:] == [
+        ["trial", "lr", "of the budget", "validation nats/token"],
+        ["0 (run file) ★ chosen", "0.001", "0.5", "2.0000"],
+        ["1", "0.002", "0.5", "2.1250"],
+        ["3", "0.0005", "0.25", "2.7500"],
+        ["2", "0.05", "0.25", "step 3: the loss is <nan>"],
+    ]
+    assert 'id="tuning"' not in page(translation())
+    document["tuning"]["lstm"]["trials"][0]["rung"] = "x"
+    assert fault(document) == "tuning.lstm.trials[0].rung is no count"
 
 
 def test_what_failed_is_said():

@@ -49,7 +49,7 @@ class Compare(Shared):
     ] = None
     tune: Annotated[
         int | None,
-        typer.Option(metavar="N", help="First choose learning rate, dropout and width by N trials on the validation data."),
+        typer.Option(metavar="N", help="First choose settings of each model by N trials on the validation data."),
     ] = None
     jobs: Annotated[int, typer.Option(min=1, max=256, metavar="N", help="Runs that are trained at a time.")] = 1
     out: Annotated[
@@ -129,7 +129,8 @@ class Compare(Shared):
                     then = f"before the first run; {back}"
                 display.line(f"weft: stopped {then}")
                 return stop.exit_code
-        return self._finish(trained.rows, self._facts(run_file.stem, trained.failures, pairs), out)
+        facts = self._facts(run_file.stem, trained.failures, pairs)._replace(tuned=trained.tuned)
+        return self._finish(trained.rows, facts, out)
 
     def _going_on(self, out: Path) -> str:
         from weft.compare.plan import earlier

@@ -52,6 +52,7 @@ class Place(NamedTuple):
 class Trained(NamedTuple):
     rows: dict[str, list[Path]]  # the runs of each variant that were trained
     failures: list[Refused]
+    tuned: dict[str, Any]  # the search of each variant, where there was one: its trials, and which was chosen
 
 
 class Comparing:
@@ -67,6 +68,7 @@ class Comparing:
             raise UsageError("compare: the run file has no test or validation data to compare by; give data.test")
         self.task, self.seed = settings.task, settings.seed
         self.asked, self.place = asked, place
+        self.tuned: dict[str, Any] = {}
         self.found: Variants = variants(self.values, asked, base=base)
         if asked.params is not None and any(option == "model.width" for option, _ in asked.grid):
             raise UsageError("--params: chooses the width, and so does --grid model.width; drop one of them")
@@ -125,20 +127,20 @@ class Comparing:
             return list(variants)
         out = self.place.out / TUNE
         out.mkdir(exist_ok=True)
-        learning = [variant for variant in variants if learns(resolve(variant.values, base=out).preset) is not None]
         trainer = self._trainer(display, stop, "tuning", out / RUN_FILES)
         search = tune.Search(self.asked.tune, self._fixed(), self.seed, out, trainer.train, best)
-        winners = {one.variant.name: one for one in tune.tune(learning, search)}
+        winners = {one.variant.name: one for one in tune.tune(variants, search)}
         files.write_json(out / "trials.json", {name: one.tried for name, one in winners.items()})
+        self.tuned = {name: one.to_json() for name, one in winners.items()}
         display.clear()
-        for variant in variants:
-            display.line(_won(variant.name, winners.get(variant.name)))
-        return [winners[variant.name].variant if variant.name in winners else variant for variant in variants]
+        for name, one in winners.items():
+            display.line(_won(name, one))
+        return [winners[variant.name].variant for variant in variants]
 
     def _fixed(self) -> list[str]:
         """What the search leaves alone: what the grid or --params decides."""
         named = {"train.lr": "lr", "model.dropout": "dropout", "model.width": "width"}
-        fixed = [named[option] for option, _ in self.asked.grid if option in named]
+        fixed = [named.get(option, option.removeprefix("model.")) for option, _ in self.asked.grid]
         return fixed + (["width"] if self.asked.params is not None else [])
 
     def _trainer(self, display: Display, stop: Stop, what: str, run_files: Path) -> Trainer:
@@ -154,11 +156,16 @@ class Comparing:
                 rows[one.variant.name].append(one.out)
             else:
                 failures.append(Refused(one.variant.name, one.seed, outcome.reason, outcome.code))
-        return Trained({name: runs for name, runs in rows.items() if runs}, failures)
+        return Trained({name: runs for name, runs in rows.items() if runs}, failures, self.tuned)
 
 
-def _won(name: str, tuned: tune.Tuned | None) -> str:
-    if tuned is None:
-        return f"{name}: nothing to tune: it has no learning rate"
-    settings = ", ".join(f"{option} {value:g}" for option, value in tuned.trial.chosen.items())
+def _told(value: Any) -> str:
+    """A setting as a line shows it: 0.1, true, 1-2."""
+    if isinstance(value, list):
+        return "-".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _won(name: str, tuned: tune.Tuned) -> str:
+    settings = ", ".join(f"{option} {_told(value)}" for option, value in tuned.trial.chosen.items())
     return f"{name}: tuned: {settings or 'its own settings are the best that were tried'}"

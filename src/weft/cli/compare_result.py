@@ -47,6 +47,7 @@ class Facts(NamedTuple):
     failures: Sequence[Refused]
     suites: Sequence[Path] = ()
     pairs: Sequence[Pair] = ()  # those of the suites
+    tuned: Mapping[str, Any] | None = None  # the search for settings of each row
 
 
 def _with_pairs(found: Mapping[str, Any], evidence: Groups, facts: Facts, display: Display) -> dict[str, Any]:
@@ -77,6 +78,7 @@ def written(evidence: Groups, facts: Facts, out: Path, display: Display) -> dict
     display.show("comparing", 0.0)
     found = document(evidence, title=facts.title, score=facts.score, command=facts.command)
     found["failures"] = [failure._asdict() for failure in facts.failures]
+    found["tuning"] = dict(facts.tuned or {})
     if facts.pairs:
         found = _with_pairs(found, evidence, facts, display)
     files.write_json(out / COMPARISON, found)

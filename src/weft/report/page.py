@@ -15,6 +15,7 @@ from weft.errors import UsageError
 from weft.report import page_parts as parts
 from weft.report.page_data import Document, embedded, page_data
 from weft.report.page_table import score_table, table
+from weft.report.page_tuning import tuning
 from weft.report.words import html
 
 SCRIPTS = ("base", "chart", "legend", "table", "curves", "cost", "breakdowns", "items", "confusions", "start")
@@ -98,6 +99,9 @@ def _details(document: Document) -> Iterator[Section]:
     written = parts.samples(document)
     if written:
         yield Section("samples", "Samples", "", written)
+    if document.get("tuning"):
+        lead = "Every trial on the validation data; the settings with a star went into the comparison. Test data chose nothing."
+        yield Section("tuning", "Tuning", lead, tuning(document))
     if document.get("settings"):
         yield Section("settings", "Settings", "", parts.settings(document))
     yield Section("repeat", "To repeat it", "", parts.repeat(document) + parts.environment(document))

@@ -140,6 +140,11 @@ ITEM = _table(
         "infinite": _list(_text),
     },
 )
+TRIAL = _table(
+    {"rung": _count, "trial": _count, "settings": _by_name(_anything)},
+    {"budget": _number, "score": _table({"name": _text, "value": _number}), "reason": _text},
+)
+TUNING = _table({"chosen": _count, "trials": _list(TRIAL)})
 COMPARISON = _table(
     {"rows": _list(ROW), "score": SCORE},
     {
@@ -154,6 +159,7 @@ COMPARISON = _table(
         "settings": _by_name(_text),
         "environment": _by_name(_anything),
         "probe": _table({}, {"follows": _by_name(_text)}),
+        "tuning": _by_name(TUNING),
         "failures": _list(_table({"name": _text}, {"seed": _count, "reason": _text})),
     },
 )
