@@ -26,7 +26,7 @@ from weft.cli import compare_plan
 from weft.cli.main import main
 from weft.cli.story import read_story
 from weft.compare.train import Room, Stopped, Trainer, holder
-from weft.errors import ModelError, ResourceError
+from weft.errors import ModelError, ResourceError, UsageError
 from weft.tensors import read_tensors
 from weft.train import checkpoint
 from weft.train.settings import resolve
@@ -355,6 +355,51 @@ def test_it_goes_on_from_another_folder(there, capsys, monkeypatch):
     monkeypatch.chdir(there / "beside")
     assert compare(capsys, "../deep/run.toml", "--out", "../all", *options)[0] == 0
     assert Here.trained == []
+
+
+@pytest.mark.parametrize("task", ["lm", "translate"])
+def test_a_comparison_that_was_moved_goes_on(there, capsys, monkeypatch, task):
+    """The tokenizer of all runs moves with them: what it holds is the same, though its path is another."""
+    models = "ngram,rnn"
+    if task == "translate":
+        (there / "pairs.tsv").write_text("".join(f"{name}\t{name[::-1]}\n" for name in NAMES.split()))
+        other = 'task = "translate"\nseed = 5\n[data]\ntrain = "pairs.tsv"\nvalid = 0.1\ntest = 0.1\n'
+        other += '[tokenizer.source]\nkind = "char"\n'
+        other += '[tokenizer.target]\nkind = "char"\n[model]\nkind = "rnn"\nwidth = 8\n[train]\nsteps = 4\nbatch_tokens = 128\n'
+        (there / "run.toml").write_text(other)
+        models = "rnn,gru"
+    words = ["run.toml", "--models", models, "--quiet"]
+    assert compare(capsys, *words, "--out", "cmp")[0] == 0
+    before = (there / "cmp" / "comparison.json").read_bytes()
+    (there / "cmp").rename(there / "moved")
+    # one of them had not yet come to its end
+    begun = there / "moved" / "rnn-5"
+    for name in ("model.safetensors", "metrics.jsonl"):
+        (begun / name).unlink()
+    shutil.rmtree(begun / "checkpoints", ignore_errors=True)
+    Here.trained.clear()
+    code, _, err = compare(capsys, *words, "--out", "moved")
+    assert (code, err) == (0, "") and Here.trained == ["rnn-5"]
+    ours, theirs = (json.loads(text)["rows"] for text in (before, (there / "moved" / "comparison.json").read_bytes()))
+    assert {row["name"]: row["scores"] for row in ours} == {row["name"]: row["scores"] for row in theirs}
+    # another tokenizer is another run, wherever it lies
+    file = next((there / "moved" / "tokenizer").glob("tokenizer*.json"))
+    file.write_text(file.read_text().replace('"a"', '"\u00e4"', 1))
+    settings = resolve(files_of(there / "moved" / "rnn-5"), base=there)
+    table = settings.to_dict()["tokenizer"]
+    assert "holds another run (tokenizer" in str(moved_to(table, there / "moved" / "rnn-5", settings, file))
+
+
+def moved_to(table: dict[str, Any], run: Path, settings: Any, file: Path) -> str:
+    """What is said where a run is to go on with the tokenizer in `file`."""
+    from weft.train.folder import RunFolder
+
+    side = file.name.removeprefix("tokenizer.").removesuffix(".json").removesuffix("json").rstrip(".")
+    there = {**table, side: {"file": str(file)}} if side else {"file": str(file)}
+    asked = resolve({**settings.to_dict(), "tokenizer": there}, base=run)
+    with pytest.raises(UsageError) as caught:
+        RunFolder(run).begin(asked, "", fresh=False)
+    return str(caught.value)
 
 
 def test_if_all_fail_json_says_so(there, capsys):
