@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from small_runs import Silent, make_text, run_file, train_here
 
 from weft import files
 from weft.compare import sizes, tokens
-from weft.compare.fitting import fitted, leaves, with_option
+from weft.compare.fitting import fitted, leaves, tried, with_option
 from weft.compare.groups import find, grouped, is_comparison
 from weft.compare.plan import (
     Asked,
@@ -150,6 +151,35 @@ def test_every_kind_of_a_task_can_be_had_from_any_run_file(values):
         given = {f"model.{name}" for name in leaves(values["model"])} - {"model.kind"}
         kept = {f"model.{name}" for name in leaves(one.values["model"])}
         assert given - kept == {name for name in one.dropped if name.startswith("model.")}
+
+
+@pytest.mark.parametrize("values", [LM, PAIRS, LABELS], ids=lambda values: values["task"])
+def test_no_message_decides_what_applies(values, monkeypatch):
+    """The same options are dropped, and the same fault is told first, whatever the words of the errors are."""
+
+    def in_other_words(given: Any, *, base: Path) -> Any:
+        try:
+            return resolve(given, base=base)
+        except ConfigError as error:
+            words = hashlib.sha256(str(error).encode()).hexdigest()
+            raise ConfigError(words, option=error.option, unknown=error.unknown, near=error.near) from None
+
+    kinds = list(TASKS[values["task"]].presets)
+    before = [fitted(values, kind, base=BASE) for kind in kinds]
+    monkeypatch.setattr("weft.compare.fitting.resolve", in_other_words)
+    assert [fitted(values, kind, base=BASE) for kind in kinds] == before
+
+
+def test_errors_of_a_run_file_carry_what_they_are_about():
+    for option, value, fields in (
+        ("model.widht", 8, ("model.widht", True, True)),
+        ("model.qqqqq", 8, ("model.qqqqq", True, False)),
+        ("model.width", -1, ("model.width", False, False)),
+    ):
+        error = tried(with_option(LM, option, value), base=BASE)
+        assert isinstance(error, ConfigError) and (error.option, error.unknown, error.near) == fields
+        assert str(error) == f"{error.option}: {error.reason}"
+    assert ConfigError("anything else").reason == "anything else"
 
 
 def test_an_unknown_kind_is_refused():

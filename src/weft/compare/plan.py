@@ -234,15 +234,17 @@ def _why_none(values: Mapping[str, Any], kinds: Sequence[str], choices: Grid, *,
     """Why an option of the grid makes no variant: what a kind that has it says, else one that knows its name, or a like one."""
     files_of = {kind: fitted(values, kind, base=base).values for kind in kinds}
     found = {kind: tried(_changed(one, choices.option, choices.values[0]), base=base) for kind, one in files_of.items()}
-    said = {kind: str(error) for kind, error in found.items() if isinstance(error, ConfigError)}
+    said = {kind: error for kind, error in found.items() if isinstance(error, ConfigError)}
     if not said:
         return f"applies to none of {', '.join(kinds)}"
 
     def strangeness(kind: str) -> tuple[bool, bool, bool]:
-        unknown = said[kind].startswith(f"{choices.option}: no such option")
-        return not _has(files_of[kind], choices.option, base=base), unknown, "did you mean" not in said[kind]
+        error = said[kind]
+        unknown = error.unknown and error.option == choices.option
+        return not _has(files_of[kind], choices.option, base=base), unknown, not error.near
 
-    return said[min(said, key=strangeness)].removeprefix(f"{choices.option}: ")
+    error = said[min(said, key=strangeness)]
+    return error.reason if error.option == choices.option else str(error)
 
 
 def folder_name(name: str) -> str:

@@ -211,16 +211,16 @@ def tune(variants: Sequence[Variant], search: Search) -> list[Tuned]:
     history: dict[str, list[dict[str, Any]]] = {variant.name: [] for variant in variants}
     for rung in range(max((len(left.rungs) for left in state), default=0)):
         planned = _rung(state, rung, seed=search.seed, out=search.out)
-        reasons = {outcome.planned.out: outcome.reason for outcome in search.train(planned)}
+        ended = {outcome.planned.out: outcome for outcome in search.train(planned)}
         for at, left in enumerate(state):
             places = {trial.number: _place(left.variant, rung, trial, search.out) for trial in left.at(rung)}
             scored = [
-                (trial, None if reasons[place] else search.best(place))
+                (trial, None if ended[place].code else search.best(place))
                 for trial in left.at(rung)
                 for place in [places[trial.number]]
             ]
             history[left.variant.name] += [
-                _record(rung, left, trial, best, reasons[places[trial.number]]) for trial, best in scored
+                _record(rung, left, trial, best, ended[places[trial.number]].reason) for trial, best in scored
             ]
             state[at] = left._replace(trials=_ranked(scored)) if scored else left
     return [
