@@ -445,6 +445,14 @@ def test_a_run_file_needs_no_kind_where_models_are_named(there, capsys):
     assert Here.trained == ["rnn-5", "gru-5"]
 
 
+def test_one_model_alone_is_told_what_it_could_be_compared_with(there, capsys):
+    code, _, err = compare(capsys, "run.toml", "--out", "one")
+    assert code == 0 and err.split("\n")[0] == (
+        "lstm is compared with nothing: add --models lstm,ngram,window,rnn,gru,transformer,gpt, a part of them, or --models all"
+    )
+    assert "compared with nothing" not in compare(capsys, "run.toml", "--models", "ngram,lstm", "--out", "two")[2]
+
+
 # ---- runs that are there
 
 

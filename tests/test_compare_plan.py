@@ -217,6 +217,12 @@ def test_one_option_that_does_not_apply():
     assert plan_of("lstm", "ngram", values=values).notes == ["ngram: model.width does not apply"]
 
 
+def test_all_kinds_of_the_task():
+    found = plan_of("all").variants
+    assert [one.name for one in found] == ["gpt", "ngram", "window", "rnn", "lstm", "gru", "transformer"]  # its own first
+    assert [one.name for one in plan_of("all", values=LABELS).variants][1:3] == ["naive-bayes", "regression"]
+
+
 def test_without_models_the_run_file_s_own():
     assert [one.name for one in plan_of(grid=("model.width=32,64",)).variants] == ["gpt,width=32", "gpt,width=64"]
 

@@ -153,6 +153,11 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(_finite(value), ensure_ascii=False, indent=2, allow_nan=False) + "\n")
 
 
+def as_json(value: Any) -> Any:
+    """A value as `read_json` would give it back after `write_json`."""
+    return json.loads(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False))
+
+
 def _finite(value: Any) -> Any:
     """JSON has no NaN and no infinity: null stands for them."""
     if isinstance(value, float):

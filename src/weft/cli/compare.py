@@ -33,7 +33,8 @@ class Compare(Shared):
 
     what: Annotated[list[Path], typer.Argument(metavar="RUN.TOML | RUN...", help="A run file, or run folders.")]
     models: Annotated[
-        str | None, typer.Option(metavar="KIND,...", help="Kinds of the run file's task.  [default: the run file's own]")
+        str | None,
+        typer.Option(metavar="KIND,...", help="Kinds of the run file's task, or all.  [default: the run file's own]"),
     ] = None
     seeds: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Runs of each model, each with its seed.")] = 1
     minutes: Annotated[float | None, typer.Option(metavar="X", help="Train each run so long.")] = None
@@ -117,6 +118,8 @@ class Compare(Shared):
         comparing = Comparing(read_toml(run_file), self._asked(), place, base=run_file.parent.resolve())
         refuse_others(comparing.task, self.score)
         pairs = self._pairs(comparing.task)
+        if comparing.alone is not None:
+            note(comparing.alone, quiet=self.quiet)
         waited, replaces = earlier(out).is_there(), self.fresh and (out / PLAN).is_file()
         with Stop() as stop, Display(quiet=self.quiet) as display:
             try:

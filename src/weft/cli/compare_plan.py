@@ -15,6 +15,7 @@ from weft.cli.train import is_finished, leaving_nothing
 from weft.compare import tokens, tune
 from weft.compare.fitting import learns
 from weft.compare.plan import (
+    ALL,
     RUN_FILES,
     Asked,
     Planned,
@@ -35,6 +36,7 @@ from weft.compare.sizes import sized
 from weft.compare.train import Outcome, Room, Trainer
 from weft.errors import ConfigError, UsageError
 from weft.train.folder import make_folder
+from weft.train.presets import TASKS
 from weft.train.settings import resolve
 
 TUNE = "tune"
@@ -60,7 +62,8 @@ class Comparing:
 
     def __init__(self, values: dict[str, Any], asked: Asked, place: Place, *, base: Path) -> None:
         model = values.get("model", {})
-        if asked.models and isinstance(model, dict):  # a run file that names no kind is one for the kinds that are asked for
+        # a run file that names no kind is one for the kinds that are asked for
+        if asked.models and asked.models[0] != ALL and isinstance(model, dict):
             values = {**values, "model": {"kind": asked.models[0], **model}}
         self.values = absolute(values, base=base)
         settings = resolve(self.values, base=base)
@@ -74,6 +77,15 @@ class Comparing:
             raise UsageError("--params: chooses the width, and so does --grid model.width; drop one of them")
         if asked.tune is not None:
             tune.check(self.found.variants, asked.tune, base=base)
+
+    @property
+    def alone(self) -> str | None:
+        """What to say where one model would be compared with nothing."""
+        if len(self.found.variants) != 1:
+            return None
+        (one,) = self.found.variants
+        kinds = ",".join(kind for kind in TASKS[self.task].presets if kind != one.kind)
+        return f"{one.name} is compared with nothing: add --models {one.kind},{kinds}, a part of them, or --models all"
 
     def train(self, display: Display, stop: Stop) -> Trained:
         """Tokenizer, sizes, settings, and then all runs; what an earlier process did is kept."""

@@ -74,6 +74,7 @@ def written(evidence: Groups, facts: Facts, out: Path, display: Display) -> dict
     from weft.compare.document import document
     from weft.compare.plan import settle
     from weft.report.page import page
+    from weft.report.page_check import SUM, seal
 
     display.show("comparing", 0.0)
     found = document(evidence, title=facts.title, score=facts.score, command=facts.command)
@@ -81,9 +82,10 @@ def written(evidence: Groups, facts: Facts, out: Path, display: Display) -> dict
     found["tuning"] = dict(facts.tuned or {})
     if facts.pairs:
         found = _with_pairs(found, evidence, facts, display)
-    files.write_json(out / COMPARISON, found)
     # what the file holds, not what was in memory: a report that is made again is the same
-    found = dict(files.read_json(out / COMPARISON))
+    found = files.as_json(found)
+    found[SUM] = seal(found)
+    files.write_json(out / COMPARISON, found)
     files.write_text(out / REPORT, page(found))
     settle(out)
     display.clear()

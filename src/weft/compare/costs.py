@@ -27,7 +27,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     found = []
     with suppress(FileNotFoundError):
         for line in path.read_bytes().split(b"\n"):
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 record = json.loads(line)
                 found += [record] if isinstance(record, dict) else []
     return found

@@ -15,8 +15,9 @@ import torch
 
 from weft import __version__, files
 from weft.compare.costs import Cost, cost
+from weft.compare.evidence_check import fault
 from weft.compare.observed import observe
-from weft.errors import ModelError
+from weft.errors import ModelError, ResourceError
 from weft.metrics.items import Items, Score
 from weft.run import Loaded, Run
 from weft.run import load as load_run
@@ -26,6 +27,7 @@ from weft.train.held import Files, named, own_split
 Watch = Callable[[int, int], None]
 VERSION = 3
 PLAIN = ("kind", "seed", "task", "inputs", "references", "data", "key", "item")  # fields that JSON holds as they are
+TRIES = 3  # to put evidence where another process is putting it
 SAMPLES, LONGEST = 4, 100  # texts that a language model writes, and their tokens
 
 
@@ -156,7 +158,9 @@ def load(folder: Path) -> Evidence:
     about = files.read_json(folder / "evidence.json")
     if not isinstance(about, dict) or about.get("version") != VERSION:
         raise ModelError(f"{folder}: is no evidence of this version of weft; remove it to have it measured again")
-    arrays = {name: tensor.numpy() for name, tensor in read_tensors(folder / "numbers.safetensors")[0].items()}
+    arrays = {name: tensor.numpy() for name, tensor in _plain(read_tensors(folder / "numbers.safetensors")[0]).items()}
+    if wrong := fault(about, arrays, _under(arrays, "statistics.")):
+        raise ModelError(f"{folder}: is no evidence: its {wrong} can't be right; remove it to have it measured again")
     named_scores = zip(about["scores"], arrays["scores"].tolist(), strict=True)
     return Evidence(
         run=Path(about["run"]),
@@ -170,6 +174,11 @@ def load(folder: Path) -> Evidence:
         samples=tuple(about["samples"]),
         **{name: about[name] for name in PLAIN},
     )
+
+
+def _plain(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Those of types that evidence has: numpy does not know all others."""
+    return {name: tensor for name, tensor in tensors.items() if tensor.dtype in (torch.float64, torch.int64)}
 
 
 def _under(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
@@ -187,10 +196,25 @@ def gathered(
 ) -> Evidence:
     """The evidence of the run in `path`: what `folder` has of these weights and this data, else measured and kept there."""
     run = load_run(path, device=device)
-    with suppress(ModelError):  # damaged, or of another version: measured again
-        kept = load(folder) if folder.exists() else None
-        if kept is not None and kept.key == key(run, data):
-            return kept._replace(run=path)
+    wanted = key(run, data)
+    if (kept := _kept(folder, wanted)) is not None:
+        return kept._replace(run=path)
     found = gather(run, data, watch=watch)
-    save(found, folder)
+    for left in reversed(range(TRIES)):
+        try:
+            save(found, folder)
+            break
+        except ResourceError:  # another process may have put the same there
+            if _kept(folder, wanted) is not None:
+                break
+            if not left:
+                raise
     return found
+
+
+def _kept(folder: Path, wanted: str) -> Evidence | None:
+    """The evidence in `folder`, if it is whole and of what is wanted; else it is to be measured."""
+    with suppress(ModelError, ResourceError):  # damaged, of another version, or just being replaced
+        kept = load(folder) if folder.exists() else None
+        return kept if kept is not None and kept.key == wanted else None
+    return None
