@@ -23,7 +23,10 @@ from weft.errors import UsageError
 from weft.report.page import page
 from weft.report.page_check import fault
 from weft.report.page_data import POINTS, page_data
+from weft.report.page_parts import COUNTED
 from weft.report.words import cut, decimals, duration, number, p_value, score_name, short, size, visible
+from weft.train.network import Network
+from weft.train.presets import TASKS
 
 DOCUMENTS = [translation(), language(), labels(), labels(60), tags()]
 VOID = {"meta", "input", "br", "wbr", "img", "link"}
@@ -292,6 +295,27 @@ def test_every_trial_of_a_search_is_on_the_page():
     assert 'id="tuning"' not in page(translation())
     document["tuning"]["lstm"]["trials"][0]["rung"] = "x"
     assert fault(document) == "tuning.lstm.trials[0].rung is no count"
+
+
+def test_the_settings_of_a_model_without_an_optimizer_have_none():
+    """An n-gram model has a [train] table, for every run file has one, and looks at none of it."""
+    document = language()
+    names = [row["name"] for row in document["rows"]]
+    kinds = {name: "ngram" if name == "ngram" else "lstm" for name in names}
+    document["settings"] = {
+        name: f'task = "lm"\n[model]\nkind = "{kind}"\n[train]\noptimizer = "adamw"\nlr = 0.001\n'
+        for name, kind in kinds.items()
+    }
+    text = page(document)
+    shown = text[text.index('aria-label="settings that differ"') :].split("</table>")[0]
+    rows = {
+        re.sub("<.*?>", "", row[0]): [re.sub("<.*?>", "", cell) for cell in row[1:]]
+        for row in (re.findall("<t[hd].*?</t[hd]>", line) for line in re.findall("<tr.*?</tr>", shown)[1:])
+    }
+    assert rows["train.optimizer"] == ["" if kinds[name] == "ngram" else "&quot;adamw&quot;" for name in names]
+    assert set(COUNTED) == {
+        kind for shared in TASKS.values() for kind, preset in shared.presets.items() if not isinstance(preset.family, Network)
+    }
 
 
 def test_what_failed_is_said():

@@ -83,7 +83,7 @@ def written(evidence: Groups, facts: Facts, out: Path, display: Display) -> dict
     if facts.pairs:
         found = _with_pairs(found, evidence, facts, display)
     # what the file holds, not what was in memory: a report that is made again is the same
-    found = files.as_json(found)
+    found = dict(files.as_json(found))
     found[SUM] = seal(found)
     files.write_json(out / COMPARISON, found)
     files.write_text(out / REPORT, page(found))

@@ -77,9 +77,9 @@ def _numbers(about: Mapping[str, Any], arrays: Arrays) -> Iterator[str]:
     if not size or (about["outputs"] is None) != (about["task"] in ("lm", "masked-lm")):
         yield "inputs"
     for name, values in arrays.items():
-        if name.startswith(("statistics.", "frequencies.")):
-            if values.dtype != np.float64 or values.ndim not in (1, 2, 3) or len(values) != size:
-                yield name
+        wrong = values.dtype != np.float64 or values.ndim not in (1, 2, 3) or len(values) != size
+        if wrong and name.startswith(("statistics.", "frequencies.")):
+            yield name
 
 
 def _frequencies(about: Mapping[str, Any], arrays: Arrays) -> Iterator[str]:
