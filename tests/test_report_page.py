@@ -318,6 +318,24 @@ def test_the_settings_of_a_model_without_an_optimizer_have_none():
     }
 
 
+def test_the_head_says_what_it_was_measured_with():
+    document = translation()
+    document["tested"] = {"count": 1000, "item": "line"}
+    document["about"] = {"date": "2026-11-16 12:00", "tokenizer": "bpe of 8,000", "budget": "3,500 steps"}
+    said = re.sub("<.*?>", "", page(document))
+    told = "(1,000 lines) · tokenizer bpe of 8,000 · budget 3,500 steps · weft 0.3.0 · 2026-11-16 12:00"
+    assert f"4 encoder-decoders on de-en.test.tsv {told}" in said
+    assert fault(document) == ""
+
+
+def test_a_column_that_says_nothing_of_any_row_is_left_out():
+    document = translation()
+    assert ">tokens/s<" in page(document)
+    for row in document["rows"]:
+        row["tokens_per_second"] = None
+    assert ">tokens/s<" not in page(document)
+
+
 def test_what_failed_is_said():
     document = {**translation(), "failures": [{"name": "gru", "seed": 1, "reason": "step 3: the loss is nan", "code": 6}]}
     assert "Not in the table: gru, seed 1: step 3: the loss is nan" in re.sub("<.*?>", "", page(document))

@@ -132,7 +132,7 @@ class Compare(Shared):
                     then = f"before the first run; {back}"
                 display.line(f"weft: stopped {then}")
                 return stop.exit_code
-        facts = self._facts(run_file.stem, trained.failures, pairs)._replace(tuned=trained.tuned)
+        facts = self._facts(run_file.stem, trained.failures, pairs)._replace(tuned=trained.tuned, about=comparing.about)
         return self._finish(trained.rows, facts, out)
 
     def _going_on(self, out: Path) -> str:

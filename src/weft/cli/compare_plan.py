@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +38,7 @@ from weft.errors import ConfigError, UsageError
 from weft.train.folder import make_folder
 from weft.train.presets import TASKS
 from weft.train.settings import resolve
+from weft.train.tables import BUDGETS
 
 TUNE = "tune"
 
@@ -77,6 +78,15 @@ class Comparing:
             raise UsageError("--params: chooses the width, and so does --grid model.width; drop one of them")
         if asked.tune is not None:
             tune.check(self.found.variants, asked.tune, base=base)
+
+    @property
+    def about(self) -> dict[str, str]:
+        """What all runs have in common: their tokenizer and their budget, in words."""
+        settings = resolve(self.found.variants[0].values, base=self.place.out)
+        table = settings.to_dict()["tokenizer"]
+        told = [_tokenizer(table[side]) for side in ("source", "target") if side in table] or [_tokenizer(table)]
+        budget = [f"{value:,g} {name}" for name in BUDGETS if (value := getattr(settings.train, name)) is not None]
+        return {"tokenizer": " / ".join(dict.fromkeys(told)), "budget": ", ".join(budget)}
 
     @property
     def alone(self) -> str | None:
@@ -169,6 +179,12 @@ class Comparing:
             else:
                 failures.append(Refused(one.variant.name, one.seed, outcome.reason, outcome.code))
         return Trained({name: runs for name, runs in rows.items() if runs}, failures, self.tuned)
+
+
+def _tokenizer(table: Mapping[str, Any]) -> str:
+    """'char', 'bpe of 8,000', or the name of a file."""
+    size = f" of {table['size']:,}" if isinstance(table.get("size"), int) else ""
+    return Path(table["file"]).name if "file" in table else f"{table.get('kind', '')}{size}"
 
 
 def _told(value: Any) -> str:

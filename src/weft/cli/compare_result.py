@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -48,6 +49,7 @@ class Facts(NamedTuple):
     suites: Sequence[Path] = ()
     pairs: Sequence[Pair] = ()  # those of the suites
     tuned: Mapping[str, Any] | None = None  # the search for settings of each row
+    about: Mapping[str, str] | None = None  # what all rows have in common: tokenizer, budget
 
 
 def _with_pairs(found: Mapping[str, Any], evidence: Groups, facts: Facts, display: Display) -> dict[str, Any]:
@@ -80,6 +82,7 @@ def written(evidence: Groups, facts: Facts, out: Path, display: Display) -> dict
     found = document(evidence, title=facts.title, score=facts.score, command=facts.command)
     found["failures"] = [failure._asdict() for failure in facts.failures]
     found["tuning"] = dict(facts.tuned or {})
+    found["about"] = {"date": time.strftime("%Y-%m-%d %H:%M"), **(facts.about or {})}
     if facts.pairs:
         found = _with_pairs(found, evidence, facts, display)
     # what the file holds, not what was in memory: a report that is made again is the same

@@ -16,7 +16,7 @@ from weft.report import page_parts as parts
 from weft.report.page_data import Document, embedded, page_data
 from weft.report.page_table import score_table, table
 from weft.report.page_tuning import tuning
-from weft.report.words import html
+from weft.report.words import counted, html
 
 SCRIPTS = ("base", "chart", "legend", "table", "curves", "cost", "breakdowns", "items", "confusions", "start")
 NEEDS = ("rows", "score")
@@ -118,7 +118,15 @@ def _about(document: Document) -> str:
     kind = TASKS.get(document.get("task") or "", "model")
     task = kind if count == 1 else f"{kind}s"
     data = f" on <code>{html(document['data'])}</code>" if document.get("data") else ""
-    return f"{count} {task}{data}"
+    known, version = document.get("about") or {}, (document.get("environment") or {}).get("weft")
+    facts = [f"{name} {known[name]}" for name in ("tokenizer", "budget") if known.get(name)]
+    facts += [fact for fact in (version and f"weft {version}", known.get("date")) if fact]
+    return f"{count} {task}{data}{_tested(document)}{''.join(f' · {html(fact)}' for fact in facts)}"
+
+
+def _tested(document: Document) -> str:
+    """How many items it was measured on."""
+    return f" ({html(counted(**document['tested']))})" if document.get("tested") else ""
 
 
 def _body(document: Document) -> str:

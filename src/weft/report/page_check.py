@@ -163,6 +163,7 @@ COMPARISON = _table(
         "environment": _by_name(_anything),
         "probe": _table({}, {"follows": _by_name(_text)}),
         "tuning": _by_name(TUNING),
+        "about": _by_name(_text),
         "failures": _list(_table({"name": _text}, {"seed": _count, "reason": _text})),
     },
 )

@@ -19,7 +19,7 @@ from weft.report.page_data import (
     score_decimals,
 )
 from weft.report.page_table import sign
-from weft.report.words import cut, decimals, finite, html, number, p_value, score_name, short
+from weft.report.words import counted, cut, decimals, finite, html, number, p_value, score_name, short
 
 FIRST = 12  # items that stand in the page for a reader without a script
 PAIRS = 12  # confusions that are listed
@@ -61,10 +61,9 @@ def _told_apart(document: Document, best: Mapping[str, Any]) -> str:
 
 def _too_little(document: Document, names: Sequence[str]) -> str:
     """That the test could not have told these rows from the best, and why."""
-    known = document.get("tested") or {}
-    noun, _, rest = str(known.get("item") or "item").partition(" ")
-    size = f" ({known['count']:,} {html(noun)}{'' if known['count'] == 1 else 's'} {html(rest)}".rstrip() if known else ""
-    return f"There is too little test data{size + ')' if size else ''} to tell whether it is better than {_listed(names)}."
+    known = document.get("tested")
+    size = f" ({html(counted(**known))})" if known else ""
+    return f"There is too little test data{size} to tell whether it is better than {_listed(names)}."
 
 
 def _cheaper(document: Document, best: Mapping[str, Any]) -> str:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from weft.report.page_data import Document, is_alike, is_unclear, known_score, score_decimals
 from weft.report.words import MISSING, duration, finite, html, number, p_value, score_name, short, size
 
-WIDTH, HEIGHT = 150, 18  # of a drawn interval
+WIDTH, HEIGHT = 110, 18  # of a drawn interval
+SHORT = 20  # letters of a name that stays on one line
 COLOURS = 8  # .c0 to .c7 in page.css
 SIGNS = ("circle", "square", "triangle", "diamond", "plus", "cross", "down")  # as script/base.js draws them
 SHAPES = {
@@ -164,7 +165,8 @@ def _cell(cell: Cell, *, extra: str = "", kind: str = "") -> str:
 def _name(row: Mapping[str, Any], place: int) -> str:
     star = '&nbsp;<span class="star" title="best">★<span class="unseen"> best</span></span>' if row.get("best") else ""
     told = re.sub("([,=])", r"\1<wbr>", html(row["name"]))  # "lstm,attention=none" breaks where it means something
-    name = f'<span class="name">{sign(place)}<span><bdi>{told}</bdi>{star}</span></span>'
+    kind = ' class="short"' if len(row["name"]) <= SHORT else ""
+    name = f'<span class="name">{sign(place)}<span><bdi{kind}>{told}</bdi>{star}</span></span>'
     return f'<th scope="row" data-value="{html(row["name"])}">{name}</th>'
 
 
@@ -196,7 +198,7 @@ def table(document: Document) -> str:
     scores = [known_score(row["score"]) for row in rows]
     places, scale = score_decimals(scores), _scale(scores)
     best = next((finite(one["value"]) for one, row in zip(scores, rows, strict=True) if row.get("best")), None)
-    columns = _columns(document)
+    columns = [column for column in _columns(document) if any(column.cell(row).value is not None for row in rows)]
     tops = _tops(columns, rows)
     order = "ascending" if score["better"] == "lower" else "descending"
     heads = [_head("model"), _head(html(score_name(score["name"])), better=score["better"], sort=order, kind=' class="wide"')]
