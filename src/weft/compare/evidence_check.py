@@ -117,13 +117,14 @@ def _labels(about: Mapping[str, Any], arrays: Arrays) -> Iterator[str]:
 
 def _scored(about: Mapping[str, Any], statistics: Mapping[str, np.ndarray]) -> Iterator[str]:
     """Every score follows from the statistics."""
-    total = sums(statistics)
-    for name, function in functions(about["task"], [Score(name, 0.0, None, None, "") for name, _ in about["scores"]]).items():
+    total, scores = sums(statistics), [Score(name, 0.0, None, None, "") for name, _ in about["scores"]]
+    for name, function in functions(about["task"], scores).items():
         try:
             with np.errstate(all="ignore"):
-                if np.shape(function(total)) != (1,):
-                    yield f"statistics of {name}"
+                shape = np.shape(function(total))
         except (KeyError, ValueError, IndexError, TypeError):
+            shape = ()
+        if shape != (1,):
             yield f"statistics of {name}"
 
 

@@ -31,7 +31,7 @@ from weft.compare.significance import (
 from weft.errors import UsageError
 from weft.metrics.items import Function, Items
 from weft.metrics.labels import NO_INTERVAL
-from weft.text.columns import aligned
+from weft.text.columns import aligned, counted
 
 Groups = Mapping[str, Sequence[Evidence]]
 DIFFERENCE = "difference from best"
@@ -101,19 +101,12 @@ def tested(groups: Groups) -> tuple[int, str]:
     return len(run.items.keys), run.item
 
 
-def counted(count: int, item: str) -> str:
-    """'1 line', '53 blocks of about 100 bytes'."""
-    noun, _, rest = item.partition(" ")
-    return f"{count:,} {noun}{'' if count == 1 else 's'}{' ' if rest else ''}{rest}"
-
-
 def too_little(found: Sequence[Row], groups: Groups) -> str:
     """If the test could tell nothing of a row, which one and why; else ''."""
     unclear = [row for row in found if not row.enough]
     if not unclear:
         return ""
-    least = min(row.smallest_p for row in unclear if row.smallest_p is not None)
-    names = ", ".join(row.name for row in unclear)
+    least, names = min(row.smallest_p or 0.0 for row in unclear), ", ".join(row.name for row in unclear)
     reason = f"with {counted(*tested(groups))} no difference, however large, has a p below {least:.2g}"
     return f"Too little test data to tell (?) {found[0].name} from {names}: {reason}."
 
@@ -391,23 +384,10 @@ def estimate_json(found: Estimate) -> dict[str, Any]:
 
 def row_json(row: Row) -> dict[str, Any]:
     """A row as comparison.json has it."""
-    names = (
-        "name",
-        "runs",
-        "seeds",
-        "p",
-        "best",
-        "alike",
-        "enough",
-        "smallest_p",
-        "parameters",
-        "seconds",
-        "tokens_per_second",
-        "peak_memory",
-        "bytes",
-    )
+    tested = ("name", "runs", "seeds", "p", "best", "alike", "enough", "smallest_p")
+    costs = ("parameters", "seconds", "tokens_per_second", "peak_memory", "bytes")
     return {
-        **{name: getattr(row, name) for name in names},
+        **{name: getattr(row, name) for name in (*tested, *costs)},
         "score": estimate_json(row.score),
         "difference": None if row.difference is None else estimate_json(row.difference),
         "scores": {name: estimate_json(found) for name, found in row.scores.items()},

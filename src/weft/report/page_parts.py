@@ -19,7 +19,8 @@ from weft.report.page_data import (
     score_decimals,
 )
 from weft.report.page_table import sign
-from weft.report.words import counted, cut, decimals, finite, html, number, p_value, score_name, short
+from weft.report.words import cut, decimals, finite, html, number, p_value, score_name, short
+from weft.text.columns import counted
 
 FIRST = 12  # items that stand in the page for a reader without a script
 PAIRS = 12  # confusions that are listed

@@ -103,12 +103,6 @@ def p_value(p: Any) -> str:
     return "< 0.001" if known < 0.001 else f"{known:.3f}"
 
 
-def counted(count: int, item: str) -> str:
-    """'1 line', '53 blocks of about 100 bytes'."""
-    noun, _, rest = item.partition(" ")
-    return f"{count:,} {noun}{'' if count == 1 else 's'} {rest}".rstrip()
-
-
 def score_name(name: str) -> str:
     """bits_per_character -> bits/character; BLEU, chrF and F1 are written as their authors do."""
     known = {"bleu": "BLEU", "bleu_lc": "BLEU, lower case", "chrf": "chrF"}
