@@ -118,8 +118,6 @@ class Compare(Shared):
         comparing = Comparing(read_toml(run_file), self._asked(), place, base=run_file.parent.resolve())
         refuse_others(comparing.task, self.score)
         pairs = self._pairs(comparing.task)
-        if comparing.alone is not None:
-            note(comparing.alone, quiet=self.quiet)
         waited, replaces = earlier(out).is_there(), self.fresh and (out / PLAN).is_file()
         with Stop() as stop, Display(quiet=self.quiet) as display:
             try:
@@ -132,6 +130,8 @@ class Compare(Shared):
                     then = f"before the first run; {back}"
                 display.line(f"weft: stopped {then}")
                 return stop.exit_code
+        if comparing.alone is not None and trained.rows:
+            note(comparing.alone, quiet=self.quiet)
         facts = self._facts(run_file.stem, trained.failures, pairs)._replace(tuned=trained.tuned, about=comparing.about)
         return self._finish(trained.rows, facts, out)
 
