@@ -100,7 +100,7 @@ def trained(model: str, text: Path, chosen: argparse.Namespace) -> tuple[Path, f
     place = chosen.out / f"{model}-{chosen.seed}"
     file = place.with_suffix(".toml")
     file.write_text(tomli_w.dumps(values(model, text, chosen)))
-    command = [sys.executable, "-m", "weft", "train", str(file), "--out", str(place), "--threads", str(chosen.threads)]
+    command = [sys.executable, "-P", "-m", "weft", "train", str(file), "--out", str(place), "--threads", str(chosen.threads)]
     for setting in (chosen.set or []) if model != "ngram" else []:
         command += ["--set", setting]
     began = time.perf_counter()

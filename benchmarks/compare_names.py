@@ -60,7 +60,7 @@ def arguments() -> argparse.Namespace:
 
 
 def command(options: argparse.Namespace, run_file: Path, out: Path) -> list[str]:
-    words = [sys.executable, "-m", "weft", "compare", str(run_file), "--models", KINDS, "--grid", "model.order=2,5"]
+    words = [sys.executable, "-P", "-m", "weft", "compare", str(run_file), "--models", KINDS, "--grid", "model.order=2,5"]
     sizes = ["--seeds", str(options.seeds), "--tokens", options.tokens, "--jobs", str(options.jobs)]
     return [*words, *sizes, "--threads", str(options.jobs), "--out", str(out)]
 

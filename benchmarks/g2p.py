@@ -62,7 +62,7 @@ def train_one(family: str, language: str, seed: int, chosen: argparse.Namespace)
     place.parent.mkdir(parents=True, exist_ok=True)
     file = place.with_suffix(".toml")
     file.write_text(tomli_w.dumps(values(family, language, seed, chosen.data)))
-    command = [sys.executable, "-m", "weft", "train", str(file), "--out", str(place), "--quiet", "--threads", "1"]
+    command = [sys.executable, "-P", "-m", "weft", "train", str(file), "--out", str(place), "--quiet", "--threads", "1"]
     for setting in chosen.set or []:
         command += ["--set", setting]
     began = time.perf_counter()

@@ -112,7 +112,19 @@ def distinct_names(source: Path, place: Path) -> Path:
 
 def train(file: Path, place: Path, chosen: argparse.Namespace) -> float:
     """In a process of its own; the seconds it took. A finished run is kept."""
-    command = [sys.executable, "-m", "weft", "train", str(file), "--out", str(place), "--quiet", "--threads", chosen.threads]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "weft",
+        "train",
+        str(file),
+        "--out",
+        str(place),
+        "--quiet",
+        "--threads",
+        chosen.threads,
+    ]
     for setting in chosen.set or []:
         command += ["--set", setting]
     began = time.perf_counter()

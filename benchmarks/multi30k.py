@@ -70,7 +70,7 @@ def train_one(name: str, chosen: argparse.Namespace) -> float:
     chosen.out.mkdir(parents=True, exist_ok=True)
     file = chosen.out / f"{name}.toml"
     file.write_text(tomli_w.dumps(values(name, chosen.data, chosen.seed)))
-    command = [sys.executable, "-m", "weft", "train", str(file), "--out", str(place), "--quiet"]
+    command = [sys.executable, "-P", "-m", "weft", "train", str(file), "--out", str(place), "--quiet"]
     for setting in chosen.set or []:
         command += ["--set", setting]
     began = time.perf_counter()

@@ -177,7 +177,7 @@ class Runner:
         if "train" in values:
             values = {**values, "train": {"device": self.device, "compile": False, **values["train"]}}
         file.write_text(tomli_w.dumps(values))
-        command = [sys.executable, "-m", "weft", "train", str(file), "--out", str(place), "--quiet"]
+        command = [sys.executable, "-P", "-m", "weft", "train", str(file), "--out", str(place), "--quiet"]
         done = subprocess.run([*command, "--threads", str(self.threads)], capture_output=True, text=True)
         if done.returncode == DIVERGED:
             return -math.inf

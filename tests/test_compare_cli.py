@@ -26,7 +26,7 @@ from weft.cli import compare_plan
 from weft.cli.main import main
 from weft.cli.story import read_story
 from weft.compare.train import Room, Stopped, Trainer, holder
-from weft.errors import ModelError, ResourceError
+from weft.errors import ModelError, ResourceError, UsageError
 from weft.lock import Lock
 from weft.tensors import read_tensors
 from weft.train import checkpoint
@@ -115,7 +115,7 @@ def test_results_for_programs_and_papers(there, capsys):
     code, out, err = compare(capsys, *words, "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
-    assert list(found) == ["title", "task", "data", "score", "test", "rows", "failures"]
+    assert list(found) == ["title", "task", "data", "score", "test", "tested", "too_little", "rows", "failures"]
     assert [row["name"] for row in found["rows"]].count("lstm") == 1
     _, out, _ = compare(capsys, *words, "--csv", "-")
     assert len(list(csv.reader(io.StringIO(out)))) == 3
@@ -266,13 +266,19 @@ def test_settings_are_tuned_first(there, capsys):
     code, _, err = compare(capsys, *words)
     assert code == 0
     trials = files.read_json(there / "here" / "tune" / "trials.json")
-    assert list(trials) == ["lstm"] and [trial["trial"] for trial in trials["lstm"]] == [0, 1]
-    assert Here.trained == ["lstm-rung0-0", "lstm-rung0-1", "ngram-5", "lstm-5"]
-    assert "ngram: nothing to tune: it has no learning rate" in err
+    assert list(trials) == ["ngram", "lstm"] and [trial["trial"] for trial in trials["lstm"]] == [0, 1]
+    assert Here.trained == [f"{kind}-rung0-{at}" for kind in ("ngram", "lstm") for at in (0, 1)] + ["ngram-5", "lstm-5"]
+    assert "ngram: tuned: " in err and "nothing to tune" not in err
+    tuning = files.read_json(there / "here" / "comparison.json")["tuning"]
+    assert {name: one["trials"] for name, one in tuning.items()} == trials
+    for name, one in tuning.items():
+        scores = [trial["score"]["value"] for trial in one["trials"]]
+        assert scores[one["chosen"]] == min(scores), name
+    assert "Tuning" in (there / "here" / "report.html").read_text()
     better = min(trials["lstm"], key=lambda trial: trial["score"]["value"])
     settings = resolve(files_of(there / "here" / "lstm-5"), base=there)
     chosen = {"lr": settings.train.lr, "dropout": settings.model.dropout, "width": settings.model.width}
-    assert not better["settings"] or better["settings"] == chosen
+    assert better["settings"] == chosen
     assert settings.train.steps == 6
     Here.trained.clear()
     assert compare(capsys, *words)[0] == 0 and Here.trained == []
@@ -352,11 +358,56 @@ def test_it_goes_on_from_another_folder(there, capsys, monkeypatch):
     assert Here.trained == []
 
 
+@pytest.mark.parametrize("task", ["lm", "translate"])
+def test_a_comparison_that_was_moved_goes_on(there, capsys, monkeypatch, task):
+    """The tokenizer of all runs moves with them: what it holds is the same, though its path is another."""
+    models = "ngram,rnn"
+    if task == "translate":
+        (there / "pairs.tsv").write_text("".join(f"{name}\t{name[::-1]}\n" for name in NAMES.split()))
+        other = 'task = "translate"\nseed = 5\n[data]\ntrain = "pairs.tsv"\nvalid = 0.1\ntest = 0.1\n'
+        other += '[tokenizer.source]\nkind = "char"\n'
+        other += '[tokenizer.target]\nkind = "char"\n[model]\nkind = "rnn"\nwidth = 8\n[train]\nsteps = 4\nbatch_tokens = 128\n'
+        (there / "run.toml").write_text(other)
+        models = "rnn,gru"
+    words = ["run.toml", "--models", models, "--quiet"]
+    assert compare(capsys, *words, "--out", "cmp")[0] == 0
+    before = (there / "cmp" / "comparison.json").read_bytes()
+    (there / "cmp").rename(there / "moved")
+    # one of them had not yet come to its end
+    begun = there / "moved" / "rnn-5"
+    for name in ("model.safetensors", "metrics.jsonl"):
+        (begun / name).unlink()
+    shutil.rmtree(begun / "checkpoints", ignore_errors=True)
+    Here.trained.clear()
+    code, _, err = compare(capsys, *words, "--out", "moved")
+    assert (code, err) == (0, "") and Here.trained == ["rnn-5"]
+    ours, theirs = (json.loads(text)["rows"] for text in (before, (there / "moved" / "comparison.json").read_bytes()))
+    assert {row["name"]: row["scores"] for row in ours} == {row["name"]: row["scores"] for row in theirs}
+    # another tokenizer is another run, wherever it lies
+    file = next((there / "moved" / "tokenizer").glob("tokenizer*.json"))
+    file.write_text(file.read_text().replace('"a"', '"\u00e4"', 1))
+    settings = resolve(files_of(there / "moved" / "rnn-5"), base=there)
+    table = settings.to_dict()["tokenizer"]
+    assert "holds another run (tokenizer" in str(moved_to(table, there / "moved" / "rnn-5", settings, file))
+
+
+def moved_to(table: dict[str, Any], run: Path, settings: Any, file: Path) -> str:
+    """What is said where a run is to go on with the tokenizer in `file`."""
+    from weft.train.folder import RunFolder
+
+    side = file.name.removeprefix("tokenizer.").removesuffix(".json").removesuffix("json").rstrip(".")
+    there = {**table, side: {"file": str(file)}} if side else {"file": str(file)}
+    asked = resolve({**settings.to_dict(), "tokenizer": there}, base=run)
+    with pytest.raises(UsageError) as caught:
+        RunFolder(run).begin(asked, "", fresh=False)
+    return str(caught.value)
+
+
 def test_if_all_fail_json_says_so(there, capsys):
     (there / "run.toml").write_text(RUN + "lr = 1e30\n")
     code, out, _ = compare(capsys, "run.toml", "--json", "--quiet")
     found = json.loads(out)
-    assert code == 6 and list(found) == ["title", "task", "data", "score", "test", "rows", "failures"]
+    assert code == 6 and list(found) == ["title", "task", "data", "score", "test", "tested", "too_little", "rows", "failures"]
     assert found["rows"] == [] and [(one["name"], one["seed"], one["code"]) for one in found["failures"]] == [("lstm", 5, 6)]
 
 
@@ -393,6 +444,15 @@ def test_a_run_file_needs_no_kind_where_models_are_named(there, capsys):
     assert refused(capsys, "compare", "run.toml")[1].startswith("model.kind: is needed and not given; known: ")
     assert compare(capsys, "run.toml", "--models", "rnn,gru", "--quiet")[0] == 0
     assert Here.trained == ["rnn-5", "gru-5"]
+
+
+def test_one_model_alone_is_told_what_it_could_be_compared_with(there, capsys):
+    code, _, err = compare(capsys, "run.toml", "--out", "one")
+    told = (
+        "lstm is compared with nothing: add --models lstm,ngram,window,rnn,gru,transformer,gpt, a part of them, or --models all"
+    )
+    assert code == 0 and told in err.split("\n")
+    assert "compared with nothing" not in compare(capsys, "run.toml", "--models", "ngram,lstm", "--out", "two")[2]
 
 
 # ---- runs that are there

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,13 @@ from weft.compare import evidence as module
 from weft.compare.costs import cost
 from weft.compare.document import document
 from weft.compare.evidence import Evidence, gather, gathered, load, save
-from weft.compare.observed import BLOCK, FREQUENCIES, text_edges
+from weft.compare.observed import FREQUENCIES, text_edges
 from weft.compare.scores import functions
-from weft.errors import ModelError
+from weft.errors import ModelError, ResourceError
 from weft.log import Log, read_log
 from weft.metrics.items import sums
 from weft.run import load as load_run
+from weft.tensors import read_tensors, write_tensors
 from weft.train.folder import RunFolder, open_folder
 
 TASKS = ("lm-lines", "lm-text", "ngram", "masked", "labels-lstm", "several-naive-bayes", "pairs-lstm", "spans-lstm")
@@ -150,8 +152,10 @@ def test_blocks_of_running_text_are_whole_lines_whatever_the_tokenizer(runs, tmp
     train_here(values, tmp_path / "bpe", Silent())
     pieces = gather(load_run(tmp_path / "bpe", device="cpu"))
     assert chars.inputs == pieces.inputs
-    assert len(chars.inputs) == 3
-    assert all(text.endswith("\n") and BLOCK - 100 < len(text) < BLOCK + 100 for text in chars.inputs[1:-1])
+    assert (chars.item, pieces.item) == ("block of about 100 bytes",) * 2
+    longest = max(len(line) + 1 for line in runs.text.read_text().split("\n"))
+    assert len(chars.inputs) > 10
+    assert all(text.endswith("\n") and len(text) < 100 + longest for text in chars.inputs[1:-1])
     assert np.array_equal(chars.items.statistics["bytes"], pieces.items.statistics["bytes"])
     assert chars.lengths.sum() > pieces.lengths.sum()
     found = document({"chars": [chars], "bpe": [pieces]})
@@ -284,6 +288,75 @@ def test_damaged_evidence_is_measured_again(runs, tmp_path, monkeypatch, name):
     gathered(run, kept, device="cpu")
     assert len(seen) == 1
     load(kept)
+
+
+ODD: tuple[Any, ...] = (None, True, -1, 10**400, 1e308, "x", [], ["x"], [1], [[]], {}, {"x": 1})
+
+
+def forged(about: dict[str, Any], arrays: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Evidence with one thing in it that is not as it was written."""
+    for name in about:
+        yield {key: value for key, value in about.items() if key != name}, arrays
+        yield from (({**about, name: odd}, arrays) for odd in ODD)
+    yield from (({**about, "cost": {**about["cost"], name: odd}}, arrays) for name in about["cost"] for odd in ODD[:6])
+    for name in ("inputs", "references", "outputs", "labels"):
+        if about[name]:
+            yield {**about, name: about[name][1:]}, arrays
+            yield {**about, name: ["no such thing", *about[name][1:]]}, arrays
+    for name, values in arrays.items():
+        yield about, {key: value for key, value in arrays.items() if key != name}
+        yield from ((about, {**arrays, name: odd}) for odd in (values[1:], values[None], values.int(), values.bool()))
+        if values.ndim > 1:
+            yield about, {**arrays, name: values[:, 1:].contiguous()}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "spans-lstm")) for name in TASKS])
+def test_forged_evidence_is_refused_or_harmless(runs, tmp_path, name):
+    """The sums are right, what is summed is not: whoever made a run could have made its evidence, too."""
+    kept = tmp_path / "kept"
+    save(runs.evidence(name), kept)
+    about = files.read_json(kept / "evidence.json")
+    arrays = read_tensors(kept / "numbers.safetensors")[0]
+    refused = 0
+    for words, numbers in forged(about, arrays):
+        (kept / "evidence.json").write_text(json.dumps(words))
+        write_tensors(kept / "numbers.safetensors", numbers)
+        files.write_manifest(kept)
+        try:
+            found = load(kept)
+        except ModelError as error:
+            refused += 1
+            assert "\n" not in str(error)
+            continue
+        json.dumps(document({"a": [found]}), allow_nan=False)
+    assert refused > 100
+    (kept / "evidence.json").write_text(json.dumps({**about, "inputs": about["inputs"][1:]}))
+    write_tensors(kept / "numbers.safetensors", arrays)
+    files.write_manifest(kept)
+    with pytest.raises(ModelError) as caught:
+        load(kept)
+    assert str(caught.value) == f"{kept}: is no evidence: its keys can't be right; remove it to have it measured again"
+
+
+def test_two_processes_may_keep_the_same_evidence(runs, tmp_path, monkeypatch):
+    """As one that was looked at twice at once: the other has just put there what this one is about to."""
+    kept, run = tmp_path / "kept", runs.folder("lm-lines")
+    whole = module.save
+
+    def late(found: Evidence, folder: Path) -> None:
+        whole(found, folder)
+        raise ResourceError(f"{folder}: can't be written: Directory not empty; nothing was changed")
+
+    monkeypatch.setattr(module, "save", late)
+    same(gathered(run, kept, device="cpu"), load(kept))
+    files.remove(kept)
+
+    def full(found: Evidence, folder: Path) -> None:
+        raise ResourceError("no space left")
+
+    monkeypatch.setattr(module, "save", full)
+    with pytest.raises(ResourceError, match="no space left"):
+        gathered(run, kept, device="cpu")
 
 
 def test_evidence_of_another_version_is_refused(runs, tmp_path):

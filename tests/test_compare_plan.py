@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from small_runs import Silent, make_text, run_file, train_here
 
 from weft.compare import sizes, tokens
-from weft.compare.fitting import fitted, leaves, with_option
+from weft.compare.fitting import fitted, leaves, tried, with_option
 from weft.compare.groups import find, grouped, is_comparison
 from weft.compare.plan import (
     Asked,
@@ -152,6 +153,35 @@ def test_every_kind_of_a_task_can_be_had_from_any_run_file(values):
         assert given - kept == {name for name in one.dropped if name.startswith("model.")}
 
 
+@pytest.mark.parametrize("values", [LM, PAIRS, LABELS], ids=lambda values: values["task"])
+def test_no_message_decides_what_applies(values, monkeypatch):
+    """The same options are dropped, and the same fault is told first, whatever the words of the errors are."""
+
+    def in_other_words(given: Any, *, base: Path) -> Any:
+        try:
+            return resolve(given, base=base)
+        except ConfigError as error:
+            words = hashlib.sha256(str(error).encode()).hexdigest()
+            raise ConfigError(words, option=error.option, unknown=error.unknown, near=error.near) from None
+
+    kinds = list(TASKS[values["task"]].presets)
+    before = [fitted(values, kind, base=BASE) for kind in kinds]
+    monkeypatch.setattr("weft.compare.fitting.resolve", in_other_words)
+    assert [fitted(values, kind, base=BASE) for kind in kinds] == before
+
+
+def test_errors_of_a_run_file_carry_what_they_are_about():
+    for option, value, fields in (
+        ("model.widht", 8, ("model.widht", True, True)),
+        ("model.qqqqq", 8, ("model.qqqqq", True, False)),
+        ("model.width", -1, ("model.width", False, False)),
+    ):
+        error = tried(with_option(LM, option, value), base=BASE)
+        assert isinstance(error, ConfigError) and (error.option, error.unknown, error.near) == fields
+        assert str(error) == f"{error.option}: {error.reason}"
+    assert ConfigError("anything else").reason == "anything else"
+
+
 def test_an_unknown_kind_is_refused():
     with pytest.raises(ConfigError) as caught:
         plan_of("lstm", "transfomer")
@@ -185,6 +215,12 @@ def test_variants():
 def test_one_option_that_does_not_apply():
     values = {**LM, "model": {"kind": "lstm", "width": 16}, "train": {}}
     assert plan_of("lstm", "ngram", values=values).notes == ["ngram: model.width does not apply"]
+
+
+def test_all_kinds_of_the_task():
+    found = plan_of("all").variants
+    assert [one.name for one in found] == ["gpt", "ngram", "window", "rnn", "lstm", "gru", "transformer"]  # its own first
+    assert [one.name for one in plan_of("all", values=LABELS).variants][1:3] == ["naive-bayes", "regression"]
 
 
 def test_without_models_the_run_file_s_own():

@@ -13,6 +13,7 @@ import pytest
 from evidence_parts import COST, labelled, language, system
 
 from weft.compare import table
+from weft.compare.evidence import Evidence
 from weft.compare.significance import hierarchical, holm, paired
 from weft.errors import UsageError
 from weft.metrics.items import Items
@@ -125,6 +126,96 @@ def test_costs_are_means_over_seeds():
     assert (row.seconds, row.peak_memory, row.decoding, row.parameters) == (20.0, 5_000_000, 60.0, 1000)
 
 
+# ---- too little data
+
+
+def few(items: int, seeds: int = 1) -> dict[str, list[Evidence]]:
+    """Three models on so many blocks of text, each far worse than the one before it on every block."""
+    rng = np.random.default_rng(0)
+    tokens = np.full(items, 100.0)
+    rates = rng.uniform(0.2, 0.24, items)
+    return {
+        name: [
+            language(
+                Items(np.arange(items), {"nats": tokens * (rates + more + 0.001 * seed), "tokens": tokens}),
+                run=Path(f"runs/{name}-{seed}"),
+                seed=seed,
+                item="block of about 1,000 bytes",
+            )
+            for seed in range(seeds)
+        ]
+        for name, more in (("gpt", 0.0), ("lstm", 0.07), ("ngram", 0.1))
+    }
+
+
+def test_a_test_that_could_tell_nothing_says_so_and_calls_nobody_equal():
+    """6 blocks can be exchanged in 64 ways, of which 2 give the largest difference; 2 rows are tested: 2 * 2 / 64."""
+    rows = table.rows(few(6))
+    assert [row.name for row in rows] == ["gpt", "lstm", "ngram"]
+    assert [row.smallest_p for row in rows] == [None, 0.0625, 0.0625]
+    assert [row.p for row in rows] == [None, 0.0625, 0.0625]
+    assert [row.enough for row in rows] == [True, False, False]
+    assert [row.alike for row in rows] == [True, False, False]
+    assert table.too_little(rows, few(6)) == (
+        "Too little test data to tell (?) gpt from lstm, ngram: with 6 blocks of about 1,000 bytes no difference, however "
+        "large, has a p below 0.062."
+    )
+    lines = table.terminal(rows).split("\n")
+    assert [line.split()[1][-1] for line in lines[1:4]] == ["*", "?", "?"]
+    assert "**lstm**" not in table.markdown(rows) and "**gpt**" in table.markdown(rows)
+    found = json.loads(table.json(rows))
+    assert [(row["enough"], row["smallest_p"], row["alike"]) for row in found[1:]] == [(False, 0.0625, False)] * 2
+    read = list(csv.DictReader(io.StringIO(table.csv(rows))))
+    assert [line["enough"] for line in read] == ["1", "0", "0"]
+
+
+def test_enough_items_or_seeds_tell():
+    for groups in (few(7), few(60), few(6, seeds=2)):
+        rows = table.rows(groups)
+        assert all(row.enough for row in rows) and [row.alike for row in rows] == [True, False, False]
+        assert table.too_little(rows, groups) == ""
+    assert table.rows(few(7))[1].smallest_p == 2 * 2 / 2**7
+
+
+def test_one_item_tells_nothing_whatever_the_seeds():
+    for seeds in (1, 2):
+        rows = table.rows(few(1, seeds=seeds))
+        assert [(row.enough, row.alike) for row in rows[1:]] == [(False, False)] * 2
+        assert "with 1 block of about 1,000 bytes no difference" in table.too_little(rows, few(1, seeds=seeds))
+
+
+def test_very_many_rows_are_exchanged_more_often():
+    """Holm multiplies p by 60: of 1,000 exchanges the least would be 0.06."""
+    rng, tokens = np.random.default_rng(0), np.full(30, 50.0)
+    rates = rng.uniform(1, 2, 30)
+    groups = {f"m{at}": [language(Items(np.arange(30), {"nats": tokens * (rates + at), "tokens": tokens}))] for at in range(61)}
+    assert all(row.enough and row.alike == (row.name == "m0") for row in table.rows(groups))
+
+
+def test_the_difference_from_the_best_row_has_an_interval():
+    rows = table.rows(few(60))
+    assert rows[0].difference is None
+    value, low, high = rows[1].difference
+    assert value == pytest.approx(0.07) and low == pytest.approx(0.07, abs=1e-6) and high == pytest.approx(0.07, abs=1e-6)
+    assert "+0.0700 to +0.0700" in table.terminal(rows)
+    # scores vary far more over blocks than their difference does
+    assert rows[1].score.high - rows[1].score.low > 0.004
+    right = [0, 1] * 20
+    worse = [1, 1, 1, 1, *right[4:]]
+    percents = table.rows({"a": [labelled(right, right, ("x", "y"))], "b": [labelled(worse, right, ("x", "y"))]})
+    assert percents[1].difference.value == pytest.approx(-5.0) and percents[1].difference.low < -5 < percents[1].difference.high
+    assert table.rows(
+        {"a": [labelled(right, right, ("x", "y"))], "b": [labelled(worse, right, ("x", "y"))]}, "calibration_error"
+    )[1].difference.low is None  # fmt: skip
+
+
+def test_a_narrow_terminal_goes_without_the_differences():
+    rows = table.rows(few(60))
+    wide = table.terminal(rows, 200)
+    assert wide == table.terminal(rows) and "difference from best" in wide
+    assert "difference from best" not in table.terminal(rows, 100) and "95 % interval" in table.terminal(rows, 100)
+
+
 # ---- writing
 
 
@@ -141,6 +232,7 @@ def test_terminal():
     heads = [
         "nats/token",
         "95 % interval",
+        "difference from best",
         "p",
         "seeds",
         "parameters",
@@ -171,18 +263,18 @@ def test_csv_is_read_back():
 
 def test_markdown_escapes_what_would_break_it():
     lines = table.markdown(odd_rows()).split("\n")
-    assert lines[1] == "| :-- |" + " --: |" * 10
+    assert lines[1] == "| :-- |" + " --: |" * 11
     assert lines[2].startswith("| **lstm\\|a\\_b\\*50%&\\\\x** | **")
     assert lines[3].startswith("| plain | 3.")
-    assert {line.replace("\\|", "").count("|") for line in lines[:4]} == {12}
+    assert {line.replace("\\|", "").count("|") for line in lines[:4]} == {13}
 
 
 def test_latex_escapes_what_would_break_it():
     lines = table.latex(odd_rows()).split("\n")
-    assert lines[0] == r"\begin{tabular}{lrrrrrrrrrr}"
+    assert lines[0] == r"\begin{tabular}{lrrrrrrrrrrr}"
     assert lines[1::2][:2] == [r"\toprule", r"\midrule"]
     assert lines[4].startswith(r"\textbf{lstm|a\_b*50\%\&\textbackslash{}x} & \textbf{")
-    assert lines[2].count("&") == lines[5].count("&") == 10
+    assert lines[2].count("&") == lines[5].count("&") == 11
     assert r"95 \% interval" in lines[2]
     assert r"\textless{}0.001" in lines[5]
     assert lines[-3:] == [r"\bottomrule", r"\end{tabular}", ""]
@@ -198,7 +290,8 @@ def test_a_row_is_a_line_whatever_its_folder_is_called():
 
 def test_json_rows():
     found = json.loads(table.json(odd_rows()))
-    assert set(found[0]) == {"name", "runs", "seeds", "p", "best", "alike", "parameters", "seconds", "tokens_per_second",
+    assert set(found[0]) == {"name", "runs", "seeds", "p", "best", "alike", "enough", "smallest_p",
+        "difference", "parameters", "seconds", "tokens_per_second",
         "peak_memory", "bytes", "score", "scores", "decoding"}  # fmt: skip
     assert found[0]["decoding"] == {"value": 50.0, "unit": "tokens/s scored"}
     assert found[0]["score"] == found[0]["scores"]["nats_per_token"]

@@ -240,3 +240,13 @@ def test_a_tethered_command_ends_with_whoever_started_it(tmp_path):
     assert child.stdin is not None
     child.stdin.close()
     assert child.wait(20) == -signal.SIGTERM
+
+
+def test_nothing_in_the_current_folder_is_run(tmp_path):
+    """Not what is called like a module that weft imports, nor like weft itself: a run file may come with anything beside it."""
+    (tmp_path / "weft").mkdir()
+    for name in ("weft/__init__.py", "random.py", "tomli_w.py", "torch.py"):
+        (tmp_path / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nraise SystemExit(77)\n")
+    done = subprocess.run([*Room(tmp_path).command, "--version"], cwd=tmp_path, capture_output=True, input=b"")
+    assert not (tmp_path / "ran").exists()
+    assert done.returncode in (0, 143, -15) and b"Error" not in done.stderr  # its input is closed: it may be stopped

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from small_runs import make_text, run_file, train_here
 
 from weft.cli.compare_watch import best
-from weft.compare import tune
+from weft.compare import spaces, tune
 from weft.compare.fitting import with_option
 from weft.compare.plan import Planned, Variant
 from weft.compare.train import Outcome
@@ -24,6 +26,15 @@ LSTM: dict[str, Any] = {
     "data": {"train": "text.txt", "valid": 0.1, "test": "secret.txt"},
     "model": {"kind": "lstm", "width": 64},
     "train": {"steps": 80, "lr": 0.01},
+}
+
+
+COUNTED: dict[str, dict[str, Any]] = {
+    "ngram": {**LSTM, "model": {"kind": "ngram"}, "train": {}},
+    **{
+        kind: {"task": "classify", "data": {"train": "t.tsv", "valid": 0.1, "test": "s.tsv"}, "model": {"kind": kind}}
+        for kind in ("naive-bayes", "regression")
+    },
 }
 
 
@@ -141,11 +152,80 @@ def test_what_can_t_be_chosen_is_refused():
     with pytest.raises(UsageError) as caught:
         tune.check([Variant("lstm", with_option(LSTM, "data.valid", None))], 4, base=BASE)
     assert str(caught.value) == "--tune: chooses by validation data, and the run file has none; give data.valid"
-    counted = {**LSTM, "model": {"kind": "ngram"}, "train": {}}
-    with pytest.raises(UsageError) as caught:
-        tune.check([Variant("ngram", counted)], 4, base=BASE)
-    assert str(caught.value) == "--tune: searches learning rate, dropout and width, and no model here has them; drop it"
-    tune.check([Variant("ngram", counted), Variant("lstm", LSTM)], 2, base=BASE)
+    tune.check([Variant("ngram", COUNTED["ngram"]), Variant("lstm", LSTM)], 2, base=BASE)
+
+
+# ---- models that are counted, or solved in one go
+
+
+@pytest.mark.parametrize("kind", COUNTED)
+def test_baselines_have_as_many_trials_as_networks(kind, tmp_path):
+    """Each is a whole run: they have no budget that could be shared out."""
+    variant = Variant(kind, COUNTED[kind])
+    asked, wanted = search(6, tmp_path, lambda one: float(trial_of(one) != 4))
+    (found,) = tune.tune([variant], wanted)
+    assert [one.out.name for one in asked] == [f"{kind}-rung0-{at}" for at in range(6)]
+    assert asked[0].values["model"] == variant.values["model"]  # its own settings are among those that are tried
+    assert len({repr(one.values["model"]) for one in asked}) == 6
+    assert all("test" not in one.values["data"] for one in asked)
+    assert found.trial.number == 4 and found.variant.values["model"] == asked[4].values["model"]
+    assert found.to_json()["chosen"] == 4 and [one["budget"] for one in found.tried] == [1.0] * 6
+    assert found.tried[0]["settings"] == tune.own(resolve(variant.values, base=BASE))
+    again, wanted = search(6, tmp_path, lambda one: 0.0)
+    tune.tune([variant], wanted)
+    assert [one.values for one in again] == [one.values for one in asked]
+
+
+@pytest.mark.parametrize("kind", COUNTED)
+def test_every_value_of_a_space_is_tried_and_fits(kind):
+    found = tune.trials(Variant(kind, COUNTED[kind]), 60, [], seed=0, base=BASE)
+    chosen = [trial.chosen for trial in found[1:]]
+    for choice in spaces.SPACES[kind]:
+        seen = [one[choice.option] for one in chosen if choice.option in one]
+        assert all(value in seen for value in choice.values)
+        if choice.beside:
+            assert all(one[choice.beside[0]] == choice.beside[1] for one in chosen if choice.option in one)
+    for trial in found:
+        resolve(trial.values, base=BASE)
+
+
+def test_what_means_nothing_beside_another_value_is_taken_away():
+    values = {**COUNTED["ngram"], "model": {"kind": "ngram", "smoothing": "add-delta", "delta": 0.3}}
+    found = tune.trials(Variant("ngram", values), 20, [], seed=0, base=BASE)
+    smoothed = [trial.values["model"] for trial in found if trial.values["model"]["smoothing"] != "add-delta"]
+    assert smoothed and not any("delta" in model for model in smoothed)
+
+
+def test_what_the_grid_decides_of_a_baseline_is_left_alone():
+    found = tune.trials(Variant("regression", COUNTED["regression"]), 5, ["C", "features.ngrams"], seed=0, base=BASE)
+    assert len(found) == 4  # all there is: sublinear or not, min_count 1 or 2
+    assert all(set(trial.chosen) <= {"features.sublinear", "features.min_count"} for trial in found)
+
+
+def test_networks_and_baselines_are_tuned_together(tmp_path):
+    asked, wanted = search(4, tmp_path, lambda one: float(trial_of(one)))
+    found = tune.tune([Variant("ngram", COUNTED["ngram"]), Variant("lstm", LSTM)], wanted)
+    names = [one.out.name for one in asked]
+    assert names == [f"{kind}-rung0-{at}" for kind in ("ngram", "lstm") for at in range(4)] + ["lstm-rung1-0", "lstm-rung1-1"]
+    assert [one.trial.number for one in found] == [0, 0]
+
+
+def test_a_regression_that_is_tuned_is_better_than_its_defaults(tmp_path):
+    """Labels that hang on pairs of words: single words tell nothing, and a strong penalty keeps the pairs from telling it."""
+    rng = np.random.default_rng(0)
+    words = ["good", "bad", "not", "so", "film", "plot"]
+    lines = []
+    for _ in range(400):
+        text = [words[at] for at in rng.integers(0, 6, 8)]
+        label = "yes" if sum(a == "not" and b == "good" for a, b in itertools.pairwise(text)) else "no"
+        lines.append(f"{label}\t{' '.join(text)}\n")
+    (tmp_path / "train.tsv").write_text("".join(lines))
+    data = {"train": str(tmp_path / "train.tsv"), "valid": 0.3}
+    values = {"task": "classify", "data": data, "model": {"kind": "regression", "features": {"ngrams": [1, 1]}}, "train": {}}
+    (tmp_path / "out").mkdir()
+    (found,) = tune.tune([Variant("regression", values)], tune.Search(6, [], 0, tmp_path / "out", really, best))
+    scores = [one["score"]["value"] for one in found.tried]
+    assert found.trial.number > 0 and scores[found.trial.number] == max(scores) > scores[0] + 5
 
 
 def really(plan: Sequence[Planned]) -> list[Outcome]:

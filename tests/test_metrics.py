@@ -12,7 +12,7 @@ import pytest
 from weft import __version__
 from weft.errors import DataError
 from weft.metrics.items import Items, interval, join, resample, sums
-from weft.metrics.language import Measured, language_scores, signature
+from weft.metrics.language import Measured, block_size, language_scores, signature
 
 HOW = Measured(context="stride:64/256", unit="line", tokenizer="ab12cd34" * 8)
 
@@ -55,10 +55,19 @@ def test_the_signature_names_every_choice():
     assert score.signature == (
         f"weft:{__version__}|context:stride:64/256|unit:line|tokens:1000|resamples:1000|seed:0|interval:95%|tokenizer:ab12cd34"
     )
-    other = signature(HOW._replace(context="carry", unit="block/1000", samples=200, seed=7), tokens=5)
+    other = signature(HOW._replace(context="carry", unit="block", samples=200, seed=7), tokens=5)
     assert other == (
-        f"weft:{__version__}|context:carry|unit:block/1000|tokens:5|resamples:200|seed:7|interval:95%|tokenizer:ab12cd34"
+        f"weft:{__version__}|context:carry|unit:block/100|tokens:5|resamples:200|seed:7|interval:95%|tokenizer:ab12cd34"
     )
+
+
+@pytest.mark.parametrize(
+    ("length", "size"), [(5, 100), (5_291, 100), (9_999, 100), (10_000, 200), (24_999, 200), (25_000, 500), (49_999, 500),
+                         (50_000, 1000), (10**9, 1000)]
+)  # fmt: skip
+def test_a_short_text_has_shorter_blocks(length, size):
+    assert block_size(length) == size
+    assert length < 100 * 50 or length / size >= 50
 
 
 def test_an_impossible_token_makes_perplexity_infinite_and_nothing_else():

@@ -75,6 +75,21 @@ def test_it_is_drawn_without_a_fault_and_keeps_to_the_width(look, name):
         assert "NaN" not in drawn and "undefined" not in drawn and "Infinity" not in drawn
 
 
+def test_the_whole_table_is_seen_at_1280_pixels_and_a_kind_is_one_line(look):
+    document = translation()
+    for row in document["rows"]:
+        row["difference"] = None if row["best"] else {"value": -10.25, "low": -11.25, "high": -9.25}
+    document["rows"][2]["name"] = "naive-bayes"
+    for part in ("curves", "breakdowns", "items", "settings"):
+        document[part] = None
+    seen = look(document)
+    seen.page.set_viewport_size({"width": 1280, "height": 800})
+    table = seen.page.locator("table.results")
+    assert table.evaluate("one => one.scrollWidth <= one.parentElement.clientWidth")
+    heights = [name.bounding_box()["height"] for name in seen.page.locator("table.results .name").all()]
+    assert max(heights) < 1.5 * min(heights)
+
+
 def test_an_axis_of_costs_that_are_near_each_other_has_numbers_on_a_phone(look):
     document = translation()
     for row, parameters in zip(document["rows"], (651_690, 940_714, 615_018, 700_000), strict=True):

@@ -20,7 +20,7 @@ from weft.cli.report import Report
 from weft.compare import evidence
 from weft.errors import ModelError, UsageError
 from weft.report.page import page
-from weft.report.page_check import fault
+from weft.report.page_check import fault, seal
 
 Place = tuple[str | int, ...]
 
@@ -154,6 +154,22 @@ def test_whatever_is_damaged_is_drawn_or_refused(make):
             else:
                 refused_ones += 1
     assert refused_ones > 5 * len(known)
+
+
+def test_a_comparison_that_was_changed_after_it_was_written_is_refused(tmp_path, capsys):
+    """One digit of a score, which nothing but the sum could tell from another."""
+    document = json.loads(json.dumps(translation()).replace("Infinity", "null").replace("NaN", "null"))
+    document["sum"] = seal(document)
+    folder = save(document, tmp_path / "cmp")
+    assert main(["report", str(folder)]) == 0
+    # laid out otherwise it is the same
+    (folder / "comparison.json").write_text(json.dumps(document, indent=1, sort_keys=True))
+    assert main(["report", str(folder)]) == 0
+    capsys.readouterr()
+    document["rows"][0]["score"]["value"] += 1.0
+    (folder / "comparison.json").write_text(json.dumps(document))
+    wrong = "is damaged: what it holds is not what its sum was made of; the weft compare that wrote it writes it again"
+    assert refused(capsys, "report", str(folder)) == (4, f"{folder / 'comparison.json'}: {wrong}")
 
 
 def test_what_is_whole_has_no_fault():

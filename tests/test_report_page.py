@@ -21,8 +21,12 @@ from report_documents import labels, language, tags, translation
 
 from weft.errors import UsageError
 from weft.report.page import page
+from weft.report.page_check import fault
 from weft.report.page_data import POINTS, page_data
+from weft.report.page_parts import COUNTED
 from weft.report.words import cut, decimals, duration, number, p_value, score_name, short, size, visible
+from weft.train.network import Network
+from weft.train.presets import TASKS
 
 DOCUMENTS = [translation(), language(), labels(), labels(60), tags()]
 VOID = {"meta", "input", "br", "wbr", "img", "link"}
@@ -103,7 +107,7 @@ def test_the_table_has_every_number_and_the_best_row_first():
     second = ["1.6 M", "3 min 38 s", "10.3 k", "490 MB", "137", "6.4 MB"]
     assert cells(page(translation())) == [
         ["transformer ★ best", "35.2 34.1 to 36.3", "best", "2", "2 M", "4 min 38 s", "7.75 k", "580 MB", "102", "8 MB"],
-        ["lstm,attention", "33.1 32.0 to 34.2", "0.080 can't be told apart", "2", *second],
+        ["lstm,attention", "33.1 32.0 to 34.2", "0.080 not significantly worse", "2", *second],
         ["lstm", "25.0 23.9 to 26.1", "< 0.001", "2", "1.2 M", "2 min 36 s", "15.5 k", "400 MB", "205", "4.8 MB"],
         ["rnn", "18.6 17.5 to 19.7", "< 0.001", "2", "800 k", "1 min 36 s", "31 k", "310 MB", "410", "3.2 MB"],
     ]
@@ -141,7 +145,7 @@ def test_what_was_not_measured_is_a_dash_and_never_nan():
 def test_what_was_found_is_said_in_words():
     said = re.sub("<.*?>", "", page(translation()))
     assert "transformer is best: BLEU 35.2 (34.1 to 36.3)." in said
-    assert "The test can't tell it from lstm,attention (p ≥ 0.05); all others are worse." in said
+    assert "lstm,attention is not significantly worse (p ≥ 0.05); all others are worse." in said
     assert "Of these, lstm,attention has 1.6 M parameters against 2 M." in said
     assert (
         "On the longest inputs (31+ tokens, 25 items) transformer has 33.0 and rnn 4.0; on the shortest (1-5) 36.5 and 27.0."
@@ -200,10 +204,136 @@ def test_curves_of_another_score_have_no_place_beside_those_of_most():
 def test_which_rows_are_alike_is_what_the_comparison_says():
     document = translation()
     document["rows"][2]["alike"] = False
-    assert "can't be told apart" not in page(document)
+    assert "not significantly" not in page(document)
     for row in document["rows"]:
         del row["alike"]  # of a document that does not say: by p
-    assert cells(page(document))[1][2] == "0.080 can't be told apart"
+    assert cells(page(document))[1][2] == "0.080 not significantly worse"
+
+
+def test_too_little_test_data_is_said_and_nobody_is_called_equal():
+    document = translation()
+    document["tested"] = {"count": 6, "item": "block of about 1,000 bytes"}
+    for row in document["rows"]:
+        row["enough"] = bool(row["best"])
+        row["alike"] = bool(row["best"])
+    text = page(document)
+    assert [row[2] for row in cells(text)] == ["best", *["? too little test data to tell"] * 3]
+    said = re.sub("<.*?>", "", text)
+    assert (
+        "There is too little test data (6 blocks of about 1,000 bytes) to tell whether it is better than "
+        "lstm,attention, lstm and rnn."
+        in said
+        or "to tell whether it is better than rnn, lstm and lstm,attention." in said
+    )
+    assert "not significantly" not in said and "are worse" not in said and "parameters against" not in said
+
+
+def test_the_difference_from_the_best_has_a_column():
+    document = translation()
+    for row, value in zip(document["rows"], (-16.6, -10.2, -2.1, None), strict=True):
+        row["difference"] = None if row["best"] else {"value": value, "low": value - 1.0, "high": value + 1.25}
+    found = cells(page(document))
+    assert found[0][2:4] == ["", "best"]
+    assert found[1][2] == "−2.1 −3.1 to −0.9"
+    document["score"]["better"] = "lower"
+    for row in document["rows"]:
+        row["difference"] = row["difference"] and {"value": 0.5, "low": -0.25, "high": 1.25}
+    assert cells(page(document))[0][2] == "+0.50 −0.25 to +1.25"
+
+
+def test_seeds_have_a_column_where_there_are_several():
+    document = translation()
+    assert ">seeds<" in page(document)
+    for row in document["rows"]:
+        row["seeds"] = [0]
+    assert ">seeds<" not in page(document)
+
+
+def tuned() -> dict[str, Any]:
+    """A translation whose rows were tuned: of the Transformer's four trials two came to a second rung, and one failed."""
+
+    def trial(number: int, rung: int, value: float | None, lr: float) -> dict[str, Any]:
+        score = None if value is None else {"name": "nats_per_token", "value": value}
+        failed = {"reason": "step 3: the loss is <nan>"} if value is None else {}
+        return {"rung": rung, "budget": 0.25 * 2**rung, "trial": number, "settings": {"lr": lr}, "score": score, **failed}
+
+    trials = [trial(0, 0, 2.5, 0.001), trial(1, 0, 2.25, 0.002), trial(2, 0, None, 0.05), trial(3, 0, 2.75, 0.0005)]
+    trials += [trial(1, 1, 2.125, 0.002), trial(0, 1, 2.0, 0.001)]
+    bayes = {
+        "rung": 0,
+        "budget": 1.0,
+        "trial": 0,
+        "settings": {"features.ngrams": [1, 2], "features.binary": False, "delta": None},
+    }
+    found = {"lstm": {"chosen": 0, "trials": [{**bayes, "score": {"name": "accuracy", "value": 80.0}}]}}
+    return {**translation(), "tuning": {**found, "transformer": {"chosen": 0, "trials": trials}}}
+
+
+def test_every_trial_of_a_search_is_on_the_page():
+    document = tuned()
+    assert fault(document) == ""
+    text = page(document)
+    part = text[text.index('<section id="tuning">') :].split("</section>")[0]
+    rows = [
+        [
+            re.sub(r"\s+", " ", " ".join(data for _, data in Reader(cell).texts)).strip()
+            for cell in re.findall("<t[hd].*?</t[hd]>", row)
+        ]
+        for row in re.findall("<tr.*?</tr>", part)
+    ]
+    assert rows[:2] == [
+        ["trial", "features.ngrams", "features.binary", "delta", "of the budget", "validation accuracy"],
+        ["0 (run file) ★ chosen", "1-2", "false", "–", "1", "80.00"],
+    ]
+    assert rows[2:] == [
+        ["trial", "lr", "of the budget", "validation nats/token"],
+        ["0 (run file) ★ chosen", "0.001", "0.5", "2.0000"],
+        ["1", "0.002", "0.5", "2.1250"],
+        ["3", "0.0005", "0.25", "2.7500"],
+        ["2", "0.05", "0.25", "step 3: the loss is <nan>"],
+    ]
+    assert 'id="tuning"' not in page(translation())
+    document["tuning"]["lstm"]["trials"][0]["rung"] = "x"
+    assert fault(document) == "tuning.lstm.trials[0].rung is no count"
+
+
+def test_the_settings_of_a_model_without_an_optimizer_have_none():
+    """An n-gram model has a [train] table, for every run file has one, and looks at none of it."""
+    document = language()
+    names = [row["name"] for row in document["rows"]]
+    kinds = {name: "ngram" if name == "ngram" else "lstm" for name in names}
+    document["settings"] = {
+        name: f'task = "lm"\n[model]\nkind = "{kind}"\n[train]\noptimizer = "adamw"\nlr = 0.001\n'
+        for name, kind in kinds.items()
+    }
+    text = page(document)
+    shown = text[text.index('aria-label="settings that differ"') :].split("</table>")[0]
+    rows = {
+        re.sub("<.*?>", "", row[0]): [re.sub("<.*?>", "", cell) for cell in row[1:]]
+        for row in (re.findall("<t[hd].*?</t[hd]>", line) for line in re.findall("<tr.*?</tr>", shown)[1:])
+    }
+    assert rows["train.optimizer"] == ["" if kinds[name] == "ngram" else "&quot;adamw&quot;" for name in names]
+    assert set(COUNTED) == {
+        kind for shared in TASKS.values() for kind, preset in shared.presets.items() if not isinstance(preset.family, Network)
+    }
+
+
+def test_the_head_says_what_it_was_measured_with():
+    document = translation()
+    document["tested"] = {"count": 1000, "item": "line"}
+    document["about"] = {"date": "2026-11-16 12:00", "tokenizer": "bpe of 8,000", "budget": "3,500 steps"}
+    said = re.sub("<.*?>", "", page(document))
+    told = "(1,000 lines) · tokenizer bpe of 8,000 · budget 3,500 steps · weft 0.3.0 · 2026-11-16 12:00"
+    assert f"4 encoder-decoders on de-en.test.tsv {told}" in said
+    assert fault(document) == ""
+
+
+def test_a_column_that_says_nothing_of_any_row_is_left_out():
+    document = translation()
+    assert ">tokens/s<" in page(document)
+    for row in document["rows"]:
+        row["tokens_per_second"] = None
+    assert ">tokens/s<" not in page(document)
 
 
 def test_what_failed_is_said():

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationErro
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from weft.errors import ConfigError, nearest
+from weft.errors import ConfigError, nearest, unknown_option
 
 T = TypeVar("T", bound="Table")
 LONGEST = 1 << 20  # bytes of a run file
@@ -56,10 +56,10 @@ def read_table(table: type[T], values: Mapping[str, Any], *, at: str) -> T:
     try:
         return table.model_validate(dict(values))
     except ValidationError as error:
-        raise ConfigError(_explain(table, error, at)) from None
+        raise _explained(table, error, at) from None
 
 
-def _explain(table: type[Table], error: ValidationError, at: str) -> str:
+def _explained(table: type[Table], error: ValidationError, at: str) -> ConfigError:
     # a misspelt name explains a missing one: say that first
     faults = sorted(error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden")
     fault = faults[0]
@@ -70,16 +70,16 @@ def _explain(table: type[Table], error: ValidationError, at: str) -> str:
             owner = _inner(owner.model_fields[step]) or owner
     option = str(fault["loc"][-1]) if fault["loc"] else ""
     if fault["type"] == "extra_forbidden":
-        return f"{'.'.join([*place, option])}: no such option{nearest(option, owner.model_fields)}"
+        return unknown_option(".".join(place), option, owner.model_fields)
     if option in owner.model_fields:
         place.append(option)
     where = ".".join(place) or "run file"
-    if fault["type"] == "missing":
-        return f"{where}: is needed and not given"
     text = fault["msg"].removeprefix("Value error, ").removeprefix("Input should ")
-    if fault["type"] in ("value_error", "choice"):
-        return f"{where}: {text}"
-    return f"{where}: must {text}, not {_short(fault['input'])}"
+    if fault["type"] == "missing":
+        text = "is needed and not given"
+    elif fault["type"] not in ("value_error", "choice"):
+        text = f"must {text}, not {_short(fault['input'])}"
+    return ConfigError(f"{where}: {text}", option=where)
 
 
 def _short(value: Any) -> str:

@@ -28,7 +28,19 @@ class UsageError(WeftError):
 
 
 class ConfigError(UsageError):
-    pass
+    """`option` is the dotted name of what is wrong, where that is one option; what decides by an error looks at its fields,
+    never at its words."""
+
+    def __init__(self, text: str, *, option: str = "", unknown: bool = False, near: bool = False) -> None:
+        super().__init__(text)
+        self.option = option
+        self.unknown = unknown  # there is no option of that name
+        self.near = near  # but one of a like name
+
+    @property
+    def reason(self) -> str:
+        """What is wrong, without the option's name."""
+        return str(self).removeprefix(f"{self.option}: ") if self.option else str(self)
 
 
 class DataError(WeftError):
@@ -88,10 +100,22 @@ def synonym(name: str, known: Iterable[str]) -> str | None:
     return next((one for one in known if _plain(one) == meant), None)
 
 
+def close(name: str, known: Iterable[str]) -> str | None:
+    """The known name that one which is not known stands for, if any: what other libraries call so, else the most like it."""
+    names = list(known)
+    return synonym(name, names) or next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.5)), None)
+
+
+def unknown_option(place: str, name: str, known: Iterable[str]) -> ConfigError:
+    """The refusal of `name` in the table `place`, which has the options `known`."""
+    names, option = list(known), f"{place}.{name}" if place else name
+    text = f"{option}: no such option{nearest(name, names)}"
+    return ConfigError(text, option=option, unknown=True, near=close(name, names) is not None)
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """'; did you mean 'x'? known: x, y', the part of a message that helps whoever misspelt a name."""
     names = list(known)
-    meant = synonym(name, names)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5) if meant is None else [meant]
-    hint = f"; did you mean {close[0]!r}?" if close else ";"
+    found = close(name, names)
+    hint = f"; did you mean {found!r}?" if found is not None else ";"
     return f"{hint} known: {', '.join(names)}"

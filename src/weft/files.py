@@ -225,6 +225,11 @@ def write_json(path: Path, value: Any, *, named: bool = False) -> None:
     write_bytes(path, dumped(value, indent=2), named=named)
 
 
+def as_json(value: Any) -> Any:
+    """A value as `read_json` would give it back after `write_json`."""
+    return json.loads(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False))
+
+
 def _finite(value: Any) -> Any:
     """JSON has no NaN and no infinity: null stands for them."""
     if isinstance(value, float):

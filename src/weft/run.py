@@ -30,7 +30,7 @@ from weft.metrics.items import Items, Score
 from weft.metrics.language import Measured, language_scores
 from weft.reader import Reader
 from weft.tagger import Tagger
-from weft.tasks.language import BLOCK, items
+from weft.tasks.language import items
 from weft.tasks.surprisal import BATCH, Context, nats_of, parse_context, surprisal
 from weft.text.gate import clean
 from weft.text.tokenizers import Tokenizer
@@ -116,7 +116,7 @@ class Run:
 
     def measured(self, context: str | None = None) -> Measured:
         """How a text is measured, for signatures."""
-        return Measured(str(self.context(context)), "line" if self.lines else f"block/{BLOCK}", self.tokenizer.hash)
+        return Measured(str(self.context(context)), "line" if self.lines else "block", self.tokenizer.hash)
 
     @torch.inference_mode()
     def nats(

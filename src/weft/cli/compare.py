@@ -35,7 +35,8 @@ class Compare(Shared):
 
     what: Annotated[list[Path], typer.Argument(metavar="RUN.TOML | RUN...", help="A run file, or run folders.")]
     models: Annotated[
-        str | None, typer.Option(metavar="KIND,...", help="Kinds of the run file's task.  [default: the run file's own]")
+        str | None,
+        typer.Option(metavar="KIND,...", help="Kinds of the run file's task, or all.  [default: the run file's own]"),
     ] = None
     seeds: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Runs of each model, each with its seed.")] = 1
     minutes: Annotated[float | None, typer.Option(metavar="X", help="Train each run so long.")] = None
@@ -51,7 +52,7 @@ class Compare(Shared):
     ] = None
     tune: Annotated[
         int | None,
-        typer.Option(metavar="N", help="First choose learning rate, dropout and width by N trials on the validation data."),
+        typer.Option(metavar="N", help="First choose settings of each model by N trials on the validation data."),
     ] = None
     jobs: Annotated[int, typer.Option(min=1, max=256, metavar="N", help="Runs that are trained at a time.")] = 1
     out: Annotated[
@@ -137,7 +138,10 @@ class Compare(Shared):
                     then = f"before the first run; {back}"
                 display.line(f"weft: stopped {then}")
                 return stop.exit_code
-        return self._finish(trained.rows, self._facts(run_file.stem, trained.failures, pairs), out)
+        if comparing.alone is not None and trained.rows:
+            note(comparing.alone, quiet=self.quiet)
+        facts = self._facts(run_file.stem, trained.failures, pairs)._replace(tuned=trained.tuned, about=comparing.about)
+        return self._finish(trained.rows, facts, out)
 
     def _going_on(self, out: Path) -> str:
         from weft.compare.plan import earlier

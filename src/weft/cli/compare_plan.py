@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from weft.cli.train import is_finished, leaving_nothing
 from weft.compare import tokens, tune
 from weft.compare.fitting import learns
 from weft.compare.plan import (
+    ALL,
     RUN_FILES,
     Asked,
     Planned,
@@ -36,7 +37,9 @@ from weft.compare.train import Outcome, Room, Trainer
 from weft.errors import ConfigError, UsageError
 from weft.lock import Lock
 from weft.train.folder import make_folder
+from weft.train.presets import TASKS
 from weft.train.settings import resolve
+from weft.train.tables import BUDGETS
 
 TUNE = "tune"
 
@@ -53,6 +56,7 @@ class Place(NamedTuple):
 class Trained(NamedTuple):
     rows: dict[str, list[Path]]  # the runs of each variant that were trained
     failures: list[Refused]
+    tuned: dict[str, Any]  # the search of each variant, where there was one: its trials, and which was chosen
 
 
 class Comparing:
@@ -60,7 +64,8 @@ class Comparing:
 
     def __init__(self, values: dict[str, Any], asked: Asked, place: Place, *, base: Path) -> None:
         model = values.get("model", {})
-        if asked.models and isinstance(model, dict):  # a run file that names no kind is one for the kinds that are asked for
+        # a run file that names no kind is one for the kinds that are asked for
+        if asked.models and asked.models[0] != ALL and isinstance(model, dict):
             values = {**values, "model": {"kind": asked.models[0], **model}}
         self.values = absolute(values, base=base)
         settings = resolve(self.values, base=base)
@@ -68,11 +73,30 @@ class Comparing:
             raise UsageError("compare: the run file has no test or validation data to compare by; give data.test")
         self.task, self.seed = settings.task, settings.seed
         self.asked, self.place = asked, place
+        self.tuned: dict[str, Any] = {}
         self.found: Variants = variants(self.values, asked, base=base)
         if asked.params is not None and any(option == "model.width" for option, _ in asked.grid):
             raise UsageError("--params: chooses the width, and so does --grid model.width; drop one of them")
         if asked.tune is not None:
             tune.check(self.found.variants, asked.tune, base=base)
+
+    @property
+    def about(self) -> dict[str, str]:
+        """What all runs have in common: their tokenizer and their budget, in words."""
+        settings = resolve(self.found.variants[0].values, base=self.place.out)
+        table = settings.to_dict()["tokenizer"]
+        told = [_tokenizer(table[side]) for side in ("source", "target") if side in table] or [_tokenizer(table)]
+        budget = [f"{value:,g} {name}" for name in BUDGETS if (value := getattr(settings.train, name)) is not None]
+        return {"tokenizer": " / ".join(dict.fromkeys(told)), "budget": ", ".join(budget)}
+
+    @property
+    def alone(self) -> str | None:
+        """What to say where one model would be compared with nothing."""
+        if len(self.found.variants) != 1:
+            return None
+        (one,) = self.found.variants
+        kinds = ",".join(kind for kind in TASKS[self.task].presets if kind != one.kind)
+        return f"{one.name} is compared with nothing: add --models {one.kind},{kinds}, a part of them, or --models all"
 
     def train(self, display: Display, stop: Stop) -> Trained:
         """Tokenizer, sizes, settings, and then all runs; what an earlier process did is kept."""
@@ -126,20 +150,20 @@ class Comparing:
             return list(variants)
         out = self.place.out / TUNE
         files.own_folder(out)
-        learning = [variant for variant in variants if learns(resolve(variant.values, base=out).preset) is not None]
         trainer = self._trainer(display, stop, "tuning", out / RUN_FILES)
         search = tune.Search(self.asked.tune, self._fixed(), self.seed, out, trainer.train, best)
-        winners = {one.variant.name: one for one in tune.tune(learning, search)}
+        winners = {one.variant.name: one for one in tune.tune(variants, search)}
         files.write_json(out / "trials.json", {name: one.tried for name, one in winners.items()})
+        self.tuned = {name: one.to_json() for name, one in winners.items()}
         display.clear()
-        for variant in variants:
-            display.line(_won(variant.name, winners.get(variant.name)))
-        return [winners[variant.name].variant if variant.name in winners else variant for variant in variants]
+        for name, one in winners.items():
+            display.line(_won(name, one))
+        return [winners[variant.name].variant for variant in variants]
 
     def _fixed(self) -> list[str]:
         """What the search leaves alone: what the grid or --params decides."""
         named = {"train.lr": "lr", "model.dropout": "dropout", "model.width": "width"}
-        fixed = [named[option] for option, _ in self.asked.grid if option in named]
+        fixed = [named.get(option, option.removeprefix("model.")) for option, _ in self.asked.grid]
         return fixed + (["width"] if self.asked.params is not None else [])
 
     def _trainer(self, display: Display, stop: Stop, what: str, run_files: Path) -> Trainer:
@@ -155,11 +179,22 @@ class Comparing:
                 rows[one.variant.name].append(one.out)
             else:
                 failures.append(Refused(one.variant.name, one.seed, outcome.reason, outcome.code))
-        return Trained({name: runs for name, runs in rows.items() if runs}, failures)
+        return Trained({name: runs for name, runs in rows.items() if runs}, failures, self.tuned)
 
 
-def _won(name: str, tuned: tune.Tuned | None) -> str:
-    if tuned is None:
-        return f"{name}: nothing to tune: it has no learning rate"
-    settings = ", ".join(f"{option} {value:g}" for option, value in tuned.trial.chosen.items())
+def _tokenizer(table: Mapping[str, Any]) -> str:
+    """'char', 'bpe of 8,000', or the name of a file."""
+    size = f" of {table['size']:,}" if isinstance(table.get("size"), int) else ""
+    return Path(table["file"]).name if "file" in table else f"{table.get('kind', '')}{size}"
+
+
+def _told(value: Any) -> str:
+    """A setting as a line shows it: 0.1, true, 1-2."""
+    if isinstance(value, list):
+        return "-".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _won(name: str, tuned: tune.Tuned) -> str:
+    settings = ", ".join(f"{option} {_told(value)}" for option, value in tuned.trial.chosen.items())
     return f"{name}: tuned: {settings or 'its own settings are the best that were tried'}"

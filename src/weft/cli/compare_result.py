@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.cli.measuring import COMPARISON, REPORT
-from weft.cli.output import check_files, note, write, write_json
+from weft.cli.output import check_files, note, terminal_width, write, write_json
 
 if TYPE_CHECKING:
     from weft.cli.display import Display
@@ -47,6 +48,8 @@ class Facts(NamedTuple):
     failures: Sequence[Refused]
     suites: Sequence[Path] = ()
     pairs: Sequence[Pair] = ()  # those of the suites
+    tuned: Mapping[str, Any] | None = None  # the search for settings of each row
+    about: Mapping[str, str] | None = None  # what all rows have in common: tokenizer, budget
 
 
 def _with_pairs(found: Mapping[str, Any], evidence: Groups, facts: Facts, display: Display) -> dict[str, Any]:
@@ -73,15 +76,19 @@ def written(evidence: Groups, facts: Facts, out: Path, display: Display) -> dict
     from weft.compare.document import document
     from weft.compare.plan import settle
     from weft.report.page import page
+    from weft.report.page_check import SUM, seal
 
     display.show("comparing", 0.0)
     found = document(evidence, title=facts.title, score=facts.score, command=facts.command)
     found["failures"] = [failure._asdict() for failure in facts.failures]
+    found["tuning"] = dict(facts.tuned or {})
+    found["about"] = {"date": time.strftime("%Y-%m-%d %H:%M"), **(facts.about or {})}
     if facts.pairs:
         found = _with_pairs(found, evidence, facts, display)
-    files.write_json(out / COMPARISON, found)
     # what the file holds, not what was in memory: a report that is made again is the same
-    found = dict(files.read_json(out / COMPARISON))
+    found = dict(files.as_json(found))
+    found[SUM] = seal(found)
+    files.write_json(out / COMPARISON, found)
     files.write_text(out / REPORT, page(found))
     settle(out)
     display.clear()
@@ -90,7 +97,7 @@ def written(evidence: Groups, facts: Facts, out: Path, display: Display) -> dict
 
 def give_failures(facts: Facts) -> None:
     """JSON of a comparison of which nothing is left to compare: what failed, in the shape of any other."""
-    nothing = dict.fromkeys(("task", "data", "score", "test"))
+    nothing = dict.fromkeys(("task", "data", "score", "test", "tested", "too_little"))
     write_json({"title": facts.title, **nothing, "rows": [], "failures": [failure._asdict() for failure in facts.failures]})
 
 
@@ -112,10 +119,12 @@ def give(evidence: Groups, found: Mapping[str, Any], facts: Facts, wanted: Wante
         else:
             files.write_text(path, writer(rows), named=True)
     if wanted.json:
-        names = ("title", "task", "data", "score", "test", "rows", "failures", "probe")
+        names = ("title", "task", "data", "score", "test", "tested", "too_little", "rows", "failures", "probe")
         write_json({name: found[name] for name in names if name in found})
     elif not to_stdout:
-        write(table.terminal(rows))
-        note(found["test"], quiet=wanted.quiet)
+        write(table.terminal(rows, terminal_width()))
+        for told in (found["too_little"], found["test"]):
+            if told:
+                note(told, quiet=wanted.quiet)
         if "probe" in found:
             write("\n" + as_table(found["probe"]))

@@ -75,10 +75,11 @@ def label_report(names: Sequence[str], items: Items, *, several: bool) -> str:
 
     if several:
         return "\n" + label_table(names, per_label(items))
-    counts, found = confusion(items), per_label(items)
+    found, said = per_label(items), items.statistics["said"].sum(0)
     # the others are no part of macro F1; of a thousand labels a small file has a few
-    occur = [at for at, one in enumerate(found) if one.support or counts[:, at].any()]
-    parts = [label_table([names[at] for at in occur], [found[at] for at in occur]), confusion_table(names, counts)]
+    occur = [at for at, one in enumerate(found) if one.support or said[at]]
+    confused = confusion_table(names, confusion(items)) if len(names) <= SHOWN else ""  # labels by labels
+    parts = [label_table([names[at] for at in occur], [found[at] for at in occur]), confused]
     return "".join(f"\n{part}" for part in parts if part)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,6 +30,11 @@ def check_files(named: Mapping[str, Path | None], *, will_be: Path | None = None
             raise UsageError(f"{option}: {path}: there is no folder {path.parent} to write it into; make it first")
         if (other := told.setdefault(path.absolute(), option)) != option:
             raise UsageError(f"{other} and {option}: both name {path}; give each a file of its own")
+
+
+def terminal_width() -> int | None:
+    """How many columns a line of standard output may have; None where it is no terminal."""
+    return shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else None
 
 
 def finite(value: float | None) -> float | None:

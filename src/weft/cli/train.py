@@ -50,11 +50,10 @@ def _remove(made: list[Path]) -> None:
 def is_finished(out: Path, settings: Settings) -> bool:
     """Whether `out` holds this very run, trained to its end, and knows of it; training restores a log that was damaged."""
     from weft.cli.story import read_story
-    from weft.config import differences
     from weft.train.folder import RunFolder
 
     folder = RunFolder(out)
-    if not os.path.isfile(folder.resolved) or differences(folder.read_resolved(), settings.to_dict()):
+    if not os.path.isfile(folder.resolved) or folder.changes(settings):
         return False
     try:
         return folder.weights.is_file() and read_story(out).done

@@ -137,10 +137,14 @@ def _columns(runs: Sequence[Items], function: Function, width: int) -> list[list
 
 def _column(function: Function, at: int) -> Function:
     def score(totals: Sums) -> Array:
-        found: Array = function(totals)[:, at]
-        return found
+        return function({name: values[..., at] for name, values in _all(totals).items()})
 
     return score
+
+
+def _all(totals: Sums) -> dict[str, Array]:
+    """Every sum by name, each looked at: some mappings remember which were."""
+    return {name: totals[name] for name in totals}
 
 
 def _rate(above: str, scale: float) -> Function:
@@ -196,6 +200,11 @@ def _f1(totals: Sums) -> Array:
     return np.where(totals["said"] + totals["meant"] > 0, values, math.nan)
 
 
+def _only(items: Items, labels: Sequence[int]) -> Items:
+    """The counts of these labels alone."""
+    return Items(items.keys, {name: items.statistics[name][:, labels] for name in ("said", "meant", "both")})
+
+
 def _by_label(groups: Groups) -> tuple[str, str, list[Cell]]:
     """F1 of each label, type of span or tag, the most frequent first; by what, and what is counted."""
     first = next(iter(groups.values()))[0]
@@ -209,8 +218,12 @@ def _by_label(groups: Groups) -> tuple[str, str, list[Cell]]:
         counted = {row: [tag_counts(run, names) for run in runs] for row, runs in groups.items()}
     meant = next(iter(counted.values()))[0].statistics["meant"].sum(0)
     order = [at for at in np.argsort(-meant, kind="stable").tolist() if meant[at]][:LABELS]
-    found = {row: _columns(runs, _f1, len(names)) for row, runs in counted.items()}
-    cells = [Cell(names[at], int(meant[at]), {row: estimate(columns[at]) for row, columns in found.items()}) for at in order]
+    # only what is shown: of a thousand labels each resample would have a thousand
+    found = {row: _columns([_only(run, order) for run in runs], _f1, len(order)) for row, runs in counted.items()}
+    cells = [
+        Cell(names[at], int(meant[at]), {row: estimate(columns[place]) for row, columns in found.items()})
+        for place, at in enumerate(order)
+    ]
     return by, unit, cells
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from weft.compare.evidence import Evidence
 from weft.compare.scores import better, each, functions, of_items
 from weft.errors import ModelError
 from weft.metrics.items import Array
-from weft.metrics.labels import confusion
 from weft.train.folder import environment, read_environment
 
 Groups = Mapping[str, Sequence[Evidence]]
@@ -37,6 +36,8 @@ def document(groups: Groups, *, title: str = "", score: str | None = None, comma
         "data": best.data,
         "score": {"name": name, "better": better(name)},
         "test": table.stated(groups),
+        "tested": dict(zip(("count", "item"), table.tested(groups), strict=True)),
+        "too_little": table.too_little(found, groups) or None,
         "rows": [table.row_json(row) for row in found],
         "curves": [{"name": row, "seed": run.seed, **curve(run.run, name)} for row, runs in ordered.items() for run in runs],
         "breakdowns": list(breakdowns(ordered, name)),
@@ -103,28 +104,22 @@ def select(values: Array, finer: Array | None, *, higher: bool) -> list[int]:
 # ---- confusions
 
 
-def _tag_matrix(run: Evidence) -> Array:
-    """(K + 1, K): rows what was meant, the last what training never saw; columns what was said."""
+class _Said(NamedTuple):
+    """What was said for what: a number of a label each, that of labels which training never saw the last."""
+
+    meant: Array  # ints (M,)
+    said: Array  # ints (M,)
+
+
+def _said(run: Evidence) -> _Said:
+    """Of one label for each text, or of the tags of all words."""
+    if run.task == "classify":
+        found = run.items.statistics
+        meant = np.where(found["unseen"] > 0, len(run.labels), found["meant"].argmax(1))
+        return _Said(meant, found["said"].argmax(1))
     column = {"_".join(name.split()): at for at, name in enumerate(run.labels)}
-    counts = np.zeros((len(column) + 1, len(column)), np.int64)
-    meant = [column.get(tag, len(column)) for line in run.references for tag in line.split()]
-    said = [column[tag] for line in run.items.outputs or () for tag in line.split()]
-    np.add.at(counts, (meant, said), 1)
-    return counts
-
-
-def _matrix(run: Evidence) -> Array:
-    counts = confusion(run.items) if run.task == "classify" else _tag_matrix(run)
-    return np.pad(counts, ((0, 0), (0, 1)))  # what was never seen is never said
-
-
-def _merged(matrix: Array, kept: Sequence[int]) -> Array:
-    """The rows and columns that are kept, and the sum of the others."""
-    others = [at for at in range(len(matrix)) if at not in set(kept)]
-    for axis in (0, 1):
-        rest = np.take(matrix, others, axis).sum(axis, keepdims=True)
-        matrix = np.concatenate([np.take(matrix, kept, axis), rest], axis)
-    return matrix
+    tags = [column.get(tag, len(column)) for line in run.references for tag in line.split()]
+    return _Said(np.array(tags, np.int64), np.array([column[t] for one in run.items.outputs or () for t in one.split()]))
 
 
 def confusions(first: Mapping[str, Evidence]) -> dict[str, Any] | None:
@@ -132,15 +127,22 @@ def confusions(first: Mapping[str, Evidence]) -> dict[str, Any] | None:
     one = next(iter(first.values()))
     if one.task == "classify" and "exact_match" in {score.name for score in one.scores}:
         return None
-    labels, matrices = [*one.labels, NEVER], {row: _matrix(run) for row, run in first.items()}
-    meant = next(iter(matrices.values())).sum(1)
+    labels, pairs = [*one.labels, NEVER], {row: _said(run) for row, run in first.items()}
+    meant = np.bincount(next(iter(pairs.values())).meant, minlength=len(labels))
     if not meant[-1]:
-        labels, matrices = labels[:-1], {row: matrix[:-1, :-1] for row, matrix in matrices.items()}
+        labels, meant = labels[:-1], meant[:-1]
+    kept = list(range(len(labels)))
     if len(labels) > CLASSES + 1:
-        kept = sorted(np.argsort(-meant[: len(labels)], kind="stable")[:CLASSES].tolist())
-        labels = [*(labels[at] for at in kept), OTHERS]
-        matrices = {row: _merged(matrix, kept) for row, matrix in matrices.items()}
-    return {"labels": labels, "matrices": {row: matrix.tolist() for row, matrix in matrices.items()}}
+        kept = sorted(np.argsort(-meant, kind="stable")[:CLASSES].tolist())
+    place = np.full(len(one.labels) + 1, len(kept))  # all others are one
+    place[kept] = np.arange(len(kept))
+    named = [labels[at] for at in kept] + [OTHERS] * (len(kept) < len(labels))
+    matrices = {}
+    for row, found in pairs.items():
+        counts = np.zeros((len(named), len(named)), np.int64)
+        np.add.at(counts, (place[found.meant], place[found.said]), 1)
+        matrices[row] = counts.tolist()
+    return {"labels": named, "matrices": matrices}
 
 
 # ---- how to repeat it

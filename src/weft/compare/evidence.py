@@ -15,8 +15,9 @@ import torch
 
 from weft import __version__, files
 from weft.compare.costs import Cost, cost
+from weft.compare.evidence_check import fault
 from weft.compare.observed import observe
-from weft.errors import ModelError
+from weft.errors import ModelError, ResourceError
 from weft.metrics.items import Items, Score
 from weft.run import Loaded, Run
 from weft.run import load as load_run
@@ -24,7 +25,9 @@ from weft.tensors import read_tensors, write_tensors
 from weft.train.held import Files, named, own_split
 
 Watch = Callable[[int, int], None]
-VERSION = 3
+VERSION = 4
+PLAIN = ("kind", "seed", "task", "inputs", "references", "data", "key", "item")  # fields that JSON holds as they are
+TRIES = 3  # to put evidence where another process is putting it
 SAMPLES, LONGEST = 4, 100  # texts that a language model writes, and their tokens
 
 
@@ -47,6 +50,7 @@ class Evidence(NamedTuple):
     rarest: np.ndarray | None = None  # int64 (N,): how often the rarest token of an input occurs in training
     samples: tuple[str, ...] = ()  # what a language model writes
     key: str = ""  # the sum of weights, settings and data
+    item: str = "item"  # what one is: "line", "text", "block of about 100 bytes"
 
 
 class _Clock:
@@ -87,6 +91,7 @@ def gather(run: Loaded, data: Files | None = None, *, tokenize: str | None = Non
         rarest=seen.rarest,
         samples=_samples(run),
         key=key(run, data, tokenize),
+        item=seen.item,
     )
 
 
@@ -132,7 +137,7 @@ def save(evidence: Evidence, folder: Path) -> None:
     }
     about = {
         "version": VERSION,
-        **{name: getattr(evidence, name) for name in ("kind", "seed", "task", "inputs", "references", "data", "key")},
+        **{name: getattr(evidence, name) for name in PLAIN},
         "run": str(evidence.run),
         "outputs": evidence.items.outputs,
         "scores": [[score.name, score.signature] for score in evidence.scores],
@@ -153,7 +158,9 @@ def load(folder: Path) -> Evidence:
     about = files.read_json(folder / "evidence.json")
     if not isinstance(about, dict) or about.get("version") != VERSION:
         raise ModelError(f"{folder}: is no evidence of this version of weft; remove it to have it measured again")
-    arrays = {name: tensor.numpy() for name, tensor in read_tensors(folder / "numbers.safetensors")[0].items()}
+    arrays = {name: tensor.numpy() for name, tensor in _plain(read_tensors(folder / "numbers.safetensors")[0]).items()}
+    if wrong := fault(about, arrays, _under(arrays, "statistics.")):
+        raise ModelError(f"{folder}: is no evidence: its {wrong} can't be right; remove it to have it measured again")
     named_scores = zip(about["scores"], arrays["scores"].tolist(), strict=True)
     return Evidence(
         run=Path(about["run"]),
@@ -165,8 +172,13 @@ def load(folder: Path) -> Evidence:
         frequencies=_under(arrays, "frequencies."),
         rarest=arrays.get("rarest"),
         samples=tuple(about["samples"]),
-        **{name: about[name] for name in ("kind", "seed", "task", "inputs", "references", "data", "key")},
+        **{name: about[name] for name in PLAIN},
     )
+
+
+def _plain(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Those of types that evidence has: numpy does not know all others."""
+    return {name: tensor for name, tensor in tensors.items() if tensor.dtype in (torch.float64, torch.int64)}
 
 
 def _under(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
@@ -193,10 +205,25 @@ def gathered(
     `named`: whoever asks has named the run's own data, in a run file."""
     run = load_run(path, device=device)
     run.folder.named = named
-    with suppress(ModelError):  # damaged, or of another version: measured again
-        kept = load(folder) if folder.exists() else None
-        if kept is not None and kept.key == key(run, data, tokenize):
-            return kept._replace(run=path)
+    wanted = key(run, data, tokenize)
+    if (kept := _kept(folder, wanted)) is not None:
+        return kept._replace(run=path)
     found = gather(run, data, tokenize=tokenize, watch=watch)
-    save(found, folder)
+    for left in reversed(range(TRIES)):
+        try:
+            save(found, folder)
+            break
+        except ResourceError:  # another process may have put the same there
+            if _kept(folder, wanted) is not None:
+                break
+            if not left:
+                raise
     return found
+
+
+def _kept(folder: Path, wanted: str) -> Evidence | None:
+    """The evidence in `folder`, if it is whole and of what is wanted; else it is to be measured."""
+    with suppress(ModelError, ResourceError):  # damaged, of another version, or just being replaced
+        kept = load(folder) if folder.exists() else None
+        return kept if kept is not None and kept.key == wanted else None
+    return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,14 +68,6 @@ def _is_own(option: str, preset: Preset) -> bool:
     return last in MAKES or (last in decided and last not in COMMON)
 
 
-def _blamed(error: ConfigError, given: Mapping[str, Any]) -> str | None:
-    """The option of a run file that an error is about; sizes are the last to blame."""
-    words = re.findall(r"[a-z_0-9]+", str(error))
-    named = [name for word in words for name in given if name.split(".")[-1] == word]
-    rare = [name for name in named if name.split(".")[-1] not in COMMON]
-    return next(iter(rare or named), None)
-
-
 def fitted(values: Mapping[str, Any], kind: str, *, base: Path) -> Fitted:
     """The run file for `kind`: every option of its [model] and [train] that applies to it, and which do not."""
     presets, own = TASKS[values["task"]].presets, values["model"]["kind"]
@@ -96,17 +87,23 @@ def fitted(values: Mapping[str, Any], kind: str, *, base: Path) -> Fitted:
             resolve(new, base=base)
             return Fitted(new, dropped)
         except ConfigError as error:
-            new, option = _without(new, error)
+            new, option = _without(new, error, base=base)
             dropped.append(option)
 
 
-def _without(values: dict[str, Any], error: ConfigError) -> tuple[dict[str, Any], str]:
-    """The run file without the option that an error is about, and its name; another error is raised again."""
-    model = {key: value for key, value in values["model"].items() if key != "kind"}
-    given = {f"model.{name}": value for name, value in leaves(model).items()}
-    given |= {f"train.{name}": value for name, value in values.get("train", {}).items()}
-    at = str(error).split(":")[0]
-    blamed = at if at in given else _blamed(error, given)
+def _without(values: dict[str, Any], error: ConfigError, *, base: Path) -> tuple[dict[str, Any], str]:
+    """The run file without the option that an error is about, and its name: the one that the error names, else one without
+    which all is well, else one without which something else is wrong; sizes are the last to blame. An error that no option of
+    [model] or [train] is to blame for is raised again."""
+    given = [f"model.{name}" for name in leaves({key: value for key, value in values["model"].items() if key != "kind"})]
+    given += [f"train.{name}" for name in values.get("train", {})]
+    if error.option in given:
+        return with_option(values, error.option, None), error.option
+    ordered = sorted(given, key=lambda name: name.split(".")[-1] in COMMON)
+    without = {name: tried(with_option(values, name, None), base=base) for name in ordered}
+    well = [name for name, found in without.items() if not isinstance(found, ConfigError)]
+    other = [name for name, found in without.items() if isinstance(found, ConfigError) and str(found) != str(error)]
+    blamed = next(iter(well or other), None)
     if blamed is None:
         raise error
     return with_option(values, blamed, None), blamed

@@ -16,7 +16,7 @@ import numpy as np
 from weft.data.corpus import Corpus, open_corpus
 from weft.errors import ModelError
 from weft.metrics.items import Items, Score
-from weft.metrics.language import language_scores
+from weft.metrics.language import block_size, language_scores
 from weft.metrics.masked import masked_scores
 from weft.run import Loaded
 from weft.tagger import in_line
@@ -26,7 +26,6 @@ from weft.train.folder import RunFolder
 from weft.train.held import Files, held_source, own_or_gone
 
 Watch = Callable[[int, int], None]
-BLOCK = 1000  # bytes: an item of running text; text, and not tokens, for runs may have tokenizers of their own
 FREQUENCIES = (1, 10, 100, 1_000, 10_000)  # occurrences in training where the next class begins
 
 
@@ -42,6 +41,7 @@ class Observed(NamedTuple):
     units: int  # how many of those there were
     frequencies: Mapping[str, np.ndarray] = {}  # statistics (N, F) by how frequent a token or a word was in training
     rarest: np.ndarray | None = None  # int64 (N,): occurrences in training of the rarest token of an input
+    item: str = "item"  # what one is: "line", "block of about 100 bytes"
 
 
 def _trained(folder: RunFolder, name: str, size: int) -> np.ndarray | None:
@@ -59,13 +59,18 @@ def _classed(values: Mapping[str, np.ndarray], items: np.ndarray, occurrences: n
     return {name: np.bincount(places, each, shape[0] * shape[1]).reshape(shape) for name, each in values.items()}
 
 
+def text_block(corpus: Corpus) -> int:
+    """The bytes of an item of running text; bytes, and not tokens, for runs may have tokenizers of their own."""
+    return block_size(int(corpus.marks[-1, 2]))
+
+
 def text_edges(corpus: Corpus) -> np.ndarray:
     """int64 (N + 1,): the tokens where items start, and the end: of lines, or of running text in blocks of whole lines, which
     are the same whatever the tokenizer."""
     if corpus.starts is not None:
         return np.asarray(corpus.starts)
     marks = np.asarray(corpus.marks)
-    begins = np.flatnonzero(np.diff(marks[:, 2] // BLOCK) > 0) + 1
+    begins = np.flatnonzero(np.diff(marks[:, 2] // text_block(corpus)) > 0) + 1
     return np.unique(np.concatenate([[0], marks[begins, 0], [len(corpus.tokens)]]))
 
 
@@ -84,7 +89,8 @@ def _language(run: Any, data: Files | None, watch: Watch) -> Observed:
         classed = _classed(values, owners, counts[tokens], len(lengths))
     scores = language_scores(language_items(nats, corpus), run.measured())
     inputs = _decoded(run, corpus, edges)
-    return Observed(scores, found, inputs, [""] * len(inputs), lengths, "tokens/s scored", len(tokens), classed)
+    item = f"block of about {text_block(corpus):,} bytes" if corpus.starts is None else "line"
+    return Observed(scores, found, inputs, [""] * len(inputs), lengths, "tokens/s scored", len(tokens), classed, item=item)
 
 
 def _masked(run: Any, data: Files | None, watch: Watch) -> Observed:
@@ -97,7 +103,8 @@ def _masked(run: Any, data: Files | None, watch: Watch) -> Observed:
         classed = _classed(values, hidden.owners, counts[hidden.tokens], hidden.size)
     edges = np.append(0, np.cumsum(lengths)) if corpus.starts is None else np.asarray(corpus.starts)
     scores, inputs = masked_scores(found, run.measured()), _decoded(run, corpus, edges)
-    return Observed(scores, found, inputs, [""] * len(inputs), lengths, "tokens/s filled", int(lengths.sum()), classed)
+    empty, item, total = [""] * len(inputs), "window" if corpus.starts is None else "line", int(lengths.sum())
+    return Observed(scores, found, inputs, empty, lengths, "tokens/s filled", total, classed, item=item)
 
 
 def _labels(run: Any, data: Files | None, watch: Watch) -> Observed:
@@ -106,7 +113,8 @@ def _labels(run: Any, data: Files | None, watch: Watch) -> Observed:
     columns = zip(*(example.texts for example in examples), strict=True)
     lengths = np.sum([run.tokenizer.tokenizer.encode_flat(column)[1] for column in columns], axis=0)
     inputs = [" | ".join(example.texts) for example in examples]
-    return Observed(scores, found, inputs, [", ".join(example.labels) for example in examples], lengths, "texts/s", len(inputs))
+    references = [", ".join(example.labels) for example in examples]
+    return Observed(scores, found, inputs, references, lengths, "texts/s", len(inputs), item="text")
 
 
 def _tags(run: Any, data: Files | None, watch: Watch) -> Observed:
@@ -122,7 +130,7 @@ def _tags(run: Any, data: Files | None, watch: Watch) -> Observed:
         right = np.array([a == b for a, b in zip(said, " ".join(references).split(), strict=True)], np.float64)
         owners = np.repeat(np.arange(len(given)), lengths)
         classed = _classed({"right": right, "tokens": np.ones(len(right))}, owners, occurrences, len(given))
-    return Observed(scores, found, inputs, references, lengths, "sentences/s", len(given), classed)
+    return Observed(scores, found, inputs, references, lengths, "sentences/s", len(given), classed, item="sentence")
 
 
 def _translation(run: Any, data: Files | None, watch: Watch, tokenize: str | None = None) -> Observed:
@@ -135,7 +143,7 @@ def _translation(run: Any, data: Files | None, watch: Watch, tokenize: str | Non
         rarest = np.array([counts[ids].min() if len(ids) else counts.max() for ids in read], np.int64)
     lengths = np.array([len(ids) for ids in read], np.int64)
     references = [target for _, target in pairs]
-    return Observed(scores, found, inputs, references, lengths, "lines/s", len(pairs), rarest=rarest)
+    return Observed(scores, found, inputs, references, lengths, "lines/s", len(pairs), rarest=rarest, item="line")
 
 
 def _answers(run: Any, data: Files | None, watch: Watch) -> Observed:
@@ -144,7 +152,7 @@ def _answers(run: Any, data: Files | None, watch: Watch) -> Observed:
     lengths = run.tokenizer.encode_flat([record.passage for record in records])[1]
     references = [" / ".join(dict.fromkeys(answer.text for answer in record.answers)) for record in records]
     inputs = [f"{record.question} | {record.passage}" for record in records]
-    return Observed(scores, found, inputs, references, lengths, "questions/s", len(records))
+    return Observed(scores, found, inputs, references, lengths, "questions/s", len(records), item="question")
 
 
 READERS: Mapping[str, Callable[[Any, Files | None, Watch], Observed]] = {

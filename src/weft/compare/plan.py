@@ -26,6 +26,7 @@ from weft.train.tables import BUDGETS
 
 PLAN = "plan.toml"
 COMPARISON = "comparison.json"  # what was found; written last
+ALL = "all"  # kinds of a task
 SUMS = "sums"  # of the data, in the plan
 RUN_FILES = "run-files"  # one for each run, as it is given to `weft train`
 
@@ -70,7 +71,7 @@ class Refused(NamedTuple):
 class Asked(NamedTuple):
     """What is wanted beside the run file."""
 
-    models: Sequence[str] = ()  # kinds; none: the run file's own
+    models: Sequence[str] = ()  # kinds, or "all"; none: the run file's own
     seeds: int = 1
     budget: tuple[str, float] | None = None  # minutes or tokens; None: the run file's
     params: int | None = None  # about how many parameters each network is to have
@@ -88,7 +89,7 @@ class Variants(NamedTuple):
 
 
 def parse_models(text: str) -> list[str]:
-    """'lstm, gru' -> lstm and gru."""
+    """'lstm, gru' -> lstm and gru; 'all' -> all."""
     found = [name.strip() for name in text.split(",")]
     if not all(found):
         raise UsageError(f"--models {text}: must look like lstm,gru,transformer")
@@ -219,10 +220,18 @@ def _numbered(variants: Iterable[Variant]) -> list[Variant]:
     return found
 
 
+def kinds_of(values: Mapping[str, Any], asked: Asked) -> list[str]:
+    """The kinds that are compared: those that are named; all of the task, the run file's own first; or that one alone."""
+    own = values["model"]["kind"]
+    if list(asked.models) == [ALL]:
+        return [own, *(kind for kind in TASKS[values["task"]].presets if kind != own)]
+    return list(asked.models) or [own]
+
+
 def variants(values: Mapping[str, Any], asked: Asked, *, base: Path) -> Variants:
     """Every kind with every combination of the grid; what can't be right is refused by name, if it is not all of them."""
     run_file = {name: value for name, value in values.items() if name != "seed"}
-    kinds = asked.models or [run_file["model"]["kind"]]
+    kinds = kinds_of(run_file, asked)
     parts = [_one_kind(run_file, kind, asked, base=base) for kind in kinds]
     found = _numbered(variant for part in parts for variant in part.variants)
     for choices in asked.grid:
@@ -235,15 +244,17 @@ def _why_none(values: Mapping[str, Any], kinds: Sequence[str], choices: Grid, *,
     """Why an option of the grid makes no variant: what a kind that has it says, else one that knows its name, or a like one."""
     files_of = {kind: fitted(values, kind, base=base).values for kind in kinds}
     found = {kind: tried(_changed(one, choices.option, choices.values[0]), base=base) for kind, one in files_of.items()}
-    said = {kind: str(error) for kind, error in found.items() if isinstance(error, ConfigError)}
+    said = {kind: error for kind, error in found.items() if isinstance(error, ConfigError)}
     if not said:
         return f"applies to none of {', '.join(kinds)}"
 
     def strangeness(kind: str) -> tuple[bool, bool, bool]:
-        unknown = said[kind].startswith(f"{choices.option}: no such option")
-        return not _has(files_of[kind], choices.option, base=base), unknown, "did you mean" not in said[kind]
+        error = said[kind]
+        unknown = error.unknown and error.option == choices.option
+        return not _has(files_of[kind], choices.option, base=base), unknown, not error.near
 
-    return said[min(said, key=strangeness)].removeprefix(f"{choices.option}: ")
+    error = said[min(said, key=strangeness)]
+    return error.reason if error.option == choices.option else str(error)
 
 
 def folder_name(name: str) -> str:

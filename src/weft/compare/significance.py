@@ -32,7 +32,7 @@ Shapes: N items, R resamples.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -80,17 +80,16 @@ class _Asked(dict[str, Array]):
         return super().__getitem__(name)
 
 
-def _drawn(runs: Sequence[Mapping[str, Array]], samples: int, seed: int) -> list[dict[str, Array]]:
+def _drawn(runs: Sequence[Mapping[str, Array]], samples: int, seed: int) -> Iterator[dict[str, Array]]:
     """The resampled sums of each run; as many runs at once as memory allows, for to draw takes longer than to add up."""
     width = sum(int(np.prod(values.shape[1:])) for values in runs[0].values())
     size = len(next(iter(runs[0].values())))
-    together, found = max(1, CHUNK // (width * size)), []
+    together = max(1, CHUNK // (width * max(size, samples)))
     for low in range(0, len(runs), together):
         part = runs[low : low + together]
         named = {f"{at} {name}": values for at, run in enumerate(part) for name, values in run.items()}
         again = resample(named, samples=samples, seed=seed)
-        found += [{name: again[f"{at} {name}"] for name in run} for at, run in enumerate(part)]
-    return found
+        yield from ({name: again[f"{at} {name}"] for name in run} for at, run in enumerate(part))
 
 
 def resampled(
@@ -174,20 +173,48 @@ def _seed_parts(a: Sequence[float], b: Sequence[float]) -> list[_Part]:
     return [_Part(float(np.var(several, ddof=1)) * (1 / len(a) + 1 / len(b)), len(several) - 1, FEW)]
 
 
+class _Contrast(NamedTuple):
+    """The difference of two means, and the parts of its variance."""
+
+    distance: float
+    parts: list[_Part]
+
+    @property
+    def variance(self) -> float:
+        return sum(part.value for part in self.parts)
+
+
+def _contrast(a: Sequence[Resampled], b: Sequence[Resampled]) -> _Contrast | None:
+    """None where a score is infinite or there is one item only."""
+    if not _finite([*a, *b]) or a[0].items < 2:
+        return None
+    covariances, k = _covariances([*a, *b]), len(a)
+    shared = _within(covariances[:k, :k]) + _within(covariances[k:, k:]) - 2 * float(covariances[:k, k:].mean())
+    left, right = ([run.value for run in side] for side in (a, b))
+    seeds = _seed_parts(left, right) if len(a) + len(b) > 2 else []  # two runs: about these, whatever other seeds do
+    return _Contrast(float(np.mean(left) - np.mean(right)), [*seeds, _Part(max(0.0, shared), a[0].items - 1, 1.0)])
+
+
+def contrast(a: Sequence[Resampled], b: Sequence[Resampled]) -> Estimate:
+    """How far the mean of a is above that of b, with its 95 % interval (Student's t): over items, which both share, and over
+    seeds where there are several."""
+    found = _contrast(a, b)
+    if found is None:
+        return Estimate(float(np.mean([run.value for run in a]) - np.mean([run.value for run in b])), None, None)
+    reach = quantile(LEVEL, _freedom(found.parts)) * math.sqrt(found.variance)
+    return Estimate(found.distance, found.distance - reach, found.distance + reach)
+
+
 def difference(a: Sequence[Resampled], b: Sequence[Resampled]) -> float:
     """p of two kinds, one of them at least with several seeds; NaN where a score is infinite or there is one item only."""
     if len(a) + len(b) < 3:
         raise ValueError("difference: two single runs are tested by `paired`")
-    if not _finite([*a, *b]) or a[0].items < 2:
+    found = _contrast(a, b)
+    if found is None:
         return math.nan
-    covariances, k = _covariances([*a, *b]), len(a)
-    shared = _within(covariances[:k, :k]) + _within(covariances[k:, k:]) - 2 * float(covariances[:k, k:].mean())
-    left, right = ([run.value for run in side] for side in (a, b))
-    parts = [*_seed_parts(left, right), _Part(max(0.0, shared), a[0].items - 1, 1.0)]
-    distance, variance = float(np.mean(left) - np.mean(right)), sum(part.value for part in parts)
-    if variance == 0:
-        return 1.0 if distance == 0 else 0.0
-    return both_tails(distance / math.sqrt(variance), _freedom(parts))
+    if found.variance == 0:
+        return 1.0 if found.distance == 0 else 0.0
+    return both_tails(found.distance / math.sqrt(found.variance), _freedom(found.parts))
 
 
 def hierarchical(a: Sequence[Items], b: Sequence[Items], function: Function, *, samples: int = SAMPLES, seed: int = 0) -> float:
@@ -218,26 +245,58 @@ def _exchanged(a: Array, b: Array, coins: Array) -> Array:
     return total
 
 
+def _coins(items: int, samples: int, seed: int) -> Iterator[Array]:
+    """Which items are exchanged, (rows, N) at a time: every way once where there are no more ways than samples, else so many
+    throws. To exchange all others gives the same difference, so the last item stays."""
+    chunk = max(1, CHUNK // items)
+    if is_exact(items, samples):
+        ways = 2 ** (items - 1)
+        for start in range(0, ways, chunk):
+            numbers = np.arange(start, min(start + chunk, ways))
+            yield (numbers[:, None] >> np.arange(items) & 1).astype(np.float64)
+        return
+    rng = np.random.default_rng(seed)
+    for start in range(0, samples, chunk):
+        yield rng.integers(0, 2, (min(chunk, samples - start), items)).astype(np.float64)
+
+
+def is_exact(items: int, samples: int) -> bool:
+    """Whether every exchange of items is looked at."""
+    return (1 << min(items - 1, 62)) <= samples
+
+
 def paired(a: Items, b: Items, function: Function, *, samples: int = SAMPLES, seed: int = 0) -> float:
-    """p of two runs on the same items, by approximate randomisation."""
+    """p of two runs on the same items, by approximate randomisation; exact where items are few."""
     asked = _Asked(sums(a.statistics))
     values = [function(asked).item(), function(sums(b.statistics)).item()]
     used = sorted(asked.names)
     shape = {name: a.statistics[name] for name in used}
     left, right = _flat(shape), _flat({name: b.statistics[name] for name in used})
-    seen, size, hits, done = abs(values[0] - values[1]), len(left), 0, 0
+    seen, hits, done = abs(values[0] - values[1]), 0, 0
     if math.isnan(seen):
         return math.nan if any(map(math.isnan, values)) else 1.0  # both are infinite: not different, for all one can see
-    rng = np.random.default_rng(seed)
-    while done < samples:
-        rows = min(max(1, CHUNK // size), samples - done)
-        coins = rng.integers(0, 2, (rows, size)).astype(np.float64)
+    for coins in _coins(len(left), samples, seed):
         ours, theirs = _exchanged(left, right, coins), _exchanged(left, right, 1 - coins)
         with np.errstate(invalid="ignore"):  # infinite less infinite
             apart = np.abs(function(_unflat(ours, shape)) - function(_unflat(theirs, shape)))
         # sums in another order stray by a rounding
-        hits, done = hits + int((apart >= seen * (1 - 1e-9) - 1e-12).sum()), done + rows
-    return (1 + hits) / (1 + samples)
+        hits, done = hits + int((apart >= seen * (1 - 1e-9) - 1e-12).sum()), done + len(coins)
+    return hits / done if is_exact(len(left), samples) else (1 + hits) / (1 + samples)
+
+
+def smallest(seeds: tuple[int, int], items: int, *, samples: int = SAMPLES) -> float:
+    """The least p that the test of two rows with so many seeds could give, however far they are apart: where it is not below
+    0.05, there is too little test data to tell anything."""
+    if items < 2:
+        return 1.0
+    if max(seeds) > 1:
+        return 0.0  # Student's t has no least one
+    return 2.0 ** (1 - items) if is_exact(items, samples) else 1 / (1 + samples)
+
+
+def smallest_of_all(each: Sequence[float]) -> list[float]:
+    """The same after Holm's correction: whoever can have less comes before, and the others count."""
+    return [min(1.0, one * sum(other >= one for other in each)) for one in each]
 
 
 def holm(values: Sequence[float]) -> list[float]:

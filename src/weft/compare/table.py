@@ -13,13 +13,29 @@ import numpy as np
 
 from weft.compare.evidence import Evidence
 from weft.compare.scores import better, deciding, functions
-from weft.compare.significance import LEVEL, Estimate, Resampled, clipped, difference, estimate, holm, paired, resampled
+from weft.compare.significance import (
+    LEVEL,
+    SAMPLES,
+    Estimate,
+    Resampled,
+    clipped,
+    contrast,
+    difference,
+    estimate,
+    holm,
+    paired,
+    resampled,
+    smallest,
+    smallest_of_all,
+)
 from weft.errors import UsageError
 from weft.metrics.items import Function, Items
 from weft.metrics.labels import NO_INTERVAL
-from weft.text.columns import aligned
+from weft.text.columns import aligned, counted
 
 Groups = Mapping[str, Sequence[Evidence]]
+DIFFERENCE = "difference from best"
+SAMPLES_A_ROW = 50  # at least so many exchanges for each row that is tested: Holm multiplies p by their number
 
 
 class Row(NamedTuple):
@@ -33,7 +49,10 @@ class Row(NamedTuple):
     scores: dict[str, Estimate]
     p: float | None  # that it is as good as the best row; None for that one itself
     best: bool
-    alike: bool  # the best row, or not significantly worse
+    alike: bool  # the best row, or not significantly worse where the test could have told
+    difference: Estimate | None  # how far its score is above the best row's; None for that one itself
+    smallest_p: float | None  # that the test could have given, however far the rows are apart
+    enough: bool  # test data to tell: else p says nothing
     parameters: int
     seconds: float | None
     tokens_per_second: float | None
@@ -87,18 +106,55 @@ def stated(groups: Groups) -> str:
     return f"{words}; {p}, {both + mixed if several else pairs}{corrected}."
 
 
+def tested(groups: Groups) -> tuple[int, str]:
+    """How many items the test data has, and what one is."""
+    run = next(iter(groups.values()))[0]
+    return len(run.items.keys), run.item
+
+
+def too_little(found: Sequence[Row], groups: Groups) -> str:
+    """If the test could tell nothing of a row, which one and why; else ''."""
+    unclear = [row for row in found if not row.enough]
+    if not unclear:
+        return ""
+    least, names = min(row.smallest_p or 0.0 for row in unclear), ", ".join(row.name for row in unclear)
+    reason = f"with {counted(*tested(groups))} no difference, however large, has a p below {least:.2g}"
+    return f"Too little test data to tell (?) {found[0].name} from {names}: {reason}."
+
+
 def _best(values: Sequence[float], name: str) -> int:
     sign = -1.0 if better(name) == "higher" else 1.0
     return min(range(len(values)), key=lambda at: math.inf if math.isnan(values[at]) else sign * values[at])
 
 
+class _Test(NamedTuple):
+    """What the test of a row against the best one found."""
+
+    p: float
+    smallest: float
+    difference: Estimate
+
+
+def _corrected(tests: Mapping[str, _Test]) -> dict[str, _Test]:
+    """The same with Holm's correction; a row that can't be tested counts for none."""
+    known = [name for name, test in tests.items() if not math.isnan(test.p)]
+    values = holm([tests[name].p for name in known])
+    least = smallest_of_all([tests[name].smallest for name in known])
+    changed = {name: tests[name]._replace(p=p, smallest=one) for name, p, one in zip(known, values, least, strict=True)}
+    return {**tests, **changed}
+
+
 def _apart(
-    a: tuple[Sequence[Items], Sequence[Resampled]], b: tuple[Sequence[Items], Sequence[Resampled]], score: Function
-) -> float:
-    """p of two rows."""
-    if len(a[0]) == len(b[0]) == 1:
-        return paired(a[0][0], b[0][0], score)
-    return difference(a[1], b[1])
+    a: tuple[Sequence[Items], Sequence[Resampled]],
+    b: tuple[Sequence[Items], Sequence[Resampled]],
+    score: Function,
+    samples: int,
+) -> _Test:
+    """The test of two rows."""
+    least = smallest((len(a[0]), len(b[0])), a[1][0].items, samples=samples)
+    single = len(a[0]) == len(b[0]) == 1
+    p = paired(a[0][0], b[0][0], score, samples=samples) if single else difference(a[1], b[1])
+    return _Test(p, least, contrast(a[1], b[1]))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -121,8 +177,9 @@ def rows(groups: Groups, score: str | None = None) -> list[Row]:
     best = names[_best([found[row][name].value for row in names], name)]
     sides = {row: ([run.items for run in groups[row]], [one[name] for one in drawn[row]]) for row in names}
     others = [row for row in names if row != best]
-    p = dict(zip(others, holm([_apart(sides[row], sides[best], common[name]) for row in others]), strict=True))
-    made = [_row(row, groups[row], name, found[row], p.get(row)) for row in names]
+    samples = max(SAMPLES, SAMPLES_A_ROW * len(others))
+    tests = _corrected({row: _apart(sides[row], sides[best], common[name], samples) for row in others})
+    made = [_row(row, groups[row], name, found[row], tests.get(row)) for row in names]
     sign = -1.0 if better(name) == "higher" else 1.0
     return sorted(made, key=lambda row: (not row.best, sign * row.score.value if not math.isnan(row.score.value) else math.inf))
 
@@ -136,7 +193,13 @@ def _estimated(runs: Sequence[Resampled], name: str) -> Estimate:
     return Estimate(found.value, None, None) if name in NO_INTERVAL else clipped(found, higher=better(name) == "higher")
 
 
-def _row(name: str, runs: Sequence[Evidence], deciding_score: str, scores: dict[str, Estimate], p: float | None) -> Row:
+def _row(name: str, runs: Sequence[Evidence], deciding_score: str, scores: dict[str, Estimate], test: _Test | None) -> Row:
+    p = None if test is None or math.isnan(test.p) else test.p
+    infinite = test is not None and not math.isfinite(test.difference.value)  # no test, but no doubt either
+    enough = test is None or infinite or test.smallest < LEVEL
+    apart = None if test is None else test.difference
+    if apart is not None and deciding_score in NO_INTERVAL:
+        apart = Estimate(apart.value, None, None)
     costs = [run.cost for run in runs]
     memory = [cost.peak_memory for cost in costs if cost.peak_memory is not None]
     return Row(
@@ -146,9 +209,12 @@ def _row(name: str, runs: Sequence[Evidence], deciding_score: str, scores: dict[
         deciding=deciding_score,
         score=scores[deciding_score],
         scores=scores,
-        p=None if p is None or math.isnan(p) else p,
-        best=p is None,
-        alike=p is None or p >= LEVEL,  # NaN is not
+        p=p,
+        best=test is None,
+        alike=test is None or (enough and p is not None and p >= LEVEL),
+        difference=apart,
+        smallest_p=None if test is None or infinite else test.smallest,
+        enough=enough,
         parameters=costs[0].parameters,
         seconds=_mean([cost.seconds for cost in costs]),
         tokens_per_second=_mean([cost.tokens_per_second for cost in costs]),
@@ -199,6 +265,13 @@ def rate_shown(rate: float | None) -> str:
     return "" if rate is None else f"{rate:,.0f}" if rate >= 10 else f"{rate:.2f}"
 
 
+def _signed(apart: Estimate | None, digits: int) -> str:
+    """'+0.0520 to +0.0894'."""
+    if apart is None or apart.low is None or apart.high is None:
+        return ""
+    return f"{apart.low:+.{digits}f} to {apart.high:+.{digits}f}"
+
+
 def _digits(found: Sequence[Row]) -> int:
     """Decimals of scores: percents have two, others four."""
     return 2 if better(found[0].deciding) == "higher" or found[0].deciding == "edit_rate" else 4
@@ -206,7 +279,7 @@ def _digits(found: Sequence[Row]) -> int:
 
 def _heads(found: Sequence[Row]) -> list[str]:
     name = found[0].deciding.replace("_per_", "/").replace("_", " ")
-    first = ["", name, "95 % interval", "p", "seeds", "parameters"]
+    first = ["", name, "95 % interval", DIFFERENCE, "p", "seeds", "parameters"]
     return [*first, "training", "tokens/s", "memory", found[0].unit, "size"]
 
 
@@ -221,7 +294,8 @@ def cells(found: Sequence[Row]) -> list[list[str]]:
                 "".join(letter if letter.isprintable() else " " for letter in row.name),  # a row is a line
                 shown(row.score.value, digits),
                 f"{bounds[0]} to {bounds[1]}" if all(bounds) else "",
-                p_shown(row.p),
+                _signed(row.difference, digits),
+                p_shown(row.p) if row.enough else "?",
                 str(len(row.seeds)),
                 f"{row.parameters:,}",
                 seconds_shown(row.seconds),
@@ -240,18 +314,23 @@ def _without_empty(table: list[list[str]]) -> list[list[str]]:
     return [[line[at] for at in kept] for line in table]
 
 
-def terminal(found: Sequence[Row]) -> str:
-    """Aligned columns; a star marks the best row and those not significantly worse."""
+def terminal(found: Sequence[Row], width: int | None = None) -> str:
+    """Aligned columns; a star marks the best row and those not significantly worse, a question mark those of which there is
+    too little data to tell. Where the table is wider than `width`, it goes without the differences."""
     table = cells(found)
-    marks = [" ", *("*" if row.alike else " " for row in found)]
+    marks = [" ", *("*" if row.alike else " " if row.enough else "?" for row in found)]
     lines = [[line[0], line[1] + mark, *line[2:]] for line, mark in zip(table, marks, strict=True)]
+    if width is not None and DIFFERENCE in table[0] and max(map(len, aligned(lines))) > width:
+        at = table[0].index(DIFFERENCE)
+        lines = [[*line[:at], *line[at + 1 :]] for line in lines]
     return "".join(f"{line}\n" for line in aligned(lines))
 
 
 def csv(found: Sequence[Row]) -> str:
     """Every number in full, a column each; scores but the deciding one follow the costs."""
     names = [name for name in found[0].scores if name != found[0].deciding]
-    heads = ["name", "seeds", "score", "value", "low", "high", "p", "best", "alike", "parameters", "seconds"]
+    heads = ["name", "seeds", "score", "value", "low", "high", "p", "best", "alike", "enough"]
+    heads += ["difference", "difference_low", "difference_high", "parameters", "seconds"]
     heads += ["tokens_per_second", "peak_memory", "decoding", "decoding_unit", "bytes"]
     heads += [f"{name}{part}" for name in names for part in ("", "_low", "_high")]
     text = io.StringIO()
@@ -259,7 +338,8 @@ def csv(found: Sequence[Row]) -> str:
     writer.writerow(heads)
     for row in found:
         seeds = " ".join(map(str, row.seeds))
-        line: list[Any] = [row.name, seeds, row.deciding, *row.score, row.p, int(row.best), int(row.alike)]
+        line: list[Any] = [row.name, seeds, row.deciding, *row.score, row.p, int(row.best), int(row.alike), int(row.enough)]
+        line += row.difference or ["", "", ""]
         line += [row.parameters, row.seconds, row.tokens_per_second, row.peak_memory, row.decoding, row.unit, row.bytes]
         line += [value for name in names for value in row.scores[name]]
         writer.writerow(["" if value is None else value for value in line])
@@ -315,22 +395,12 @@ def estimate_json(found: Estimate) -> dict[str, Any]:
 
 def row_json(row: Row) -> dict[str, Any]:
     """A row as comparison.json has it."""
-    names = (
-        "name",
-        "runs",
-        "seeds",
-        "p",
-        "best",
-        "alike",
-        "parameters",
-        "seconds",
-        "tokens_per_second",
-        "peak_memory",
-        "bytes",
-    )
+    tested = ("name", "runs", "seeds", "p", "best", "alike", "enough", "smallest_p")
+    costs = ("parameters", "seconds", "tokens_per_second", "peak_memory", "bytes")
     return {
-        **{name: getattr(row, name) for name in names},
+        **{name: getattr(row, name) for name in (*tested, *costs)},
         "score": estimate_json(row.score),
+        "difference": None if row.difference is None else estimate_json(row.difference),
         "scores": {name: estimate_json(found) for name, found in row.scores.items()},
         "decoding": {"value": row.decoding, "unit": row.unit},
     }

@@ -68,7 +68,7 @@ class Room(NamedTuple):
     place: Path  # of their run files
     jobs: int = 1  # at a time
     threads: int = 1  # of all of them together
-    command: Sequence[str] = (sys.executable, "-m", "weft.cli.tethered")
+    command: Sequence[str] = (sys.executable, "-P", "-m", "weft.cli.tethered")  # -P: nothing from the current folder
 
     @property
     def each(self) -> int:

@@ -1,5 +1,6 @@
 """Settings by successive halving (Jamieson & Talwalkar 2016): many short runs, the better half of them again and longer.
 
+A model that is counted or solved in one go has no budget to halve: each of its trials is a whole run (compare/spaces.py).
 Only validation data chooses; trials have no test files to read. Each rung trains anew: a learning rate falls over the whole
 of a run's budget, so a run that was planned short and then goes on is not the run that is planned long.
 """
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from weft.compare import spaces
 from weft.compare.fitting import everywhere, learns, tried, with_option
 from weft.compare.plan import Planned, Variant, folder_name
 from weft.compare.tokens import without_test
@@ -36,7 +38,7 @@ class Trial(NamedTuple):
     """Settings that are tried."""
 
     number: int
-    chosen: dict[str, float]  # by name: lr, dropout, width
+    chosen: dict[str, Any]  # by name: lr, dropout, width; of a model that is counted its options: C, features.ngrams
     values: dict[str, Any]  # a run file
 
 
@@ -44,6 +46,10 @@ class Tuned(NamedTuple):
     variant: Variant  # with the winner's settings
     trial: Trial
     tried: list[dict[str, Any]]  # every run of the search: rung, trial, settings, budget, score
+
+    def to_json(self) -> dict[str, Any]:
+        """The search as comparison.json has it."""
+        return {"chosen": self.trial.number, "trials": self.tried}
 
 
 def check(variants: Sequence[Variant], tune: int, *, base: Path) -> None:
@@ -53,15 +59,15 @@ def check(variants: Sequence[Variant], tune: int, *, base: Path) -> None:
     settings = [resolve(variant.values, base=base) for variant in variants]
     if any(one.data.valid is None for one in settings):
         raise UsageError("--tune: chooses by validation data, and the run file has none; give data.valid")
-    if all(learns(one.preset) is None for one in settings):
-        raise UsageError("--tune: searches learning rate, dropout and width, and no model here has them; drop it")
 
 
 # ---- what is tried
 
 
-def _draw(settings: Settings, fixed: Sequence[str], random: np.random.Generator) -> dict[str, float]:
+def _draw(settings: Settings, fixed: Sequence[str], random: np.random.Generator) -> dict[str, Any]:
     """Settings around those of the run file, in an order that is always the same: the seed decides all of them."""
+    if learns(settings.preset) is None:
+        return spaces.draw(settings, fixed, random)
     factor = float(FACTOR ** random.uniform(-1.0, 1.0))
     dropout, scale = float(random.choice(DROPOUTS)), float(random.choice(SCALES))
     drawn = {"lr": float(f"{settings.train.lr * factor:.3g}"), "dropout": dropout}
@@ -75,8 +81,19 @@ def width_of(settings: Settings) -> int:
     return int(model.encoder.width if settings.task == "translate" else model.width)
 
 
-def changed(values: Mapping[str, Any], settings: Settings, chosen: Mapping[str, float]) -> dict[str, Any]:
+def own(settings: Settings, fixed: Sequence[str] = ()) -> dict[str, Any]:
+    """What the run file has of what is searched."""
+    if learns(settings.preset) is None:
+        return spaces.own(settings, fixed)
+    model = settings.model.encoder if settings.task == "translate" else settings.model
+    found = {"lr": settings.train.lr, "dropout": model.dropout, "width": model.width}
+    return {name: value for name, value in found.items() if name not in fixed}
+
+
+def changed(values: Mapping[str, Any], settings: Settings, chosen: Mapping[str, Any]) -> dict[str, Any]:
     """The run file with what was drawn; where matrices have a rate of their own, it goes with the other."""
+    if learns(settings.preset) is None:
+        return spaces.changed(values, settings, chosen)
     new = dict(values)
     for name in ("dropout", "width"):
         if name in chosen:
@@ -93,29 +110,35 @@ def trials(variant: Variant, number: int, fixed: Sequence[str], *, seed: int, ba
     """`number` different settings; the first are the variant's own, so that a search never ends below them unseen."""
     settings = resolve(variant.values, base=base)
     random = np.random.default_rng(np.random.SeedSequence((seed, *variant.name.encode())))
-    found = [Trial(0, {}, variant.values)]
+    found, seen = [Trial(0, {}, variant.values)], [settings]
     for _ in range(DRAWS * number):
         if len(found) == number:
             break
         chosen = _draw(settings, fixed, random)
         values = changed(variant.values, settings, chosen)
-        fits = not isinstance(tried(values, base=base), ConfigError)
-        if fits and values not in [trial.values for trial in found]:
+        meant = tried(values, base=base)
+        if not isinstance(meant, ConfigError) and meant not in seen:
             found.append(Trial(len(found), chosen, values))
+            seen.append(meant)
     return found
 
 
 # ---- how long
 
 
-def rungs(number: int) -> list[tuple[int, float]]:
-    """How many trials each rung has, and its share of the budget: twice that of the one before, half of it in the last."""
+def rungs(number: int, *, learns: bool = True) -> list[tuple[int, float]]:
+    """How many trials each rung has, and its share of the budget: twice that of the one before, half of it in the last. What
+    does not learn step by step has one rung, and no budget to share."""
+    if not learns:
+        return [(number, 1.0)]
     count = math.ceil(math.log2(number))
     return [(math.ceil(number / 2**rung), 2.0 ** (rung - count)) for rung in range(count)]
 
 
 def shortened(values: Mapping[str, Any], table: TrainTable, share: float) -> dict[str, Any]:
     """The run file with a share of its budget."""
+    if share == 1.0:
+        return dict(values)
     name = next(name for name in BUDGETS if getattr(table, name) is not None)
     whole = getattr(table, name)
     part = max(1, round(whole * share)) if name in ("steps", "tokens") else whole * share
@@ -126,13 +149,26 @@ def _place(variant: Variant, rung: int, trial: Trial, out: Path) -> Path:
     return out / f"{folder_name(variant.name)}-rung{rung}-{trial.number}"
 
 
-def _rung(tuned: Sequence[tuple[Variant, list[Trial]]], rung: int, share: float, *, seed: int, out: Path) -> list[Planned]:
+class _Left(NamedTuple):
+    """What is left of the trials of a variant, the best first."""
+
+    variant: Variant
+    trials: list[Trial]
+    rungs: list[tuple[int, float]]  # how many of them have which share of the budget, rung by rung
+    own: dict[str, Any]  # the settings of the run file, as far as they are searched
+
+    def at(self, rung: int) -> list[Trial]:
+        """Those that are tried on a rung: none where the variant has no more."""
+        return self.trials[: self.rungs[rung][0]] if rung < len(self.rungs) else []
+
+
+def _rung(tuned: Sequence[_Left], rung: int, *, seed: int, out: Path) -> list[Planned]:
     planned = []
-    for variant, left in tuned:
-        for trial in left:
+    for left in tuned:
+        for trial in left.at(rung):
             table = resolve({**trial.values, "seed": seed}, base=out).train
-            values = without_test(shortened(trial.values, table, share))
-            planned.append(Planned(Variant(variant.name, values), seed, _place(variant, rung, trial, out)))
+            values = without_test(shortened(trial.values, table, left.rungs[rung][1]))
+            planned.append(Planned(Variant(left.variant.name, values), seed, _place(left.variant, rung, trial, out)))
     return planned
 
 
@@ -162,28 +198,39 @@ class Search(NamedTuple):
     best: Best
 
 
+def _begun(variant: Variant, search: Search) -> _Left:
+    settings = resolve(variant.values, base=search.out)
+    found = trials(variant, search.number, search.fixed, seed=search.seed, base=search.out)
+    steps = rungs(search.number, learns=learns(settings.preset) is not None)
+    return _Left(variant, found, steps, own(settings, search.fixed))
+
+
 def tune(variants: Sequence[Variant], search: Search) -> list[Tuned]:
     """The winner of each variant's trials, rung by rung, those of all variants together."""
-    state = [(variant, trials(variant, search.number, search.fixed, seed=search.seed, base=search.out)) for variant in variants]
+    state = [_begun(variant, search) for variant in variants]
     history: dict[str, list[dict[str, Any]]] = {variant.name: [] for variant in variants}
-    for rung, (size, share) in enumerate(rungs(search.number)):
-        state = [(variant, left[:size]) for variant, left in state]
-        planned = _rung(state, rung, share, seed=search.seed, out=search.out)
-        reasons = {outcome.planned.out: outcome.reason for outcome in search.train(planned)}
-        after = []
-        for variant, left in state:
-            places = {trial.number: _place(variant, rung, trial, search.out) for trial in left}
-            scored = [(trial, None if reasons[at] else search.best(at)) for trial in left for at in [places[trial.number]]]
-            history[variant.name] += [
-                _record(rung, share, trial, best, reasons[places[trial.number]]) for trial, best in scored
+    for rung in range(max((len(left.rungs) for left in state), default=0)):
+        planned = _rung(state, rung, seed=search.seed, out=search.out)
+        ended = {outcome.planned.out: outcome for outcome in search.train(planned)}
+        for at, left in enumerate(state):
+            places = {trial.number: _place(left.variant, rung, trial, search.out) for trial in left.at(rung)}
+            scored = [
+                (trial, None if ended[place].code else search.best(place))
+                for trial in left.at(rung)
+                for place in [places[trial.number]]
             ]
-            after.append((variant, _ranked(scored)))
-        state = after
-    return [Tuned(Variant(name, left[0].values), left[0], history[name]) for (name, _), left in state]
+            history[left.variant.name] += [
+                _record(rung, left, trial, best, ended[places[trial.number]].reason) for trial, best in scored
+            ]
+            state[at] = left._replace(trials=_ranked(scored)) if scored else left
+    return [
+        Tuned(Variant(left.variant.name, left.trials[0].values), left.trials[0], history[left.variant.name]) for left in state
+    ]
 
 
-def _record(rung: int, share: float, trial: Trial, best: tuple[str, float] | None, reason: str) -> dict[str, Any]:
+def _record(rung: int, left: _Left, trial: Trial, best: tuple[str, float] | None, reason: str) -> dict[str, Any]:
     """A trial as trials.json has it."""
     score = {"score": None} if best is None else {"score": {"name": best[0], "value": best[1]}}
     failed = {"reason": reason} if reason else {}
-    return {"rung": rung, "budget": share, "trial": trial.number, "settings": trial.chosen, **score, **failed}
+    settings = trial.chosen or left.own
+    return {"rung": rung, "budget": left.rungs[rung][1], "trial": trial.number, "settings": settings, **score, **failed}

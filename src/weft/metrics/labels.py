@@ -67,8 +67,9 @@ def label_items(log_probs: Array, gold: Array, keys: Array) -> Items:
     """
     probs, count = np.exp(log_probs.astype(np.float64)), log_probs.shape[1]
     best, known = probs.argmax(1), gold >= 0
-    said = np.eye(count)[best]
-    meant = np.eye(count)[gold] * known[:, None]
+    said, meant = np.zeros_like(probs), np.zeros_like(probs)
+    said[np.arange(len(gold)), best] = 1.0
+    meant[known, gold[known]] = 1.0
     right = best == gold
     # the square of what an unseen label did not get is 1
     brier = np.square(probs - meant).sum(1) + ~known

@@ -16,12 +16,21 @@ from weft import __version__
 from weft.errors import DataError
 from weft.metrics.items import Array, Function, Items, Score, Sums, interval, resample, sums
 
+BLOCKS = (1000, 500, 200, 100)  # how long a block of running text may be; below that neighbours have too much in common
+ENOUGH = 50  # blocks: with fewer a shorter one is taken
+
+
+def block_size(length: int) -> int:
+    """How long the blocks are that a running text of so many tokens, or bytes, is resampled by: the longest that gives enough
+    of them, else the shortest."""
+    return next((size for size in BLOCKS if length >= ENOUGH * size), BLOCKS[-1])
+
 
 class Measured(NamedTuple):
     """How the items were measured, for the signature."""
 
     context: str  # what a token is predicted from: "reset:256", "carry", "stride:64/256"
-    unit: str  # of resampling: "line", "block/1000"
+    unit: str  # of resampling: "line", or "block", whose size follows from the number of tokens
     tokenizer: str  # hash
     samples: int = 1000
     seed: int = 0
@@ -29,8 +38,9 @@ class Measured(NamedTuple):
 
 def signature(measured: Measured, *, tokens: int) -> str:
     """Every choice behind a score, named."""
+    unit = f"block/{block_size(tokens)}" if measured.unit == "block" else measured.unit
     return (
-        f"weft:{__version__}|context:{measured.context}|unit:{measured.unit}|tokens:{tokens}"
+        f"weft:{__version__}|context:{measured.context}|unit:{unit}|tokens:{tokens}"
         f"|resamples:{measured.samples}|seed:{measured.seed}|interval:95%|tokenizer:{measured.tokenizer[:8]}"
     )
 

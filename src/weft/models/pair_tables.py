@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from weft.config import OneOf, Table
-from weft.errors import ConfigError, nearest
+from weft.errors import unknown_option
 from weft.models.tables import Cap, Count, EmbeddedTable, Size, StackTable, check_cap
 from weft.nn.cross import SCORES
 from weft.nn.mixers import states
@@ -160,7 +160,7 @@ def spread(values: Mapping[str, Any]) -> dict[str, Any]:
     known = (*Seq2SeqTable.model_fields, *EmbeddedTable.model_fields)
     for key in values:
         if key not in known:
-            raise ConfigError(f"model.{key}: no such option{nearest(key, known)}")
+            raise unknown_option("model", key, known)
     common = {key: value for key, value in values.items() if key in EmbeddedTable.model_fields}
     others = {key: value for key, value in values.items() if key not in common}
     for side in SIDES:

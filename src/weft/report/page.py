@@ -15,7 +15,9 @@ from weft.errors import UsageError
 from weft.report import page_parts as parts
 from weft.report.page_data import Document, embedded, page_data
 from weft.report.page_table import score_table, table
+from weft.report.page_tuning import tuning
 from weft.report.words import html
+from weft.text.columns import counted
 
 SCRIPTS = ("base", "chart", "legend", "table", "curves", "cost", "breakdowns", "items", "confusions", "start")
 NEEDS = ("rows", "score")
@@ -103,6 +105,9 @@ def _details(document: Document) -> Iterator[Section]:
     written = parts.samples(document)
     if written:
         yield Section("samples", "Samples", "", written)
+    if document.get("tuning"):
+        lead = "Every trial on the validation data; the settings with a star went into the comparison. Test data chose nothing."
+        yield Section("tuning", "Tuning", lead, tuning(document))
     if document.get("settings"):
         yield Section("settings", "Settings", "", parts.settings(document))
     yield Section("repeat", "To repeat it", "", parts.repeat(document) + parts.environment(document))
@@ -119,7 +124,15 @@ def _about(document: Document) -> str:
     kind = TASKS.get(document.get("task") or "", "model")
     task = kind if count == 1 else f"{kind}s"
     data = f" on <code>{html(document['data'])}</code>" if document.get("data") else ""
-    return f"{count} {task}{data}"
+    known, version = document.get("about") or {}, (document.get("environment") or {}).get("weft")
+    facts = [f"{name} {known[name]}" for name in ("tokenizer", "budget") if known.get(name)]
+    facts += [fact for fact in (version and f"weft {version}", known.get("date")) if fact]
+    return f"{count} {task}{data}{_tested(document)}{''.join(f' · {html(fact)}' for fact in facts)}"
+
+
+def _tested(document: Document) -> str:
+    """How many items it was measured on."""
+    return f" ({html(counted(**document['tested']))})" if document.get("tested") else ""
 
 
 def _body(document: Document) -> str:

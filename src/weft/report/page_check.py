@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 Check = Callable[[Any, str], Iterator[str]]  # of a value, and of its place: what is wrong with it
 LARGEST = 1e300  # that a whole number may be: beyond it is no float
+SUM = "sum"  # of all else, in the file
 DEPTH = 4  # of tables in tables, where anything may stand
 
 
@@ -110,6 +113,9 @@ ROW = _table(
         "p": _number,
         "best": _truth,
         "alike": _truth,
+        "enough": _truth,
+        "smallest_p": _number,
+        "difference": ESTIMATE,
         **dict.fromkeys(("parameters", "seconds", "tokens_per_second", "peak_memory", "bytes"), _number),
         "decoding": _table({}, {"value": _number, "unit": _text}),
     },
@@ -147,10 +153,16 @@ ITEM = _table(
     },
 )
 WRITTEN = _table({"step": _count, "text": _text}, dict.fromkeys(("prompt", "source", "reference"), _text))
+TRIAL = _table(
+    {"rung": _count, "trial": _count, "settings": _by_name(_anything)},
+    {"budget": _number, "score": _table({"name": _text, "value": _number}), "reason": _text},
+)
+TUNING = _table({"chosen": _count, "trials": _list(TRIAL)})
 COMPARISON = _table(
     {"rows": _list(ROW), "score": SCORE},
     {
-        **dict.fromkeys(("title", "task", "data", "test", "command"), _text),
+        **dict.fromkeys(("title", "task", "data", "test", "too_little", "command"), _text),
+        "tested": _table({"count": _count, "item": _text}),
         "curves": _list(CURVE),
         "breakdowns": _list(BREAKDOWN),
         "item_score": SCORE,
@@ -161,6 +173,8 @@ COMPARISON = _table(
         "settings": _by_name(_text),
         "environment": _by_name(_anything),
         "probe": _table({}, {"follows": _by_name(_text)}),
+        "tuning": _by_name(TUNING),
+        "about": _by_name(_text),
         "failures": _list(_table({"name": _text}, {"seed": _count, "reason": _text})),
     },
 )
@@ -197,8 +211,21 @@ def _squares(document: Mapping[str, Any]) -> Iterator[str]:
             yield f"confusions.matrices.{name} is not of {size} labels"
 
 
+def seal(document: Mapping[str, Any]) -> str:
+    """A sum of all that a comparison's file holds, but for the sum itself: the same however the file is laid out."""
+    held = {name: value for name, value in document.items() if name != SUM}
+    text = json.dumps(held, ensure_ascii=True, allow_nan=False, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _whole(document: Mapping[str, Any]) -> Iterator[str]:
+    """A file that has a sum holds what was written; one that was made by hand has none."""
+    if SUM in document and document[SUM] != seal(document):
+        yield f"what it holds is not what its {SUM} was made of"
+
+
 def fault(document: Any) -> str:
     """The first thing that keeps a comparison from being drawn, such as 'rows[2].score is no table'; '' where nothing does."""
     wrong = next(COMPARISON(document, ""), "")
-    fitting = (found for check in (_names, _bins, _squares) for found in check(document))
+    fitting = (found for check in (_names, _bins, _squares, _whole) for found in check(document))
     return wrong or next(fitting, "")

@@ -38,11 +38,18 @@ def known_score(score: Mapping[str, Any]) -> dict[str, Any]:
     return {"value": infinite if value is None else value, "low": score.get("low"), "high": score.get("high")}
 
 
+def is_unclear(row: Document) -> bool:
+    """Whether there is too little test data to tell a row from the best one."""
+    return not row.get("best") and row.get("enough") is False
+
+
 def is_alike(row: Document) -> bool:
-    """Whether the test can't tell a row from the best one, which it is not itself."""
+    """Whether the test, which could have told it, can't tell a row from the best one, which it is not itself."""
     p = row.get("p")
     told = row.get("alike")
-    return not row.get("best") and p is not None and (p >= LEVEL if told is None else bool(told))
+    if row.get("best") or is_unclear(row) or p is None:
+        return False
+    return bool(p >= LEVEL if told is None else told)
 
 
 def with_infinite(values: Sequence[Any], places: Sequence[int]) -> list[Any]:

@@ -8,12 +8,23 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from weft.report.page_data import Document, bin_values, curve_points, curve_score, is_alike, known_score, score_decimals
+from weft.report.page_data import (
+    Document,
+    bin_values,
+    curve_points,
+    curve_score,
+    is_alike,
+    is_unclear,
+    known_score,
+    score_decimals,
+)
 from weft.report.page_table import sign
 from weft.report.words import cut, decimals, finite, html, number, p_value, score_name, short
+from weft.text.columns import counted
 
 FIRST = 12  # items that stand in the page for a reader without a script
 PAIRS = 12  # confusions that are listed
+COUNTED = ("ngram", "naive-bayes", "regression")  # kinds without an optimizer; a test holds them to the presets
 
 
 def _bold(text: str) -> str:
@@ -31,16 +42,29 @@ def _best(document: Document) -> Mapping[str, Any] | None:
 
 def _told_apart(document: Document, best: Mapping[str, Any]) -> str:
     """Which rows the test holds to be worse than the best, and of which it can't say."""
-    others = [row for row in document["rows"] if row is not best and finite(row.get("p")) is not None]
+    unclear = [row["name"] for row in document["rows"] if is_unclear(row)]
+    others = [
+        row for row in document["rows"] if finite(row.get("p")) is not None and row["name"] not in (best["name"], *unclear)
+    ]
     close = [row for row in others if is_alike(row)]
+    told = f"{_too_little(document, unclear)} " if unclear else ""
     if not others:
-        return ""
+        return told.strip()
     if not close:
         p = html(p_value(max(row["p"] for row in others)))
         who = "All others are" if len(others) > 1 else f"{_bold(others[0]['name'])} is"
-        return f"{who} worse (p {p})." if len(others) == 1 or p.startswith("&lt;") else f"{who} worse (p {p} or less)."
-    told = f"The test can't tell it from {_listed(row['name'] for row in close)} (p ≥ 0.05)"
+        exact = len(others) == 1 or p.startswith("&lt;")
+        return f"{told}{who} worse (p {p})." if exact else f"{told}{who} worse (p {p} or less)."
+    who = _listed(row["name"] for row in close)
+    told += f"{who} {'is' if len(close) == 1 else 'are'} not significantly worse (p ≥ 0.05)"
     return f"{told}." if len(close) == len(others) else f"{told}; all others are worse."
+
+
+def _too_little(document: Document, names: Sequence[str]) -> str:
+    """That the test could not have told these rows from the best, and why."""
+    known = document.get("tested")
+    size = f" ({html(counted(**known))})" if known else ""
+    return f"There is too little test data{size} to tell whether it is better than {_listed(names)}."
 
 
 def _cheaper(document: Document, best: Mapping[str, Any]) -> str:
@@ -284,8 +308,13 @@ def _flat(values: Mapping[str, Any], at: str = "") -> dict[str, str]:
 
 
 def _read(text: str) -> dict[str, str]:
+    """The options that a run uses: a model that is counted or solved in one go has a [train] table and looks at none of it."""
     try:
-        return _flat(tomllib.loads(text))
+        values = tomllib.loads(text)
+        model = values.get("model")
+        if isinstance(model, Mapping) and model.get("kind") in COUNTED:
+            values.pop("train", None)
+        return _flat(values)
     except (ValueError, RecursionError):  # it is shown as it is, whatever it is
         return {}
 

@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from weft.report.page_data import Document, is_alike, known_score, score_decimals
+from weft.report.page_data import Document, is_alike, is_unclear, known_score, score_decimals
 from weft.report.words import MISSING, duration, finite, html, number, p_value, score_name, short, size
 
-WIDTH, HEIGHT = 150, 18  # of a drawn interval
+WIDTH, HEIGHT = 110, 18  # of a drawn interval
+SHORT = 20  # letters of a name that stays on one line
 COLOURS = 8  # .c0 to .c7 in page.css
 SIGNS = ("circle", "square", "triangle", "diamond", "plus", "cross", "down")  # as script/base.js draws them
 SHAPES = {
@@ -85,7 +86,24 @@ def _p_cell(row: Mapping[str, Any]) -> Cell:
     if row.get("best"):
         return Cell("best", 2.0)  # nothing is less different from the best than itself
     p = finite(row.get("p"))
-    return Cell(html(p_value(p)), p, "can't be told apart" if is_alike(row) else "")
+    if is_unclear(row):
+        return Cell("?", p, "too little<br>test data to tell")
+    return Cell(html(p_value(p)), p, "not significantly<br>worse" if is_alike(row) else "")
+
+
+def _difference(places: int) -> Callable[[Mapping[str, Any]], Cell]:
+    """How far a row is above the best one, with its interval."""
+
+    def signed(value: float | None) -> str:
+        return MISSING if value is None else f"{'+' if value > 0 else ''}{number(value, places)}"
+
+    def cell(row: Mapping[str, Any]) -> Cell:
+        found = row.get("difference") or {}
+        value, low, high = (finite(found.get(name)) for name in ("value", "low", "high"))
+        note = "" if low is None or high is None else f"{signed(low)} to {signed(high)}"
+        return Cell("" if value is None else signed(value), value, note)
+
+    return cell
 
 
 def _decoding(row: Mapping[str, Any]) -> float | None:
@@ -112,9 +130,14 @@ def _columns(document: Document) -> list[Column]:
     """All but the row's name and its main score."""
     units = [(row.get("decoding") or {}).get("unit") for row in document["rows"]]
     unit = next((unit for unit in units if unit), "items/s")
+    rows = document["rows"]
+    known = [known_score(row["difference"]) for row in rows if row.get("difference")]
+    apart = [Column("difference from the best", _difference(score_decimals(known)), None)] if known else []
+    several = [Column("seeds", _seeds, None)] if {len(row.get("seeds") or [0]) for row in rows} != {1} else []
     return [
-        Column("p against the best", _p_cell, None),
-        Column("seeds", _seeds, None),
+        *apart,
+        Column("p", _p_cell, None),
+        *several,
         Column("parameters", _plain("parameters", short), "lower"),
         Column("training", _plain("seconds", duration), "lower"),
         Column("tokens/s", _plain("tokens_per_second", short), "higher"),
@@ -142,7 +165,8 @@ def _cell(cell: Cell, *, extra: str = "", kind: str = "") -> str:
 def _name(row: Mapping[str, Any], place: int) -> str:
     star = '&nbsp;<span class="star" title="best">★<span class="unseen"> best</span></span>' if row.get("best") else ""
     told = re.sub("([,=])", r"\1<wbr>", html(row["name"]))  # "lstm,attention=none" breaks where it means something
-    name = f'<span class="name">{sign(place)}<span><bdi>{told}</bdi>{star}</span></span>'
+    kind = ' class="short"' if len(row["name"]) <= SHORT else ""
+    name = f'<span class="name">{sign(place)}<span><bdi{kind}>{told}</bdi>{star}</span></span>'
     return f'<th scope="row" data-value="{html(row["name"])}">{name}</th>'
 
 
@@ -174,7 +198,7 @@ def table(document: Document) -> str:
     scores = [known_score(row["score"]) for row in rows]
     places, scale = score_decimals(scores), _scale(scores)
     best = next((finite(one["value"]) for one, row in zip(scores, rows, strict=True) if row.get("best")), None)
-    columns = _columns(document)
+    columns = [column for column in _columns(document) if any(column.cell(row).value is not None for row in rows)]
     tops = _tops(columns, rows)
     order = "ascending" if score["better"] == "lower" else "descending"
     heads = [_head("model"), _head(html(score_name(score["name"])), better=score["better"], sort=order, kind=' class="wide"')]

@@ -12,11 +12,10 @@ from torch import nn
 from weft.data.corpus import Corpus
 from weft.data.order import Batch
 from weft.metrics.items import Items
+from weft.metrics.language import block_size
 from weft.nn.state import detach
 from weft.tasks.surprisal import Context, surprisal
 from weft.tasks.task import Loss, Watch
-
-BLOCK = 1000  # tokens: the unit of resampling in running text
 
 
 class LanguageTask:
@@ -48,7 +47,7 @@ class LanguageTask:
 def items(nats: NDArray[np.float32], corpus: Corpus, edges: NDArray[np.int64] | None = None) -> Items:
     """What was measured, line by line, or block by block of running text; or between token edges that are given."""
     if edges is None:
-        blocks = np.append(np.arange(0, len(nats), BLOCK), len(nats))
+        blocks = np.append(np.arange(0, len(nats), block_size(len(nats))), len(nats))
         edges = blocks if corpus.starts is None else np.asarray(corpus.starts)
     summed = np.add.reduceat(nats.astype(np.float64), edges[:-1])
     counts = {name: values.astype(np.float64) for name, values in corpus.units(edges).items()}

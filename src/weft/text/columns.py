@@ -35,3 +35,9 @@ def wrapped(head: str, text: str, width: int) -> str:
         else:
             lines.append((room if lines else head) + word)
     return "\n".join(lines)
+
+
+def counted(count: int, item: str) -> str:
+    """'1 line', '53 blocks of about 100 bytes'."""
+    noun, _, rest = item.partition(" ")
+    return f"{count:,} {noun}{'' if count == 1 else 's'}{' ' if rest else ''}{rest}"

@@ -94,12 +94,12 @@ class RunFolder:
             self.aside.drop()  # a process was killed just before that
         if fresh and self.resolved.is_file():  # what is not ours is refused below, unless the folder is empty
             self.aside.put()
-        asked = self.aside.is_there() and not differences(RunFolder(self.aside.place)._options(), settings.to_dict())
+        asked = self.aside.is_there() and not RunFolder(self.aside.place).changes(settings)
         back = asked and not fresh and not self.has_begun()
         if back:  # the one that was to replace this run was killed before it saved anything
             self.aside.bring_back()
         if self.resolved.is_file():
-            found = differences(self._options(), settings.to_dict())
+            found = self.changes(settings)
             if found:
                 started = self.path / "checkpoints"
                 cure = f"; remove {started} to go on with the one that waits in {self.aside.place}" if asked else ""
@@ -113,6 +113,35 @@ class RunFolder:
             files.write_text(self.path / "run.toml", written)
         self.refuse_links()  # what was set aside and is back may hold others
         return back
+
+    def changes(self, settings: Settings) -> list[str]:
+        """What differs between the run that is here and `settings`. A tokenizer that is named by its file is the same wherever
+        the file lies, if it holds what the run has: a comparison that was moved goes on."""
+        here, asked = dict(self._options()), settings.to_dict()
+        if self._same_tokenizers(here.get("tokenizer"), asked["tokenizer"]):
+            here["tokenizer"] = asked["tokenizer"]
+        return differences(here, asked)
+
+    def _same_tokenizers(self, here: Any, asked: Mapping[str, Any]) -> bool:
+        """Whether all tokenizers are named by files on both sides, and those that are asked for hold what the run has."""
+        if not isinstance(here, dict) or here.keys() != asked.keys():
+            return False
+        if "file" in asked:
+            return self._same_file(here["file"], asked["file"], self.tokenizer)
+        named = all("file" in table for tables in (here, asked) for table in tables.values() if isinstance(table, dict))
+        return named and all(
+            isinstance(asked[side], dict)
+            and self._same_file(here[side]["file"], asked[side]["file"], self.path / f"tokenizer.{side}.json")
+            for side in asked
+        )
+
+    def _same_file(self, here: str, asked: str, own: Path) -> bool:
+        """Whether a file that is asked for is the one that was, or holds what the run made of that."""
+        if here == asked:
+            return True
+        if not own.is_file():
+            return not os.path.exists(here)  # it is gone, and nothing was made of it
+        return os.path.isfile(asked) and files.sha256(own) == files.sha256(Path(asked))
 
     def _options(self) -> Mapping[str, Any]:
         """Every option of the run that is here: those that its version of weft did not have yet as they are by themselves."""

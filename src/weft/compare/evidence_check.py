@@ -1,0 +1,143 @@
+"""Whether files of evidence hold what they should: somebody else's may hold anything, with sums that are right.
+
+Shapes: N items, S scores, K labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from weft.compare.costs import Cost
+from weft.compare.observed import FREQUENCIES
+from weft.compare.scores import FUNCTIONS, functions
+from weft.metrics.items import Score, sums
+from weft.metrics.labels import SEVERAL_SCORES
+from weft.metrics.spans import scheme_of, types_of
+
+Arrays = Mapping[str, np.ndarray]
+TEXTS = ("run", "kind", "task", "data", "key", "item")
+LISTS = ("inputs", "references", "labels", "samples")  # of texts
+OPTIONAL = ("seconds", "tokens_per_second", "peak_memory")  # of a cost
+LARGEST = 1e300
+COUNTED = {"lm": "nats", "masked-lm": "nats", "tag": "right"}  # what is summed by how frequent tokens, or words, are
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
+
+
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
+
+
+def _cost(found: Any) -> Iterator[str]:
+    if not isinstance(found, dict) or found.keys() != set(Cost._fields):
+        yield "cost"
+        return
+    for name, value in found.items():
+        right = isinstance(value, str) if name == "unit" else _is_number(value) or (value is None and name in OPTIONAL)
+        if not right:
+            yield f"cost.{name}"
+
+
+def _words(about: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong in evidence.json by itself."""
+    yield from (name for name in TEXTS if not isinstance(about.get(name), str))
+    yield from (name for name in LISTS if not _are_texts(about.get(name)))
+    seed, outputs, scores = about.get("seed"), about.get("outputs"), about.get("scores")
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+        yield "seed"
+    if "outputs" not in about or (outputs is not None and not _are_texts(outputs)):
+        yield "outputs"
+    known = {*FUNCTIONS.get(str(about.get("task")), {}), *(SEVERAL_SCORES if about.get("task") == "classify" else ())}
+    pairs = isinstance(scores, list) and all(_are_texts(one) and len(one) == 2 for one in scores)
+    if not pairs or not scores or not {name for name, _ in scores} <= known:
+        yield "scores"
+    yield from _cost(about.get("cost"))
+
+
+def _whole(values: np.ndarray | None, size: int) -> bool:
+    return values is not None and values.shape == (size,) and values.dtype == np.int64
+
+
+def _numbers(about: Mapping[str, Any], arrays: Arrays) -> Iterator[str]:
+    """What does not fit to the number of items, or of scores."""
+    size = len(about["inputs"])
+    yield from (name for name in ("keys", "lengths") if not _whole(arrays.get(name), size))
+    if "rarest" in arrays and not _whole(arrays["rarest"], size):
+        yield "rarest"
+    if len(about["references"]) != size or (about["outputs"] is not None and len(about["outputs"]) != size):
+        yield "outputs"
+    bounds = arrays.get("scores")
+    if bounds is None or bounds.shape != (len(about["scores"]), 3) or bounds.dtype != np.float64:
+        yield "scores"
+    if not size or (about["outputs"] is None) != (about["task"] in ("lm", "masked-lm")):
+        yield "inputs"
+    for name, values in arrays.items():
+        wrong = values.dtype != np.float64 or values.ndim not in (1, 2, 3) or len(values) != size
+        if wrong and name.startswith(("statistics.", "frequencies.")):
+            yield name
+
+
+def _frequencies(about: Mapping[str, Any], arrays: Arrays) -> Iterator[str]:
+    """All that a task counts by frequency, a column for each class, or nothing."""
+    found = {name.removeprefix("frequencies.") for name in arrays if name.startswith("frequencies.")}
+    if found and found != {COUNTED.get(about["task"], ""), "tokens"}:
+        yield "frequencies"
+    shape = (len(about["inputs"]), len(FREQUENCIES) + 1)
+    yield from (f"frequencies.{name}" for name in found if arrays[f"frequencies.{name}"].shape != shape)
+
+
+def _tags(about: Mapping[str, Any]) -> Iterator[str]:
+    """Every word has a tag, and what was said is one that training knew."""
+    known = {"_".join(name.split()) for name in about["labels"]}
+    for said, meant in zip(about["outputs"], about["references"], strict=True):
+        tags = said.split()
+        if len(tags) != len(meant.split()) or not known.issuperset(tags):
+            yield "outputs"
+            return
+
+
+def _labels(about: Mapping[str, Any], arrays: Arrays) -> Iterator[str]:
+    """Counts of labels have a column for each; of spans one for each type, and one for those that training never saw."""
+    size, names = len(about["inputs"]), tuple(about["labels"])
+    if bool(names) != (about["task"] in ("classify", "tag")):
+        yield "labels"
+    if about["task"] == "classify":
+        columns = {f"statistics.{name}": len(names) for name in ("said", "meant", "both")}
+    elif about["task"] == "tag" and scheme_of(names):
+        columns = {f"statistics.spans_{name}": len(types_of(names)) + 1 for name in ("said", "meant", "both")}
+    else:
+        return
+    yield from (name for name, width in columns.items() if name not in arrays or arrays[name].shape != (size, width))
+
+
+def _scored(about: Mapping[str, Any], statistics: Mapping[str, np.ndarray]) -> Iterator[str]:
+    """Every score follows from the statistics."""
+    total, scores = sums(statistics), [Score(name, 0.0, None, None, "") for name, _ in about["scores"]]
+    for name, function in functions(about["task"], scores).items():
+        try:
+            with np.errstate(all="ignore"):
+                shape = np.shape(function(total))
+        except (KeyError, ValueError, IndexError, TypeError):
+            shape = ()
+        if shape != (1,):
+            yield f"statistics of {name}"
+
+
+def _all(about: Mapping[str, Any], arrays: Arrays, statistics: Mapping[str, np.ndarray]) -> Iterator[str]:
+    yield from _words(about)
+    yield from _numbers(about, arrays)
+    if about["task"] == "tag":
+        yield from _tags(about)
+    yield from _labels(about, arrays)
+    yield from _frequencies(about, arrays)
+    yield from _scored(about, statistics)
+
+
+def fault(about: Mapping[str, Any], arrays: Arrays, statistics: Mapping[str, np.ndarray]) -> str:
+    """The first part of evidence that is not as it was written; '' where all is well."""
+    return next(_all(about, arrays, statistics), "")

@@ -1,0 +1,93 @@
+"""The search for settings as a part of a report: every trial of every row, with its validation score, the chosen one marked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weft.metrics.better import BETTER
+from weft.report.page_data import Document
+from weft.report.page_table import COLOURS, sign
+from weft.report.words import MISSING, finite, html, number, score_name
+
+WIDTH, HEIGHT = 120, 14  # of a drawn score
+Trial = Mapping[str, Any]
+
+
+def told(value: Any) -> str:
+    """A setting: 0.1, true, 1-2."""
+    if isinstance(value, list):
+        return "-".join(map(told, value))
+    if isinstance(value, bool) or value is None:
+        return MISSING if value is None else str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _score(trial: Trial) -> float | None:
+    return finite((trial.get("score") or {}).get("value"))
+
+
+def _latest(trials: Sequence[Trial]) -> list[Trial]:
+    """The last that was seen of each trial, those that came farthest first, of these the best."""
+    last = {trial["trial"]: trial for trial in sorted(trials, key=lambda one: one["rung"])}
+    names = [trial["score"]["name"] for trial in trials if trial.get("score")]
+    upwards = bool(names) and BETTER.get(names[0]) == "higher"
+
+    def key(trial: Trial) -> tuple[int, bool, float, int]:
+        value = _score(trial)
+        return -trial["rung"], value is None, 0.0 if value is None else -value if upwards else value, trial["trial"]
+
+    return sorted(last.values(), key=key)
+
+
+def _point(value: float | None, scale: tuple[float, float], place: int) -> str:
+    """A score as a point on the scale of all trials."""
+    if value is None:
+        return ""
+    x = 5 + (WIDTH - 10) * ((value - scale[0]) / (scale[1] - scale[0]) if scale[1] > scale[0] else 0.5)
+    line = f'<path class="guide" d="M0 {HEIGHT // 2}H{WIDTH}"/>'
+    return (
+        f'<svg class="trial c{place % COLOURS}" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{line}'
+        f'<circle class="point" cx="{x:.1f}" cy="{HEIGHT // 2}" r="4"/></svg>'
+    )
+
+
+def _line(trial: Trial, options: Sequence[str], chosen: int, score: str) -> str:
+    star = '&nbsp;<span class="star" title="chosen">\u2605<span class="unseen"> chosen</span></span>'
+    name = f"{trial['trial']}{' (run file)' if trial['trial'] == 0 else ''}{star if trial['trial'] == chosen else ''}"
+    settings = "".join(f"<td>{html(told(trial['settings'][o])) if o in trial['settings'] else ''}</td>" for o in options)
+    budget = finite(trial.get("budget"))
+    share = "" if budget is None else f"{budget:.3g}"
+    best = " class=best" if trial["trial"] == chosen else ""
+    return f'<tr{best}><th scope="row">{name}</th>{settings}<td>{share}</td><td class="wide">{score}</td></tr>'
+
+
+def _table(name: str, found: Mapping[str, Any], place: int) -> str:
+    trials = _latest(found["trials"])
+    options = list(dict.fromkeys(option for trial in trials for option in trial["settings"]))
+    known = [value for value in map(_score, found["trials"]) if value is not None]
+    scale = (min(known), max(known)) if known else (0.0, 0.0)
+    named = next((trial["score"]["name"] for trial in trials if trial.get("score")), "score")
+    places = 2 if BETTER.get(named) == "higher" else 4  # of percents, of losses
+    lines = []
+    for trial in trials:
+        value = _score(trial)
+        text = html(trial.get("reason") or MISSING) if value is None else number(value, places)
+        drawn = f'<span class="drawing"><span>{text}</span>{_point(value, scale, place)}</span>'
+        lines.append(_line(trial, options, found["chosen"], drawn))
+    heads = ["trial", *map(html, options), "of the budget", html(f"validation {score_name(named)}")]
+    head = "".join(f'<th scope="col">{text}</th>' for text in heads)
+    return (
+        f"<h3>{sign(place)} <bdi>{html(name)}</bdi></h3>"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="trials of {html(name)}">'
+        f"<table><thead><tr>{head}</tr></thead>"
+        f"<tbody>{''.join(lines)}</tbody></table></div>"
+    )
+
+
+def tuning(document: Document) -> str:
+    """A table of trials for every row that was tuned."""
+    places = {row["name"]: place for place, row in enumerate(document["rows"])}
+    found = document["tuning"]
+    ordered = sorted(found, key=lambda name: places.get(name, len(places)))
+    return "".join(_table(name, found[name], places.get(name, len(places) + at)) for at, name in enumerate(ordered))
