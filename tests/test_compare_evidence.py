@@ -239,9 +239,9 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     real = module.observe
 
-    def observe(run: Any, data: Any, watch: Any) -> Any:
+    def observe(run: Any, data: Any, watch: Any, context: Any) -> Any:
         seen.append(run.folder.path.name)
-        return real(run, data, watch)
+        return real(run, data, watch, context)
 
     monkeypatch.setattr(module, "observe", observe)
     return seen

@@ -191,9 +191,9 @@ def measured(monkeypatch) -> list[str]:
     seen: list[str] = []
     real = evidence.gather
 
-    def gather(run: Any, data: Any = None, *, watch: Any = None) -> Any:
+    def gather(run: Any, data: Any = None, *, context: Any = None, watch: Any = None) -> Any:
         seen.append(run.folder.path.name)
-        return real(run, data, watch=watch)
+        return real(run, data, context=context, watch=watch)
 
     monkeypatch.setattr(evidence, "gather", gather)
     return seen

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.options import Shared
+from weft.cli.options import Context, Shared
 from weft.cli.output import note, say
 from weft.cli.usage import one_line
 from weft.errors import UsageError
@@ -62,6 +62,7 @@ class Compare(Shared):
     score: Annotated[
         str | None, typer.Option(metavar="NAME", help="What decides, such as nats_per_token.  [default: the task's own]")
     ] = None
+    context: Context = None
     suite: Annotated[
         list[Path] | None,
         typer.Option(
@@ -116,6 +117,7 @@ class Compare(Shared):
         # resolved: the same comparison from wherever it is called
         comparing = Comparing(read_toml(run_file), self._asked(), place, base=run_file.parent.resolve())
         refuse_others(comparing.task, self.score)
+        comparing.refuse_policy(self.context)
         pairs = self._pairs(comparing.task)
         waited, replaces = earlier(out).is_there(), self.fresh and (out / PLAN).is_file()
         with Stop() as stop, Display(quiet=self.quiet) as display:
@@ -141,6 +143,7 @@ class Compare(Shared):
     # ---- runs
 
     def _existing(self) -> int:
+        from weft.cli.measuring import refuse_policy
         from weft.cli.probing import refuse_files
         from weft.compare.groups import find, grouped, is_comparison, readable
         from weft.compare.scores import refuse_others
@@ -163,6 +166,7 @@ class Compare(Shared):
         refuse_others(task, self.score)
         pairs = self._pairs(task)
         rows = {name: [run.path for run in group] for name, group in grouped(runs).items()}
+        refuse_policy([run.path for run in runs], self.context)
         out = self.out or Path("runs/comparison")
         self._wanted().check(out)
         self._refuse_strangers(out)
@@ -205,7 +209,7 @@ class Compare(Shared):
     def _command(self) -> str:
         """What makes the same comparison again."""
         words = ["weft", "compare", *map(str, self.what)]
-        for option in ("models", "seeds", "minutes", "tokens", "params", "tune", "score"):
+        for option in ("models", "seeds", "minutes", "tokens", "params", "tune", "score", "context"):
             value = getattr(self, option)
             if value is not None and (option, value) != ("seeds", 1):
                 words += [f"--{option}", f"{value:g}" if isinstance(value, float) else str(value)]
@@ -223,7 +227,7 @@ class Compare(Shared):
 
         try:
             with files.Lock(out), Display(quiet=self.quiet) as display:
-                evidence, damaged = measured(rows, kept_in(rows, out), display)
+                evidence, damaged = measured(rows, kept_in(rows, out), display, context=self.context)
                 facts = facts._replace(failures=[*facts.failures, *damaged])
                 found = written(evidence, facts, out, display) if evidence else {}
                 back = not evidence and bring_back(out)

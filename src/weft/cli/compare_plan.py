@@ -35,6 +35,7 @@ from weft.compare.sizes import sized
 from weft.compare.train import Outcome, Room, Trainer
 from weft.errors import ConfigError, UsageError
 from weft.train.folder import make_folder
+from weft.train.language import refuse_context
 from weft.train.settings import resolve
 
 TUNE = "tune"
@@ -72,6 +73,13 @@ class Comparing:
             raise UsageError("--params: chooses the width, and so does --grid model.width; drop one of them")
         if asked.tune is not None:
             tune.check(self.found.variants, asked.tune, base=base)
+
+    def refuse_policy(self, context: str | None) -> None:
+        """Refuse a context policy that one of the rows can't follow, before anything is trained."""
+        if context is None:
+            return
+        for variant in self.found.variants:
+            refuse_context(resolve(variant.values, base=self.place.out), context, variant.name)
 
     def train(self, display: Display, stop: Stop) -> Trained:
         """Tokenizer, sizes, settings, and then all runs; what an earlier process did is kept."""

@@ -90,8 +90,14 @@ def written(evidence: Groups, facts: Facts, out: Path, display: Display) -> dict
 
 def give_failures(facts: Facts) -> None:
     """JSON of a comparison of which nothing is left to compare: what failed, in the shape of any other."""
-    nothing = dict.fromkeys(("task", "data", "score", "test"))
+    nothing = dict.fromkeys(("task", "data", "score", "test", "context"))
     write_json({"title": facts.title, **nothing, "rows": [], "failures": [failure._asdict() for failure in facts.failures]})
+
+
+def context_line(found: Mapping[str, Any]) -> str:
+    """The line below a table that names the context policy of its scores, where they have one."""
+    text = found["context"]["text"] if found.get("context") else ""
+    return "".join(letter if letter.isprintable() else " " for letter in text) + "\n" * bool(text)
 
 
 def give(evidence: Groups, found: Mapping[str, Any], facts: Facts, wanted: Wanted) -> None:
@@ -112,10 +118,10 @@ def give(evidence: Groups, found: Mapping[str, Any], facts: Facts, wanted: Wante
         else:
             files.write_text(path, writer(rows))
     if wanted.json:
-        names = ("title", "task", "data", "score", "test", "rows", "failures", "probe")
+        names = ("title", "task", "data", "score", "test", "context", "rows", "failures", "probe")
         write_json({name: found[name] for name in names if name in found})
     elif not to_stdout:
-        write(table.terminal(rows))
+        write(table.terminal(rows) + context_line(found))
         note(found["test"], quiet=wanted.quiet)
         if "probe" in found:
             write("\n" + as_table(found["probe"]))

@@ -40,10 +40,33 @@ def kept_in(groups: Mapping[str, Sequence[Path]], out: Path) -> Callable[[Path],
     return lambda run: out / EVIDENCE / (run.name if names.count(run.name) == 1 else folder_name(str(run)))
 
 
+def refuse_policy(runs: Sequence[Path], context: str | None) -> None:
+    """Refuse, before anything is measured, a context policy that one of the runs can't follow; damage is told later."""
+    from weft.errors import ConfigError
+    from weft.train.folder import RunFolder
+    from weft.train.language import refuse_context
+    from weft.train.settings import resolve
+
+    if context is None:
+        return
+    for run in runs:
+        try:
+            settings = resolve(RunFolder(run).read_resolved(), base=run)
+        except (ConfigError, ModelError):
+            continue
+        refuse_context(settings, context, str(run))
+
+
 def measured(
-    groups: Mapping[str, Sequence[Path]], kept: Callable[[Path], Path | None], display: Display, *, device: str = "auto"
+    groups: Mapping[str, Sequence[Path]],
+    kept: Callable[[Path], Path | None],
+    display: Display,
+    *,
+    context: str | None = None,
+    device: str = "auto",
 ) -> Measured:
-    """What every run does on its test data; `kept` says where that is kept of a run, None where nowhere."""
+    """What every run does on its test data, all under one context policy; `kept` says where that is kept of a run, None where
+    nowhere."""
     found, failures = dict[str, list["Evidence"]](), list["Refused"]()
     runs = [(name, run) for name, group in groups.items() for run in group]
     for done, (name, run) in enumerate(runs):
@@ -54,20 +77,20 @@ def measured(
 
         watch(0, 1)
         try:
-            found.setdefault(name, []).append(_evidence(run, kept(run), device, watch))
+            found.setdefault(name, []).append(_evidence(run, kept(run), context, device, watch))
         except ModelError as error:  # the others are worth their table
             failures.append(_refused(name, run, error))
     display.clear()
     return Measured({name: group for name, group in found.items() if group}, failures)
 
 
-def _evidence(run: Path, place: Path | None, device: str, watch: Callable[[int, int], None]) -> Evidence:
+def _evidence(run: Path, place: Path | None, context: str | None, device: str, watch: Callable[[int, int], None]) -> Evidence:
     from weft.compare.evidence import gather, gathered
     from weft.run import load
 
     if place is None:
-        return gather(load(run, device=device), watch=watch)
-    return gathered(run, place, device=device, watch=watch)
+        return gather(load(run, device=device), context=context, watch=watch)
+    return gathered(run, place, context=context, device=device, watch=watch)
 
 
 def _refused(name: str, run: Path, error: ModelError) -> Refused:

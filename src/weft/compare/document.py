@@ -10,6 +10,7 @@ import numpy as np
 
 from weft.compare import table
 from weft.compare.breakdown import breakdowns, same_labels
+from weft.compare.contexts import context_of
 from weft.compare.curves import curve
 from weft.compare.evidence import Evidence
 from weft.compare.scores import better, each, functions, of_items
@@ -37,6 +38,7 @@ def document(groups: Groups, *, title: str = "", score: str | None = None, comma
         "data": best.data,
         "score": {"name": name, "better": better(name)},
         "test": table.stated(groups),
+        "context": context_of(ordered),
         "rows": [table.row_json(row) for row in found],
         "curves": [{"name": row, "seed": run.seed, **curve(run.run, name)} for row, runs in ordered.items() for run in runs],
         "breakdowns": list(breakdowns(ordered, name)),

@@ -20,11 +20,13 @@ from weft.errors import ModelError
 from weft.metrics.items import Items, Score
 from weft.run import Loaded, Run
 from weft.run import load as load_run
+from weft.tasks.surprisal import FULL
 from weft.tensors import read_tensors, write_tensors
 from weft.train.held import Files, named, own_split
 
 Watch = Callable[[int, int], None]
-VERSION = 2
+VERSION = 3
+SAID = ("kind", "seed", "task", "inputs", "references", "data", "key", "policy", "context")  # kept as they are
 SAMPLES, LONGEST = 4, 100  # texts that a language model writes, and their tokens
 
 
@@ -46,7 +48,9 @@ class Evidence(NamedTuple):
     frequencies: Mapping[str, np.ndarray] = {}  # statistics (N, F) by how frequent tokens or words were in training
     rarest: np.ndarray | None = None  # int64 (N,): how often the rarest token of an input occurs in training
     samples: tuple[str, ...] = ()  # what a language model writes
-    key: str = ""  # the sum of weights, settings and data
+    key: str = ""  # the sum of weights, settings, data and context policy
+    policy: str = ""  # the context policy of a language model, as it was asked for
+    context: str = ""  # the same as the run followed it
 
 
 class _Clock:
@@ -64,11 +68,12 @@ class _Clock:
         return max(1e-9, (self.last or time.perf_counter()) - self.began)
 
 
-def gather(run: Loaded, data: Files | None = None, *, watch: Watch | None = None) -> Evidence:
-    """What a loaded run does on `data`, or on its own test or validation data; `watch(done, total)` is told of progress."""
+def gather(run: Loaded, data: Files | None = None, *, context: str | None = None, watch: Watch | None = None) -> Evidence:
+    """What a loaded run does on `data`, or on its own test or validation data, a language model under the policy `context`;
+    `watch(done, total)` is told of progress."""
     parameters = run.info()["parameters"]  # reads the weights, which is no decoding
     clock = _Clock(watch)
-    seen = observe(run, data, clock)
+    seen = observe(run, data, clock, context)
     settings = run.settings
     return Evidence(
         run=run.folder.path,
@@ -86,8 +91,14 @@ def gather(run: Loaded, data: Files | None = None, *, watch: Watch | None = None
         frequencies=seen.frequencies,
         rarest=seen.rarest,
         samples=_samples(run),
-        key=key(run, data),
+        key=key(run, data, context),
+        policy=_policy(run, context),
+        context=str(run.context(context)) if isinstance(run, Run) else "",
     )
+
+
+def _policy(run: Loaded, context: str | None) -> str:
+    return "" if not isinstance(run, Run) else context or FULL
 
 
 def _described(run: Loaded, data: Files | None) -> str:
@@ -104,18 +115,18 @@ def _samples(run: Loaded) -> tuple[str, ...]:
     """A few texts of a language model, always the same."""
     if not isinstance(run, Run):
         return ()
-    longest = run.model.longest
-    length = LONGEST if longest is None else min(LONGEST, longest)
+    length = LONGEST if run.room is None else min(LONGEST, run.room)
     (found,) = run.generate("", length=length, samples=SAMPLES, seed=0)
     return tuple(one.text for one in found)
 
 
-def key(run: Loaded, data: Files | None = None) -> str:
-    """A sum of all that evidence follows from: weights, settings, and the files that are read."""
+def key(run: Loaded, data: Files | None = None, context: str | None = None) -> str:
+    """A sum of all that evidence follows from: weights, settings, the files that are read, and the context policy."""
     given = own_split(run.folder, run.settings)[1].paths if data is None else named(data)
     # where the text is gone, a run reads the tokens that training left
     sums = [files.sha256(path) if path.exists() else "gone" for path in files.within(given)]
-    parts = [VERSION, __version__, files.sha256(run.folder.weights), files.sha256(run.folder.resolved), sums]
+    own = [files.sha256(path) for path in (run.folder.weights, run.folder.resolved)]
+    parts = [VERSION, __version__, *own, sums, _policy(run, context), run.opening if isinstance(run, Run) else []]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -132,7 +143,7 @@ def save(evidence: Evidence, folder: Path) -> None:
     }
     about = {
         "version": VERSION,
-        **{name: getattr(evidence, name) for name in ("kind", "seed", "task", "inputs", "references", "data", "key")},
+        **{name: getattr(evidence, name) for name in SAID},
         "run": str(evidence.run),
         "outputs": evidence.items.outputs,
         "scores": [[score.name, score.signature] for score in evidence.scores],
@@ -165,7 +176,7 @@ def load(folder: Path) -> Evidence:
         frequencies=_under(arrays, "frequencies."),
         rarest=arrays.get("rarest"),
         samples=tuple(about["samples"]),
-        **{name: about[name] for name in ("kind", "seed", "task", "inputs", "references", "data", "key")},
+        **{name: about[name] for name in SAID},
     )
 
 
@@ -180,14 +191,21 @@ def _bounds(values: list[float]) -> tuple[float, float | None, float | None]:
 
 
 def gathered(
-    path: Path, folder: Path, data: Files | None = None, *, device: str = "auto", watch: Watch | None = None
+    path: Path,
+    folder: Path,
+    data: Files | None = None,
+    *,
+    context: str | None = None,
+    device: str = "auto",
+    watch: Watch | None = None,
 ) -> Evidence:
-    """The evidence of the run in `path`: what `folder` has of these weights and this data, else measured and kept there."""
+    """The evidence of the run in `path`: what `folder` has of these weights, this data and this context policy, else measured
+    and kept there."""
     run = load_run(path, device=device)
     with suppress(ModelError):  # damaged, or of another version: measured again
         kept = load(folder) if folder.exists() else None
-        if kept is not None and kept.key == key(run, data):
+        if kept is not None and kept.key == key(run, data, context):
             return kept._replace(run=path)
-    found = gather(run, data, watch=watch)
+    found = gather(run, data, context=context, watch=watch)
     save(found, folder)
     return found

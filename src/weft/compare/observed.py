@@ -73,8 +73,8 @@ def _decoded(run: Any, corpus: Corpus, edges: np.ndarray) -> list[str]:
     return [run.tokenizer.decode(corpus.tokens[low:high].tolist()) for low, high in pairwise(edges.tolist())]
 
 
-def _language(run: Any, data: Files | None, watch: Watch) -> Observed:
-    nats, corpus = run.nats(data, watch=watch)
+def _language(run: Any, data: Files | None, watch: Watch, context: str | None) -> Observed:
+    nats, corpus = run.nats(data, context=context, watch=watch)
     edges, tokens = text_edges(corpus), np.asarray(corpus.tokens).astype(np.int64)
     found, lengths, classed = language_items(nats, corpus, edges), np.diff(edges), {}
     counts = _trained(run.folder, "train", run.tokenizer.size)
@@ -82,7 +82,7 @@ def _language(run: Any, data: Files | None, watch: Watch) -> Observed:
         owners = np.repeat(np.arange(len(lengths)), lengths)
         values = {"nats": nats.astype(np.float64), "tokens": np.ones(len(tokens))}
         classed = _classed(values, owners, counts[tokens], len(lengths))
-    scores = language_scores(language_items(nats, corpus), run.measured())
+    scores = language_scores(language_items(nats, corpus), run.measured(context))
     inputs = _decoded(run, corpus, edges)
     return Observed(scores, found, inputs, [""] * len(inputs), lengths, "tokens/s scored", len(tokens), classed)
 
@@ -148,7 +148,6 @@ def _answers(run: Any, data: Files | None, watch: Watch) -> Observed:
 
 
 READERS: Mapping[str, Callable[[Any, Files | None, Watch], Observed]] = {
-    "lm": _language,
     "masked-lm": _masked,
     "classify": _labels,
     "tag": _tags,
@@ -157,6 +156,8 @@ READERS: Mapping[str, Callable[[Any, Files | None, Watch], Observed]] = {
 }
 
 
-def observe(run: Loaded, data: Files | None, watch: Watch) -> Observed:
-    """What a run does on `data`, or on its own test or validation data."""
+def observe(run: Loaded, data: Files | None, watch: Watch, context: str | None = None) -> Observed:
+    """What a run does on `data`, or on its own test or validation data; a language model under the policy `context`."""
+    if run.settings.task == "lm":
+        return _language(run, data, watch, context)
     return READERS[run.settings.task](run, data, watch)

@@ -141,6 +141,7 @@ COMPARISON = _table(
     {"rows": _list(ROW), "score": SCORE},
     {
         **dict.fromkeys(("title", "task", "data", "test", "command"), _text),
+        "context": _table({"policy": _text, "text": _text}, {"rows": _by_name(_text)}),
         "curves": _list(CURVE),
         "breakdowns": _list(BREAKDOWN),
         "item_score": SCORE,
