@@ -50,7 +50,7 @@ def runs(tmp_path_factory) -> dict[str, Run]:
     (place / "one.txt").write_text(tales(300, between=" "))
     found = dict[str, Run]()
     for name, (text, model, read_as) in {
-        "ngram": ("lines.txt", {"kind": "ngram", "order": 2, "smoothing": "ml"}, "windows"),
+        "ngram": ("lines.txt", {"kind": "ngram", "order": 3, "smoothing": "ml"}, "windows"),
         "lstm": ("lines.txt", MODELS["lstm"], "stream"),
         "gpt": ("lines.txt", MODELS["gpt"], "windows"),
         "lines": ("lines.txt", MODELS["lstm"], "lines"),
@@ -69,8 +69,14 @@ def runs(tmp_path_factory) -> dict[str, Run]:
 
 
 @pytest.mark.parametrize("kind", ["char", "byte", "bpe", "unigram", "word", "space", "wordpiece"])
-def test_after_a_newline_whatever_the_tokenizer(kind):
-    assert shown(kind, tales(100)) == "\n"
+def test_after_a_line_whatever_the_tokenizer(kind):
+    # the kind `space` has no full stop by itself
+    assert shown(kind, tales(100)) == ("\n" if kind == "space" else ".\n")
+    assert shown(kind, tales(100).replace(".", "")) == "\n"
+    # paragraphs, of which the first lines are beginnings
+    assert shown(kind, tales(100).replace(".\n", ".\n\n")) == "\n\n"
+    # a few blank lines are no paragraphs
+    assert shown(kind, tales(100).replace(".\n", "\n") + "\n\nIda" * 5) == "\n"
 
 
 @pytest.mark.parametrize(
@@ -98,10 +104,10 @@ def test_a_tokenizer_from_elsewhere_may_have_no_newline():
 
 
 def test_the_first_letter_is_as_probable_as_it_begins_lines(runs):
-    """Of a 2-gram without smoothing: how often a letter follows a newline in the training text."""
+    """Of a 3-gram without smoothing: how often a letter follows a full stop and a newline in the training text."""
     run = runs["ngram"]
     text = "".join(run.settings.sources()["train"].texts())
-    follows = Counter(text[at + 1] for at in range(len(text) - 1) if text[at] == "\n")
+    follows = Counter(text[at + 1] for at in range(len(text) - 1) if text[at - 1 : at + 1] == ".\n")
     for name in NAMES:
         expected = math.log(follows[name[0]] / follows.total())
         assert run.score(name)[0].log_probs[0] == pytest.approx(expected, abs=1e-6)
@@ -113,7 +119,7 @@ def test_the_first_letter_is_as_probable_as_it_begins_lines(runs):
 @pytest.mark.parametrize("name", ["ngram", "lstm", "gpt", "lines", "sentences"])
 def test_every_view_of_a_text_begins_alike(runs, name):
     run, text = runs[name], "Ida finds"
-    opening = {"lines": [1], "sentences": [*run.tokenizer.encode(". ")]}.get(name, [*run.tokenizer.encode("\n")])
+    opening = {"lines": [1], "sentences": [*run.tokenizer.encode(". ")]}.get(name, [*run.tokenizer.encode(".\n")])
     assert run.opening == opening
     tokens = [*opening, *run.tokenizer.encode(text).tolist()]
     with torch.no_grad():
@@ -198,8 +204,8 @@ def test_words_are_spelled_as_at_the_start_of_a_line(tmp_path):
 
 def test_training_keeps_it_and_notes_what_it_can_not_find(runs, tmp_path):
     assert json.loads((runs["gpt"].folder.path / "opening.json").read_text()) == {
-        "text": "\n",
-        "tokens": runs["gpt"].tokenizer.encode("\n").tolist(),
+        "text": ".\n",
+        "tokens": runs["gpt"].tokenizer.encode(".\n").tolist(),
     }
     assert not (runs["lines"].folder.path / "opening.json").exists()
     (tmp_path / "text.txt").write_text("abcd" * 300)
@@ -213,7 +219,7 @@ def test_training_keeps_it_and_notes_what_it_can_not_find(runs, tmp_path):
 
 
 def test_it_is_shown(runs, capsys):
-    for name, told in (("gpt", r"'\u{a}'"), ("lines", "'<s>'"), ("sentences", "'. '")):
+    for name, told in (("gpt", r"'.\u{a}'"), ("lines", "'<s>'"), ("sentences", "'. '")):
         assert main(["info", str(runs[name].folder.path)]) == 0
         assert f"texts begin   after {told}\n" in capsys.readouterr().out
     assert main(["info", str(runs["sentences"].folder.path), "--json"]) == 0
@@ -239,7 +245,7 @@ def test_lines_keep_their_begin_token(tmp_path):
     tokenizer = tokenizer_of("char", tales(10))
     write_opening(tmp_path, "\n", tokenizer)
     running: Any = make_corpus([3, 4])
-    assert opened(running, tmp_path, tokenizer).begin == tokenizer.encode("\n")[0]
+    assert opened(running, tmp_path, tokenizer).opening == (*tokenizer.encode("\n"),)
     lines = running.__class__("a", np.array([3, 2]), np.array([0, 2]), running.marks, "")
-    assert opened(lines, tmp_path, tokenizer).begin == 1
-    assert opened(running, Path(tmp_path / "nowhere"), tokenizer).begin == 1
+    assert opened(lines, tmp_path, tokenizer) == lines
+    assert opened(running, Path(tmp_path / "nowhere"), tokenizer).opening == (1,)

@@ -107,16 +107,16 @@ def refusal(error: type[Exception], action: Any) -> str:
     return str(caught.value)
 
 
-def first(run: Run) -> int:
-    """What a text comes after: a newline, or, where lines are texts, the begin token."""
-    return 1 if run.settings.data.read == "lines" else int(run.tokenizer.encode("\n").item())
+def first(run: Run) -> list[int]:
+    """What a text comes after: a blank line, or, where lines are texts, the begin token."""
+    return [1] if run.settings.data.read == "lines" else run.tokenizer.encode("\n\n").tolist()
 
 
 def log_probs_of(run: Run, ids: list[int]) -> list[float]:
     """Of each token of a text by itself, by the model."""
     with torch.no_grad():
-        found: list[float] = run.model.score(torch.tensor([[first(run), *ids]]))[0].tolist()
-    return found
+        found: list[float] = run.model.score(torch.tensor([[*first(run), *ids]]))[0].tolist()
+    return found[len(first(run)) - 1 :]
 
 
 # ---- training and loading
@@ -223,7 +223,7 @@ def test_greedy_text_is_the_same_each_time_and_in_any_company(runs, name):
         assert (alone.tokens, alone.text) == (many[0].tokens, many[0].text)
         assert alone.log_prob == pytest.approx(many[0].log_prob, abs=1e-4)
         # the argmax path, read anew each time
-        tokens = [first(run), *run.tokenizer.encode(prompt).tolist()]
+        tokens = [*first(run), *run.tokenizer.encode(prompt).tolist()]
         for token in alone.tokens:
             with torch.no_grad():
                 log_probs = run.model.start(torch.tensor([tokens]))[0][0]
@@ -252,7 +252,7 @@ def test_attention_writes_on_beyond_its_window(runs):
     found = runs["gpt-windows"].generate("to be", GenerateOptions(length=60, temperature=0.0))[0][0]
     assert len(found.tokens) == 60 and math.isfinite(found.log_prob)
     assert refusal(UsageError, lambda: runs["transformer-windows"].generate("to be", GenerateOptions(length=60))) == (
-        "--length: 6 prompt tokens and 60 more need 65 positions, but the model reads at most 16; use --length 11"
+        "--length: 7 prompt tokens and 60 more need 66 positions, but the model reads at most 16; use --length 10"
     )
 
 
@@ -408,14 +408,17 @@ def test_scoring_tells_of_pieces_of_long_lines_and_of_batches(runs, name, monkey
     assert {told_of for _, told_of in told} == {total}
     done = [part for part, _ in told]
     assert done == sorted(set(done)) and done[-1] < total
-    assert {short, short + 5, short + 10} <= set(done)
+    behind = len(first(run)) - 1  # positions that are none of the text's
+    assert {short, short + 5 - behind, short + 10 - behind} <= set(done)
 
 
 @a_few
 def test_the_run_s_own_test_data_is_meant_unless_other_is_given(runs, name, tmp_path):
     run = runs[name]
-    # the last tenth, in lines or in characters
-    part = "\n".join(NAMES[144:]) + "\n" if run.lines else SENTENCES[int(len(SENTENCES) * 0.9) :]
+    # the last tenth, in lines, or in characters from the nearest line end on
+    ends = [at + 1 for at, letter in enumerate(SENTENCES) if letter == "\n"]
+    place = min(ends, key=lambda end: abs(end - int(len(SENTENCES) * 0.9)))
+    part = "\n".join(NAMES[144:]) + "\n" if run.lines else SENTENCES[place:]
     (tmp_path / "test.txt").write_text(part, encoding="utf-8")
     told: list[tuple[int, int]] = []
     assert run.evaluate(watch=lambda done, total: told.append((done, total))) == run.evaluate(tmp_path / "test.txt")

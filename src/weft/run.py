@@ -87,7 +87,7 @@ class Run:
     @cached_property
     def opening(self) -> list[int]:
         """The tokens that a text by itself comes after: <s> where the run reads lines, else what its training text shows
-        before a text begins, as a rule a newline."""
+        before a text begins, such as a newline."""
         return [self.tokenizer.begin] if self.lines else read_opening(self.folder.path, self.tokenizer)
 
     @property

@@ -1,9 +1,10 @@
 """What a text that stands by itself comes after: a start that training has shown.
 
 A model of running text reads windows or streams, and has met <s> once, at the very beginning, or never. It knows what stands
-after a line end. So a text that is scored, explained or generated comes after a newline, as a window does that happens to start
-there; in text without line ends after the end of a sentence. Lines that are read one by one come after <s>: training put it
-there.
+after a blank line, after a line that ends a sentence, after any line, after a sentence: the first of these that the training
+text has is what a text that is scored, explained or generated comes after, as in a window that happens to start there. (The
+newline alone says less than it with what stands before it: most models then take a capital letter for as likely as not.) Lines
+that are read one by one come after <s>: training put it there.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from weft.data.corpus import Corpus
 from weft.errors import ModelError
 from weft.text.tokenizers import Tokenizer
 
-OPENINGS = ("\n", ". ", ".")  # the first that training has shown often enough
+OPENINGS = ("\n\n", ".\n", "\n", ". ", ".")  # the first that training has shown often enough
 OFTEN = 10_000  # tokens of training in which an opening must stand at least once
 LEAST = 2  # times in all; <s> stands there once
+SHARE = 10  # one of so many line ends must be such a one, where it is not any
 CHUNK = 1 << 22  # tokens looked at at once
 FILE = "opening.json"
 
@@ -39,10 +41,12 @@ def _shown(corpus: Corpus, wanted: np.ndarray) -> int:
 
 def find_opening(corpus: Corpus, tokenizer: Tokenizer) -> str | None:
     """The opening of texts that stand by themselves, for a model of this running text; None: <s>, for there is none better."""
+    lines = _shown(corpus, tokenizer.encode("\n"))
     for text in OPENINGS:
         tokens = tokenizer.encode(text)
         known = len(tokens) > 0 and tokenizer.unk not in tokens and tokenizer.decode(tokens.tolist()).strip() == text.strip()
-        if known and _shown(corpus, tokens) >= max(LEAST, len(corpus.tokens) / OFTEN):
+        least = max(LEAST, len(corpus.tokens) / OFTEN, lines / SHARE if "\n" in text else 0)
+        if known and _shown(corpus, tokens) >= least:
             return text
     return None
 
@@ -67,4 +71,4 @@ def read_opening(folder: Path, tokenizer: Tokenizer) -> list[int]:
 
 def opened(corpus: Corpus, folder: Path, tokenizer: Tokenizer) -> Corpus:
     """Running text that is measured: its first token, too, comes after what a text of the run comes after."""
-    return corpus if corpus.starts is not None else replace(corpus, begin=read_opening(folder, tokenizer)[-1])
+    return corpus if corpus.starts is not None else replace(corpus, opening=tuple(read_opening(folder, tokenizer)))

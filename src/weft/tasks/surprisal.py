@@ -107,7 +107,7 @@ def check_positions(longest: int | None, corpus: Corpus, context: Context) -> No
                 f"data: line {line + 1} of {corpus.name} has {lengths[line]} tokens, but the model reads at most {longest}; "
                 f"shorten it, or train with data.window = {lengths[line]} or other positions"
             )
-    elif context.kind == "carry" and len(corpus.tokens) > longest:
+    elif context.kind == "carry" and len(corpus.tokens) + len(corpus.opening) - 1 > longest:
         raise UsageError(f"--context: 'carry' runs on, but the model reads at most {longest} positions; use 'stride'")
 
 
