@@ -225,8 +225,8 @@ def test_a_run_is_shown_as_it_started_and_as_it_is(lstm):
     assert [token["text"] for token in view.data["tokens"]] == [".", "\n", *"the old cat"]
     assert view.data["position"] == 11
     assert view.lines[0].split() == ["steps", "back", "at", "the", "start", "trained"]
-    assert [line.split()[0] for line in view.lines[1:-1]] == ["1", "2", "5", "9"]
-    assert view.lines[4].split()[2] == f"{relative(flow)[8]:.2g}"
+    assert [line.split()[0] for line in view.lines[1:-1]] == ["1", "2", "5", "10"]
+    assert view.lines[4].split()[2] == f"{relative(flow)[9]:.2g}"
     for picture in view.pictures:
         ET.fromstring(picture.svg)
 

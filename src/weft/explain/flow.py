@@ -263,7 +263,7 @@ def measured(run: Any, text: str, options: ExplainOptions, telling: Telling = un
     """The gradients of the loss of one token (--position; the last)."""
     reading = read(run, text, options)
     tokens, at = _tokens(reading, options)
-    pieces = [*reading.sides[-1].pieces, *reading.places[-1:]][: at + 1]
+    pieces = [*reading.sides[-1].pieces, *reading.places[-1:]][: tokens.size(1)]
     found = {
         STARTED: _followed(fresh(run), reading, tokens, part_of(telling, 0.0, 0.5)),
         TRAINED: _followed(reading.model, reading, tokens, part_of(telling, 0.5, 1.0)),
