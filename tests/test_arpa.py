@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.decode.ensemble import Ensemble, Mixture
-from weft.decode.generate import generate
+from weft.decode.generate import Frame, generate
 from weft.decode.options import GenerateOptions
 from weft.errors import ModelError
 from weft.interop import arpa
@@ -134,7 +134,7 @@ def test_a_model_that_was_read_is_used_with_its_own_tokenizer(tmp_path):
     for line in SENTENCES:
         assert [own.token(id) for id in own.encode(line)] == line.split()
     both = Ensemble([again, read_arpa(tmp_path / "model.arpa").model], Mixture([0.5, 0.5]))
-    (found,) = generate(both, own, ["the cat"], GenerateOptions(length=8, temperature=0.0), end=own.end)
+    (found,) = generate(both, own, ["the cat"], GenerateOptions(length=8, temperature=0.0), frame=Frame(own.end))
     assert found[0].text == " sat on the mat"
 
 

@@ -401,5 +401,5 @@ def test_evaluating_what_is_not_there(trained, capsys):
     )
     assert refused(capsys, "evaluate", "runs/run", "--data", "text.txt", "--context", "all") == (
         2,
-        "--context: must be reset, carry, stride or stride:N, not 'all'",
+        "--context: must be full, reset, carry, stride or stride:N, not 'all'",
     )

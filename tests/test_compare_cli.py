@@ -115,7 +115,7 @@ def test_results_for_programs_and_papers(there, capsys):
     code, out, err = compare(capsys, *words, "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
-    assert list(found) == ["title", "task", "data", "score", "test", "tested", "too_little", "rows", "failures"]
+    assert list(found) == ["title", "task", "data", "score", "test", "tested", "too_little", "context", "rows", "failures"]
     assert [row["name"] for row in found["rows"]].count("lstm") == 1
     _, out, _ = compare(capsys, *words, "--csv", "-")
     assert len(list(csv.reader(io.StringIO(out)))) == 3
@@ -407,7 +407,18 @@ def test_if_all_fail_json_says_so(there, capsys):
     (there / "run.toml").write_text(RUN + "lr = 1e30\n")
     code, out, _ = compare(capsys, "run.toml", "--json", "--quiet")
     found = json.loads(out)
-    assert code == 6 and list(found) == ["title", "task", "data", "score", "test", "tested", "too_little", "rows", "failures"]
+    assert code == 6 and list(found) == [
+        "title",
+        "task",
+        "data",
+        "score",
+        "test",
+        "tested",
+        "too_little",
+        "context",
+        "rows",
+        "failures",
+    ]
     assert found["rows"] == [] and [(one["name"], one["seed"], one["code"]) for one in found["failures"]] == [("lstm", 5, 6)]
 
 

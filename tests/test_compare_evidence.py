@@ -244,9 +244,9 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     real = module.observe
 
-    def observe(run: Any, data: Any, watch: Any, *, tokenize: str | None = None) -> Any:
+    def observe(run: Any, data: Any, watch: Any, how: Any) -> Any:
         seen.append(run.folder.path.name)
-        return real(run, data, watch, tokenize=tokenize)
+        return real(run, data, watch, how)
 
     monkeypatch.setattr(module, "observe", observe)
     return seen

@@ -225,8 +225,10 @@ def test_what_stands_in_a_tokens_place(runs):
     for name, row in rows.items():
         vectors = Vectors(reading, name, run.device)
         torch.testing.assert_close(vectors.own[0][0], weight[torch.tensor(reading.sides[0].tokens)])
-        torch.testing.assert_close(vectors.blank[0][0, 1:], row.expand(3, -1))
-        torch.testing.assert_close(vectors.blank[0][0, 0], weight[1])  # <s> stays
+        before = len(run.opening)
+        torch.testing.assert_close(vectors.blank[0][0, before:], row.expand(3, -1))
+        # what the text comes after stays
+        torch.testing.assert_close(vectors.blank[0][0, :before], weight[torch.tensor(run.opening)])
     masked = runs("lm:masked")
     vectors = Vectors(read(masked, "the [MASK]", options), "mask", masked.device)
     torch.testing.assert_close(vectors.blank[0][0, 1], masked.model.encoder.front.embedding.weight[-1].detach())
@@ -300,9 +302,10 @@ def test_both_ends_of_an_answer_are_asked_for(runs):
 
 
 def test_later_tokens_have_no_share_in_earlier_outputs(runs):
-    data = attribution(runs("lm:lstm"), "the", ExplainOptions(target=" cat")).data
-    values = np.array(data["sides"][0]["values"])
-    assert values.shape == (4, 7) and (values[0, 4:] == 0).all() and values[3, 6] != 0
+    run = runs("lm:lstm")
+    values = np.array(attribution(run, "the", ExplainOptions(target=" cat")).data["sides"][0]["values"])
+    own = len(run.opening) + 3
+    assert values.shape == (4, own + 3) and (values[0, own:] == 0).all() and values[3, -1] != 0
 
 
 def test_a_text_that_is_cut_is_explained_as_far_as_it_is_read(runs):
@@ -320,14 +323,15 @@ def test_a_text_that_is_cut_is_explained_as_far_as_it_is_read(runs):
 def test_ngrams_are_explained_by_occlusion(runs):
     run = runs("lm:ngram")
     data = attribution(run, "a cat", ExplainOptions(target="s")).data
-    tokens = torch.tensor([[1, *run.tokenizer.encode("a cats").tolist()]])
+    before = len(run.opening)
+    tokens = torch.tensor([[*run.opening, *run.tokenizer.encode("a cats").tolist()]])
     whole, expected = float(run.model.score(tokens)[0, -1]), []
-    for at in range(6):
+    for at in range(before + 5):
         row = tokens.clone()
-        row[0, at] = 0 if at else 1
+        row[0, at] = 0 if at >= before else row[0, at]
         expected.append(whole - float(run.model.score(row)[0, -1]))
     np.testing.assert_allclose(data["sides"][0]["values"][0], expected, atol=1e-6)
-    assert data["baseline"] == "<unk> in its place" and (np.array(expected)[:4] == 0).all() and expected[5] != 0
+    assert data["baseline"] == "<unk> in its place" and (np.array(expected)[:-2] == 0).all() and expected[-1] != 0
     own = attribution(run, "a cat", ExplainOptions()).data["outputs"][0]
     best = run.model.start(tokens[:, :-1])[0][0]
     assert own["text"] == run.tokenizer.show(int(best.argmax())) and own["log_prob"] == pytest.approx(
@@ -460,6 +464,6 @@ def test_progress_counts_outputs_and_runs(runs):
     assert heard.shares == sorted(heard.shares) and heard.shares[-1] == 1
     heard = Heard()
     both = {name: runs(f"lm:{name}") for name in ("lstm", "transformer")}
-    show_together(both, "the old cat sees", None, ExplainOptions(), telling=heard)
+    show_together(both, "the old cat see", None, ExplainOptions(), telling=heard)
     assert list(dict.fromkeys(detail for _, detail in heard)) == ["0 of 2 runs", "1 of 2 runs"]
     assert heard.shares == sorted(heard.shares) and 0.9 < heard.shares[-1] <= 1

@@ -219,17 +219,17 @@ def test_a_run_is_shown_as_it_started_and_as_it_is(lstm):
     first = language_model(lstm.settings.model, words=lstm.tokenizer.size, window=16, vocabulary="")
     assert all(torch.equal(a, b) for a, b in zip(started.parameters(), first.parameters(), strict=True))
     view = gradients(lstm, "the old cat", ExplainOptions())
-    tokens = torch.tensor([[1, *lstm.tokenizer.encode("the old cat")]])
+    tokens = torch.tensor([[*lstm.opening, *lstm.tokenizer.encode("the old cat")]])
     for when, model in (("at the start", started), ("trained", lstm.model)):
         flow = through_time(exact(model), tokens)
         np.testing.assert_allclose(view.data["time"][when]["norms"], flow.norms)
         assert view.data["time"][when]["layers"] == ["layer 1", "layer 2"]
         assert view.data["layers"][when]["places"] == ["read", "layer 1", "layer 2"]
-    assert [token["text"] for token in view.data["tokens"]] == ["<s>", *"the old cat"]
+    assert [token["text"] for token in view.data["tokens"]] == [".", "\n", *"the old cat"]
     assert view.data["position"] == 11
     assert view.lines[0].split() == ["steps", "back", "at", "the", "start", "trained"]
-    assert [line.split()[0] for line in view.lines[1:-1]] == ["1", "2", "5", "9"]
-    assert view.lines[4].split()[2] == f"{relative(flow)[8]:.2g}"
+    assert [line.split()[0] for line in view.lines[1:-1]] == ["1", "2", "5", "10"]
+    assert view.lines[4].split()[2] == f"{relative(flow)[9]:.2g}"
     for picture in view.pictures:
         ET.fromstring(picture.svg)
 

@@ -183,14 +183,14 @@ def lstm(tmp_path_factory):
 
 def test_the_view_shows_what_the_model_computes(lstm):
     view = units(lstm, "the old cat sees", ExplainOptions(layer=2, unit=[3, 8]))
-    tokens = torch.tensor([[1, *lstm.tokenizer.encode("the old cat sees")]])
+    tokens = torch.tensor([[*lstm.opening, *lstm.tokenizer.encode("the old cat sees")]])
     with torch.no_grad(), watch(lstm.model, "stack.layers.1.mixer") as seen:
         _, (_, states) = lstm.model(tokens)
     (layer,) = view.data["layers"]
     assert (layer["layer"], layer["part"], layer["units"]) == (2, "stack.layers.1.mixer", [3, 8])
     np.testing.assert_allclose(layer["hidden"], seen[0].output[0][0, :, [2, 7]].T, atol=1e-5)
     np.testing.assert_allclose(np.array(layer["cell"])[:, -1], states[1][1][0, [2, 7]], atol=1e-5)
-    assert [token["text"] for token in layer["tokens"]] == ["<s>", *"the old cat sees"]
+    assert [token["text"] for token in layer["tokens"]] == [".", "\n", *"the old cat sees"]
     assert len(view.pictures) == 4
     for picture in view.pictures:
         ET.fromstring(picture.svg)
@@ -204,11 +204,11 @@ def test_units_of_a_language_model_are_judged_by_its_own_held_out_text(lstm):
     assert {"spaces", "place in the word", "place in the line"} <= by
     # by hand, over the same text
     (text,) = ["".join(lstm.settings.sources()["valid"].texts())[:4000]]
-    tokens = torch.tensor([[1, *lstm.tokenizer.encode(text)]])
+    tokens = torch.tensor([[*lstm.opening, *lstm.tokenizer.encode(text)]])
     with torch.no_grad(), watch(lstm.model, recurrent(lstm.model)) as seen:
         lstm.model(tokens)
     best = next(one for one in view.data["follows"] if one["feature"] == "spaces")
-    values = inside(seen[best["layer"] - 1])[best["quantity"]][0, 1:, best["unit"] - 1]
+    values = inside(seen[best["layer"] - 1])[best["quantity"]][0, len(lstm.opening) :, best["unit"] - 1]
     told = [float(letter.isspace()) for letter in text]
     assert best["r"] == pytest.approx(np.corrcoef(values, told)[0, 1], abs=1e-4)
 

@@ -13,7 +13,7 @@ from toy_steps import TOYS, Bigram, Bytes, Hashed, Strings, TinyGRU, follow
 
 from weft.decode.beam import BeamOptions, beam
 from weft.decode.ensemble import Ensemble, Mixture, Product
-from weft.decode.generate import generate, stream
+from weft.decode.generate import Frame, generate, stream
 from weft.decode.options import GenerateOptions
 from weft.decode.pieces import Stopping, Text, added, spell
 from weft.decode.room import COPIES
@@ -109,10 +109,10 @@ def test_a_stop_string_is_found_across_tokens_and_its_tokens_are_counted():
     # a b b c ..., said by tokens of one or two letters
     speller = Strings(["a", "bb", "bc", "cd"])
     model = follow([1, 3, 4, 5, 6, 3], 7)
-    [[found]] = generate(model, speller, [""], GenerateOptions(length=9, stop=["bcc"], temperature=0.0), end=None)
+    [[found]] = generate(model, speller, [""], GenerateOptions(length=9, stop=["bcc"], temperature=0.0), frame=Frame(None))
     assert found.text == "abb"
     assert found.tokens == [3, 4, 5, 6]
-    assert list(stream(model, speller, "", GenerateOptions(length=9, stop=["bcc"], temperature=0.0), end=None)) == [
+    assert list(stream(model, speller, "", GenerateOptions(length=9, stop=["bcc"], temperature=0.0), frame=Frame(None))) == [
         "a",
         "b",
         "b",
@@ -135,16 +135,16 @@ def test_a_stop_string_is_found_across_tokens_and_its_tokens_are_counted():
 def test_a_stream_joins_to_what_generate_gives(toy, options, end):
     model, options = toy(13), GenerateOptions(length=30, **options)
     for prompt in ("", "abc"):
-        [[whole]] = generate(model, LETTERS, [prompt], options, end=end)
-        assert "".join(stream(model, LETTERS, prompt, options, end=end)) == whole.text
+        [[whole]] = generate(model, LETTERS, [prompt], options, frame=Frame(end))
+        assert "".join(stream(model, LETTERS, prompt, options, frame=Frame(end))) == whole.text
         assert all(stop not in whole.text for stop in options.stop)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_stream_of_bytes_joins_to_what_generate_gives(seed):
     model, options = TinyGRU(259, seed=seed), GenerateOptions(length=80, seed=seed, stop=["\ufffd\ufffd"])
-    [[whole]] = generate(model, Bytes(), ["é"], options, end=None)
-    assert "".join(stream(model, Bytes(), "é", options, end=None)) == whole.text
+    [[whole]] = generate(model, Bytes(), ["é"], options, frame=Frame(None))
+    assert "".join(stream(model, Bytes(), "é", options, frame=Frame(None))) == whole.text
 
 
 @every_toy
@@ -160,8 +160,8 @@ def test_a_search_that_is_stopped_gives_what_it_has_found(toy, alpha, rows, monk
         asked.append((done, total))
         return done % 100_000 < 6
 
-    found = generate(model, LETTERS, prompts, GenerateOptions(length=100_000, **search), end=2, going=going)
-    wanted = generate(model, LETTERS, prompts, GenerateOptions(length=6, **search), end=2)
+    found = generate(model, LETTERS, prompts, GenerateOptions(length=100_000, **search), frame=Frame(2), going=going)
+    wanted = generate(model, LETTERS, prompts, GenerateOptions(length=6, **search), frame=Frame(2))
     assert [[one[:2] for one in best] for best in found] == [[one[:2] for one in best] for best in wanted]
     for here, there in zip(found, wanted, strict=True):
         assert [one.score for one in here] == pytest.approx([one.score for one in there], abs=1e-4)
@@ -175,10 +175,10 @@ def test_a_search_that_is_stopped_gives_what_it_has_found(toy, alpha, rows, monk
 def test_batches_change_nothing(toy, options, monkeypatch):
     model, options = toy(13), GenerateOptions(length=15, **options)
     prompts = ["abcdef", "", "jj", "a", "hihihihi"]
-    whole = generate(model, LETTERS, prompts, options, end=2)
+    whole = generate(model, LETTERS, prompts, options, frame=Frame(2))
     for rows in (1, 7):
         monkeypatch.setattr("weft.decode.generate.ROWS", rows)
-        small = generate(model, LETTERS, prompts, options, end=2)
+        small = generate(model, LETTERS, prompts, options, frame=Frame(2))
         for many, few in zip(whole, small, strict=True):
             assert [one[:2] for one in many] == [one[:2] for one in few]
             assert [one.log_prob for one in many] == pytest.approx([one.log_prob for one in few], abs=1e-4)
@@ -187,13 +187,13 @@ def test_batches_change_nothing(toy, options, monkeypatch):
 
 def test_seeds_repeat_and_samples_differ():
     model, options = Hashed(13), GenerateOptions(length=20, samples=4, seed=1)
-    first = generate(model, LETTERS, ["ab", "ab"], options, end=None)
-    assert first == generate(model, LETTERS, ["ab", "ab"], options, end=None)
+    first = generate(model, LETTERS, ["ab", "ab"], options, frame=Frame(None))
+    assert first == generate(model, LETTERS, ["ab", "ab"], options, frame=Frame(None))
     assert len({one.text for many in first for one in many}) == 8
-    other = generate(model, LETTERS, ["ab"], options.model_copy(update={"seed": 2}), end=None)
+    other = generate(model, LETTERS, ["ab"], options.model_copy(update={"seed": 2}), frame=Frame(None))
     assert {one.text for one in other[0]}.isdisjoint(one.text for one in first[0])
     # one more sample leaves those before it as they were
-    more = generate(model, LETTERS, ["ab"], options.model_copy(update={"samples": 5}), end=None)
+    more = generate(model, LETTERS, ["ab"], options.model_copy(update={"samples": 5}), frame=Frame(None))
     assert more[0][:4] == first[0]
 
 
@@ -201,7 +201,7 @@ def test_seeds_repeat_and_samples_differ():
 @pytest.mark.parametrize("options", [{"samples": 2}, {"beam": 3, "n_best": 3, "alpha": 0.5}], ids=["samples", "beam"])
 def test_log_probabilities_equal_scoring_again(toy, options):
     model = toy(13)
-    [found] = generate(model, LETTERS, ["abc"], GenerateOptions(length=12, **options), end=2)
+    [found] = generate(model, LETTERS, ["abc"], GenerateOptions(length=12, **options), frame=Frame(2))
     for one in found:
         again = model.score(torch.tensor([[1, 3, 4, 5, *one.tokens]]))[0, 3:].sum().item()
         assert one.log_prob == pytest.approx(again, abs=1e-4)
@@ -214,9 +214,9 @@ def test_special_tokens_are_never_said(options):
     table = torch.full((13, 13), -4.0)
     table[:, :3] = 0.0  # the model would say little else
     model, options = Bigram(13, table=table.log_softmax(1)), GenerateOptions(length=8, **options)
-    [running] = generate(model, LETTERS, [""], options, end=None)
+    [running] = generate(model, LETTERS, [""], options, frame=Frame(None))
     assert all(min(one.tokens) > 2 and len(one.tokens) == 8 for one in running)
-    [lines] = generate(model, LETTERS, [""], options, end=2)
+    [lines] = generate(model, LETTERS, [""], options, frame=Frame(2))
     assert {min(one.tokens) for one in lines} == {2}
     assert all(2 not in one.tokens[:-1] for one in lines)
 
@@ -226,7 +226,7 @@ def test_the_end_waits_for_the_least_length():
     table[:, 2] = 0.0
     model = Bigram(13, table=table.log_softmax(1))
     for more in ({}, {"temperature": 0.0}, {"beam": 2}):
-        [[one]] = generate(model, LETTERS, [""], GenerateOptions(length=9, least=4, **more), end=2)
+        [[one]] = generate(model, LETTERS, [""], GenerateOptions(length=9, least=4, **more), frame=Frame(2))
         assert len(one.tokens) >= 5
         assert one.tokens.index(2) >= 4
 
@@ -249,7 +249,7 @@ def test_real_models_say_what_they_score(mixer, device):
     ]
     prompts = ["abc", "", "fghij"]
     for options in asked:
-        found = generate(model, LETTERS, prompts, GenerateOptions(length=10, **options), end=2, device=device)
+        found = generate(model, LETTERS, prompts, GenerateOptions(length=10, **options), frame=Frame(2), device=device)
         for prompt, many in zip(prompts, found, strict=True):
             before = [1, *LETTERS.ids(prompt)]
             for one in many:
@@ -309,13 +309,13 @@ def test_what_does_not_fit_alone_is_refused_before_the_first_step(monkeypatch, h
     options = GenerateOptions(length=50, **how)
     needed = COPIES * rows * (toy.row_bytes(54) + 8 * 54)
     held(monkeypatch, needed)
-    assert generate(toy, LETTERS, ["abcd"], options, end=2)
+    assert generate(toy, LETTERS, ["abcd"], options, frame=Frame(2))
     toy.steps_taken.clear()
     held(monkeypatch, needed - 1)
     what, cure = ("a beam of 4 rows", "--beam or --length") if rows > 1 else ("a row", "--length")
     for call in (generate, stream):
         with pytest.raises(ResourceError) as caught:
-            call(toy, LETTERS, ["a", "abcd"] if call is generate else "abcd", options, end=2)
+            call(toy, LETTERS, ["a", "abcd"] if call is generate else "abcd", options, frame=Frame(2))
         assert str(caught.value) == (
             f"generate: {what} of up to 54 tokens needs about {size(needed)} for its state and scores, "
             f"but {size(needed - 1)} are free; lower {cure}"
@@ -327,11 +327,11 @@ def test_what_does_not_fit_alone_is_refused_before_the_first_step(monkeypatch, h
 def test_where_memory_is_short_fewer_are_computed_at_once_and_nothing_changes(monkeypatch, how):
     toy, rows = Hashed(13), how.get("beam", 1)
     options, prompts = GenerateOptions(length=20, **how), ["abcd", "a", "fg", "", "abc"]
-    whole = generate(toy, LETTERS, prompts, options, end=None)
+    whole = generate(toy, LETTERS, prompts, options, frame=Frame(None))
     assert max(toy.steps_taken) == (20 if rows > 1 else 15)
     toy.steps_taken.clear()
     held(monkeypatch, 2 * COPIES * rows * (toy.row_bytes(24) + 8 * 24))
-    assert generate(toy, LETTERS, prompts, options, end=None) == whole
+    assert generate(toy, LETTERS, prompts, options, frame=Frame(None)) == whole
     assert max(toy.steps_taken) == 2 * rows
 
 
@@ -345,21 +345,21 @@ def test_reading_long_prompts_is_counted_by_one_of_them(monkeypatch):
     read = []
     monkeypatch.setattr(model, "start", lambda *given: read.append(given[0].shape) or type(model).start(model, *given))
     options, prompts = GenerateOptions(length=2), ["ab" * 200] * 20
-    whole = generate(model, LETTERS, prompts, options, end=None)
+    whole = generate(model, LETTERS, prompts, options, frame=Frame(None))
     assert read == [(1, 401), (20, 401)]
     read.clear()
     held(monkeypatch, 3 * one)
-    assert [[one.text for one in found] for found in generate(model, LETTERS, prompts, options, end=None)] == [
+    assert [[one.text for one in found] for found in generate(model, LETTERS, prompts, options, frame=Frame(None))] == [
         [one.text for one in found] for found in whole
     ]
     assert read == [(1, 401), *[(3, 401)] * 6, (2, 401)]
     read.clear()
-    generate(model, LETTERS, prompts[:1], options, end=None)
+    generate(model, LETTERS, prompts[:1], options, frame=Frame(None))
     assert read == [(1, 401)]
 
 
 def test_no_prompt_gives_no_continuation():
-    assert generate(Hashed(13), LETTERS, [], GenerateOptions(), end=None) == []
+    assert generate(Hashed(13), LETTERS, [], GenerateOptions(), frame=Frame(None)) == []
 
 
 @pytest.mark.parametrize("how", [generate, stream])
@@ -367,7 +367,7 @@ def test_a_prompt_that_passes_the_last_position_is_refused_before_the_first_step
     model, options = Bigram(13, longest=16), GenerateOptions(length=12)
     prompt = ["", "abcdef"] if how is generate else "abcdef"
     with pytest.raises(UsageError) as caught:
-        how(model, LETTERS, prompt, options, end=None)
+        how(model, LETTERS, prompt, options, frame=Frame(None))
     assert str(caught.value) == (
         "--length: 7 prompt tokens and 12 more need 18 positions, but the model reads at most 16; use --length 10"
     )

@@ -271,11 +271,11 @@ def suite(runs) -> Path:
 
 def log_prob(run: Any, sentence: str, *, end: bool) -> float:
     """One token after another, through the decoding protocol."""
-    tokens = [run.tokenizer.begin, *run.tokenizer.encode(sentence).tolist(), *([run.tokenizer.end] if end else [])]
+    tokens = [*run.tokenizer.encode(sentence).tolist(), *([run.tokenizer.end] if end else [])]
     with torch.inference_mode():
-        scores, state = run.model.start(torch.tensor([tokens[:1]]))
+        scores, state = run.model.start(torch.tensor([run.opening]))
         total = 0.0
-        for token in tokens[1:]:
+        for token in tokens:
             total += float(scores[0, token])
             scores, state = run.model.step(torch.tensor([token]), state)
     return total

@@ -207,9 +207,9 @@ def measured(monkeypatch) -> list[str]:
     seen: list[str] = []
     real = evidence.gather
 
-    def gather(run: Any, data: Any = None, *, watch: Any = None) -> Any:
+    def gather(run: Any, data: Any = None, *, how: Any, watch: Any = None) -> Any:
         seen.append(run.folder.path.name)
-        return real(run, data, watch=watch)
+        return real(run, data, how=how, watch=watch)
 
     monkeypatch.setattr(evidence, "gather", gather)
     return seen

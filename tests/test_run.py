@@ -16,7 +16,7 @@ import torch
 import weft
 from weft.config import override
 from weft.decode.ensemble import Ensemble, Mixture
-from weft.decode.generate import generate
+from weft.decode.generate import Frame, generate
 from weft.decode.options import GenerateOptions
 from weft.errors import DataError, ModelError, UsageError
 from weft.run import LineScore, Run
@@ -106,11 +106,16 @@ def refusal(error: type[Exception], action: Any) -> str:
     return str(caught.value)
 
 
+def first(run: Run) -> list[int]:
+    """What a text comes after: a blank line, or, where lines are texts, the begin token."""
+    return [1] if run.settings.data.read == "lines" else run.tokenizer.encode("\n\n").tolist()
+
+
 def log_probs_of(run: Run, ids: list[int]) -> list[float]:
-    """Of each token behind the begin token, by the model itself."""
+    """Of each token of a text by itself, by the model."""
     with torch.no_grad():
-        found: list[float] = run.model.score(torch.tensor([[1, *ids]]))[0].tolist()
-    return found
+        found: list[float] = run.model.score(torch.tensor([[*first(run), *ids]]))[0].tolist()
+    return found[len(first(run)) - 1 :]
 
 
 # ---- training and loading
@@ -216,7 +221,7 @@ def test_greedy_text_is_the_same_each_time_and_in_any_company(runs, name):
         assert (alone.tokens, alone.text) == (many[0].tokens, many[0].text)
         assert alone.log_prob == pytest.approx(many[0].log_prob, abs=1e-4)
         # the argmax path, read anew each time
-        tokens = [run.tokenizer.begin, *run.tokenizer.encode(prompt).tolist()]
+        tokens = [*first(run), *run.tokenizer.encode(prompt).tolist()]
         for token in alone.tokens:
             with torch.no_grad():
                 log_probs = run.model.start(torch.tensor([tokens]))[0][0]
@@ -245,7 +250,7 @@ def test_attention_writes_on_beyond_its_window(runs):
     found = runs["gpt-windows"].generate("to be", GenerateOptions(length=60, temperature=0.0))[0][0]
     assert len(found.tokens) == 60 and math.isfinite(found.log_prob)
     assert refusal(UsageError, lambda: runs["transformer-windows"].generate("to be", GenerateOptions(length=60))) == (
-        "--length: 6 prompt tokens and 60 more need 65 positions, but the model reads at most 16; use --length 11"
+        "--length: 7 prompt tokens and 60 more need 66 positions, but the model reads at most 16; use --length 10"
     )
 
 
@@ -373,7 +378,7 @@ def test_scores_of_running_text_are_explicit_sums(runs, name):
         found = run.evaluate([path], context=context)
         assert by_name(found)["nats_per_token"] == pytest.approx(nats / 12, rel=1e-5)
         assert (found[0].low, found[0].high) == (None, None)  # one block
-    policy = "carry:warm-64" if name[0] not in "gt" else "stride:16/16"
+    policy = "full/carry:warm-64" if name[0] not in "gt" else "full/stride:8/16"
     assert f"|context:{policy}|unit:block/100|tokens:12|" in run.evaluate(path)[0].signature
 
 
@@ -401,14 +406,17 @@ def test_scoring_tells_of_pieces_of_long_lines_and_of_batches(runs, name, monkey
     assert {told_of for _, told_of in told} == {total}
     done = [part for part, _ in told]
     assert done == sorted(set(done)) and done[-1] < total
-    assert {short, short + 5, short + 10} <= set(done)
+    behind = len(first(run)) - 1  # positions that are none of the text's
+    assert {short, short + 5 - behind, short + 10 - behind} <= set(done)
 
 
 @a_few
 def test_the_run_s_own_test_data_is_meant_unless_other_is_given(runs, name, tmp_path):
     run = runs[name]
-    # the last tenth, in lines or in characters
-    part = "\n".join(NAMES[144:]) + "\n" if run.lines else SENTENCES[int(len(SENTENCES) * 0.9) :]
+    # the last tenth, in lines, or in characters from the nearest line end on
+    ends = [at + 1 for at, letter in enumerate(SENTENCES) if letter == "\n"]
+    place = min(ends, key=lambda end: abs(end - int(len(SENTENCES) * 0.9)))
+    part = "\n".join(NAMES[144:]) + "\n" if run.lines else SENTENCES[place:]
     (tmp_path / "test.txt").write_text(part, encoding="utf-8")
     told: list[tuple[int, int]] = []
     assert run.evaluate(watch=lambda done, total: told.append((done, total))) == run.evaluate(tmp_path / "test.txt")
@@ -463,7 +471,9 @@ def test_policies_go_with_the_way_of_reading(runs):
         "--context: 'reset' does not fit data that is read as running text"
     )
     assert lines.evaluate(context="reset") == lines.evaluate()
-    assert windows.evaluate(context="carry") == windows.evaluate()
+    full, carried = windows.evaluate(), windows.evaluate(context="carry")
+    assert [score[:4] for score in full] == [score[:4] for score in carried]
+    assert full == windows.evaluate(context="full")
     assert "|context:stride:4/16|" in windows.evaluate(context="stride:4")[0].signature
 
 
@@ -492,7 +502,7 @@ def test_learned_positions_under_a_recurrent_network_are_evaluated_in_windows(ru
     """A carried state would pass the last position."""
     folder = runs.folder("gru-windows-learned", ("model.positions=learned",))
     run = weft.load(folder, device="cpu")
-    assert "|context:stride:16/16|" in run.evaluate()[0].signature
+    assert "|context:full/stride:8/16|" in run.evaluate()[0].signature
     assert runs.watchers["gru-windows-learned"].scores
 
 
@@ -508,7 +518,7 @@ def test_runs_with_one_tokenizer_form_an_ensemble(runs):
     means = np.mean([np.exp(run.score(["hannah"])[0].log_probs) for run in parts], axis=0)
     assert found.tolist() == pytest.approx(means.tolist(), rel=1e-4)
     options = GenerateOptions(length=12, beam=3, n_best=2)
-    texts = generate(both, parts[0].tokenizer, ["an", ""], options, end=parts[0].end)
+    texts = generate(both, parts[0].tokenizer, ["an", ""], options, frame=Frame(parts[0].end))
     assert [len(many) for many in texts] == [2, 2]
     others = Ensemble([runs["gpt-windows"].model], Mixture([1.0]))
     assert refusal(UsageError, lambda: Ensemble([both, others], Mixture([0.5, 0.5]))) == (

@@ -19,6 +19,7 @@ from small_runs import train_here
 import weft
 from weft.cli.main import main
 from weft.compare.evidence import gather
+from weft.compare.observed import How
 from weft.compare.table import check_same
 from weft.config import plain, read_table
 from weft.data.pairs import PairsTable
@@ -303,7 +304,7 @@ def test_a_comparison_scores_all_rows_with_one_tokenizer_and_the_same_references
     assert [len(found) for found in shown] == [1, 1]
     assert "|tok:13a|" in min(shown[0]) and "|tok:none|" in min(shown[1])
     single = train_here(pair_file(data, "luong", "train.steps=2", "data.target=one"), runs.place / "single").path
-    rows = {str(folder): [gather(weft.load(folder), tokenize="none")] for folder in (several, single)}
+    rows = {str(folder): [gather(weft.load(folder), how=How(tokenize="none"))] for folder in (several, single)}
     assert refusal(lambda: check_same(rows)) == (
         f"compare: {several} and {single} were scored with other references or tokenizers "
         "(nrefs:var tok:none and nrefs:1 tok:none); give both the same data.target"

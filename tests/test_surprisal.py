@@ -260,9 +260,11 @@ def test_policies_as_the_command_line_names_them():
     assert parsed("stride") == Context("stride", 64, 64)
     assert parsed("stride:16") == Context("stride", 64, 16)
     assert parsed("carry") == Context("carry", 64)
-    assert parsed("reset", lines=True) == Context("reset", 64)
+    assert parsed("reset", lines=True) == parsed("full") == parsed("full", lines=True) == Context("reset", 64)
     named = [Context("stride", 64, 16), Context("carry", 64), Context("reset", 64)]
     assert [str(context) for context in named] == ["stride:16/64", "carry:warm-64", "reset:line"]
+    full = ["full/stride:16/64", "full/carry:warm-64", "reset:line"]
+    assert [str(context._replace(full=True)) for context in named] == full
 
 
 REFUSED = {
@@ -272,10 +274,10 @@ REFUSED = {
     ("stride:", False): "--context: the stride must be from 1 to the window of 64, not ''",
     ("stride:²", False): "--context: the stride must be from 1 to the window of 64, not '²'",
     ("stride:1.5", False): "--context: the stride must be from 1 to the window of 64, not '1.5'",
-    ("carried", False): "--context: must be reset, carry, stride or stride:N, not 'carried'",
-    ("carry:4", False): "--context: must be reset, carry, stride or stride:N, not 'carry:4'",
-    ("", False): "--context: must be reset, carry, stride or stride:N, not ''",
-    ("reset:4", True): "--context: must be reset, carry, stride or stride:N, not 'reset:4'",
+    ("carried", False): "--context: must be full, reset, carry, stride or stride:N, not 'carried'",
+    ("carry:4", False): "--context: must be full, reset, carry, stride or stride:N, not 'carry:4'",
+    ("", False): "--context: must be full, reset, carry, stride or stride:N, not ''",
+    ("reset:4", True): "--context: must be full, reset, carry, stride or stride:N, not 'reset:4'",
     ("reset", False): "--context: 'reset' does not fit data that is read as running text",
     ("carry", True): "--context: 'carry' does not fit data that is read as lines",
     ("stride:4", True): "--context: 'stride:4' does not fit data that is read as lines",

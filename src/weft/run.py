@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from weft.config import no_such
 from weft.data.corpus import Corpus
 from weft.data.grouped import filled
+from weft.data.opening import read_opening
 from weft.decode import generate as decoding
-from weft.decode.generate import Continuation, Going
+from weft.decode.generate import Continuation, Frame, Going
 from weft.decode.options import GenerateOptions, chosen, too_long
 from weft.errors import ConfigError, ModelError, UsageError
 from weft.explain import views
@@ -31,13 +32,13 @@ from weft.metrics.language import Measured, language_scores
 from weft.reader import Reader
 from weft.tagger import Tagger
 from weft.tasks.language import items
-from weft.tasks.surprisal import BATCH, Context, nats_of, parse_context, surprisal
+from weft.tasks.surprisal import BATCH, Context, nats_of, surprisal
 from weft.text.gate import clean
 from weft.text.tokenizers import Tokenizer
 from weft.train.device import pick_device
 from weft.train.folder import RunFolder, open_folder
 from weft.train.held import Files, HeldOut
-from weft.train.language import default_context
+from weft.train.language import chosen_context
 from weft.train.settings import Settings, resolve
 from weft.translator import Beside, Member, Translator, Watch, parameters, refuse
 
@@ -56,6 +57,11 @@ class LineScore(NamedTuple):
     @property
     def perplexity(self) -> float:
         return float(np.exp(-self.log_prob / len(self.tokens))) if self.tokens else float("nan")
+
+
+def _told(watch: Callable[[int], None], before: int, lengths: Sequence[int], done: int) -> None:
+    """How many tokens of texts of these lengths are scored, after so many positions, `before` of them before the texts."""
+    watch(sum(min(max(0, done - before), length) for length in lengths))
 
 
 class Run:
@@ -78,13 +84,26 @@ class Run:
         """The token that ends a text; running text has none."""
         return self.tokenizer.end if self.lines else None
 
+    @cached_property
+    def opening(self) -> list[int]:
+        """The tokens that a text by itself comes after: <s> where the run reads lines, else what its training text shows
+        before a text begins, such as a newline."""
+        return [self.tokenizer.begin] if self.lines else read_opening(self.folder.path, self.tokenizer)
+
+    @property
+    def frame(self) -> Frame:
+        """What a text stands between."""
+        return Frame(self.end, self.opening)
+
+    @property
+    def room(self) -> int | None:
+        """How many tokens of a text the model can read, or predict; None: any number."""
+        longest: int | None = self.model.longest
+        return None if longest is None else longest - len(self.opening) + 1
+
     def context(self, text: str | None) -> Context:
-        default = default_context(self.settings)
-        return (
-            default
-            if text is None
-            else parse_context(text, lines=self.lines, window=self.settings.data.window, default=default)
-        )
+        """The policy that is asked for, as this run follows it; None: `full`."""
+        return chosen_context(self.settings, text)
 
     # ---- whole texts
 
@@ -145,8 +164,8 @@ class Run:
         end = [] if self.end is None else [self.end]
         texts = [[*ids.tolist(), *end] for ids in self.tokenizer.encode_batch(read)]
         order = np.argsort([len(text) for text in texts], kind="stable")
-        # <s> is a position too
-        edges = filled(np.array([len(texts[index]) + 1 for index in order], np.int64), BATCH)
+        # the opening is read, too
+        edges = filled(np.array([len(texts[index]) + len(self.opening) for index in order], np.int64), BATCH)
         found: dict[int, list[float]] = {}
         done, total = 0, sum(map(len, texts))
 
@@ -166,22 +185,24 @@ class Run:
 
     def faults(self, lines: Sequence[str]) -> dict[int, str]:
         """Which lines can't be scored, by their number from 0, and why: some models have positions up to a number only."""
-        longest = self.model.longest
-        if longest is None:
+        room = self.room
+        if room is None:
             return {}
         lengths = self.tokenizer.encode_flat(lines)[1] + int(self.lines)
-        cure = f"but {self.folder.path} reads at most {longest}; shorten it"
-        return {int(at): f"has {lengths[at]:,} tokens, {cure}" for at in np.flatnonzero(lengths > longest)}
+        cure = f"but {self.folder.path} reads at most {room}; shorten it"
+        return {int(at): f"has {lengths[at]:,} tokens, {cure}" for at in np.flatnonzero(lengths > room)}
 
     @torch.inference_mode()
     def _score(self, texts: list[list[int]], watch: Callable[[int], None]) -> list[list[float]]:
         width = max(map(len, texts))
         if width == 0:
             return [[] for _ in texts]
-        tokens = torch.tensor([[self.tokenizer.begin, *text, *[0] * (width - len(text))] for text in texts], device=self.device)
-        nats, _ = nats_of(self.model, tokens, None, lambda done: watch(sum(min(done, len(text)) for text in texts)))
+        tokens = torch.tensor([[*self.opening, *text, *[0] * (width - len(text))] for text in texts], device=self.device)
+        before = len(self.opening) - 1  # targets that are none of the text's
+        told = partial(_told, watch, before, [len(text) for text in texts])
+        nats, _ = nats_of(self.model, tokens, None, told)
         # padding lies behind a row's last token, so what it would score is cut off
-        return [row[: len(text)] for row, text in zip((-nats).tolist(), texts, strict=True)]
+        return [row[before : before + len(text)] for row, text in zip((-nats).tolist(), texts, strict=True)]
 
     # ---- generation
 
@@ -198,7 +219,7 @@ class Run:
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         read = [clean(text, f"prompt {number}") for number, text in enumerate(texts, 1)]
         given = chosen(GenerateOptions, options, named)
-        return decoding.generate(self.model, self.tokenizer, read, given, end=self.end, device=self.device, going=going)
+        return decoding.generate(self.model, self.tokenizer, read, given, frame=self.frame, device=self.device, going=going)
 
     def unknown(self, prompts: Sequence[str]) -> list[str]:
         """What in the prompts has no token, one after another: the model reads <unk> there."""
@@ -208,14 +229,14 @@ class Run:
 
     def faults_of_prompts(self, prompts: Sequence[str], options: GenerateOptions) -> dict[int, str]:
         """Which prompts can't be continued by as much as is asked for, by their number from 0, and why."""
-        lengths = (self.tokenizer.encode_flat(prompts)[1] + 1).tolist()  # behind the begin token
+        lengths = (self.tokenizer.encode_flat(prompts)[1] + len(self.opening)).tolist()
         found = {at: too_long(self.model.longest, length, options.length) for at, length in enumerate(lengths)}
         return {at: fault for at, fault in found.items() if fault is not None}
 
     def stream(self, prompt: str = "", options: GenerateOptions | None = None, **named: Any) -> Iterator[str]:
         """One continuation, piece by piece as it is found."""
         given = chosen(GenerateOptions, options, named)
-        return decoding.stream(self.model, self.tokenizer, clean(prompt, "prompt"), given, end=self.end, device=self.device)
+        return decoding.stream(self.model, self.tokenizer, clean(prompt, "prompt"), given, frame=self.frame, device=self.device)
 
     def explain(self, text: str, what: str | None = None, options: ExplainOptions | None = None, **named: Any) -> View:
         """How a text is read and continued: data, pictures and words of one view; options as one object, or by name:

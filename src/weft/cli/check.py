@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -154,7 +155,13 @@ class Check(Shared):
         typer.Option("--set", metavar="A.B=VALUE", help="Change an option of the run file; may be given several times."),
     ] = None
 
+    windows: Annotated[
+        int | None,
+        typer.Option(min=1, max=1000, metavar="N", help="Show the first N windows that training reads: inputs and labels."),
+    ] = None
+
     def run(self) -> int:
+        from weft.cli.check_windows import as_table, refuse_others, windows_of
         from weft.cli.display import Display
         from weft.config import override, read_toml
         from weft.data.check import check_data
@@ -162,16 +169,22 @@ class Check(Shared):
         from weft.train.settings import resolve
 
         settings = resolve(override(read_toml(self.run_file), self.settings or []), base=self.run_file.parent)
+        if self.windows is not None:
+            refuse_others(settings)
         told, tokenizers = plan(settings)
+        made = cache(tokenizers)
         with Display(quiet=self.quiet) as display:
-            report = check_data(settings.sources(), tokenizers, told, watch=display.show)
+            report = check_data(settings.sources(), made, told, watch=display.show)
+            drawn = None if self.windows is None else windows_of(settings, made()[0], self.windows)
         counts = {f"{severity}s": report.count(severity) for severity in SEVERITIES}
         if self.json:
             found = [as_json(finding) for finding in report.findings]
-            write_json({"run_file": str(self.run_file), "splits": report.sizes, "findings": found, **counts})
+            read = {} if drawn is None else {"read": drawn}
+            write_json({"run_file": str(self.run_file), "splits": report.sizes, "findings": found, **counts, **read})
         else:
             width = min(shutil.get_terminal_size((100, 24)).columns, 120)
             findings = as_texts([_from_here(finding) for finding in report.findings], width)
             summary = ", ".join(f"{count} {name if count != 1 else name[:-1]}" for name, count in counts.items())
-            write("\n".join([size_table(report, told), *findings, f"{summary}\n"]))
+            table = [] if drawn is None else [as_table(drawn)]
+            write("\n".join([size_table(report, told), *table, *findings, f"{summary}\n"]))
         return DataError.exit_code if counts["errors"] else 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.options import Shared
+from weft.cli.options import Context, Shared
 from weft.cli.output import note, say
 from weft.cli.usage import one_line
 from weft.errors import UsageError
@@ -69,6 +69,7 @@ class Compare(Shared):
         str | None,
         typer.Option(metavar="NAME", help="How BLEU splits outputs, as in weft evaluate.  [default: what suits all rows]"),
     ] = None
+    context: Context = None
     suite: Annotated[
         list[Path] | None,
         typer.Option(
@@ -125,6 +126,7 @@ class Compare(Shared):
         comparing = Comparing(read_toml(run_file), self._asked(), place, base=run_file.parent.resolve())
         refuse_others(comparing.task, self.score)
         check_wanted(comparing.task, self.tokenize)
+        comparing.refuse_policy(self.context)
         pairs = self._pairs(comparing.task)
         waited, replaces = earlier(out).is_there(), self.fresh and (out / PLAN).is_file()
         with Stop() as stop, Display(quiet=self.quiet) as display:
@@ -153,6 +155,7 @@ class Compare(Shared):
     # ---- runs
 
     def _existing(self) -> int:
+        from weft.cli.measuring import refuse_policy
         from weft.cli.probing import refuse_files
         from weft.compare.bleu import check_wanted
         from weft.compare.groups import find, grouped, is_comparison, readable
@@ -177,6 +180,7 @@ class Compare(Shared):
         check_wanted(task, self.tokenize)
         pairs = self._pairs(task)
         rows = {name: [run.path for run in group] for name, group in grouped(runs).items()}
+        refuse_policy([run.path for run in runs], self.context)
         out = self.out or Path("runs/comparison")
         self._wanted().check(out)
         self._refuse_strangers(out)
@@ -219,7 +223,7 @@ class Compare(Shared):
     def _command(self) -> str:
         """What makes the same comparison again."""
         words = ["weft", "compare", *map(str, self.what)]
-        for option in ("models", "seeds", "minutes", "tokens", "params", "tune", "score", "tokenize"):
+        for option in ("models", "seeds", "minutes", "tokens", "params", "tune", "score", "tokenize", "context"):
             value = getattr(self, option)
             if value is not None and (option, value) != ("seeds", 1):
                 words += [f"--{option}", f"{value:g}" if isinstance(value, float) else str(value)]
@@ -232,12 +236,14 @@ class Compare(Shared):
         from weft.cli.compare_result import give, give_failures, written
         from weft.cli.display import Display
         from weft.cli.measuring import REPORT, failed, kept_in, measured
+        from weft.compare.observed import How
         from weft.compare.plan import bring_back, earlier
 
+        how = How(tokenize=self.tokenize, context=self.context)
         try:
             with Lock(out), Display(quiet=self.quiet) as display:
                 asked = all(map(os.path.isfile, self.what))  # by a run file, not by runs, which may be somebody else's
-                evidence, damaged = measured(rows, kept_in(rows, out), display, tokenize=self.tokenize, named=asked)
+                evidence, damaged = measured(rows, kept_in(rows, out), display, how, named=asked)
                 facts = facts._replace(failures=[*facts.failures, *damaged])
                 found = written(evidence, facts, out, display) if evidence else {}
                 back = not evidence and bring_back(out)

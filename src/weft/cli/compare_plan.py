@@ -37,6 +37,7 @@ from weft.compare.train import Outcome, Room, Trainer
 from weft.errors import ConfigError, UsageError
 from weft.lock import Lock
 from weft.train.folder import make_folder
+from weft.train.language import refuse_context
 from weft.train.presets import TASKS
 from weft.train.settings import resolve
 from weft.train.tables import BUDGETS
@@ -97,6 +98,13 @@ class Comparing:
         (one,) = self.found.variants
         kinds = ",".join(kind for kind in TASKS[self.task].presets if kind != one.kind)
         return f"{one.name} is compared with nothing: add --models {one.kind},{kinds}, a part of them, or --models all"
+
+    def refuse_policy(self, context: str | None) -> None:
+        """Refuse a context policy that one of the rows can't follow, before anything is trained."""
+        if context is None:
+            return
+        for variant in self.found.variants:
+            refuse_context(resolve(variant.values, base=self.place.out), context, variant.name)
 
     def train(self, display: Display, stop: Stop) -> Trained:
         """Tokenizer, sizes, settings, and then all runs; what an earlier process did is kept."""

@@ -97,8 +97,14 @@ def written(evidence: Groups, facts: Facts, out: Path, display: Display) -> dict
 
 def give_failures(facts: Facts) -> None:
     """JSON of a comparison of which nothing is left to compare: what failed, in the shape of any other."""
-    nothing = dict.fromkeys(("task", "data", "score", "test", "tested", "too_little"))
+    nothing = dict.fromkeys(("task", "data", "score", "test", "tested", "too_little", "context"))
     write_json({"title": facts.title, **nothing, "rows": [], "failures": [failure._asdict() for failure in facts.failures]})
+
+
+def context_line(found: Mapping[str, Any]) -> str:
+    """The line below a table that names the context policy of its scores, where they have one."""
+    text = found["context"]["text"] if found.get("context") else ""
+    return "".join(letter if letter.isprintable() else " " for letter in text) + "\n" * bool(text)
 
 
 def give(evidence: Groups, found: Mapping[str, Any], facts: Facts, wanted: Wanted) -> None:
@@ -119,10 +125,10 @@ def give(evidence: Groups, found: Mapping[str, Any], facts: Facts, wanted: Wante
         else:
             files.write_text(path, writer(rows), named=True)
     if wanted.json:
-        names = ("title", "task", "data", "score", "test", "tested", "too_little", "rows", "failures", "probe")
+        names = ("title", "task", "data", "score", "test", "tested", "too_little", "context", "rows", "failures", "probe")
         write_json({name: found[name] for name in names if name in found})
     elif not to_stdout:
-        write(table.terminal(rows, terminal_width()))
+        write(table.terminal(rows, terminal_width()) + context_line(found))
         for told in (found["too_little"], found["test"]):
             if told:
                 note(told, quiet=wanted.quiet)

@@ -78,10 +78,11 @@ class Demo(Shared):
         """Measures what was not measured yet, and makes the folder a comparison, its report included."""
         from weft.cli.compare_result import Facts, written
         from weft.cli.measuring import kept_in, measured
+        from weft.compare.observed import HOW
 
         command = ["weft", "demo", self.task, *([] if self.out is None else ["--out", str(self.out)])]
         runs = {name: [out / name] for name in story.run_files()}
-        evidence, damaged = measured(runs, kept_in(runs, out), display)
+        evidence, damaged = measured(runs, kept_in(runs, out), display, HOW)
         if damaged:
             raise ModelError(damaged[0].reason)
         written(evidence, Facts(story.TITLE, shlex.join(command), story.SCORE, []), out, display)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.options import Context
 from weft.cli.output import columns, finite, note, number, score_name, write, write_json
 from weft.cli.together import Searching
 from weft.errors import UsageError
@@ -55,15 +56,7 @@ class Evaluate(Searching):
         # readable: the gate says what is wrong with data, and that is no fault of the command line
         typer.Option(metavar="FILE", readable=False, help="Score these files instead; may be given several times."),
     ] = None
-    context: Annotated[
-        str | None,
-        typer.Option(
-            metavar="POLICY",
-            help="Of language models: what a token is predicted from: reset (its line), carry (all before it), "
-            "stride or stride:N (a window that moves on by N tokens).  [default: what suits the run]",
-        ),
-    ] = None
-
+    context: Context = None
     tokenize: Annotated[
         str | None,
         typer.Option(
@@ -73,7 +66,6 @@ class Evaluate(Searching):
             "  [default: what suits the references]",
         ),
     ] = None
-
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse labels that training never saw; they count as wrong otherwise.")
     ] = False

@@ -70,7 +70,7 @@ def _parts(run: Any) -> list[dict[str, Any]]:
 def about_run(path: Path) -> dict[str, Any]:
     """What a run folder holds."""
     from weft.cli.story import read_story
-    from weft.run import load
+    from weft.run import Run, load
     from weft.train.folder import read_environment
     from weft.translator import parameters
 
@@ -87,6 +87,7 @@ def about_run(path: Path) -> dict[str, Any]:
         "tokenizers": {
             name: {"kind": one.kind, "size": one.size, "hash": one.hash} for name, one in run.tokenizer.named().items()
         },
+        **({"opening": [run.tokenizer.show(number) for number in run.opening]} if isinstance(run, Run) else {}),
         "budget": {} if story.counted or story.imported else budget,
         "progress": story.to_json(),
         "bytes": {part.name: _on_disk(part) for part in parts},
@@ -147,6 +148,7 @@ def _files(value: Any) -> str:
 def describe(found: Mapping[str, Any]) -> str:
     """The same for people."""
     from weft.machine import size
+    from weft.text.gate import quoted
 
     data, disk = found["settings"]["data"], found["bytes"]
     unit = "n-grams" if found["progress"]["counted"] and found["task"] == "lm" else "parameters"
@@ -160,6 +162,7 @@ def describe(found: Mapping[str, Any]) -> str:
         *[[name, f"{one['kind']}, {one['size']:,} tokens, {one['hash'][:8]}"] for name, one in found["tokenizers"].items()],
         *[[f"{name} data", _files(data[name])] for name in ("train", "valid", "test") if name in data],
         *([["read as", data["read"]]] if "read" in data else []),
+        *([["texts begin", f"after {quoted(''.join(found['opening']))}"]] if "opening" in found else []),
         ["progress", _progress(found)],
         *([["gradients", _gradients(found)]] if found["progress"]["gradients"] else []),
         ["best valid", _best(found["progress"])],

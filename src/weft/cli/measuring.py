@@ -11,6 +11,7 @@ from weft.errors import ModelError
 if TYPE_CHECKING:
     from weft.cli.display import Display
     from weft.compare.evidence import Evidence
+    from weft.compare.observed import How
     from weft.compare.plan import Refused
 
 COMPARISON, REPORT, EVIDENCE = "comparison.json", "report.html", "evidence"
@@ -41,23 +42,39 @@ def kept_in(groups: Mapping[str, Sequence[Path]], out: Path) -> Callable[[Path],
     return lambda run: out / EVIDENCE / (run.name if names.count(run.name) == 1 else folder_name(str(run)))
 
 
+def refuse_policy(runs: Sequence[Path], context: str | None) -> None:
+    """Refuse, before anything is measured, a context policy that one of the runs can't follow; damage is told later."""
+    from weft.errors import ConfigError
+    from weft.train.folder import RunFolder
+    from weft.train.language import refuse_context
+    from weft.train.settings import resolve
+
+    if context is None:
+        return
+    for run in runs:
+        try:
+            settings = resolve(RunFolder(run).read_resolved(), base=run)
+        except (ConfigError, ModelError):
+            continue
+        refuse_context(settings, context, str(run))
+
+
 def measured(
     groups: Mapping[str, Sequence[Path]],
     kept: Callable[[Path], Path | None],
     display: Display,
+    how: How,
     *,
-    tokenize: str | None = None,
     device: str = "auto",
     named: bool = False,
 ) -> Measured:
-    """What every run does on its test data; `kept` says where that is kept of a run, None where nowhere. BLEU splits the
-    outputs of all in one way: as `tokenize` says, or as suits them all. `named`: the data stands in a run file of whoever
-    asks, so that other data than training read is measured as well."""
+    """What every run does on its test data, all measured in one way; `kept` says where that is kept of a run, None if nowhere.
+    `named`: the data stands in a run file of whoever asks, so that other data than training read is measured as well."""
     from weft.compare.bleu import one_tokenizer
 
     found, failures = dict[str, list["Evidence"]](), list["Refused"]()
     runs = [(name, run) for name, group in groups.items() for run in group]
-    split = tokenize or one_tokenizer(run for _, run in runs)
+    how = how._replace(tokenize=how.tokenize or one_tokenizer(run for _, run in runs))
     for done, (name, run) in enumerate(runs):
 
         def watch(part: int, whole: int, run: Path = run, done: int = done) -> None:
@@ -66,16 +83,14 @@ def measured(
 
         watch(0, 1)
         try:
-            found.setdefault(name, []).append(_evidence(run, kept(run), split, device, watch, named))
+            found.setdefault(name, []).append(_evidence(run, kept(run), how, device, watch, named))
         except ModelError as error:  # the others are worth their table
             failures.append(_refused(name, run, error))
     display.clear()
     return Measured({name: group for name, group in found.items() if group}, failures)
 
 
-def _evidence(
-    run: Path, place: Path | None, tokenize: str | None, device: str, watch: Callable[[int, int], None], named: bool
-) -> Evidence:
+def _evidence(run: Path, place: Path | None, how: How, device: str, watch: Callable[[int, int], None], named: bool) -> Evidence:
     from weft.compare.evidence import gather, gathered
     from weft.log import read_log
     from weft.run import load
@@ -83,8 +98,8 @@ def _evidence(
     for name in ("metrics.jsonl", "timings.jsonl"):  # the page draws what they say
         read_log(run / name)
     if place is None:
-        return gather(load(run, device=device), tokenize=tokenize, watch=watch)
-    return gathered(run, place, tokenize=tokenize, device=device, watch=watch, named=named)
+        return gather(load(run, device=device), how=how, watch=watch)
+    return gathered(run, place, how=how, device=device, watch=watch, named=named)
 
 
 def _refused(name: str, run: Path, error: ModelError) -> Refused:

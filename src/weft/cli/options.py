@@ -47,6 +47,16 @@ Device = Annotated[
 ]
 
 
+Context = Annotated[
+    str | None,
+    typer.Option(
+        metavar="POLICY",
+        help="Of language models: what a token is predicted from: full (its whole past, as far as the model reads), reset (its "
+        "line), carry (all before it), stride or stride:N (a window that moves on by N tokens).  [default: full]",
+    ),
+]
+
+
 class OwnFirst(TyperCommand):
     """Help that lists a command's own options before those that all have."""
 

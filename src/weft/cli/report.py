@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.measuring import COMPARISON, EVIDENCE, REPORT, failed, measured
-from weft.cli.options import Device, Shared
+from weft.cli.measuring import COMPARISON, EVIDENCE, REPORT, failed, measured, refuse_policy
+from weft.cli.options import Context, Device, Shared
 from weft.cli.output import check_files, say, write, write_json
 from weft.cli.usage import one_line
 from weft.errors import ModelError, UsageError
@@ -70,6 +70,7 @@ class Report(Shared):
         Path | None,
         typer.Option(metavar="FILE", help="Where the page goes.  [default: report.html in the comparison, of runs here]"),
     ] = None
+    context: Context = None
     device: Device = "auto"
 
     def run(self) -> int:
@@ -82,6 +83,8 @@ class Report(Shared):
         made = [path for path in self.what if is_comparison(path)]
         if made and len(self.what) > 1:
             raise UsageError(f"report: {made[0]} is a comparison; give one alone, or runs")
+        if made and self.context is not None:
+            raise UsageError(f"--context: {made[0]} has been measured; drop it, or give runs")
         found = read_comparison(made[0]) if made else self._measured(self.what)
         beside = made[0] if made and made[0].is_dir() else made[0].parent if made else Path()
         out = self.out or beside / REPORT
@@ -99,17 +102,21 @@ class Report(Shared):
         from weft.cli.display import Display
         from weft.compare.document import document
         from weft.compare.groups import find, grouped, readable
+        from weft.compare.observed import How
 
         kept, unread = readable(paths)
         rows = {name: [run.path for run in runs] for name, runs in grouped(find(kept)).items()}
+        refuse_policy(kept, self.context)
         with Display(quiet=self.quiet) as display:
-            evidence, failures = measured(rows, kept_at, display, device=self.device)
+            evidence, failures = measured(rows, kept_at, display, How(context=self.context), device=self.device)
             damaged = [*unread, *failures]
             if not evidence:
                 raise ModelError(damaged[0].reason)
             display.show("comparing", 0.0)
             title = "Comparison" if len(rows) > 1 else paths[0].name
-            found = document(evidence, title=title, command=shlex.join(["weft", "report", *map(str, paths)]))
+            policy = [] if self.context is None else ["--context", self.context]
+            command = shlex.join(["weft", "report", *map(str, paths), *policy])
+            found = document(evidence, title=title, command=command)
         for failure in damaged:
             say(f"weft: {one_line(failed(failure))}")
         return {**found, "failures": [failure._asdict() for failure in damaged]}

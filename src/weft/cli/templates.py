@@ -113,7 +113,9 @@ _BEST = ATTENTION.format(positions='"rotary"', activation='"squared-relu"', qk_n
 
 LM: Mapping[str, Language | Counted] = {
     "gpt": Language("the best recipe known", 4, "residual", "rms", _BEST, recurrent=False, muon=True),
-    "transformer": Language("the textbook Transformer", 4, "residual", "layer", _TEXTBOOK, recurrent=False),
+    "transformer": Language(
+        "a Transformer as GPT-2 is: learned positions, pre-norm, GELU", 4, "residual", "layer", _TEXTBOOK, recurrent=False
+    ),
     "lstm": Language("long short-term memory"),
     "gru": Language("gated recurrent units"),
     "rnn": Language("the plain recurrent network", parts=NONLINEARITY),
@@ -241,7 +243,13 @@ _BLOCKS = BLOCKS + ATTENTION.format(positions='"sinusoidal"', activation='"relu"
 TRANSLATE: Mapping[str, Pairs] = {
     "seq2seq": Pairs("the best recipe known for small data", width=512, dropout=0.4, feeding="true", bridge="project"),
     "transformer": Pairs(
-        "the textbook Transformer", 3, dropout=0.1, attention="scaled-dot", parts=_BLOCKS, connection="residual", norm="layer"
+        "the Transformer of Vaswani et al. 2017, but pre-norm",
+        3,
+        dropout=0.1,
+        attention="scaled-dot",
+        parts=_BLOCKS,
+        connection="residual",
+        norm="layer",
     ),
     "lstm": Pairs("long short-term memory, with attention"),
     "gru": Pairs("gated recurrent units, with attention"),

@@ -10,6 +10,7 @@ import numpy as np
 
 from weft.compare import table
 from weft.compare.breakdown import breakdowns, same_labels
+from weft.compare.contexts import context_of
 from weft.compare.curves import curve, samples_of
 from weft.compare.evidence import Evidence
 from weft.compare.scores import better, each, functions, of_items
@@ -38,6 +39,7 @@ def document(groups: Groups, *, title: str = "", score: str | None = None, comma
         "test": table.stated(groups),
         "tested": dict(zip(("count", "item"), table.tested(groups), strict=True)),
         "too_little": table.too_little(found, groups) or None,
+        "context": context_of(ordered),
         "rows": [table.row_json(row) for row in found],
         "curves": [{"name": row, "seed": run.seed, **curve(run.run, name)} for row, runs in ordered.items() for run in runs],
         "breakdowns": list(breakdowns(ordered, name)),

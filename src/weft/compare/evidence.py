@@ -16,17 +16,18 @@ import torch
 from weft import __version__, files
 from weft.compare.costs import Cost, cost
 from weft.compare.evidence_check import fault
-from weft.compare.observed import observe
+from weft.compare.observed import HOW, How, observe
 from weft.errors import ModelError, ResourceError
 from weft.metrics.items import Items, Score
 from weft.run import Loaded, Run
 from weft.run import load as load_run
+from weft.tasks.surprisal import FULL
 from weft.tensors import read_tensors, write_tensors
 from weft.train.held import Files, named, own_split
 
 Watch = Callable[[int, int], None]
 VERSION = 4
-PLAIN = ("kind", "seed", "task", "inputs", "references", "data", "key", "item")  # fields that JSON holds as they are
+PLAIN = ("kind", "seed", "task", "inputs", "references", "data", "key", "item", "policy", "context")  # kept as they are
 TRIES = 3  # to put evidence where another process is putting it
 SAMPLES, LONGEST = 4, 100  # texts that a language model writes, and their tokens
 
@@ -49,8 +50,10 @@ class Evidence(NamedTuple):
     frequencies: Mapping[str, np.ndarray] = {}  # statistics (N, F) by how frequent tokens or words were in training
     rarest: np.ndarray | None = None  # int64 (N,): how often the rarest token of an input occurs in training
     samples: tuple[str, ...] = ()  # what a language model writes
-    key: str = ""  # the sum of weights, settings and data
+    key: str = ""  # the sum of weights, settings, data, and how it was measured
     item: str = "item"  # what one is: "line", "text", "block of about 100 bytes"
+    policy: str = ""  # the context policy of a language model, as it was asked for
+    context: str = ""  # the same as the run followed it
 
 
 class _Clock:
@@ -68,11 +71,11 @@ class _Clock:
         return max(1e-9, (self.last or time.perf_counter()) - self.began)
 
 
-def gather(run: Loaded, data: Files | None = None, *, tokenize: str | None = None, watch: Watch | None = None) -> Evidence:
+def gather(run: Loaded, data: Files | None = None, *, how: How = HOW, watch: Watch | None = None) -> Evidence:
     """What a loaded run does on `data`, or on its own test or validation data; `watch(done, total)` is told of progress."""
     parameters = run.info()["parameters"]  # reads the weights, which is no decoding
     clock = _Clock(watch)
-    seen = observe(run, data, clock, tokenize=tokenize)
+    seen = observe(run, data, clock, how)
     settings = run.settings
     return Evidence(
         run=run.folder.path,
@@ -90,9 +93,15 @@ def gather(run: Loaded, data: Files | None = None, *, tokenize: str | None = Non
         frequencies=seen.frequencies,
         rarest=seen.rarest,
         samples=_samples(run),
-        key=key(run, data, tokenize),
+        key=key(run, data, how),
         item=seen.item,
+        policy=_policy(run, how.context),
+        context=str(run.context(how.context)) if isinstance(run, Run) else "",
     )
+
+
+def _policy(run: Loaded, context: str | None) -> str:
+    return "" if not isinstance(run, Run) else context or FULL
 
 
 def _described(run: Loaded, data: Files | None) -> str:
@@ -109,18 +118,19 @@ def _samples(run: Loaded) -> tuple[str, ...]:
     """A few texts of a language model, always the same."""
     if not isinstance(run, Run):
         return ()
-    longest = run.model.longest
-    length = LONGEST if longest is None else min(LONGEST, longest)
+    length = LONGEST if run.room is None else min(LONGEST, run.room)
     (found,) = run.generate("", length=length, samples=SAMPLES, seed=0)
     return tuple(one.text for one in found)
 
 
-def key(run: Loaded, data: Files | None = None, tokenize: str | None = None) -> str:
-    """A sum of all that evidence follows from: weights, settings, the files that are read, and how BLEU splits them."""
+def key(run: Loaded, data: Files | None = None, how: How = HOW) -> str:
+    """A sum of all that evidence follows from: weights, settings, the files that are read, and how it is measured."""
     given = own_split(run.folder, run.settings)[1].paths if data is None else named(data)
     # where the text is gone, a run reads the tokens that training left
     sums = [files.sha256(path) if path.exists() else "gone" for path in files.within(given)]
-    parts = [VERSION, __version__, files.sha256(run.folder.weights), files.sha256(run.folder.resolved), sums, tokenize]
+    own = [files.sha256(path) for path in (run.folder.weights, run.folder.resolved)]
+    opening = run.opening if isinstance(run, Run) else []
+    parts = [VERSION, __version__, *own, sums, how.tokenize, _policy(run, how.context), opening]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -196,19 +206,19 @@ def gathered(
     folder: Path,
     data: Files | None = None,
     *,
-    tokenize: str | None = None,
+    how: How = HOW,
     device: str = "auto",
     watch: Watch | None = None,
     named: bool = False,
 ) -> Evidence:
-    """The evidence of the run in `path`: what `folder` has of these weights and this data, else measured and kept there.
-    `named`: whoever asks has named the run's own data, in a run file."""
+    """The evidence of the run in `path`: what `folder` has of these weights, this data and this way of measuring, else measured
+    and kept there. `named`: whoever asks has named the run's own data, in a run file."""
     run = load_run(path, device=device)
     run.folder.named = named
-    wanted = key(run, data, tokenize)
+    wanted = key(run, data, how)
     if (kept := _kept(folder, wanted)) is not None:
         return kept._replace(run=path)
-    found = gather(run, data, tokenize=tokenize, watch=watch)
+    found = gather(run, data, how=how, watch=watch)
     for left in reversed(range(TRIES)):
         try:
             save(found, folder)

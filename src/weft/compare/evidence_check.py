@@ -18,7 +18,7 @@ from weft.metrics.labels import SEVERAL_SCORES
 from weft.metrics.spans import scheme_of, types_of
 
 Arrays = Mapping[str, np.ndarray]
-TEXTS = ("run", "kind", "task", "data", "key", "item")
+TEXTS = ("run", "kind", "task", "data", "key", "item", "policy", "context")
 LISTS = ("inputs", "references", "labels", "samples")  # of texts
 OPTIONAL = ("seconds", "tokens_per_second", "peak_memory")  # of a cost
 LARGEST = 1e300

@@ -29,6 +29,16 @@ Watch = Callable[[int, int], None]
 FREQUENCIES = (1, 10, 100, 1_000, 10_000)  # occurrences in training where the next class begins
 
 
+class How(NamedTuple):
+    """How runs are measured: all of a comparison in one way, or their scores would not compare."""
+
+    tokenize: str | None = None  # how BLEU splits outputs; None: as suits them
+    context: str | None = None  # what a language model predicts a token from; None: its whole past
+
+
+HOW = How()
+
+
 class Observed(NamedTuple):
     """What is kept of a run's work on a test set."""
 
@@ -78,8 +88,8 @@ def _decoded(run: Any, corpus: Corpus, edges: np.ndarray) -> list[str]:
     return [run.tokenizer.decode(corpus.tokens[low:high].tolist()) for low, high in pairwise(edges.tolist())]
 
 
-def _language(run: Any, data: Files | None, watch: Watch) -> Observed:
-    nats, corpus = run.nats(data, watch=watch)
+def _language(run: Any, data: Files | None, watch: Watch, context: str | None) -> Observed:
+    nats, corpus = run.nats(data, context=context, watch=watch)
     edges, tokens = text_edges(corpus), np.asarray(corpus.tokens).astype(np.int64)
     found, lengths, classed = language_items(nats, corpus, edges), np.diff(edges), {}
     counts = _trained(run.folder, "train", run.tokenizer.size)
@@ -87,7 +97,7 @@ def _language(run: Any, data: Files | None, watch: Watch) -> Observed:
         owners = np.repeat(np.arange(len(lengths)), lengths)
         values = {"nats": nats.astype(np.float64), "tokens": np.ones(len(tokens))}
         classed = _classed(values, owners, counts[tokens], len(lengths))
-    scores = language_scores(language_items(nats, corpus), run.measured())
+    scores = language_scores(language_items(nats, corpus), run.measured(context))
     inputs = _decoded(run, corpus, edges)
     item = f"block of about {text_block(corpus):,} bytes" if corpus.starts is None else "line"
     return Observed(scores, found, inputs, [""] * len(inputs), lengths, "tokens/s scored", len(tokens), classed, item=item)
@@ -133,7 +143,7 @@ def _tags(run: Any, data: Files | None, watch: Watch) -> Observed:
     return Observed(scores, found, inputs, references, lengths, "sentences/s", len(given), classed, item="sentence")
 
 
-def _translation(run: Any, data: Files | None, watch: Watch, tokenize: str | None = None) -> Observed:
+def _translation(run: Any, data: Files | None, watch: Watch, tokenize: str | None) -> Observed:
     scores, found = run.measure(data, tokenize=tokenize, watch=watch)
     pairs = list(held_source(run.folder, run.settings, data).pairs())
     inputs, tokenizer = [source for source, _ in pairs], run.tokenizer.source
@@ -156,18 +166,17 @@ def _answers(run: Any, data: Files | None, watch: Watch) -> Observed:
 
 
 READERS: Mapping[str, Callable[[Any, Files | None, Watch], Observed]] = {
-    "lm": _language,
     "masked-lm": _masked,
     "classify": _labels,
     "tag": _tags,
-    "translate": _translation,
     "span": _answers,
 }
 
 
-def observe(run: Loaded, data: Files | None, watch: Watch, *, tokenize: str | None = None) -> Observed:
-    """What a run does on `data`, or on its own test or validation data; `tokenize` is how BLEU splits outputs of runs that
-    have any."""
-    if tokenize is not None:
-        return _translation(run, data, watch, tokenize)
+def observe(run: Loaded, data: Files | None, watch: Watch, how: How = HOW) -> Observed:
+    """What a run does on `data`, or on its own test or validation data."""
+    if run.settings.task == "lm":
+        return _language(run, data, watch, how.context)
+    if run.settings.task == "translate":
+        return _translation(run, data, watch, how.tokenize)
     return READERS[run.settings.task](run, data, watch)

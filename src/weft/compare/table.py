@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from weft.compare.contexts import refuse_several
 from weft.compare.evidence import Evidence
 from weft.compare.scores import better, deciding, functions
 from weft.compare.significance import (
@@ -69,6 +70,7 @@ def check_same(groups: Groups) -> None:
     """Refuse rows that were not measured on the same items of one task."""
     runs = [run for group in groups.values() for run in group]
     first = runs[0]
+    refuse_several(runs)
     for other in runs[1:]:
         if other.task != first.task:
             raise UsageError(f"compare: {first.run} is of task {first.task!r}, {other.run} of {other.task!r}; compare one task")

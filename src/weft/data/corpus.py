@@ -43,7 +43,8 @@ class Corpus:
     starts: np.ndarray | None
     marks: np.ndarray  # (M, 4), see above
     tokenizer: str  # the hash of the tokenizer that made it
-    begin: int = Tokenizer.begin
+    begin: int = Tokenizer.begin  # what a line comes after
+    opening: tuple[int, ...] = (Tokenizer.begin,)  # what running text comes after, at least one token
     origin: str = ""  # a sum of all that it was made from
 
     @property

@@ -1,14 +1,14 @@
 """In which order a corpus is read: training batches as pure functions of (seed, epoch, index), evaluation in one pass.
 
 Nothing random is kept: every number comes from `numpy.random.SeedSequence((seed, epoch))`, so a run goes on from
-(epoch, index) as if it had never stopped. Running text is read as if <s> stood before its first token.
+(epoch, index) as if it had never stopped. Running text is trained on as if <s> stood before its first token.
 
 Shapes: B rows, T positions; a row holds T + 1 tokens, the first T are inputs, the last T are targets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -63,11 +63,11 @@ class Order(Protocol[Rows]):
 
 
 def _gather(corpus: Corpus, starts: np.ndarray, length: int) -> Tensor:
-    """int64 (B, length): rows of running text from position `starts` (B,) on, where position 0 is <s>; past the end the
-    last token stands again."""
+    """int64 (B, length): rows of running text from position `starts` (B,) on, where position 0 is the last token of what the
+    text comes after, <s> in training; past the end the last token stands again."""
     at = starts[:, None] + np.arange(length) - 1
     rows = corpus.tokens[np.clip(at, 0, len(corpus.tokens) - 1)].astype(np.int64)
-    rows[at < 0] = corpus.begin
+    rows[at < 0] = np.array(corpus.opening)[at[at < 0]]
     return torch.from_numpy(rows)
 
 
@@ -109,8 +109,16 @@ class Windows:
         numbers = np.arange(index * self.rows, min((index + 1) * self.rows, self.count))
         return phase + self.stride * shuffled(numbers)
 
+    def grid(self, epoch: int) -> np.ndarray:
+        """int64 (count,): the same of all windows of an epoch, in the order of the text."""
+        return np.sort(np.concatenate([self.starts(epoch, index) for index in range(self.batches(epoch))]))
+
+    def at(self, starts: Sequence[int] | np.ndarray) -> Batch:
+        """The windows that begin at these positions."""
+        return Batch(_gather(self.corpus, np.asarray(starts), self.window + 1), None)
+
     def batch(self, epoch: int, index: int) -> Batch:
-        return Batch(_gather(self.corpus, self.starts(epoch, index), self.window + 1), None)
+        return self.at(self.starts(epoch, index))
 
     def anew(self, index: int) -> bool:
         return True
@@ -220,9 +228,9 @@ def strided(corpus: Corpus, *, window: int, stride: int, rows: int) -> Iterator[
     The first counts all it has, every other its last `stride` tokens, with window - stride tokens or more before them.
     The last one is moved back so that it is full, too: no padding.
     """
-    total = len(corpus.tokens)
-    window = min(window, total)
-    starts = np.append(np.arange(0, total - window, stride), total - window)
+    total, before = len(corpus.tokens), 1 - len(corpus.opening)  # where the opening begins
+    window = min(window, total - before)
+    starts = np.append(np.arange(before, total - window, stride), total - window)
     # the end of the window before
     counted = np.concatenate([[0], starts[:-1] + window])
     for start in range(0, len(starts), rows):
@@ -237,7 +245,7 @@ def carried(corpus: Corpus, *, window: int, rows: int = 1, warm: int = 0) -> Ite
     """
     total = len(corpus.tokens)
     edges = np.linspace(0, total, rows + 1).astype(np.int64)
-    begin = np.maximum(0, edges[:-1] - warm)
+    begin = np.maximum(1 - len(corpus.opening), edges[:-1] - warm)
     longest = int((edges[1:] - begin).max())
     for offset in range(0, longest, window):
         at, width = begin + offset, min(window, longest - offset)

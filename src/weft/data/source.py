@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -17,6 +18,9 @@ from weft.text.unpack import PACKED, check_kind, unreadable
 # how many lines are handed on at once
 LINES = 1 << 14
 _EDGE = 1 << 20
+# a share of running text is cut at a line end if one is within a hundredth of the text, or else at white space within a
+# twentieth; beyond FAR characters nobody looks
+ENDS, SPACES, FAR = 100, 20, 1 << 16
 
 
 class Row(NamedTuple):
@@ -59,6 +63,14 @@ def called(paths: Sequence[Path]) -> str:
     return str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
 
 
+def cut_at(text: str, at: int, lines: int) -> int:
+    """The place nearest to `at` where a text can be cut: after a line end that is at most `lines` characters away, or else
+    before white space; `at` itself where there is none. Of two equally near the first."""
+    after = [match.end() for match in re.finditer("\n", text) if abs(match.end() - at) <= lines]
+    places = after or [match.start() for match in re.finditer(r"\s+", text) if match.start() > 0]
+    return min(places, key=lambda place: abs(place - at), default=at)
+
+
 class Counted(NamedTuple):
     """What shares are taken of: so many things, of some files."""
 
@@ -68,10 +80,13 @@ class Counted(NamedTuple):
     more: str  # that would help, where they are too few
 
     def span(self, low: float, high: float) -> tuple[int, int | None]:
-        """The first of the things in a share of them and the one after the last; None: to the end. A share of nothing is
-        refused."""
+        """The first of the things in a share of them and the one after the last; None: to the end."""
         # 90 times 0.7 is a little less than 63 in binary
         start, stop = int(self.total * low + 1e-9), int(self.total * high + 1e-9) if high < 1 else None
+        return self.checked(low, high, start, stop)
+
+    def checked(self, low: float, high: float, start: int, stop: int | None) -> tuple[int, int | None]:
+        """The same; a share of nothing is refused."""
         if start >= (self.total if stop is None else stop):
             raise DataError(
                 f"{self.name}: {self.total:,} {self.what} are too few to take the share {low:g} to {high:g} of them;"
@@ -121,8 +136,25 @@ class Source:
             return 0, None
         # a newline that read_text puts between files is not in the survey; a share is no worse for it
         total = self.seen.lines if self.lines else self.seen.characters
-        what = "lines" if self.lines else "characters"
-        return Counted(self.name, total, what, "text").span(self.low, self.high)
+        counted = Counted(self.name, total, "lines" if self.lines else "characters", "text")
+        start, stop = counted.span(self.low, self.high)
+        if self.lines:
+            return start, stop
+        first, last = self._edge(start, total), None if stop is None else self._edge(stop, total)
+        return counted.checked(self.low, self.high, first, last)
+
+    def _edge(self, at: int, total: int) -> int:
+        """Where running text is cut that is to be cut at a character: at the nearest line end, or else white space."""
+        reach = min(total // SPACES, FAR)
+        if not 0 < at < total or reach == 0:
+            return at
+        low, text, before = max(0, at - reach), "", 0
+        for piece in read_text(self.paths, self.encoding):
+            text += piece[max(0, low - before) : max(0, at + reach - before)]
+            before += len(piece)
+            if before >= at + reach:
+                break
+        return low + cut_at(text, at - low, min(total // ENDS, FAR))
 
     def texts(self) -> Iterator[str]:
         """Running text in pieces, or line by line, without the newlines no line has."""
@@ -172,9 +204,12 @@ class Source:
         return int(whole * (self.high - self.low))
 
     def origin(self) -> dict[str, Any]:
-        part = {"low": self.low, "high": self.high}
-        apart = {"apart": True} if self.apart else {}
-        return {"encoding": self.encoding, "lines": self.lines, **apart, **part, "files": fingerprints(self.paths)}
+        part: dict[str, Any] = {"low": self.low, "high": self.high}
+        if not self.lines and (self.low, self.high) != (0.0, 1.0):
+            part["cut"] = "at line ends or spaces"
+        if self.apart:
+            part["apart"] = True
+        return {"encoding": self.encoding, "lines": self.lines, **part, "files": fingerprints(self.paths)}
 
 
 def fingerprints(paths: Sequence[Path]) -> list[dict[str, Any]]:

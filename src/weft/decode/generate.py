@@ -1,6 +1,7 @@
 """Text in, text out: continue prompts by sampling or beam search.
 
-A prompt is read behind the begin token, so an empty one is the begin token alone.
+A prompt is read after the opening of a text: <s>, or what running text shows before a text begins, such as a newline. An
+empty prompt is the opening alone.
 """
 
 from __future__ import annotations
@@ -36,14 +37,25 @@ class Continuation(NamedTuple):
     log_prob: float  # of `tokens`, under the model itself
 
 
+class Frame(NamedTuple):
+    """What a text stands between."""
+
+    end: int | None  # the token that ends it; None in running text
+    opening: Sequence[int] = ()  # the tokens that it comes after; none: the begin token
+
+
 class _Job(NamedTuple):
     """What every batch of a request shares."""
 
     steps: Steps[Any]
     speller: Speller
     options: GenerateOptions
-    end: int | None
+    frame: Frame
     device: torch.device
+
+    @property
+    def end(self) -> int | None:
+        return self.frame.end
 
 
 def _never(job: _Job) -> list[int]:
@@ -171,7 +183,7 @@ def _fitting(job: _Job, prompts: Sequence[list[int]], most: int) -> int:
 
 
 def _read(job: _Job, prompt: str) -> list[int]:
-    tokens: list[int] = [job.speller.begin, *job.speller.encode(prompt).tolist()]
+    tokens: list[int] = [*(job.frame.opening or [job.speller.begin]), *job.speller.encode(prompt).tolist()]
     check_length(job.steps.longest, len(tokens), job.options.length)
     return tokens
 
@@ -182,12 +194,12 @@ def generate(
     prompts: Sequence[str],
     options: GenerateOptions,
     *,
-    end: int | None,
+    frame: Frame,
     device: torch.device | str = "cpu",
     going: Going | None = None,
 ) -> list[list[Continuation]]:
-    """The continuations of each prompt; `end` ends a text, None in running text. A beam asks `going` before each token."""
-    job = _Job(steps, tokenizer, options, end, torch.device(device))
+    """The continuations of each prompt, of a text that stands in `frame`. A beam asks `going` before each token."""
+    job = _Job(steps, tokenizer, options, frame, torch.device(device))
     read = [_read(job, prompt) for prompt in prompts]
     ordered = sorted(range(len(read)), key=lambda prompt: len(read[prompt]))  # neighbours in length waste little padding
     jobs = ((prompt, number) for prompt in ordered for number in range(options.samples))
@@ -218,11 +230,11 @@ def stream(
     prompt: str,
     options: GenerateOptions,
     *,
-    end: int | None,
+    frame: Frame,
     device: torch.device | str = "cpu",
 ) -> Iterator[str]:
     """The first continuation that `generate` gives to [prompt], in pieces as they become certain (a beam's at once)."""
-    job = _Job(steps, tokenizer, options, end, torch.device(device))
+    job = _Job(steps, tokenizer, options, frame, torch.device(device))
     read = _read(job, prompt)
     _fitting(job, [read], 1)
     return _pieces(job, read) if options.beam is None else iter([_searched(job, [read], options.beam, None)[0][0].text])

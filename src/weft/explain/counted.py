@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from weft.errors import DataError, UsageError
-from weft.explain.inputs import label, located, never_said, special, texts_of, wanted_tokens
+from weft.explain.inputs import label, located, never_said, opening, special, texts_of, wanted_tokens
 from weft.explain.options import ExplainOptions
 from weft.explain.view import Piece
 
@@ -44,7 +44,7 @@ def of_ngrams(run: Any, text: str, options: ExplainOptions) -> Counted:
     if options.baseline not in (None, "unk"):
         raise UsageError(f"--baseline {options.baseline}: n-grams have no vectors; a token can only become unk")
     tokenizer, model = run.tokenizer, run.model
-    own = [special(tokenizer, tokenizer.begin), *located(tokenizer, text)]
+    own = [*opening(run), *located(tokenizer, text)]
     if options.target is None:
         said = model.start(torch.tensor([[number for number, _ in own]]))[0]
         said[:, never_said(run)] = float("-inf")
@@ -53,7 +53,7 @@ def of_ngrams(run: Any, text: str, options: ExplainOptions) -> Counted:
         wanted = wanted_tokens(tokenizer, options.target)
     tokens = [number for number, _ in [*own, *wanted]]
     rows = torch.tensor([tokens] * len(tokens))
-    for at in range(len(tokens) - 1):
+    for at in range(len(run.opening), len(tokens) - 1):
         if tokens[at] not in (tokenizer.begin, tokenizer.end):
             rows[at + 1, at] = tokenizer.unk  # row 0 is the text itself
     places = list(range(len(wanted))) if options.position is None else [options.position - 1]

@@ -77,8 +77,8 @@ def _language(run: Any, text: str, options: ExplainOptions) -> _Asked:
         found = located(tokenizer, clean(options.target, "--target"))
         wanted, pieces = [number for number, _ in found] + end, [piece for _, piece in found]
         pieces += [special(tokenizer, number)[1] for number in end]
-    tokens = [tokenizer.begin, *own, *wanted]
-    return _Asked(run.model, tokens, len(own) + 1, None, never_said(run), tokenizer, pieces)
+    before = [*run.opening, *own]
+    return _Asked(run.model, [*before, *wanted], len(before), None, never_said(run), tokenizer, pieces)
 
 
 def _translation(run: Any, text: str, options: ExplainOptions) -> _Asked:

@@ -216,14 +216,15 @@ def _tokens(reading: Reading, options: ExplainOptions) -> tuple[Tensor, int]:
     side = reading.sides[-1]
     following = reading.choices[-1:] if reading.choices else []
     every = [*side.tokens, *following]
-    last = len(every) - 1
+    before = max(1, side.opening)  # <s>, or what else the text comes after
+    last = len(every) - before
     if last < 3:  # two before the loss: the newest is read directly, the other is one step back
         cure = "give a longer one as --target" if side.name == "output" else "give a longer text"
         raise DataError(f"{side.name}: has too few tokens, {last}; gradients need three at least to flow through; {cure}")
     at = options.position or last
     if not 3 <= at <= last:
         raise UsageError(f"--position: must be from 3 to {last}, the tokens of the text, not {at}")
-    return torch.tensor([every[: at + 1]]), at
+    return torch.tensor([every[: before + at]]), at
 
 
 class Measured(NamedTuple):
@@ -268,7 +269,7 @@ def measured(run: Any, text: str, options: ExplainOptions, telling: Telling = un
     """The gradients of the loss of one token (--position; the last)."""
     reading = read(run, text, options)
     tokens, at = _tokens(reading, options)
-    pieces = [*reading.sides[-1].pieces, *reading.places[-1:]][: at + 1]
+    pieces = [*reading.sides[-1].pieces, *reading.places[-1:]][: tokens.size(1)]
     found = {
         STARTED: _followed(fresh(run), reading, tokens, part_of(telling, 0.0, 0.5)),
         TRAINED: _followed(reading.model, reading, tokens, part_of(telling, 0.5, 1.0)),

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from weft.data.corpus import Corpus, write_corpus
 from weft.data.grouped import in_groups
+from weft.data.opening import opened
 from weft.data.order import by_length, changed, strided
 from weft.data.pair_order import PairBatch, pairs_by_length
 from weft.data.pairs import fit
@@ -57,16 +58,17 @@ def _source(run: Any, data: Files | None) -> Any:
 
 def _language(run: Any, source: Any, place: Path) -> Iterator[Portion]:
     window = run.settings.data.window
-    corpus = write_corpus(source, run.tokenizer, place, "data")
-    check_positions(run.model.longest, corpus, default_context(run.settings))
+    corpus = opened(write_corpus(source, run.tokenizer, place, "data"), run.folder.path, run.tokenizer)
+    context = default_context(run.settings)
+    check_positions(run.model.longest, corpus, context)
 
     def nats(tokens: Tensor, real: Tensor) -> Tensor:
         tokens, real = tokens.to(run.device), real.to(run.device)
         found: Tensor = run.model.loss(tokens[:, :-1], tokens[:, 1:])[0]
         return found.masked_fill(~real, 0.0).sum()
 
-    lines, rows = corpus.starts is not None, max(1, BATCH // window)
-    for part in by_length(corpus, batch_tokens=BATCH) if lines else strided(corpus, window=window, stride=window, rows=rows):
+    lines, rows, stride = corpus.starts is not None, max(1, BATCH // window), context.stride or window
+    for part in by_length(corpus, batch_tokens=BATCH) if lines else strided(corpus, window=window, stride=stride, rows=rows):
         # the last window of running text was moved back to be full: what another one has read is left out
         real = torch.arange(part.tokens.size(1) - 1) >= torch.from_numpy(part.first)[:, None]
         real = real if part.keep is None else real & part.keep[:, 1:]

@@ -37,11 +37,13 @@ class Side(NamedTuple):
     table: str  # the embedding in that part
     tokens: list[int]
     pieces: list[Piece]
+    opening: int = 0  # how many of the first tokens are none of the text's, but what it comes after
 
     @property
     def of_text(self) -> list[bool]:
-        """Of each token, whether it is of a text: <s> and </s> are none."""
-        return [token not in (Tokenizer.begin, Tokenizer.end) for token in self.tokens]
+        """Of each token, whether it is of a text: what it comes after, <s> and </s> are none."""
+        marks = (Tokenizer.begin, Tokenizer.end)
+        return [token not in marks and at >= self.opening for at, token in enumerate(self.tokens)]
 
 
 class Reading(NamedTuple):
@@ -80,6 +82,11 @@ def special(tokenizer: Tokenizer, number: int) -> tuple[int, Piece]:
     return number, Piece(tokenizer.show(number), 0, 0)
 
 
+def opening(run: Any) -> list[tuple[int, Piece]]:
+    """The tokens that a text of a language model comes after; they have no place in it."""
+    return [special(run.tokenizer, number) for number in run.opening]
+
+
 def _side(name: str, front: str, found: Sequence[tuple[int, Piece]]) -> Side:
     table = front if front == "embedding" else f"{front}.embedding"
     return Side(name, front, table, [number for number, _ in found], [piece for _, piece in found])
@@ -111,10 +118,11 @@ def _language(run: Any, text: str, options: ExplainOptions) -> Reading:
     """The text, and after it the target but for its last token; asked about is each token of the target."""
     refuse(run.faults([text]))
     tokenizer, model = run.tokenizer, run.model
-    own = [special(tokenizer, tokenizer.begin), *located(tokenizer, text)]
+    own = [*opening(run), *located(tokenizer, text)]
     wanted = [] if options.target is None else wanted_tokens(tokenizer, options.target)
     # what follows the text has no place in it
     side = _side("text", "embedding", [*own, *((number, Piece(piece.text, 0, 0)) for number, piece in wanted[:-1])])
+    side = side._replace(opening=len(run.opening))
 
     def say(at: Tensor) -> Tensor:
         y, _ = model(_copies(side.tokens, at))

@@ -13,6 +13,7 @@ from torch import nn
 
 from weft import files
 from weft.config import no_such
+from weft.data.opening import FILE as OPENING
 from weft.data.record import recorded, write_record
 from weft.errors import UsageError
 from weft.explain.attention import NAMES
@@ -233,5 +234,5 @@ def write(run: Any, out: Path, found: Pruning, measured: dict[str, Any]) -> RunF
 
 
 def _vocabulary(folder: Path) -> Collection[Path]:
-    """The files that say what tokens and labels are."""
-    return sorted([*folder.glob("tokenizer*.json"), *folder.glob("labels.json")])
+    """The files that say what tokens and labels are, and what a text comes after."""
+    return sorted([*folder.glob("tokenizer*.json"), *folder.glob("labels.json"), *folder.glob(OPENING)])

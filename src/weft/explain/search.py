@@ -131,7 +131,7 @@ class _Asked(NamedTuple):
 def _language(run: Any, text: str, options: ExplainOptions) -> _Asked:
     """As `generate --beam`."""
     tokenizer, found = run.tokenizer, located(run.tokenizer, text)
-    prompt = torch.tensor([[tokenizer.begin, *(number for number, _ in found)]], device=run.device)
+    prompt = torch.tensor([[*run.opening, *(number for number, _ in found)]], device=run.device)
     search = BeamOptions(options.beam or BEAM, options.length or LENGTH, run.end, options.alpha or 0.0)
     pieces = [piece for _, piece in found]
     return _Asked(run.model, prompt, None, search, never_said(run), tokenizer, pieces)

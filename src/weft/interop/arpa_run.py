@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from weft.data.opening import read_opening
 from weft.errors import ModelError, UsageError
 from weft.interop.arpa import read_arpa, write_arpa
 from weft.interop.imported import Imported, Plan, make_run
@@ -32,7 +33,8 @@ def import_arpa(source: Path, out: Path, *, tokenizer_from: Path | None = None) 
     data = {"train": str(source.absolute()), "read": "lines" if ends else "windows"}
     table = {"kind": "ngram", "order": model.order, "smoothing": FROM_FILE}
     notes = [] if ends else ["no line ended where it was counted (no n-gram ends in </s>), so it reads running text"]
-    plan = Plan({"task": "lm", "data": data, "model": table}, lambda settings: model.arrays(), notes)
+    opening = None if ends or tokenizer_from is None else _opening(tokenizer_from, tokenizer)
+    plan = Plan({"task": "lm", "data": data, "model": table}, lambda settings: model.arrays(), notes, opening)
     return make_run(plan, tokenizer, out, where=source)
 
 
@@ -48,6 +50,12 @@ def _tokenizer(run: Path) -> Tokenizer:
     if not folder.tokenizer.is_file():
         raise UsageError(f"--tokenizer-from: {run} has no tokenizer.json")
     return Tokenizer.load(folder.tokenizer)
+
+
+def _opening(run: Path, tokenizer: Tokenizer) -> str | None:
+    """What texts of the run that lends its tokenizer come after."""
+    tokens = read_opening(run, tokenizer)
+    return None if tokens == [tokenizer.begin] else tokenizer.decode(tokens)
 
 
 def _holds_space(token: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import tomli_w
 from torch import Tensor
 
+from weft.data.opening import write_opening
 from weft.errors import ConfigError, ModelError, UsageError
 from weft.text.tokenizers import Tokenizer
 from weft.train.folder import RunFolder, make_folder
@@ -22,6 +23,7 @@ class Plan(NamedTuple):
     values: Mapping[str, Any]  # the run file, without its tokenizer
     tensors: Callable[[Settings], Mapping[str, Tensor]]
     notes: list[str]
+    opening: str | None = None  # what a text by itself comes after; None: <s>
 
 
 class Imported(NamedTuple):
@@ -46,5 +48,7 @@ def make_run(plan: Plan, tokenizer: Tokenizer, out: Path, *, where: Path) -> Imp
         made.begin(settings, tomli_w.dumps(values), fresh=False)
         made.note_environment()
         tokenizer.save(made.tokenizer)
+        if plan.opening is not None:
+            write_opening(place, plan.opening, tokenizer)
         made.write_weights(tensors, tokenizer.hash, 0)
     return Imported(folder, plan.notes)

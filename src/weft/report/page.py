@@ -71,7 +71,9 @@ def _breakdowns(document: Document) -> str:
 
 def _results(document: Document) -> Section:
     test = f'<p class="note">{html(document["test"])}</p>' if document.get("test") else ""
-    return Section("results", "Results", "", parts.findings(document) + table(document) + test + score_table(document))
+    context = f'<p class="note">{html(document["context"]["text"])}</p>' if document.get("context") else ""
+    body = parts.findings(document) + table(document) + context + test + score_table(document)
+    return Section("results", "Results", "", body)
 
 
 def _charts(document: Document) -> Iterator[Section]:

@@ -163,6 +163,7 @@ COMPARISON = _table(
     {
         **dict.fromkeys(("title", "task", "data", "test", "too_little", "command"), _text),
         "tested": _table({"count": _count, "item": _text}),
+        "context": _table({"policy": _text, "text": _text}, {"rows": _by_name(_text)}),
         "curves": _list(CURVE),
         "breakdowns": _list(BREAKDOWN),
         "item_score": SCORE,

@@ -21,6 +21,7 @@ from weft.tasks.task import Watch
 
 BATCH = 16384  # positions computed at once
 PIECE = 4096  # positions of a row computed at once: attention's mask grows with their square
+FULL = "full"  # the policy that gives every token its past, as far as a model reads: how, its run decides
 ROWS = 32  # parts of a text that are read side by side where a state is carried
 
 
@@ -40,19 +41,22 @@ class Context(NamedTuple):
 
     reset: its own line. carry: all before it, by a state that is carried on (before each of up to 32 places where the text is
     cut to be read side by side, `warm` tokens are read that don't count). stride: a window of `window` tokens that moves by
-    `stride`, so that each token has at least window - stride tokens before it, but at the start.
+    `stride`, so that each token has at least window - stride tokens before it, but at the start. Under the policy `full` it is
+    the run that decides which of the three.
     """
 
     kind: str
     window: int
     stride: int = 0
+    full: bool = False
 
     def __str__(self) -> str:
+        before = "full/" if self.full else ""
         match self.kind:
             case "stride":
-                return f"stride:{self.stride}/{self.window}"
+                return f"{before}stride:{self.stride}/{self.window}"
             case "carry":
-                return f"carry:warm-{self.warm}"
+                return f"{before}carry:warm-{self.warm}"
         return "reset:line"
 
     @property
@@ -62,7 +66,9 @@ class Context(NamedTuple):
 
 
 def parse_context(text: str, *, lines: bool, window: int, default: Context) -> Context:
-    """`stride`, `stride:32`, `carry` or `reset`, as the command line gives it."""
+    """`full`, which is the default, `stride`, `stride:32`, `carry` or `reset`, as the command line gives it."""
+    if text == FULL:
+        return default
     kind, colon, number = text.partition(":")
     if lines != (kind == "reset"):
         raise UsageError(f"--context: {text!r} does not fit data that is read as {'lines' if lines else 'running text'}")
@@ -75,7 +81,7 @@ def parse_context(text: str, *, lines: bool, window: int, default: Context) -> C
         return Context("carry", window)
     if text == "reset":
         return default
-    raise UsageError(f"--context: must be reset, carry, stride or stride:N, not {text!r}")
+    raise UsageError(f"--context: must be full, reset, carry, stride or stride:N, not {text!r}")
 
 
 def stretches(corpus: Corpus, context: Context) -> Iterator[Stretch]:
@@ -101,7 +107,7 @@ def check_positions(longest: int | None, corpus: Corpus, context: Context) -> No
                 f"data: line {line + 1} of {corpus.name} has {lengths[line]} tokens, but the model reads at most {longest}; "
                 f"shorten it, or train with data.window = {lengths[line]} or other positions"
             )
-    elif context.kind == "carry" and len(corpus.tokens) > longest:
+    elif context.kind == "carry" and len(corpus.tokens) + len(corpus.opening) - 1 > longest:
         raise UsageError(f"--context: 'carry' runs on, but the model reads at most {longest} positions; use 'stride'")
 
 

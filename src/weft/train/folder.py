@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from weft import __version__, aside, files, log
 from weft.config import differences, read_toml
+from weft.data.opening import FILE as OPENING
 from weft.errors import ConfigError, DivergedError, ModelError, ResourceError, UsageError
 from weft.lock import Lock
 from weft.machine import most_used
@@ -31,7 +32,7 @@ from weft.train.settings import Settings, resolve
 
 FORMAT = "1"
 # what tokens and labels a run's numbers stand for
-MEANINGS = (*(f"tokenizer{side}.json" for side in ("", ".source", ".target", ".letters")), "labels.json")
+MEANINGS = (*(f"tokenizer{side}.json" for side in ("", ".source", ".target", ".letters")), "labels.json", OPENING)
 
 
 class RunFolder:
@@ -281,7 +282,7 @@ class RunFolder:
     def _swapped(self) -> str:
         """That weights know other tokens, labels or terms: by the files that say which."""
         terms = sorted(self.path.glob("features.*.json"))  # baselines read no tokens
-        labels = list(self.path.glob("labels.json"))
+        labels = list(self.path.glob("labels.json", OPENING))
         names = [*(terms or sorted(self.path.glob("tokenizer*.json"))), *labels]  # pairs may have two
         what = "what" if labels else "the tokenizer that"
         return f"{' or '.join(map(str, names))}: is not {what} the weights were trained with"

@@ -11,6 +11,7 @@ from typing import Any
 from weft.config import plain, read_table
 from weft.data.check_labels import named as counted_names
 from weft.data.corpus import Corpus, Watch, open_corpus, write_corpus
+from weft.data.opening import opened
 from weft.data.pairs import PairsTable
 from weft.data.record import recorded, stranger
 from weft.data.rows import kind_of
@@ -113,10 +114,11 @@ class HeldOut:
     def corpus(self, data: Files | None, place: Path, reading: Watch | None) -> Corpus:
         """The tokens of `data`, or of the run's own test or validation data; what must be written goes to `place`."""
         if data is None:
-            return self._own(*own_split(self.folder, self.settings), place, reading)
-        lines = self.settings.data.read == "lines"
-        source = Source(tuple(named(data)), self.settings.data.encoding, lines)
-        return write_corpus(source, self.tokenizer, place, "data", watch=reading)
+            found = self._own(*own_split(self.folder, self.settings), place, reading)
+        else:
+            source = Source(tuple(named(data)), self.settings.data.encoding, self.settings.data.read == "lines")
+            found = write_corpus(source, self.tokenizer, place, "data", watch=reading)
+        return opened(found, self.folder.path, self.tokenizer)
 
     def _own(self, name: str, source: Source, place: Path, reading: Watch | None) -> Corpus:
         """A split of the run: from its text, or, where that is not there, from the tokens that training left."""

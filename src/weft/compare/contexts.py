@@ -1,0 +1,46 @@
+"""The context policy of a comparison of language models: one for all rows, named wherever their scores are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weft.compare.evidence import Evidence
+from weft.errors import UsageError
+from weft.tasks.surprisal import FULL
+
+Groups = Mapping[str, Sequence[Evidence]]
+PAST = "each token is predicted from its whole past, as far as the model reads"
+LINE = "each token is predicted from its own line"
+
+
+def refuse_several(runs: Sequence[Evidence]) -> None:
+    """Refuse scores that were measured under different policies."""
+    first = runs[0]
+    for other in runs[1:]:
+        if other.policy != first.policy:
+            raise UsageError(
+                f"compare: {first.run} was measured under the context policy {first.policy!r}, {other.run} under "
+                f"{other.policy!r}; measure both under one"
+            )
+
+
+def _sentence(policy: str, rows: Mapping[str, str]) -> str:
+    """'Context policy full: each token ... reads (carry:warm-64: lstm; stride:32/64: gpt, transformer).'"""
+    followed = {row: context.removeprefix(f"{FULL}/") for row, context in rows.items()}
+    if set(followed.values()) == {"reset:line"}:
+        return f"Context policy reset: {LINE}."
+    ways = [f"{way}: {', '.join(row for row in followed if followed[row] == way)}" for way in dict.fromkeys(followed.values())]
+    if policy == FULL:
+        return f"Context policy {FULL}: {PAST} ({'; '.join(ways)})."
+    return f"Context policy {policy} ({'; '.join(ways)}); validation during training, and so the learning curves, {FULL}."
+
+
+def context_of(groups: Groups) -> dict[str, Any] | None:
+    """The policy, how each row followed it, and both in a sentence; None where nothing is predicted from a context."""
+    first = {row: runs[0] for row, runs in groups.items()}
+    policy = next(iter(first.values())).policy
+    if not policy:
+        return None
+    rows = {row: run.context for row, run in first.items()}
+    return {"policy": policy, "rows": rows, "text": _sentence(policy, rows)}

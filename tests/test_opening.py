@@ -1,0 +1,251 @@
+"""What a text by itself comes after: a start that training has shown."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_runs import MODELS, Silent, make_corpus, run_file, train_here
+
+import weft
+from weft.cli.main import main
+from weft.data.opening import find_opening, opened, read_opening, write_opening
+from weft.decode.options import GenerateOptions
+from weft.errors import DataError, ModelError, UsageError
+from weft.explain.inputs import read
+from weft.explain.options import ExplainOptions
+from weft.run import Run
+from weft.text.tokenizers import Tokenizer, TokenizerTable, train_tokenizer
+
+NAMES = ["Ida", "Emil", "Nora", "Ben"]
+THINGS = ["a red coat", "the old map", "a letter", "her key"]
+
+
+def tales(count: int, *, between: str = "\n", seed: int = 0) -> str:
+    """Sentences with capitals at their beginnings; a line each, or all in one."""
+    chance = random.Random(seed)
+    return between.join(f"{chance.choice(NAMES)} finds {chance.choice(THINGS)}." for _ in range(count)) + between
+
+
+def tokenizer_of(kind: str, text: str) -> Tokenizer:
+    return train_tokenizer(TokenizerTable(kind=kind, size=300), iter([text]))
+
+
+def shown(kind: str, text: str, trained_on: str | None = None) -> str | None:
+    tokenizer = tokenizer_of(kind, trained_on or text)
+    return find_opening(make_corpus(tokenizer.encode(text).tolist()), tokenizer)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> dict[str, Run]:
+    place = tmp_path_factory.mktemp("openings")
+    (place / "lines.txt").write_text(tales(300))
+    (place / "one.txt").write_text(tales(300, between=" "))
+    found = dict[str, Run]()
+    for name, (text, model, read_as) in {
+        "ngram": ("lines.txt", {"kind": "ngram", "order": 3, "smoothing": "ml"}, "windows"),
+        "lstm": ("lines.txt", MODELS["lstm"], "stream"),
+        "gpt": ("lines.txt", MODELS["gpt"], "windows"),
+        "lines": ("lines.txt", MODELS["lstm"], "lines"),
+        "sentences": ("one.txt", MODELS["transformer"], "windows"),
+    }.items():
+        values = run_file(place / text, data__read=read_as) | {"model": dict(model)}
+        values |= {"train": {}} if name == "ngram" else {}
+        train_here(values, place / name)
+        run = weft.load(place / name, device="cpu")
+        assert isinstance(run, Run)
+        found[name] = run
+    return found
+
+
+# ---- which one
+
+
+@pytest.mark.parametrize("kind", ["char", "byte", "bpe", "unigram", "word", "space", "wordpiece"])
+def test_after_a_line_whatever_the_tokenizer(kind):
+    # the kind `space` has no full stop by itself
+    assert shown(kind, tales(100)) == ("\n" if kind == "space" else ".\n")
+    assert shown(kind, tales(100).replace(".", "")) == "\n"
+    # paragraphs, of which the first lines are beginnings
+    assert shown(kind, tales(100).replace(".\n", ".\n\n")) == "\n\n"
+    # a few blank lines are no paragraphs
+    assert shown(kind, tales(100).replace(".\n", "\n") + "\n\nIda" * 5) == "\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "opening"), [("char", ". "), ("byte", ". "), ("word", ". "), ("wordpiece", ". "), ("bpe", "."), ("space", None)]
+)
+def test_text_without_line_ends_begins_like_a_sentence(kind, opening):
+    """After a full stop and a space, where a space is a token of its own, or lost; of bpe it belongs to the word after it.
+    `space` leaves no full stop alone."""
+    assert shown(kind, tales(100, between=" ")) == opening
+
+
+@pytest.mark.parametrize("kind", ["char", "byte", "bpe", "word"])
+def test_what_training_never_showed_opens_nothing(kind):
+    assert shown(kind, "abab" * 200) is None
+    # a newline that ends the file comes before nothing, and one in ten thousand tokens is too few
+    assert shown(kind, "ab ba " * 200 + "\n") is None
+    assert shown(kind, "ab\nba " * 1 + "ab ba " * 20_000) is None
+
+
+def test_a_tokenizer_from_elsewhere_may_have_no_newline():
+    assert shown("char", tales(100), trained_on="abc") is None
+
+
+# ---- one start for all that reads a text
+
+
+def test_the_first_letter_is_as_probable_as_it_begins_lines(runs):
+    """Of a 3-gram without smoothing: how often a letter follows a full stop and a newline in the training text."""
+    run = runs["ngram"]
+    text = "".join(run.settings.sources()["train"].texts())
+    follows = Counter(text[at + 1] for at in range(len(text) - 1) if text[at - 1 : at + 1] == ".\n")
+    for name in NAMES:
+        expected = math.log(follows[name[0]] / follows.total())
+        assert run.score(name)[0].log_probs[0] == pytest.approx(expected, abs=1e-6)
+    assert run.score("x")[0].log_prob == -math.inf
+    drawn = [one.text[0] for one in run.generate("", length=3, samples=50)[0]]
+    assert set(drawn) == {name[0] for name in NAMES}
+
+
+@pytest.mark.parametrize("name", ["ngram", "lstm", "gpt", "lines", "sentences"])
+def test_every_view_of_a_text_begins_alike(runs, name):
+    run, text = runs[name], "Ida finds"
+    opening = {"lines": [1], "sentences": [*run.tokenizer.encode(". ")]}.get(name, [*run.tokenizer.encode(".\n")])
+    assert run.opening == opening
+    tokens = [*opening, *run.tokenizer.encode(text).tolist()]
+    with torch.no_grad():
+        wanted = run.model.score(torch.tensor([tokens]))[0, len(opening) - 1 :].numpy()
+        following = run.model.start(torch.tensor([tokens]))[0][0].clone()
+    scored = run.score([text, "a"])[0]
+    np.testing.assert_allclose(scored.log_probs[: len(wanted)], wanted, atol=1e-5)
+    assert len(scored.tokens) == len(wanted) + (name == "lines")
+    following[[0, 1, *([] if name == "lines" else [2])]] = -math.inf
+    best = int(following.argmax())
+    greedy = run.generate(text, length=1, temperature=0.0)[0][0]
+    assert greedy.tokens == [best]
+    assert "".join(run.stream(text, length=1, temperature=0.0)) == greedy.text
+    assert run.generate(text, length=1, beam=2)[0][0].tokens == [best]
+    bits = run.explain(text, "surprisal").data["bits"]
+    np.testing.assert_allclose(np.array(bits[: len(wanted)]) * math.log(2), -wanted, atol=1e-5)
+    steps = run.explain(text, "distribution", length=1).data["steps"]
+    assert [one["token"] for one in steps[0]["tokens"] if one["came"]] == [run.tokenizer.show(best)]
+    assert run.explain(text, "search", beam=1, length=1).data["output"] == greedy.text
+
+
+@pytest.mark.parametrize("name", ["gpt", "sentences", "lines"])
+def test_what_a_text_comes_after_is_none_of_its_tokens(runs, name):
+    run = runs[name]
+    (side,) = read(run, "Ida", ExplainOptions()).sides
+    count = len(run.opening)
+    assert side.tokens == [*run.opening, *run.tokenizer.encode("Ida").tolist()]
+    assert side.of_text == [False] * count + [True] * 3
+    assert [(piece.start, piece.stop) for piece in side.pieces] == [(0, 0)] * count + [(0, 1), (1, 2), (2, 3)]
+
+
+def test_minimal_pairs_begin_alike(runs, tmp_path):
+    from weft.compare.probe import probe
+    from weft.data.probe_files import read_suite
+
+    (tmp_path / "pairs.tsv").write_text("good\tbad\nIda finds a letter.\tida finds a letter.\n")
+    suite = read_suite([tmp_path / "pairs.tsv"])
+    items = probe(runs["gpt"], suite.pairs)
+    good, bad = (line.log_prob for line in runs["gpt"].score(["Ida finds a letter.", "ida finds a letter."]))
+    assert items.statistics["right"].tolist() == [float(good > bad)]
+
+
+def test_a_text_that_is_evaluated_begins_alike(runs, tmp_path):
+    (tmp_path / "text.txt").write_text("Ida finds a")
+    for name in ("ngram", "lstm", "gpt"):
+        run = runs[name]
+        (value,) = (one.value for one in run.evaluate(tmp_path / "text.txt") if one.name == "nats_per_token")
+        assert value == pytest.approx(-run.score("Ida finds a")[0].log_prob / 11, rel=1e-5)
+
+
+def test_an_opening_of_two_tokens_takes_two_positions(runs, tmp_path):
+    run = runs["sentences"]  # learned positions, 16 of them
+    assert (run.model.longest, run.room) == (16, 15)
+    assert len(run.score("a" * 15)[0].tokens) == 15
+    with pytest.raises(DataError) as caught:
+        run.score("a" * 16)
+    assert str(caught.value) == f"line 1: has 16 tokens, but {run.folder.path} reads at most 15; shorten it"
+    assert len(run.generate("", length=15)[0][0].tokens) == 15
+    with pytest.raises(UsageError) as refused:
+        run.generate("", length=16)
+    assert str(refused.value) == (
+        "--length: 2 prompt tokens and 16 more need 17 positions, but the model reads at most 16; use --length 15"
+    )
+    assert list(run.faults_of_prompts(["", "a"], GenerateOptions(length=15))) == [1]
+
+
+def test_words_are_spelled_as_at_the_start_of_a_line(tmp_path):
+    """No space before the first word, and no newline: that one is not generated."""
+    (tmp_path / "text.txt").write_text(tales(200))
+    changed = {"model": {"kind": "ngram", "order": 4}, "train": {}, "tokenizer": {"kind": "word"}}
+    train_here(run_file(tmp_path / "text.txt") | changed, tmp_path / "run")
+    run = weft.load(tmp_path / "run")
+    assert isinstance(run, Run)
+    for options in ({"seed": 1}, {"beam": 2}):
+        found = run.generate(["", "Ida"], length=5, **options)
+        assert found[0][0].text.split()[0] in NAMES and found[0][0].text[0].isupper()
+        assert found[1][0].text.startswith(" finds ")
+
+
+# ---- kept with the run
+
+
+def test_training_keeps_it_and_notes_what_it_can_not_find(runs, tmp_path):
+    assert json.loads((runs["gpt"].folder.path / "opening.json").read_text()) == {
+        "text": ".\n",
+        "tokens": runs["gpt"].tokenizer.encode(".\n").tolist(),
+    }
+    assert not (runs["lines"].folder.path / "opening.json").exists()
+    (tmp_path / "text.txt").write_text("abcd" * 300)
+    watcher = Silent()
+    values = run_file(tmp_path / "text.txt", train__steps=1)
+    train_here(values, tmp_path / "run", watcher)
+    note = "the text has hardly any line or sentence ends: what is scored or generated begins after <s>"
+    assert note in watcher.notes
+    run = weft.load(tmp_path / "run")
+    assert isinstance(run, Run) and run.opening == [1]
+
+
+def test_it_is_shown(runs, capsys):
+    for name, told in (("gpt", r"'.\u{a}'"), ("lines", "'<s>'"), ("sentences", "'. '")):
+        assert main(["info", str(runs[name].folder.path)]) == 0
+        assert f"texts begin   after {told}\n" in capsys.readouterr().out
+    assert main(["info", str(runs["sentences"].folder.path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["opening"] == [".", " "]
+
+
+@pytest.mark.parametrize(
+    "written", ['{"text": "\\n", "tokens": [5]}', '{"text": "\\t", "tokens": [3]}', '{"text": "\\n"}', "[1]", '{"text": {}}']
+)
+def test_a_damaged_file_is_refused(tmp_path, written):
+    tokenizer = tokenizer_of("char", tales(10))
+    write_opening(tmp_path, "\n", tokenizer)
+    assert read_opening(tmp_path, tokenizer) == tokenizer.encode("\n").tolist()
+    (tmp_path / "opening.json").write_text(written)
+    with pytest.raises(ModelError) as caught:
+        read_opening(tmp_path, tokenizer)
+    assert str(caught.value) == (
+        f"{tmp_path / 'opening.json'}: is damaged: its tokens are not those of its text; put it back, or train the run again"
+    )
+
+
+def test_lines_keep_their_begin_token(tmp_path):
+    tokenizer = tokenizer_of("char", tales(10))
+    write_opening(tmp_path, "\n", tokenizer)
+    running: Any = make_corpus([3, 4])
+    assert opened(running, tmp_path, tokenizer).opening == (*tokenizer.encode("\n"),)
+    lines = running.__class__("a", np.array([3, 2]), np.array([0, 2]), running.marks, "")
+    assert opened(lines, tmp_path, tokenizer) == lines
+    assert opened(running, Path(tmp_path / "nowhere"), tokenizer).opening == (1,)

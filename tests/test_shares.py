@@ -1,0 +1,107 @@
+"""Where shares of running text begin and end: at line ends, or else between words."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from weft.data.source import Source, cut_at
+from weft.data.tables import DataTable
+from weft.errors import DataError
+from weft.text.tokenizers import TokenizerTable, train_tokenizer
+
+WORDS = ["eclair", "strawberry", "a", "marzipan", "tart", "gingerbread"]
+
+
+def splits(path, valid=0.05, test=0.05) -> dict[str, str]:
+    table = DataTable(train=str(path), valid=valid, test=test)
+    return {name: "".join(source.pieces()) for name, source in table.sources(path.parent).items()}
+
+
+def lines_of(count: int, words: int, seed: int = 0) -> str:
+    chance = random.Random(seed)
+    return "".join(" ".join(chance.choices(WORDS, k=words)) + "\n" for _ in range(count))
+
+
+@pytest.mark.parametrize("words", [1, 5, 20])
+def test_shares_are_whole_lines_where_lines_are_short(tmp_path, words):
+    text = lines_of(6000 // words, words)
+    (tmp_path / "text.txt").write_text(text)
+    found = splits(tmp_path / "text.txt")
+    assert "".join(found.values()) == text
+    assert all(part.endswith("\n") for part in found.values())
+    for name, share in (("train", 0.9), ("valid", 0.05), ("test", 0.05)):
+        # each end moves by at most a hundredth of the text
+        assert len(found[name]) / len(text) == pytest.approx(share, abs=0.02)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_word_is_split_where_lines_are_long(tmp_path, seed):
+    chance = random.Random(seed)
+    text = " ".join(chance.choices(WORDS, k=3000 + chance.randrange(100)))
+    (tmp_path / "text.txt").write_text(text)
+    found = splits(tmp_path / "text.txt", valid=chance.uniform(0.02, 0.3), test=chance.uniform(0.02, 0.3))
+    assert "".join(found.values()) == text
+    assert {word for part in found.values() for word in part.split()} <= set(WORDS)
+    # a subword tokenizer reads " tart" and "tart" as two tokens: the space goes with the word after it
+    assert found["valid"][0] == found["test"][0] == " "
+
+
+def test_a_text_without_white_space_is_cut_where_it_was_asked(tmp_path):
+    (tmp_path / "text.txt").write_text("甲乙丙丁" * 250)
+    assert {name: len(part) for name, part in splits(tmp_path / "text.txt", 0.1, 0.1).items()} == {
+        "train": 800,
+        "valid": 100,
+        "test": 100,
+    }
+
+
+def test_shares_of_several_files_and_of_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr("weft.text.gate.PIECE", 64)
+    text = lines_of(300, 3)
+    (tmp_path / "a.txt").write_text(text[: len(text) // 2])
+    (tmp_path / "b.txt").write_text(text[len(text) // 2 :])
+    paths = (tmp_path / "a.txt", tmp_path / "b.txt")
+    parts = ["".join(Source(paths, low=low, high=high).pieces()) for low, high in ((0.0, 0.7), (0.7, 0.85), (0.85, 1.0))]
+    assert "".join(parts) == "".join(Source(paths).pieces())
+    assert all(part.endswith("\n") for part in parts)
+    assert [row.texts[0] for row in Source(paths, low=0.7, high=0.85).rows()] == parts[1].split("\n")[:-1]
+
+
+def test_no_half_word_reaches_a_word_tokenizer(tmp_path):
+    (tmp_path / "text.txt").write_text(" ".join(random.Random(3).choices(WORDS, k=2000)))
+    table = DataTable(train=str(tmp_path / "text.txt"), valid=0.1, test=0.1)
+    sources = table.sources(tmp_path)
+    tokenizer = train_tokenizer(TokenizerTable(kind="word"), sources["train"].texts())
+    assert sorted(tokenizer.token(number) for number in range(3, tokenizer.size)) == sorted(WORDS)
+    for source in sources.values():
+        assert tokenizer.unk not in np.concatenate(tokenizer.encode_batch(list(source.texts())))
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "lines", "wanted"),
+    [
+        ("ecl air\ntart", 3, 9, 8),  # a line end that is near enough wins
+        ("ecl air\ntart", 2, 2, 3),  # or else white space, of which it is the first
+        ("ecl   air", 5, 0, 3),
+        ("eclair", 3, 6, 3),
+        (" eclair", 1, 0, 1),  # nothing stands before the first word
+        ("a b c", 2, 0, 1),
+        ("a\nb\nc", 3, 5, 2),
+    ],
+)
+def test_the_nearest_place(text, at, lines, wanted):
+    assert cut_at(text, at, lines) == wanted
+
+
+def test_a_share_of_nothing_is_refused(tmp_path):
+    (tmp_path / "text.txt").write_text("strawberries " * 3)
+    source = Source((tmp_path / "text.txt",), low=0.5, high=0.51)
+    with pytest.raises(DataError) as caught:
+        list(source.pieces())
+    assert str(caught.value) == (
+        f"{tmp_path / 'text.txt'}: 39 characters are too few to take the share 0.5 to 0.51 of them;"
+        " give more text, or files of their own for valid and test"
+    )
