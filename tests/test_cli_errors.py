@@ -230,7 +230,7 @@ def test_a_search_that_does_not_fit_is_refused_before_its_first_step(trained, ca
     monkeypatch.setattr("weft.decode.room.free", lambda device: 10_000_000)
     monkeypatch.setattr("weft.decode.generate.beam", lambda *given, **named: 1 // 0)
     row = 16 * (2 * 8 * 4 + 8) + 8 + 2 * 4 * (len(set(TEXT)) + 3) + 8 * 16
-    assert refused(capsys, "generate", "runs/run", "To", "--length", "14", "--beam", "9000") == (
+    assert refused(capsys, "generate", "runs/run", "To", "--length", "13", "--beam", "9000") == (
         5,
         f"generate: a beam of 9000 rows of up to 16 tokens needs about {3 * 9000 * row / 1e6:.1f} MB for its state and "
         "scores, but 10.0 MB are free; lower --beam or --length",
