@@ -230,7 +230,7 @@ def test_a_search_that_does_not_fit_is_refused_before_its_first_step(trained, ca
     monkeypatch.setattr("weft.decode.room.free", lambda device: 10_000_000)
     monkeypatch.setattr("weft.decode.generate.beam", lambda *given, **named: 1 // 0)
     row = 16 * (2 * 8 * 4 + 8) + 8 + 2 * 4 * (len(set(TEXT)) + 3) + 8 * 16
-    assert refused(capsys, "generate", "runs/run", "To", "--length", "14", "--beam", "9000") == (
+    assert refused(capsys, "generate", "runs/run", "To", "--length", "13", "--beam", "9000") == (
         5,
         f"generate: a beam of 9000 rows of up to 16 tokens needs about {3 * 9000 * row / 1e6:.1f} MB for its state and "
         "scores, but 10.0 MB are free; lower --beam or --length",
@@ -351,7 +351,7 @@ def test_bad_options_are_refused_before_the_run_is_read(capsys):
 def test_a_prompt_and_a_length_that_pass_the_last_position(trained, capsys):
     assert refused(capsys, "generate", "runs/run", "To be", "--length", "12") == (
         2,
-        "--length: 6 prompt tokens and 12 more need 17 positions, but the model reads at most 16; use --length 11",
+        "--length: 7 prompt tokens and 12 more need 18 positions, but the model reads at most 16; use --length 10",
     )
 
 
@@ -360,7 +360,7 @@ def test_no_prompt_and_a_length_that_passes_the_last_position(trained, capsys, m
         feed(monkeypatch, b"")
         assert refused(capsys, "generate", "runs/run", *words, "--length", "20") == (
             2,
-            "--length: 1 prompt tokens and 20 more need 20 positions, but the model reads at most 16; use --length 16",
+            "--length: 2 prompt tokens and 20 more need 21 positions, but the model reads at most 16; use --length 15",
         )
 
 
@@ -369,7 +369,7 @@ def test_a_prompt_in_a_file_that_passes_the_last_position(trained, capsys):
     assert main(["generate", "runs/run", "--prompt-file", "prompts.txt", "--length", "2", "--greedy"]) == 3
     out, error = capsys.readouterr()
     assert error == (
-        "weft: prompts.txt: line 2: 43 prompt tokens and 2 more need 44 positions, but the model reads at most 16; keep at "
+        "weft: prompts.txt: line 2: 44 prompt tokens and 2 more need 45 positions, but the model reads at most 16; keep at "
         "most 16 tokens of the prompt\n"
     )
     assert out.startswith("--- prompt 1, 1 of 1 ---\nTo") and out.split("\n")[-3] == "--- prompt 3, 1 of 1 ---"
@@ -382,7 +382,7 @@ def test_a_line_longer_than_the_model_reads(trained, capsys):
     (trained / "lines.txt").write_text(f"To be\n{'be ' * 14}\nor\n")
     assert main(["score", "runs/run", "--data", "lines.txt", "--quiet"]) == 3
     out, error = capsys.readouterr()
-    assert error == "weft: line 2: has 42 tokens, but runs/run reads at most 16; shorten it\n"
+    assert error == "weft: line 2: has 42 tokens, but runs/run reads at most 15; shorten it\n"
     assert [line.partition("\t")[2].partition("\t")[2] for line in out.split("\n")] == ["To be", "", "or", ""]
 
 
