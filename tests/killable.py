@@ -25,8 +25,9 @@ from weft import files
 from weft.aside import Aside
 from weft.data.corpus import write_corpus
 from weft.train import checkpoint
-from weft.train.folder import Journal, RunFolder
+from weft.train.folder import RunFolder
 from weft.train.job import train
+from weft.train.journal import Journal
 from weft.train.material import Texts
 
 # what runs in each part of a run, outermost first; a child can be killed before each line of it

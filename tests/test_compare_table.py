@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from evidence_parts import COST, labelled, language, system
 
-from weft.compare import table
+from weft.compare import table, table_text
 from weft.compare.evidence import Evidence
 from weft.compare.significance import hierarchical, holm, paired
 from weft.errors import UsageError
@@ -102,7 +102,7 @@ def test_an_infinite_row_comes_last_without_p():
     assert (rows[1].p, rows[1].alike, rows[1].best) == (None, False, False)
     found = json.loads(table.json(rows))[1]["score"]
     assert (found["value"], found["infinite"]) == (None, True)
-    assert "inf" in table.terminal(rows)
+    assert "inf" in table_text.terminal(rows)
 
 
 def test_runs_that_can_not_be_compared():
@@ -160,12 +160,12 @@ def test_a_test_that_could_tell_nothing_says_so_and_calls_nobody_equal():
         "Too little test data to tell (?) gpt from lstm, ngram: with 6 blocks of about 1,000 bytes no difference, however "
         "large, has a p below 0.062."
     )
-    lines = table.terminal(rows).split("\n")
+    lines = table_text.terminal(rows).split("\n")
     assert [line.split()[1][-1] for line in lines[1:4]] == ["*", "?", "?"]
-    assert "**lstm**" not in table.markdown(rows) and "**gpt**" in table.markdown(rows)
+    assert "**lstm**" not in table_text.markdown(rows) and "**gpt**" in table_text.markdown(rows)
     found = json.loads(table.json(rows))
     assert [(row["enough"], row["smallest_p"], row["alike"]) for row in found[1:]] == [(False, 0.0625, False)] * 2
-    read = list(csv.DictReader(io.StringIO(table.csv(rows))))
+    read = list(csv.DictReader(io.StringIO(table_text.csv(rows))))
     assert [line["enough"] for line in read] == ["1", "0", "0"]
 
 
@@ -197,7 +197,7 @@ def test_the_difference_from_the_best_row_has_an_interval():
     assert rows[0].difference is None
     value, low, high = rows[1].difference
     assert value == pytest.approx(0.07) and low == pytest.approx(0.07, abs=1e-6) and high == pytest.approx(0.07, abs=1e-6)
-    assert "+0.0700 to +0.0700" in table.terminal(rows)
+    assert "+0.0700 to +0.0700" in table_text.terminal(rows)
     # scores vary far more over blocks than their difference does
     assert rows[1].score.high - rows[1].score.low > 0.004
     right = [0, 1] * 20
@@ -211,9 +211,9 @@ def test_the_difference_from_the_best_row_has_an_interval():
 
 def test_a_narrow_terminal_goes_without_the_differences():
     rows = table.rows(few(60))
-    wide = table.terminal(rows, 200)
-    assert wide == table.terminal(rows) and "difference from best" in wide
-    assert "difference from best" not in table.terminal(rows, 100) and "95 % interval" in table.terminal(rows, 100)
+    wide = table_text.terminal(rows, 200)
+    assert wide == table_text.terminal(rows) and "difference from best" in wide
+    assert "difference from best" not in table_text.terminal(rows, 100) and "95 % interval" in table_text.terminal(rows, 100)
 
 
 # ---- writing
@@ -228,7 +228,7 @@ def odd_rows() -> list[table.Row]:
 
 
 def test_terminal():
-    lines = table.terminal(odd_rows()).split("\n")
+    lines = table_text.terminal(odd_rows()).split("\n")
     heads = [
         "nats/token",
         "95 % interval",
@@ -252,7 +252,7 @@ def test_terminal():
 
 def test_csv_is_read_back():
     rows = odd_rows()
-    read = list(csv.DictReader(io.StringIO(table.csv(rows))))
+    read = list(csv.DictReader(io.StringIO(table_text.csv(rows))))
     assert [line["name"] for line in read] == [ODD, "plain"]
     assert [float(line["value"]) for line in read] == [row.score.value for row in rows]
     assert [line["best"] + line["alike"] for line in read] == ["11", "00"]
@@ -262,7 +262,7 @@ def test_csv_is_read_back():
 
 
 def test_markdown_escapes_what_would_break_it():
-    lines = table.markdown(odd_rows()).split("\n")
+    lines = table_text.markdown(odd_rows()).split("\n")
     assert lines[1] == "| :-- |" + " --: |" * 11
     assert lines[2].startswith("| **lstm\\|a\\_b\\*50%&\\\\x** | **")
     assert lines[3].startswith("| plain | 3.")
@@ -270,7 +270,7 @@ def test_markdown_escapes_what_would_break_it():
 
 
 def test_latex_escapes_what_would_break_it():
-    lines = table.latex(odd_rows()).split("\n")
+    lines = table_text.latex(odd_rows()).split("\n")
     assert lines[0] == r"\begin{tabular}{lrrrrrrrrrrr}"
     assert lines[1::2][:2] == [r"\toprule", r"\midrule"]
     assert lines[4].startswith(r"\textbf{lstm|a\_b*50\%\&\textbackslash{}x} & \textbf{")
@@ -283,7 +283,7 @@ def test_latex_escapes_what_would_break_it():
 def test_a_row_is_a_line_whatever_its_folder_is_called():
     (one,) = kinds(one=2.0).values()
     rows = table.rows({"a\nb\x07c": one})
-    for text in (table.terminal(rows), table.markdown(rows), table.latex(rows)):
+    for text in (table_text.terminal(rows), table_text.markdown(rows), table_text.latex(rows)):
         assert sum("a b c" in line for line in text.split("\n")) == 1
     assert rows[0].name == "a\nb\x07c"
 
@@ -300,22 +300,22 @@ def test_json_rows():
 @pytest.mark.parametrize(
     ("function", "value", "text"),
     [
-        (table.seconds_shown, 4.25, "4.2 s"),
-        (table.seconds_shown, 75, "1:15"),
-        (table.seconds_shown, 3700.4, "1:01:40"),
-        (table.seconds_shown, None, ""),
-        (table.bytes_shown, 999, "999 B"),
-        (table.bytes_shown, 1500, "1.5 kB"),
-        (table.bytes_shown, 123_456_789, "123 MB"),
-        (table.bytes_shown, 5e12, "5000 GB"),
-        (table.bytes_shown, None, ""),
-        (table.p_shown, 0.0004, "<0.001"),
-        (table.p_shown, 0.5, "0.500"),
-        (table.rate_shown, 3.14159, "3.14"),
-        (table.rate_shown, 12345.6, "12,346"),
-        (table.shown, math.nan, ""),
-        (table.shown, math.inf, "inf"),
-        (table.shown, 12345.678, "12,345.7"),
+        (table_text.seconds_shown, 4.25, "4.2 s"),
+        (table_text.seconds_shown, 75, "1:15"),
+        (table_text.seconds_shown, 3700.4, "1:01:40"),
+        (table_text.seconds_shown, None, ""),
+        (table_text.bytes_shown, 999, "999 B"),
+        (table_text.bytes_shown, 1500, "1.5 kB"),
+        (table_text.bytes_shown, 123_456_789, "123 MB"),
+        (table_text.bytes_shown, 5e12, "5000 GB"),
+        (table_text.bytes_shown, None, ""),
+        (table_text.p_shown, 0.0004, "<0.001"),
+        (table_text.p_shown, 0.5, "0.500"),
+        (table_text.rate_shown, 3.14159, "3.14"),
+        (table_text.rate_shown, 12345.6, "12,346"),
+        (table_text.shown, math.nan, ""),
+        (table_text.shown, math.inf, "inf"),
+        (table_text.shown, 12345.678, "12,345.7"),
     ],
 )
 def test_numbers(function, value, text):
@@ -324,4 +324,4 @@ def test_numbers(function, value, text):
 
 def test_percents_have_two_decimals():
     right = [0, 1] * 20
-    assert "100.00*" in table.terminal(table.rows({"a": [labelled(right, right, ("x", "y"))]}))
+    assert "100.00*" in table_text.terminal(table.rows({"a": [labelled(right, right, ("x", "y"))]}))

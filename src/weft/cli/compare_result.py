@@ -111,10 +111,10 @@ def give(evidence: Groups, found: Mapping[str, Any], facts: Facts, wanted: Wante
     """Tables to files and to standard output."""
     from weft import files
     from weft.cli.probe_table import as_table
-    from weft.compare import table
+    from weft.compare import table, table_text
 
     rows = table.rows(evidence, facts.score)
-    given = [(wanted.csv, table.csv), (wanted.markdown, table.markdown), (wanted.latex, table.latex)]
+    given = [(wanted.csv, table_text.csv), (wanted.markdown, table_text.markdown), (wanted.latex, table_text.latex)]
     to_stdout = wanted.json
     for path, writer in given:
         if path is None:
@@ -128,7 +128,7 @@ def give(evidence: Groups, found: Mapping[str, Any], facts: Facts, wanted: Wante
         names = ("title", "task", "data", "score", "test", "tested", "too_little", "context", "rows", "failures", "probe")
         write_json({name: found[name] for name in names if name in found})
     elif not to_stdout:
-        write(table.terminal(rows, terminal_width()) + context_line(found))
+        write(table_text.terminal(rows, terminal_width()) + context_line(found))
         for told in (found["too_little"], found["test"]):
             if told:
                 note(told, quiet=wanted.quiet)

@@ -10,24 +10,22 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft import __version__, aside, files, log
 from weft.config import differences, read_toml
 from weft.data.opening import FILE as OPENING
 from weft.errors import ConfigError, DivergedError, ModelError, ResourceError, UsageError
 from weft.lock import Lock
-from weft.machine import most_used
 from weft.tensors import not_finite, read_notes, read_tensors, write_tensors
-from weft.train import checkpoint, samples
+from weft.train import checkpoint
 from weft.train.cursor import Cursor
-from weft.train.loop import Loop
 from weft.train.settings import Settings, resolve
 
 FORMAT = "1"
@@ -282,86 +280,10 @@ class RunFolder:
     def _swapped(self) -> str:
         """That weights know other tokens, labels or terms: by the files that say which."""
         terms = sorted(self.path.glob("features.*.json"))  # baselines read no tokens
-        labels = list(self.path.glob("labels.json", OPENING))
+        labels = list(self.path.glob("labels.json"))
         names = [*(terms or sorted(self.path.glob("tokenizer*.json"))), *labels]  # pairs may have two
         what = "what" if labels else "the tokenizer that"
         return f"{' or '.join(map(str, names))}: is not {what} the weights were trained with"
-
-
-class Journal:
-    """Writes a run down while it is trained by gradients."""
-
-    def __init__(
-        self, folder: RunFolder, vocabulary: str, *, data: Mapping[str, str] | None = None, tensorboard: bool = False
-    ) -> None:
-        self.folder, self.vocabulary = folder, vocabulary
-        self.known = {"beside": folder.meanings(), "data": dict(data or {})}  # goes into every checkpoint
-        self.open_board = board_opener(folder.path / "tensorboard") if tensorboard else None
-        self.board: Any = None
-        self.metrics = log.Log(folder.path / "metrics.jsonl")
-        self.timings = log.Log(folder.path / "timings.jsonl")
-        self.samples: log.Log | None = None  # few runs have any
-
-    def restore(self, cursor: Cursor, kept: bytes = b"") -> bool:
-        """Make the logs what they were when the checkpoint of a cursor was written, which has `kept` the metrics; whether those
-        were damaged."""
-        if cursor.samples or (self.folder.path / samples.FILE).exists():
-            self._samples().cut(cursor.samples)
-        return self.metrics.restore(kept)
-
-    def _samples(self) -> log.Log:
-        self.samples = self.samples or log.Log(self.folder.path / samples.FILE)
-        return self.samples
-
-    def write_samples(self, records: Sequence[Mapping[str, Any]]) -> int:
-        for record in records:
-            self._samples().write(record)
-        return self._samples().length
-
-    def log(self, record: dict[str, Any]) -> int:
-        self.metrics.write(record)
-        if self.board is None and self.open_board is not None:
-            # what a killed process logged after its last checkpoint comes again, from this step on
-            self.board = self.open_board(record["step"])
-        for name in record:
-            if self.board is not None and name not in ("step", "epoch"):
-                self.board.add_scalar(name, record[name], record["step"])
-        return self.metrics.length
-
-    def save(self, loop: Loop) -> None:
-        self.metrics.sync()
-        if self.samples is not None:
-            self.samples.sync()
-        checkpoint.save(loop, self.folder.path, self.known)
-        cursor = loop.cursor
-        self.timings.write(
-            {
-                "step": cursor.step,
-                "seconds": cursor.seconds,
-                "tokens_per_second": cursor.tokens / cursor.seconds if cursor.seconds else None,
-                "peak_memory": torch.cuda.max_memory_allocated() if loop.place.device.type == "cuda" else most_used(),
-            }
-        )
-
-    def keep_best(self, model: nn.Module, step: int) -> None:
-        self.folder.write_weights(model.state_dict(), self.vocabulary, step)
-
-    def close(self) -> None:
-        self.metrics.close()
-        self.timings.close()
-        if self.samples is not None:
-            self.samples.close()
-        if self.board is not None:
-            self.board.close()
-
-
-def board_opener(path: Path) -> Callable[[int], Any]:
-    """What opens a writer of TensorBoard event files that takes the place of all points from a step on."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ResourceError('train.tensorboard: needs the package tensorboard: pip install "weft[tensorboard]"') from None
-    return lambda step: SummaryWriter(path, purge_step=step)
 
 
 def _sum(data: bytes) -> str:

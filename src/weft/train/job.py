@@ -12,7 +12,8 @@ import tomli_w
 from weft.data.corpus import Corpus
 from weft.errors import ConfigError, ModelError, UsageError
 from weft.lock import Lock
-from weft.train.folder import Journal, RunFolder, make_folder, open_folder
+from weft.train.folder import RunFolder, make_folder, open_folder
+from weft.train.journal import Journal
 from weft.train.loop import Loop
 from weft.train.material import tokenizer_files
 from weft.train.settings import Settings, resolve

@@ -23,8 +23,9 @@ from weft.train.warm import Made, start_from
 AGAIN = "--fresh trains it again"
 
 if TYPE_CHECKING:
-    from weft.train.folder import Journal, RunFolder
+    from weft.train.folder import RunFolder
     from weft.train.job import Job
+    from weft.train.journal import Journal
     from weft.train.settings import Settings
 
 
