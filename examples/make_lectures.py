@@ -146,64 +146,44 @@ def crossing(chance: Chance) -> Pair:
 
 # ---- talk
 
-PRICES = {"hats": 15, "boots": 60, "coats": 90, "scarves": 12, "gloves": 8, "shirts": 25, "belts": 18, "socks": 5}
-COLOURS = {
-    "hats": ["red", "black"],
-    "boots": ["brown", "black"],
-    "coats": ["grey", "blue"],
-    "scarves": ["red", "green", "blue"],
-    "gloves": ["black", "white"],
-    "shirts": ["white", "blue", "green"],
-    "belts": ["brown"],
-    "socks": ["grey", "white", "red"],
-}
-ALL_COLOURS = ["red", "black", "brown", "grey", "blue", "green", "white"]
+PRICES = {"hats": 15, "boots": 60, "coats": 90, "scarves": 12, "gloves": 8}
+MADE_OF = {"hats": "felt", "boots": "leather", "coats": "wool", "scarves": "silk", "gloves": "wool"}
+COLOURS = ["red", "black", "brown", "blue"]
+SOLD_OUT = ["brown", "blue"]  # whatever it is
 HOURS = {"monday": 8, "tuesday": 8, "wednesday": 10, "thursday": 8, "friday": 9, "saturday": 10}
 POLITE = ["", "hello , ", "excuse me , ", "please , "]
 
 
-def _asked(chance: Chance, thing: str, colour: str) -> Pair:
-    """A question about a thing, whole, and its answer."""
-    has = f"yes , we have {colour} {thing} ." if colour in COLOURS[thing] else f"sorry , we have no {colour} {thing} ."
-    return chance.pick(
-        [
-            (f"do you have {colour} {thing} ?", has),
-            (f"how much are the {thing} ?", f"the {thing} are {PRICES[thing]} euros ."),
-            (f"which colours of {thing} are there ?", f"we have {' and '.join(COLOURS[thing])} {thing} ."),
-        ]
-    )
+def _has(colour: str, thing: str) -> str:
+    return f"sorry , we have no {colour} {thing} ." if colour in SOLD_OUT else f"yes , we have {colour} {thing} ."
+
+
+def _about(kind: int, thing: str, colour: str) -> Pair:
+    """A question, whole, and its answer."""
+    return [
+        (f"do you have {colour} {thing} ?", _has(colour, thing)),
+        (f"how much are the {thing} ?", f"the {thing} are {PRICES[thing]} euros ."),
+        (f"what are the {thing} made of ?", f"the {thing} are made of {MADE_OF[thing]} ."),
+    ][kind]
 
 
 def talk(chance: Chance) -> Pair:
-    thing, colour = chance.pick(list(PRICES)), chance.pick(ALL_COLOURS)
-    question, answer = _asked(chance, thing, colour)
-    kind = chance.below(5)
+    thing, colour, about = chance.pick(list(PRICES)), chance.pick(COLOURS), chance.below(3)
+    question, answer = _about(about, thing, colour)
+    kind, hello = chance.below(5), chance.pick(POLITE)
     if kind == 0:
         day = chance.pick(list(HOURS))
-        hello = chance.pick(POLITE)
         return f"{hello}when do you open on {day} ?", f"we open at {HOURS[day]} on {day} ."
     if kind == 1:
-        return chance.pick(POLITE) + question, answer
-    other = chance.pick([name for name in PRICES if name != thing])
+        return hello + question, answer
+    before = f"{hello}{question} - {answer} -"
     if kind == 2:  # the thing changes, the question stays
-        _, then = _again(question, other, colour)
-        return f"{question} - {answer} - and {other} ?", then
+        other = chance.pick([name for name in PRICES if name != thing])
+        return f"{before} and {other} ?", _about(about, other, colour)[1]
     if kind == 3:  # the thing is a pronoun
-        return f"{question} - {answer} - how much are they ?", f"the {thing} are {PRICES[thing]} euros ."
-    new = chance.pick([name for name in ALL_COLOURS if name != colour])
-    has = f"yes , we have {new} {thing} ." if new in COLOURS[thing] else f"sorry , we have no {new} {thing} ."
-    first = f"yes , we have {colour} {thing} ." if colour in COLOURS[thing] else f"sorry , we have no {colour} {thing} ."
-    return f"do you have {colour} {thing} ? - {first} - and {new} ones ?", has
-
-
-def _again(question: str, thing: str, colour: str) -> Pair:
-    """The same question about another thing."""
-    if question.startswith("do you"):
-        has = f"yes , we have {colour} {thing} ." if colour in COLOURS[thing] else f"sorry , we have no {colour} {thing} ."
-        return f"do you have {colour} {thing} ?", has
-    if question.startswith("how much"):
-        return f"how much are the {thing} ?", f"the {thing} are {PRICES[thing]} euros ."
-    return f"which colours of {thing} are there ?", f"we have {' and '.join(COLOURS[thing])} {thing} ."
+        return f"{before} how much are they ?", _about(1, thing, colour)[1]
+    new = chance.pick([name for name in COLOURS if name != colour])
+    return f"{hello}do you have {colour} {thing} ? - {_has(colour, thing)} - and {new} ones ?", _has(new, thing)
 
 
 # ---- code
@@ -254,7 +234,7 @@ def code(chance: Chance) -> Pair:
 
 # ---- files
 
-PAIRS = {"pies": (pies, 500), "crossing": (crossing, 500), "talk": (talk, 900), "code": (code, 700)}
+PAIRS = {"pies": (pies, 500), "crossing": (crossing, 500), "talk": (talk, 600), "code": (code, 700)}
 
 
 def texts() -> dict[str, str]:

@@ -130,7 +130,7 @@ def counts(run: Any, text: str, options: ExplainOptions) -> View:
     """How often the last tokens of a text stand in the training text, and what followed them there."""
     corpus = _corpus(run)
     if corpus is None:
-        raise UsageError("--what counts: the tokens that it was trained with are not in its folder")
+        raise UsageError(f"--what counts: {no_counts(run)}")
     own = located(run.tokenizer, clean(text, "input"))
     lines = corpus.starts is not None
     read = [special(run.tokenizer, run.tokenizer.begin), *own] if lines else own

@@ -1,0 +1,83 @@
+"""What followed in training, by counting: against counts by hand, and the lecture's table of "students opened their"."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import refused
+from small_runs import run_file, train_here
+
+from weft.cli.main import main
+from weft.explain.counts import followers, no_counts
+from weft.explain.options import ExplainOptions
+from weft.explain.views import explain
+from weft.run import load
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture
+def students(tmp_path, monkeypatch) -> Path:
+    shutil.copytree(EXAMPLES, tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "examples/students.toml", "--quiet"]) == 0
+    return tmp_path / "runs" / "students"
+
+
+def test_students_opened_their_books_four_times_in_ten(students, capsys):
+    assert main(["explain", "runs/students", "students opened their", "--what", "counts", "--json"]) == 0
+    (view,) = json.loads(capsys.readouterr().out)["views"]
+    longest, shorter, *_, nothing = view["contexts"]
+    assert longest["context"] == ["students", "opened", "their"] and longest["count"] == 50
+    rows = {row["token"]: (row["count"], row["share"], row["probability"]) for row in longest["tokens"]}
+    assert rows["books"] == (20, 0.4, 0.4) and rows["exams"] == (5, 0.1, 0.1)
+    # teachers opened their windows
+    assert shorter["context"] == ["opened", "their"] and shorter["count"] == 55
+    assert nothing["context"] == [] and nothing["tokens"][0]["probability"] is None
+
+
+def test_counts_are_those_of_a_plain_loop_over_the_lines(students):
+    lines = [["<s>", *line.split(), "</s>"] for line in (EXAMPLES / "data/students.txt").read_text().split("\n")[:-1]]
+    found = explain(load(students), "the students", "counts", ExplainOptions(top=50), {}).data["contexts"]
+    assert [one["context"] for one in found] == [["<s>", "the", "students"], ["the", "students"], ["students"], []]
+    for one in found:
+        size = len(one["context"])
+        after = Counter(
+            line[at + size]
+            for line in lines
+            for at in range(len(line) - size)
+            if line[at : at + size] == one["context"] and line[at + size] != "<s>"
+        )
+        assert {row["token"]: row["count"] for row in one["tokens"]} == dict(after)
+        assert one["count"] == after.total() and one["followers"] == len(after)
+
+
+def test_a_context_that_never_came_says_so(students, capsys):
+    assert main(["explain", "runs/students", "books opened", "--what", "counts", "--top", "2"]) == 0
+    out = capsys.readouterr().out.split("\n")
+    assert "never seen: no counts to go by" in out[1] and out[1].startswith("<s> books opened")
+    assert any("(+" in line and "more)" in line for line in out)
+
+
+def test_followers_are_found_at_every_place():
+    text = np.array([1, 2, 1, 2, 3, 1, 2])
+    assert followers(text, [1, 2]).tolist() == [1, 3]
+    assert followers(text, []).tolist() == text.tolist()
+    assert followers(text, [9]).tolist() == followers(np.array([1]), [1, 2]).tolist() == []
+
+
+def test_networks_have_counts_of_their_training_text_and_others_have_none(tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("to be or not to be\n" * 30)  # the last tenth is held out
+    folder = train_here(run_file(tmp_path / "text.txt", train__steps=2), tmp_path / "run").path
+    found = explain(load(folder), "not to", "counts", ExplainOptions(), {}).data["contexts"]
+    assert found[0]["context"] == ["t", " ", "t", "o"] and found[0]["tokens"][0]["token"] == " " and found[0]["count"] == 27
+    shutil.rmtree(folder / "data")
+    told = "the tokens that it was trained with are not in its folder"
+    assert no_counts(load(folder)) == told
+    code, said = refused(capsys, "explain", str(folder), "not to", "--what", "counts")
+    assert code == 2 and said.startswith(f"--what counts: {told}; {folder} has: ")
