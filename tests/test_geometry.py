@@ -20,7 +20,8 @@ from small_runs import Silent, make_text, run_file, train_here
 import weft
 from weft.cli.main import main
 from weft.errors import DataError, UsageError
-from weft.explain.geometry import Stage, geometry, measured, pairs_mean, principal
+from weft.explain import explained
+from weft.explain.geometry import Pairs, Stage, geometry, measured, principal
 from weft.explain.vectors import sample, tracks, vectors
 from weft.report.scatter import Points, scatter
 
@@ -80,27 +81,49 @@ def by_hand(run: Any, line: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_numbers_are_those_of_all_pairs(language: Any, text: Path) -> None:
-    lines = [line for line in text.read_text().splitlines() if line][:40]
+def between(rows: list[tuple[int, np.ndarray]]) -> float:
+    """The mean cosine of all pairs that stand in two sentences, which have numbers."""
+    return float(np.mean([cosine(a, b) for (one, a), (two, b) in combinations(rows, 2) if one != two]))
+
+
+def first_share(rows: np.ndarray) -> float:
+    """What the first principal component explains: the first singular value of the centred rows, squared, over all."""
+    sizes = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False)
+    return float(sizes[0] ** 2 / (sizes**2).sum())
+
+
+def part_of(text: Path, lines: list[str]) -> Path:
+    """A text with two lines that are there twice, and a blank one."""
     part = text.with_name("part.txt")
-    part.write_text("\n".join(lines) + "\n\n")
-    view = geometry(language, part)
+    part.write_text("\n".join([*lines, *lines[:2]]) + "\n\n")
+    return part
+
+
+def test_numbers_are_those_of_all_pairs(language: Any, text: Path) -> None:
+    """Pairs of two sentences alone: those of one have their context in common. A sentence that occurs again is read once, and
+    contexts are sentences."""
+    lines = list(dict.fromkeys(line for line in text.read_text().splitlines() if line))[:30]
+    lines.append("owl . owl . owl . owl . owl .")
+    view = geometry(language, part_of(text, lines))
     (side,) = view.data["sides"]
-    assert view.data["unit"] == "words" and view.data["texts"] == 40 and [one["layer"] for one in side["layers"]] == [
+    assert view.data["unit"] == "words" and view.data["texts"] == len(lines) and [one["layer"] for one in side["layers"]] == [
         "input", "layer 1", "layer 2", "top",
     ]  # fmt: skip
-    counts = Counter(word for line in lines for word in re.findall(r"\w+|\.", line))
+    assert view.data["repeated"] == 2 and view.data["left_out"] >= 1
+    parts = [re.findall(r"\w+|\.", line) for line in lines]
+    counts, sentences = Counter(word for part in parts for word in part), Counter(word for part in parts for word in set(part))
     assert side["words"] == counts.total() and side["types"] == len(counts)
-    assert side["compared"] == sum(number >= 5 for number in counts.values())
+    assert side["compared"] == sum(number >= 5 for number in sentences.values())
+    assert any(counts[word] >= 5 > number for word, number in sentences.items())  # often, but in few sentences
     stages = [by_hand(language, line) for line in lines]
     for at, told in enumerate(side["layers"]):
-        rows = np.concatenate([stage[at]["rows"] for stage in stages])
+        rows = [(number, row) for number, stage in enumerate(stages) for row in stage[at]["rows"]]
         words = [word for stage in stages for word in stage[at]["words"]]
-        any_two = np.mean([cosine(a, b) for a, b in combinations(rows, 2)])
         contexts = defaultdict(list)
         for word, row in zip(words, rows, strict=True):
             contexts[word].append(row)
-        same = np.mean([np.mean([cosine(a, b) for a, b in combinations(own, 2)]) for own in contexts.values() if len(own) > 4])
+        own = [contexts[word] for word, number in sentences.items() if number >= 5]
+        any_two, same = between(rows), np.mean([between(one) for one in own])
         within = np.mean(
             [np.mean([cosine(row, one["rows"].mean(axis=0)) for row in one["rows"]]) for one in (stage[at] for stage in stages)]
         )
@@ -109,18 +132,58 @@ def test_numbers_are_those_of_all_pairs(language: Any, text: Path) -> None:
         assert told["intra_sentence"] == pytest.approx(within, abs=1e-6)
         assert told["self_similarity_adjusted"] == pytest.approx(same - any_two, abs=1e-6)
         assert told["intra_sentence_adjusted"] == pytest.approx(within - any_two, abs=1e-6)
+        tables = [np.array([row for _, row in one]) for one in own]
+        mev = np.mean([first_share(table) for table in tables if np.ptp(table, axis=0).max() > 1e-9])  # one vector: no variance
+        baseline = first_share(np.array([row for _, row in rows]))
+        assert told["mev"] == pytest.approx(mev, abs=1e-5) and told["mev_baseline"] == pytest.approx(baseline, abs=1e-5)
+        assert told["mev_adjusted"] == pytest.approx(mev - baseline, abs=1e-5)
     # a word is read alike wherever it stands, but for what its line begins with, which has no space before it
     assert 0.9 < side["layers"][0]["self_similarity"] < 1
+
+
+def test_vectors_that_take_too_much_room_are_read_again(language: Any, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = sample([language], text, most=200, distinct=True)
+    whole, told = measured(language, given), list[tuple[int, int]]()
+    monkeypatch.setattr(explained, "ROOM", 2 * 4 * 12 * whole[0].words)  # two of four stages at once
+    assert explained.batches([[12] * 4], [whole[0].words]) == [[(0, 0), (0, 1)], [(0, 2), (0, 3)]]
+    again = measured(language, given, told=lambda done, total: told.append((done, total)))
+    assert again[0].spreads == whole[0].spreads and again[0].spots.word == whole[0].spots.word
+    assert told[-1] == (2 * len(given.lines), 2 * len(given.lines))
+    monkeypatch.setattr(explained, "ROOM", 1)
+    assert explained.batches([[12], [12]], [9, 9]) == [[(0, 0)], [(1, 0)]]
+
+
+def test_explained_variance() -> None:
+    rows = np.random.default_rng(0).normal(size=(9, 5)) + 100
+    for own in (rows, rows.T):
+        assert explained.explained(torch.from_numpy(own)) == pytest.approx(first_share(own), abs=1e-9)
+    line = np.outer(np.arange(5.0), np.ones(3)) + 7  # all on one
+    assert explained.explained(torch.from_numpy(line)) == pytest.approx(1.0)
+    # a word that is one vector has no variance that could be explained, whatever rounding leaves
+    assert np.isnan(explained.explained(torch.full((7, 3), 0.1))) and np.isnan(explained.explained(torch.zeros(3, 2)))
+    kept = explained.Kept()
+    kept.add(torch.from_numpy(rows), torch.tensor([1, -1, 0, 0, 1, 0, 1, 1, -1]))
+    wanted = (first_share(rows[[2, 3, 5]]) + first_share(rows[[0, 4, 6, 7]])) / 2
+    assert kept.shares(2) == pytest.approx((wanted, first_share(rows)), abs=1e-5)
+    assert np.isnan(kept.shares(0)[0])
 
 
 def test_sums_give_the_mean_of_all_pairs() -> None:
     rows = torch.randn(7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     rows /= rows.norm(dim=1, keepdim=True)
-    wanted = np.mean([float(a @ b) for a, b in combinations(rows, 2)])
-    assert float(pairs_mean(rows.sum(0), torch.tensor(7.0, dtype=torch.float64))) == pytest.approx(wanted, abs=1e-12)
+    pairs, sentences = Pairs(2, 3), [0, 0, 0, 1, 1, 2, 2]
+    groups = torch.tensor([0, 1, 0, 0, 0, 1, 0])
+    for number in range(3):
+        here = torch.tensor(sentences) == number
+        pairs.add(rows[here], groups[here])
+    for group in range(2):
+        own = [(sentences[at], rows[at].numpy()) for at in range(7) if groups[at] == group]
+        assert float(pairs.mean()[group]) == pytest.approx(between(own), abs=1e-12)
     alone = Stage(0)
     alone.add(rows[:1], torch.tensor([-1]))
     assert all(np.isnan(value) for value in alone.spread())
+    alone.add(rows[1:2], torch.tensor([-1]))  # a second sentence
+    assert alone.spread().anisotropy == pytest.approx(float(rows[0] @ rows[1]), abs=1e-12)
 
 
 @pytest.mark.parametrize("name", ["transformer", "luong", "bahdanau", "sutskever", "cho", "joint"])
@@ -206,9 +269,10 @@ def test_a_map_shows_the_words_that_are_named(language: Any, text: Path) -> None
     assert all(one["text"] in one["context"] for one in told["points"])
     assert [picture.caption for picture in view.pictures] == [
         "How alike the vectors of words are: text",
+        "How much of a word one direction explains (MEV): text",
         "Some words in their contexts, text, layer 1",
     ]
-    given = sample([language], text, most=500)
+    given = sample([language], text, most=500, distinct=True)
     (found,) = measured(language, given, words=["cat", "river"], layer=1)
     places, _ = principal(torch.stack(found.spots.vectors).numpy())
     assert [one["x"] for one in told["points"]] == pytest.approx(places[:, 0].tolist())
@@ -235,8 +299,16 @@ def test_the_command(language: Any, text: Path, place: Path, capsys: pytest.Capt
     folder = str(language.folder.path)
     assert main(["geometry", folder, "--data", str(text), "--most", "300", "--out", str(place / "x.html")]) == 0
     said = capsys.readouterr()
-    assert said.out.startswith("text: 30") and "any two" in said.out
-    assert (place / "x.html").read_text().count("<svg") == 2
+    assert said.out.startswith("text: 30") and "any two" in said.out and "MEV" in said.out
+    assert (place / "x.html").read_text().count("<svg") == 3
+    twice = place / "twice.txt"
+    twice.write_text("the cat sees a bird\n" * 3)
+    assert (
+        main(["geometry", folder, "--data", str(twice), "--out", str(place / "one.svg")]) == 0
+    )  # one sentence: no two to compare
+    said = capsys.readouterr()
+    assert said.out.split("\n")[2].split()[:4] == ["input", "-", "-", "-"]
+    assert "weft: 2 texts were there before; each is read once" in said.err
     assert main(["geometry", folder, "--most", "100", "--json", "--quiet"]) == 0  # the run's own validation data
     assert json.loads(capsys.readouterr().out)["unit"] == "words"
     assert main(["geometry", folder, "--most", "100", "--out", str(place / "x.json"), "--quiet"]) == 0

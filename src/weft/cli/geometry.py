@@ -17,7 +17,8 @@ from weft.errors import UsageError
 @dataclass(kw_only=True)
 class Geometry(Shared):
     """Show how alike the vectors of words are in each layer: of any two words, of one word in two contexts, of those of one
-    sentence; the last two also minus the first ("adjusted"), which is what all words have in common.
+    sentence; and how much of a word in all its contexts one direction explains (MEV, maximum explainable variance). Adjusted
+    is what is left without what any words have in common.
 
     Reads a text, or of translating runs pairs, or the run's own validation data. With --out it draws curves, and a map of some
     words in all their contexts.
@@ -61,6 +62,8 @@ class Geometry(Shared):
                 f"weft: {view.data['left_out']:,} texts are blank or longer than the model reads, and left out",
                 quiet=self.quiet,
             )
+        if view.data["repeated"]:
+            note(f"weft: {view.data['repeated']:,} texts were there before; each is read once", quiet=self.quiet)
         if self.json:
             write_json(numbers)
         else:

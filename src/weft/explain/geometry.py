@@ -1,7 +1,8 @@
 """Are a model's vectors all alike? How words lie in each layer: any two of them, one in several contexts, those of a sentence
 (Ethayarajh 2019), and a map of some.
 
-The mean cosine over all pairs of unit vectors u(1) ... u(n) is (|sum u|^2 - n) / (n (n - 1)): exact, and nothing is kept but
+Of unit vectors that stand in sentences, U is the sum of all n and U(s) the sum of the n(s) in sentence s. The mean cosine of
+all pairs whose words stand in two sentences is (|U|^2 - sum |U(s)|^2) / (n^2 - sum n(s)^2): exact, and nothing is kept but
 sums. Shapes: N words, D width, L stages of a stack.
 """
 
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from weft.errors import UsageError
+from weft.explain.explained import Kept, batches
 from weft.explain.vectors import MOST, Line, Sample, Track, sample, tracks, vectors
 from weft.explain.view import Picture, View, aligned
 from weft.report.lines import Axis, Series, lines
@@ -28,15 +30,26 @@ TYPES = 1000  # such words, the most frequent
 SHOWN = 60  # contexts of a word in a map
 DRAWN = 6  # words in it, unless they are named
 AROUND = 30  # characters of a context on either side, for the pointer
+NAN = float("nan")
 Told = Callable[[int, int], None]
 
 
 class Spread(NamedTuple):
-    """How words lie in one stage; cosines, from -1 to 1, NaN where there is nothing to compare."""
+    """How words lie in one stage; cosines, from -1 to 1, and shares of the variance; NaN where there is nothing to compare."""
 
-    anisotropy: float  # of any two words
-    self_similarity: float  # of one word in two contexts, the mean over words
+    anisotropy: float  # of any two words of two sentences
+    self_similarity: float  # of one word in two sentences, the mean over words
     intra_sentence: float  # of a word and the mean of its sentence, the mean over sentences
+    mev: float = NAN  # what the first principal component explains of a word in all its contexts, the mean over words
+    mev_baseline: float = NAN  # the same of all words together
+
+
+ADJUSTED = {"self_similarity": "anisotropy", "intra_sentence": "anisotropy", "mev": "mev_baseline"}  # and what is subtracted
+
+
+def adjusted(spread: Spread, name: str) -> float:
+    """A measure minus what all words have in common."""
+    return float(getattr(spread, name) - getattr(spread, ADJUSTED[name]))
 
 
 def _unit(rows: Tensor) -> Tensor:
@@ -44,39 +57,51 @@ def _unit(rows: Tensor) -> Tensor:
     return rows / lengths.clamp(min=torch.finfo(rows.dtype).tiny)
 
 
-def pairs_mean(total: Tensor, count: Tensor) -> Tensor:
-    """The mean cosine of all pairs among `count` unit vectors whose sum is `total` (..., D)."""
-    return (total.square().sum(-1) - count) / (count * (count - 1))
+class Pairs:
+    """The mean cosine of pairs of unit vectors that stand in two sentences, of each of several groups."""
+
+    def __init__(self, groups: int, width: int) -> None:
+        self.total = torch.zeros(groups, width, dtype=torch.float64)
+        self.within, self.count, self.count_within = torch.zeros(3, groups, dtype=torch.float64)
+
+    def add(self, own: Tensor, groups: Tensor) -> None:
+        """The unit vectors (N, D) of a sentence, and the group (N,) that each belongs to."""
+        here, place = torch.unique(groups, return_inverse=True)
+        counts = place.bincount(minlength=len(here))
+        part = torch.zeros(len(here), own.size(1), dtype=torch.float64).index_add_(0, place, own)
+        self.total[here] += part
+        self.within[here] += part.square().sum(-1)
+        self.count[here] += counts
+        self.count_within[here] += counts.double().square()
+
+    def mean(self) -> Tensor:
+        """(groups,), NaN of a group that has no such pair."""
+        pairs = self.count.square() - self.count_within
+        found: Tensor = (self.total.square().sum(-1) - self.within) / pairs.where(pairs > 0, torch.nan)
+        return found
 
 
 class Stage:
     """Sums over the words of one stage; `types` are the words that are compared with themselves, by number."""
 
     def __init__(self, types: int) -> None:
-        self.types, self.total, self.count = types, torch.zeros(()), 0
-        self.of_type, self.of_each = torch.zeros(()), torch.zeros(types, dtype=torch.float64)
-        self.within, self.sentences = 0.0, 0
+        self.types, self.all, self.same = types, Pairs(1, 0), Pairs(types, 0)
+        self.started, self.within, self.sentences = False, 0.0, 0
 
     def add(self, rows: Tensor, numbers: Tensor) -> None:
         """The words of a sentence (N, D) and their types (N,), -1 where they are none of them."""
-        if not self.count:
-            self.total = rows.new_zeros(rows.size(1))
-            self.of_type = rows.new_zeros(self.types, rows.size(1))
-        own = _unit(rows)
-        self.total, self.count = self.total + own.sum(0), self.count + len(own)
-        known = numbers >= 0
-        self.of_type.index_add_(0, numbers[known], own[known])
-        self.of_each.index_add_(0, numbers[known], torch.ones(int(known.sum()), dtype=torch.float64))
+        if not self.started:
+            self.started, self.all, self.same = True, Pairs(1, rows.size(1)), Pairs(self.types, rows.size(1))
+        own, known = _unit(rows), numbers >= 0
+        self.all.add(own, torch.zeros_like(numbers))
+        self.same.add(own[known], numbers[known])
         if len(own) > 1:
             self.within += float((own @ _unit(rows.mean(0))).mean())
             self.sentences += 1
 
     def spread(self) -> Spread:
-        several = self.of_each > 1
-        alike = pairs_mean(self.of_type[several], self.of_each[several]) if several.any() else torch.tensor([float("nan")])
-        any_two = pairs_mean(self.total, torch.tensor(float(self.count), dtype=torch.float64))
-        within = self.within / self.sentences if self.sentences else float("nan")
-        return Spread(float(any_two) if self.count > 1 else float("nan"), float(alike.mean()), within)
+        within = self.within / self.sentences if self.sentences else NAN
+        return Spread(float(self.all.mean()), float(self.same.mean().nanmean()), within)
 
 
 class Spots(NamedTuple):
@@ -146,22 +171,29 @@ def measured(
     """How words lie in every stage of each side; of the words of a map, the vectors."""
     known = tracks(run)
     counts = [Counter(unit.text for (line,) in given.lines for unit in line.units[side]) for side in range(len(known))]
-    types = [{word: at for at, (word, number) in enumerate(own.most_common(TYPES)) if number >= LEAST} for own in counts]
+    types = [_types(given, side, own) for side, own in enumerate(counts)]
     drawn = [_chosen(own, words) for own in counts]
     at = [_stage_of_map(track, layer) for track in known]
     stages = [[Stage(len(own)) for _ in track.stages] for track, own in zip(known, types, strict=True)]
-    spots = [Spots([], [], []) for _ in known]
-    for done, (line,) in enumerate(given.lines, 1):
-        for side, rows in enumerate(vectors(line, known, run.device)):
-            if line.units[side]:
-                _add(line, side, rows, types[side], stages[side])
-                _spot(line, side, rows[at[side]], drawn[side], spots[side])
-        if told is not None:
-            told(done, len(given.lines))
+    spots, shares = [Spots([], [], []) for _ in known], dict[tuple[int, int], tuple[float, float]]()
+    widths = [[rows.size(1) for rows in own] for own in vectors(given.lines[0][0], known, run.device)]
+    passes = batches(widths, [own.total() for own in counts])
+    for number, wanted in enumerate(passes):
+        kept = {place: Kept() for place in wanted}
+        for done, (line,) in enumerate(given.lines, 1 + number * len(given.lines)):
+            for side, rows in enumerate(vectors(line, known, run.device)):
+                numbers = torch.tensor([types[side].get(unit.text, -1) for unit in line.units[side]], dtype=torch.long)
+                if not number and line.units[side]:
+                    _add(rows, numbers, stages[side])
+                    _spot(line, side, rows[at[side]], drawn[side], spots[side])
+                _keep(kept, side, rows, numbers)
+            if told is not None:
+                told(done, len(passes) * len(given.lines))
+        shares |= {(side, stage): one.shares(len(types[side])) for (side, stage), one in kept.items()}
     return [
         Found(
             track,
-            [stage.spread() for stage in stages[side]],
+            [Spread(*stage.spread()[:3], *shares[side, number]) for number, stage in enumerate(stages[side])],
             counts[side].total(),
             len(types[side]),
             counts[side],
@@ -172,10 +204,22 @@ def measured(
     ]
 
 
-def _add(line: Line, side: int, rows: Sequence[Tensor], types: Mapping[str, int], stages: Sequence[Stage]) -> None:
-    numbers = torch.tensor([types.get(unit.text, -1) for unit in line.units[side]])
+def _types(given: Sample, side: int, counts: Counter[str]) -> dict[str, int]:
+    """The words that are compared with themselves, by number: the most frequent of those that enough sentences hold."""
+    sentences = Counter(word for (line,) in given.lines for word in {unit.text for unit in line.units[side]})
+    often = [word for word, _ in counts.most_common() if sentences[word] >= LEAST]
+    return {word: at for at, word in enumerate(often[:TYPES])}
+
+
+def _add(rows: Sequence[Tensor], numbers: Tensor, stages: Sequence[Stage]) -> None:
     for stage, own in zip(stages, rows, strict=True):
         stage.add(own, numbers)
+
+
+def _keep(kept: Mapping[tuple[int, int], Kept], side: int, rows: Sequence[Tensor], numbers: Tensor) -> None:
+    for stage, own in enumerate(rows):
+        if (side, stage) in kept:
+            kept[side, stage].add(own, numbers)
 
 
 def _spot(line: Line, side: int, rows: Tensor, wanted: Sequence[str], spots: Spots) -> None:
@@ -191,27 +235,36 @@ def _spot(line: Line, side: int, rows: Tensor, wanted: Sequence[str], spots: Spo
 
 def _table(found: Found) -> list[str]:
     rows: list[Sequence[str]] = [
-        ("layer", "any two", "same word", "adjusted", "in a sentence", "adjusted"),
+        ("layer", "any two", "same word", "adjusted", "in a sentence", "adjusted", "MEV", "adjusted"),
     ]
     for stage, own in zip(found.track.stages, found.spreads, strict=True):
-        numbers = (own.anisotropy, *(x for one in own[1:] for x in (one, one - own.anisotropy)))
+        numbers = (own.anisotropy, *(x for name in ADJUSTED for x in (getattr(own, name), adjusted(own, name))))
         rows.append((stage.label, *("-" if np.isnan(number) else f"{number:.3f}" for number in numbers)))
     return aligned(rows)
 
 
-def _chart(found: Found, unit: str) -> Picture:
+def _charts(found: Found, unit: str) -> list[Picture]:
+    """Cosines, and shares of the variance, layer by layer."""
     x, spreads = list(range(len(found.spreads))), found.spreads
-    names = [stage.label.rpartition(" ")[2] for stage in found.track.stages]
+    across = Axis("layer", names=[stage.label.rpartition(" ")[2] for stage in found.track.stages])
+
+    def both(label: str, name: str) -> list[Series]:
+        own = Series(label, x, [getattr(spread, name) for spread in spreads])
+        return [own, Series(f"{label}, adjusted", x, [adjusted(spread, name) for spread in spreads], group=label, dashed=True)]
+
     same, within = f"a {unit[:-1]} in two contexts", f"a {unit[:-1]} and its sentence"
-    series = [
-        Series(f"any two {unit}", x, [own.anisotropy for own in spreads]),
-        Series(same, x, [own.self_similarity for own in spreads]),
-        Series(within, x, [own.intra_sentence for own in spreads]),
-        Series(f"{same}, adjusted", x, [own.self_similarity - own.anisotropy for own in spreads], group=same, dashed=True),
-        Series(f"{within}, adjusted", x, [own.intra_sentence - own.anisotropy for own in spreads], group=within, dashed=True),
+    alike, explained = f"How alike the vectors of {unit} are", f"How much of a {unit[:-1]} one direction explains (MEV)"
+    first = Series(f"any two {unit}", x, [own.anisotropy for own in spreads])
+    (of_same, less), (of_within, less_within) = both(same, "self_similarity"), both(within, "intra_sentence")
+    of_all = Series(f"all {unit} together", x, [own.mev_baseline for own in spreads])
+    drawn = [
+        (alike, [first, of_same, of_within, less, less_within], Axis("mean cosine")),
+        (explained, [of_all, *both(f"a {unit[:-1]} in all its contexts", "mev")], Axis("share of the variance")),
     ]
-    what = f"How alike the vectors of {unit} are: {found.track.side}"
-    return Picture(what, lines(series, across=Axis("layer", names=names), up=Axis("mean cosine"), title=what))
+    return [
+        Picture(f"{what}: {found.track.side}", lines(series, across=across, up=up, title=f"{what}: {found.track.side}"))
+        for what, series, up in drawn
+    ]
 
 
 def _map(found: Found, unit: str) -> Picture | None:
@@ -238,8 +291,8 @@ def _data(found: Found) -> dict[str, Any]:
 
     layers = []
     for stage, own in zip(found.track.stages, found.spreads, strict=True):
-        adjusted = {f"{name}_adjusted": number(getattr(own, name) - own.anisotropy) for name in own._fields[1:]}
-        layers.append({"layer": stage.label, **{name: number(value) for name, value in own._asdict().items()}, **adjusted})
+        less = {f"{name}_adjusted": number(adjusted(own, name)) for name in ADJUSTED}
+        layers.append({"layer": stage.label, **{name: number(value) for name, value in own._asdict().items()}, **less})
     places = principal(torch.stack(found.spots.vectors).numpy())[0] if len(found.spots.word) > 2 else np.zeros((0, 2))
     points = [
         {"text": word, "context": context, "x": float(x), "y": float(y)}
@@ -260,17 +313,18 @@ def geometry(
 ) -> View:
     """How alike vectors are, layer by layer, over a text or the run's own validation data; a map of `words` in one layer."""
     tracks(run)  # a run without vectors is refused before anything is read
-    given = sample([run], data, most=most)
+    given = sample([run], data, most=most, distinct=True)
     found = measured(run, given, words=words, layer=layer, told=told)
     if missing := [word for word in words if not any(one.counts[word] for one in found)]:
         raise UsageError(f"--words: {missing[0]!r} is not among the {given.unit} of the data")
     pictures, said = list[Picture](), list[str]()
     for one in found:
         drawn = _map(one, given.unit)
-        pictures += [_chart(one, given.unit), *([] if drawn is None else [drawn])]
-        compared = f"compared with themselves: {one.compared:,}, which stand in {LEAST} contexts or more"
+        pictures += [*_charts(one, given.unit), *([] if drawn is None else [drawn])]
+        compared = f"compared with themselves: {one.compared:,}, which stand in {LEAST} sentences or more"
         about = f"{one.track.side}: {many(one.words, given.unit[:-1])}; {compared}"
         said += ["", about, *_table(one)] if said else [about, *_table(one)]
     title = f"Geometry of {run.folder.path}"
-    values = {"unit": given.unit, "texts": len(given.lines), "left_out": given.left_out, "sides": [_data(one) for one in found]}
+    about_texts = {"texts": len(given.lines), "left_out": given.left_out, "repeated": given.repeated}
+    values = {"unit": given.unit, **about_texts, "sides": [_data(one) for one in found]}
     return View("geometry", title, values, pictures, said)

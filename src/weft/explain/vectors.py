@@ -205,6 +205,7 @@ class Sample(NamedTuple):
     lines: list[list[Line]]  # of each text, how each run reads it
     words: bool  # words, not tokens
     left_out: int  # texts that a run can't read, and blank ones
+    repeated: int = 0  # texts that were there before, where each is read once
 
     @property
     def unit(self) -> str:
@@ -217,15 +218,21 @@ def _line(run: Any, text: str, target: str | None, *, words: bool) -> Line:
     return Line(text, reading, [units(side, own, words=words) for side, own in zip(reading.sides, texts, strict=True)])
 
 
-def sample(runs: Sequence[Any], data: Files | None, *, most: int = MOST) -> Sample:
-    """Lines of the data, as the first run reads it, until there are `most` words of their first sides; every run reads each."""
+def sample(runs: Sequence[Any], data: Files | None, *, most: int = MOST, distinct: bool = False) -> Sample:
+    """Lines of the data, as the first run reads it, until there are `most` words of their first sides; every run reads each.
+    `distinct`: a line that occurs again is read once."""
     words, found, seen, left_out, fault = in_words(runs), list[list[Line]](), 0, 0, "it is blank"
+    before, repeated = set[tuple[str, str | None]](), 0
     for whole, target in _lines(runs[0], data):
         texts: Iterable[str] = [whole] if whole.strip() else []
         for run in runs:
             texts = [piece for text in texts for piece in _pieces(run, text) if piece.strip()]
         left_out += not texts
         for text in texts:
+            if distinct and (text, target) in before:
+                repeated += 1
+                continue
+            before.add((text, target))
             try:
                 lines = [_line(run, text, target, words=words) for run in runs]
             except (DataError, UsageError) as error:  # too long, or empty on one side
@@ -237,7 +244,7 @@ def sample(runs: Sequence[Any], data: Files | None, *, most: int = MOST) -> Samp
             break
     if not seen:
         raise DataError(f"data: has no text that {' and '.join(str(run.folder.path) for run in runs)} can read: {fault}")
-    return Sample(found, words, left_out)
+    return Sample(found, words, left_out, repeated)
 
 
 # ---- vectors
