@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from weft.cli.main import main
 from weft.errors import UsageError
 from weft.explain import similarity
 from weft.explain.attention import look, sites
+from weft.explain.models_alike import models_alike, short_names
 from weft.explain.similarity import Products, apart, divergence, heads_alike, layers_alike, linear_cka
 from weft.explain.vectors import in_words, sample, tracks, vectors
 from weft.report.matrix import matrix
@@ -144,7 +146,7 @@ def pairs(place: Path) -> PairRuns:
 
 
 def language(place: Path, text: Path, name: str, tokenizer: dict[str, Any], model: dict[str, Any]) -> Any:
-    values = {**run_file(text, train=TRAIN, tokenizer=tokenizer), "model": {"width": 12, "layers": 2, **model}}
+    values = {**run_file(text, train=TRAIN, tokenizer=tokenizer, data__window=64), "model": {"width": 12, "layers": 2, **model}}
     return weft.load(train_here(values, place / name, Silent()).path, device="cpu")
 
 
@@ -156,6 +158,11 @@ def words(place: Path, text: Path) -> Any:
 @pytest.fixture(scope="module")
 def letters(place: Path, text: Path) -> Any:
     return language(place, text, "letters", {"kind": "char"}, {"kind": "lstm", "layers": 1})
+
+
+@pytest.fixture(scope="module")
+def third(place: Path, text: Path) -> Any:
+    return language(place, text, "third", {"kind": "bpe", "size": 270}, {"kind": "gru"})
 
 
 def test_two_runs_of_other_tokens_are_compared_by_words(words: Any, letters: Any, text: Path) -> None:
@@ -180,6 +187,64 @@ def test_a_run_is_like_itself(words: Any, text: Path) -> None:
     np.testing.assert_allclose(own, twice, atol=1e-12)
     np.testing.assert_allclose(np.diagonal(own), 1.0, atol=1e-12)
     assert (np.array(own) <= 1 + 1e-12).all() and (np.array(own) >= 0).all()
+
+
+def test_several_runs_are_compared_as_each_two_are(words: Any, letters: Any, third: Any, text: Path) -> None:
+    """The numbers of three at once are those of two at a time, and those of Gram matrices."""
+    runs = [words, letters, third]
+    view = models_alike(runs, text, most=200)
+    (side,) = view.data["sides"]
+    assert view.data["unit"] == "words" and view.data["runs"] == [str(run.folder.path) for run in runs]
+    assert side["layers"] == ["top", "layer 1", "layer 2"] and side["all"]["layers"][1] == ["input", "layer 1"]
+    for (one, a), (two, b) in combinations(enumerate(runs), 2):
+        (pair,) = layers_alike(a, text, b, most=200).data["sides"]
+        table = np.array(pair["cka"])
+        assert side["words"] == pair["words"]
+        assert side["cka"][one][two] == side["cka"][two][one] == pytest.approx(table[-1, -1], abs=1e-12)
+        assert side["best"]["cka"][one][two] == side["best"]["cka"][two][one] == pytest.approx(table.max(), abs=1e-12)
+        row, column = side["best"]["layers"][one][two]
+        assert table[pair["rows"].index(row), pair["columns"].index(column)] == table.max()
+        assert side["best"]["layers"][two][one] == [column, row]
+    np.testing.assert_allclose(np.diagonal(side["cka"]), 1.0, atol=1e-12)
+    np.testing.assert_allclose(np.diagonal(side["best"]["cka"]), 1.0, atol=1e-12)
+    given = sample(runs, text, most=200)
+    rows = [
+        torch.cat([vectors(lines[at], tracks(run), run.device)[0][1] for lines in given.lines]) for at, run in enumerate(runs)
+    ]
+    (first,) = models_alike(runs, text, layer=1, most=200).data["sides"]
+    assert first["layers"] == ["layer 1"] * 3 and "best" not in first
+    for one, two in combinations(range(3), 2):
+        assert first["cka"][one][two] == pytest.approx(by_kernels(rows[one], rows[two]), abs=1e-10)
+
+
+def test_several_runs_of_pairs_have_two_sides(pairs: PairRuns) -> None:
+    runs = [weft.load(pairs.folder(name), device="cpu") for name in ("transformer", "luong", "transformer")]
+    view = models_alike(runs, most=30)
+    assert [one["side"] for one in view.data["sides"]] == ["source", "output"] and len(view.pictures) == 4
+    for side in view.data["sides"]:
+        assert side["cka"][0][2] == pytest.approx(1.0, abs=1e-12) and side["cka"][0][1] == pytest.approx(side["cka"][1][2])
+
+
+def test_names_of_runs_are_short_where_they_differ() -> None:
+    assert short_names(["runs/a", "b", "other/c/"]) == ["a", "b", "c"]
+    assert short_names(["runs/a", "b/a", "c"]) == ["runs/a", "b/a", "c"]
+
+
+def test_the_command_of_several_runs(
+    words: Any, letters: Any, third: Any, text: Path, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [str(run.folder.path) for run in (words, letters, third)]
+    data = ["--data", str(text), "--most", "200", "--quiet"]
+    assert main(["similarity", *folders, *data, "--top", "2", "--out", str(place / "three.html")]) == 0
+    title, about, head, first, *rest = capsys.readouterr().out.split("\n")
+    assert title == f"Models {', '.join(folders)}" and about.startswith("text: 20")
+    assert head.split() == ["last", "layers", "words", "letters", "third"] and first.split()[:3] == ["words,", "top", "1.00"]
+    assert rest[3].split() == ["best", "layers", "words", "letters", "third"]
+    assert rest[8].split() == ["runs", "most", "alike", "CKA"] and len(rest[9:]) == 3 and not rest[-1]  # two, and the end
+    assert (place / "three.html").read_text().count("<svg") == 2
+    assert main(["similarity", *folders, *data, "--layer", "0", "--json"]) == 0
+    (view,) = json.loads(capsys.readouterr().out)["views"]
+    assert view["what"] == "models" and view["runs"] == folders and view["sides"][0]["layers"] == ["input"] * 3
 
 
 def test_heads_are_apart_by_the_mean_over_positions(pairs: PairRuns) -> None:
@@ -224,6 +289,13 @@ def test_refusals(words: Any, letters: Any, pairs: PairRuns, capsys: pytest.Capt
         return refused(capsys, "similarity", *given, "--quiet")[1]
 
     assert line(one, str(other)) == f"similarity: {one} and {other} read texts and pairs; compare two that read the same"
+    assert line(one, one, str(other)) == f"similarity: {one} and {other} read texts and pairs; compare runs that read the same"
+    assert line(one, one, "--layer", "1") == "--layer: is for three runs or more; of one or two, all layers are compared"
+    two = str(letters.folder.path)
+    assert line(one, one, two, "--layer", "2") == f"--layer: {two} has layers from 0, the input, to 1, not 2"
+    with pytest.raises(UsageError) as alone:
+        models_alike([words])
+    assert str(alone.value) == "similarity: 1 runs are given; give two or more"
     assert line(one, "--most", "0") == "--most: must be 1 or more, not 0"
     assert line(one, "--top", "0") == "--top: must be 1 or more, not 0"
     with pytest.raises(UsageError) as caught:

@@ -105,18 +105,37 @@ def _shared(lines: Sequence[Sequence[Unit]]) -> list[list[int]]:
     return [[at for at, unit in enumerate(own) if unit.start in common] for own in lines]
 
 
-class Compared(NamedTuple):
-    """The layers of one side."""
+class Together(NamedTuple):
+    """The layers of one side of several runs, on the words that all of them have."""
 
     side: str
-    rows: list[str]
-    columns: list[str]
+    labels: list[list[str]]  # of each run, its layers
     words: int
-    widest: int
-    cka: np.ndarray
+    widths: list[int]  # of the layers of all runs, one run after another
+    parts: Callable[[], Iterator[Rows]]  # the words in those layers, anew each time
+
+    def numbers(self, run: int) -> range:
+        """Those of the layers of one run."""
+        before = sum(map(len, self.labels[:run]))
+        return range(before, before + len(self.labels[run]))
 
 
-def _side(runs: Sequence[Any], given: Sample, all_tracks: Sequence[Sequence[Track]], side: int, told: Told | None) -> Compared:
+def together(
+    runs: Sequence[Any], data: Files | None = None, *, most: int = MOST, told: Told | None = None
+) -> tuple[str, list[Together]]:
+    """What is compared, words or tokens, and the layers of each side; the runs read texts, or all of them pairs."""
+    of_pairs = [one.settings.task == "translate" for one in runs]
+    if len(set(of_pairs)) > 1:
+        other = runs[of_pairs.index(not of_pairs[0])]
+        several = "two" if len(runs) == 2 else "runs"
+        names = f"{runs[0].folder.path} and {other.folder.path}"
+        raise UsageError(f"similarity: {names} read texts and pairs; compare {several} that read the same")
+    known = [tracks(one) for one in runs]
+    given = sample(runs, data, most=most)
+    return given.unit, [_side(runs, given, known, side, told) for side in range(len(known[0]))]
+
+
+def _side(runs: Sequence[Any], given: Sample, all_tracks: Sequence[Sequence[Track]], side: int, told: Told | None) -> Together:
     own = [known[side] for known in all_tracks]
     shared = [_shared([line.units[side] for line in lines]) for lines in given.lines]
 
@@ -130,39 +149,37 @@ def _side(runs: Sequence[Any], given: Sample, all_tracks: Sequence[Sequence[Trac
                 told(done, len(given.lines))
 
     widths = [rows.size(1) for rows in next(parts())]
-    names = [[stage.label for stage in track.stages] for track in own]
-    first = range(len(names[0]))
-    second = first if len(runs) == 1 else range(len(first), len(widths))
-    words = sum(len(common[0]) for common in shared)
-    return Compared(own[0].side, names[0], names[-1], words, max(widths), linear_cka(parts, widths, first, second))
+    labels = [[stage.label for stage in track.stages] for track in own]
+    return Together(own[0].side, labels, sum(len(common[0]) for common in shared), widths, parts)
+
+
+def few(one: Together, unit: str) -> list[str]:
+    """A line where there are so few words that layers look alike by chance."""
+    widest = max(one.widths)
+    told = f"few {unit} for vectors of {widest}: CKA comes out too high; give more text"
+    return [told] if one.words < FEW * widest else []
 
 
 def layers_alike(run: Any, data: Files | None = None, other: Any = None, *, most: int = MOST, told: Told | None = None) -> View:
     """Every layer beside every other, of one run, or of one beside those of another on the same text."""
     runs = [run] if other is None else [run, other]
-    if len({one.settings.task == "translate" for one in runs}) > 1:
-        raise UsageError(
-            f"similarity: {run.folder.path} and {other.folder.path} read texts and pairs; compare two that read the same"
-        )
-    known = [tracks(one) for one in runs]
-    given = sample(runs, data, most=most)
-    found = [_side(runs, given, known, side, told) for side in range(len(known[0]))]
+    unit, found = together(runs, data, most=most, told=told)
     paths = [str(one.folder.path) for one in runs]
     pictures, said, sides = list[Picture](), list[str](), list[dict[str, Any]]()
     for one in found:
+        cka = linear_cka(one.parts, one.widths, one.numbers(0), one.numbers(len(runs) - 1))
         what = f"How alike layers are: {one.side}"
         axes = (paths[0], paths[-1]) if other is not None else None
-        rows, columns = ([name.rpartition(" ")[2] for name in names] for names in (one.rows, one.columns))
-        svg = matrix(one.cka.clip(0, 1), rows=rows, columns=columns, name="linear CKA", title=what, axes=axes)
+        rows, columns = ([name.rpartition(" ")[2] for name in names] for names in (one.labels[0], one.labels[-1]))
+        svg = matrix(cka.clip(0, 1), rows=rows, columns=columns, name="linear CKA", title=what, axes=axes)
         pictures.append(Picture(what, svg))
-        about = f"{one.side}: {many(one.words, given.unit[:-1])}"
-        body = [[name, *(f"{value:.2f}" for value in row)] for name, row in zip(one.rows, one.cka, strict=True)]
-        said += [*([""] if said else []), about, *aligned([["", *one.columns], *body])]
-        if one.words < FEW * one.widest:
-            said.append(f"few {given.unit} for vectors of {one.widest}: CKA comes out too high; give more text")
-        sides.append({"side": one.side, "words": one.words, "rows": one.rows, "columns": one.columns, "cka": one.cka.tolist()})
+        about = f"{one.side}: {many(one.words, unit[:-1])}"
+        body = [[name, *(f"{value:.2f}" for value in row)] for name, row in zip(one.labels[0], cka, strict=True)]
+        said += [*([""] if said else []), about, *aligned([["", *one.labels[-1]], *body]), *few(one, unit)]
+        names = {"rows": one.labels[0], "columns": one.labels[-1]}
+        sides.append({"side": one.side, "words": one.words, **names, "cka": cka.tolist()})
     title = f"Layers of {' and '.join(paths)}"
-    return View("layers", title, {"unit": given.unit, "runs": paths, "sides": sides}, pictures, said)
+    return View("layers", title, {"unit": unit, "runs": paths, "sides": sides}, pictures, said)
 
 
 # ---- heads
