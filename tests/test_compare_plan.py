@@ -601,7 +601,11 @@ def test_runs_of_other_tasks_or_data_do_not_compare(tmp_path):
     with pytest.raises(UsageError) as caught:
         find([first, other])
     there = f"data.train: {Path('text.txt').absolute()} there, {Path('other.txt').absolute()} here"
-    assert str(caught.value) == f"compare: {first} and {other} have other data ({there}); what they score does not compare"
+    assert str(caught.value) == (
+        f"compare: {first} and {other} have other data ({there}); what they score does not compare,"
+        " unless all are measured on --data FILE"
+    )
+    assert len(find([first, other], data=True)) == 2
     assert len(find([first, make_run(tmp_path / "d", small(data__window=32))])) == 2  # of the same text
 
 

@@ -41,6 +41,7 @@ def test_no_command_reads_a_file_that_training_never_saw(language, capsys, monke
         assert refused(capsys, command, str(run)) == (3, differs(test, "test", run))
     assert not (tmp_path / "report.html").exists() and not (run / "evidence").exists()
     assert main(["evaluate", str(run), "--data", str(test)]) == 0  # a file that somebody names is read
+    assert main(["report", str(run), "--data", str(test), "--out", str(tmp_path / "page.html"), "-q"]) == 0
     capsys.readouterr()
     text = tmp_path / "train.txt"  # its validation data is a part of this
     text.write_text(SECRET)

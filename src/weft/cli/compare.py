@@ -28,7 +28,7 @@ class Compare(Shared):
     """Train models of several kinds on the same data, tokenizer and budget, and compare them in one table and one page.
 
     The same command resumes a comparison that was stopped. With run folders instead of a run file nothing is trained: those
-    runs are compared, which must be of one task and the same data.
+    runs are compared, which must be of one task and the same data, or are all measured on --data.
 
     Ctrl-C saves and stops; pressed twice it stops at once.
     """
@@ -70,6 +70,14 @@ class Compare(Shared):
         typer.Option(metavar="NAME", help="How BLEU splits outputs, as in weft evaluate.  [default: what suits all rows]"),
     ] = None
     context: Context = None
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            readable=False,
+            help="Measure runs on this, not on their own test data; may be given several times.",
+        ),
+    ] = None
     suite: Annotated[
         list[Path] | None,
         typer.Option(
@@ -119,6 +127,8 @@ class Compare(Shared):
         from weft.compare.train import Stopped
         from weft.config import read_toml
 
+        if self.data:
+            raise UsageError(f"--data: is for runs that are there; {run_file} names its own, data.test")
         out = self.out or Path("runs") / f"{run_file.stem}-comparison"
         self._wanted().check(out)
         place = Place(out, self.jobs, torch.get_num_threads(), self.fresh)
@@ -155,7 +165,7 @@ class Compare(Shared):
     # ---- runs
 
     def _existing(self) -> int:
-        from weft.cli.measuring import refuse_policy
+        from weft.cli.measuring import refuse_missing, refuse_policy
         from weft.cli.probing import refuse_files
         from weft.compare.bleu import check_wanted
         from weft.compare.groups import find, grouped, is_comparison, readable
@@ -174,13 +184,14 @@ class Compare(Shared):
         if not paths:
             raise UsageError("compare: no run is named; give run folders, or a run file")
         kept, damaged = readable(paths)
-        runs = find(kept)
+        runs = find(kept, data=bool(self.data))
         task = str(runs[0].settings["task"])
         refuse_others(task, self.score)
         check_wanted(task, self.tokenize)
         pairs = self._pairs(task)
         rows = {name: [run.path for run in group] for name, group in grouped(runs).items()}
         refuse_policy([run.path for run in runs], self.context)
+        refuse_missing(self.data or ())
         out = self.out or Path("runs/comparison")
         self._wanted().check(out)
         self._refuse_strangers(out)
@@ -229,6 +240,7 @@ class Compare(Shared):
                 words += [f"--{option}", f"{value:g}" if isinstance(value, float) else str(value)]
         words += [word for text in self.grid or () for word in ("--grid", text)]
         words += [word for path in self.suite or () for word in ("--suite", str(path))]
+        words += [word for path in self.data or () for word in ("--data", str(path))]
         return shlex.join(words if self.out is None else [*words, "--out", str(self.out)])
 
     def _finish(self, rows: Mapping[str, Sequence[Path]], facts: Facts, out: Path) -> int:
@@ -243,7 +255,7 @@ class Compare(Shared):
         try:
             with Lock(out), Display(quiet=self.quiet) as display:
                 asked = all(map(os.path.isfile, self.what))  # by a run file, not by runs, which may be somebody else's
-                evidence, damaged = measured(rows, kept_in(rows, out), display, how, named=asked)
+                evidence, damaged = measured(rows, kept_in(rows, out), display, how, data=self.data, named=asked)
                 facts = facts._replace(failures=[*facts.failures, *damaged])
                 found = written(evidence, facts, out, display) if evidence else {}
                 back = not evidence and bring_back(out)

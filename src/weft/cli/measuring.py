@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from weft.errors import ModelError
+from weft.errors import DataError, ModelError
 
 if TYPE_CHECKING:
     from weft.cli.display import Display
@@ -59,17 +59,28 @@ def refuse_policy(runs: Sequence[Path], context: str | None) -> None:
         refuse_context(settings, context, str(run))
 
 
+def refuse_missing(data: Sequence[Path]) -> None:
+    """Refuse a file that is not there before anything is made or measured."""
+    from weft.text.unpack import is_pattern
+
+    for path in data:
+        if not path.exists() and not is_pattern(path):
+            raise DataError(f"{path}: no such file")
+
+
 def measured(
     groups: Mapping[str, Sequence[Path]],
     kept: Callable[[Path], Path | None],
     display: Display,
     how: How,
     *,
+    data: Sequence[Path] | None = None,
     device: str = "auto",
     named: bool = False,
 ) -> Measured:
-    """What every run does on its test data, all measured in one way; `kept` says where that is kept of a run, None if nowhere.
-    `named`: the data stands in a run file of whoever asks, so that other data than training read is measured as well."""
+    """What every run does on `data`, or on its test data, all measured in one way; `kept` says where that is kept of a run,
+    None if nowhere. `named`: the data stands in a run file of whoever asks, so that other data than training read is measured
+    as well."""
     from weft.compare.bleu import one_tokenizer
 
     found, failures = dict[str, list["Evidence"]](), list["Refused"]()
@@ -83,14 +94,22 @@ def measured(
 
         watch(0, 1)
         try:
-            found.setdefault(name, []).append(_evidence(run, kept(run), how, device, watch, named))
+            found.setdefault(name, []).append(_evidence(run, kept(run), how, data, device, watch, named))
         except ModelError as error:  # the others are worth their table
             failures.append(_refused(name, run, error))
     display.clear()
     return Measured({name: group for name, group in found.items() if group}, failures)
 
 
-def _evidence(run: Path, place: Path | None, how: How, device: str, watch: Callable[[int, int], None], named: bool) -> Evidence:
+def _evidence(
+    run: Path,
+    place: Path | None,
+    how: How,
+    data: Sequence[Path] | None,
+    device: str,
+    watch: Callable[[int, int], None],
+    named: bool,
+) -> Evidence:
     from weft.compare.evidence import gather, gathered
     from weft.log import read_log
     from weft.run import load
@@ -98,8 +117,8 @@ def _evidence(run: Path, place: Path | None, how: How, device: str, watch: Calla
     for name in ("metrics.jsonl", "timings.jsonl"):  # the page draws what they say
         read_log(run / name)
     if place is None:
-        return gather(load(run, device=device), how=how, watch=watch)
-    return gathered(run, place, how=how, device=device, watch=watch, named=named)
+        return gather(load(run, device=device), data, how=how, watch=watch)
+    return gathered(run, place, data, how=how, device=device, watch=watch, named=named)
 
 
 def _refused(name: str, run: Path, error: ModelError) -> Refused:

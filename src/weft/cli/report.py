@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.measuring import COMPARISON, EVIDENCE, REPORT, failed, measured, refuse_policy
+from weft.cli.measuring import COMPARISON, EVIDENCE, REPORT, failed, measured, refuse_missing, refuse_policy
 from weft.cli.options import Context, Device, Shared
 from weft.cli.output import check_files, say, write, write_json
 from weft.cli.usage import one_line
@@ -55,12 +55,16 @@ def kept_at(run: Path) -> Path | None:
     return place if os.access(place.parent, os.W_OK) else None
 
 
+def _nowhere(run: Path) -> None:
+    """Where the evidence of a run on other data is kept: it would take the place of that on its own."""
+
+
 @dataclass(kw_only=True)
 class Report(Shared):
     """Make the page of a comparison again, from what it found, or a page of runs, which are measured for it.
 
     The page is one HTML file that needs nothing else, and no network: send it to whom you like. What measuring finds is kept
-    in each run, and not measured again while its weights and its data are the same.
+    in each run, and not measured again while its weights and its data are the same; on --data, it is not kept.
     """
 
     what: Annotated[
@@ -69,6 +73,14 @@ class Report(Shared):
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Where the page goes.  [default: report.html in the comparison, of runs here]"),
+    ] = None
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            readable=False,
+            help="Measure runs on this, not on their own test data; may be given several times.",
+        ),
     ] = None
     context: Context = None
     device: Device = "auto"
@@ -83,8 +95,9 @@ class Report(Shared):
         made = [path for path in self.what if is_comparison(path)]
         if made and len(self.what) > 1:
             raise UsageError(f"report: {made[0]} is a comparison; give one alone, or runs")
-        if made and self.context is not None:
-            raise UsageError(f"--context: {made[0]} has been measured; drop it, or give runs")
+        for option, given in (("context", self.context), ("data", self.data)):
+            if made and given:
+                raise UsageError(f"--{option}: {made[0]} has been measured; drop it, or give runs")
         found = read_comparison(made[0]) if made else self._measured(self.what)
         beside = made[0] if made and made[0].is_dir() else made[0].parent if made else Path()
         out = self.out or beside / REPORT
@@ -105,17 +118,22 @@ class Report(Shared):
         from weft.compare.observed import How
 
         kept, unread = readable(paths)
-        rows = {name: [run.path for run in runs] for name, runs in grouped(find(kept)).items()}
+        rows = {name: [run.path for run in runs] for name, runs in grouped(find(kept, data=bool(self.data))).items()}
         refuse_policy(kept, self.context)
+        refuse_missing(self.data or ())
         with Display(quiet=self.quiet) as display:
-            evidence, failures = measured(rows, kept_at, display, How(context=self.context), device=self.device)
+            how = How(context=self.context)
+            evidence, failures = measured(
+                rows, _nowhere if self.data else kept_at, display, how, data=self.data, device=self.device
+            )
             damaged = [*unread, *failures]
             if not evidence:
                 raise ModelError(damaged[0].reason)
             display.show("comparing", 0.0)
             title = "Comparison" if len(rows) > 1 else paths[0].name
             policy = [] if self.context is None else ["--context", self.context]
-            command = shlex.join(["weft", "report", *map(str, paths), *policy])
+            files = [word for path in self.data or () for word in ("--data", str(path))]
+            command = shlex.join(["weft", "report", *map(str, paths), *policy, *files])
             found = document(evidence, title=title, command=command)
         for failure in damaged:
             say(f"weft: {one_line(failed(failure))}")

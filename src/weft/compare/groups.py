@@ -52,25 +52,26 @@ def readable(paths: Sequence[Path]) -> tuple[list[Path], list[Refused]]:
     return kept, damaged
 
 
-def find(paths: Sequence[Path]) -> list[Found]:
-    """The runs in these folders, each once; they must be of one task and of the same data."""
+def find(paths: Sequence[Path], *, data: bool = False) -> list[Found]:
+    """The runs in these folders, each once; they must be of one task and, unless other `data` is given, of the same data."""
     # . and .. have no name that a row, or a folder of evidence, could have
     places = {path.resolve(): path.resolve() if path.name in ("", "..") else path for path in paths}
     found = [Found(path, open_folder(path).read_resolved()) for path in places.values()]
     for other in found[1:]:
-        _refuse_others(found[0], other)
+        _refuse_others(found[0], other, data=data)
     return found
 
 
-def _refuse_others(first: Found, other: Found) -> None:
+def _refuse_others(first: Found, other: Found, *, data: bool) -> None:
     tasks = first.settings.get("task"), other.settings.get("task")
     if tasks[0] != tasks[1]:
         raise UsageError(
             f"compare: {first.path} is a run of task {tasks[0]!r}, {other.path} of task {tasks[1]!r}; compare runs of one task"
         )
-    if apart := differences(_data(first), _data(other), "data"):
+    if not data and (apart := differences(_data(first), _data(other), "data")):
         raise UsageError(
-            f"compare: {first.path} and {other.path} have other data ({'; '.join(apart[:3])}); what they score does not compare"
+            f"compare: {first.path} and {other.path} have other data ({'; '.join(apart[:3])}); what they score does not"
+            " compare, unless all are measured on --data FILE"
         )
 
 

@@ -9,7 +9,7 @@ sums. Shapes: N words, D width, L stages of a stack.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -180,15 +180,12 @@ def measured(
     passes = batches(widths, [own.total() for own in counts])
     for number, wanted in enumerate(passes):
         kept = {place: Kept() for place in wanted}
-        for done, (line,) in enumerate(given.lines, 1 + number * len(given.lines)):
-            for side, rows in enumerate(vectors(line, known, run.device)):
-                numbers = torch.tensor([types[side].get(unit.text, -1) for unit in line.units[side]], dtype=torch.long)
-                if not number and line.units[side]:
-                    _add(rows, numbers, stages[side])
-                    _spot(line, side, rows[at[side]], drawn[side], spots[side])
-                _keep(kept, side, rows, numbers)
-            if told is not None:
-                told(done, len(passes) * len(given.lines))
+        for line, side, rows in _readings(run, given, known, told, (number, len(passes))):
+            numbers = torch.tensor([types[side].get(unit.text, -1) for unit in line.units[side]], dtype=torch.long)
+            if not number and line.units[side]:
+                _add(rows, numbers, stages[side])
+                _spot(line, side, rows[at[side]], drawn[side], spots[side])
+            _keep(kept, side, rows, numbers)
         shares |= {(side, stage): one.shares(len(types[side])) for (side, stage), one in kept.items()}
     return [
         Found(
@@ -202,6 +199,18 @@ def measured(
         )
         for side, track in enumerate(known)
     ]
+
+
+def _readings(
+    run: Any, given: Sample, known: Sequence[Track], told: Told | None, passes: tuple[int, int]
+) -> Iterator[tuple[Line, int, list[Tensor]]]:
+    """Every text, each of its sides, and of that side the vectors in every stage; `passes`: which one it is, of how many."""
+    number, count = passes
+    for done, (line,) in enumerate(given.lines, 1 + number * len(given.lines)):
+        for side, rows in enumerate(vectors(line, known, run.device)):
+            yield line, side, rows
+        if told is not None:
+            told(done, count * len(given.lines))
 
 
 def _types(given: Sample, side: int, counts: Counter[str]) -> dict[str, int]:

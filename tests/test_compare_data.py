@@ -1,0 +1,102 @@
+"""Runs of other data, or whose data is gone, compared on files that are named: own ones beside imported ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import refused
+
+from weft.cli.main import main
+
+TEXT = "\n".join(["the cat sat on the mat", "the dog sat", "a cat saw the dog on a mat", "the cat saw a mat"] * 6) + "\n"
+HELD = "\n".join(["the dog saw the cat", "a mat", "the cat sat on a dog"] * 9) + "\n"
+RUN = """
+task = "lm"
+[data]
+train = "text.txt"
+read = "lines"
+[tokenizer]
+kind = "space"
+[model]
+kind = "ngram"
+order = {order}
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text(TEXT)
+    Path("held.txt").write_text(HELD)
+    return tmp_path
+
+
+@pytest.fixture
+def runs() -> list[str]:
+    """A run of our own, and one that came as an ARPA file and knows no data."""
+    for name, order in (("own", 3), ("two", 2)):
+        Path("run.toml").write_text(RUN.format(order=order))
+        assert main(["train", "run.toml", "--quiet", "--out", f"runs/{name}"]) == 0
+    assert main(["export", "runs/two", "--to", "arpa", "--out", "two.arpa"]) == 0
+    assert main(["import", "arpa", "two.arpa", "--out", "runs/theirs", "--quiet"]) == 0
+    return ["runs/own", "runs/theirs"]
+
+
+def evaluated(capsys: pytest.CaptureFixture[str], run: str, data: str) -> float:
+    capsys.readouterr()
+    assert main(["evaluate", run, "--data", data, "--json"]) == 0
+    found: Any = json.loads(capsys.readouterr().out)
+    return next(float(one["value"]) for one in found["scores"] if one["name"] == "bits_per_byte")
+
+
+def row_scores(found: dict[str, Any]) -> list[float]:
+    return [row["scores"]["bits_per_byte"]["value"] for row in found["rows"]]
+
+
+def test_an_imported_run_beside_our_own_on_a_file_that_is_named(runs, capsys):
+    wanted = sorted(evaluated(capsys, run, "held.txt") for run in runs)
+    assert wanted[0] != wanted[1]
+    assert main(["compare", *runs, "--data", "held.txt", "--out", "both", "--json", "--quiet"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["data"] == "held.txt" and sorted(row_scores(found)) == pytest.approx(wanted, abs=1e-12)
+    kept = json.loads(Path("both/comparison.json").read_text())
+    assert kept["command"] == "weft compare runs/own runs/theirs --data held.txt --out both"
+    # what was measured is kept for this file alone
+    assert main(["compare", *runs, "--data", "text.txt", "--out", "both", "--json", "--quiet"]) == 0
+    again = row_scores(json.loads(capsys.readouterr().out))
+    assert sorted(again) == pytest.approx(sorted(evaluated(capsys, run, "text.txt") for run in runs), abs=1e-12) != wanted
+
+
+def test_several_files_are_one_text(runs, capsys):
+    assert main(["compare", *runs, "--data", "held.txt", "--data", "text.txt", "--out", "both", "--json", "--quiet"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["data"] == "held.txt, text.txt"
+    Path("all.txt").write_text(HELD + TEXT)
+    assert sorted(row_scores(found)) == pytest.approx(sorted(evaluated(capsys, run, "all.txt") for run in runs), abs=1e-9)
+
+
+def test_a_report_of_runs_on_a_file_that_is_named(runs, capsys):
+    """Also of a run whose own data is another by now: the refusal names the option."""
+    assert main(["report", *runs, "--data", "held.txt", "--out", "page.html", "--json", "--quiet"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["rows"]) == 2
+    page = Path("page.html").read_text()
+    assert "weft report runs/own runs/theirs --data held.txt" in page
+    assert not Path("runs/own/evidence").exists() and not Path("runs/theirs/evidence").exists()
+
+
+def test_refusals(runs, capsys):
+    code, said = refused(capsys, "compare", *runs, "--out", "both")
+    assert code == 2 and said.startswith("compare: runs/own and runs/theirs have other data (")
+    assert said.endswith("); what they score does not compare, unless all are measured on --data FILE")
+    for command in ("compare", "report"):
+        assert refused(capsys, command, *runs, "--data", "nope.txt") == (3, "nope.txt: no such file")
+    assert not Path("runs/comparison").exists()
+    message = "--data: is for runs that are there; run.toml names its own, data.test"
+    assert refused(capsys, "compare", "run.toml", "--data", "held.txt") == (2, message)
+    assert main(["compare", *runs, "--data", "held.txt", "--out", "both", "--quiet"]) == 0
+    capsys.readouterr()
+    message = "--data: both has been measured; drop it, or give runs"
+    assert refused(capsys, "report", "both", "--data", "held.txt") == (2, message)
