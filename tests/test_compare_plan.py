@@ -646,7 +646,7 @@ def test_the_tokenizer_is_trained_once(tmp_path):
     out.mkdir()
     first = tokens.train_once(out, [values], Silent())
     files = {path.name for path in (out / "tokenizer").iterdir()}
-    assert files == {"tokenizer.json", "manifest.json"}
+    assert files == {"tokenizer.json", "opening.json", "manifest.json"}
     made = (out / "tokenizer" / "tokenizer.json").stat().st_mtime_ns
     assert tokens.train_once(out, [values], Silent()).hash == first.hash
     assert (out / "tokenizer" / "tokenizer.json").stat().st_mtime_ns == made

@@ -205,7 +205,7 @@ def write_metrics(out: Path, records: list[dict[str, Any]], torn: bytes = b"") -
 def test_progress_by_each_budget(tmp_path):
     trained = [{"step": step, "epoch": step // 4, "tokens": 10 * step, "train_nats_per_token": 1.0} for step in (1, 2, 5)]
     out = write_metrics(
-        tmp_path / "run", [*trained, {"step": 5, "valid_nats_per_token": 1.5, "valid_other": 2.0}, {"epoch": 6}], b'{"step": 6'
+        tmp_path / "run", [*trained, {"step": 5, "valid_nats_per_token": 1.5, "valid_other": 2.0}], b'{"step": 6'
     )
     assert progress(out, TrainTable(steps=10)) == Progress(0.5, ("nats_per_token", 1.5))
     assert progress(out, TrainTable(steps=10, monitor="other")).valid == ("other", 2.0)

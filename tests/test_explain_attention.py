@@ -75,8 +75,8 @@ def test_a_language_model_looks_back_only(language):
     run = weft.load(language)
     data = attention(run, "the cat", ExplainOptions()).data
     weights = np.array(data["layers"][0]["weights"])
-    assert weights.shape == (2, 8, 8) and (np.triu(weights[0], 1) == 0).all()
-    assert [token["text"] for token in data["tokens"]] == ["<s>", *"the cat"]
+    assert weights.shape == (2, 9, 9) and (np.triu(weights[0], 1) == 0).all()
+    assert [token["text"] for token in data["tokens"]] == [".", "\n", *"the cat"]
 
 
 def test_a_pool_of_attention_is_a_view_of_the_text(labels, tmp_path):
@@ -103,7 +103,7 @@ def test_rollout_by_hand():
 
 
 def test_rollout_of_runs(pairs, language, labels):
-    for run, text, size in ((weft.load(pairs.folder("transformer")), "bada", 5), (weft.load(language), "the cat", 8)):
+    for run, text, size in ((weft.load(pairs.folder("transformer")), "bada", 5), (weft.load(language), "the cat", 9)):
         view = rollout(run, text, ExplainOptions(top=2))
         weights = np.array(view.data["weights"])
         assert weights.shape == (size, size)

@@ -129,7 +129,7 @@ def test_no_text_is_needed_and_a_text_says_how_many(run, tmp_path, capsys):
     (view,) = json.loads(out.read_text())["views"]
     assert view["positions"] == 40 and len(view["sites"][0]["values"]) == 40
     view = weft.load(run, device="cpu").explain("the cat", "positions")
-    assert view.data["positions"] == 8  # <s> and seven letters
+    assert view.data["positions"] == 9  # a full stop and a newline, and seven letters
     assert [picture.caption.split(":")[0] for picture in view.pictures] == ["Values", "Dot products", "By distance"]
     for picture in view.pictures:
         assert ET.fromstring(picture.svg).tag.endswith("svg")

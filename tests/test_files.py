@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import io
 import json
@@ -287,7 +288,7 @@ def test_a_log_grows_by_lines_and_is_cut_back_on_resume(tmp_path):
         log.close()
     second = '{{"step": 2, "word": "ü", "crc32": "{:08x}"}}\n'.format(zlib.crc32('{"step": 2, "word": "ü"}'.encode()))
     assert path.read_bytes() == (first + second).encode()
-    assert log_files.read_log(path) == [{"step": 1, "loss": 2.5}, {"step": 2, "word": "ü"}]
+    assert log_files.read_log(path, texts=True) == [{"step": 1, "loss": 2.5}, {"step": 2, "word": "ü"}]
 
 
 @pytest.mark.parametrize("there", [b"", b"{}\n", b"{}\n[]\n{}\n"], ids=["gone", "less", "other"])
@@ -716,7 +717,7 @@ def test_folders_that_can_not_be_locked(tmp_path, monkeypatch):
     def refuse(descriptor: int, how: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(files.fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", refuse)
     assert refusal(ResourceError, lambda: Lock(tmp_path).__enter__()) == (f"{tmp_path}: can't be locked: No locks available")
 
 

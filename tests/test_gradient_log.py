@@ -15,6 +15,7 @@ from test_loop import metrics, run, small_loop, small_model
 
 from weft.cli.main import main
 from weft.compare.curves import curve
+from weft.log import sealed
 from weft.report.page import page
 from weft.report.page_check import fault
 from weft.report.page_data import page_data
@@ -123,7 +124,7 @@ def test_info_counts_clipped_steps(tmp_path, monkeypatch, capsys):
 
 
 def test_curves_have_norms_rates_and_the_limit(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LOGGED))
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(sealed(line)) + "\n" for line in LOGGED))
     (tmp_path / "resolved.toml").write_text("[train]\nclip = 0.5\n")
     found = curve(tmp_path, "nats_per_token")
     assert [(point["step"], point["value"]) for point in found["norm"]] == [(1, 4.0), (4, 1.0)]

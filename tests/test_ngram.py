@@ -384,7 +384,7 @@ def test_discounts_that_fall_back_are_noted():
         (
             {"smoothing": "kneser-nay"},
             "model.smoothing: no such choice 'kneser-nay'; did you mean 'kneser-ney'?"
-            " known: kneser-ney, back-off, add-delta, ml",
+            " known: kneser-ney, back-off, add-delta, ml, file",
         ),
         ({"delta": 0.5}, "model: delta=0.5, but smoothing='kneser-ney' has none"),
         ({"order": 0}, "model.order: must be greater than or equal to 1, not 0"),

@@ -400,7 +400,7 @@ def test_language_models_read_the_text_column(runs, tmp_path, capsys):
     assert rows_of(out(capsys, "score", lm, "--data", str(path)))[1][2] == f"{score.log_prob:.4f}"
     (one,) = (json.loads(line) for line in out(capsys, "fill", masked, "--data", str(path), "--json").split("\n")[:-1])
     assert one["text"] == "the [MASK], sees" and len(one["gaps"]) == 1
-    told = json.loads(out(capsys, "generate", lm, "--prompt-file", str(path), "--json", "--length", "2"))
+    told = json.loads(out(capsys, "generate", lm, "--prompt-file", str(path), "--json", "--length", "2", "-q"))
     assert [one["prompt"] for one in told["results"]] == ["the [MASK], sees"]
     for words in (("score", lm), ("fill", masked)):
         assert refused(capsys, *words, "--data", str(other)) == (

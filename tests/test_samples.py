@@ -16,6 +16,7 @@ import weft
 from weft.cli.progress import sampled
 from weft.compare.curves import samples_of
 from weft.errors import ConfigError
+from weft.log import sealed
 from weft.report.page import page
 from weft.report.page_check import fault
 from weft.run import Run
@@ -90,9 +91,11 @@ def test_resumed_there_is_no_text_twice_and_none_is_missing(tmp_path, text):
 def test_a_model_with_a_last_position_writes_as_much_as_fits(tmp_path, text):
     values = small(text, "transformer", train__samples=1, train__sample_length=500, train__sample_prompts=["the old "])
     train_here(values, tmp_path / "run")
-    assert max(len(one["text"]) for one in written(tmp_path / "run")) == 16 + 1 - 9  # behind <s> and 8 letters
+    assert (
+        max(len(one["text"]) for one in written(tmp_path / "run")) == 16 + 1 - 10
+    )  # behind a full stop, a newline and 8 letters
     values["train"]["sample_prompts"] = ["the old cat and the dog"]
-    message = "train.sample_prompts: the longest has 23 tokens, but the model reads at most 15; shorten it"
+    message = "train.sample_prompts: the longest has 23 tokens, but the model reads at most 14; shorten it"
     with pytest.raises(ConfigError, match=f"^{message}$"):
         train_here(values, tmp_path / "other")
 
@@ -179,7 +182,7 @@ def test_texts_do_not_depend_on_torch_s_random_state(tmp_path, text):
 
 def test_of_many_validations_some_are_shown_from_the_first_to_the_last(tmp_path):
     lines = [{"step": step, "prompt": "a", "sample": number, "text": f"{step}"} for step in range(1, 21) for number in range(5)]
-    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(sealed(line)) + "\n" for line in lines))
     found = samples_of(tmp_path)
     assert [(line["step"], line["sample"]) for line in found[:4]] == [(1, 0), (1, 1), (1, 2), (4, 0)]
     assert sorted({line["step"] for line in found}) == [1, 4, 6, 9, 12, 15, 17, 20]

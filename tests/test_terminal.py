@@ -17,6 +17,7 @@ from small_runs import make_text, run_file, train_here
 from weft.cli.display import Display
 from weft.cli.main import main
 from weft.cli.output import harmless, note, say, write, write_json
+from weft.log import opened, sealed
 
 EVIL = "good\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp\u2066"
 SAFE = r"good\u001b]0;owned\u0007\u001b[2J\u009b31m\u202egnp\u2066"
@@ -97,7 +98,7 @@ def test_environment_and_paths_in_info(tmp_path, monkeypatch, capsys):
     text = make_text(tmp_path / "te\x1b[2Jxt.txt")
     run = train_here(run_file(text, train__steps=1), tmp_path / "run").path
     known = json.loads((run / "environment.json").read_text())
-    (run / "environment.json").write_text(json.dumps({**known, "gpu": EVIL}))
+    (run / "environment.json").write_text(json.dumps(sealed({**opened(known), "gpu": EVIL})))
     seen = on_a_terminal(["info", str(run)], monkeypatch)
     assert SAFE in seen and r"te\u001b[2Jxt.txt" in seen and not set("\x1b\x07\x9b\u202e") & set(seen)
     assert main(["info", str(run)]) == 0

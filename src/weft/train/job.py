@@ -58,7 +58,7 @@ class Job:
         except ConfigError as error:
             raise ModelError(f"{folder.resolved}: is damaged, or of another version: {error}") from None
         tokenizer = settings.material.load(folder)
-        return Origin(path, Made(settings, tokenizer), folder.read_weights(tokenizer.hash))
+        return Origin(path, Made(settings, tokenizer), folder.read_weights(tokenizer.hash, logs=settings.kind == "ngram"))
 
     def journal(self) -> Journal:
         data = {name: corpus.origin for name, corpus in self.corpora.items()}

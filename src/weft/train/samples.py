@@ -64,8 +64,8 @@ def _translations(job: Job, model: Any, device: torch.device) -> Writer:
     def write(model: Any) -> list[Record]:
         written = task.write(model, held.source, lines=len(sources))
         return [
-            {"line": line, "source": source, "text": text, "reference": reference}
-            for line, (source, text, reference) in enumerate(zip(sources, written, held.references, strict=False), 1)
+            {"line": line, "source": source, "text": text, "reference": references[0]}
+            for line, (source, text, references) in enumerate(zip(sources, written, held.references, strict=False), 1)
         ]
 
     return write
