@@ -241,8 +241,8 @@ def test_long_lines_are_read_in_pieces(language: Any, place: Path) -> None:
     long = place / "long.txt"
     long.write_text(" ".join(["the old cat sees a bird"] * 30) + "\n\n" + "x" * 60 + "\n")
     given = sample([language], long)
-    room = language.settings.data.window - 1
-    assert all(len(line.reading.sides[0].tokens) <= room + 1 for (line,) in given.lines)
+    window = language.settings.data.window
+    assert all(len(line.reading.sides[0].tokens) <= window for (line,) in given.lines)
     assert "".join(line.text for (line,) in given.lines[:-1]).startswith("the old cat") and given.left_out == 1
     words = [unit.text for (line,) in given.lines for unit in line.units[0]]
     assert words[:180] == ["the", "old", "cat", "sees", "a", "bird"] * 30  # none was torn

@@ -137,7 +137,7 @@ def _room(run: Any) -> int | None:
     """How many tokens of a text the model reads at once; None where it takes any number, or cuts texts itself."""
     task, data = run.settings.task, run.settings.data
     if task == "lm":
-        return int(data.window) - 1
+        return int(data.window) - len(run.opening)
     if task == "masked-lm":
         return int(run.model.longest or data.window) - 2
     return None
