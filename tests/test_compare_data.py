@@ -91,6 +91,13 @@ def test_refusals(runs, capsys):
     code, said = refused(capsys, "compare", *runs, "--out", "both")
     assert code == 2 and said.startswith("compare: runs/own and runs/theirs have other data (")
     assert said.endswith("); what they score does not compare, unless all are measured on --data FILE")
+    Path("other.toml").write_text(RUN.format(order=2).replace('"lines"', '"windows"'))
+    assert main(["train", "other.toml", "--quiet", "--out", "runs/other"]) == 0
+    assert refused(capsys, "compare", "runs/own", "runs/other", "--data", "held.txt") == (
+        2,
+        "compare: runs/own has data.read = 'lines', runs/other 'windows': a text becomes other items, and"
+        " what is measured on them does not compare; train one that reads as the other does",
+    )
     for command in ("compare", "report"):
         assert refused(capsys, command, *runs, "--data", "nope.txt") == (3, "nope.txt: no such file")
     assert not Path("runs/comparison").exists()

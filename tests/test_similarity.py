@@ -241,7 +241,8 @@ def test_the_command_of_several_runs(
     assert head.split() == ["last", "layers", "words", "letters", "third"] and first.split()[:3] == ["words,", "top", "1.00"]
     assert rest[3].split() == ["best", "layers", "words", "letters", "third"]
     assert rest[8].split() == ["runs", "most", "alike", "CKA"] and len(rest[9:]) == 3 and not rest[-1]  # two, and the end
-    assert (place / "three.html").read_text().count("<svg") == 2
+    page = (place / "three.html").read_text()
+    assert page.count("<svg") == 2 and ">letters:1<" in page and ">words:top<" in page
     assert main(["similarity", *folders, *data, "--layer", "0", "--json"]) == 0
     (view,) = json.loads(capsys.readouterr().out)["views"]
     assert view["what"] == "models" and view["runs"] == folders and view["sides"][0]["layers"] == ["input"] * 3

@@ -73,6 +73,12 @@ def _refuse_others(first: Found, other: Found, *, data: bool) -> None:
             f"compare: {first.path} and {other.path} have other data ({'; '.join(apart[:3])}); what they score does not"
             " compare, unless all are measured on --data FILE"
         )
+    reads = first.settings["data"].get("read"), other.settings["data"].get("read")
+    if reads[0] != reads[1]:  # blocks of running text beside lines
+        raise UsageError(
+            f"compare: {first.path} has data.read = {reads[0]!r}, {other.path} {reads[1]!r}: a text becomes other items, and"
+            " what is measured on them does not compare; train one that reads as the other does"
+        )
 
 
 def _data(run: Found) -> dict[str, Any]:

@@ -98,7 +98,8 @@ def _drawn(one: Together, paths: Sequence[str], unit: str, layer: int | None, to
 
     rows = [f"{name}, {label}" for name, label in zip(names, labels, strict=True)]
     lines = [f"{one.side}: {many(one.words, unit[:-1])}", *_table(which, own, rows, names)]
-    pictures = [picture(which, own, rows)]
+    # a picture shows a space as a mark
+    pictures = [picture(which, own, [f"{name}:{label.rpartition(' ')[2]}" for name, label in zip(names, labels, strict=True)])]
     data = {"side": one.side, "words": one.words, "layers": labels, "cka": own.tolist()}
     if layer is None:
         best = _best(one, cka)
