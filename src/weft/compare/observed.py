@@ -99,7 +99,8 @@ def _language(run: Any, data: Files | None, watch: Watch, context: str | None) -
         classed = _classed(values, owners, counts[tokens], len(lengths))
     scores = language_scores(language_items(nats, corpus), run.measured(context))
     inputs = _decoded(run, corpus, edges)
-    item = f"block of about {text_block(corpus):,} bytes" if corpus.starts is None else "line"
+    each = round(int(corpus.marks[-1, 2]) / max(1, len(inputs)), -1)  # blocks are whole lines, so longer than was asked for
+    item = f"block of about {each:,.0f} bytes" if corpus.starts is None else "line"
     return Observed(scores, found, inputs, [""] * len(inputs), lengths, "tokens/s scored", len(tokens), classed, item=item)
 
 

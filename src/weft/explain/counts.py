@@ -25,6 +25,7 @@ from weft.models.counts import with_begins
 from weft.report.bars import Bar, bars
 from weft.text.gate import clean
 
+LEGEND = (("before", "share of what followed in training", ""), ("after", "P of the model", ""))
 LONGEST = 4  # tokens of a context that are counted for a model that has no order
 
 
@@ -112,18 +113,14 @@ def _lines(contexts: list[dict[str, Any]]) -> list[str]:
 def _picture(contexts: list[dict[str, Any]]) -> list[Picture]:
     groups = []
     for one in contexts:
-        if not one["count"]:
+        if not one["count"] or not one["context"]:  # a model always reads something
             continue
         told = [
             Bar(row["token"], row["share"], row["probability"] or 0.0, f"{row['token']}\n{row['count']:,} of {one['count']:,}")
             for row in one["tokens"]
         ]
         groups.append((_name(one["context"])[-24:], told))
-    return (
-        [Picture("What followed each context in training (before), and what the model says (after)", bars(groups))]
-        if groups
-        else []
-    )
+    return [Picture("What followed each context in training, and what the model says", bars(groups, LEGEND))] if groups else []
 
 
 def counts(run: Any, text: str, options: ExplainOptions) -> View:

@@ -59,7 +59,11 @@ def _bar(one: Bar, x: float, y: float) -> str:
     )
 
 
-def bars(groups: Sequence[tuple[str, Sequence[Bar]]]) -> str:
+FILTERED = (("before", "before", ""), ("after", "after", ""), ("after", "after, what came", "came"))
+Legend = Sequence[tuple[str, str, str]]  # kind of bar, what it is, and whether it came
+
+
+def bars(groups: Sequence[tuple[str, Sequence[Bar]]], legend: Legend = FILTERED) -> str:
     """Panels with their titles as an SVG, in lines as long as there is room: pale bars before, dark ones after."""
     if not groups or not all(found for _, found in groups):
         raise UsageError("bars: there is nothing to draw: each group needs a bar")
@@ -78,11 +82,12 @@ def bars(groups: Sequence[tuple[str, Sequence[Bar]]]) -> str:
             parts += [_bar(one, x, below + number * ROW) for number, one in enumerate(found)]
         top += HEAD + max(len(found) for _, found in line) * ROW + MARGIN
     right, high = MARGIN + min(across, len(groups)) * (wide + MARGIN), top + 40
-    right = max(right, 380)
-    legend = [(MARGIN, "before", "before", ""), (90, "after", "after", ""), (160, "after", "after, what came", "came")]
-    for x, kind, told, group in legend:
-        parts.append(f'<g class="{group}"><rect class="{kind}" x="{x}" y="{top + 8:g}" width="14" height="10"/></g>')
-        parts.append(f'<text x="{x + 19}" y="{top + 17:g}">{told}</text>')
+    x = float(MARGIN)
+    for kind, told, group in legend:
+        parts.append(f'<g class="{group}"><rect class="{kind}" x="{x:g}" y="{top + 8:g}" width="14" height="10"/></g>')
+        parts.append(f'<text x="{x + 19:g}" y="{top + 17:g}">{told}</text>')
+        x += 34 + LETTER * len(told)
+    right = max(right, x)
     size = f'width="{right:g}" height="{high:g}"'
     return "\n".join(
         [
