@@ -150,3 +150,15 @@ def test_a_network_has_no_arpa_file(capsys):
     capsys.readouterr()
     code, said = refused(capsys, "export", "runs/rnn", "--to", "arpa", "--out", "model.arpa")
     assert (code, said) == (2, "export: runs/rnn is a run of kind 'rnn'; an ARPA file holds an n-gram model")
+
+
+def test_pieces_of_words_are_noted_on_the_way_out_and_in(capsys):
+    own = counted("own", tokens="bpe")
+    assert main(["export", own, "--to", "arpa", "--out", "model.arpa"]) == 0
+    told = "its words are the tokens of a bpe tokenizer: split texts so, or import it with --tokenizer-from"
+    assert f"weft: {told}\n" in capsys.readouterr().err
+    assert main(["import", "arpa", "model.arpa", "--out", "runs/pieces"]) == 0
+    assert "its words look like pieces of words" in capsys.readouterr().err
+    assert main(["import", "arpa", "model.arpa", "--out", "runs/same", "--tokenizer-from", own]) == 0
+    assert "pieces" not in capsys.readouterr().err
+    assert scores(capsys, "runs/same") == pytest.approx(scores(capsys, own), abs=1e-6)

@@ -107,3 +107,18 @@ def test_refusals(runs, capsys):
     capsys.readouterr()
     message = "--data: both has been measured; drop it, or give runs"
     assert refused(capsys, "report", "both", "--data", "held.txt") == (2, message)
+
+
+def test_unknown_tokens_are_named_where_tokenizers_differ(tmp_path, monkeypatch, capsys):
+    """A token of a word that is not known stands for many characters and costs little."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("the cat sat on the mat\nthe dog sat\n" * 30)
+    (tmp_path / "other.txt").write_text("der Hund sah die Katze dort\nwir sind da\n" * 30)
+    run = 'task = "lm"\n[data]\ntrain = "text.txt"\n[tokenizer]\nkind = "{}"\n[model]\nkind = "ngram"\norder = 2\n'
+    for kind in ("char", "word"):
+        (tmp_path / f"{kind}.toml").write_text(run.format(kind))
+        assert main(["train", f"{kind}.toml", "-q"]) == 0
+    capsys.readouterr()
+    assert main(["compare", "runs/char", "runs/word", "--data", "other.txt", "--out", "both"]) == 0
+    told = capsys.readouterr().err
+    assert "cost little whatever they stand for, so these scores look better than they are." in told and "word 8" in told

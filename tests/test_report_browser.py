@@ -255,6 +255,7 @@ def test_items_are_compared_ordered_filtered_and_opened(look):
     assert box.locator("article").count() == 20
     first = box.locator("article").first
     first.locator("summary").click()
+    first.locator("details .output bdi").nth(len(document["rows"]) - 1).wait_for()
     outputs = next(item["outputs"] for item in document["items"] if item["key"] == keys[0])
     shown = dict(zip(*(first.locator(f"details .output {part}").all_inner_texts() for part in ("bdi", "p")), strict=True))
     assert shown == outputs

@@ -204,3 +204,23 @@ def test_the_page_shows_text_over_training():
     assert "<small>source: <bdi>ab</bdi></small><br><small>reference: <bdi>A B</bdi></small>" in page(document)
     document["samples_over_training"] = {name: [{"step": 1}]}
     assert fault(document) == f"samples_over_training.{name}[0].text is missing"
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "changed"])
+def test_damaged_samples_cost_their_texts_and_not_the_run(tmp_path, text, damage):
+    """Nothing follows from them: training goes on, bit for bit, with what is whole of them and a note."""
+    values = small(text, train__samples=1)
+    train_here(values, tmp_path / "whole")
+    train_here(values, tmp_path / "run", Silent(stop_at=4))
+    path = tmp_path / "run" / "samples.jsonl"
+    whole = path.read_bytes()
+    assert whole.count(b"\n") >= 2
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(whole[:-9] if damage == "cut" else whole.replace(b'"seed"', b'"sfed"', 1))
+    watcher = Silent()
+    train_here(values, tmp_path / "run", watcher)
+    assert f"{path}: was damaged; it has the texts before the damage alone" in watcher.notes
+    assert sums(tmp_path / "run")["model"] == sums(tmp_path / "whole")["model"]
+    assert samples_of(tmp_path / "run")

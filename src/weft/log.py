@@ -139,15 +139,16 @@ class Log:
         self.length = len(kept)
         return not whole
 
-    def cut(self, length: int) -> None:
-        """Drop what was written after the first `length` bytes."""
-        if self.length < length:
-            raise LogError(
-                f"{self.path}: has {self.length} bytes of whole lines, but the checkpoint knows {length}; {_cure(self.path)}"
-            )
+    def keep(self, length: int) -> int:
+        """Keep the first `length` bytes, up to the first line in them that is not as it was written; the length then."""
+        self.length = 0
+        for line in os.pread(self._descriptor, length, 0).split(b"\n")[:-1]:
+            if _record(line) is None:
+                break
+            self.length += len(line) + 1
         with refusing(self.path):
-            os.ftruncate(self._descriptor, length)
-        self.length = length
+            os.ftruncate(self._descriptor, self.length)
+        return self.length
 
     def sync(self) -> None:
         with refusing(self.path, "its last lines may not survive a power cut"):

@@ -27,7 +27,19 @@ from weft.train.held import Files, named, own_split
 
 Watch = Callable[[int, int], None]
 VERSION = 4
-PLAIN = ("kind", "seed", "task", "inputs", "references", "data", "key", "item", "policy", "context")  # kept as they are
+PLAIN = (
+    "kind",
+    "seed",
+    "task",
+    "inputs",
+    "references",
+    "data",
+    "key",
+    "item",
+    "policy",
+    "context",
+    "unknown",
+)  # kept as they are
 TRIES = 3  # to put evidence where another process is putting it
 SAMPLES, LONGEST = 4, 100  # texts that a language model writes, and their tokens
 
@@ -52,6 +64,7 @@ class Evidence(NamedTuple):
     samples: tuple[str, ...] = ()  # what a language model writes
     key: str = ""  # the sum of weights, settings, data, and how it was measured
     item: str = "item"  # what one is: "line", "text", "block of about 100 bytes"
+    unknown: float = 0.0  # the share of tokens, of a language model's text, that are <unk>
     policy: str = ""  # the context policy of a language model, as it was asked for
     context: str = ""  # the same as the run followed it
 
@@ -95,6 +108,7 @@ def gather(run: Loaded, data: Files | None = None, *, how: How = HOW, watch: Wat
         samples=_samples(run),
         key=key(run, data, how),
         item=seen.item,
+        unknown=seen.unknown,
         policy=_policy(run, how.context),
         context=str(run.context(how.context)) if isinstance(run, Run) else "",
     )

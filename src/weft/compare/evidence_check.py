@@ -56,6 +56,8 @@ def _words(about: Mapping[str, Any]) -> Iterator[str]:
     pairs = isinstance(scores, list) and all(_are_texts(one) and len(one) == 2 for one in scores)
     if not pairs or not scores or not {name for name, _ in scores} <= known:
         yield "scores"
+    if not _is_number(about.get("unknown")):
+        yield "unknown"
     yield from _cost(about.get("cost"))
 
 

@@ -52,6 +52,7 @@ class Observed(NamedTuple):
     frequencies: Mapping[str, np.ndarray] = {}  # statistics (N, F) by how frequent a token or a word was in training
     rarest: np.ndarray | None = None  # int64 (N,): occurrences in training of the rarest token of an input
     item: str = "item"  # what one is: "line", "block of about 100 bytes"
+    unknown: float = 0.0  # the share of tokens, of a language model's text, that are <unk>
 
 
 def _trained(folder: RunFolder, name: str, size: int) -> np.ndarray | None:
@@ -101,7 +102,10 @@ def _language(run: Any, data: Files | None, watch: Watch, context: str | None) -
     inputs = _decoded(run, corpus, edges)
     each = round(int(corpus.marks[-1, 2]) / max(1, len(inputs)), -1)  # blocks are whole lines, so longer than was asked for
     item = f"block of about {each:,.0f} bytes" if corpus.starts is None else "line"
-    return Observed(scores, found, inputs, [""] * len(inputs), lengths, "tokens/s scored", len(tokens), classed, item=item)
+    unknown = float(np.mean(tokens == run.tokenizer.unk))
+    return Observed(
+        scores, found, inputs, [""] * len(inputs), lengths, "tokens/s scored", len(tokens), classed, item=item, unknown=unknown
+    )
 
 
 def _masked(run: Any, data: Files | None, watch: Watch) -> Observed:

@@ -64,6 +64,10 @@ def refuse_others(task: str, wanted: str | None) -> None:
         raise UsageError(f"--score: {no_such('score', wanted, dict.fromkeys(known))}")
 
 
+def has_several_tokenizers(runs: Iterable[Sequence[Score]]) -> bool:
+    return len(set(map(_tokenizers, runs))) > 1
+
+
 def deciding(task: str, runs: Sequence[Sequence[Score]], wanted: str | None) -> str:
     """The score that runs are compared by: the one that is wanted, else the task's own."""
     common = [score.name for score in runs[0] if all(score.name in {other.name for other in run} for run in runs)]
@@ -73,7 +77,7 @@ def deciding(task: str, runs: Sequence[Sequence[Score]], wanted: str | None) -> 
         candidates = [wanted]
     else:
         candidates = [*DECIDES[task], "bits_per_character", *common]
-    several = len(set(map(_tokenizers, runs))) > 1
+    several = has_several_tokenizers(runs)
     fair = [name for name in candidates if name in common and not (several and name in PER_TOKEN)]
     if not fair:
         raise UsageError(

@@ -11,7 +11,7 @@ import numpy as np
 
 from weft.compare.contexts import refuse_several
 from weft.compare.evidence import Evidence
-from weft.compare.scores import better, deciding, functions
+from weft.compare.scores import better, deciding, functions, has_several_tokenizers
 from weft.compare.significance import (
     LEVEL,
     SAMPLES,
@@ -90,20 +90,31 @@ def _references(run: Evidence) -> str:
 
 
 def stated(groups: Groups) -> str:
-    """What the interval is, and what p is, in one sentence."""
+    """What the interval is, and what p is; and what makes scores look better than they are."""
     counts = sorted(map(len, groups.values()))
     several = counts[-1] > 1
     seeds = "means over seeds, with a 95 % interval over seeds and test items (Student's t)"
     one = "those of one run, with a 95 % interval over test items (bootstrap, 1,000 resamples)"
     words = f"Scores are {seeds if several else one}"
     if len(groups) < 2:
-        return words + "."
+        return f"{words}.{_unknown(groups)}"
     both = "over seeds, which are not paired, and test items, which are (Welch's t, the variance over items from a bootstrap)"
     pairs = "paired over test items (approximate randomisation), so it is about these runs and not about other seeds"
     mixed = f"; where both have one run, {pairs}" if several and counts[:2] == [1, 1] else ""
     corrected = ", with Holm's correction for several rows" if len(groups) > 2 else ""
     p = "p is the probability of so large a difference from the best row if both were equally good"
-    return f"{words}; {p}, {both + mixed if several else pairs}{corrected}."
+    return f"{words}; {p}, {both + mixed if several else pairs}{corrected}.{_unknown(groups)}"
+
+
+def _unknown(groups: Groups) -> str:
+    """Which rows have tokens that they don't know, where rows have tokenizers of their own: such a token stands for many
+    characters, and costs little."""
+    runs = [run.scores for group in groups.values() for run in group]
+    shares = {name: max(run.unknown for run in group) for name, group in groups.items()}
+    if not has_several_tokenizers(runs) or not any(shares.values()):
+        return ""
+    named = ", ".join(f"{name} {100 * share:.2g} %" for name, share in shares.items() if share)
+    return f" Unknown tokens ({named}) cost little whatever they stand for, so these scores look better than they are."
 
 
 def tested(groups: Groups) -> tuple[int, str]:

@@ -32,11 +32,11 @@ class Surprise(NamedTuple):
 
 def _of_language(run: Any, text: str, options: ExplainOptions) -> Surprise:
     """Any model that steps, n-grams among them."""
-    if not text and not run.lines:
-        raise DataError("input: is empty; there is nothing to be surprised at")
-    (found,) = run.score([text])
     ends = [special(run.tokenizer, run.end)] if run.end is not None else []
     pieces = [piece for _, piece in [*located(run.tokenizer, text), *ends]]
+    if not pieces:  # a tokenizer of words has no token for spaces alone
+        raise DataError("input: is empty; there is nothing to be surprised at")
+    (found,) = run.score([text])
     return Surprise(pieces, -np.array(found.log_probs), "the tokens before it")
 
 

@@ -33,6 +33,10 @@ def import_arpa(source: Path, out: Path, *, tokenizer_from: Path | None = None) 
     data = {"train": str(source.absolute()), "read": "lines" if ends else "windows"}
     table = {"kind": "ngram", "order": model.order, "smoothing": FROM_FILE}
     notes = [] if ends else ["no line ended where it was counted (no n-gram ends in </s>), so it reads running text"]
+    if tokenizer_from is None and _looks_like_pieces(tokenizer):
+        notes.append(
+            "its words look like pieces of words: a text must be split into them already, or --tokenizer-from name the run"
+        )
     opening = None if ends or tokenizer_from is None else _opening(tokenizer_from, tokenizer)
     plan = Plan({"task": "lm", "data": data, "model": table}, lambda settings: model.arrays(), notes, opening)
     return make_run(plan, tokenizer, out, where=source)
@@ -58,6 +62,11 @@ def _opening(run: Path, tokenizer: Tokenizer) -> str | None:
     return None if tokens == [tokenizer.begin] else tokenizer.decode(tokens)
 
 
+def _looks_like_pieces(tokenizer: Tokenizer) -> bool:
+    """Whether several words begin as the pieces of usual subword tokenizers do."""
+    return sum(tokenizer.token(number).startswith(("\u0120", "\u2581", "##")) for number in range(tokenizer.size)) >= 3
+
+
 def _holds_space(token: str) -> bool:
     return token == "" or any(char.isspace() for char in token)
 
@@ -73,5 +82,11 @@ def export_arpa(run: Loaded, out: Path) -> list[str]:
     model, tokenizer = own.model, own.tokenizer
     out.parent.mkdir(parents=True, exist_ok=True)
     write_arpa(out, model, tokenizer)
-    spaced = any(_holds_space(tokenizer.token(number)) for number in range(tokenizer.size))
-    return ["tokens with white space are written as their code points, such as \\x{20}"] if spaced else []
+    notes = []
+    if tokenizer.kind != "space":
+        notes.append(
+            f"its words are the tokens of a {tokenizer.kind} tokenizer: split texts so, or import it with --tokenizer-from"
+        )
+    if any(_holds_space(tokenizer.token(number)) for number in range(tokenizer.size)):
+        notes.append("tokens with white space are written as their code points, such as \\x{20}")
+    return notes

@@ -50,7 +50,7 @@ class Counting:
             timings.write({"step": 1, "seconds": seconds})
         if (write := samples.writer(job, model, torch.device("cpu"))) is not None:
             with Log(job.folder.path / samples.FILE) as written:
-                written.cut(0)
+                written.keep(0)
                 for text in write(model):
                     written.write({"step": 1, **text})
         job.folder.write_weights(model.arrays(), job.tokenizer.hash, 1)

@@ -32,12 +32,17 @@ class Journal:
         self.timings = log.Log(folder.path / "timings.jsonl")
         self.samples: log.Log | None = None  # few runs have any
 
-    def restore(self, cursor: Cursor, kept: bytes = b"") -> bool:
-        """Make the logs what they were when the checkpoint of a cursor was written, which has `kept` the metrics; whether those
-        were damaged."""
+    def restore(self, cursor: Cursor, kept: bytes = b"") -> list[str]:
+        """Make the logs what they were when the checkpoint of a cursor was written, which has `kept` the metrics; what was
+        damaged, in words. Nothing follows from the texts of samples.jsonl: what is whole of them stays."""
+        told = []
+        if self.metrics.restore(kept):
+            told.append(f"{self.metrics.path}: was damaged; its lines are those of the checkpoint again")
         if cursor.samples or (self.folder.path / samples.FILE).exists():
-            self._samples().cut(cursor.samples)
-        return self.metrics.restore(kept)
+            known, cursor.samples = cursor.samples, self._samples().keep(cursor.samples)
+            if cursor.samples < known:
+                told.append(f"{self._samples().path}: was damaged; it has the texts before the damage alone")
+        return told
 
     def _samples(self) -> log.Log:
         self.samples = self.samples or log.Log(self.folder.path / samples.FILE)

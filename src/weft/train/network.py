@@ -103,8 +103,8 @@ class Network:
         """Everything as the checkpoint has it."""
         checkpoint.restore(loop, start)
         self._check_best(loop, job)
-        if journal.restore(loop.cursor, checkpoint.read_metrics(start, loop.cursor)):
-            job.watcher.note(f"{journal.metrics.path}: was damaged; its lines are those of the checkpoint again")
+        for told in journal.restore(loop.cursor, checkpoint.read_metrics(start, loop.cursor)):
+            job.watcher.note(told)
         job.watcher.note(f"resuming at step {loop.cursor.step}")
 
     def _check_best(self, loop: Loop, job: Job) -> None:
