@@ -21,6 +21,8 @@ from span_toy import write_tsv as write_asked
 
 import weft
 from weft.cli.main import main
+from weft.data.source import Counted
+from weft.errors import DataError
 
 TEXTS = ["the cat", 'a "red", thing', "two\nlines: saw", "", "some; old dog"]
 
@@ -245,14 +247,26 @@ def test_labels_of_lines_are_no_part_of_the_text(bayes, runs, tmp_path, capsys):
     path.write_text("__label__tool the cat\n__label__a __label__b saw\n")
     plain.write_text("the cat\nsaw\n")
     wanted = out(capsys, "predict", bayes, "--data", str(plain))
-    note = "weft: a.txt: lines start with a label, which is no part of the text\n"
-    assert out(capsys, "predict", bayes, "--data", str(path), err=note) == wanted
+    note = "weft: a.txt: {} start with a label, which is no part of the text\n"
+    assert out(capsys, "predict", bayes, "--data", str(path), err=note.format("2 of 2 lines")) == wanted
+    path.write_text("tool the cat\n" * 4)  # labels of the run, but it was trained on a table
+    assert out(capsys, "predict", bayes, "--data", str(path)).count("\n") == 4
     first = str(runs.quick("first"))
-    path.write_text("tool the cat\n" * 5 + "tool saw\n")
-    plain.write_text("the cat\n" * 5 + "saw\n")
-    assert out(capsys, "predict", first, "--data", str(path), err=note) == out(capsys, "predict", first, "--data", str(plain))
-    path.write_text("tool the cat\n" * 4)  # too few to be sure
-    assert out(capsys, "predict", first, "--data", str(path)).count("\n") == 4
+    for given, meant, told in (
+        ("tool the cat\n" * 4, "the cat\n" * 4, "4 of 4 lines"),
+        ("tool the cat\n\ntool saw\nthe tool\n", "the cat\n\nsaw\nthe tool\n", "2 of 3 lines"),  # blank ones are not counted
+        ("tool the cat\ntool saw\n", "the cat\nsaw\n", "2 of 2 lines"),
+        ("tool the cat\nthe saw\n", "tool the cat\nthe saw\n", None),  # of two lines, both must
+        ("tool the cat\ntool saw\na\nthe b\n", "tool the cat\ntool saw\na\nthe b\n", None),  # half are not most
+    ):
+        path.write_text(given)
+        plain.write_text(meant)
+        want = [label for (label, _) in labels_of(first, meant.split("\n")[:-1])]
+        said = out(capsys, "predict", first, "--data", str(path), err="" if told is None else note.format(told))
+        assert [line.partition("\t")[0] for line in said.split("\n")[:-1]] == want
+    path.write_text("tool the cat\n")
+    told = "weft: a.txt: 1 of 1 line starts with a label, which is no part of the text\n"
+    out(capsys, "predict", first, "--data", str(path), err=told)
 
 
 def test_a_text_that_is_the_name_of_a_file_is_noted(bayes, runs, tmp_path, monkeypatch, capsys):
@@ -298,7 +312,7 @@ def test_conllu_in_conllu_out(runs, tmp_path, capsys):
     (one, two), (three,) = tags_of(folder, ["the", "mr"]), tags_of(folder, ["old"])
     wanted = CONLLU.replace("the\tthe\tX", f"the\tthe\t{one}").replace("mr\tmr\tX", f"mr\tmr\t{two}")
     assert said == wanted.replace("old\told\tX", f"old\told\t{three}")
-    told = out(capsys, "predict", folder, "--data", str(path), "--json", err=note).split("\n")[:-1]
+    told = out(capsys, "predict", folder, "--data", str(path), "--json", "-q").split("\n")[:-1]
     assert [json.loads(line)["words"] for line in told] == [["the", "mr"], ["old"]]
 
 
@@ -405,7 +419,7 @@ def test_language_models_read_the_text_column(runs, tmp_path, capsys):
     for words in (("score", lm), ("fill", masked)):
         assert refused(capsys, *words, "--data", str(other)) == (
             3,
-            f"{other}: line 1, its header, has no column 'text', which data.text names; known: n, words",
+            f"{other}: line 1, its header, has no column 'text'; known: n, words",
         )
 
 
@@ -469,3 +483,62 @@ def test_files_of_another_task_are_refused_by_their_names(bayes, runs, tmp_path,
         3,
         f"{table}: is a table; a tagger reads CoNLL-U, words and tags in columns, or a sentence a line",
     )
+    lm, masked, pairs = (str(runs.quick(name)) for name in ("lm", "masked-lm", "pairs"))
+    for words in (
+        ("score", lm),
+        ("fill", masked),
+        ("embed", masked),
+        ("predict", pairs),
+        ("evaluate", lm),
+        ("evaluate", masked),
+    ):
+        assert refused(capsys, *words, "--data", str(sentences)) == (
+            3,
+            f"{sentences}: is CoNLL by its name, words with tags; this run reads plain text: give a sentence a line",
+        )
+    assert refused(capsys, "generate", lm, "--prompt-file", str(sentences))[0] == 3
+    for run in (lm, masked):
+        for words in (("evaluate", run), ("compare", run, "--out", str(tmp_path / "compared"))):
+            assert refused(capsys, *words, "--data", str(table)) == (
+                3,
+                f"{table}: is JSONL by its name, and this run was trained on plain text; give plain text",
+            )
+
+
+def test_a_key_that_only_a_later_object_has_is_not_written_twice(bayes, tmp_path, capsys):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "the cat"}\n{"text": "saw", "prediction": "old", "error": 7}\n{"text": 1, "error": "e"}\n')
+    assert main(["predict", bayes, "--data", str(path)]) == 3
+    rows = [json.loads(line, object_pairs_hook=list) for line in capsys.readouterr().out.split("\n")[:-1]]
+    assert [[key for key, _ in row] for row in rows] == [
+        ["text", "prediction", "probability"],
+        ["text", "prediction", "error", "prediction_2", "probability"],
+        ["text", "error", "prediction", "probability", "error_2"],
+    ]
+
+
+def test_prompts_of_cells_stay_one_a_line(runs, tmp_path, capsys):
+    path = tmp_path / "a.csv"
+    path.write_text('text\n"the cat\nsees"\na dog\n')
+    said = out(capsys, "generate", str(runs.quick("lm")), "--prompt-file", str(path), "--length", "2", "-q")
+    first, second = said.split("\n")[:-1]
+    assert first.startswith("the cat\\nsees") and second.startswith("a dog")
+
+
+def test_what_is_written_is_said_only_where_it_is(runs, tmp_path, capsys):
+    tags, path = str(runs.quick("tags")), tmp_path / "a.conllu"
+    path.write_text(CONLLU)
+    for words in (("embed", tags), ("predict", tags, "--json")):
+        out(capsys, *words, "--data", str(path), err="weft: a.conllu: CoNLL-U\n")
+    path = tmp_path / "a.tsv"
+    path.write_text("question\tpassage\nwho ?\t\n")
+    assert main(["predict", str(runs.quick("asked")), "--data", str(path)]) == 3
+    assert capsys.readouterr().err == f"weft: {path}: line 2: needs a question and a passage, and has 1 text\n"
+    text = tmp_path / "a.txt"
+    text.write_text("the cat sees a dog .\n\nthe cat sees a dog .\na dog sees the cat .\n")
+    assert main(["geometry", str(runs.quick("lm")), "--data", str(text), "--json"]) == 0
+    assert capsys.readouterr().err == (
+        "weft: 1 text is blank or longer than the model reads, and left out\nweft: 1 text was there before; each is read once\n"
+    )
+    with pytest.raises(DataError, match=r"^a\.txt: 1 character is too few to take the share 0 to 0\.5 of them; give more text"):
+        Counted("a.txt", 1, "characters", "text").span(0, 0.5)

@@ -22,7 +22,7 @@ from weft.tasks import embedding
 from weft.tasks.classification import judged
 from weft.tasks.embedding import Embedded
 from weft.tasks.task import Watch
-from weft.text.gate import clean
+from weft.text.gate import clean, many
 from weft.text.labelled_tokens import LabelledTokens
 from weft.train.classification import targets, unseen
 from weft.train.folder import RunFolder
@@ -65,7 +65,7 @@ class Labeller:
         read = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
         for number, row in enumerate(read, 1):
             if len(row) != self.columns:
-                raise DataError(f"line {number}: has {len(row)} texts, but {self.folder.path} reads {self.columns}")
+                raise DataError(f"line {number}: has {many(len(row), 'text')}, but {self.folder.path} reads {self.columns}")
         return [tuple(clean(text, f"line {number}") for text in row) for number, row in enumerate(read, 1)]
 
     def _several(self, texts: Texts | Sequence[Texts]) -> Sequence[Any]:

@@ -82,13 +82,13 @@ class Inputs:
         )
         if opened is None:
             return Opened(Plain(), self._of_lines(path))
-        return Opened(opened.form, self._checked(path, opened.entries), opened.notes)
+        return Opened(opened.form, self._checked(path, opened.entries), opened.notes, opened.writes)
 
-    def tell(self, *, quiet: bool) -> None:
-        """Say how files are read."""
+    def tell(self, *, quiet: bool, writes: bool = False) -> None:
+        """Say how files are read, and, where the command `writes` them again, how."""
         for file in self.files:
             for one in file.notes:
-                note(f"weft: {one_line(one)}", quiet=quiet)
+                note(f"weft: {one_line(one + (file.writes if writes else ''))}", quiet=quiet)
 
     def refuse_unlike(self, files: Sequence[Path] | None) -> None:
         """Refuse files whose records can't stand in one."""

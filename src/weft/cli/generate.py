@@ -14,7 +14,7 @@ import typer
 
 from weft.cli.entries import Inputs, as_line, note_file
 from weft.cli.options import Device, Shared
-from weft.cli.output import finite, write, write_json
+from weft.cli.output import finite, on_one_line, write, write_json
 from weft.cli.together import no_text, tell, tell_unknown, without
 from weft.errors import DataError, UsageError
 
@@ -231,6 +231,7 @@ class Generate(Shared):
                 if not run.lines and len(lines) * each > 1:
                     of = f"prompt {number}, " if len(lines) > 1 else ""
                     write(f"--- {of}{place} of {len(some)} ---\n")
-                write(("" if self.no_echo else str(line)) + one.text + "\n")
+                text = ("" if self.no_echo else str(line)) + one.text
+                write((on_one_line(text) if run.lines else text) + "\n")
             if run.lines and number - 1 in faults:
                 write("\n" * each)

@@ -12,6 +12,7 @@ from weft.cli.drawn import check_kind, write_views
 from weft.cli.options import Device, Shared
 from weft.cli.output import note, write, write_json
 from weft.errors import UsageError
+from weft.text.columns import counted
 
 
 @dataclass(kw_only=True)
@@ -58,12 +59,13 @@ class Geometry(Shared):
             view = geometry(run, self.data, words=words, layer=self.layer, most=self.most, told=told)
         numbers = {"run": str(self.folder), **view.data}
         if view.data["left_out"]:
-            note(
-                f"weft: {view.data['left_out']:,} texts are blank or longer than the model reads, and left out",
-                quiet=self.quiet,
-            )
+            are = "is" if view.data["left_out"] == 1 else "are"
+            left = f"{counted(view.data['left_out'], 'text')} {are} blank or longer than the model reads, and left out"
+            note(f"weft: {left}", quiet=self.quiet)
         if view.data["repeated"]:
-            note(f"weft: {view.data['repeated']:,} texts were there before; each is read once", quiet=self.quiet)
+            were = "was" if view.data["repeated"] == 1 else "were"
+            again = f"{counted(view.data['repeated'], 'text')} {were} there before; each is read once"
+            note(f"weft: {again}", quiet=self.quiet)
         if self.json:
             write_json(numbers)
         else:

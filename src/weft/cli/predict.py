@@ -13,7 +13,7 @@ import typer
 
 from weft.cli.entries import Inputs, Reads, faults_in, first_texts, note_file, tell_faults, whole, words, written
 from weft.cli.options import SHARED
-from weft.cli.output import finite, write, write_json
+from weft.cli.output import finite, on_one_line, write, write_json
 from weft.cli.predict_answers import parse_asked, predict_answers
 from weft.cli.predict_labels import LABEL, parse_texts, predict_labels, predict_tags
 from weft.cli.together import Searching, tell_unknown
@@ -44,11 +44,6 @@ def as_json(line: str | None, found: Sequence[Prediction]) -> dict[str, Any]:
         for one in found
     ]
     return {"source": line, "predictions": predictions}
-
-
-def on_one_line(text: str) -> str:
-    """An output as a line: a newline in it, or what no line can hold, as an escape."""
-    return text.replace("\n", "\\n").replace("\0", "\\0")
 
 
 @dataclass(kw_only=True)
@@ -120,7 +115,7 @@ class Predict(Searching):
         """What to predict from."""
         parse = {"tag": words, "span": parse_asked, "classify": parse_texts(getattr(run, "columns", 1))}
         inputs = Inputs(run, self.text, self.data, Reads(parse.get(run.settings.task, whole), LINES))
-        inputs.tell(quiet=self.quiet)
+        inputs.tell(quiet=self.quiet, writes=not self.json)
         return inputs
 
     def _translate(self, run: Translator, inputs: Inputs, options: PredictOptions) -> int:

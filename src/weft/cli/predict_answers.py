@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from weft.cli.entries import Inputs, faults_in, tell_faults, written
 from weft.cli.output import note, write, write_json
+from weft.text.columns import counted
 
 if TYPE_CHECKING:
     from weft.data.records import Entry
     from weft.tasks.span import Answer
 
-NEEDS = "needs a question and a passage, {}and has {} texts"
+NEEDS = "needs a question and a passage, {}and has {}"
 
 
 def parse_asked(line: str) -> tuple[tuple[str, ...], str | None]:
     """A question and a passage; an empty line is none, and has no answer."""
     cells = tuple(line.split("\t"))
     if line.strip() and (len(cells) != 2 or not all(cell.strip() for cell in cells)):
-        return cells, NEEDS.format("separated by a tab, ", sum(bool(cell.strip()) for cell in cells))
+        return cells, NEEDS.format("separated by a tab, ", counted(sum(bool(cell.strip()) for cell in cells), "text"))
     return cells, None
 
 
@@ -50,7 +51,7 @@ def predict_answers(run: Any, inputs: Inputs, *, json: bool, quiet: bool) -> int
         for at, entry in enumerate(entries):
             count = sum(bool(text.strip()) for text in entry.texts)
             if at not in faults and count == 1:
-                faults[at] = NEEDS.format("", count)
+                faults[at] = NEEDS.format("", counted(count, "text"))
         tell_faults(entries, faults)
         filled = [at for at, entry in enumerate(entries) if at not in faults and "".join(entry.texts).strip()]
         found = dict(zip(filled, run.predict([entries[at].texts for at in filled]), strict=True))

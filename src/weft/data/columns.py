@@ -17,7 +17,7 @@ Cell = str | list[str]  # only a key of JSONL may hold several
 
 
 class Wanted(NamedTuple):
-    """A column, and the option that names it."""
+    """A column, and the option that names it, "" where none does."""
 
     option: str
     name: Name
@@ -38,10 +38,8 @@ def by_name(path: Path, first: list[str], wanted: Sequence[Wanted]) -> list[int]
         if first.count(str(name)) > 1:
             raise DataError(f"{path}: line 1, its header, has {first.count(str(name))} columns {name!r}; rename all but one")
         if name not in first:
-            raise DataError(
-                f"{path}: line 1, its header, has no column {name!r}, which data.{option} names"
-                f"{nearest(str(name), brief(first))}"
-            )
+            told = f", which data.{option} names" if option else ""
+            raise DataError(f"{path}: line 1, its header, has no column {name!r}{told}{nearest(str(name), brief(first))}")
     return [first.index(str(name)) for _, name in wanted]
 
 

@@ -193,10 +193,15 @@ def _refuse_columns(file: File, reading: Reading) -> None:
             )
 
 
+def is_conll(path: Path) -> bool:
+    """Whether a file is words with tags by its name, packed or not."""
+    name = path.with_suffix("") if path.suffix in PACKED else path
+    return name.suffix.lower() in CONLL
+
+
 def refuse_conll(path: Path) -> None:
     """Refuse words with tags: their lines would be read as texts."""
-    name = path.with_suffix("") if path.suffix in PACKED else path
-    if name.suffix.lower() in CONLL:
+    if is_conll(path):
         raise DataError(f"{path}: is CoNLL by its name, words with tags; texts with labels are tables, lines or folders")
 
 

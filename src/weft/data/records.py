@@ -40,6 +40,7 @@ class Entry(NamedTuple):
     where: str  # before `fault` in messages; "" where that names the place itself
     raw: str
     fault: str | None = None  # why it can't be used
+    keys: tuple[str, ...] = ()  # of an object
 
 
 Values = Mapping[str, Any]  # what is added to a record: a text, a number, several of them, or None
@@ -72,6 +73,7 @@ class Opened:
     form: Form
     entries: Iterator[Entry]
     notes: list[str] = field(default_factory=list)  # how it is read
+    writes: str = ""  # what a command says behind them that writes the file again
 
 
 class Used(NamedTuple):
@@ -223,15 +225,15 @@ class JsonForm:
 
     def __init__(self, keys: Sequence[str]) -> None:
         self.keys = keys  # of the first object
-        self.names: list[str] = []
 
     def head(self, names: Sequence[str]) -> str:
-        self.names = free(names, self.keys)
         return ""
 
     def row(self, entry: Entry, values: Values) -> str:
-        error = {} if entry.fault is None else {"error": entry.fault}
-        added = dict(zip(self.names, values.values(), strict=True)) | error
+        said = dict(values) if entry.fault is None else {**values, "error": entry.fault}
+        # objects may have other keys than the first, whose names all keep to as far as they can
+        names = free(list(said), [*self.keys, *entry.keys])
+        added = dict(zip(names, said.values(), strict=True))
         own = json.dumps(added, ensure_ascii=False, allow_nan=False)
         if not entry.raw:
             return own + "\n"
@@ -249,12 +251,13 @@ def _json_entry(found: Value, path: Path, used: Used) -> Entry:
     where, keys = f"{path}: line {found.line}", [str(name) for _, name in used.wanted]
     # an object of a list may have several lines, and what is no object has nothing to add to
     raw = " ".join(found.raw.strip().split("\n")) if isinstance(found.value, dict) else ""
+    own = tuple(found.value) if isinstance(found.value, dict) else ()
     try:
         row = as_object(found.value, keys, where)
         texts = tuple(field_of(row, key, where) for key in keys)
     except DataError as error:
-        return Entry(None, (), "", raw, str(error))
-    return Entry("\t".join(texts), texts, where, raw)
+        return Entry(None, (), "", raw, str(error), own)
+    return Entry("\t".join(texts), texts, where, raw, keys=own)
 
 
 def _open_json(path: Path, lines: Iterator[str], used: Used) -> Opened:

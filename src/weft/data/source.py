@@ -88,8 +88,9 @@ class Counted(NamedTuple):
     def checked(self, low: float, high: float, start: int, stop: int | None) -> tuple[int, int | None]:
         """The same; a share of nothing is refused."""
         if start >= (self.total if stop is None else stop):
+            told = f"1 {self.what.removesuffix('s')} is" if self.total == 1 else f"{self.total:,} {self.what} are"
             raise DataError(
-                f"{self.name}: {self.total:,} {self.what} are too few to take the share {low:g} to {high:g} of them;"
+                f"{self.name}: {told} too few to take the share {low:g} to {high:g} of them;"
                 f" give more {self.more}, or files of their own for valid and test"
             )
         return start, stop

@@ -109,7 +109,7 @@ class DataTable(Table):
 
     def used(self) -> Used:
         """What a trained run reads of a table: its column `text`."""
-        return Used((Wanted("text", "text"),), (Wanted("text", "text"),))
+        return Used((Wanted("", "text"),), (Wanted("", "text"),))
 
     def resolved(self) -> Self:
         """The same with every option that applies filled in."""

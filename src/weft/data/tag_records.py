@@ -150,4 +150,4 @@ def open_tagged(path: Path, lines: Callable[[], Iterator[str]], reading: Reading
     place = CONLLU[form.tag].upper() if form.conllu else f"column {form.tag + 1}"
     done = "added as" if form.tag >= form.count else "written to"
     kind = "CoNLL-U" if form.conllu else f"words are in column {form.word + 1} of {form.count}"
-    return Opened(form, form.entries(path, lines()), [f"{path.name}: {kind}, tags are {done} {place}"])
+    return Opened(form, form.entries(path, lines()), [f"{path.name}: {kind}"], f", tags are {done} {place}")

@@ -16,6 +16,7 @@ from weft.data.pairs import PairsTable
 from weft.data.record import recorded, stranger
 from weft.data.rows import kind_of
 from weft.data.source import Source
+from weft.data.use import refuse_marked
 from weft.errors import DataError, ModelError, UsageError
 from weft.text.gate import quoted
 from weft.text.tokenizers import Tokenizer
@@ -116,7 +117,10 @@ class HeldOut:
         if data is None:
             found = self._own(*own_split(self.folder, self.settings), place, reading)
         else:
-            source = Source(tuple(named(data)), self.settings.data.encoding, self.settings.data.read == "lines")
+            paths = named(data)
+            for path in paths:
+                refuse_marked(path, self.settings.data, tables=True)
+            source = Source(tuple(paths), self.settings.data.encoding, self.settings.data.read == "lines")
             found = write_corpus(source, self.tokenizer, place, "data", watch=reading)
         return opened(found, self.folder.path, self.tokenizer)
 
