@@ -152,7 +152,7 @@ def test_a_share_of_too_little_is_refused(tmp_path):
     path = write(tmp_path, "one\n")
     source = DataTable(train="a.txt", valid=0.1, read="lines").sources(tmp_path)["train"]
     assert refusal(DataError, lambda: list(source.batches())) == (
-        f"{path}: 1 lines are too few to take the share 0 to 0.9 of them;"
+        f"{path}: 1 line is too few to take the share 0 to 0.9 of them;"
         " give more text, or files of their own for valid and test"
     )
 

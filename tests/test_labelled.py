@@ -443,7 +443,7 @@ def test_several_labels_are_shared_out_by_the_rarest(tmp_path):
 def test_too_few_for_a_share(tmp_path):
     source = LabelledSource((write(tmp_path / "a.txt", "a b\n"),), high=0.9)
     assert refusal(source.labels) == (
-        f"{tmp_path / 'a.txt'}: 1 examples are too few to take the share 0 to 0.9 of them;"
+        f"{tmp_path / 'a.txt'}: 1 example is too few to take the share 0 to 0.9 of them;"
         " give more examples, or files of their own for valid and test"
     )
 

@@ -95,7 +95,7 @@ def test_of_two_texts_it_matters_which_says_it(runs, kind):
     assert alone.labels == found[0].labels and alone.probabilities == pytest.approx(found[0].probabilities, abs=1e-6)
     with pytest.raises(DataError) as caught:
         run.predict(["the cat"])
-    assert str(caught.value) == f"line 1: has 1 texts, but {run.folder.path} reads 2"
+    assert str(caught.value) == f"line 1: has 1 text, but {run.folder.path} reads 2"
 
 
 @pytest.mark.parametrize("name", ["labels-lstm", "pairs-transformer", "several-window"])

@@ -291,7 +291,7 @@ def test_shares_are_of_pairs_and_leave_none_out(tmp_path):
     assert sources["valid"].place(1) == f"{tmp_path / 'a.tsv'}: line 37"
     few = PairSource((write(tmp_path / "b.tsv", "a\tb\n"),), high=0.9)
     assert refusal(lambda: list(few.pairs())) == (
-        f"{tmp_path / 'b.tsv'}: 1 pairs are too few to take the share 0 to 0.9 of them;"
+        f"{tmp_path / 'b.tsv'}: 1 pair is too few to take the share 0 to 0.9 of them;"
         " give more pairs, or files of their own for valid and test"
     )
 

@@ -364,7 +364,7 @@ def test_lines_become_answers(runs, monkeypatch, capsys):
     assert main(["predict", folder, "--json"]) == 3
     said = capsys.readouterr()
     rows = [json.loads(line) for line in said.out.split("\n")[:-1]]
-    wrong = "needs a question and a passage, separated by a tab, and has 1 texts"
+    wrong = "needs a question and a passage, separated by a tab, and has 1 text"
     assert said.err == f"weft: line 3: {wrong}\n"
     found = rows[0].pop("probability")
     assert 0 < found <= 1

@@ -223,7 +223,7 @@ def test_shares_are_of_sentences_and_come_off_the_end(tmp_path):
     assert sources["valid"].place(1) == f"{tmp_path / 'a.conll'}: line 109"
     few = TaggedSource((write(tmp_path / "b.conll", "a O\n"),), high=0.9)
     assert refusal(few.tags) == (
-        f"{tmp_path / 'b.conll'}: 1 sentences are too few to take the share 0 to 0.9 of them;"
+        f"{tmp_path / 'b.conll'}: 1 sentence is too few to take the share 0 to 0.9 of them;"
         " give more sentences, or files of their own for valid and test"
     )
 
