@@ -95,7 +95,7 @@ class Plain:
         return ""
 
     def row(self, entry: Entry, values: Values) -> str:
-        raise NotImplementedError
+        return "\t".join("" if value is None else str(value) for value in values.values()) + "\n"
 
     def tail(self) -> str:
         return ""
