@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.options import Context, Shared
+from weft.cli.options import Context, Data, Shared
 from weft.cli.output import note, say
 from weft.cli.usage import one_line
 from weft.errors import UsageError
@@ -70,14 +70,7 @@ class Compare(Shared):
         typer.Option(metavar="NAME", help="How BLEU splits outputs, as in weft evaluate.  [default: what suits all rows]"),
     ] = None
     context: Context = None
-    data: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            readable=False,
-            help="Measure runs on this, not on their own test data; may be given several times.",
-        ),
-    ] = None
+    data: Data = None
     suite: Annotated[
         list[Path] | None,
         typer.Option(

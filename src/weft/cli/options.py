@@ -6,6 +6,7 @@ So that help and completion answer at once, a command's module imports at its to
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -62,3 +63,12 @@ class OwnFirst(TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         return sorted(super().get_params(ctx), key=lambda param: param.name in SHARED)
+
+
+# of runs that are measured; readable: the gate says what is wrong with data, and that is no fault of the command line
+Data = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE", readable=False, help="Measure runs on this, not on their own test data; may be given several times."
+    ),
+]

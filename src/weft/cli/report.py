@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.measuring import COMPARISON, EVIDENCE, REPORT, failed, measured, refuse_missing, refuse_policy
-from weft.cli.options import Context, Device, Shared
+from weft.cli.options import Context, Data, Device, Shared
 from weft.cli.output import check_files, say, write, write_json
 from weft.cli.usage import one_line
 from weft.errors import ModelError, UsageError
@@ -74,14 +74,7 @@ class Report(Shared):
         Path | None,
         typer.Option(metavar="FILE", help="Where the page goes.  [default: report.html in the comparison, of runs here]"),
     ] = None
-    data: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            readable=False,
-            help="Measure runs on this, not on their own test data; may be given several times.",
-        ),
-    ] = None
+    data: Data = None
     context: Context = None
     device: Device = "auto"
 
