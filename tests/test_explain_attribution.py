@@ -179,8 +179,9 @@ def test_integrated_gradients_are_complete_within_a_hundredth(runs, name):
     assert data["method"] == "integrated" and data["outputs"]
     values = np.concatenate([np.array(side["values"]) for side in data["sides"]], axis=1)
     for row, told in zip(values, data["completeness"], strict=True):
-        # a toy that was trained by other instructions may be too steep for any number of steps; then the view says so
-        assert told["error"] <= 0.01 or (data["steps"] == 1024 and told["error"] < 0.05)
+        # trained with plain instructions this toy is too steep for any number of steps, and the view says so
+        steep = name == "labels:pairs-transformer" and data["steps"] == 1024
+        assert told["error"] <= (0.05 if steep else 0.01)
         assert told["sum"] == pytest.approx(row.sum(), abs=1e-4)
 
 
