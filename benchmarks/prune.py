@@ -29,7 +29,7 @@ from weft.explain.heads import every, heads_of
 from weft.explain.held_loss import portions
 from weft.explain.inputs import network
 from weft.explain.prune import prune, view, write
-from weft.tasks.translation import TranslationTask
+from weft.tasks.seq2seq.objective import TranslationTask
 from weft.train.folder import RunFolder
 from weft.train.material import PairsOfTexts
 from weft.train.settings import resolve

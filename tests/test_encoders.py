@@ -25,8 +25,8 @@ from weft.models.tagger import HEADS, SpellingTable, Tagger, TaggerTable, Words,
 from weft.nn.crf import CRF
 from weft.nn.mixers import MIXERS
 from weft.nn.pooling import POOLS, Ends, First, Last
-from weft.tasks.classification import ClassificationTask
-from weft.tasks.tagging import TaggingTask
+from weft.tasks.classification.objective import ClassificationTask
+from weft.tasks.tagging.objective import TaggingTask
 from weft.text.labels import Labels
 from weft.train.device import pick_device
 from weft.train.learner import Learner

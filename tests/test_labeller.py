@@ -20,14 +20,14 @@ import weft
 from weft.cli.label_output import SHOWN, confusion_table, label_table
 from weft.cli.main import main
 from weft.errors import ConfigError, DataError, ModelError, UsageError
-from weft.labeller import Labeller
 from weft.metrics.calibration import softmax_temperature
 from weft.metrics.labels import LabelScore
 from weft.models import bayes, regression
 from weft.models.baseline_tables import BayesTable, RegressionTable
+from weft.tasks.classification.network import balance, targets, unseen
+from weft.tasks.classification.predict import Labeller
 from weft.tensors import read_tensors
 from weft.text.features import Features, beside
-from weft.train.classification import balance, targets, unseen
 from weft.train.loop import Stopped
 from weft.train.presets import CLASSIFY
 from weft.train.settings import resolve

@@ -20,8 +20,8 @@ from weft.models.language import LanguageModel, language_model
 from weft.models.tables import LanguageTable
 from weft.nn.state import detach, leaves
 from weft.run import load
-from weft.tasks.language import LanguageTask
-from weft.tasks.surprisal import Context
+from weft.tasks.lm.objective import LanguageTask
+from weft.tasks.lm.scoring import Context
 from weft.tasks.task import Loss, Watch
 from weft.tensors import read_tensors
 from weft.train import checkpoint, memory

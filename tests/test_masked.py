@@ -19,7 +19,7 @@ from weft.metrics.language import Measured
 from weft.metrics.masked import masked_scores
 from weft.models.encoder import Text
 from weft.models.masked import MaskedTable, masked_model
-from weft.tasks.masking import MaskedTask, Masking, as_text, candidates, masked, pseudo_nats, texts
+from weft.tasks.masked_lm.objective import MaskedTask, Masking, as_text, candidates, masked, pseudo_nats, texts
 from weft.text.tokenizers import Tokenizer, TokenizerTable, from_words, train_tokenizer
 from weft.text.whole_words import begins_word
 from weft.train.loop import Stopped

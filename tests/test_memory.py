@@ -28,9 +28,9 @@ from weft.models.ngram import NgramTable, bytes_ahead, estimate
 from weft.models.pair_tables import Seq2SeqTable
 from weft.models.seq2seq import encoder_decoder
 from weft.models.tables import GPT, TEXTBOOK, LanguageTable
-from weft.tasks.language import LanguageTask
-from weft.tasks.surprisal import Context
-from weft.tasks.translation import TranslationTask
+from weft.tasks.lm.objective import LanguageTask
+from weft.tasks.lm.scoring import Context
+from weft.tasks.seq2seq.objective import TranslationTask
 from weft.train import memory
 from weft.train.learner import Learner
 from weft.train.loop import Place

@@ -147,7 +147,9 @@ def test_batches_are_full_and_in_order_and_stop_with_their_items():
 
 def test_an_output_with_a_newline_is_one_line(runs, capsys, monkeypatch):
     said = Prediction("A\nB\0\nC", [3, 4, 2], -1.0, -3.0)
-    monkeypatch.setattr("weft.translator.Translator.predict", lambda self, read, *rest, **named: [[said] for _ in read])
+    monkeypatch.setattr(
+        "weft.tasks.seq2seq.predict.Translator.predict", lambda self, read, *rest, **named: [[said] for _ in read]
+    )
     folder = str(runs.folder("lstm"))
     assert predicted(capsys, folder, "abc") == (0, ["A\\nB\\0\\nC"], "")
     assert predicted(capsys, folder, "abc", "--n-best", "2") == (0, ["1\t-1.0000\tA\\nB\\0\\nC"], "")
@@ -180,7 +182,7 @@ def test_of_several_runs_the_one_that_knows_least_is_told_of(runs):
 def test_evaluation_names_the_file_and_the_line_before_it_searches(runs, capsys, monkeypatch, tmp_path):
     path, folder = tmp_path / "long.tsv", str(runs.folder("learned"))
     path.write_text(f"source\ttarget\nabc\tA BB C\n{'ab' * 10}\tA BB\n")
-    monkeypatch.setattr("weft.translator.predict", lambda *rest, **named: pytest.fail("it searched"))
+    monkeypatch.setattr("weft.tasks.seq2seq.predict.predict", lambda *rest, **named: pytest.fail("it searched"))
     cure = f"has 21 tokens, but {folder} reads at most 16; shorten it, or have it cut with --truncate"
     assert refused(capsys, "evaluate", folder, "--data", str(path)) == (3, f"{path}: line 3: {cure}")
     path.write_text(f"abc\tA BB C\nab\t{'A ' * 20}\n")

@@ -23,8 +23,8 @@ from weft.data.span_order import Passages
 from weft.errors import ConfigError, DataError
 from weft.models.encoder import Text
 from weft.models.span import SpanHead, SpanModel, SpanTable, answerable, span_model
-from weft.reader import Reader
-from weft.tasks.span import Odds, SpanTask, best_of, best_spans
+from weft.tasks.qa.objective import Odds, SpanTask, best_of, best_spans
+from weft.tasks.qa.predict import Reader
 from weft.tensors import read_tensors
 from weft.text.tokenizers import from_words
 from weft.train.job import borrow_tokenizer

@@ -22,7 +22,7 @@ from weft.nn.copying import GenerateOrCopy
 from weft.nn.cross import SCORES, CrossAttention, Look
 from weft.nn.heads import TokenHead
 from weft.nn.state import leaves
-from weft.tasks.translation import TranslationTask
+from weft.tasks.seq2seq.objective import TranslationTask
 from weft.train.presets import TRANSLATE
 
 EXACT = {"atol": 1e-10, "rtol": 1e-8}

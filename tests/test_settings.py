@@ -12,10 +12,10 @@ from weft.config import override
 from weft.errors import ConfigError, ModelError, UsageError
 from weft.models.ngram import NgramTable
 from weft.models.tables import LanguageTable
+from weft.tasks.lm.network import default_context
 from weft.text.tokenizers import TokenizerTable, train_tokenizer
 from weft.train.device import pick_device
 from weft.train.job import borrow_tokenizer
-from weft.train.language import default_context
 from weft.train.presets import LM, TASKS
 from weft.train.settings import Settings, resolve
 from weft.train.tables import TrainTable

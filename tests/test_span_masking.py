@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.tasks.masking import Masking, candidates, masked, span_lengths
+from weft.tasks.masked_lm.objective import Masking, candidates, masked, span_lengths
 
 WORDS = 50
 MASK = WORDS

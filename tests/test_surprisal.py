@@ -18,9 +18,9 @@ from weft.data.source import Source
 from weft.errors import DataError, UsageError
 from weft.models.language import LanguageModel, language_model
 from weft.models.ngram import NgramModel, NgramTable, estimate
-from weft.tasks import surprisal as module
-from weft.tasks.language import LanguageTask, items
-from weft.tasks.surprisal import Context, check_positions, parse_context, stretches, surprisal
+from weft.tasks.lm import scoring as module
+from weft.tasks.lm.objective import LanguageTask, items
+from weft.tasks.lm.scoring import Context, check_positions, parse_context, stretches, surprisal
 from weft.text.tokenizers import TokenizerTable, train_tokenizer
 from weft.train.presets import LM
 

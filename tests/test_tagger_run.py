@@ -20,14 +20,14 @@ from weft.cli.main import main
 from weft.errors import ConfigError, DataError, ModelError, UsageError
 from weft.metrics.spans import Span, validate
 from weft.models.tagger import Words
-from weft.tagger import Tagger
+from weft.tasks.tagging.network import moves
+from weft.tasks.tagging.predict import Tagger
 from weft.tensors import read_tensors
 from weft.text.labels import Labels
 from weft.train.job import borrow_tokenizer
 from weft.train.loop import Stopped
 from weft.train.presets import TAG
 from weft.train.settings import resolve
-from weft.train.tagging import moves
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 QUICK = ("train.steps=2", "train.validations=1")

@@ -18,16 +18,17 @@ from safetensors import safe_open
 from small_runs import Silent, sums, train_here
 
 import weft
-from weft import files, translator
+from weft import files
 from weft.cli.main import main
 from weft.decode.predict import Prediction, limit_of
 from weft.decode.predict_options import PredictOptions
 from weft.errors import DataError, UsageError
 from weft.run import load_language, load_translator
+from weft.tasks.seq2seq import predict as translator
+from weft.tasks.seq2seq.predict import Translator
 from weft.train import checkpoint
 from weft.train.job import borrow_tokenizer
 from weft.train.loop import Stopped
-from weft.translator import Translator
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 

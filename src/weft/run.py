@@ -25,22 +25,22 @@ from weft.errors import ConfigError, ModelError, UsageError
 from weft.explain import views
 from weft.explain.options import ExplainOptions
 from weft.explain.view import View
-from weft.filler import Filler
-from weft.labeller import Labeller
 from weft.metrics.items import Items, Score
 from weft.metrics.language import Measured, language_scores
-from weft.reader import Reader
-from weft.tagger import Tagger
-from weft.tasks.language import items
-from weft.tasks.surprisal import BATCH, Context, nats_of, surprisal
+from weft.tasks.classification.predict import Labeller
+from weft.tasks.lm.network import chosen_context
+from weft.tasks.lm.objective import items
+from weft.tasks.lm.scoring import BATCH, Context, nats_of, surprisal
+from weft.tasks.masked_lm.predict import Filler
+from weft.tasks.qa.predict import Reader
+from weft.tasks.seq2seq.predict import Beside, Member, Translator, Watch, parameters, refuse
+from weft.tasks.tagging.predict import Tagger
 from weft.text.gate import clean
 from weft.text.tokenizers import Tokenizer
 from weft.train.device import pick_device
 from weft.train.folder import RunFolder, open_folder
 from weft.train.held import Files, HeldOut
-from weft.train.language import chosen_context
 from weft.train.settings import Settings, resolve
-from weft.translator import Beside, Member, Translator, Watch, parameters, refuse
 
 DEVICES = ("auto", "cpu", "cuda")
 LM_WEIGHT = 0.3

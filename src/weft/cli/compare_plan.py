@@ -36,8 +36,8 @@ from weft.compare.sizes import sized
 from weft.compare.train import Outcome, Room, Trainer
 from weft.errors import ConfigError, UsageError
 from weft.lock import Lock
+from weft.tasks.lm.network import refuse_context
 from weft.train.folder import make_folder
-from weft.train.language import refuse_context
 from weft.train.presets import TASKS
 from weft.train.settings import resolve
 from weft.train.tables import BUDGETS

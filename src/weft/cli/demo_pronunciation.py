@@ -23,7 +23,7 @@ from weft.errors import ResourceError
 if TYPE_CHECKING:
     from weft.compare.evidence import Evidence
     from weft.explain.alignment import Alignment
-    from weft.translator import Translator
+    from weft.tasks.seq2seq.predict import Translator
 
 TITLE, SCORE = "How are English words pronounced?", "exact_match"  # 100 less the WER
 HELD_OUT = {"test": 1000, "valid": 500}  # words

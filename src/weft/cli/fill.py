@@ -17,7 +17,7 @@ from weft.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from weft.data.records import Entry
-    from weft.filler import Filler, Filling
+    from weft.tasks.masked_lm.predict import Filler, Filling
 
 LINES = 256  # filled at a time, at most
 

@@ -71,8 +71,8 @@ def about_run(path: Path) -> dict[str, Any]:
     """What a run folder holds."""
     from weft.cli.story import read_story
     from weft.run import Run, load
+    from weft.tasks.seq2seq.predict import parameters
     from weft.train.folder import read_environment
-    from weft.translator import parameters
 
     run, story = load(path), read_story(path)
     settings = run.settings.to_dict()

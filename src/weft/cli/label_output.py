@@ -10,10 +10,10 @@ from weft.cli.output import columns
 if TYPE_CHECKING:
     import numpy as np
 
-    from weft.labeller import Labelling
     from weft.metrics.items import Items
     from weft.metrics.labels import LabelScore
-    from weft.tagger import Tagging
+    from weft.tasks.classification.predict import Labelling
+    from weft.tasks.tagging.predict import Tagging
 
 SHOWN = 12  # labels of a confusion matrix: more make no table that can be read
 

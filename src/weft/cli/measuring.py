@@ -45,8 +45,8 @@ def kept_in(groups: Mapping[str, Sequence[Path]], out: Path) -> Callable[[Path],
 def refuse_policy(runs: Sequence[Path], context: str | None) -> None:
     """Refuse, before anything is measured, a context policy that one of the runs can't follow; damage is told later."""
     from weft.errors import ConfigError
+    from weft.tasks.lm.network import refuse_context
     from weft.train.folder import RunFolder
-    from weft.train.language import refuse_context
     from weft.train.settings import resolve
 
     if context is None:

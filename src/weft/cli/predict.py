@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from weft.data.records import Entry
     from weft.decode.predict import Prediction
     from weft.decode.predict_options import PredictOptions
-    from weft.translator import Translator
+    from weft.tasks.seq2seq.predict import Translator
 
 LABELS: dict[str, Callable[..., int]] = {"classify": predict_labels, "tag": predict_tags, "span": predict_answers}
 ADDED = {"translate": ("prediction",), "tag": (), "classify": LABEL, "span": LABEL}  # to records of files, by task

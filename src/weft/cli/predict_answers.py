@@ -11,7 +11,7 @@ from weft.text.columns import counted
 
 if TYPE_CHECKING:
     from weft.data.records import Entry
-    from weft.tasks.span import Answer
+    from weft.tasks.qa.objective import Answer
 
 NEEDS = "needs a question and a passage, {}and has {}"
 

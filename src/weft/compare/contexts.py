@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.compare.evidence import Evidence
 from weft.errors import UsageError
-from weft.tasks.surprisal import FULL
+from weft.tasks.lm.scoring import FULL
 
 Groups = Mapping[str, Sequence[Evidence]]
 PAST = "each token is predicted from its whole past, as far as the model reads"

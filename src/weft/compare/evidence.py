@@ -21,7 +21,7 @@ from weft.errors import ModelError, ResourceError
 from weft.metrics.items import Items, Score
 from weft.run import Loaded, Run
 from weft.run import load as load_run
-from weft.tasks.surprisal import FULL
+from weft.tasks.lm.scoring import FULL
 from weft.tensors import read_tensors, write_tensors
 from weft.train.held import Files, named, own_split
 

@@ -19,9 +19,9 @@ from weft.metrics.items import Items, Score
 from weft.metrics.language import block_size, language_scores
 from weft.metrics.masked import masked_scores
 from weft.run import Loaded
-from weft.tagger import in_line
-from weft.tasks.language import items as language_items
-from weft.tasks.masking import hidden_items
+from weft.tasks.lm.objective import items as language_items
+from weft.tasks.masked_lm.objective import hidden_items
+from weft.tasks.tagging.predict import in_line
 from weft.train.folder import RunFolder
 from weft.train.held import Files, held_source, own_or_gone
 

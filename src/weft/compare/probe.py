@@ -25,7 +25,7 @@ from weft.errors import UsageError
 from weft.metrics.items import Array, Items
 from weft.metrics.probes import pair_accuracy, pair_items
 from weft.run import Loaded
-from weft.tasks.masking import pseudo_nats
+from weft.tasks.masked_lm.objective import pseudo_nats
 
 Watch = Callable[[int, int], None]
 BY = ("sentence", "word")

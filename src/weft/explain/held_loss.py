@@ -29,14 +29,14 @@ from weft.data.text_order import Labelled
 from weft.errors import DataError, UsageError
 from weft.models.encoder import Text
 from weft.models.tagger import Words
-from weft.tasks.masking import SEED, check_longest, masked, texts
-from weft.tasks.surprisal import check_positions
-from weft.tasks.tagging import learned_tags
-from weft.train.classification import targets, unseen
+from weft.tasks.classification.network import targets, unseen
+from weft.tasks.lm.network import default_context
+from weft.tasks.lm.scoring import check_positions
+from weft.tasks.masked_lm.network import masking
+from weft.tasks.masked_lm.objective import SEED, check_longest, masked, texts
+from weft.tasks.qa.network import answer_tokens, with_places
+from weft.tasks.tagging.objective import learned_tags
 from weft.train.held import Files, first_split, held_source
-from weft.train.language import default_context
-from weft.train.masked import masking
-from weft.train.span import answer_tokens, with_places
 
 BATCH = 4096  # positions read at once
 

@@ -23,7 +23,7 @@ from weft.data.span_source import AskedTable
 from weft.data.tables import DataTable
 from weft.data.tagged import TaggedTable, refuse_long
 from weft.models.baseline_tables import BaselineTable
-from weft.tasks.tagging import learned_tags
+from weft.tasks.tagging.objective import learned_tags
 from weft.text.labelled_tokens import LabelledTokens, load_labelled
 from weft.text.labels import Labels
 from weft.text.sides import Sides, SidesTable, load_sides, save_sides, train_sides

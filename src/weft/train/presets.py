@@ -16,16 +16,16 @@ from weft.models.pair_tables import Seq2SeqTable
 from weft.models.span import SpanTable
 from weft.models.tables import GPT, TEXTBOOK, LanguageTable
 from weft.models.tagger import TaggerTable
-from weft.train.baselines import Baseline, fit_bayes, fit_regression
-from weft.train.classification import Classification
-from weft.train.counting import Counting
-from weft.train.language import Language
-from weft.train.masked import MaskedLanguage
+from weft.tasks.classification.baselines import Baseline, fit_bayes, fit_regression
+from weft.tasks.classification.network import Classification
+from weft.tasks.lm.network import Language
+from weft.tasks.lm.ngram import Counting
+from weft.tasks.masked_lm.network import MaskedLanguage
+from weft.tasks.qa.network import Reading
+from weft.tasks.seq2seq.network import Translation
+from weft.tasks.tagging.network import Tagging
 from weft.train.material import AskedTexts, LabelledTexts, Material, PairsOfTexts, TaggedTexts, Texts
 from weft.train.network import Network
-from weft.train.span import Reading
-from weft.train.tagging import Tagging
-from weft.train.translation import Translation
 
 if TYPE_CHECKING:
     from weft.train.folder import RunFolder

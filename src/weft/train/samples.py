@@ -15,8 +15,8 @@ from weft.data.opening import read_opening
 from weft.decode.generate import Frame, generate
 from weft.decode.options import GenerateOptions
 from weft.errors import ConfigError
+from weft.tasks.seq2seq.network import translation_task
 from weft.text.gate import clean
-from weft.train.translation import translation_task
 
 if TYPE_CHECKING:
     from weft.train.job import Job

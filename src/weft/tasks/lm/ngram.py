@@ -12,8 +12,8 @@ from weft.errors import ConfigError
 from weft.log import Log
 from weft.models.ngram import FROM_FILE, NgramModel, estimate
 from weft.models.smoothing import SMOOTHINGS
+from weft.tasks.lm.network import language_task
 from weft.train import memory, samples
-from weft.train.language import language_task
 
 if TYPE_CHECKING:
     from weft.text.tokenizers import Tokenizer

@@ -14,7 +14,7 @@ from weft.data.order import Lines, Order, Windows
 from weft.errors import ConfigError
 from weft.models.masked import MaskedModel, masked_model
 from weft.nn.mixers import COMPILED
-from weft.tasks.masking import MaskedTask, Masking, check_longest
+from weft.tasks.masked_lm.objective import MaskedTask, Masking, check_longest
 from weft.text.whole_words import begins_word
 from weft.train.device import pick_device
 

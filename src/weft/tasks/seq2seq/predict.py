@@ -30,7 +30,7 @@ from weft.metrics.bleu_tokenizers import automatic, check_tokenizer
 from weft.metrics.items import Items, Score
 from weft.metrics.language import Measured, language_scores
 from weft.metrics.translation import scored, translation_items, translation_scores
-from weft.tasks.translation import padded_sources
+from weft.tasks.seq2seq.objective import padded_sources
 from weft.text.gate import clean
 from weft.text.sides import Sides
 from weft.train.folder import RunFolder

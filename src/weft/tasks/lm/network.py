@@ -13,8 +13,8 @@ from weft.data.order import Lines, Order, Streams, Windows
 from weft.errors import ConfigError, UsageError
 from weft.models.language import LanguageModel, language_model
 from weft.nn.mixers import COMPILED
-from weft.tasks.language import LanguageTask
-from weft.tasks.surprisal import Context, check_positions, parse_context
+from weft.tasks.lm.objective import LanguageTask
+from weft.tasks.lm.scoring import Context, check_positions, parse_context
 from weft.train.device import pick_device
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from weft.data.text_order import Labelled, TextBatch
 from weft.errors import ConfigError
 from weft.metrics.labels import SCORES, SEVERAL_SCORES
 from weft.models.classifier import Classifier, classifier
-from weft.tasks.classification import ClassificationTask, TextLabeller
+from weft.tasks.classification.objective import ClassificationTask, TextLabeller
 from weft.text.labels import Labels
 from weft.train.device import pick_device
 

@@ -14,7 +14,7 @@ from weft.data.order import Batch
 from weft.metrics.items import Items
 from weft.metrics.language import block_size
 from weft.nn.state import detach
-from weft.tasks.surprisal import Context, surprisal
+from weft.tasks.lm.scoring import Context, surprisal
 from weft.tasks.task import Loss, Watch
 
 

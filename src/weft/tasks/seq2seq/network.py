@@ -13,7 +13,7 @@ from weft.data.pair_order import PairBatch, Pairs
 from weft.errors import ConfigError
 from weft.metrics.bleu_tokenizers import automatic
 from weft.models.seq2seq import EncoderDecoder, encoder_decoder
-from weft.tasks.translation import Held, TranslationTask
+from weft.tasks.seq2seq.objective import Held, TranslationTask
 from weft.train.device import pick_device
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from weft.data.tagged import TaggedSource
 from weft.errors import ConfigError
 from weft.metrics.spans import SCORES, allowed, scheme_of
 from weft.models.tagger import Tagger, tagger
-from weft.tasks.tagging import TaggingTask, WordTagger, learned_tags
+from weft.tasks.tagging.objective import TaggingTask, WordTagger, learned_tags
 from weft.text.labels import Labels
 from weft.train.device import pick_device
 

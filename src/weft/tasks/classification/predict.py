@@ -19,12 +19,12 @@ from weft.explain.view import View
 from weft.metrics.items import Items, Score
 from weft.metrics.labels import Labelled, label_scores
 from weft.tasks import embedding
-from weft.tasks.classification import judged
+from weft.tasks.classification.network import targets, unseen
+from weft.tasks.classification.objective import judged
 from weft.tasks.embedding import Embedded
 from weft.tasks.task import Watch
 from weft.text.gate import clean, many
 from weft.text.labelled_tokens import LabelledTokens
-from weft.train.classification import targets, unseen
 from weft.train.folder import RunFolder
 from weft.train.held import held_source, none_known
 from weft.train.settings import Settings

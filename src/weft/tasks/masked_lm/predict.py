@@ -23,7 +23,7 @@ from weft.metrics.masked import masked_scores
 from weft.models.encoder import Text
 from weft.tasks import embedding
 from weft.tasks.embedding import Embedded
-from weft.tasks.masking import Hidden, hidden_items, hidden_nats
+from weft.tasks.masked_lm.objective import Hidden, hidden_items, hidden_nats
 from weft.tasks.task import Watch
 from weft.text.gate import clean
 from weft.text.tokenizers import Tokenizer

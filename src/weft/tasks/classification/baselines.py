@@ -19,10 +19,10 @@ from weft.metrics.items import sums
 from weft.metrics.labels import SCORES, SEVERAL_SCORES
 from weft.models import bayes, regression
 from weft.models.linear import LinearModel
-from weft.tasks.classification import Judged, judged
+from weft.tasks.classification.network import balance, targets, unseen
+from weft.tasks.classification.objective import Judged, judged
 from weft.tasks.task import Watch
 from weft.text.features import Features, Sparse, beside
-from weft.train.classification import balance, targets, unseen
 
 if TYPE_CHECKING:
     from weft.text.labelled_tokens import LabelledTokens

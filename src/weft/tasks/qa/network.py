@@ -15,7 +15,7 @@ from weft.data.span_order import Passages, SpanBatch
 from weft.errors import ConfigError
 from weft.metrics.answers import SCORES
 from weft.models.span import SpanModel, span_model
-from weft.tasks.span import Held, PassageReader, SpanTask
+from weft.tasks.qa.objective import Held, PassageReader, SpanTask
 from weft.text.offsets import token_places, tokens_between
 from weft.text.tokenizers import Tokenizer
 from weft.train.device import pick_device
