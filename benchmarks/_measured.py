@@ -11,8 +11,9 @@ from weft.cli.display import Display
 from weft.cli.progress import TrainWatcher
 from weft.cli.signals import Stop
 from weft.cli.threads import set_threads
-from weft.run import Run, load, parameters
-from weft.train.job import train
+from weft.runs.run import Run
+from weft.runs.load import load
+from weft.runs.job import train
 
 
 def arguments(text: str, default: str) -> argparse.Namespace:

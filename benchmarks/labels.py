@@ -204,7 +204,7 @@ def main() -> None:
             place.with_suffix(".toml").write_text(tomli_w.dumps(values(work, model, chosen)))
             seconds = train(place.with_suffix(".toml"), place, chosen)
             run = weft.load(place)
-            sources = run.settings.sources()
+            sources = run.settings.datasets
             for split in ("valid", "test") if chosen.test and "test" in data else ("valid",):
                 paths = list(sources[split].paths) if not isinstance(data.get(split), float) else None
                 if paths is None and split == "valid":

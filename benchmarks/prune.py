@@ -30,9 +30,9 @@ from weft.explain.held_loss import portions
 from weft.explain.inputs import network
 from weft.explain.prune import prune, view, write
 from weft.tasks.seq2seq.objective import TranslationTask
-from weft.train.folder import RunFolder
-from weft.train.material import PairsOfTexts
-from weft.train.settings import resolve
+from weft.runs.folder import RunFolder
+from weft.tasks.material import PairsOfTexts
+from weft.runs.resolve import resolve
 
 RUN: dict[str, Any] = {
     "task": "translate",

@@ -37,11 +37,11 @@ from weft.data.pair_order import PairBatch
 from weft.decode.predict_options import PredictOptions
 from weft.tasks.seq2seq.network import Translation
 from weft.text.tokenizers import Tokenizer
-from weft.train.folder import make_folder
-from weft.train.job import Job
+from weft.runs.folder import make_folder
+from weft.runs.job import Job
 from weft.train.loop import Loop
 from weft.train.network import Network
-from weft.train.settings import resolve
+from weft.runs.resolve import resolve
 
 COMMON: dict[str, Any] = {"width": 256, "dropout": 0.1, "shared": True, "tied": True}
 LSTM = {"kind": "seq2seq", "attention": "additive", **COMMON}
@@ -143,7 +143,7 @@ def job_of(work: str, chosen: argparse.Namespace, out: Path, clock: Clock) -> Jo
     }
     settings, folder = resolve(values, base=Path()), make_folder(out)
     folder.begin(settings, "", fresh=True)
-    made, corpora = settings.material.prepare(settings, folder, clock)
+    made, corpora = settings.spec.data.prepare(settings, folder, clock)
     return Job(settings, folder, made, corpora, clock)
 
 

@@ -14,8 +14,8 @@ from weft.cli.train import is_finished
 from weft.compare.plan import Planned
 from weft.compare.train import Outcome
 from weft.errors import WeftError
-from weft.train.job import train
-from weft.train.settings import resolve
+from weft.runs.job import train
+from weft.runs.resolve import resolve
 
 
 class Here:

@@ -25,10 +25,10 @@ from weft import files
 from weft.aside import Aside
 from weft.data.corpus import write_corpus
 from weft.train import checkpoint
-from weft.train.folder import RunFolder
-from weft.train.job import train
+from weft.runs.folder import RunFolder
+from weft.runs.job import train
 from weft.train.journal import Journal
-from weft.train.material import Texts
+from weft.tasks.material import Texts
 
 # what runs in each part of a run, outermost first; a child can be killed before each line of it
 PARTS = {

@@ -9,7 +9,7 @@ from typing import Any
 from small_runs import Silent, train_here
 
 from weft.config import override
-from weft.train.job import borrow_tokenizer
+from weft.runs.job import borrow_tokenizer
 
 LETTERS = "abcdef"
 

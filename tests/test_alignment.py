@@ -67,9 +67,10 @@ def test_nothing_is_found_where_nothing_slipped(seed):
 def test_predictions_carry_their_alignments_if_asked(tmp_path_factory):
     from pair_runs import PairRuns
 
-    from weft.run import load_translator
+    from weft.runs.load import load
+    from weft.tasks.seq2seq.task import SEQ2SEQ
 
-    run = load_translator(PairRuns(tmp_path_factory.mktemp("runs")).folder("luong"), device="cpu")
+    run = load(PairRuns, SEQ2SEQ(tmp_path_factory.mktemp("runs")).folder("luong"), device="cpu")
     lines = ["abc", "", "fade"]
     asked, plain = run.predict(lines, n_best=2, alignments=True), run.predict(lines, n_best=2)
     assert [[one._replace(alignment=None) for one in best] for best in asked] == plain

@@ -12,7 +12,8 @@ import pytest
 from command_line import feed, refused
 
 from weft.cli.main import main
-from weft.run import load_language
+from weft.runs.load import load
+from weft.tasks.lm.task import LM
 
 TEXT = "\n".join(["the cat sat on the mat", "the dog sat", "a cat saw the dog on a mat", "the cat saw a mat"] * 6) + "\n"
 RUN = """
@@ -57,7 +58,7 @@ def test_a_run_is_written_as_kenlm_reads_it(name, capsys):
     Path("plain.arpa").write_bytes(plain)
     theirs = kenlm.Model("plain.arpa")
     lines = ["the cat sat on the mat", "a dog saw a cat"]
-    for line, found in zip(lines, load_language(run).score(lines), strict=True):
+    for line, found in zip(lines, load(run, LM).score(lines), strict=True):
         assert math.isclose(found.log_prob / math.log(10), theirs.score(line), abs_tol=1e-5)
 
 

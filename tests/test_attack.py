@@ -28,7 +28,7 @@ from weft.errors import ModelError, UsageError
 from weft.models.language import PIECE
 from weft.tensors import read_tensors, write_tensors
 from weft.text.tokenizers import Tokenizer, TokenizerTable, train_tokenizer
-from weft.train.folder import make_folder
+from weft.runs.folder import make_folder
 
 RUN = """
 task = "lm"

@@ -25,7 +25,8 @@ from weft.cli import display as display_module
 from weft.cli.display import Display
 from weft.cli.main import app, main
 from weft.cli.options import SHARED
-from weft.cli.output import columns, duration, finite, number
+from weft.cli.output import duration, finite, number
+from weft.text.columns import columns
 from weft.cli.progress import Smooth, TrainWatcher
 from weft.cli.templates import TEMPLATES, template
 from weft.cli.threads import cpus, set_threads
@@ -41,9 +42,9 @@ from weft.nn.mixers import states
 from weft.nn.pooling import POOLS
 from weft.text.grams import ANALYZERS
 from weft.text.tokenizers import KINDS
-from weft.train.presets import TASKS
+from weft.tasks.registry import TASKS, find_task
 from weft.train.schedules import SCHEDULES
-from weft.train.settings import resolve
+from weft.runs.resolve import resolve
 from weft.train.tables import BUDGETS, OPTIMIZERS
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
@@ -228,7 +229,7 @@ def test_a_template_resolves_and_shows_the_defaults(task, kind):
     settings = resolve(values, base=Path("/nowhere"))
     assert resolve(tomllib.loads(uncommented(text)), base=Path("/nowhere")) == settings
     assert set(tomllib.loads(uncommented(text))["data"]) == set(settings.data.model_dump(exclude_none=True))
-    assert [name for name in settings.material.data.model_fields if f" {name} = " not in f" {text}".replace("\n", " ")] == []
+    assert [name for name in settings.spec.data.data.model_fields if f" {name} = " not in f" {text}".replace("\n", " ")] == []
     assert max(map(len, text.split("\n"))) <= 120
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weft.cli.output import columns
+from weft.text.columns import columns
 from weft.text.columns import aligned, places, wrapped
 
 

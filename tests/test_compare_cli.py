@@ -30,7 +30,7 @@ from weft.errors import ModelError, ResourceError, UsageError
 from weft.lock import Lock
 from weft.tensors import read_tensors
 from weft.train import checkpoint
-from weft.train.settings import resolve
+from weft.runs.resolve import resolve
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 ROOT = Path(__file__).parents[1]
@@ -393,7 +393,7 @@ def test_a_comparison_that_was_moved_goes_on(there, capsys, monkeypatch, task):
 
 def moved_to(table: dict[str, Any], run: Path, settings: Any, file: Path) -> str:
     """What is said where a run is to go on with the tokenizer in `file`."""
-    from weft.train.folder import RunFolder
+    from weft.runs.folder import RunFolder
 
     side = file.name.removeprefix("tokenizer.").removesuffix(".json").removesuffix("json").rstrip(".")
     there = {**table, side: {"file": str(file)}} if side else {"file": str(file)}

@@ -21,7 +21,8 @@ from weft.compare.evidence import gathered, load
 from weft.compare.observed import How
 from weft.errors import UsageError
 from weft.metrics.items import Items
-from weft.run import load_language
+from weft.runs.load import load
+from weft.tasks.lm.task import LM
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 PAST = "Context policy full: each token is predicted from its whole past, as far as the model reads"
@@ -51,7 +52,7 @@ def place(tmp_path_factory) -> Path:
 
 
 def nats(path: Path, context: str) -> float:
-    scores = load_language(path, device="cpu").evaluate(context=context)
+    scores = load(path, LM, device="cpu").evaluate(context=context)
     return next(score.value for score in scores if score.name == "nats_per_token")
 
 

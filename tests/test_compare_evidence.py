@@ -25,9 +25,9 @@ from weft.compare.scores import functions
 from weft.errors import ModelError, ResourceError
 from weft.log import Log, read_log
 from weft.metrics.items import sums
-from weft.run import load as load_run
+from weft.runs.load import load as load_run
 from weft.tensors import read_tensors, write_tensors
-from weft.train.folder import RunFolder, open_folder
+from weft.runs.folder import RunFolder, open_folder
 
 TASKS = ("lm-lines", "lm-text", "ngram", "masked", "labels-lstm", "several-naive-bayes", "pairs-lstm", "spans-lstm")
 TASKS += ("speech-window", "translate", "span")
@@ -210,7 +210,7 @@ def test_frequencies_of_hidden_tokens_by_hand(runs, tmp_path, read):
 
 def test_frequencies_of_words_by_hand(runs):
     found = runs.evidence("speech-window")
-    train = load_run(runs.folder("speech-window"), device="cpu").settings.sources()["train"]
+    train = load_run(runs.folder("speech-window"), device="cpu").settings.datasets["train"]
     known = Counter(word for sentence in train.sentences() for word in sentence.words)
     new = sum(not known[word] for text in found.inputs for word in text.split())
     assert found.frequencies["tokens"].sum(0)[0] == new == found.items.statistics["oov"].sum() > 0
@@ -228,7 +228,7 @@ def test_the_rarest_letter_of_a_source_by_hand(runs):
 def test_without_the_tokens_of_training_nothing_is_known_of_frequency(runs, tmp_path, monkeypatch):
     run = load_run(runs.folder("lm-lines"), device="cpu")
     monkeypatch.setattr(RunFolder, "data", property(lambda folder: tmp_path / "gone"))
-    assert gather(run, run.settings.sources()["train"].paths).frequencies == {}
+    assert gather(run, run.settings.datasets["train"].paths).frequencies == {}
 
 
 def test_edges_of_lines_are_their_starts(runs):

@@ -37,10 +37,10 @@ from weft.compare.plan import (
 from weft.errors import ConfigError, DataError, InUseError, ModelError, UsageError
 from weft.lock import Lock
 from weft.text.tokenizers import TokenizerTable, train_tokenizer
-from weft.train.folder import RunFolder
-from weft.train.job import Job
-from weft.train.presets import TASKS
-from weft.train.settings import resolve
+from weft.runs.folder import RunFolder
+from weft.runs.job import Job
+from weft.tasks.registry import TASKS, find_task
+from weft.runs.resolve import resolve
 
 BASE = Path()
 LM: dict[str, Any] = {
@@ -116,7 +116,7 @@ def test_other_things_that_can_t_be_meant():
 
 
 def test_a_kind_keeps_what_applies_to_it():
-    found = {kind: fitted(LM, kind, base=BASE) for kind in TASKS["lm"].presets}
+    found = {kind: fitted(LM, kind, base=BASE) for kind in find_task("lm").presets}
     assert found["gpt"] == (LM, [])
     assert found["ngram"].values["model"] == {"kind": "ngram"}
     assert set(found["ngram"].dropped) == {
@@ -132,7 +132,7 @@ def test_a_kind_keeps_what_applies_to_it():
 
 
 def test_a_kind_is_not_made_into_another():
-    found = {kind: fitted(PAIRS, kind, base=BASE) for kind in TASKS["translate"].presets}
+    found = {kind: fitted(PAIRS, kind, base=BASE) for kind in find_task("translate").presets}
     assert found["sutskever"].values["model"] == {
         "kind": "sutskever", "width": 48, "encoder": {"layers": 2}, "decoder": {"width": 32}
     }  # fmt: skip
@@ -144,7 +144,7 @@ def test_a_kind_is_not_made_into_another():
 
 @pytest.mark.parametrize("values", [LM, PAIRS, LABELS], ids=lambda values: values["task"])
 def test_every_kind_of_a_task_can_be_had_from_any_run_file(values):
-    for kind in TASKS[values["task"]].presets:
+    for kind in find_task(values["task"]).presets:
         one = fitted(values, kind, base=BASE)
         assert resolve(one.values, base=BASE).kind == kind
         # nothing is lost without a word
@@ -164,7 +164,7 @@ def test_no_message_decides_what_applies(values, monkeypatch):
             words = hashlib.sha256(str(error).encode()).hexdigest()
             raise ConfigError(words, option=error.option, unknown=error.unknown, near=error.near) from None
 
-    kinds = list(TASKS[values["task"]].presets)
+    kinds = list(find_task(values["task"]).presets)
     before = [fitted(values, kind, base=BASE) for kind in kinds]
     monkeypatch.setattr("weft.compare.fitting.resolve", in_other_words)
     assert [fitted(values, kind, base=BASE) for kind in kinds] == before
@@ -625,8 +625,8 @@ def test_all_kinds_read_the_same_examples_in_the_same_order(tmp_path):
 
     def order(variant: Variant, seed: int) -> Any:
         settings = resolve({**variant.values, "seed": seed}, base=tmp_path)
-        tokenizer, corpora = settings.material.prepare(settings, folder, Silent())
-        family: Any = settings.preset.family
+        tokenizer, corpora = settings.spec.data.prepare(settings, folder, Silent())
+        family: Any = settings.preset.estimator
         return family.shape.order(Job(settings, folder, tokenizer, corpora, Silent()))
 
     orders = [order(variant, 1) for variant in found]

@@ -17,7 +17,7 @@ from weft.compare.fitting import with_option
 from weft.compare.plan import Planned, Variant
 from weft.compare.train import Outcome
 from weft.errors import UsageError
-from weft.train.settings import resolve
+from weft.runs.resolve import resolve
 from weft.train.tables import TrainTable
 
 BASE = Path()

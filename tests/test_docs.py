@@ -47,9 +47,9 @@ from weft.text.features import FeatureTable
 from weft.text.grams import ANALYZERS
 from weft.text.sides import SidesTable
 from weft.text.tokenizers import KINDS, TokenizerTable
-from weft.train.presets import TASKS
+from weft.tasks.registry import TASKS, find_task
 from weft.train.schedules import SCHEDULES
-from weft.train.settings import RunTable
+from weft.runs.resolve import RunTable
 from weft.train.tables import TrainTable
 
 ROOT = Path(__file__).parents[1]
@@ -270,14 +270,14 @@ def said(values: Mapping[str, Any], at: str = "") -> set[str]:
 
 def test_the_recipes_of_kinds_are_what_presets_say():
     found = rows(table(DOCS / "models.md", "# Models", "| kind | `[model]` | `[train]` |"))
-    for kind, preset in TASKS["lm"].presets.items():
+    for kind, preset in find_task("lm").presets.items():
         if preset.table is LanguageTable:
             given = {name: value for name, value in preset.train.items() if TrainTable.model_fields[name].default != value}
             assert [settings(cell) for cell in found[kind]] == [said(preset.values), said(given)], kind
 
 
 def test_the_recipes_of_encoder_decoders_are_what_presets_say():
-    text, presets = section(DOCS / "models.md", "## Encoder-decoders"), TASKS["translate"].presets
+    text, presets = section(DOCS / "models.md", "## Encoder-decoders"), find_task("translate").presets
     found = rows(text)
     assert {kind: settings(cell) for kind, (cell,) in found.items()} == {kind: said(presets[kind].values) for kind in presets}
     everyone = settings(text[text.index("All of them train with") : text.index(", unless the run file")])
@@ -289,7 +289,7 @@ def test_the_recipes_of_encoder_decoders_are_what_presets_say():
     [("classify", "## Classifiers", "The networks train with"), ("tag", "## Taggers", "and train with")],
 )
 def test_the_recipes_of_classifiers_and_taggers_are_what_presets_say(task, heading, trained):
-    text, presets = section(DOCS / "models.md", heading), TASKS[task].presets
+    text, presets = section(DOCS / "models.md", heading), find_task(task).presets
     found = rows(text)
     assert {kind: settings(cell) for kind, (cell,) in found.items()} == {kind: said(presets[kind].values) for kind in presets}
     everyone = settings(text[text.index(trained) : text.index(", unless the run file")])
@@ -301,15 +301,15 @@ def test_the_recipes_of_classifiers_and_taggers_are_what_presets_say(task, headi
 
 
 def test_the_recipes_of_masked_language_models_are_what_presets_say():
-    found, presets = rows(section(DOCS / "masked.md", "## Which model")), TASKS["masked-lm"].presets
+    found, presets = rows(section(DOCS / "masked.md", "## Which model")), find_task("masked-lm").presets
     assert {kind: settings(cells[1]) for kind, cells in found.items()} == {kind: said(presets[kind].values) for kind in presets}
     assert settings(found["bert"][2]) == said(presets["bert"].train)
-    assert presets["lstm"].train is TASKS["lm"].presets["lstm"].train
-    assert presets["transformer"].train is TASKS["lm"].presets["gpt"].train
+    assert presets["lstm"].train is find_task("lm").presets["lstm"].train
+    assert presets["transformer"].train is find_task("lm").presets["gpt"].train
 
 
 def test_the_recipes_of_readers_are_what_presets_say():
-    found, presets = rows(section(DOCS / "answers.md", "## Which model")), TASKS["span"].presets
+    found, presets = rows(section(DOCS / "answers.md", "## Which model")), find_task("span").presets
     assert {kind: settings(cells[1]) for kind, cells in found.items()} == {kind: said(presets[kind].values) for kind in presets}
     for kind in ("transformer", "bert", "lstm"):
         assert settings(found[kind][2]) == said(presets[kind].train)
@@ -318,13 +318,13 @@ def test_the_recipes_of_readers_are_what_presets_say():
 
 def test_every_choice_is_explained():
     models, tokenizers, training = DOCS / "models.md", DOCS / "tokenizers.md", DOCS / "training.md"
-    assert set(rows(table(models, "# Models", "| kind | what"))) == set(TASKS["lm"].presets)
-    assert set(rows(table(DOCS / "translate.md", "## Which model", "| kind |"))) == set(TASKS["translate"].presets)
+    assert set(rows(table(models, "# Models", "| kind | what"))) == set(find_task("lm").presets)
+    assert set(rows(table(DOCS / "translate.md", "## Which model", "| kind |"))) == set(find_task("translate").presets)
     assert set(rows(table(models, "### Attention", "| attention |"))) == {"none", *SCORES}
     assert set(rows(table(models, "### Attention", "| place |"))) == {"before", "after"}
     assert set(rows(section(models, "### Bridges"))) == set(BRIDGES)
     for task in ("classify", "tag"):
-        assert set(rows(table(DOCS / f"{task}.md", "## Which model", "| kind |"))) == set(TASKS[task].presets)
+        assert set(rows(table(DOCS / f"{task}.md", "## Which model", "| kind |"))) == set(find_task(task).presets)
     assert set(rows(table(DOCS / "classify.md", "## Scores", "| score |"))) == {*LABELLED, *SEVERAL_SCORES}
     assert set(rows(table(DOCS / "tag.md", "## Scores", "| score |"))) == set(TAGGED)
     assert set(rows(table(DOCS / "answers.md", "## Scores", "| score |"))) == set(ANSWERED)

@@ -16,7 +16,7 @@ from weft.cli.main import main
 from weft.explain.counts import followers, no_counts
 from weft.explain.options import ExplainOptions
 from weft.explain.views import explain
-from weft.run import load
+from weft.runs.load import load
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

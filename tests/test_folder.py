@@ -22,12 +22,13 @@ from weft.errors import DataError, InUseError, ModelError, ResourceError, UsageE
 from weft.lock import Lock
 from weft.tensors import read_tensors, write_tensors
 from weft.text.tokenizers import Tokenizer
-from weft.train import checkpoint, folder
-from weft.train.folder import RunFolder, make_folder, open_folder
-from weft.train.job import train
+from weft.train import checkpoint
+from weft.runs import folder as folder
+from weft.runs.folder import RunFolder, make_folder, open_folder
+from weft.runs.job import train
 from weft.train.loop import Stopped
-from weft.train.presets import TASKS
-from weft.train.settings import resolve
+from weft.tasks.registry import TASKS, find_task
+from weft.runs.resolve import resolve
 
 KINDS = [(task, kind) for task, shared in TASKS.items() for kind in shared.presets]
 

@@ -17,7 +17,7 @@ from weft.cli.main import main
 from weft.config import override
 from weft.explain.gradcheck import Exact, Problem, checked, problem
 from weft.nn.heads import TokenHead
-from weft.train.settings import resolve
+from weft.runs.resolve import resolve
 
 RUN = """
 task = "lm"

@@ -19,7 +19,7 @@ from weft.errors import ModelError, UsageError
 from weft.interop.hf_export import export_folder
 from weft.interop.huggingface import NEVER, import_folder
 from weft.models.encoder import Text
-from weft.run import load
+from weft.runs.load import load
 from weft.tensors import read_foreign
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")

@@ -15,9 +15,11 @@ from small_runs import Silent, make_text, run_file, sums, train_here
 from weft.cli.main import main
 from weft.config import override
 from weft.errors import ConfigError
-from weft.run import ensemble, load_translator
+from weft.runs.load import ensemble
+from weft.runs.load import load
+from weft.tasks.seq2seq.task import SEQ2SEQ
 from weft.tensors import read_tensors
-from weft.train.job import borrow_for_start, borrow_tokenizer
+from weft.runs.job import borrow_for_start, borrow_tokenizer
 from weft.train.loop import Stopped
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
@@ -74,7 +76,7 @@ def test_the_command_line_takes_weights_and_tokenizers(runs, tmp_path, capsys):
     (tmp_path / "run.toml").write_text(tomli_w.dumps({**values, "tokenizer": {"kind": "byte"}}))
     assert main(["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), "--init-from", str(first)]) == 0
     assert f"started from {first}: " in capsys.readouterr().err
-    old, new = load_translator(first, device="cpu"), load_translator(tmp_path / "run", device="cpu")
+    old, new = load(first, SEQ2SEQ, device="cpu"), load(tmp_path / "run", SEQ2SEQ, device="cpu")
     assert new.tokenizer.hash == old.tokenizer.hash
     assert new.predict(["abc"])[0][0].text == old.predict(["abc"])[0][0].text
 
@@ -143,7 +145,7 @@ def test_pairs_are_scored_by_lines_with_one_tab(runs, tmp_path, capsys):
     data.write_text("abc\tA BB C\nb\tB\n")
     assert main(["score", str(run), "--data", str(data)]) == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    model = load_translator(run, device="cpu")
+    model = load(run, SEQ2SEQ, device="cpu")
     assert [row[:2] for row in rows] == [["abc", "A BB C"], ["b", "B"]]
     assert [float(row[2]) for row in rows] == pytest.approx(
         [one.log_prob for one in model.score([("abc", "A BB C"), ("b", "B")])], abs=1e-4
@@ -190,7 +192,7 @@ def test_a_language_model_starts_a_decoder_on_the_command_line(runs, lm, tmp_pat
     theirs, ours = (read_tensors(folder / "model.safetensors")[0] for folder in (lm, tmp_path / "run"))
     assert torch.equal(ours["decoder.front.embedding.weight"], theirs["embedding.weight"])
     assert torch.equal(ours["head.head.weight"], theirs["head.weight"])
-    model = load_translator(tmp_path / "run", device="cpu")
+    model = load(tmp_path / "run", SEQ2SEQ, device="cpu")
     assert model.tokenizer.target.data == (lm / "tokenizer.json").read_bytes()
     assert model.tokenizer.source.hash != model.tokenizer.target.hash
 

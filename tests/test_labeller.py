@@ -29,8 +29,8 @@ from weft.tasks.classification.predict import Labeller
 from weft.tensors import read_tensors
 from weft.text.features import Features, beside
 from weft.train.loop import Stopped
-from weft.train.presets import CLASSIFY
-from weft.train.settings import resolve
+from weft.tasks.classification.presets import PRESETS as CLASSIFY
+from weft.runs.resolve import resolve
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 NETWORKS = [kind for kind in CLASSIFY if kind not in ("naive-bayes", "regression")]
@@ -116,7 +116,7 @@ def test_temperature_is_fitted_on_validation_texts_and_kept_with_the_weights(run
     assert 0.1 <= kept.item() <= 10 and kept.item() != 1
     assert loaded(runs, "several-gru").model.temperature == pytest.approx(kept.item())
     run = loaded(runs, "labels-gru")
-    valid = run.settings.sources()["valid"]
+    valid = run.settings.datasets["valid"]
     examples = list(valid.examples())
     head = run.model.model.head
     head.temperature.fill_(1.0)
@@ -254,7 +254,7 @@ def test_other_ways_to_train_learn_too(runs, tmp_path, settings):
 @pytest.mark.parametrize("kind", ["naive-bayes", "regression"])
 def test_a_baseline_is_what_fitting_by_hand_gives(runs, name, kind):
     run = loaded(runs, f"{name}-{kind}")
-    examples = list(run.settings.sources()["train"].examples())
+    examples = list(run.settings.datasets["train"].examples())
     columns = list(zip(*(example.texts for example in examples), strict=True))
     table = BayesTable() if kind == "naive-bayes" else RegressionTable()
     features = [Features.fit(column, table.features) for column in columns]
@@ -263,7 +263,7 @@ def test_a_baseline_is_what_fitting_by_hand_gives(runs, name, kind):
     sparse = beside([part.transform(column) for part, column in zip(features, columns, strict=True)])
     fit: Any = bayes.fit if kind == "naive-bayes" else regression.fit
     model = fit(sparse, wanted, len(run.labels), table)
-    tests = [example.texts for example in run.settings.sources()["test"].examples()]
+    tests = [example.texts for example in run.settings.datasets["test"].examples()]
     there = beside([part.transform(column) for part, column in zip(features, zip(*tests, strict=True), strict=True)])
     scores = torch.from_numpy(model.scores(there) / run.model.temperature)
     said = torch.nn.functional.logsigmoid(scores) if name == "several" else scores.log_softmax(1)
@@ -338,7 +338,7 @@ def test_what_is_measured_is_what_is_predicted(runs):
     told: list[tuple[int, int]] = []
     run = loaded(runs, "several-lstm")
     scores, items = run.measure(watch=lambda done, total: told.append((done, total)))
-    examples = list(run.settings.sources()["test"].examples())
+    examples = list(run.settings.datasets["test"].examples())
     found = run.predict([example.texts for example in examples])
     exact = np.mean([set(one.labels) == set(example.labels) for one, example in zip(found, examples, strict=True)])
     assert (scores[0].name, scores[0].value) == ("exact_match", pytest.approx(100 * exact))

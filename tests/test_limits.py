@@ -23,9 +23,9 @@ from weft.config import override, read_toml
 from weft.data.source import Source
 from weft.errors import ConfigError, DataError, ModelError, ResourceError
 from weft.interop.arpa import read_arpa
-from weft.run import load
+from weft.runs.load import load
 from weft.text import gate, unpack
-from weft.train.settings import resolve
+from weft.runs.resolve import resolve
 
 # ---- lines and files
 

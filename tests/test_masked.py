@@ -23,7 +23,7 @@ from weft.tasks.masked_lm.objective import MaskedTask, Masking, as_text, candida
 from weft.text.tokenizers import Tokenizer, TokenizerTable, from_words, train_tokenizer
 from weft.text.whole_words import begins_word
 from weft.train.loop import Stopped
-from weft.train.settings import resolve
+from weft.runs.resolve import resolve
 
 WORDS = 50
 MASK = WORDS  # what stands for a hidden token

@@ -23,7 +23,7 @@ from weft.models.language import LanguageModel, language_model
 from weft.models.ngram import NgramModel, NgramTable, estimate
 from weft.models.tables import ADDED, CONNECTIONS, INSIDE
 from weft.nn.state import join, leaves, select
-from weft.train.presets import LM
+from weft.tasks.lm.presets import PRESETS as LM
 
 WORDS, WIDTH, WINDOW = 7, 8, 32
 NETWORKS = [kind for kind, preset in LM.items() if preset.table is not NgramTable]

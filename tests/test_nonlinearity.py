@@ -17,7 +17,7 @@ from weft.models.tables import StackTable
 from weft.nn.cross import Look
 from weft.nn.mixers import MIXERS, Centred, states
 from weft.nn.recurrent import NONLINEARITIES, RNN, Window, last
-from weft.train.presets import TASKS
+from weft.tasks.registry import TASKS, find_task
 
 FUNCTIONS: dict[str, Any] = {
     "tanh": np.tanh,
@@ -110,7 +110,7 @@ def test_tanh_is_the_default_and_others_have_none():
 
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_has_it(task):
-    preset = TASKS[task].presets["rnn"] if "rnn" in TASKS[task].presets else TASKS[task].presets["lstm"]
+    preset = find_task(task).presets["rnn"] if "rnn" in find_task(task).presets else find_task(task).presets["lstm"]
     options = {"mixer": "rnn", "nonlinearity": "relu"}
     table: Any = read_table(preset.table, preset.merged(options), at="model").filled()
     sides = (table.encoder, table.decoder) if task == "translate" else (table,)

@@ -21,7 +21,7 @@ from weft.decode.options import GenerateOptions
 from weft.errors import DataError, ModelError, UsageError
 from weft.explain.inputs import read
 from weft.explain.options import ExplainOptions
-from weft.run import Run
+from weft.runs.run import Run
 from weft.text.tokenizers import Tokenizer, TokenizerTable, train_tokenizer
 
 NAMES = ["Ida", "Emil", "Nora", "Ben"]
@@ -106,7 +106,7 @@ def test_a_tokenizer_from_elsewhere_may_have_no_newline():
 def test_the_first_letter_is_as_probable_as_it_begins_lines(runs):
     """Of a 3-gram without smoothing: how often a letter follows a full stop and a newline in the training text."""
     run = runs["ngram"]
-    text = "".join(run.settings.sources()["train"].texts())
+    text = "".join(run.settings.datasets["train"].texts())
     follows = Counter(text[at + 1] for at in range(len(text) - 1) if text[at - 1 : at + 1] == ".\n")
     for name in NAMES:
         expected = math.log(follows[name[0]] / follows.total())

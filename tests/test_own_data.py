@@ -13,7 +13,7 @@ from small_runs import make_text, run_file, train_here
 
 from weft.cli.main import main
 from weft.errors import DataError, ModelError
-from weft.run import load
+from weft.runs.load import load
 
 SECRET = "root:x:0:0:root of all:/root:/bin/sh\n" * 20
 

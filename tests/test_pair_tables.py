@@ -14,8 +14,11 @@ from weft.models.pair_tables import BRIDGES, DecoderTable, EncoderTable, Seq2Seq
 from weft.models.seq2seq import encoder_decoder
 from weft.nn.cross import SCORES
 from weft.nn.mixers import states
-from weft.train.presets import PAIRS, TASKS, TRANSLATE
-from weft.train.settings import Settings, resolve
+from weft.tasks.seq2seq.presets import TRAIN as PAIRS
+from weft.tasks.registry import TASKS, find_task
+from weft.tasks.seq2seq.presets import PRESETS as TRANSLATE
+from weft.runs.resolve import resolve
+from weft.runs.settings import Settings
 from weft.train.tables import TrainTable
 
 BASE = Path("runs", "files").absolute()
@@ -77,7 +80,7 @@ def test_a_preset_sets_what_it_says(kind):
 
 def test_the_kinds_of_translators_are_what_their_papers_say():
     assert list(TRANSLATE) == ["sutskever", "cho", "bahdanau", "luong", "rnn", "lstm", "gru", "transformer", "seq2seq"]
-    assert TASKS["translate"].presets is TRANSLATE
+    assert find_task("translate").presets is TRANSLATE
     found = {kind: settings_of(kind).model for kind in TRANSLATE}
     assert {kind: (m.encoder.mixer, m.decoder.mixer) for kind, m in found.items()} == {
         **dict.fromkeys(("sutskever", "luong", "lstm", "seq2seq"), ("lstm", "lstm")),

@@ -25,7 +25,8 @@ from weft.data.pair_order import PairBatch
 from weft.decode.predict import Prediction
 from weft.decode.predict_options import PredictOptions
 from weft.errors import DataError, ModelError, WeftError
-from weft.run import load_translator
+from weft.runs.load import load
+from weft.tasks.seq2seq.task import SEQ2SEQ
 from weft.text.gate import Seen
 from weft.text.unpack import read_bytes
 from weft.train import memory
@@ -52,7 +53,7 @@ def predicted(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, lis
 
 
 def outputs(runs: PairRuns, *words: str) -> list[str]:
-    run = load_translator(runs.folder("lstm"), device="cpu")
+    run = load(runs.folder("lstm"), SEQ2SEQ, device="cpu")
     return [best[0].text for best in run.predict(list(words))]
 
 
@@ -171,7 +172,7 @@ def test_what_training_never_saw_is_told_once(runs, capsys, monkeypatch):
 
 
 def test_of_several_runs_the_one_that_knows_least_is_told_of(runs):
-    assert load_translator(runs.folder("lstm")).unknown(["abx", "", "ay"]) == ["x", "y"]
+    assert load(runs.folder("lstm"), SEQ2SEQ).unknown(["abx", "", "ay"]) == ["x", "y"]
     both = weft.ensemble([runs.folder("lstm"), runs.folder("transformer")], device="cpu")
     assert both.unknown(["abx", "", "ay"]) == ["x", "y"]
 
@@ -191,7 +192,7 @@ def test_evaluation_names_the_file_and_the_line_before_it_searches(runs, capsys,
 
 
 def test_long_sources_are_cut_if_asked_wherever_pairs_are_read(runs, capsys, monkeypatch, tmp_path):
-    folder, run = str(runs.folder("lstm")), load_translator(runs.folder("lstm"), device="cpu")
+    folder, run = str(runs.folder("lstm")), load(runs.folder("lstm"), SEQ2SEQ, device="cpu")
     path = tmp_path / "long.tsv"
     path.write_text(f"abc\tA BB C\n{'ab' * 10}\tA BB\n")
     assert main(["evaluate", folder, "--data", str(path), "--truncate", "--quiet", "--json"]) == 0
@@ -222,7 +223,7 @@ MIXED = b"abc\tA BB C\nabc\n" + b"ab" * 10 + b"\tA\na\tb\tc\na\xff\tA\nab\tA BB\
 
 def test_one_bad_pair_costs_no_other_its_score(runs, capsys, monkeypatch):
     folder = str(runs.folder("lstm"))
-    first, last = load_translator(folder, device="cpu").score([("abc", "A BB C"), ("ab", "A BB")])
+    first, last = load(folder, SEQ2SEQ, device="cpu").score([("abc", "A BB C"), ("ab", "A BB")])
     feed(monkeypatch, MIXED)
     code = main(["score", folder, "--quiet"])
     out, error = capsys.readouterr()
@@ -286,7 +287,7 @@ def test_a_least_length_beyond_the_last_position_is_refused(runs, capsys):
     message = "--least: must be at most {}, the positions that the model has left to write to, not {}"
     assert refused(capsys, "predict", folder, "abc", "--least", "17") == (2, message.format(16, 17))
     assert refused(capsys, "predict", folder, "abc", "--least", "15", "--prefix", "A BB") == (2, message.format(14, 15))
-    run = load_translator(folder, device="cpu")
+    run = load(folder, SEQ2SEQ, device="cpu")
     assert len(run.predict("abc", least=16)[0][0].tokens) == 16
     assert len(run.predict("abc", least=14, prefixes=["A BB"])[0][0].tokens) == 14
 

@@ -19,8 +19,8 @@ from weft.models.parts import parts_of
 from weft.models.seq2seq import encoder_decoder
 from weft.models.tables import LanguageTable
 from weft.text.labels import Labels
-from weft.train.presets import TASKS
-from weft.train.settings import resolve
+from weft.tasks.registry import TASKS, find_task
+from weft.runs.resolve import resolve
 
 WORDS, WIDTH, LAYERS, HIDDEN, WINDOW = 11, 8, 2, 32, 16
 
@@ -96,7 +96,7 @@ LINES = {"data": {"train": "x"}}
 
 @pytest.mark.parametrize(
     ("task", "kind"),
-    [(task, kind) for task, one in TASKS.items() for kind, preset in one.presets.items() if hasattr(preset.family, "shape")],
+    [(task, kind) for task, one in TASKS.items() for kind, preset in one.presets.items() if hasattr(preset.estimator, "shape")],
 )
 def test_every_kind_has_only_parts_with_a_name(tmp_path, task, kind):
     values = {"task": task, "data": {"train": "data.tsv"}, "model": {"kind": kind}}
@@ -111,7 +111,7 @@ def test_every_kind_has_only_parts_with_a_name(tmp_path, task, kind):
             return self
 
     with torch.device("meta"):
-        model = settings.preset.family.shape.build(settings, Words())()
+        model = settings.preset.estimator.shape.build(settings, Words())()
     found = parts_of(model)
     assert sum(part.parameters for part in found) == sum(weight.numel() for weight in model.parameters())
     assert [part.title for part in found if part.name == "other"] == []

@@ -29,7 +29,7 @@ from weft.models.language import language_model
 from weft.models.pair_tables import DecoderTable
 from weft.models.tables import LanguageTable, StackTable
 from weft.nn.attention import Headless
-from weft.train.settings import resolve
+from weft.runs.resolve import resolve
 
 MEASURED: dict[str, Any] = {"measure": "masking", "data": "validation data"}
 SMALL = {"width": 16, "layers": 2, "heads": 4}
@@ -190,11 +190,11 @@ def test_a_pruned_translator_does_all_that_a_run_does(runs: Runs, tmp_path: Path
 def test_the_loss_is_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> None:
     run = runs.load(name)
     found = loss(parts_of(run, tmp_path / "data"))
-    own = run.settings.sources()["valid"]
+    own = run.settings.datasets["valid"]
     if name.startswith("lm"):
         with torch.no_grad():
             nats, _ = type(run).nats(run, None)
-        assert run.settings.sources().keys() == {"train", "valid"}
+        assert run.settings.datasets.keys() == {"train", "valid"}
         assert found == pytest.approx(float(np.mean(nats, dtype=np.float64)), rel=1e-5)
     elif name.startswith("pairs"):
         scored = run.score(list(own.pairs()))
@@ -433,7 +433,7 @@ def test_the_command_shows_and_draws(runs: Runs, tmp_path: Path, capsys: pytest.
     told = json.loads(capsys.readouterr().out)
     assert told["heads"] == 8 and sum(len(step["gone"]) for step in told["steps"]) == 3
     assert told["unit"] == "nats a word" and math.isfinite(told["steps"][-1]["loss"])
-    words = [one.words for one in run.settings.sources()["valid"].sentences()]
+    words = [one.words for one in run.settings.datasets["valid"].sentences()]
     assert told["tokens"] == sum(2 + sum(len(run.tokenizer.tokenizer.encode(word)) for word in some) for some in words)
     assert main(["prune", place, "--heads", "1", "--draw", str(tmp_path / "y.svg"), "--out", str(tmp_path / "small")]) == 0
     said = capsys.readouterr().err

@@ -13,7 +13,7 @@ from weft.config import read_table
 from weft.errors import ConfigError
 from weft.nn.stack import numbered
 from weft.train.optimizers import optimizers
-from weft.train.presets import TASKS
+from weft.tasks.registry import TASKS, find_task
 from weft.train.rates import Rate, rates_of
 from weft.train.tables import TrainTable
 
@@ -42,14 +42,14 @@ def test_lower_layers_learn_slower_by_the_same_factor_each():
 
 def two_layers(task: str, kind: str, **options: Any) -> nn.Module:
     """A small network of a preset, of two layers on each side."""
-    preset = TASKS[task].presets[kind]
+    preset = find_task(task).presets[kind]
     small = {"width": 8, "layers": 2, **options}
     settings = SimpleNamespace(model=read_table(preset.table, preset.merged(small), at="model").filled())
     settings.data = SimpleNamespace(longest=16, window=16, columns=lambda: ["text"], multi=False)
     tokens = SimpleNamespace(size=9, hash="ab")
     tokens.tokenizer, tokens.letters, tokens.labels = tokens, tokens, SimpleNamespace(size=3, names=["A", "B", "C"])
     tokens.source = tokens.target = tokens
-    return preset.family.shape.build(settings, tokens)()  # type: ignore[attr-defined, no-any-return]
+    return preset.estimator.shape.build(settings, tokens)()  # type: ignore[attr-defined, no-any-return]
 
 
 def factors(model: nn.Module) -> dict[str, float]:

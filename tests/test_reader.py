@@ -27,10 +27,10 @@ from weft.tasks.qa.objective import Odds, SpanTask, best_of, best_spans
 from weft.tasks.qa.predict import Reader
 from weft.tensors import read_tensors
 from weft.text.tokenizers import from_words
-from weft.train.job import borrow_tokenizer
+from weft.runs.job import borrow_tokenizer
 from weft.train.loop import Stopped
-from weft.train.presets import SPAN
-from weft.train.settings import resolve
+from weft.tasks.qa.presets import PRESETS as SPAN
+from weft.runs.resolve import resolve
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 CPU = torch.device("cpu")
@@ -209,7 +209,7 @@ def test_the_threshold_is_fitted_on_validation_questions_and_kept_with_the_weigh
     kept = read_tensors(folder / "model.safetensors")[0]["head.threshold"]
     run = loaded(folder)
     assert kept.item() != 0 and math.isfinite(kept.item()) and run.model.threshold == pytest.approx(kept.item())
-    valid = list(run.settings.sources()["valid"].records())
+    valid = list(run.settings.datasets["valid"].records())
     pairs = [(record.question, record.passage) for record in valid]
     references = [[answer.text for answer in record.answers] for record in valid]
 

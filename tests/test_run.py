@@ -19,10 +19,11 @@ from weft.decode.ensemble import Ensemble, Mixture
 from weft.decode.generate import Frame, generate
 from weft.decode.options import GenerateOptions
 from weft.errors import DataError, ModelError, UsageError
-from weft.run import LineScore, Run
+from weft.tasks.lm.predict import LineScore
+from weft.runs.run import Run
 from weft.tensors import read_tensors, write_tensors
-from weft.train.job import borrow_tokenizer, train
-from weft.train.presets import LM
+from weft.runs.job import borrow_tokenizer, train
+from weft.tasks.lm.presets import PRESETS as LM
 
 # no two parts are alike: valid and test data can be told apart
 NAMES = random.Random(0).choices(["anna", "bob", "hannah", "zoë", "otto", "eve", "ada", "élise"], k=160)
@@ -448,7 +449,7 @@ def test_validation_data_is_taken_where_there_is_no_test_data(runs):
     text = folder / "resolved.toml"
     text.write_text("\n".join(line for line in text.read_text().split("\n") if not line.startswith("test =")))
     run = weft.load(folder, device="cpu")
-    assert list(run.settings.sources()) == ["train", "valid"]
+    assert list(run.settings.datasets) == ["train", "valid"]
     run.model = runs["lstm-lines"].model  # its own weights are refused now: resolved.toml was changed
     assert int(run.evaluate()[0].signature.split("tokens:")[1].split("|")[0]) == sum(len(name) + 1 for name in NAMES[80:])
     text.write_text("\n".join(line for line in text.read_text().split("\n") if not line.startswith("valid =")))

@@ -23,7 +23,7 @@ from weft.nn.cross import SCORES, CrossAttention, Look
 from weft.nn.heads import TokenHead
 from weft.nn.state import leaves
 from weft.tasks.seq2seq.objective import TranslationTask
-from weft.train.presets import TRANSLATE
+from weft.tasks.seq2seq.presets import PRESETS as TRANSLATE
 
 EXACT = {"atol": 1e-10, "rtol": 1e-8}
 FLOAT32 = {"atol": 2e-5, "rtol": 1e-4}

@@ -15,9 +15,11 @@ from weft.models.tables import LanguageTable
 from weft.tasks.lm.network import default_context
 from weft.text.tokenizers import TokenizerTable, train_tokenizer
 from weft.train.device import pick_device
-from weft.train.job import borrow_tokenizer
-from weft.train.presets import LM, TASKS
-from weft.train.settings import Settings, resolve
+from weft.runs.job import borrow_tokenizer
+from weft.tasks.lm.presets import PRESETS as LM
+from weft.tasks.registry import TASKS, find_task
+from weft.runs.resolve import resolve
+from weft.runs.settings import Settings
 from weft.train.tables import TrainTable
 
 BASE = Path("runs", "files").absolute()
@@ -95,7 +97,7 @@ def test_a_preset_sets_what_it_says(kind):
 
 def test_the_kinds_of_a_language_model():
     assert list(TASKS) == ["lm", "translate", "classify", "tag", "masked-lm", "span"]
-    assert TASKS["lm"].presets is LM
+    assert find_task("lm").presets is LM
     assert list(LM) == ["ngram", "window", "rnn", "lstm", "gru", "transformer", "gpt"]
     mixers = {kind: settings_of(kind).model.mixer for kind in LM if kind != "ngram"}
     attention = dict.fromkeys(("transformer", "gpt"), "attention")
@@ -143,7 +145,7 @@ def test_paths_are_seen_from_the_run_file():
     settings = settings_of(data={"train": ["a.txt", "../b.txt"], "valid": "/data/v.txt", "test": 0.25})
     assert settings.data.train == [str(BASE / "a.txt"), str(BASE / "../b.txt")]
     assert (settings.data.valid, settings.data.test) == ("/data/v.txt", 0.25)
-    sources = settings.sources()
+    sources = settings.datasets
     assert sources["train"].paths == (BASE / "a.txt", BASE / "../b.txt")
     assert (sources["valid"].paths, sources["test"].low) == ((Path("/data/v.txt"),), 0.75)
     relative = resolve(run_file(), base=Path("here"))

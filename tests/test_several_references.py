@@ -234,7 +234,7 @@ def several(runs):
 
 def test_a_run_is_validated_and_evaluated_with_all_its_references(several, capsys):
     run = weft.load(several, device="cpu")
-    files = run.settings.sources()["test"]
+    files = run.settings.datasets["test"]
     pairs, references = list(files.pairs()), list(files.references())
     outputs = [best[0].text for best in run.predict([line for line, _ in pairs], beam=1)]
     metric = BLEU(tokenize="none")  # targets are phones, with spaces between them
@@ -248,7 +248,7 @@ def test_a_run_is_validated_and_evaluated_with_all_its_references(several, capsy
     assert main(["evaluate", str(several), "--beam", "1", "--tokenize", "13a", "--json", "--device", "cpu"]) == 0
     told = {one["name"]: one for one in json.loads(capsys.readouterr().out)["scores"]}
     assert told["bleu"]["value"] == pytest.approx(BLEU().corpus_score(outputs, streams(references)).score)
-    valid = run.settings.sources()["valid"]
+    valid = run.settings.datasets["valid"]
     logged = [json.loads(line) for line in (several / "metrics.jsonl").read_text().split("\n")[:-1]]
     greedy = [best[0].text for best in run.predict([line for line, _ in valid.pairs()], beam=1)]
     best = BLEU(tokenize="none").corpus_score(greedy, streams(list(valid.references()))).score

@@ -17,8 +17,8 @@ from small_runs import make_text, run_file, train_here
 from weft import files, tensors
 from weft.cli.main import main
 from weft.errors import ResourceError
-from weft.train import staging
-from weft.train.staging import staged
+from weft.runs import staging as staging
+from weft.runs.staging import staged
 
 
 class Killed(BaseException):

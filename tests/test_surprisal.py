@@ -22,7 +22,7 @@ from weft.tasks.lm import scoring as module
 from weft.tasks.lm.objective import LanguageTask, items
 from weft.tasks.lm.scoring import Context, check_positions, parse_context, stretches, surprisal
 from weft.text.tokenizers import TokenizerTable, train_tokenizer
-from weft.train.presets import LM
+from weft.tasks.lm.presets import PRESETS as LM
 
 WORDS, CPU = 9, torch.device("cpu")
 NO_MARKS = np.zeros((1, 4), dtype=np.int64)

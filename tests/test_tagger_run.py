@@ -24,10 +24,10 @@ from weft.tasks.tagging.network import moves
 from weft.tasks.tagging.predict import Tagger
 from weft.tensors import read_tensors
 from weft.text.labels import Labels
-from weft.train.job import borrow_tokenizer
+from weft.runs.job import borrow_tokenizer
 from weft.train.loop import Stopped
-from weft.train.presets import TAG
-from weft.train.settings import resolve
+from weft.tasks.tagging.presets import PRESETS as TAG
+from weft.runs.resolve import resolve
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 QUICK = ("train.steps=2", "train.validations=1")
@@ -209,11 +209,11 @@ def test_words_may_hold_anything_that_text_may(runs):
 def test_what_is_measured_is_what_is_predicted(runs):
     run, told = loaded(runs.folder("speech-lstm")), list[tuple[int, int]]()
     scores, items = run.measure(watch=lambda done, total: told.append((done, total)))
-    given = list(run.settings.sources()["test"].sentences())
+    given = list(run.settings.datasets["test"].sentences())
     said = run.predict([one.words for one in given])
     right = [a == b for one, gold in zip(said, given, strict=True) for a, b in zip(one.tags, gold.tags, strict=True)]
     assert (scores[0].name, scores[0].value) == ("token_accuracy", pytest.approx(100 * np.mean(right)))
-    seen = set(run.settings.sources()["train"].words().texts())
+    seen = set(run.settings.datasets["train"].words().texts())
     new = [word not in seen for one in given for word in one.words]
     oov = next(score.value for score in scores if score.name == "oov_accuracy")
     assert oov == pytest.approx(100 * np.mean([hit for hit, fresh in zip(right, new, strict=True) if fresh]))

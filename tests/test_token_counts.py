@@ -48,7 +48,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 def tokens_of(run: Any, name: str) -> int:
     """The tokens of the training data, with <s> and </s> as the task reads them, by its tokenizer alone."""
-    source = run.settings.sources()["train"]
+    source = run.settings.datasets["train"]
     if name == "translate":
         return sum(1 + len(run.tokenizer.target.encode(target)) for _, target in source.pairs())
     if name == "masked-lm":
@@ -90,7 +90,7 @@ def test_a_budget_of_tokens_is_spent_in_tokens(name, tmp_path):
 
 def test_what_is_counted_without_a_network_counts_words_and_examples(tmp_path, capsys):
     folder = train_here(LabelRuns(tmp_path).values("labels-regression"), tmp_path / "run").path
-    examples = list(weft.load(folder).settings.sources()["train"].examples())
+    examples = list(weft.load(folder).settings.datasets["train"].examples())
     (record,) = metrics(folder)
     assert record["examples"] == len(examples)
     assert record["tokens"] == sum(len(text.split()) for one in examples for text in one.texts)

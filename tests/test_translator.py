@@ -23,11 +23,13 @@ from weft.cli.main import main
 from weft.decode.predict import Prediction, limit_of
 from weft.decode.predict_options import PredictOptions
 from weft.errors import DataError, UsageError
-from weft.run import load_language, load_translator
+from weft.runs.load import load
+from weft.tasks.lm.task import LM
+from weft.tasks.seq2seq.task import SEQ2SEQ
 from weft.tasks.seq2seq import predict as translator
 from weft.tasks.seq2seq.predict import Translator
 from weft.train import checkpoint
-from weft.train.job import borrow_tokenizer
+from weft.runs.job import borrow_tokenizer
 from weft.train.loop import Stopped
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
@@ -43,7 +45,7 @@ WORDS = ["abc", "fade", "", "cab", "b", "  ", "deaf", "aaaaa", "ef"]
 
 
 def loaded(runs: PairRuns, name: str, *settings: str) -> Translator:
-    return load_translator(runs.folder(name, *settings), device="cpu")
+    return load(runs.folder(name, *settings), SEQ2SEQ, device="cpu")
 
 
 def refusal(error: type[Exception], action: Any) -> str:
@@ -80,7 +82,7 @@ def test_every_kind_trains_and_loads(runs, name):
     assert run.model.vocabulary == run.tokenizer.target.hash
     valid = records(folder, "valid_nats_per_token")
     assert [line["step"] for line in valid] == [10, 20]
-    assert set(valid[0]) == {"step", "crc32", *(f"valid_{score}" for score in run.settings.preset.family.shape.scores)}
+    assert set(valid[0]) == {"step", "crc32", *(f"valid_{score}" for score in run.settings.preset.estimator.shape.scores)}
     assert valid[-1]["valid_nats_per_token"] < valid[0]["valid_nats_per_token"]
     info = run.info()
     assert (info["task"], info["kind"], info["path"]) == ("translate", MODELS[name]["kind"], str(folder))
@@ -164,7 +166,7 @@ def test_learning_goes_on_until_the_words_are_right(tmp_path):
     pairs = make_pairs(tmp_path / "pairs.tsv", 600)
     settings = ("train.steps=150", "model.width=48", "model.dropout=0.0", "train.average=0.9", "train.validations=1")
     train_here(pair_file(pairs, "lstm", *settings), tmp_path / "run")
-    run = load_translator(tmp_path / "run", device="cpu")
+    run = load(tmp_path / "run", SEQ2SEQ, device="cpu")
     assert [best[0].text for best in run.predict(["abc", "fade", "cab"])] == ["A BB C", "F A DD E", "C A BB"]
     assert {score.name: score.value for score in run.evaluate()}["exact_match"] >= 90
 
@@ -333,7 +335,7 @@ def test_evaluating_without_data_is_refused(tmp_path):
     pairs = make_pairs(tmp_path / "pairs.tsv", 30)
     values = pair_file(pairs, "sutskever", "train.steps=1")
     values["data"] = {"train": str(pairs), "longest": 16}
-    run = load_translator(train_here(values, tmp_path / "run").path, device="cpu")
+    run = load(train_here(values, tmp_path / "run").path, SEQ2SEQ, device="cpu")
     assert refusal(UsageError, run.evaluate) == (
         f"{tmp_path / 'run'}: the run has no test or validation data; give --data FILE"
     )
@@ -479,10 +481,10 @@ def test_what_can_t_be_combined_is_refused(runs):
 
 def test_a_run_is_asked_for_what_it_can_do(runs):
     lstm, lm = runs.folder("lstm"), runs.folder("lm-ngram")
-    assert refusal(UsageError, lambda: load_language(lstm)) == (
+    assert refusal(UsageError, lambda: load(lstm, LM)) == (
         f"{lstm}: is a run of task 'translate', which writes outputs for sources; use weft predict"
     )
-    assert refusal(UsageError, lambda: load_translator(lm)) == (
+    assert refusal(UsageError, lambda: load(lm, SEQ2SEQ)) == (
         f"{lm}: is a language model, which continues texts; use weft generate"
     )
 

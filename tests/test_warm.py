@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from weft.errors import ConfigError
 from weft.models.encoder import Text
-from weft.train.settings import resolve
+from weft.runs.resolve import resolve
 from weft.train.warm import Made, Origin, start_from
 
 WORDS, RUN = 9, Path("runs/there")
@@ -43,7 +43,7 @@ def made(task: str, kind: str, tokenizer: Any = None, *, data: dict[str, Any] | 
 def network(one: Made, seed: int = 0) -> nn.Module:
     """A network whose weights all differ from those that it would start with."""
     torch.manual_seed(seed)
-    model: nn.Module = one.settings.preset.family.shape.build(one.settings, one.tokenizer)()  # type: ignore[attr-defined]
+    model: nn.Module = one.settings.preset.estimator.shape.build(one.settings, one.tokenizer)()  # type: ignore[attr-defined]
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight) * 0.3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from weft.run import ensemble, load
+    from weft.runs.load import ensemble, load
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "ensemble", "load"]
@@ -14,9 +14,9 @@ __all__ = ["__version__", "ensemble", "load"]
 def __getattr__(name: str) -> Any:
     # on first use: `weft --help` and `weft.errors` must not wait for torch
     if name in ("ensemble", "load"):
-        from weft import run
+        from weft.runs import load as loading
 
-        return getattr(run, name)
+        return getattr(loading, name)
     raise AttributeError(f"module 'weft' has no attribute {name!r}")
 
 

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.options import Shared
-from weft.cli.output import columns, write, write_json
+from weft.cli.output import write, write_json
 from weft.errors import DataError
-from weft.text.columns import places, wrapped
+from weft.text.columns import columns, places, wrapped
 
 if TYPE_CHECKING:
     import numpy as np
 
     from weft.data.check import Report
     from weft.data.findings import Checked, Finding
+    from weft.runs.settings import Settings
     from weft.text.tokenizers import Tokenizer
-    from weft.train.settings import Settings
 
 INDENT = 9  # "warning" and two spaces
 NAME = 6  # "where" and a space
@@ -52,7 +52,7 @@ def plan(settings: Settings) -> tuple[Checked, Callable[[], Sequence[Tokenizer]]
     from weft.text.sides import train_sides
     from weft.text.tokenizers import train_tokenizer
 
-    data, table, train = settings.data, settings.tokenizer, settings.sources()["train"]
+    data, table, train = settings.data, settings.tokenizer, settings.datasets["train"]
     if isinstance(data, PairsTable):
         source, target = (train.side(side) for side in SIDES)
         return Checked(SIDES, data.longest, data.truncate), lambda: train_sides(table, source.texts, target.texts)
@@ -166,7 +166,7 @@ class Check(Shared):
         from weft.config import override, read_toml
         from weft.data.check import check_data
         from weft.data.findings import SEVERITIES
-        from weft.train.settings import resolve
+        from weft.runs.resolve import resolve
 
         settings = resolve(override(read_toml(self.run_file), self.settings or []), base=self.run_file.parent)
         if self.windows is not None:
@@ -174,7 +174,7 @@ class Check(Shared):
         told, tokenizers = plan(settings)
         made = cache(tokenizers)
         with Display(quiet=self.quiet) as display:
-            report = check_data(settings.sources(), made, told, watch=display.show)
+            report = check_data(settings.datasets, made, told, watch=display.show)
             drawn = None if self.windows is None else windows_of(settings, made()[0], self.windows)
         counts = {f"{severity}s": report.count(severity) for severity in SEVERITIES}
         if self.json:

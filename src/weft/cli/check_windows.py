@@ -6,13 +6,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from weft.cli.output import columns
 from weft.errors import UsageError
+from weft.text.columns import columns
 
 if TYPE_CHECKING:
     from weft.data.order import Windows
+    from weft.runs.settings import Settings
     from weft.text.tokenizers import Tokenizer
-    from weft.train.settings import Settings
 
 SHOWN = 6  # tokens of an input or label in a row; of longer ones the first and the last
 
@@ -40,7 +40,7 @@ def windows_of(settings: Settings, tokenizer: Tokenizer, count: int) -> dict[str
 
     data = settings.data
     with TemporaryDirectory() as place:
-        corpus = write_corpus(settings.sources()["train"], tokenizer, Path(place), "train")
+        corpus = write_corpus(settings.datasets["train"], tokenizer, Path(place), "train")
         order = Windows(corpus, window=data.window, stride=data.stride or data.window, rows=1, seed=settings.seed)
         return drawn(order, tokenizer, count)
 

@@ -163,7 +163,7 @@ class Compare(Shared):
         from weft.compare.bleu import check_wanted
         from weft.compare.groups import find, grouped, is_comparison, readable
         from weft.compare.scores import refuse_others
-        from weft.train.folder import make_folder
+        from weft.runs.folder import make_folder
 
         for option in ("models", "seeds", "minutes", "tokens", "params", "grid", "tune", "fresh"):
             if (given := getattr(self, option)) and (option, given) != ("seeds", 1):

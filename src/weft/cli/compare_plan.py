@@ -36,10 +36,10 @@ from weft.compare.sizes import sized
 from weft.compare.train import Outcome, Room, Trainer
 from weft.errors import ConfigError, UsageError
 from weft.lock import Lock
+from weft.runs.folder import make_folder
+from weft.runs.resolve import resolve
 from weft.tasks.lm.network import refuse_context
-from weft.train.folder import make_folder
-from weft.train.presets import TASKS
-from weft.train.settings import resolve
+from weft.tasks.registry import find_task
 from weft.train.tables import BUDGETS
 
 TUNE = "tune"
@@ -70,7 +70,7 @@ class Comparing:
             values = {**values, "model": {"kind": asked.models[0], **model}}
         self.values = absolute(values, base=base)
         settings = resolve(self.values, base=base)
-        if not {"valid", "test"} & settings.sources().keys():
+        if not {"valid", "test"} & settings.datasets.keys():
             raise UsageError("compare: the run file has no test or validation data to compare by; give data.test")
         self.task, self.seed = settings.task, settings.seed
         self.asked, self.place = asked, place
@@ -96,7 +96,7 @@ class Comparing:
         if len(self.found.variants) != 1:
             return None
         (one,) = self.found.variants
-        kinds = ",".join(kind for kind in TASKS[self.task].presets if kind != one.kind)
+        kinds = ",".join(kind for kind in find_task(self.task).presets if kind != one.kind)
         return f"{one.name} is compared with nothing: add --models {one.kind},{kinds}, a part of them, or --models all"
 
     def refuse_policy(self, context: str | None) -> None:

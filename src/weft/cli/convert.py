@@ -87,7 +87,7 @@ class Export(Bare):
         from weft.cli.train import leaving_nothing
         from weft.interop.arpa_run import export_arpa
         from weft.interop.hf_export import export_folder
-        from weft.run import load
+        from weft.runs.load import load
 
         export = export_arpa if self.to == "arpa" else export_folder
         with leaving_nothing(self.out):

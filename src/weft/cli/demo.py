@@ -92,9 +92,9 @@ class Demo(Shared):
         from weft.cli.progress import TrainWatcher
         from weft.cli.signals import Stop
         from weft.cli.train import is_finished
-        from weft.train.job import borrow_tokenizer, train
+        from weft.runs.job import borrow_tokenizer, train
+        from weft.runs.resolve import resolve
         from weft.train.loop import Stopped
-        from weft.train.settings import resolve
 
         first = next(iter(story.run_files()))
         if name != first:

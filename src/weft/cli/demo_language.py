@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from weft.cli.output import columns, note, write, write_json
+from weft.cli.output import note, write, write_json
+from weft.text.columns import columns
 
 if TYPE_CHECKING:
     from weft.compare.evidence import Evidence
@@ -62,7 +63,7 @@ def text() -> str:
 def write_data(out: Path) -> None:
     """The text, unless it is there."""
     from weft import files
-    from weft.train.folder import make_folder
+    from weft.runs.folder import make_folder
 
     make_folder(out)
     if not (out / TEXT).exists():
@@ -77,12 +78,13 @@ def told(name: str, found: Evidence) -> Row:
     """What a trained model's row of the table says, and a sample."""
     from weft.cli.story import read_timing
     from weft.decode.options import GenerateOptions
-    from weft.run import load_language
+    from weft.runs.load import load
+    from weft.tasks.lm.task import LM
 
     scores = {score.name: score.value for score in found.scores}
     seconds, speed = read_timing(found.run)
     options = GenerateOptions(length=90, temperature=0.8, top_p=0.9, seed=1)
-    sample = PROMPT + load_language(found.run).generate(PROMPT, options)[0][0].text
+    sample = PROMPT + load(found.run, LM).generate(PROMPT, options)[0][0].text
     return Row(name, found.cost.parameters, scores["bits_per_character"], speed, seconds, sample)
 
 

@@ -17,13 +17,15 @@ from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
-from weft.cli.output import columns, note, say, write, write_json
+from weft.cli.output import note, say, write, write_json
 from weft.errors import ResourceError
+from weft.text.columns import columns
 
 if TYPE_CHECKING:
     from weft.compare.evidence import Evidence
+    from weft.decode.predict import Prediction
     from weft.explain.alignment import Alignment
-    from weft.tasks.seq2seq.predict import Translator
+    from weft.runs.run import Run
 
 TITLE, SCORE = "How are English words pronounced?", "exact_match"  # 100 less the WER
 HELD_OUT = {"test": 1000, "valid": 500}  # words
@@ -83,7 +85,7 @@ def split(words: Iterable[str]) -> dict[str, list[str]]:
 def write_data(out: Path) -> None:
     """train.tsv, valid.tsv and test.tsv, unless they are there."""
     from weft import files
-    from weft.train.folder import make_folder
+    from weft.runs.folder import make_folder
 
     if all((out / f"{name}.tsv").exists() for name in ("train", *HELD_OUT)):
         return
@@ -158,13 +160,13 @@ def picture(found: Alignment) -> str:
     return "".join(f"{line.rstrip()}\n" for line in (head, *rows))
 
 
-def draw(run: Translator, out: Path) -> tuple[str, Path]:
+def draw(run: Run[str, list[Prediction]], out: Path) -> tuple[str, Path]:
     """The alignment of a word as lines, and the heat map of it as a file."""
     from weft import files
     from weft.report.heatmap import heatmap
 
     said = run.predict(DRAWN)[0][0]
-    found, path = run.align([DRAWN], [said])[0], out / f"{DRAWN}.svg"
+    found, path = run.reader.align([DRAWN], [said])[0], out / f"{DRAWN}.svg"
     files.write_text(path, heatmap(found.weights, rows=found.target, columns=found.source, title=f"{DRAWN}: {said.text}"))
     return picture(found), path
 
@@ -180,7 +182,7 @@ def prompted(lines: Iterator[str]) -> Iterator[str]:
         yield line
 
 
-def converse(runs: dict[str, Translator]) -> None:
+def converse(runs: dict[str, Run[str, list[Prediction]]]) -> None:
     """Pronounce what is typed, until an empty line or the end."""
     from weft.cli.lines import stdin_lines
 
@@ -197,9 +199,10 @@ def converse(runs: dict[str, Translator]) -> None:
 
 def show(out: Path, found: Mapping[str, Evidence], *, json: bool, quiet: bool) -> None:
     """Print one table of all models, a long word as each says it, and an alignment; then let the user type words."""
-    from weft.run import load_translator
+    from weft.runs.load import load
+    from weft.tasks.seq2seq.task import SEQ2SEQ
 
-    runs, tested = {name: load_translator(out / name) for name in MODELS}, found[DRAWN_BY]
+    runs, tested = {name: load(out / name, SEQ2SEQ) for name in MODELS}, found[DRAWN_BY]
     rows = [told(name, evidence) for name, evidence in found.items()]
     lines, path = draw(runs[DRAWN_BY], out)
     at, report = longest(tested.inputs), out / "report.html"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from weft.data.records import Entry
+    from weft.runs.run import AnyRun
 
 LINES = 65536  # embedded at a time, at most: like lengths are found among them
 
@@ -63,15 +64,15 @@ class Embed(Shared):
     def run(self) -> int:
         from weft.cli.display import Display
         from weft.cli.together import tell_cut
-        from weft.run import load, ready
+        from weft.runs.load import load, ready
 
         if self.text is not None and self.data:
             raise UsageError("--data: does not go with a text; give one of them")
         if self.out is not None and self.out.suffix not in (".npy", ".jsonl"):
             raise UsageError(f"--out: {self.out} must end in .npy or .jsonl")
         check_files({"--out": self.out})
-        run: Any = load(self.folder, device=self.device)
-        if getattr(run, "embed", None) is None:
+        run = load(self.folder, device=self.device)
+        if run.task.embed is None:
             raise UsageError(f"{self.folder}: is a run of task {run.settings.task!r}, which has no encoder of texts")
         ready(run)
         note_file(self.text, f"use --data {self.text} to read the file", quiet=self.quiet)
@@ -87,15 +88,15 @@ class Embed(Shared):
         self._write(parts)
         return DataError.exit_code if bad else 0
 
-    def _embed(self, run: Any, entries: Sequence[Entry], display: Any, parts: list[Any]) -> tuple[int, int]:
+    def _embed(self, run: AnyRun, entries: Sequence[Entry], display: Any, parts: list[Any]) -> tuple[int, int]:
         """Embed some records: printed at once, or kept in `parts`; how many can't be read, and how many were cut."""
         faults = faults_in(entries)
         tell_faults(entries, faults)
 
-        def watch(done: int, total: int) -> None:
-            display.show("embedding", done / max(1, total), f"{done:,} of {total:,} lines")
+        def progress(what: str, done: int, total: int) -> None:
+            display.show(what, done / max(1, total), f"{done:,} of {total:,} lines")
 
-        found = run.embedded(first_texts(entries, faults), pool=self.pool, watch=watch)
+        found = run.embedded(first_texts(entries, faults), pool=self.pool, progress=progress)
         display.clear()
         vectors, counts = found.vectors, (len(faults), int(found.cut.sum()))
         vectors[list(faults)] = float("nan")

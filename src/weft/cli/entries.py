@@ -76,7 +76,7 @@ class Inputs:
             path,
             lines,
             table,
-            labels=getattr(run, "labels", ()),
+            labels=run.labels,
             targets=self.reads.targets,
             encoding=self.encoding,
         )

@@ -121,7 +121,7 @@ class Explain(Shared):
     device: Device = "auto"
 
     def run(self) -> int:
-        from weft.run import load, ready
+        from weft.runs.load import load, ready
 
         check_kind("--out", self.out)
         options, names = self._options(), self._names()

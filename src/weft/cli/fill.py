@@ -17,7 +17,8 @@ from weft.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from weft.data.records import Entry
-    from weft.tasks.masked_lm.predict import Filler, Filling
+    from weft.runs.run import Run
+    from weft.tasks.masked_lm.predict import Filled, Filling
 
 LINES = 256  # filled at a time, at most
 
@@ -53,11 +54,12 @@ class Fill(Shared):
     device: Device = "auto"
 
     def run(self) -> int:
-        from weft.run import as_filler, load, ready
+        from weft.runs.load import load, ready
+        from weft.tasks.masked_lm.task import MASKED_LM
 
         if self.text is not None and self.data:
             raise UsageError("--data: does not go with a text; give one of them")
-        run = ready(as_filler(load(self.folder, device=self.device)))
+        run = ready(load(self.folder, MASKED_LM, device=self.device))
         note_file(self.text, f"use --data {self.text} to read the file", quiet=self.quiet)
         inputs = Inputs(run, self.text, self.data, Reads(most=LINES))
         inputs.tell(quiet=self.quiet)
@@ -68,14 +70,14 @@ class Fill(Shared):
             sys.stdout.flush()
         return DataError.exit_code if bad else 0
 
-    def _fill(self, run: Filler, entries: Sequence[Entry], before: int) -> int:
+    def _fill(self, run: Run[str, Filled], entries: Sequence[Entry], before: int) -> int:
         """Print what fills the gaps of the texts; how many can't be filled."""
         broken = faults_in(entries)
-        unfit = run.faults([entry.texts[0] for at, entry in enumerate(entries) if at not in broken])
+        unfit = run.reader.faults([entry.texts[0] for at, entry in enumerate(entries) if at not in broken])
         whole = [at for at in range(len(entries)) if at not in broken]
         faults = {whole[at]: fault for at, fault in unfit.items()} | broken
         tell_faults(entries, faults)
-        found = iter(run.fill([entry.texts[0] for at, entry in enumerate(entries) if at not in faults], n=self.n))
+        found = iter(run.predict([entry.texts[0] for at, entry in enumerate(entries) if at not in faults], n=self.n))
         for at, entry in enumerate(entries):
             gaps = [] if at in faults else next(found)
             if self.json:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from weft.cli.lines import Line
     from weft.decode.generate import Continuation
     from weft.decode.options import GenerateOptions
-    from weft.run import Run
+    from weft.runs.run import AnyRun
 
 MOST_PROMPTS = 1_000_000
 
@@ -105,18 +105,19 @@ class Generate(Shared):
     def run(self) -> int:
         temperatures = self._temperatures()
         options = [self._options(value) for value in temperatures]
-        from weft.run import load_language, ready
+        from weft.runs.load import load, ready
+        from weft.tasks.lm.task import LM
 
-        run = ready(load_language(self.folder, device=self.device))
+        run = ready(load(self.folder, LM, device=self.device))
         if (lines := self._lines(run)) is None:
             note_file(self.prompt, f"use --prompt-file {self.prompt} to read the file", quiet=self.quiet)
             lines, faults = ["" if self.prompt == "-" else self.prompt or ""], dict[int, str]()
         else:
             broken = no_text(lines)
-            unfit = run.faults_of_prompts(without(lines, broken), options[0])
+            unfit = run.reader.faults_of_prompts(without(lines, broken), options[0])
             faults = tell(broken, unfit, 0, "" if self.prompt_file is None else f"{self.prompt_file}: ")
         code = self._each(run, lines, faults, options)
-        tell_unknown(Counter(run.unknown(without(lines, faults))), quiet=self.quiet)
+        tell_unknown(Counter(run.reader.unknown(without(lines, faults))), quiet=self.quiet)
         return code or (DataError.exit_code if faults else 0)
 
     def _temperatures(self) -> list[float | None]:
@@ -139,7 +140,7 @@ class Generate(Shared):
         given = {name: getattr(self, name) for name in GenerateOptions.model_fields}
         return GenerateOptions(**given | {"stop": self.stop or [], "temperature": temperature})
 
-    def _each(self, run: Run, lines: Sequence[Line], faults: Mapping[int, str], options: Sequence[GenerateOptions]) -> int:
+    def _each(self, run: AnyRun, lines: Sequence[Line], faults: Mapping[int, str], options: Sequence[GenerateOptions]) -> int:
         """Print what becomes of the lines at each temperature, from the same random numbers; the exit code of that."""
         if len(options) == 1:
             return self._continue(run, lines, faults, options[0])
@@ -155,7 +156,7 @@ class Generate(Shared):
             write_json({"run": str(self.folder), "seed": self.seed, "results": results})
         return 0
 
-    def _lines(self, run: Run) -> list[Line] | None:
+    def _lines(self, run: AnyRun) -> list[Line] | None:
         """Prompts of a file or of standard input; None where there is one, or none."""
         from weft.cli.lines import STANDARD, any_lines
 
@@ -170,7 +171,7 @@ class Generate(Shared):
             return _all(any_lines(None, encoding), STANDARD) or None
         return None
 
-    def _continue(self, run: Run, lines: Sequence[Line], faults: Mapping[int, str], options: GenerateOptions) -> int:
+    def _continue(self, run: AnyRun, lines: Sequence[Line], faults: Mapping[int, str], options: GenerateOptions) -> int:
         """Print what becomes of the lines that have no fault; the exit code of that."""
         if options.beam is None and not self.json and not faults and len(lines) * options.samples == 1:
             self._stream(run, str(lines[0]), options)
@@ -183,14 +184,14 @@ class Generate(Shared):
         return code
 
     def _found(
-        self, run: Run, lines: Sequence[Line], faults: Mapping[int, str], options: GenerateOptions
+        self, run: AnyRun, lines: Sequence[Line], faults: Mapping[int, str], options: GenerateOptions
     ) -> tuple[list[list[Continuation]], int]:
         """The continuations of each line, and the exit code of the search."""
         # one with a fault is continued as an empty one, for what is drawn for the others depends on their numbers
         prompts = without(lines, faults) if len(faults) < len(lines) else []
         return self._search(run, prompts, options) if options.beam is not None else (run.generate(prompts, options), 0)
 
-    def _stream(self, run: Run, prompt: str, options: GenerateOptions) -> None:
+    def _stream(self, run: AnyRun, prompt: str, options: GenerateOptions) -> None:
         pieces = run.stream(prompt, options)
         first = next(pieces, "")  # what can't be done is refused here, before anything is printed
         for piece in chain([] if self.no_echo else [prompt], [first], pieces):
@@ -198,7 +199,7 @@ class Generate(Shared):
             sys.stdout.flush()
         write("\n")
 
-    def _search(self, run: Run, prompts: list[str], options: GenerateOptions) -> tuple[list[list[Continuation]], int]:
+    def _search(self, run: AnyRun, prompts: list[str], options: GenerateOptions) -> tuple[list[list[Continuation]], int]:
         """Search with progress: with a length penalty, a longer text can be better to the last token. A signal ends it, and
         what was found by then is given, with the exit code."""
         from weft.cli.display import Display
@@ -216,7 +217,7 @@ class Generate(Shared):
 
     def _print(
         self,
-        run: Run,
+        run: AnyRun,
         lines: Sequence[Line],
         faults: Mapping[int, str],
         results: Sequence[Sequence[Continuation]],
@@ -228,10 +229,10 @@ class Generate(Shared):
         each = options.samples * options.n_best
         for number, (line, some) in enumerate(rows, 1):
             for place, one in enumerate(some, 1):
-                if not run.lines and len(lines) * each > 1:
+                if not run.reader.lines and len(lines) * each > 1:
                     of = f"prompt {number}, " if len(lines) > 1 else ""
                     write(f"--- {of}{place} of {len(some)} ---\n")
                 text = ("" if self.no_echo else str(line)) + one.text
-                write((on_one_line(text) if run.lines else text) + "\n")
-            if run.lines and number - 1 in faults:
+                write((on_one_line(text) if run.reader.lines else text) + "\n")
+            if run.reader.lines and number - 1 in faults:
                 write("\n" * each)

@@ -43,7 +43,7 @@ class Geometry(Shared):
     def run(self) -> int:
         from weft.cli.display import Display
         from weft.explain.geometry import geometry
-        from weft.run import load
+        from weft.runs.load import load
 
         check_kind("--out", self.out)
         if self.most < 2:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.options import Shared
-from weft.cli.output import columns, finite, write, write_json
+from weft.cli.output import finite, write, write_json
 from weft.errors import UsageError
+from weft.text.columns import columns
 
 if TYPE_CHECKING:
     from weft.cli.display import Display
@@ -84,7 +85,7 @@ class Gradcheck(Shared):
     def _checked(self, display: Display) -> list[Checked]:
         from weft.config import override, read_toml
         from weft.explain.gradcheck import checked, problem
-        from weft.train.settings import resolve
+        from weft.runs.resolve import resolve
 
         values = override(read_toml(self.run_file), [*(self.settings or []), "train.device=cpu"])
         settings = resolve(values, base=self.run_file.parent)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from weft.cli.options import Shared
-from weft.cli.output import columns, duration, score_name, write, write_json
-from weft.text.columns import aligned
+from weft.cli.output import duration, score_name, write, write_json
+from weft.text.columns import aligned, columns
+
+if TYPE_CHECKING:
+    from weft.runs.run import AnyRun
 
 LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "pydantic", "typer", "rich")
 BUDGETS = ("steps", "tokens", "epochs", "minutes")
@@ -24,7 +27,7 @@ def about_machine() -> dict[str, Any]:
 
     from weft.cli.threads import cpus
     from weft.machine import free
-    from weft.train.folder import environment
+    from weft.runs.folder import environment
 
     here = environment()
     import torch
@@ -46,14 +49,12 @@ def _on_disk(path: Path) -> int:
     return sum(part.stat().st_size for part in (path.rglob("*") if path.is_dir() else [path]) if part.is_file())
 
 
-def _parts(run: Any) -> list[dict[str, Any]]:
+def _parts(run: AnyRun) -> list[dict[str, Any]]:
     """The parameters of a run's model by part, with their shares."""
-    from weft.explain.inputs import network
     from weft.models.parts import Part, parts_of
 
-    model = network(run)
-    inner = getattr(run.model, "model", run.model)
-    found = parts_of(model) if model is not None else [Part("", name, count) for name, count in inner.parts().items()]
+    model = run.network
+    found = parts_of(model) if model is not None else [Part("", name, count) for name, count in run.model.parts().items()]
     total = max(1, sum(part.parameters for part in found))
     return [
         {
@@ -70,9 +71,8 @@ def _parts(run: Any) -> list[dict[str, Any]]:
 def about_run(path: Path) -> dict[str, Any]:
     """What a run folder holds."""
     from weft.cli.story import read_story
-    from weft.run import Run, load
-    from weft.tasks.seq2seq.predict import parameters
-    from weft.train.folder import read_environment
+    from weft.runs.folder import read_environment
+    from weft.runs.load import load
 
     run, story = load(path), read_story(path)
     settings = run.settings.to_dict()
@@ -82,12 +82,12 @@ def about_run(path: Path) -> dict[str, Any]:
         "path": str(path),
         "task": run.settings.task,
         "kind": run.settings.kind,
-        "parameters": parameters(run.model) if run.folder.weights.exists() else None,
+        "parameters": run.parameters if run.folder.weights.exists() else None,
         "parts": _parts(run) if run.folder.weights.exists() else None,
         "tokenizers": {
-            name: {"kind": one.kind, "size": one.size, "hash": one.hash} for name, one in run.tokenizer.named().items()
+            name: {"kind": one.kind, "size": one.size, "hash": one.hash} for name, one in run.vocabulary.named().items()
         },
-        **({"opening": [run.tokenizer.show(number) for number in run.opening]} if isinstance(run, Run) else {}),
+        **({"opening": [run.vocabulary.show(number) for number in run.reader.opening]} if run.generates else {}),
         "budget": {} if story.counted or story.imported else budget,
         "progress": story.to_json(),
         "bytes": {part.name: _on_disk(part) for part in parts},

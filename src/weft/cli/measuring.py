@@ -45,9 +45,9 @@ def kept_in(groups: Mapping[str, Sequence[Path]], out: Path) -> Callable[[Path],
 def refuse_policy(runs: Sequence[Path], context: str | None) -> None:
     """Refuse, before anything is measured, a context policy that one of the runs can't follow; damage is told later."""
     from weft.errors import ConfigError
+    from weft.runs.folder import RunFolder
+    from weft.runs.resolve import resolve
     from weft.tasks.lm.network import refuse_context
-    from weft.train.folder import RunFolder
-    from weft.train.settings import resolve
 
     if context is None:
         return
@@ -112,7 +112,7 @@ def _evidence(
 ) -> Evidence:
     from weft.compare.evidence import gather, gathered
     from weft.log import read_log
-    from weft.run import load
+    from weft.runs.load import load
 
     for name in ("metrics.jsonl", "timings.jsonl"):  # the page draws what they say
         read_log(run / name)
@@ -123,7 +123,7 @@ def _evidence(
 
 def _refused(name: str, run: Path, error: ModelError) -> Refused:
     from weft.compare.plan import Refused
-    from weft.train.folder import RunFolder
+    from weft.runs.folder import RunFolder
 
     seed = int(RunFolder(run).read_resolved().get("seed", 0))
     return Refused(name, seed, str(error), error.exit_code)

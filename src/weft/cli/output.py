@@ -7,12 +7,11 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 from weft.errors import UsageError
-from weft.text.columns import aligned
 
 # C0 but tab and newline, DEL, C1, and all that Unicode counts as bidirectional controls
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -81,11 +80,6 @@ def note(text: str, *, quiet: bool) -> None:
     """To standard error, unless only errors are wanted."""
     if not quiet:
         say(text)
-
-
-def columns(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """Rows as aligned lines: the first `left` columns flush left, the others flush right."""
-    return "".join(f"{line}\n" for line in aligned(rows, left=range(left)))
 
 
 def number(value: float) -> str:

@@ -22,8 +22,8 @@ from weft.errors import DataError, UsageError
 if TYPE_CHECKING:
     from weft.data.records import Entry
     from weft.decode.predict import Prediction
-    from weft.decode.predict_options import PredictOptions
-    from weft.tasks.seq2seq.predict import Translator
+    from weft.runs.run import AnyRun, Run
+    from weft.tasks.seq2seq.predict import Seq2SeqOptions
 
 LABELS: dict[str, Callable[..., int]] = {"classify": predict_labels, "tag": predict_tags, "span": predict_answers}
 ADDED = {"translate": ("prediction",), "tag": (), "classify": LABEL, "span": LABEL}  # to records of files, by task
@@ -87,7 +87,6 @@ class Predict(Searching):
 
     def run(self) -> int:
         from weft.files import in_the_way
-        from weft.run import as_translator
 
         if self.alignments is None and (self.layer, self.head) != (None, None):
             raise UsageError("--layer and --head: choose among --alignments DIR, which is not given")
@@ -95,6 +94,8 @@ class Predict(Searching):
             raise UsageError(f"--alignments: {file} is a file; name a folder")
         options, loaded = self._options(), self.load()
         task = loaded.settings.task
+        if loaded.task.predict is None or task not in ADDED:
+            raise loaded.refuse(f"use weft {loaded.task.use}")
         if task in LABELS:
             self._refuse_search(loaded)
         note_file(self.text, f"use --data {self.text} to read the file", quiet=self.quiet)
@@ -106,35 +107,39 @@ class Predict(Searching):
         if task in LABELS:
             bad = LABELS[task](loaded, inputs, json=self.json, quiet=self.quiet)
         else:
-            bad = self._translate(as_translator(loaded), inputs, options)
+            bad = self._translate(loaded, inputs, options)
         if table:
             write(inputs.form.tail())
         return DataError.exit_code if bad else 0
 
-    def _inputs(self, run: Any) -> Inputs:
+    def _inputs(self, run: AnyRun) -> Inputs:
         """What to predict from."""
-        parse = {"tag": words, "span": parse_asked, "classify": parse_texts(getattr(run, "columns", 1))}
+        parse = {
+            "tag": words,
+            "span": parse_asked,
+            "classify": parse_texts(run.reader.columns if run.settings.task == "classify" else 1),
+        }
         inputs = Inputs(run, self.text, self.data, Reads(parse.get(run.settings.task, whole), LINES))
         inputs.tell(quiet=self.quiet, writes=not self.json)
         return inputs
 
-    def _translate(self, run: Translator, inputs: Inputs, options: PredictOptions) -> int:
+    def _translate(self, run: Run[str, list[Prediction]], inputs: Inputs, options: Seq2SeqOptions) -> int:
         """Print what the records become; how many became nothing."""
         if self.alignments is not None:
-            run.check_attention()
+            run.reader.check_attention()
         done, bad, unknown = 0, 0, Counter[str]()
         for entries in inputs.batches():
             faults = faults_in(entries)
-            faults |= run.faults(first_texts(entries, faults), truncate=options.truncate)
+            faults |= run.reader.faults(first_texts(entries, faults), truncate=options.truncate)
             tell_faults(entries, faults)
-            unknown.update(run.unknown(first_texts(entries, faults)))
+            unknown.update(run.reader.unknown(first_texts(entries, faults)))
             self._predict(run, inputs, entries, faults, options, done)
             done, bad = done + len(entries), bad + len(faults)
             sys.stdout.flush()
         tell_unknown(unknown, quiet=self.quiet)
         return bad
 
-    def _refuse_search(self, run: Any) -> None:
+    def _refuse_search(self, run: AnyRun) -> None:
         """Labels and answers are not searched for: options of search, and of outputs, would do nothing."""
         gives = "answers questions" if run.settings.task == "span" else "gives labels"
         for field in fields(self):
@@ -142,24 +147,25 @@ class Predict(Searching):
                 option = "with" if field.name == "others" else field.name.replace("_", "-")
                 raise UsageError(f"--{option}: is for runs that write outputs, but {self.folder} {gives}; drop it")
 
-    def _options(self) -> PredictOptions:
+    def _options(self) -> Seq2SeqOptions:
         from weft.decode.predict_options import PredictOptions
+        from weft.tasks.seq2seq.predict import Seq2SeqOptions
 
         given = {name: getattr(self, name) for name in PredictOptions.model_fields}
-        return PredictOptions(**given | {"ban": self.ban or []})
+        return Seq2SeqOptions(**given | {"ban": self.ban or []})
 
     def _predict(
         self,
-        run: Translator,
+        run: Run[str, list[Prediction]],
         inputs: Inputs,
         entries: Sequence[Entry],
         faults: Mapping[int, str],
-        options: PredictOptions,
+        options: Seq2SeqOptions,
         before: int,
     ) -> None:
         """Print what the records become."""
         read = first_texts(entries, faults)
-        found = run.predict(read, options, prefixes=[self.prefix] * len(read), first=before + 1)
+        found = run.predict(read, options.model_copy(update={"prefixes": [self.prefix] * len(read), "first": before + 1}))
         if self.alignments is not None:
             self._align(run, read, [best[0] for best in found], before)
         for number, (entry, predictions) in enumerate(zip(entries, found, strict=True)):
@@ -175,12 +181,12 @@ class Predict(Searching):
                 said = {"prediction": None if error else predictions[0].text.replace("\0", "\\0")}
                 write(written(inputs, entry, said, faults.get(number)))
 
-    def _align(self, run: Translator, lines: list[str], outputs: list[Prediction], before: int) -> None:
+    def _align(self, run: Run[str, list[Prediction]], lines: list[str], outputs: list[Prediction], before: int) -> None:
         from weft import files
         from weft.report.heatmap import heatmap
 
         filled = [number for number, output in enumerate(outputs) if output.tokens]
-        found = run.align(
+        found = run.reader.align(
             [lines[number] for number in filled], [outputs[number] for number in filled], layer=self.layer, head=self.head
         )
         place: Any = self.alignments

@@ -33,7 +33,7 @@ def _faults(run: Any, entries: Sequence[Entry]) -> dict[int, str]:
     """Records that can't be used: those without the texts that the run reads, and too long ones; an empty one has no label."""
     faults = faults_in(entries)
     whole = [at for at, entry in enumerate(entries) if at not in faults and "".join(entry.texts).strip()]
-    long = run.faults([entries[at].texts for at in whole])
+    long = run.reader.faults([entries[at].texts for at in whole])
     return faults | {whole[at]: why for at, why in long.items()}
 
 
@@ -66,7 +66,7 @@ def predict_tags(run: Any, inputs: Inputs, *, json: bool, quiet: bool) -> int:
     for entries in inputs.batches():
         faults = faults_in(entries)
         read = [() if at in faults else entry.texts for at, entry in enumerate(entries)]
-        faults |= run.faults(read)
+        faults |= run.reader.faults(read)
         tell_faults(entries, faults)
         tagged = run.predict([() if at in faults else words for at, words in enumerate(read)])
         for at, (entry, found) in enumerate(zip(entries, tagged, strict=True)):

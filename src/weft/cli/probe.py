@@ -90,7 +90,7 @@ class Probe(Shared):
         from weft.cli.probing import Prober, read_pairs, refuse_files
         from weft.compare.probe import BY, check_run
         from weft.config import no_such
-        from weft.run import load
+        from weft.runs.load import load
 
         if self.by is not None and self.by not in BY:
             raise UsageError(f"--by: {no_such('unit', self.by, BY)}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from weft.cli.output import columns, finite
+from weft.cli.output import finite
+from weft.text.columns import columns
 
 if TYPE_CHECKING:
     from weft.compare.probe import Row

@@ -54,7 +54,7 @@ class Prober:
     def ask(self, named: Mapping[str, Path], *, by: str | None = None, mean: bool = False) -> dict[str, Items]:
         """What each run prefers, by the name that it is given."""
         from weft.compare.probe import probe
-        from weft.run import load
+        from weft.runs.load import load
 
         found, total = dict[str, "Items"](), len(named)
         for done, (name, path) in enumerate(named.items()):

@@ -69,7 +69,7 @@ class Prune(Shared):
         from weft.explain.heads import every, heads_of
         from weft.explain.prune import count, free_folder, view
         from weft.explain.prune import write as write_run
-        from weft.run import load
+        from weft.runs.load import load
 
         check_kind("--draw", self.draw)
         if self.tokens < 1:
@@ -119,7 +119,7 @@ class Prune(Shared):
     def _tell(self, run: Any, found: Pruning) -> None:
         from weft.explain.heads import every
         from weft.explain.inputs import network
-        from weft.run import load
+        from weft.runs.load import load
 
         smaller = load(self.out or self.folder, device="cpu")
         before, after = (

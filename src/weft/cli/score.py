@@ -18,12 +18,13 @@ from weft.errors import DataError, UsageError
 if TYPE_CHECKING:
     from weft.cli.display import Display
     from weft.data.records import Entry
-    from weft.run import LineScore
+    from weft.runs.run import AnyRun
+    from weft.tasks.spec import Scored
 
 LINES = 512  # scored at a time, at most
 
 
-def as_json(line: LineScore, *, tokens: bool) -> dict[str, Any]:
+def as_json(line: Scored, *, tokens: bool) -> dict[str, Any]:
     """A line for programs; a log-probability that is null is that of what can't be."""
     found = {"text": line.text, "log_prob": finite(line.log_prob), "perplexity": finite(line.perplexity)}
     if not tokens:
@@ -32,7 +33,7 @@ def as_json(line: LineScore, *, tokens: bool) -> dict[str, Any]:
     return {**found, "tokens": [{"token": token, "surprisal": finite(-value)} for token, value in pairs]}
 
 
-def as_text(line: LineScore, *, tokens: bool) -> str:
+def as_text(line: Scored, *, tokens: bool) -> str:
     """A line for people: numbers first, for a text may hold anything."""
     from weft.text.gate import shown
 
@@ -74,7 +75,7 @@ class Score(Together):
     def run(self) -> int:
         from weft.cli.display import Display
 
-        run: Any = self.load()
+        run = self.load()
         if run.settings.task not in ("lm", "translate"):
             raise UsageError(f"score: {self.folder} is a run of task {run.settings.task!r}, which gives texts no probability")
         if self.truncate and run.settings.task != "translate":
@@ -95,32 +96,29 @@ class Score(Together):
                 done, bad = done + len(entries), bad + len(faults)
         return DataError.exit_code if bad else 0
 
-    def _faults(self, run: Any, entries: Sequence[Entry]) -> dict[int, str]:
+    def _faults(self, run: AnyRun, entries: Sequence[Entry]) -> dict[int, str]:
         """Say which records have no score, by their number from 0, and why."""
         faults = faults_in(entries)
         texts = [("", "") if at in faults else entry.texts for at, entry in enumerate(entries)]
         if run.settings.task == "translate":
-            found = run.faults_of_pairs(texts, truncate=self.truncate)
+            found = run.reader.faults_of_pairs(texts, truncate=self.truncate)
         else:
-            found = run.faults([one[0] for one in texts])
+            found = run.reader.faults([one[0] for one in texts])
         faults = {**found, **faults}
         tell_faults(entries, faults)
         return faults
 
-    def _scored(self, run: Any, entries: Sequence[Entry], display: Display, before: int) -> list[LineScore]:
+    def _scored(self, run: AnyRun, entries: Sequence[Entry], display: Display, before: int) -> list[Scored]:
         translates = run.settings.task == "translate"
         unit = "pairs" if translates else "tokens"
 
-        def watch(done: int, total: int) -> None:
+        def progress(what: str, done: int, total: int) -> None:
             display.show(f"scoring from line {before + 1:,} on", done / total, f"{done:,} of {total:,} {unit}")
 
-        if not translates:
-            found: list[LineScore] = run.score([entry.texts[0] for entry in entries], watch=watch)
-            return found
-        found = run.score([entry.texts for entry in entries], truncate=self.truncate, watch=watch)
-        return found
+        texts = [entry.texts if translates else entry.texts[0] for entry in entries]
+        return run.score(texts, truncate=self.truncate, progress=progress)
 
-    def _print(self, inputs: Inputs, entries: Sequence[Entry], faults: Mapping[int, str], found: Sequence[LineScore]) -> None:
+    def _print(self, inputs: Inputs, entries: Sequence[Entry], faults: Mapping[int, str], found: Sequence[Scored]) -> None:
         scores = iter(found)
         for number, entry in enumerate(entries):
             score = None if number in faults else next(scores)

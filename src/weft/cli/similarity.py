@@ -68,7 +68,7 @@ class Similarity(Shared):
         from weft.explain.inputs import network
         from weft.explain.models_alike import models_alike
         from weft.explain.similarity import heads_alike, layers_alike
-        from weft.run import load
+        from weft.runs.load import load
 
         runs: list[Any] = [load(folder, device=self.device) for folder in self.folders]
         run, other = runs[0], runs[1] if len(runs) > 1 else None

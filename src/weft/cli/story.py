@@ -10,8 +10,8 @@ from weft.config import read_toml
 from weft.errors import ConfigError
 from weft.log import read_log
 from weft.metrics.better import BETTER, is_better
+from weft.runs.folder import RunFolder
 from weft.train import checkpoint
-from weft.train.folder import RunFolder
 from weft.train.gradients import GradientSummary, summarize
 
 VALID = "valid_"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections import Counter
 
     from weft.cli.lines import Line
-    from weft.run import Loaded
+    from weft.runs.run import AnyRun
 
 
 @dataclass(kw_only=True)
@@ -36,10 +36,10 @@ class Together(Shared):
     ] = None
     device: Device = "auto"
 
-    def load(self) -> "Loaded":
+    def load(self) -> "AnyRun":
         """The run, or all of them as one."""
         from weft.errors import UsageError
-        from weft.run import LM_WEIGHT, ensemble, load, ready
+        from weft.runs.load import LM_WEIGHT, ensemble, load, ready
 
         if self.lm_weight is not None and self.lm is None:
             raise UsageError("--lm-weight: weighs --lm RUN, which is not given")

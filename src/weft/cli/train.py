@@ -20,7 +20,7 @@ from weft.errors import DivergedError, LogError, ModelError, ResourceError
 from weft.lock import Lock
 
 if TYPE_CHECKING:
-    from weft.train.settings import Settings
+    from weft.runs.settings import Settings
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def _remove(made: list[Path]) -> None:
 def is_finished(out: Path, settings: Settings) -> bool:
     """Whether `out` holds this very run, trained to its end, and knows of it; training restores a log that was damaged."""
     from weft.cli.story import read_story
-    from weft.train.folder import RunFolder
+    from weft.runs.folder import RunFolder
 
     folder = RunFolder(out)
     if not os.path.isfile(folder.resolved) or folder.changes(settings):
@@ -87,9 +87,9 @@ class Train(Shared):
 
     def run(self) -> int:
         from weft.config import override, read_toml
-        from weft.train.folder import RunFolder
-        from weft.train.job import borrow_for_start, borrow_tokenizer
-        from weft.train.settings import resolve
+        from weft.runs.folder import RunFolder
+        from weft.runs.job import borrow_for_start, borrow_tokenizer
+        from weft.runs.resolve import resolve
 
         values = override(read_toml(self.run_file), self.settings or [])
         if self.init_from is not None:
@@ -114,7 +114,7 @@ class Train(Shared):
 
     def _check(self, out: Path) -> None:
         """Refuse to call a run finished that can't be read."""
-        from weft.run import load
+        from weft.runs.load import load
 
         try:
             load(out, device="cpu").info()  # which asks for the weights
@@ -125,8 +125,8 @@ class Train(Shared):
         from weft.cli.display import Display
         from weft.cli.progress import TrainWatcher
         from weft.cli.signals import Stop
-        from weft.train.folder import RunFolder
-        from weft.train.job import train
+        from weft.runs.folder import RunFolder
+        from weft.runs.job import train
         from weft.train.loop import Stopped
 
         folder = RunFolder(out)
@@ -148,7 +148,7 @@ class Train(Shared):
         return 0
 
     def _resuming(self, out: Path) -> str:
-        from weft.train.folder import RunFolder
+        from weft.runs.folder import RunFolder
 
         aside = RunFolder(out).aside
         kept = f"; the earlier run is kept in {aside.place} until this one has weights" if aside.is_there() else ""
@@ -166,7 +166,7 @@ class Train(Shared):
         if story.best is not None:
             at = "" if story.counted else f" at step {story.best_step:,}"
             lines.insert(0, f"best valid {score_name(story.best[0])} {story.best[1]:.4f}{at}")
-        held_out = len(settings.sources()) > 1
+        held_out = len(settings.datasets) > 1
         name = shlex.quote(str(out))  # to be pasted into a shell
         use = {"lm": "generate", "masked-lm": "fill"}.get(settings.task, "predict")
         lines.append(f"next: weft evaluate {name}{'' if held_out else ' --data FILE'}, or weft {use} {name}")

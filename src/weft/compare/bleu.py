@@ -9,8 +9,8 @@ from typing import Any
 
 from weft.errors import ModelError, UsageError
 from weft.metrics.bleu_tokenizers import automatic, check_tokenizer
-from weft.run import load
-from weft.train.held import held_source
+from weft.runs.eval_data import held_source
+from weft.runs.load import load
 
 
 def check_wanted(task: str, tokenize: str | None) -> None:
@@ -31,6 +31,6 @@ def one_tokenizer(paths: Iterable[Path]) -> str | None:
             runs.append(load(path))
     if not runs or any(run.settings.task != "translate" for run in runs):
         return None
-    spaced = all(run.tokenizer.target.kind == "space" for run in runs)
+    spaced = all(run.vocabulary.target.kind == "space" for run in runs)
     references = () if spaced else held_source(runs[0].folder, runs[0].settings, None).references()
     return automatic(references, spaced=spaced)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from weft.log import read_log
-from weft.train.folder import RunFolder
+from weft.runs.folder import RunFolder
 
 
 class Cost(NamedTuple):

@@ -16,7 +16,7 @@ from weft.compare.evidence import Evidence
 from weft.compare.scores import better, each, functions, of_items
 from weft.errors import ModelError
 from weft.metrics.items import Array
-from weft.train.folder import environment, read_environment
+from weft.runs.folder import environment, read_environment
 
 Groups = Mapping[str, Sequence[Evidence]]
 DIFFER, EXTREME = 300, 50  # items where rows differ most, and that are worst, and best, for all

@@ -19,11 +19,11 @@ from weft.compare.evidence_check import fault
 from weft.compare.observed import HOW, How, observe
 from weft.errors import ModelError, ResourceError
 from weft.metrics.items import Items, Score
-from weft.run import Loaded, Run
-from weft.run import load as load_run
+from weft.runs.eval_data import Files, named, own_split
+from weft.runs.load import load as load_run
+from weft.runs.run import AnyRun
 from weft.tasks.lm.scoring import FULL
 from weft.tensors import read_tensors, write_tensors
-from weft.train.held import Files, named, own_split
 
 Watch = Callable[[int, int], None]
 VERSION = 4
@@ -84,9 +84,9 @@ class _Clock:
         return max(1e-9, (self.last or time.perf_counter()) - self.began)
 
 
-def gather(run: Loaded, data: Files | None = None, *, how: How = HOW, watch: Watch | None = None) -> Evidence:
+def gather(run: AnyRun, data: Files | None = None, *, how: How = HOW, watch: Watch | None = None) -> Evidence:
     """What a loaded run does on `data`, or on its own test or validation data; `watch(done, total)` is told of progress."""
-    parameters = run.info()["parameters"]  # reads the weights, which is no decoding
+    parameters = run.parameters  # reads the weights, which is no decoding
     clock = _Clock(watch)
     seen = observe(run, data, clock, how)
     settings = run.settings
@@ -102,7 +102,7 @@ def gather(run: Loaded, data: Files | None = None, *, how: How = HOW, watch: Wat
         lengths=np.asarray(seen.lengths, np.int64),
         cost=cost(run.folder, parameters, decoding=seen.units / clock.seconds(), unit=seen.unit),
         data=_described(run, data),
-        labels=tuple(getattr(run, "labels", ())),
+        labels=run.labels,
         frequencies=seen.frequencies,
         rarest=seen.rarest,
         samples=_samples(run),
@@ -110,15 +110,15 @@ def gather(run: Loaded, data: Files | None = None, *, how: How = HOW, watch: Wat
         item=seen.item,
         unknown=seen.unknown,
         policy=_policy(run, how.context),
-        context=str(run.context(how.context)) if isinstance(run, Run) else "",
+        context=str(run.reader.context(how.context)) if run.generates else "",
     )
 
 
-def _policy(run: Loaded, context: str | None) -> str:
-    return "" if not isinstance(run, Run) else context or FULL
+def _policy(run: AnyRun, context: str | None) -> str:
+    return "" if not run.generates else context or FULL
 
 
-def _described(run: Loaded, data: Files | None) -> str:
+def _described(run: AnyRun, data: Files | None) -> str:
     if data is not None:
         return ", ".join(map(str, named(data)))
     split, source = own_split(run.folder, run.settings)
@@ -128,22 +128,22 @@ def _described(run: Loaded, data: Files | None) -> str:
     return f"{first}{more} ({split})"
 
 
-def _samples(run: Loaded) -> tuple[str, ...]:
+def _samples(run: AnyRun) -> tuple[str, ...]:
     """A few texts of a language model, always the same."""
-    if not isinstance(run, Run):
+    if not run.generates:
         return ()
-    length = LONGEST if run.room is None else min(LONGEST, run.room)
+    length = LONGEST if run.reader.room is None else min(LONGEST, run.reader.room)
     (found,) = run.generate("", length=length, samples=SAMPLES, seed=0)
     return tuple(one.text for one in found)
 
 
-def key(run: Loaded, data: Files | None = None, how: How = HOW) -> str:
+def key(run: AnyRun, data: Files | None = None, how: How = HOW) -> str:
     """A sum of all that evidence follows from: weights, settings, the files that are read, and how it is measured."""
     given = own_split(run.folder, run.settings)[1].paths if data is None else named(data)
     # where the text is gone, a run reads the tokens that training left
     sums = [files.sha256(path) if path.exists() else "gone" for path in files.within(given)]
     own = [files.sha256(path) for path in (run.folder.weights, run.folder.resolved)]
-    opening = run.opening if isinstance(run, Run) else []
+    opening = run.reader.opening if run.generates else []
     parts = [VERSION, __version__, *own, sums, how.tokenize, _policy(run, how.context), opening]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 from weft.config import no_such
 from weft.errors import ConfigError
 from weft.models.pair_tables import SIDES
+from weft.runs.resolve import resolve
+from weft.runs.settings import Settings
+from weft.tasks.registry import find_task
+from weft.tasks.spec import Preset
 from weft.train.network import Network
-from weft.train.presets import TASKS, Preset
-from weft.train.settings import Settings, resolve
 
 # what tells a kind from others: it means nothing beside another one
 MAKES = ("mixer", "attention", "place", "feeding", "bridge", "every_step", "reverse", "two_way")
@@ -26,7 +28,7 @@ class Fitted(NamedTuple):
 
 def learns(preset: Preset) -> Network | None:
     """The family of a kind that is trained by gradients; None where it counts, or is solved in one go."""
-    return preset.family if isinstance(preset.family, Network) else None
+    return preset.estimator if isinstance(preset.estimator, Network) else None
 
 
 def leaves(table: Mapping[str, Any], at: str = "") -> dict[str, Any]:
@@ -70,7 +72,7 @@ def _is_own(option: str, preset: Preset) -> bool:
 
 def fitted(values: Mapping[str, Any], kind: str, *, base: Path) -> Fitted:
     """The run file for `kind`: every option of its [model] and [train] that applies to it, and which do not."""
-    presets, own = TASKS[values["task"]].presets, values["model"]["kind"]
+    presets, own = find_task(values["task"]).presets, values["model"]["kind"]
     if kind not in presets:
         raise ConfigError(f"--models: {no_such('kind', kind, presets)}")
     if kind == own:

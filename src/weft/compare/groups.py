@@ -10,7 +10,7 @@ from weft.compare.fitting import leaves
 from weft.compare.plan import Refused
 from weft.config import differences
 from weft.errors import ModelError, UsageError
-from weft.train.folder import open_folder
+from weft.runs.folder import open_folder
 
 READING = ("window", "stride", "longest", "truncate")  # how much is read at once: of the same data either way
 SHOWN = 48  # characters of a row's name; what tells it from others may take more

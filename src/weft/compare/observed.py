@@ -18,12 +18,13 @@ from weft.errors import ModelError
 from weft.metrics.items import Items, Score
 from weft.metrics.language import block_size, language_scores
 from weft.metrics.masked import masked_scores
-from weft.run import Loaded
+from weft.runs.eval_data import Files, held_source, own_or_gone
+from weft.runs.folder import RunFolder
+from weft.runs.run import AnyRun
 from weft.tasks.lm.objective import items as language_items
 from weft.tasks.masked_lm.objective import hidden_items
+from weft.tasks.spec import Progress
 from weft.tasks.tagging.predict import in_line
-from weft.train.folder import RunFolder
-from weft.train.held import Files, held_source, own_or_gone
 
 Watch = Callable[[int, int], None]
 FREQUENCIES = (1, 10, 100, 1_000, 10_000)  # occurrences in training where the next class begins
@@ -86,54 +87,61 @@ def text_edges(corpus: Corpus) -> np.ndarray:
 
 
 def _decoded(run: Any, corpus: Corpus, edges: np.ndarray) -> list[str]:
-    return [run.tokenizer.decode(corpus.tokens[low:high].tolist()) for low, high in pairwise(edges.tolist())]
+    return [run.vocabulary.decode(corpus.tokens[low:high].tolist()) for low, high in pairwise(edges.tolist())]
 
 
 def _language(run: Any, data: Files | None, watch: Watch, context: str | None) -> Observed:
-    nats, corpus = run.nats(data, context=context, watch=watch)
+    nats, corpus = run.reader.nats(data, context=context, watch=watch)
     edges, tokens = text_edges(corpus), np.asarray(corpus.tokens).astype(np.int64)
     found, lengths, classed = language_items(nats, corpus, edges), np.diff(edges), {}
-    counts = _trained(run.folder, "train", run.tokenizer.size)
+    counts = _trained(run.folder, "train", run.vocabulary.size)
     if counts is not None:
         owners = np.repeat(np.arange(len(lengths)), lengths)
         values = {"nats": nats.astype(np.float64), "tokens": np.ones(len(tokens))}
         classed = _classed(values, owners, counts[tokens], len(lengths))
-    scores = language_scores(language_items(nats, corpus), run.measured(context))
+    scores = language_scores(language_items(nats, corpus), run.reader.measured(context))
     inputs = _decoded(run, corpus, edges)
     each = round(int(corpus.marks[-1, 2]) / max(1, len(inputs)), -1)  # blocks are whole lines, so longer than was asked for
     item = f"block of about {each:,.0f} bytes" if corpus.starts is None else "line"
-    unknown = float(np.mean(tokens == run.tokenizer.unk))
+    unknown = float(np.mean(tokens == run.vocabulary.unk))
     return Observed(
         scores, found, inputs, [""] * len(inputs), lengths, "tokens/s scored", len(tokens), classed, item=item, unknown=unknown
     )
 
 
 def _masked(run: Any, data: Files | None, watch: Watch) -> Observed:
-    hidden, corpus = run.nats(data, watch=watch)
+    hidden, corpus = run.reader.nats(data, watch=watch)
     found, classed = hidden_items(hidden), {}
     lengths = found.statistics["tokens"].astype(np.int64)
-    counts = _trained(run.folder, "train", run.tokenizer.size)
+    counts = _trained(run.folder, "train", run.vocabulary.size)
     if counts is not None:
         values = {"nats": hidden.nats, "tokens": np.ones(len(hidden.tokens))}
         classed = _classed(values, hidden.owners, counts[hidden.tokens], hidden.size)
     edges = np.append(0, np.cumsum(lengths)) if corpus.starts is None else np.asarray(corpus.starts)
-    scores, inputs = masked_scores(found, run.measured()), _decoded(run, corpus, edges)
+    scores, inputs = masked_scores(found, run.reader.measured()), _decoded(run, corpus, edges)
     empty, item, total = [""] * len(inputs), "window" if corpus.starts is None else "line", int(lengths.sum())
     return Observed(scores, found, inputs, empty, lengths, "tokens/s filled", total, classed, item=item)
 
 
+def told(watch: Watch) -> Progress:
+    """Who is told of evaluating alone: reading and tokenizing are no decoding."""
+    return lambda what, done, total: watch(done, total) if what == "evaluating" else None
+
+
 def _labels(run: Any, data: Files | None, watch: Watch) -> Observed:
-    scores, found = run.measure(data, watch=watch)
+    evaluation = run.evaluate(data, progress=told(watch))
+    scores, found = evaluation.scores, evaluation.items
     examples = list(held_source(run.folder, run.settings, data).examples())
     columns = zip(*(example.texts for example in examples), strict=True)
-    lengths = np.sum([run.tokenizer.tokenizer.encode_flat(column)[1] for column in columns], axis=0)
+    lengths = np.sum([run.vocabulary.tokenizer.encode_flat(column)[1] for column in columns], axis=0)
     inputs = [" | ".join(example.texts) for example in examples]
     references = [", ".join(example.labels) for example in examples]
     return Observed(scores, found, inputs, references, lengths, "texts/s", len(inputs), item="text")
 
 
 def _tags(run: Any, data: Files | None, watch: Watch) -> Observed:
-    scores, found = run.measure(data, watch=watch)
+    evaluation = run.evaluate(data, progress=told(watch))
+    scores, found = evaluation.scores, evaluation.items
     given = list(held_source(run.folder, run.settings, data).sentences())
     inputs, references = [" ".join(one.words) for one in given], [in_line(one.tags) for one in given]
     lengths = np.array([len(one.words) for one in given], np.int64)
@@ -149,9 +157,10 @@ def _tags(run: Any, data: Files | None, watch: Watch) -> Observed:
 
 
 def _translation(run: Any, data: Files | None, watch: Watch, tokenize: str | None) -> Observed:
-    scores, found = run.measure(data, tokenize=tokenize, watch=watch)
+    evaluation = run.evaluate(data, tokenize=tokenize, progress=told(watch))
+    scores, found = evaluation.scores, evaluation.items
     pairs = list(held_source(run.folder, run.settings, data).pairs())
-    inputs, tokenizer = [source for source, _ in pairs], run.tokenizer.source
+    inputs, tokenizer = [source for source, _ in pairs], run.vocabulary.source
     read = tokenizer.encode_batch(inputs)
     counts, rarest = _trained(run.folder, "train.source", tokenizer.size), None
     if counts is not None:  # an empty line has no token, and none that is rare
@@ -162,9 +171,10 @@ def _translation(run: Any, data: Files | None, watch: Watch, tokenize: str | Non
 
 
 def _answers(run: Any, data: Files | None, watch: Watch) -> Observed:
-    scores, found = run.measure(data, watch=watch)
+    evaluation = run.evaluate(data, progress=told(watch))
+    scores, found = evaluation.scores, evaluation.items
     records = list(held_source(run.folder, run.settings, data).records())
-    lengths = run.tokenizer.encode_flat([record.passage for record in records])[1]
+    lengths = run.vocabulary.encode_flat([record.passage for record in records])[1]
     references = [" / ".join(dict.fromkeys(answer.text for answer in record.answers)) for record in records]
     inputs = [f"{record.question} | {record.passage}" for record in records]
     return Observed(scores, found, inputs, references, lengths, "questions/s", len(records), item="question")
@@ -178,7 +188,7 @@ READERS: Mapping[str, Callable[[Any, Files | None, Watch], Observed]] = {
 }
 
 
-def observe(run: Loaded, data: Files | None, watch: Watch, how: How = HOW) -> Observed:
+def observe(run: AnyRun, data: Files | None, watch: Watch, how: How = HOW) -> Observed:
     """What a run does on `data`, or on its own test or validation data."""
     if run.settings.task == "lm":
         return _language(run, data, watch, how.context)

@@ -18,10 +18,11 @@ from weft.config import differences, override, read_toml
 from weft.errors import ConfigError, DataError, ModelError, UsageError
 from weft.lock import Lock
 from weft.models.pair_tables import SIDES
+from weft.runs.folder import RunFolder
+from weft.runs.resolve import resolve
+from weft.runs.settings import Settings
+from weft.tasks.registry import find_task
 from weft.train import checkpoint
-from weft.train.folder import RunFolder
-from weft.train.presets import TASKS
-from weft.train.settings import Settings, resolve
 from weft.train.tables import BUDGETS
 
 PLAN = "plan.toml"
@@ -193,7 +194,7 @@ def _changed(values: dict[str, Any], option: str, value: Any) -> dict[str, Any]:
 
 def _ignores(kind: str, option: str, values: Mapping[str, Any]) -> bool:
     """A model that is counted has a [train] table and looks at none of it."""
-    return option.startswith("train.") and learns(TASKS[values["task"]].presets[kind]) is None
+    return option.startswith("train.") and learns(find_task(values["task"]).presets[kind]) is None
 
 
 def _has(values: Mapping[str, Any], option: str, *, base: Path) -> bool:
@@ -224,7 +225,7 @@ def kinds_of(values: Mapping[str, Any], asked: Asked) -> list[str]:
     """The kinds that are compared: those that are named; all of the task, the run file's own first; or that one alone."""
     own = values["model"]["kind"]
     if list(asked.models) == [ALL]:
-        return [own, *(kind for kind in TASKS[values["task"]].presets if kind != own)]
+        return [own, *(kind for kind in find_task(values["task"]).presets if kind != own)]
     return list(asked.models) or [own]
 
 
@@ -288,14 +289,14 @@ def as_toml(values: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
 
 def _sums(values: Mapping[str, Any]) -> dict[str, str]:
     """The SHA-256 of every file that runs learn from, by its path; one that is gone can't have changed."""
-    sources = resolve(values, base=Path()).sources()
+    sources = resolve(values, base=Path()).datasets
     paths = [path for name in ("train", "valid") if name in sources for path in sources[name].paths]
     return {str(path): files.sha256(path) for path in files.within(paths) if path.exists()}
 
 
 def refuse_missing(values: Mapping[str, Any]) -> None:
     """Refuse data that is not there before anything makes room for what would be trained with it."""
-    for source in resolve(values, base=Path()).sources().values():
+    for source in resolve(values, base=Path()).datasets.values():
         for path in source.paths:
             if not path.exists():
                 raise DataError(f"{path}: no such file")

@@ -24,7 +24,7 @@ from weft.data.probe_files import Pair
 from weft.errors import UsageError
 from weft.metrics.items import Array, Items
 from weft.metrics.probes import pair_accuracy, pair_items
-from weft.run import Loaded
+from weft.runs.run import AnyRun
 from weft.tasks.masked_lm.objective import pseudo_nats
 
 Watch = Callable[[int, int], None]
@@ -47,10 +47,10 @@ class _Scored(NamedTuple):
 def _language(run: Any, texts: Sequence[str], whole: Array, watch: Watch | None) -> _Scored:
     """By `score` of the run. A text that is not whole has no end that could be predicted."""
     long = np.zeros(len(texts), bool)
-    long[list(run.faults(texts))] = True
+    long[list(run.reader.faults(texts))] = True
     found = run.score(["" if over else text for text, over in zip(texts, long, strict=True)], watch=watch)
     counted = [
-        line.log_probs[: len(line.log_probs) - (run.lines and not ends)] for line, ends in zip(found, whole, strict=True)
+        line.log_probs[: len(line.log_probs) - (run.reader.lines and not ends)] for line, ends in zip(found, whole, strict=True)
     ]
     log_probs = np.array([sum(values) for values in counted], np.float64)
     tokens = np.array([len(values) for values in counted], np.int64)
@@ -60,10 +60,10 @@ def _language(run: Any, texts: Sequence[str], whole: Array, watch: Watch | None)
 @torch.inference_mode()
 def _masked(run: Any, texts: Sequence[str], whole: Array, watch: Watch | None) -> _Scored:
     """By the nats of every token, when it alone is hidden."""
-    longest, lengths = run.model.longest, run.tokenizer.encode_flat(texts)[1]
+    longest, lengths = run.model.longest, run.vocabulary.encode_flat(texts)[1]
     long = np.zeros(len(texts), bool) if longest is None else lengths + 2 > longest  # <s> and </s> are positions, too
     kept = ["" if over else text for text, over in zip(texts, long, strict=True)]
-    corpus = lines_of(run.tokenizer, kept)
+    corpus = lines_of(run.vocabulary, kept)
     items = pseudo_nats(run.model, corpus, window=run.settings.data.window, device=run.device, watch=watch)
     return _Scored(-items.statistics["nats"], items.statistics["tokens"].astype(np.int64), long)
 
@@ -87,7 +87,7 @@ def _differing(a: Array, b: Array) -> tuple[Array, Array]:
 
 def _faults(run: Any, texts: Sequence[str], long: Array) -> dict[str, Array]:
     """bool (N,) each: a word is unknown; one of those that differ is; both become the same tokens; one is too long."""
-    coded, unk = run.tokenizer.encode_batch(texts), run.tokenizer.unk
+    coded, unk = run.vocabulary.encode_batch(texts), run.vocabulary.unk
     half = len(texts) // 2
     pairs = list(zip(coded[:half], coded[half:], strict=True))
     unknown = np.array([(a == unk).any() or (b == unk).any() for a, b in pairs], bool)
@@ -110,7 +110,7 @@ def check_task(task: str) -> None:
         )
 
 
-def check_run(run: Loaded) -> None:
+def check_run(run: AnyRun) -> None:
     """Refuse a run that gives no sentence a probability by itself."""
     if run.settings.task not in SCORERS:
         raise UsageError(
@@ -132,7 +132,7 @@ def _text(pair: Pair, whole: bool, side: int) -> str:
 
 
 def probe(
-    run: Loaded, pairs: Sequence[Pair], *, by: str | None = None, mean: bool = False, watch: Watch | None = None
+    run: AnyRun, pairs: Sequence[Pair], *, by: str | None = None, mean: bool = False, watch: Watch | None = None
 ) -> Items:
     """What a run prefers, pair by pair: by whole sentences, by the word that decides, or as the authors of the suite do; by
     the sum of log-probabilities, or their mean a token. `watch(tokens done, tokens in all)` is told of progress."""

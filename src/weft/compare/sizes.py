@@ -10,7 +10,7 @@ import torch
 
 from weft.compare.fitting import everywhere, learns, tried
 from weft.errors import ConfigError
-from weft.train.settings import Settings
+from weft.runs.settings import Settings
 
 # fine steps where one more is a large share of the whole; coarse ones where processors like round numbers
 WIDTHS = (*range(2, 128, 2), *range(128, 512, 4), *range(512, 4096, 8), *range(4096, 65537, 64))

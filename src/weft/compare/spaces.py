@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft.compare.fitting import leaves, with_option
-from weft.train.settings import Settings
+from weft.runs.settings import Settings
 
 
 class Choice(NamedTuple):

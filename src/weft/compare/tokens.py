@@ -8,10 +8,11 @@ from typing import Any
 
 from weft import files
 from weft.compare.fitting import with_option
-from weft.train.folder import RunFolder
-from weft.train.job import Watcher
-from weft.train.material import tokenizer_files
-from weft.train.settings import Settings, resolve
+from weft.runs.folder import RunFolder
+from weft.runs.job import Watcher
+from weft.runs.resolve import resolve
+from weft.runs.settings import Settings
+from weft.tasks.material import tokenizer_files
 
 TOKENIZER = "tokenizer"
 
@@ -31,10 +32,10 @@ def train_once(out: Path, values: Sequence[Mapping[str, Any]], watcher: Watcher)
         # of taggers some spell words: what they need is made if any does
         chosen = next((one for one in settings if _spells(one)), settings[0])
         with files.building(folder.path) as place:
-            chosen.material.prepare(chosen, RunFolder(place), watcher)
+            chosen.spec.data.prepare(chosen, RunFolder(place), watcher)
             files.remove(place / "data")  # each run has its own
     files.verify(folder.path)
-    return settings[0].material.load(folder)
+    return settings[0].spec.data.load(folder)
 
 
 def _spells(settings: Settings) -> bool:

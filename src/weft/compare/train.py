@@ -19,8 +19,9 @@ from weft.compare.plan import Planned
 from weft.errors import InUseError, ModelError, ResourceError, WeftError
 from weft.lock import Lock
 from weft.log import read_log
+from weft.runs.resolve import resolve
+from weft.runs.settings import Settings
 from weft.train.loop import LINES
-from weft.train.settings import Settings, resolve
 from weft.train.tables import TrainTable
 
 LOOKED = 0.2  # seconds between two looks at the runs

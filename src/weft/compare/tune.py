@@ -21,7 +21,8 @@ from weft.compare.tokens import without_test
 from weft.compare.train import Outcome
 from weft.errors import ConfigError, UsageError
 from weft.metrics.better import is_better
-from weft.train.settings import Settings, resolve
+from weft.runs.resolve import resolve
+from weft.runs.settings import Settings
 from weft.train.tables import BUDGETS, TrainTable
 
 FACTOR = 5.0  # the rate is drawn from a fifth to five times its own

@@ -30,12 +30,12 @@ class Scores(NamedTuple):
 @torch.no_grad()
 def output_scores(run: Any, reading: Reading) -> Scores | None:
     """The scores at each position of a short text; None where there are too many, or nothing is predicted token by token."""
-    tokens, size = reading.sides[0].tokens, getattr(run.tokenizer, "size", CHOICES + 1)
+    tokens, size = reading.sides[0].tokens, getattr(run.vocabulary, "size", CHOICES + 1)
     if run.settings.task != "lm" or len(tokens) > TOKENS or size > CHOICES:
         return None
     model: Any = reading.model
     y, _ = model(torch.tensor([tokens], device=run.device))
-    return Scores([run.tokenizer.show(at) for at in range(size)], model.head.scores(y[0]).double().cpu().numpy())
+    return Scores([run.vocabulary.show(at) for at in range(size)], model.head.scores(y[0]).double().cpu().numpy())
 
 
 def _rows(names: Sequence[str], values: np.ndarray) -> list[list[str]]:

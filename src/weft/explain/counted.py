@@ -43,7 +43,7 @@ def of_ngrams(run: Any, text: str, options: ExplainOptions) -> Counted:
     _refuse_gradients(run, options.method, ("occlusion",))
     if options.baseline not in (None, "unk"):
         raise UsageError(f"--baseline {options.baseline}: n-grams have no vectors; a token can only become unk")
-    tokenizer, model = run.tokenizer, run.model
+    tokenizer, model = run.vocabulary, run.model
     own = [*opening(run), *located(tokenizer, text)]
     if options.target is None:
         said = model.start(torch.tensor([[number for number, _ in own]]))[0]
@@ -53,7 +53,7 @@ def of_ngrams(run: Any, text: str, options: ExplainOptions) -> Counted:
         wanted = wanted_tokens(tokenizer, options.target)
     tokens = [number for number, _ in [*own, *wanted]]
     rows = torch.tensor([tokens] * len(tokens))
-    for at in range(len(run.opening), len(tokens) - 1):
+    for at in range(len(run.reader.opening), len(tokens) - 1):
         if tokens[at] not in (tokenizer.begin, tokenizer.end):
             rows[at + 1, at] = tokenizer.unk  # row 0 is the text itself
     places = list(range(len(wanted))) if options.position is None else [options.position - 1]

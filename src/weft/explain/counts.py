@@ -48,7 +48,7 @@ def no_counts(run: Any) -> str | None:
 def _corpus(run: Any) -> Corpus | None:
     with suppress(ModelError):
         corpus = open_corpus(run.folder.data, "train", check=False)
-        return corpus if corpus.tokenizer == run.tokenizer.hash else None
+        return corpus if corpus.tokenizer == run.vocabulary.hash else None
     return None
 
 
@@ -74,7 +74,7 @@ def _said(run: Any, context: list[int]) -> np.ndarray | None:
 def _counted(run: Any, read: list[tuple[int, Piece]], text: np.ndarray) -> Context:
     context = [number for number, _ in read]
     after = followers(text, context)
-    after = after[after != run.tokenizer.begin]  # what stands before a line is not predicted
+    after = after[after != run.vocabulary.begin]  # what stands before a line is not predicted
     tokens, counts = np.unique(after, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     return Context([piece for _, piece in read], len(after), tokens[order], counts[order], _said(run, context))
@@ -128,15 +128,15 @@ def counts(run: Any, text: str, options: ExplainOptions) -> View:
     corpus = _corpus(run)
     if corpus is None:
         raise UsageError(f"--what counts: {no_counts(run)}")
-    own = located(run.tokenizer, clean(text, "input"))
+    own = located(run.vocabulary, clean(text, "input"))
     lines = corpus.starts is not None
-    read = [special(run.tokenizer, run.tokenizer.begin), *own] if lines else own
+    read = [special(run.vocabulary, run.vocabulary.begin), *own] if lines else own
     starts = None if corpus.starts is None else np.asarray(corpus.starts[:-1])
     tokens = np.asarray(corpus.tokens).astype(np.int64)
-    whole = tokens if starts is None else with_begins(tokens, starts, run.tokenizer.begin)
+    whole = tokens if starts is None else with_begins(tokens, starts, run.vocabulary.begin)
     order = getattr(run.model, "order", None)
     longest = LONGEST if order is None else order - 1
     sizes = range(min(longest, len(read)), -1, -1)
-    found = [_data(_counted(run, read[len(read) - size :], whole), options.top, run.tokenizer.show) for size in sizes]
+    found = [_data(_counted(run, read[len(read) - size :], whole), options.top, run.vocabulary.show) for size in sizes]
     data = {"tokens": listed([piece for _, piece in own]), "contexts": found}
     return View("counts", "What followed in the training text", data, _picture(found), _lines(found))

@@ -53,7 +53,7 @@ def baseline_of(run: Any, options: ExplainOptions) -> str:
         return options.baseline
     if masked:
         return "mask"
-    reads = [part for name, part in run.tokenizer.named().items() if name != "letters"]
+    reads = [part for name, part in run.vocabulary.named().items() if name != "letters"]
     return "unk" if all(part.kind in WORDS for part in reads) else "mean"
 
 

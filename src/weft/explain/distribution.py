@@ -68,7 +68,7 @@ def cuts(options: ExplainOptions, never: Sequence[int]) -> list[Cut]:
 
 def _language(run: Any, text: str, options: ExplainOptions) -> _Asked:
     """A text, and after it the target given, or what the model itself would write, the best token each time."""
-    tokenizer, end = run.tokenizer, [] if run.end is None else [run.tokenizer.end]
+    tokenizer, end = run.vocabulary, [] if run.reader.end is None else [run.vocabulary.end]
     own = [number for number, _ in located(tokenizer, text)]
     if options.target is None:
         wanted = run.generate(text, length=options.length or STEPS, temperature=0.0)[0][0].tokens
@@ -77,15 +77,15 @@ def _language(run: Any, text: str, options: ExplainOptions) -> _Asked:
         found = located(tokenizer, clean(options.target, "--target"))
         wanted, pieces = [number for number, _ in found] + end, [piece for _, piece in found]
         pieces += [special(tokenizer, number)[1] for number in end]
-    before = [*run.opening, *own]
+    before = [*run.reader.opening, *own]
     return _Asked(run.model, [*before, *wanted], len(before), None, never_said(run), tokenizer, pieces)
 
 
 def _translation(run: Any, text: str, options: ExplainOptions) -> _Asked:
     """The target given, or what the search finds."""
-    target = run.tokenizer.target
+    target = run.vocabulary.target
     found = written(run, text, options)
-    sources = run.members[0].sources([text])
+    sources = run.reader.members[0].sources([text])
     state = run.members[0].model.encode(*padded_sources(sources, run.device))
     tokens = [target.begin, *(number for number, _ in found)]
     return _Asked(run.model, tokens, 1, state, [target.unk, target.begin], target, [piece for _, piece in found])

@@ -203,8 +203,8 @@ def _layer_picture(both: Mapping[str, Flow], *, title: str) -> str:
 
 def fresh(run: Any) -> nn.Module:
     """The network of a run as it was before its first step."""
-    tokenizer, settings = run.tokenizer, run.settings
-    build = settings.preset.family.shape.build(settings, tokenizer)
+    tokenizer, settings = run.vocabulary, run.settings
+    build = settings.preset.estimator.shape.build(settings, tokenizer)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(settings.seed)
         model: nn.Module = build()

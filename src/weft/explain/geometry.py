@@ -22,8 +22,8 @@ from weft.explain.vectors import MOST, Line, Sample, Track, sample, tracks, vect
 from weft.explain.view import Picture, View, aligned
 from weft.report.lines import Axis, Series, lines
 from weft.report.scatter import Points, scatter
+from weft.runs.eval_data import Files
 from weft.text.gate import many
-from weft.train.held import Files
 
 LEAST = 5  # contexts of a word that is compared with itself
 TYPES = 1000  # such words, the most frequent

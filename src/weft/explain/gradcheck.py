@@ -16,10 +16,10 @@ from torch.overrides import TorchFunctionMode
 
 from weft.data.order import changed
 from weft.errors import ConfigError
-from weft.train.folder import RunFolder
-from weft.train.job import Job
+from weft.runs.folder import RunFolder
+from weft.runs.job import Job
+from weft.runs.settings import Settings
 from weft.train.network import Network
-from weft.train.settings import Settings
 
 STEP = 1e-5
 ROWS = 2  # of the batch
@@ -56,11 +56,11 @@ class Problem(NamedTuple):
 
 def problem(settings: Settings, place: Path, watcher: Any) -> Problem:
     """What a run file trains, near where it starts: its model in float64, and its own data, tokenised into `place`."""
-    family = settings.preset.family
+    family = settings.preset.estimator
     if not isinstance(family, Network):
         raise ConfigError(f"model.kind: {settings.kind!r} is trained without gradients; there is nothing to check")
     folder = RunFolder(place)
-    tokenizer, corpora = settings.material.prepare(settings, folder, watcher)
+    tokenizer, corpora = settings.spec.data.prepare(settings, folder, watcher)
     job = Job(settings, folder, tokenizer, corpora, watcher)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(settings.seed)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from weft.errors import UsageError
 from weft.explain.inputs import network
 from weft.explain.watch import replaced
-from weft.train.settings import Settings
+from weft.runs.settings import Settings
 
 
 class Heads(NamedTuple):

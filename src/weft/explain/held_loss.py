@@ -29,6 +29,7 @@ from weft.data.text_order import Labelled
 from weft.errors import DataError, UsageError
 from weft.models.encoder import Text
 from weft.models.tagger import Words
+from weft.runs.eval_data import Files, first_split, held_source
 from weft.tasks.classification.network import targets, unseen
 from weft.tasks.lm.network import default_context
 from weft.tasks.lm.scoring import check_positions
@@ -36,7 +37,6 @@ from weft.tasks.masked_lm.network import masking
 from weft.tasks.masked_lm.objective import SEED, check_longest, masked, texts
 from weft.tasks.qa.network import answer_tokens, with_places
 from weft.tasks.tagging.objective import learned_tags
-from weft.train.held import Files, first_split, held_source
 
 BATCH = 4096  # positions read at once
 
@@ -58,7 +58,7 @@ def _source(run: Any, data: Files | None) -> Any:
 
 def _language(run: Any, source: Any, place: Path) -> Iterator[Portion]:
     window = run.settings.data.window
-    corpus = opened(write_corpus(source, run.tokenizer, place, "data"), run.folder.path, run.tokenizer)
+    corpus = opened(write_corpus(source, run.vocabulary, place, "data"), run.folder.path, run.vocabulary)
     context = default_context(run.settings)
     check_positions(run.model.longest, corpus, context)
 
@@ -76,9 +76,9 @@ def _language(run: Any, source: Any, place: Path) -> Iterator[Portion]:
 
 
 def _masking(run: Any, source: Any, place: Path) -> Iterator[Portion]:
-    corpus = write_corpus(source, run.tokenizer, place, "data")
+    corpus = write_corpus(source, run.vocabulary, place, "data")
     check_longest(run.model.longest, corpus)
-    how, generator = masking(run.settings, run.tokenizer), torch.Generator().manual_seed(SEED)
+    how, generator = masking(run.settings, run.vocabulary), torch.Generator().manual_seed(SEED)
 
     def nats(text: Text, shown: Tensor, chosen: Tensor) -> Tensor:
         seen = Text(shown.to(run.device), text.keep.to(run.device))
@@ -92,8 +92,10 @@ def _masking(run: Any, source: Any, place: Path) -> Iterator[Portion]:
 
 def _classification(run: Any, source: Any, place: Path) -> Iterator[Portion]:
     """Of texts whose label training saw."""
-    model, labels, data = run.model.model, run.tokenizer.labels, run.settings.data
-    columns = [write_corpus(source.side(at), run.tokenizer.tokenizer, place, f"data.{at}") for at in range(len(data.columns()))]
+    model, labels, data = run.model, run.vocabulary.labels, run.settings.data
+    columns = [
+        write_corpus(source.side(at), run.vocabulary.tokenizer, place, f"data.{at}") for at in range(len(data.columns()))
+    ]
     right = source.labels()
     numbers = targets(right, labels, several=data.multi)
     read = Labelled(columns, numbers, unseen(right, labels), data.longest)
@@ -111,7 +113,7 @@ def _classification(run: Any, source: Any, place: Path) -> Iterator[Portion]:
 
 def _tagging(run: Any, source: Any, place: Path) -> Iterator[Portion]:
     """Of sentences whose tags training saw."""
-    model, tokens = run.model.model, run.tokenizer
+    model, tokens = run.model, run.vocabulary
     words = write_corpus(source.words(), tokens.tokenizer, place, "words")
     refuse_long(words, source, longest=run.settings.data.longest)
     letters = None if tokens.letters is None else write_corpus(source.words(), tokens.letters, place, "letters")
@@ -139,7 +141,7 @@ def _translation(run: Any, source: Any, place: Path) -> Iterator[Portion]:
     model, data, sides = run.members[0].model, run.settings.data, list[Corpus]()
     for which in ("source", "target"):
         side = source.side(which)
-        corpus = write_corpus(side, getattr(run.tokenizer, which), place, which)
+        corpus = write_corpus(side, getattr(run.vocabulary, which), place, which)
         sides.append(fit(corpus, side, longest=data.longest, truncate=data.truncate))
 
     def nats(batch: PairBatch) -> Tensor:
@@ -155,7 +157,7 @@ def _translation(run: Any, source: Any, place: Path) -> Iterator[Portion]:
 
 def _answering(run: Any, source: Any, place: Path) -> Iterator[Portion]:
     """Of windows; where an answer is not whole in one, it has none there."""
-    model, data, tokenizer = run.model.model, run.settings.data, run.tokenizer
+    model, data, tokenizer = run.model, run.settings.data, run.vocabulary
     asked, about = (write_corpus(source.side(name), tokenizer, place, name) for name in ("questions", "passages"))
     spans = [answer_tokens(record, places) for record, places in with_places(source.records(), tokenizer)]
     read = Passages(asked, about, np.array(spans, np.int64).reshape(-1, 2), data.longest, data.stride)

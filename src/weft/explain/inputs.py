@@ -84,7 +84,7 @@ def special(tokenizer: Tokenizer, number: int) -> tuple[int, Piece]:
 
 def opening(run: Any) -> list[tuple[int, Piece]]:
     """The tokens that a text of a language model comes after; they have no place in it."""
-    return [special(run.tokenizer, number) for number in run.opening]
+    return [special(run.vocabulary, number) for number in run.reader.opening]
 
 
 def _side(name: str, front: str, found: Sequence[tuple[int, Piece]]) -> Side:
@@ -116,13 +116,13 @@ def _copies(tokens: Sequence[int], at: Tensor) -> Tensor:
 
 def _language(run: Any, text: str, options: ExplainOptions) -> Reading:
     """The text, and after it the target but for its last token; asked about is each token of the target."""
-    refuse(run.faults([text]))
-    tokenizer, model = run.tokenizer, run.model
+    refuse(run.reader.faults([text]))
+    tokenizer, model = run.vocabulary, run.model
     own = [*opening(run), *located(tokenizer, text)]
     wanted = [] if options.target is None else wanted_tokens(tokenizer, options.target)
     # what follows the text has no place in it
     side = _side("text", "embedding", [*own, *((number, Piece(piece.text, 0, 0)) for number, piece in wanted[:-1])])
-    side = side._replace(opening=len(run.opening))
+    side = side._replace(opening=len(run.reader.opening))
 
     def say(at: Tensor) -> Tensor:
         y, _ = model(_copies(side.tokens, at))
@@ -135,11 +135,11 @@ def _language(run: Any, text: str, options: ExplainOptions) -> Reading:
 
 def written(run: Any, text: str, options: ExplainOptions) -> list[tuple[int, Piece]]:
     """The tokens of a translation: the target given, to its end, or what the search finds."""
-    tokenizer = run.tokenizer.target
+    tokenizer = run.vocabulary.target
     if options.target is not None:
-        refuse(run.faults_of_pairs([(text, options.target)]))
+        refuse(run.reader.faults_of_pairs([(text, options.target)]))
         return [*located(tokenizer, clean(options.target, "--target")), special(tokenizer, tokenizer.end)]
-    refuse(run.faults([text]))
+    refuse(run.reader.faults([text]))
     found = run.predict(text, beam=options.beam, alpha=options.alpha, length=options.length)[0][0]
     if not found.tokens:
         raise DataError("input: is empty, and becomes an empty output; there is nothing to explain")
@@ -155,7 +155,7 @@ def written(run: Any, text: str, options: ExplainOptions) -> list[tuple[int, Pie
 def _translation(run: Any, text: str, options: ExplainOptions) -> Reading:
     if len(run.members) > 1 or run.lm is not None:
         raise UsageError("explain: several models say something together; explain one run")
-    sides, model = run.tokenizer, run.members[0].model
+    sides, model = run.vocabulary, run.members[0].model
     source = [*located(sides.source, text), special(sides.source, sides.source.end)]
     target = [special(sides.target, sides.target.begin), *written(run, text, options)]
     read, write = _side("source", "encoder.front", source), _side("output", "decoder.front", target[:-1])
@@ -173,22 +173,22 @@ def _translation(run: Any, text: str, options: ExplainOptions) -> Reading:
 
 
 def texts_of(run: Any, text: str) -> list[str]:
-    parts = text.split("\t") if run.columns > 1 else [text]
-    if len(parts) != run.columns:
-        raise DataError(f"input: needs {run.columns} texts, separated by tabs, and has {len(parts)}")
+    parts = text.split("\t") if run.reader.columns > 1 else [text]
+    if len(parts) != run.reader.columns:
+        raise DataError(f"input: needs {run.reader.columns} texts, separated by tabs, and has {len(parts)}")
     return parts
 
 
 def label(run: Any, target: str) -> int:
     """The number of a label or tag."""
-    number: int | None = run.tokenizer.labels.index(target)
+    number: int | None = run.vocabulary.labels.index(target)
     if number is None:
         raise UsageError(f"--target: {no_such('label', target, run.labels)}")
     return number
 
 
 def _classification(run: Any, text: str, options: ExplainOptions) -> Reading:
-    tokenizer, model = run.tokenizer.tokenizer, run.model.model
+    tokenizer, model = run.vocabulary.tokenizer, run.model
     found, rows, before = list[tuple[int, Piece]](), list[np.ndarray](), 0
     for part in texts_of(run, text):
         own = [*located(tokenizer, part, before), special(tokenizer, tokenizer.end)]
@@ -210,13 +210,13 @@ def _classification(run: Any, text: str, options: ExplainOptions) -> Reading:
 
 
 def _tagging(run: Any, text: str, options: ExplainOptions) -> Reading:
-    tokenizer, model, device = run.tokenizer.tokenizer, run.model.model, run.device
-    refuse(run.faults([text]))
+    tokenizer, model, device = run.vocabulary.tokenizer, run.model, run.device
+    refuse(run.reader.faults([text]))
     places = [Piece(found[0], found.start(), found.end()) for found in re.finditer(r"\S+", text)]
     if not places:
         raise DataError("input: has no words, and nothing to tag")
     words = [place.text for place in places]
-    letters = None if run.tokenizer.letters is None else lines_of(run.tokenizer.letters, words)
+    letters = None if run.vocabulary.letters is None else lines_of(run.vocabulary.letters, words)
     edges, none = np.array([0, len(words)]), np.zeros(len(words), np.int64)
     batch = Sentences(lines_of(tokenizer, words), letters, edges, none).batch(np.array([0]))
     found = [one for place in places for one in located(tokenizer, place.text, place.start)]
@@ -237,16 +237,16 @@ def _tagging(run: Any, text: str, options: ExplainOptions) -> Reading:
 
 
 def _masking(run: Any, text: str, options: ExplainOptions) -> Reading:
-    tokenizer, model, before = run.tokenizer, run.model, 0
+    tokenizer, model, before = run.vocabulary, run.model, 0
     found, places = [special(tokenizer, tokenizer.begin)], list[Piece]()
-    for gap in run.gaps.finditer(text):
+    for gap in run.reader.gaps.finditer(text):
         found += located(tokenizer, text[before : gap.start()], before)
         places.append(Piece("[MASK]", gap.start(), gap.end()))
         found.append((tokenizer.size, places[-1]))
         before = gap.end()
     found += [*located(tokenizer, text[before:], before), special(tokenizer, tokenizer.end)]
     side = _side("text", "encoder.front", found)
-    if fault := run.fault(side.tokens):
+    if fault := run.reader.fault(side.tokens):
         raise DataError(f"input: {fault}")
     gaps = torch.tensor([at for at, token in enumerate(side.tokens) if token == tokenizer.size])
 
@@ -267,7 +267,7 @@ def _masking(run: Any, text: str, options: ExplainOptions) -> Reading:
 
 def _answering(run: Any, text: str, options: ExplainOptions) -> Reading:
     """A question and a passage, asked where the answer starts and where it ends: a choice is a token."""
-    tokenizer, model, longest = run.tokenizer, run.model.model, run.settings.data.longest
+    tokenizer, model, longest = run.vocabulary, run.model, run.settings.data.longest
     parts = text.split("\t")
     if len(parts) != 2:
         raise DataError(f"input: needs a question and a passage, separated by a tab, and has {len(parts)}")
@@ -320,9 +320,8 @@ READERS: dict[str, Callable[[Any, str, ExplainOptions], Reading]] = {
 
 def network(run: Any) -> nn.Module | None:
     """The network of a run; None where it counts."""
-    inner = run.members[0].model if run.settings.task == "translate" else run.model
-    inner = inner if isinstance(inner, nn.Module) else getattr(inner, "model", None)
-    return inner if isinstance(inner, nn.Module) else None
+    found: nn.Module | None = run.members[0].network
+    return found
 
 
 def read(run: Any, text: str, options: ExplainOptions) -> Reading:
@@ -341,7 +340,7 @@ def never_said(run: Any) -> list[int]:
     """Tokens that no continuation of a text, and no filling of a gap, ever is."""
     if run.settings.task not in ("lm", "masked-lm"):
         return []
-    endless = run.settings.task == "masked-lm" or run.end is None
+    endless = run.settings.task == "masked-lm" or run.reader.end is None
     return [Tokenizer.unk, Tokenizer.begin] + ([Tokenizer.end] if endless else [])
 
 

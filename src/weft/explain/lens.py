@@ -41,7 +41,7 @@ def _heads(run: Any, reading: Reading) -> tuple[str, Callable[[Tensor], Tensor],
         return "stack", model.stack.outlet, model.head
     if task == "masked-lm":
         # the mask is no answer, and no tokenizer knows it
-        return "encoder", model.encoder.stack.outlet, lambda y: model.log_probs(y)[:, : run.tokenizer.size]
+        return "encoder", model.encoder.stack.outlet, lambda y: model.log_probs(y)[:, : run.vocabulary.size]
 
     def head(y: Tensor) -> Tensor:
         source = torch.tensor([reading.sides[0].tokens], device=y.device)
@@ -90,7 +90,7 @@ def _next_tokens(run: Any, reading: Reading) -> list[int | None]:
     """What does come at each position, where that is known."""
     tokens = reading.sides[-1].tokens
     if run.settings.task == "masked-lm":
-        return [None if token == run.tokenizer.size else token for token in tokens]
+        return [None if token == run.vocabulary.size else token for token in tokens]
     return [*tokens[1:], reading.choices[-1] if reading.choices else None]
 
 
@@ -125,7 +125,7 @@ def _columns(run: Any, reading: Reading) -> list[int]:
     """The positions that are looked at: all, or of a text with gaps those."""
     tokens = reading.sides[-1].tokens
     if run.settings.task == "masked-lm":
-        return [at for at, token in enumerate(tokens) if token == run.tokenizer.size]
+        return [at for at, token in enumerate(tokens) if token == run.vocabulary.size]
     return list(range(len(tokens)))
 
 

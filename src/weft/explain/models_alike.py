@@ -17,8 +17,8 @@ from weft.explain.similarity import Together, Told, few, linear_cka, together
 from weft.explain.vectors import MOST
 from weft.explain.view import Picture, View, aligned
 from weft.report.matrix import matrix
+from weft.runs.eval_data import Files
 from weft.text.gate import many
-from weft.train.held import Files
 
 
 class Best(NamedTuple):

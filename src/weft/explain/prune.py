@@ -23,9 +23,9 @@ from weft.explain.importance import MEASURES, by_gradient, by_masking
 from weft.explain.view import Picture, View, aligned
 from weft.report.lines import Axis, Series, lines
 from weft.report.signed import signed_map
-from weft.train.folder import RunFolder, make_folder
-from weft.train.settings import resolve
-from weft.train.staging import staged
+from weft.runs.folder import RunFolder, make_folder
+from weft.runs.resolve import resolve
+from weft.runs.staging import staged
 
 ROUNDS = 8  # of measuring, unless told how many heads go at once
 Told = Callable[[int, int], None]  # passes over the data: done, in all
@@ -218,18 +218,18 @@ def write(run: Any, out: Path, found: Pruning, measured: dict[str, Any]) -> RunF
     # its run file trains it on from here
     values["train"]["init_from"] = str(out.absolute())
     settings = resolve(values, base=Path())
-    tensors = cut_out(run.folder.read_weights(run.tokenizer.hash), found.layers, stay)
+    tensors = cut_out(run.folder.read_weights(run.vocabulary.hash), found.layers, stay)
     with staged(out, last=folder.resolved.name) as place:
         made = RunFolder(place)
         made.begin(settings, settings.to_toml(), fresh=False)
         made.note_environment()
         for path in _vocabulary(run.folder.path):
             files.write_bytes(place / path.name, path.read_bytes())
-        for split in settings.sources():
+        for split in settings.datasets:
             if known := recorded(run.folder.data, split):
                 write_record(made.data, split, known)
         files.write_json(place / "prune.json", record(run, found, measured))
-        made.write_weights(tensors, run.tokenizer.hash, 0)
+        made.write_weights(tensors, run.vocabulary.hash, 0)
     return folder
 
 

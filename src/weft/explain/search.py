@@ -130,18 +130,18 @@ class _Asked(NamedTuple):
 
 def _language(run: Any, text: str, options: ExplainOptions) -> _Asked:
     """As `generate --beam`."""
-    tokenizer, found = run.tokenizer, located(run.tokenizer, text)
-    prompt = torch.tensor([[*run.opening, *(number for number, _ in found)]], device=run.device)
-    search = BeamOptions(options.beam or BEAM, options.length or LENGTH, run.end, options.alpha or 0.0)
+    tokenizer, found = run.vocabulary, located(run.vocabulary, text)
+    prompt = torch.tensor([[*run.reader.opening, *(number for number, _ in found)]], device=run.device)
+    search = BeamOptions(options.beam or BEAM, options.length or LENGTH, run.reader.end, options.alpha or 0.0)
     pieces = [piece for _, piece in found]
     return _Asked(run.model, prompt, None, search, never_said(run), tokenizer, pieces)
 
 
 def _translation(run: Any, text: str, options: ExplainOptions) -> _Asked:
     """As `predict`."""
-    sides, wanted = run.tokenizer, PredictOptions(beam=options.beam, alpha=options.alpha, length=options.length)
-    refuse(run.faults([text]))
-    source = run.members[0].sources([text])
+    sides, wanted = run.vocabulary, PredictOptions(beam=options.beam, alpha=options.alpha, length=options.length)
+    refuse(run.reader.faults([text]))
+    source = run.reader.members[0].sources([text])
     request = Request(run.model, sides.target, lambda rows: None, [len(source[0])], [[]], run.device)
     with torch.no_grad():
         state = run.members[0].model.encode(*padded_sources(source, run.device))

@@ -21,8 +21,8 @@ from weft.explain.inputs import network
 from weft.explain.vectors import MOST, Sample, Track, Unit, sample, tracks, vectors
 from weft.explain.view import Picture, View, aligned
 from weft.report.matrix import matrix
+from weft.runs.eval_data import Files
 from weft.text.gate import many
-from weft.train.held import Files
 
 ROOM = 2**30  # bytes of sums that are kept at once; where they take more, the text is read again
 CHUNK = 512  # words whose products are computed at once

@@ -32,8 +32,8 @@ class Surprise(NamedTuple):
 
 def _of_language(run: Any, text: str, options: ExplainOptions) -> Surprise:
     """Any model that steps, n-grams among them."""
-    ends = [special(run.tokenizer, run.end)] if run.end is not None else []
-    pieces = [piece for _, piece in [*located(run.tokenizer, text), *ends]]
+    ends = [special(run.vocabulary, run.reader.end)] if run.reader.end is not None else []
+    pieces = [piece for _, piece in [*located(run.vocabulary, text), *ends]]
     if not pieces:  # a tokenizer of words has no token for spaces alone
         raise DataError("input: is empty; there is nothing to be surprised at")
     (found,) = run.score([text])
@@ -45,8 +45,8 @@ def _of_pairs(run: Any, text: str, options: ExplainOptions) -> Surprise:
     output = written(run, text, options)
     target = options.target
     if target is None:
-        target = run.tokenizer.target.decode([number for number, _ in output])
-        output = [*located(run.tokenizer.target, target), special(run.tokenizer.target, run.tokenizer.target.end)]
+        target = run.vocabulary.target.decode([number for number, _ in output])
+        output = [*located(run.vocabulary.target, target), special(run.vocabulary.target, run.vocabulary.target.end)]
     (found,) = run.score([(text, target)])
     pieces = [piece for _, piece in output]
     return Surprise(pieces, -np.array(found.log_probs), "the source and the tokens before it")
@@ -55,7 +55,7 @@ def _of_pairs(run: Any, text: str, options: ExplainOptions) -> Surprise:
 @torch.no_grad()
 def _of_gaps(run: Any, text: str, options: ExplainOptions) -> Surprise:
     """Each token hidden in its turn."""
-    tokenizer, model = run.tokenizer, run.model
+    tokenizer, model = run.vocabulary, run.model
     found = located(tokenizer, text)
     tokens = [tokenizer.begin, *(number for number, _ in found), tokenizer.end]
     if model.longest is not None and len(tokens) > model.longest:

@@ -22,7 +22,7 @@ from weft.explain.watch import watch
 from weft.report.coloured import coloured
 from weft.report.lines import Axis, Series, lines
 from weft.report.signed import signed_map
-from weft.train.held import own_or_gone
+from weft.runs.eval_data import own_or_gone
 
 JUDGED, FEW = 4000, 50  # letters of text that units are judged by; tokens that are too few
 DRAWN = 24  # units of a layer in one heat map
@@ -91,7 +91,7 @@ def _held_out(run: Any) -> tuple[str, list[str]]:
         return "", []
     for split in ("valid", "test", "train"):
         if (source := own_or_gone(run.folder, run.settings, split)) is not None:
-            return split, list(_some(source.texts(), whole=not run.lines))
+            return split, list(_some(source.texts(), whole=not run.reader.lines))
     return "", []
 
 
@@ -149,7 +149,7 @@ def _read_by(layer: Layer, reading: Reading, text: str, options: ExplainOptions)
 def _fitting(run: Any, text: str, longest: int | None) -> str:
     if longest is None:
         return text
-    spans = run.tokenizer.spans(text)[: longest - 1]
+    spans = run.vocabulary.spans(text)[: longest - 1]
     return text[: spans[-1][1]] if spans else ""
 
 

@@ -22,8 +22,8 @@ from weft.explain.options import ExplainOptions
 from weft.explain.stacks import layers_of
 from weft.explain.watch import watch
 from weft.models.encoder import Text
+from weft.runs.eval_data import Files, first_split, held_source, named
 from weft.text.gate import clean, read_lines
-from weft.train.held import Files, first_split, held_source, named
 
 MOST = 20_000  # words that are read, unless told otherwise
 WORD = re.compile("\\w+(?:['\u2019]\\w+)*|[^\\w\\s]")  # words with the apostrophes inside, and marks by themselves
@@ -100,7 +100,7 @@ def _texts(run: Any, path: Path) -> Iterator[str]:
     """The texts of a file, read as those of training are, or its lines."""
     table = run.settings.data
     lines = partial(read_lines, path, table.encoding)
-    opened = open_file(path, lines, table, labels=getattr(run, "labels", ()), encoding=table.encoding)
+    opened = open_file(path, lines, table, labels=run.labels, encoding=table.encoding)
     if opened is None:
         yield from lines()
         return
@@ -137,7 +137,7 @@ def _room(run: Any) -> int | None:
     """How many tokens of a text the model reads at once; None where it takes any number, or cuts texts itself."""
     task, data = run.settings.task, run.settings.data
     if task == "lm":
-        return int(data.window) - len(run.opening)
+        return int(data.window) - len(run.reader.opening)
     if task == "masked-lm":
         return int(run.model.longest or data.window) - 2
     return None
@@ -147,7 +147,7 @@ def _pieces(run: Any, text: str) -> Iterator[str]:
     """A text in pieces that the model can read, broken at spaces where there are any."""
     room = _room(run)
     while room is not None:
-        spans = run.tokenizer.spans(text)
+        spans = run.vocabulary.spans(text)
         if len(spans) <= room:
             break
         cut = spans[room][0]
@@ -162,7 +162,7 @@ def _read(run: Any, text: str, target: str | None) -> Reading:
     """A text as the network reads it; nothing in it is hidden."""
     if run.settings.task != "masked-lm":
         return read(run, text, ExplainOptions(target=target))
-    tokenizer, model = run.tokenizer, run.model
+    tokenizer, model = run.vocabulary, run.model
     found = [special(tokenizer, tokenizer.begin), *located(tokenizer, clean(text, "input")), special(tokenizer, tokenizer.end)]
     tokens, pieces = [token for token, _ in found], [piece for _, piece in found]
 
@@ -188,7 +188,7 @@ def units(side: Side, text: str, *, words: bool) -> list[Unit]:
 
 
 def _tokenizers(run: Any) -> list[Any]:
-    found: Any = run.tokenizer
+    found: Any = run.vocabulary
     return [found.source, found.target] if run.settings.task == "translate" else [getattr(found, "tokenizer", found)]
 
 

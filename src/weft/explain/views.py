@@ -78,7 +78,7 @@ def _check_length(run: Any, text: str, name: str) -> None:
         raise DataError(
             f"explain: the text has {len(text):,} characters, and a view shows at most {LONGEST:,}; give a part of it"
         )
-    tokenizer, most = next(iter(run.tokenizer.named().values())), VIEWS[name].tokens
+    tokenizer, most = next(iter(run.vocabulary.named().values())), VIEWS[name].tokens
     if (found := len(tokenizer.encode(clean(text, "input")))) > most:
         raise DataError(f"explain: the text has {found:,} tokens, and {name} shows at most {most:,}; give a part of it")
 

@@ -12,9 +12,9 @@ from weft.errors import ModelError, UsageError
 from weft.interop.arpa import read_arpa, write_arpa
 from weft.interop.imported import Imported, Plan, make_run
 from weft.models.ngram import FROM_FILE, NgramModel
-from weft.run import Loaded, as_language
+from weft.runs.folder import open_folder
+from weft.runs.run import AnyRun
 from weft.text.tokenizers import Tokenizer
-from weft.train.folder import open_folder
 
 
 def import_arpa(source: Path, out: Path, *, tokenizer_from: Path | None = None) -> Imported:
@@ -71,15 +71,14 @@ def _holds_space(token: str) -> bool:
     return token == "" or any(char.isspace() for char in token)
 
 
-def export_arpa(run: Loaded, out: Path) -> list[str]:
+def export_arpa(run: AnyRun, out: Path) -> list[str]:
     """Write an n-gram model as an ARPA file, compressed where the name ends in .gz; what there is to say about it."""
     if run.settings.kind != "ngram":
         what = f"a run of kind {run.settings.kind!r}" if run.settings.task == "lm" else f"a run of task {run.settings.task!r}"
         raise UsageError(f"export: {run.folder.path} is {what}; an ARPA file holds an n-gram model")
     if out.is_dir():
         raise UsageError(f"export: {out} is a folder; name a file, such as {out / 'model.arpa'}")
-    own = as_language(run)
-    model, tokenizer = own.model, own.tokenizer
+    model, tokenizer = run.model, run.vocabulary
     out.parent.mkdir(parents=True, exist_ok=True)
     write_arpa(out, model, tokenizer)
     notes = []

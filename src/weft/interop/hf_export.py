@@ -14,15 +14,15 @@ from weft.errors import UsageError
 from weft.interop import hf_names, hf_tokenizer
 from weft.interop.hf_names import BERT, Row, encoder_rows, gpt2_rows, head_rows
 from weft.interop.hf_shapes import Stacked, with_all_heads, without_bias
-from weft.run import Loaded
+from weft.runs.run import AnyRun
+from weft.runs.staging import staged
 from weft.tensors import write_tensors
-from weft.train.staging import staged
 
 ACTIVATIONS = {"gelu": "gelu", "gelu-tanh": "gelu_new", "relu": "relu"}
 LAYER_EPS = 1e-5  # of our layer norms, unless the table says otherwise
 
 
-def export_folder(run: Loaded, out: Path) -> list[str]:
+def export_folder(run: AnyRun, out: Path) -> list[str]:
     """Write config.json, model.safetensors, tokenizer.json and tokenizer_config.json; what is not as it was, in words."""
     task, where = run.settings.task, run.folder.path
     if task not in ("lm", "masked-lm") or run.settings.kind == "ngram":
@@ -32,7 +32,7 @@ def export_folder(run: Loaded, out: Path) -> list[str]:
         raise UsageError(f"export: {file} is a file, not a folder; choose another --out")
     if out.exists() and any(out.iterdir()):
         raise UsageError(f"export: {out} is not empty; choose another --out")
-    tokenizer: Any = run.tokenizer
+    tokenizer: Any = run.vocabulary
     masks = task == "masked-lm"
     build = _bert if masks else _gpt2
     config, tensors, notes = build(run)
@@ -48,7 +48,7 @@ def export_folder(run: Loaded, out: Path) -> list[str]:
     return notes
 
 
-def _need(run: Loaded, wanted: Mapping[str, Any]) -> None:
+def _need(run: AnyRun, wanted: Mapping[str, Any]) -> None:
     """Refuse a model with a part that has no form there, by the name of its option."""
     for option, values in wanted.items():
         found = getattr(run.settings.model, option)
@@ -57,7 +57,7 @@ def _need(run: Loaded, wanted: Mapping[str, Any]) -> None:
             raise UsageError(f"export: model.{option} is {found!r}, which Hugging Face's model has not; it has {allowed[0]!r}")
 
 
-def _common(run: Loaded) -> Any:
+def _common(run: AnyRun) -> Any:
     """The table, if its stack is one of attention as it is there."""
     table = run.settings.model
     _need(run, {"mixer": "attention", "positions": "learned", "norm": "layer", "qk_norm": (False, None)})
@@ -67,7 +67,7 @@ def _common(run: Loaded) -> Any:
     return table
 
 
-def _stacked(run: Loaded, table: Any, stack: str) -> tuple[Stacked, list[str]]:
+def _stacked(run: AnyRun, table: Any, stack: str) -> tuple[Stacked, list[str]]:
     """The weights of a run, its heads as they are there, and what is to be said of them."""
     tensors, heads, new = with_all_heads(run.model.state_dict(), table, stack=stack)
     eps = LAYER_EPS if table.norm_eps is None else table.norm_eps
@@ -83,7 +83,7 @@ def _theirs(rows: Iterable[Row], ours: Mapping[str, Tensor]) -> dict[str, Tensor
     return found
 
 
-def _bert(run: Loaded) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
+def _bert(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
     _need(run, {"mixer": "attention", "connection": "post-norm", "embedding_norm": True})
     table = _common(run)
     stacked, notes = _stacked(run, table, "encoder.stack")
@@ -122,7 +122,7 @@ def _bert(run: Loaded) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
     return config, tensors, notes
 
 
-def _gpt2(run: Loaded) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
+def _gpt2(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
     _need(run, {"mixer": "attention", "connection": "residual", "cap": "none"})
     table = _common(run)
     stacked, notes = _stacked(run, table, "stack")

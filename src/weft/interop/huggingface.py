@@ -20,9 +20,9 @@ from weft.interop.hf_names import ENCODERS, Row, encoder_rows, gpt2_rows, head_r
 from weft.interop.imported import Imported, Plan, make_run
 from weft.models.language import language_model
 from weft.models.masked import masked_model
+from weft.runs.settings import Settings
 from weft.tensors import read_foreign
 from weft.text.tokenizers import Tokenizer
-from weft.train.settings import Settings
 
 KINDS = (*ENCODERS, "gpt2")
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh", "relu": "relu"}

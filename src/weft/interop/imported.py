@@ -11,10 +11,11 @@ from torch import Tensor
 
 from weft.data.opening import write_opening
 from weft.errors import ConfigError, ModelError, UsageError
+from weft.runs.folder import RunFolder, make_folder
+from weft.runs.resolve import resolve
+from weft.runs.settings import Settings
+from weft.runs.staging import staged
 from weft.text.tokenizers import Tokenizer
-from weft.train.folder import RunFolder, make_folder
-from weft.train.settings import Settings, resolve
-from weft.train.staging import staged
 
 
 class Plan(NamedTuple):

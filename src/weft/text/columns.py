@@ -25,6 +25,11 @@ def aligned(rows: Sequence[Sequence[str]], *, left: Container[int] = (0,)) -> li
     return lines
 
 
+def columns(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
+    """Rows as aligned lines: the first `left` columns flush left, the others flush right."""
+    return "".join(f"{line}\n" for line in aligned(rows, left=range(left)))
+
+
 def wrapped(head: str, text: str, width: int) -> str:
     """The words of a text in lines of at most so many places, a longer word on a line of its own; the first line begins with
     `head`, the others with as much room."""

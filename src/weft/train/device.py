@@ -10,7 +10,7 @@ from weft.errors import UsageError
 from weft.train.loop import Place
 
 if TYPE_CHECKING:
-    from weft.train.settings import Settings
+    from weft.runs.settings import Settings
 
 
 def pick_device(name: str) -> torch.device:

@@ -12,9 +12,9 @@ from torch import nn
 from weft import log
 from weft.errors import ResourceError
 from weft.machine import most_used
+from weft.runs.folder import RunFolder
 from weft.train import checkpoint, samples
 from weft.train.cursor import Cursor
-from weft.train.folder import RunFolder
 from weft.train.loop import Loop
 
 

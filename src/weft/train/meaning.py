@@ -15,7 +15,7 @@ from weft.models.seq2seq import scales
 from weft.models.tables import StackTable
 
 if TYPE_CHECKING:
-    from weft.train.settings import Settings
+    from weft.runs.settings import Settings
 
 # only training, or how weights begin
 OF_TRAINING = {"dropout", "attention_dropout", "embedding_dropout", "word_dropout", "zero_init", "balanced"}

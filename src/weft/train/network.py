@@ -23,10 +23,10 @@ from weft.train.warm import Made, start_from
 AGAIN = "--fresh trains it again"
 
 if TYPE_CHECKING:
-    from weft.train.folder import RunFolder
-    from weft.train.job import Job
+    from weft.runs.folder import RunFolder
+    from weft.runs.job import Job
+    from weft.runs.settings import Settings
     from weft.train.journal import Journal
-    from weft.train.settings import Settings
 
 
 class Shape(Protocol):
@@ -49,9 +49,6 @@ class Shape(Protocol):
 
     def task(self, job: Job, model: nn.Module) -> Task:
         """The task on the run's data, which must fit the model."""
-
-    def ready(self, model: Any, settings: Settings, tokenizer: Any, device: torch.device) -> Any:
-        """A trained model as those who use it want it."""
 
 
 def _misfit(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
@@ -151,4 +148,4 @@ class Network:
             raise ModelError(f"{folder.weights}: does not fit resolved.toml: {misfit}")
         model: nn.Module = build()
         model.load_state_dict(tensors)
-        return self.shape.ready(model.to(device).eval(), settings, tokenizer, device)
+        return model.to(device).eval()

@@ -19,8 +19,8 @@ from weft.tasks.seq2seq.network import translation_task
 from weft.text.gate import clean
 
 if TYPE_CHECKING:
-    from weft.train.job import Job
-    from weft.train.settings import Settings
+    from weft.runs.job import Job
+    from weft.runs.settings import Settings
 
 FILE = "samples.jsonl"
 Record = dict[str, Any]
@@ -58,7 +58,7 @@ def _translations(job: Job, model: Any, device: torch.device) -> Writer:
     task, count = translation_task(job), job.settings.train.samples
     if task.valid is None:
         raise ConfigError("train.samples: are of the validation data, but data.valid is not given; give it, or drop samples")
-    sources = list(islice(job.settings.sources()["valid"].side("source").texts(), count))
+    sources = list(islice(job.settings.datasets["valid"].side("source").texts(), count))
     held = task.valid
 
     def write(model: Any) -> list[Record]:

@@ -14,7 +14,7 @@ from weft.models.decoder_names import in_decoder
 from weft.train.meaning import Part, layers_of, loudness, parts_of
 
 if TYPE_CHECKING:
-    from weft.train.settings import Settings
+    from weft.runs.settings import Settings
 
 ENCODERS = ("masked-lm", "classify", "tag", "span")  # tasks of an encoder under a head, whose last word is the mask
 EMBEDDING, SEGMENTS = "encoder.front.embedding.weight", "encoder.front.segments.weight"

@@ -25,10 +25,10 @@ from weft.tasks.task import Watch
 from weft.text.features import Features, Sparse, beside
 
 if TYPE_CHECKING:
+    from weft.runs.folder import RunFolder
+    from weft.runs.job import Job
+    from weft.runs.settings import Settings
     from weft.text.labelled_tokens import LabelledTokens
-    from weft.train.folder import RunFolder
-    from weft.train.job import Job
-    from weft.train.settings import Settings
 
 
 class Fit(Protocol):
@@ -59,6 +59,9 @@ class SparseLabeller:
     @property
     def parameters(self) -> int:
         return self.model.parameters
+
+    def parts(self) -> dict[str, int]:
+        return self.model.parts()
 
     def sparse(self, texts: Sequence[tuple[str, ...]]) -> Sparse:
         """A row for each text; of pairs, the terms of both side by side."""
@@ -91,7 +94,7 @@ class Baseline:
 
     def train(self, job: Job) -> None:
         settings, labels, several = job.settings, job.tokenizer.labels, job.settings.data.multi
-        sources = settings.sources()
+        sources = settings.datasets
         for split, source in sources.items():  # there are no tokens that would say so
             write_record(job.folder.data, split, fingerprints(source.paths))
         began = time.perf_counter()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,14 +14,14 @@ from weft.data.text_order import Labelled, TextBatch
 from weft.errors import ConfigError
 from weft.metrics.labels import SCORES, SEVERAL_SCORES
 from weft.models.classifier import Classifier, classifier
-from weft.tasks.classification.objective import ClassificationTask, TextLabeller
+from weft.tasks.classification.objective import ClassificationTask
 from weft.text.labels import Labels
 from weft.train.device import pick_device
 
 if TYPE_CHECKING:
+    from weft.runs.job import Job
+    from weft.runs.settings import Settings
     from weft.text.labelled_tokens import LabelledTokens
-    from weft.train.job import Job
-    from weft.train.settings import Settings
 
 
 def unseen(found: Sequence[tuple[str, ...]], labels: Labels) -> np.ndarray:
@@ -45,7 +45,7 @@ def labelled(job: Job, split: str) -> Labelled:
     """A split as tokens and numbers of labels."""
     data = job.settings.data
     columns = [job.corpora[f"{split}.{at}"] for at in range(len(data.columns()))]
-    found = job.settings.sources()[split].labels()
+    found = job.settings.datasets[split].labels()
     labels = job.tokenizer.labels
     return Labelled(columns, targets(found, labels, several=data.multi), unseen(found, labels), data.longest)
 
@@ -96,6 +96,3 @@ class Classification:
             weights=weights,
             smoothing=job.settings.train.label_smoothing,
         )
-
-    def ready(self, model: Any, settings: Settings, tokenizer: LabelledTokens, device: torch.device) -> TextLabeller:
-        return TextLabeller(model, tokenizer.tokenizer, longest=settings.data.longest, device=device)

@@ -1,33 +1,31 @@
-"""A trained classifier, from Python: `run = weft.load("runs/x")`, then `run.predict(...)`, `run.evaluate(...)`."""
+"""What a classifier says of texts: predictions, scores, vectors."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
-import torch
 
 from weft.errors import DataError, UsageError
-from weft.explain import views
-from weft.explain.options import ExplainOptions
-from weft.explain.view import View
-from weft.metrics.items import Items, Score
+from weft.metrics.items import Items
 from weft.metrics.labels import Labelled, label_scores
+from weft.runs.eval_data import held_source, none_known
 from weft.tasks import embedding
 from weft.tasks.classification.network import targets, unseen
-from weft.tasks.classification.objective import judged
+from weft.tasks.classification.objective import Judged, TextLabeller, judged
 from weft.tasks.embedding import Embedded
-from weft.tasks.task import Watch
+from weft.tasks.label_report import label_report
+from weft.tasks.spec import Evaluation, Fault, Files, LabelOptions, Options, Progress, Watch, phase
 from weft.text.gate import clean, many
 from weft.text.labelled_tokens import LabelledTokens
-from weft.train.folder import RunFolder
-from weft.train.held import held_source, none_known
-from weft.train.settings import Settings
+
+if TYPE_CHECKING:
+    from weft.runs.run import Run
 
 SAID = 0.5  # of several labels, those of a larger probability are said
 Texts = str | tuple[str, ...]
@@ -41,16 +39,38 @@ class Labelling(NamedTuple):
     cut: bool = False  # it was longer than the model reads
 
 
-class Labeller:
-    """A run that gives texts a label, or several."""
+class Classifies(Protocol):
+    """What a classifier without its run can do: a network with its tokenizer, or a linear model of terms."""
 
-    def __init__(self, folder: RunFolder, settings: Settings, tokenizer: LabelledTokens, device: torch.device) -> None:
-        self.folder, self.settings, self.tokenizer, self.device = folder, settings, tokenizer, device
+    @property
+    def longest(self) -> int | None: ...
+
+    @property
+    def temperature(self) -> float: ...
+
+    def lengths(self, texts: Sequence[tuple[str, ...]]) -> np.ndarray: ...
+
+    def judge(self, texts: Sequence[tuple[str, ...]], watch: Watch | None = None) -> Judged: ...
+
+    def log_probs(self, texts: Sequence[tuple[str, ...]], watch: Watch | None = None) -> np.ndarray: ...
+
+
+class ClassifierReader:
+    """A classifier that reads texts: what a run says of them."""
+
+    def __init__(self, run: Run[Texts, Labelling]) -> None:
+        self.run, self.folder, self.settings = run, run.folder, run.settings
+        self.tokenizer: LabelledTokens = run.vocabulary
 
     @cached_property
-    def model(self) -> Any:
-        """What says log-probabilities of labels of texts: `log_probs`."""
-        return self.settings.preset.family.load(self.settings, self.tokenizer, self.folder, self.device)
+    def model(self) -> Classifies:
+        """What gives log-probabilities of labels of texts: a network with its tokenizer, or a model of terms."""
+        if self.run.network is None:
+            terms: Classifies = self.run.model
+            return terms
+        return TextLabeller(
+            self.run.network, self.tokenizer.tokenizer, longest=self.settings.data.longest, device=self.run.device
+        )
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -61,34 +81,27 @@ class Labeller:
         """How many texts an example has."""
         return len(self.settings.data.columns())
 
-    def _texts(self, texts: Sequence[Texts]) -> list[tuple[str, ...]]:
+    def rows(self, texts: Sequence[Texts]) -> list[tuple[str, ...]]:
         read = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
         for number, row in enumerate(read, 1):
             if len(row) != self.columns:
                 raise DataError(f"line {number}: has {many(len(row), 'text')}, but {self.folder.path} reads {self.columns}")
         return [tuple(clean(text, f"line {number}") for text in row) for number, row in enumerate(read, 1)]
 
-    def _several(self, texts: Texts | Sequence[Texts]) -> Sequence[Any]:
-        pair = self.columns > 1 and isinstance(texts, tuple) and all(isinstance(text, str) for text in texts)
-        return [texts] if isinstance(texts, str) or pair else list(texts)
-
     def faults(self, texts: Sequence[Texts]) -> dict[int, str]:
         """Which texts are too long to be read, by their number from 0, and what to do: none where data.truncate lets them be
         cut."""
-        rows = self._texts(texts)
+        rows = self.rows(texts)
         if not rows or self.settings.data.truncate or self.model.longest is None:
             return {}
         lengths, longest = self.model.lengths(rows), self.model.longest
         cure = f"but {self.folder.path} reads at most {longest} and cuts nothing (data.truncate = false); shorten it"
         return {int(at): f"has {lengths[at]:,} tokens, {cure}" for at in np.flatnonzero(lengths > longest)}
 
-    def predict(self, texts: Texts | Sequence[Texts], *, watch: Watch | None = None) -> list[Labelling]:
-        """What each text is (a string is one; of runs that read two texts, a tuple of two strings is)."""
-        rows = self._texts(self._several(texts))
+    def predict(self, rows: Sequence[tuple[str, ...]], watch: Watch | None) -> list[Labelling]:
+        """The labels of texts that can be read."""
         if not rows:
             return []
-        if faults := self.faults(rows):
-            raise DataError(f"line {min(faults) + 1}: {faults[min(faults)]}")
         found = self.model.judge(rows, watch)
         return [self._said(row, cut) for row, cut in zip(np.exp(found.log_probs), found.cut.tolist(), strict=True)]
 
@@ -99,26 +112,7 @@ class Labeller:
             return Labelling(tuple(name for name, share in shares.items() if share > SAID), shares, cut)
         return Labelling((self.labels[order[0]],), shares, cut)
 
-    def embed(self, texts: Sequence[str], *, pool: str = "mean", watch: Watch | None = None) -> np.ndarray:
-        """float32 (N, D): a vector for each text, the mean over its positions or what stands at <s>. A text longer than the
-        model reads is cut; `embedded` says which were."""
-        return self.embedded(texts, pool=pool, watch=watch).vectors
-
-    def embedded(self, texts: Sequence[str], *, pool: str = "mean", watch: Watch | None = None) -> Embedded:
-        """The vectors of `embed`, and which texts were cut."""
-        embedding.check_pool(pool)
-        encoder = getattr(self.model, "encoder", None)
-        if encoder is None:
-            raise UsageError(f"{self.folder.path}: is a {self.settings.kind} over terms, which has no encoder of texts")
-        read = [clean(text, f"line {number}") for number, text in enumerate(texts, 1)]
-        corpus, cut = embedding.read(self.tokenizer.tokenizer, read, self.settings.data.longest)
-        return Embedded(embedding.embed(encoder, corpus, pool=pool, device=self.device, watch=watch), cut)
-
-    def evaluate(self, data: Any = None, *, strict: bool = False, watch: Watch | None = None) -> list[Score]:
-        """Scores with intervals, of `data` (a file, several, or a folder), or of the run's own test or validation data."""
-        return self.measure(data, strict=strict, watch=watch)[0]
-
-    def measure(self, data: Any = None, *, strict: bool = False, watch: Watch | None = None) -> tuple[list[Score], Items]:
+    def evaluate(self, data: Files | None, *, strict: bool, watch: Watch | None) -> Evaluation:
         """Scores, and what they were made from, example by example."""
         source, several = held_source(self.folder, self.settings, data), bool(self.settings.data.multi)
         examples = list(source.examples())
@@ -137,32 +131,43 @@ class Labeller:
         log_probs = self.model.log_probs(texts, watch)
         items = judged(log_probs, targets(found, self.tokenizer.labels, several=several), new, several=several)
         labelled = Labelled(self.tokenizer.labels.hash, several, temperature=self.model.temperature)
-        return label_scores(items, labelled), replace(items, outputs=self._outputs(items))
+        names = Counter(name for name in chain.from_iterable(found) if self.tokenizer.labels.index(name) is None)
+        report = label_report(self.labels, items, several=several)
+        return Evaluation(label_scores(items, labelled), replace(items, outputs=self._outputs(items)), report, names)
 
     def _outputs(self, items: Items) -> list[str]:
         """The labels that were said of each example, with ", " between."""
         said = items.statistics["said"] > 0
         return [", ".join(name for name, hit in zip(self.labels, row, strict=True) if hit) for row in said.tolist()]
 
-    def unseen(self, data: Any = None) -> Counter[str]:
-        """How often each label of the data occurs that training never saw."""
-        names = chain.from_iterable(held_source(self.folder, self.settings, data).labels())
-        return Counter(name for name in names if self.tokenizer.labels.index(name) is None)
 
-    def explain(self, text: str, what: str | None = None, options: ExplainOptions | None = None, **named: Any) -> View:
-        """How a text (of two, with a tab between them) gets its label: data, pictures and words of one view; options as one
-        object, or by name:
-        `explain("too slow", "attribution", method="occlusion")`."""
-        return views.explain(self, text, what, options, named)
+def inputs(run: Run[Texts, Labelling], given: Any) -> Sequence[Texts]:
+    """A string is one text; for runs that read two, a tuple of two strings is one input."""
+    pair = run.reader.columns > 1 and isinstance(given, tuple) and all(isinstance(text, str) for text in given)
+    return [given] if isinstance(given, str) or pair else list(given)
 
-    def info(self) -> Mapping[str, Any]:
-        """What the run is: settings, sizes, how far it got."""
-        return {
-            "path": str(self.folder.path),
-            "task": self.settings.task,
-            "kind": self.settings.kind,
-            "parameters": self.model.parameters,
-            "labels": list(self.labels),
-            "tokenizer": self.tokenizer.hash,
-            "settings": self.settings.to_dict(),
-        }
+
+def predict(
+    run: Run[Texts, Labelling], texts: Sequence[Texts], options: Options, progress: Progress | None
+) -> list[Labelling | Fault]:
+    reader: ClassifierReader = run.reader
+    rows = reader.rows(texts)
+    faults = reader.faults(rows)
+    found = iter(reader.predict([row for at, row in enumerate(rows) if at not in faults], phase(progress, "predicting")))
+    return [Fault(faults[at]) if at in faults else next(found) for at in range(len(rows))]
+
+
+def evaluate(run: Run[Texts, Labelling], data: Files | None, options: LabelOptions, progress: Progress | None) -> Evaluation:
+    reader: ClassifierReader = run.reader
+    return reader.evaluate(data, strict=options.strict, watch=phase(progress, "evaluating"))
+
+
+def embed(run: Run[Texts, Labelling], texts: Sequence[str], pool: str, progress: Progress | None) -> Embedded:
+    embedding.check_pool(pool)
+    if run.network is None:
+        raise UsageError(f"{run.folder.path}: is a {run.settings.kind} over terms, which has no encoder of texts")
+    read = [clean(text, f"line {number}") for number, text in enumerate(texts, 1)]
+    corpus, cut = embedding.read(run.vocabulary.tokenizer, read, run.settings.data.longest)
+    return Embedded(
+        embedding.embed(run.model.encoder, corpus, pool=pool, device=run.device, watch=phase(progress, "embedding")), cut
+    )

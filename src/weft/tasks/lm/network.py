@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
 
 from weft.data.opening import opened
@@ -18,9 +17,9 @@ from weft.tasks.lm.scoring import Context, check_positions, parse_context
 from weft.train.device import pick_device
 
 if TYPE_CHECKING:
+    from weft.runs.job import Job
+    from weft.runs.settings import Settings
     from weft.text.tokenizers import Tokenizer
-    from weft.train.job import Job
-    from weft.train.settings import Settings
 
 
 def default_context(settings: Settings) -> Context:
@@ -103,6 +102,3 @@ class Language:
         for corpus in job.corpora.values():
             check_positions(longest, corpus, task.context)
         return task
-
-    def ready(self, model: Any, settings: Settings, tokenizer: Tokenizer, device: torch.device) -> Any:
-        return model

@@ -16,10 +16,10 @@ from weft.tasks.lm.network import language_task
 from weft.train import memory, samples
 
 if TYPE_CHECKING:
+    from weft.runs.folder import RunFolder
+    from weft.runs.job import Job
+    from weft.runs.settings import Settings
     from weft.text.tokenizers import Tokenizer
-    from weft.train.folder import RunFolder
-    from weft.train.job import Job
-    from weft.train.settings import Settings
 
 
 class Counting:

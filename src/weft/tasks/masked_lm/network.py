@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -19,9 +19,9 @@ from weft.text.whole_words import begins_word
 from weft.train.device import pick_device
 
 if TYPE_CHECKING:
+    from weft.runs.job import Job
+    from weft.runs.settings import Settings
     from weft.text.tokenizers import Tokenizer
-    from weft.train.job import Job
-    from weft.train.settings import Settings
 
 
 class MaskedLanguage:
@@ -75,9 +75,6 @@ class MaskedLanguage:
         """What is validated with, read as training reads."""
         corpus, settings = job.corpora.get("valid"), job.settings
         return corpus if corpus is None or not settings.model.pairs else paired(corpus, longest=settings.data.window)
-
-    def ready(self, model: Any, settings: Settings, tokenizer: Tokenizer, device: torch.device) -> Any:
-        return model
 
 
 def masking(settings: Settings, tokenizer: Tokenizer) -> Masking:

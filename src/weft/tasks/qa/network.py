@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from torch import nn
 
 from weft.data.grouped import ExampleOrder
@@ -15,14 +14,14 @@ from weft.data.span_order import Passages, SpanBatch
 from weft.errors import ConfigError
 from weft.metrics.answers import SCORES
 from weft.models.span import SpanModel, span_model
-from weft.tasks.qa.objective import Held, PassageReader, SpanTask
+from weft.tasks.qa.objective import Held, SpanTask
 from weft.text.offsets import token_places, tokens_between
 from weft.text.tokenizers import Tokenizer
 from weft.train.device import pick_device
 
 if TYPE_CHECKING:
-    from weft.train.job import Job
-    from weft.train.settings import Settings
+    from weft.runs.job import Job
+    from weft.runs.settings import Settings
 
 
 def with_places(records: Iterator[Record], tokenizer: Tokenizer) -> Iterator[tuple[Record, np.ndarray]]:
@@ -44,7 +43,7 @@ def answer_tokens(record: Record, places: np.ndarray) -> tuple[int, int]:
 
 def passages(job: Job, split: str) -> Held:
     """A split as tokens, with its answers as tokens; texts and places are kept of what is scored by, not of train."""
-    source, data = job.settings.sources()[split], job.settings.data
+    source, data = job.settings.datasets[split], job.settings.data
     kept: list[tuple[Record, np.ndarray]] = []
     spans: list[tuple[int, int]] = []
     for record, places in with_places(source.records(), job.tokenizer):
@@ -112,6 +111,3 @@ class Reading:
                 f"train.monitor: {monitor!r} is about questions with and without an answer, but data.valid has only one sort; "
                 "use 'answer_f1'"
             )
-
-    def ready(self, model: Any, settings: Settings, tokenizer: Tokenizer, device: torch.device) -> PassageReader:
-        return PassageReader(model, tokenizer, data=settings.data, device=device)

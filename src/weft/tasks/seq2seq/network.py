@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
 
 from weft.data.order import Order
@@ -17,15 +16,15 @@ from weft.tasks.seq2seq.objective import Held, TranslationTask
 from weft.train.device import pick_device
 
 if TYPE_CHECKING:
+    from weft.runs.job import Job
+    from weft.runs.settings import Settings
     from weft.text.sides import Sides
-    from weft.train.job import Job
-    from weft.train.settings import Settings
 
 
 def translation_task(job: Job) -> TranslationTask:
     held = None
     if "valid.source" in job.corpora:
-        references = list(job.settings.sources()["valid"].references())
+        references = list(job.settings.datasets["valid"].references())
         tokenize = automatic(references, spaced=job.tokenizer.target.kind == "space")
         held = Held(job.corpora["valid.source"], job.corpora["valid.target"], references, tokenize)
     return TranslationTask(
@@ -69,6 +68,3 @@ class Translation:
 
     def task(self, job: Job, model: nn.Module) -> TranslationTask:
         return translation_task(job)
-
-    def ready(self, model: Any, settings: Settings, tokenizer: Sides, device: torch.device) -> Any:
-        return model

@@ -1,62 +1,48 @@
-"""Trained encoder-decoders, from Python: one run, or several as one, with or without a language model beside them.
-
-run = weft.load("runs/x"), then run.predict(...), run.score(...), run.evaluate(...).
-"""
+"""What encoder-decoders write: outputs for sources, scores of pairs; one run, or several as one, with or without a language
+model beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
 from weft.config import read_table
 from weft.data.pairs import PairSource, PairsTable
-from weft.decode.ensemble import Ensemble, Fusion, Mixture
-from weft.decode.options import chosen
-from weft.decode.predict import ROWS, Prediction, Request, predict
+from weft.decode.predict import ROWS, Prediction, Request
+from weft.decode.predict import predict as search
 from weft.decode.predict_options import CUT, PredictOptions
 from weft.errors import DataError, UsageError
-from weft.explain import views
 from weft.explain.alignment import Alignment, attention_weights, check_attends
-from weft.explain.options import ExplainOptions
-from weft.explain.view import View
-from weft.files import sha256
 from weft.metrics.bleu_tokenizers import automatic, check_tokenizer
-from weft.metrics.items import Items, Score
+from weft.metrics.items import Items
 from weft.metrics.language import Measured, language_scores
 from weft.metrics.translation import scored, translation_items, translation_scores
+from weft.runs.eval_data import named, own_split, refuse_half
 from weft.tasks.seq2seq.objective import padded_sources
+from weft.tasks.spec import Evaluation, Fault, Files, Progress, Watch, phase
 from weft.text.gate import clean
 from weft.text.sides import Sides
-from weft.train.folder import RunFolder
-from weft.train.held import named, own_split, refuse_half
-from weft.train.settings import Settings
 
-Watch = Callable[[int, int], None]
-Files = str | Path | Sequence[str | Path]
-
-
-def parameters(model: Any) -> int:
-    """Numbers that were learned: weights, or n-grams."""
-    counted = model.parameters
-    return counted if isinstance(counted, int) else sum(weight.numel() for weight in counted())
+if TYPE_CHECKING:
+    from weft.runs.run import Run
 
 
 class Member:
-    """One run, read."""
+    """One encoder-decoder that reads sources."""
 
-    def __init__(self, folder: RunFolder, settings: Settings, tokenizer: Sides, device: torch.device) -> None:
-        self.folder, self.settings, self.tokenizer, self.device = folder, settings, tokenizer, device
+    def __init__(self, run: Run[str, list[Prediction]]) -> None:
+        self.run, self.folder, self.settings = run, run.folder, run.settings
+        self.tokenizer: Sides = run.vocabulary
 
-    @cached_property
+    @property
     def model(self) -> Any:
         """The model itself: `encode`, `start`, `step`, `score`, `loss`."""
-        return self.settings.preset.family.load(self.settings, self.tokenizer, self.folder, self.device)
+        return self.run.model
 
     @property
     def longest(self) -> int:
@@ -95,52 +81,32 @@ class PairScore(NamedTuple):
         return float(np.exp(-self.log_prob / len(self.tokens)))
 
 
-class Beside(NamedTuple):
-    """A language model of the targets that helps to choose."""
+class Seq2SeqOptions(PredictOptions):
+    """How sources become targets, and what else is wanted of them."""
 
-    folder: RunFolder
-    model: Any
-    weight: float  # of its log-probabilities
+    prefixes: list[str] | None = None  # what each output must start with
+    alignments: bool = False  # each prediction that has a token says where it looked
+    first: int = 1  # the number of the first line in a larger input: samples follow from seed and number
 
-    def describe(self) -> str:
-        """Which one, by the sum of its weights, and how much it counts: for a signature."""
-        return f"lm:{sha256(self.folder.weights)[:8]}*{self.weight:g}"
+
+class Seq2SeqEvaluation(PredictOptions):
+    """How outputs are searched for, and how BLEU splits them."""
+
+    tokenize: str | None = None  # None: as suits the references
 
 
 class Translator:
     """One run or several that share a target tokenizer; a language model may help to choose among what they write."""
 
-    def __init__(
-        self,
-        members: Sequence[Member],
-        device: torch.device,
-        *,
-        weights: Sequence[float] | None = None,
-        lm: Beside | None = None,
-    ) -> None:
-        if not members:
-            raise UsageError("ensemble: no run is given; name at least one")
-        self.members, self.device, self.weights, self.lm = list(members), device, weights, lm
+    def __init__(self, run: Run[str, list[Prediction]]) -> None:
+        self.run, self.device, self.tokenizer = run, run.device, run.vocabulary
+        self.folder, self.settings = run.folder, run.settings
+        self.members, self.lm, self.weights = [Member(one) for one in run.members], run.lm, run.weights
 
-    @cached_property
+    @property
     def model(self) -> Any:
         """What is searched: the model itself, or all of them as one; `start`, `step`, `score`."""
-        parts = [member.model for member in self.members]
-        both: Any = Ensemble(parts, Mixture([1 / len(parts)] * len(parts) if self.weights is None else self.weights))
-        both = both if len(parts) > 1 else parts[0]
-        return both if self.lm is None else Ensemble([both, self.lm.model], Fusion([1.0, self.lm.weight]))
-
-    @property
-    def folder(self) -> RunFolder:
-        return self.members[0].folder
-
-    @property
-    def settings(self) -> Settings:
-        return self.members[0].settings
-
-    @property
-    def tokenizer(self) -> Sides:
-        return self.members[0].tokenizer
+        return self.run.model
 
     def _encode(self, sources: Sequence[Sequence[np.ndarray]], rows: Sequence[int]) -> Any:
         """The state of `model` that has read some of the sources, each member by its own tokenizer."""
@@ -187,28 +153,10 @@ class Translator:
         return {int(at): f"its target has {lengths[at]:,} tokens, {cure}" for at in np.flatnonzero(lengths > longest)}
 
     def predict(
-        self,
-        lines: str | Sequence[str],
-        options: PredictOptions | None = None,
-        *,
-        prefixes: Sequence[str] | None = None,
-        alignments: bool = False,
-        first: int = 1,
-        watch: Watch | None = None,
-        **named: Any,
+        self, read: Sequence[str], options: PredictOptions, starts: Sequence[str], first: int, watch: Watch | None
     ) -> list[list[Prediction]]:
-        """What each line becomes, a beam's best first, samples as they were drawn; options as one object, or by name:
-        `predict("Baum", beam=10)`. An empty line becomes an empty one. With alignments, each prediction that has a token says
-        where it looked. `first` is the number of the first line in a larger input: samples follow from seed and number."""
-        given = chosen(PredictOptions, options, named)
-        given_lines = [lines] if isinstance(lines, str) else lines
-        read = [clean(line, f"line {number}") for number, line in enumerate(given_lines, first)]
-        forced = [""] * len(read) if prefixes is None else prefixes
-        starts = [clean(prefix, f"prefix {number}") for number, prefix in enumerate(forced, first)]
-        if len(starts) != len(read):
-            raise UsageError(f"predict: {len(starts)} prefixes for {len(read)} lines; give one a line")
+        """What each line becomes, a beam's best first, samples as they were drawn; an empty line becomes an empty one."""
         found: list[list[Prediction]] = [[Prediction("", [], 0.0, 0.0)] for _ in read]
-        refuse(self.faults(read, truncate=given.truncate), lambda at: f"line {first + at}")
         filled = [number for number, line in enumerate(read) if line.strip()]
         sources = [member.sources([read[number] for number in filled]) for member in self.members]
         request = Request(
@@ -220,11 +168,11 @@ class Translator:
             self.device,
             [first - 1 + number for number in filled],
         )
-        for number, predictions in zip(filled, predict(request, given, watch=watch), strict=True):
-            found[number] = self._aligned(read[number], predictions) if alignments else predictions
+        for number, predictions in zip(filled, search(request, options, watch=watch), strict=True):
+            found[number] = predictions
         return found
 
-    def _aligned(self, line: str, predictions: list[Prediction]) -> list[Prediction]:
+    def aligned(self, line: str, predictions: list[Prediction]) -> list[Prediction]:
         looked = self.align([line] * len(predictions), predictions)
         return [one._replace(alignment=where) for one, where in zip(predictions, looked, strict=True)]
 
@@ -285,31 +233,11 @@ class Translator:
 
     # ---- evaluating
 
-    def evaluate(
-        self,
-        data: Files | None = None,
-        options: PredictOptions | None = None,
-        *,
-        tokenize: str | None = None,
-        watch: Watch | None = None,
-        **named: Any,
-    ) -> list[Score]:
-        """Scores of what is written for whole files of pairs, and the exact loss, with intervals; options as for `predict`.
-        `tokenize` is how BLEU splits, None: as suits the references. Beside a language model there is no loss."""
-        return self.measure(data, chosen(PredictOptions, options, named), tokenize=tokenize, watch=watch)[0]
-
-    def measure(
-        self,
-        data: Files | None = None,
-        options: PredictOptions | None = None,
-        *,
-        tokenize: str | None = None,
-        watch: Watch | None = None,
-    ) -> tuple[list[Score], Items]:
-        """Scores, and what they were made from, line by line."""
-        if tokenize is not None:
-            check_tokenizer(tokenize)
-        given, files = options or PredictOptions(), self._pairs(data)
+    def evaluate(self, data: Files | None, given: Seq2SeqEvaluation, watch: Watch | None) -> Evaluation:
+        """Scores of what is written for whole files of pairs, and the exact loss; beside a language model there is no loss."""
+        if given.tokenize is not None:
+            check_tokenizer(given.tokenize)
+        files = self._pairs(data)
         pairs = list(files.pairs())
         lines, targets = [line for line, _ in pairs], [target for _, target in pairs]
         # before the search, which takes long, and with the place in the file
@@ -317,17 +245,17 @@ class Translator:
         if self.lm is None:
             refuse(self._faults_of_targets(targets), lambda at: files.place(at, "target"))
         references = list(files.references())
-        split = tokenize or automatic(references, spaced=self.tokenizer.target.kind == "space")
+        split = given.tokenize or automatic(references, spaced=self.tokenizer.target.kind == "space")
         items = translation_items(
-            [best[0].text for best in self.predict(lines, given, watch=watch)], references, tokenize=split
+            [best[0].text for best in self.predict(lines, given, [""] * len(lines), 1, watch)], references, tokenize=split
         )
-        search = "/".join([given.describe(), *self._company()])
-        scores = translation_scores(items, scored(references, search=search, tokenize=split))
+        how = "/".join([given.describe(), *self._company()])
+        scores = translation_scores(items, scored(references, search=how, tokenize=split))
         if self.lm is not None:  # the sum of log-probabilities is a score to choose by, and no probability
-            return scores, items
+            return Evaluation(scores, items)
         losses, measured = self._losses(pairs, truncate=given.truncate), Measured("source", "line", self.tokenizer.target.hash)
         both = replace(items, statistics={**items.statistics, **losses.statistics})
-        return [*scores, *language_scores(losses, measured)], both
+        return Evaluation([*scores, *language_scores(losses, measured)], both)
 
     def _company(self) -> list[str]:
         """Who else searched, for the signature."""
@@ -353,26 +281,41 @@ class Translator:
         own: PairSource = own_split(self.folder, self.settings)[1]
         return own
 
-    def explain(self, text: str, what: str | None = None, options: ExplainOptions | None = None, **named: Any) -> View:
-        """How a line becomes its output: data, pictures and words of one view; options as one object, or by name:
-        `explain("Baum", "attribution", method="occlusion")`."""
-        return views.explain(self, text, what, options, named)
-
-    def info(self) -> Mapping[str, Any]:
-        """What the run is, or the first of several: settings, how far it got; sizes are those of all models together."""
-        models = [*(member.model for member in self.members), *([] if self.lm is None else [self.lm.model])]
-        return {
-            "path": str(self.folder.path),
-            "task": self.settings.task,
-            "kind": self.settings.kind,
-            "parameters": sum(parameters(model) for model in models),
-            "vocabulary": {side: getattr(self.tokenizer, side).size for side in ("source", "target")},
-            "tokenizer": self.tokenizer.hash,
-            "settings": self.settings.to_dict(),
-        }
-
 
 def refuse(faults: Mapping[int, str], place: Callable[[int], str]) -> None:
     """Refuse the first of the lines that have a fault, by its place."""
     if faults:
         raise DataError(f"{place(min(faults))}: {faults[min(faults)]}")
+
+
+def predict(
+    run: Run[str, list[Prediction]], lines: Sequence[str], options: Seq2SeqOptions, progress: Progress | None
+) -> list[list[Prediction] | Fault]:
+    """What each line becomes, a beam's best first, samples as they were drawn."""
+    reader: Translator = run.reader
+    first = options.first
+    read = [clean(line, f"line {number}") for number, line in enumerate(lines, first)]
+    forced = [""] * len(read) if options.prefixes is None else options.prefixes
+    starts = [clean(prefix, f"prefix {number}") for number, prefix in enumerate(forced, first)]
+    if len(starts) != len(read):
+        raise UsageError(f"predict: {len(starts)} prefixes for {len(read)} lines; give one a line")
+    faults = reader.faults(read, truncate=options.truncate)
+    kept = ["" if at in faults else line for at, line in enumerate(read)]
+    found = reader.predict(kept, options, starts, first, phase(progress, "predicting"))
+    if options.alignments:
+        found = [reader.aligned(line, one) if line.strip() else one for line, one in zip(kept, found, strict=True)]
+    return [Fault(faults[at]) if at in faults else one for at, one in enumerate(found)]
+
+
+def evaluate(
+    run: Run[str, list[Prediction]], data: Files | None, options: Seq2SeqEvaluation, progress: Progress | None
+) -> Evaluation:
+    reader: Translator = run.reader
+    return reader.evaluate(data, options, phase(progress, "evaluating"))
+
+
+def score(
+    run: Run[str, list[Prediction]], pairs: Sequence[tuple[str, str]], truncate: bool, progress: Progress | None
+) -> list[PairScore]:
+    reader: Translator = run.reader
+    return reader.score(pairs, truncate=truncate, watch=phase(progress, "scoring"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,14 +15,14 @@ from weft.data.tagged import TaggedSource
 from weft.errors import ConfigError
 from weft.metrics.spans import SCORES, allowed, scheme_of
 from weft.models.tagger import Tagger, tagger
-from weft.tasks.tagging.objective import TaggingTask, WordTagger, learned_tags
+from weft.tasks.tagging.objective import TaggingTask, learned_tags
 from weft.text.labels import Labels
 from weft.train.device import pick_device
 
 if TYPE_CHECKING:
+    from weft.runs.job import Job
+    from weft.runs.settings import Settings
     from weft.text.labelled_tokens import LabelledTokens
-    from weft.train.job import Job
-    from weft.train.settings import Settings
 
 
 def sentences(job: Job, split: str, source: TaggedSource) -> Sentences:
@@ -66,13 +66,13 @@ class Tagging:
         )
 
     def order(self, job: Job) -> ExampleOrder[TagBatch]:
-        train, source = job.settings.train, job.settings.sources()["train"]
+        train, source = job.settings.train, job.settings.datasets["train"]
         return ExampleOrder(sentences(job, "train", source), batch_tokens=train.batch_tokens, seed=job.settings.seed)
 
     def task(self, job: Job, model: nn.Module) -> TaggingTask:
         valid, right, known = None, list[tuple[str, ...]](), list[np.ndarray]()
         if "valid.words" in job.corpora:
-            sources = job.settings.sources()
+            sources = job.settings.datasets
             seen, valid = set(sources["train"].words().texts()), sentences(job, "valid", sources["valid"])
             for sentence in sources["valid"].sentences():
                 right.append(sentence.tags)
@@ -89,6 +89,3 @@ class Tagging:
             raise ConfigError(f"train.monitor: {monitor!r} is about spans, but the tags mark none; use 'token_accuracy'")
         if monitor == "oov_accuracy" and all(words.all() for words in known):
             raise ConfigError("train.monitor: 'oov_accuracy' is about new words, but data.valid has none; use 'token_accuracy'")
-
-    def ready(self, model: Any, settings: Settings, tokenizer: LabelledTokens, device: torch.device) -> WordTagger:
-        return WordTagger(model, tokenizer, device=device)

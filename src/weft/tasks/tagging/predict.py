@@ -1,4 +1,4 @@
-"""A trained tagger, from Python: `run = weft.load("runs/x")`, then `run.predict(...)`, `run.evaluate(...)`."""
+"""What a tagger says of the words of sentences: predictions, scores, vectors."""
 
 from __future__ import annotations
 
@@ -6,25 +6,23 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 
 from weft.errors import DataError
-from weft.explain import views
-from weft.explain.options import ExplainOptions
-from weft.explain.view import View
-from weft.metrics.items import Items, Score
 from weft.metrics.spans import Span, Tagged, scheme_of, spans, tag_items, tag_scores, types_of
+from weft.runs.eval_data import held_source, none_known, own_or_gone
 from weft.tasks import embedding
 from weft.tasks.embedding import Embedded
-from weft.tasks.task import Watch
+from weft.tasks.label_report import tag_report
+from weft.tasks.spec import Evaluation, Fault, Files, LabelOptions, Options, Progress, Watch, phase
+from weft.tasks.tagging.objective import WordTagger
 from weft.text.gate import clean
 from weft.text.labelled_tokens import LabelledTokens
-from weft.train.folder import RunFolder
-from weft.train.held import held_source, none_known, own_or_gone
-from weft.train.settings import Settings
+
+if TYPE_CHECKING:
+    from weft.runs.run import Run
 
 Sentence = str | Sequence[str]
 
@@ -42,28 +40,29 @@ def in_line(tags: Sequence[str]) -> str:
     return " ".join("_".join(tag.split()) for tag in tags)
 
 
-class Tagger:
-    """A run that gives each word of a sentence a tag."""
+class TaggerReader:
+    """A tagger that reads sentences: what a run says of their words."""
 
-    def __init__(self, folder: RunFolder, settings: Settings, tokenizer: LabelledTokens, device: torch.device) -> None:
-        self.folder, self.settings, self.tokenizer, self.device = folder, settings, tokenizer, device
+    def __init__(self, run: Run[Sentence, Tagging]) -> None:
+        self.run, self.folder, self.settings = run, run.folder, run.settings
+        self.tokenizer: LabelledTokens = run.vocabulary
 
     @cached_property
-    def model(self) -> Any:
+    def model(self) -> WordTagger:
         """What tags words: `tag`."""
-        return self.settings.preset.family.load(self.settings, self.tokenizer, self.folder, self.device)
+        return WordTagger(self.run.model, self.tokenizer, device=self.run.device)
 
     @property
     def labels(self) -> tuple[str, ...]:
         return self.tokenizer.labels.names
 
-    def _words(self, sentences: Sequence[Sentence]) -> list[list[str]]:
+    def words(self, sentences: Sequence[Sentence]) -> list[list[str]]:
         return [
             clean(one, f"line {at}").split() if isinstance(one, str) else [clean(word, f"line {at}") for word in one]
             for at, one in enumerate(sentences, 1)
         ]
 
-    def _long(self, sentences: Sequence[Sequence[str]]) -> dict[int, str]:
+    def long(self, sentences: Sequence[Sequence[str]]) -> dict[int, str]:
         longest = self.model.longest
         if longest is None:
             return {}
@@ -77,40 +76,17 @@ class Tagger:
 
     def faults(self, sentences: Sequence[Sentence]) -> dict[int, str]:
         """Which sentences can't be tagged, by their number from 0, and why: some models have positions up to a number only."""
-        return self._long(self._words(sentences))
+        return self.long(self.words(sentences))
 
-    def predict(self, sentences: Sentence | Sequence[Sentence], *, watch: Watch | None = None) -> list[Tagging]:
-        """Each sentence tagged: a string is one, and its words are what white space separates; or a list of words."""
-        read = self._words([sentences] if isinstance(sentences, str) else sentences)
-        self._refuse(self._long(read), lambda at: f"line {at + 1}")
+    def predict(self, read: Sequence[Sequence[str]], watch: Watch | None) -> list[Tagging]:
+        """Sentences that can be read, tagged."""
         marks = scheme_of(self.labels) is not None
         return [
-            Tagging(words, tags, sorted(spans(tags), key=lambda span: span.start) if marks else [])
+            Tagging(list(words), tags, sorted(spans(tags), key=lambda span: span.start) if marks else [])
             for words, tags in zip(read, self.model.tag(read, watch), strict=True)
         ]
 
-    def embed(self, sentences: Sequence[Sentence], *, pool: str = "mean", watch: Watch | None = None) -> np.ndarray:
-        """float32 (N, D): a vector for each sentence, the mean over its positions or what stands at <s>. One longer than the
-        model reads loses its last words; `embedded` says which did."""
-        return self.embedded(sentences, pool=pool, watch=watch).vectors
-
-    def embedded(self, sentences: Sequence[Sentence], *, pool: str = "mean", watch: Watch | None = None) -> Embedded:
-        """The vectors of `embed`, and which sentences were cut."""
-        embedding.check_pool(pool)
-        read = self._words(sentences)
-        long = self._long(read)
-        for at in long:
-            read[at] = embedding.first_words(self.tokenizer.tokenizer, read[at], self.model.longest)
-        cut = np.zeros(len(read), dtype=bool)
-        cut[list(long)] = True
-        data = self.model.sentences(read)
-        return Embedded(embedding.embed_words(self.model.model.encoder, data, pool=pool, device=self.device, watch=watch), cut)
-
-    def evaluate(self, data: Any = None, *, strict: bool = False, watch: Watch | None = None) -> list[Score]:
-        """Scores with intervals, of `data` (a file, or several), or of the run's own test or validation data."""
-        return self.measure(data, strict=strict, watch=watch)[0]
-
-    def measure(self, data: Any = None, *, strict: bool = False, watch: Watch | None = None) -> tuple[list[Score], Items]:
+    def evaluate(self, data: Files | None, *, strict: bool, watch: Watch | None) -> Evaluation:
         """Scores, and what they were made from, sentence by sentence."""
         source = held_source(self.folder, self.settings, data)
         given = list(source.sentences())
@@ -120,13 +96,16 @@ class Tagger:
         if all(self.tokenizer.labels.index(tag) is None for tag in counts):
             cure = f"{'; '.join(source.seen.files.notes)}; set data.tag for another"
             raise none_known(source, counts, self.labels, self.folder, what="tags", cure=cure)
-        self._refuse(self._long([one.words for one in given]), source.place)
+        self._refuse(self.long([one.words for one in given]), source.place)
         said = self.model.tag([one.words for one in given], watch)
         known = self._known(given)
         scheme = scheme_of(self.labels)
         types = types_of(self.labels) if scheme else ()
         items = tag_items(said, [one.tags for one in given], np.arange(len(given)), known=known, types=types)
-        return tag_scores(items, Tagged(self.tokenizer.labels.hash, scheme)), replace(items, outputs=list(map(in_line, said)))
+        scores = tag_scores(items, Tagged(self.tokenizer.labels.hash, scheme))
+        unseen = Counter({tag: count for tag, count in counts.items() if self.tokenizer.labels.index(tag) is None})
+        outputs = replace(items, outputs=list(map(in_line, said)))
+        return Evaluation(scores, outputs, tag_report(self.labels, items), unseen)
 
     def _refuse_unseen(self, source: Any, given: Sequence[Any]) -> None:
         for at, sentence in enumerate(given):
@@ -142,25 +121,33 @@ class Tagger:
         seen = set(train.words().texts())
         return [np.array([word in seen for word in one.words], dtype=bool) for one in given]
 
-    def unseen(self, data: Any = None) -> Counter[str]:
-        """How often each tag of the data occurs that training never saw."""
-        return Counter(
-            tag for tag in held_source(self.folder, self.settings, data).tags() if self.tokenizer.labels.index(tag) is None
-        )
 
-    def explain(self, text: str, what: str | None = None, options: ExplainOptions | None = None, **named: Any) -> View:
-        """How the words of a sentence get their tags: data, pictures and words of one view; options as one object, or by name:
-        `explain("in New York", "attribution", method="occlusion")`."""
-        return views.explain(self, text, what, options, named)
+def predict(
+    run: Run[Sentence, Tagging], sentences: Sequence[Sentence], options: Options, progress: Progress | None
+) -> list[Tagging | Fault]:
+    reader: TaggerReader = run.reader
+    read = reader.words(sentences)
+    faults = reader.long(read)
+    found = iter(reader.predict([words for at, words in enumerate(read) if at not in faults], phase(progress, "predicting")))
+    return [Fault(faults[at]) if at in faults else next(found) for at in range(len(read))]
 
-    def info(self) -> Mapping[str, Any]:
-        """What the run is: settings, sizes, how far it got."""
-        return {
-            "path": str(self.folder.path),
-            "task": self.settings.task,
-            "kind": self.settings.kind,
-            "parameters": self.model.parameters,
-            "labels": list(self.labels),
-            "tokenizer": self.tokenizer.hash,
-            "settings": self.settings.to_dict(),
-        }
+
+def evaluate(run: Run[Sentence, Tagging], data: Files | None, options: LabelOptions, progress: Progress | None) -> Evaluation:
+    reader: TaggerReader = run.reader
+    return reader.evaluate(data, strict=options.strict, watch=phase(progress, "evaluating"))
+
+
+def embed(run: Run[Sentence, Tagging], sentences: Sequence[Sentence], pool: str, progress: Progress | None) -> Embedded:
+    """One longer than the model reads loses its last words."""
+    embedding.check_pool(pool)
+    reader: TaggerReader = run.reader
+    read = reader.words(sentences)
+    long = reader.long(read)
+    for at in long:
+        read[at] = embedding.first_words(reader.tokenizer.tokenizer, read[at], run.model.longest)
+    cut = np.zeros(len(read), dtype=bool)
+    cut[list(long)] = True
+    data = reader.model.sentences(read)
+    return Embedded(
+        embedding.embed_words(run.model.encoder, data, pool=pool, device=run.device, watch=phase(progress, "embedding")), cut
+    )

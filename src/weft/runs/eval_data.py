@@ -18,10 +18,10 @@ from weft.data.rows import kind_of
 from weft.data.source import Source
 from weft.data.use import refuse_marked
 from weft.errors import DataError, ModelError, UsageError
+from weft.runs.folder import RunFolder
+from weft.runs.settings import Settings
 from weft.text.gate import quoted
 from weft.text.tokenizers import Tokenizer
-from weft.train.folder import RunFolder
-from weft.train.settings import Settings
 
 KNOWN = 8  # labels of a run that are named
 Files = str | Path | Sequence[str | Path]
@@ -38,7 +38,7 @@ def named(data: Files) -> list[Path]:
 def own_source(folder: RunFolder, settings: Settings, split: str) -> Any:
     """A split of the run's own data, if its files are those that training read. A run folder from elsewhere names files of
     this machine, and what a command makes of them may be sent around: any other file is refused."""
-    source = settings.sources()[split]
+    source = settings.datasets[split]
     if folder.named or not any(path.exists() for path in source.paths):
         return source
     record = recorded(folder.data, split)
@@ -54,7 +54,7 @@ def own_source(folder: RunFolder, settings: Settings, split: str) -> Any:
 
 def own_or_gone(folder: RunFolder, settings: Settings, split: str) -> Any:
     """The same, or None where its files are gone or are no longer those that training read."""
-    if split not in (own := settings.sources()) or not all(path.exists() for path in own[split].paths):
+    if split not in (own := settings.datasets) or not all(path.exists() for path in own[split].paths):
         return None
     with suppress(DataError, ModelError):
         return own_source(folder, settings, split)
@@ -63,7 +63,7 @@ def own_or_gone(folder: RunFolder, settings: Settings, split: str) -> Any:
 
 def first_split(folder: RunFolder, settings: Settings, splits: Sequence[str]) -> tuple[str, Any]:
     """The first of some splits that the run has, with its name."""
-    own = settings.sources()
+    own = settings.datasets
     name = next((name for name in splits if name in own), None)
     if name is None:
         what = " or ".join({"test": "test", "valid": "validation"}[name] for name in splits)

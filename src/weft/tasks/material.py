@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from weft import files
-from weft.config import OneOf, Table
+from weft.config import OneOf
 from weft.data.corpus import Corpus, write_corpus
 from weft.data.labelled import LabelledTable, count_long
 from weft.data.opening import FILE as OPENING
@@ -23,6 +23,7 @@ from weft.data.span_source import AskedTable
 from weft.data.tables import DataTable
 from weft.data.tagged import TaggedTable, refuse_long
 from weft.models.baseline_tables import BaselineTable
+from weft.tasks.spec import Prepared
 from weft.tasks.tagging.objective import learned_tags
 from weft.text.labelled_tokens import LabelledTokens, load_labelled
 from weft.text.labels import Labels
@@ -31,34 +32,12 @@ from weft.text.tokenizers import KINDS, Tokenizer, TokenizerTable, train_tokeniz
 from weft.train import checkpoint
 
 if TYPE_CHECKING:
-    from weft.train.folder import RunFolder
-    from weft.train.job import Watcher
-    from weft.train.settings import Settings
+    from weft.runs.folder import RunFolder
+    from weft.runs.job import Watcher
+    from weft.runs.settings import Settings
 
 
 SIDES = ("source", "target")
-
-
-class Prepared(NamedTuple):
-    tokenizer: Any  # a Tokenizer, Sides, or LabelledTokens
-    corpora: Mapping[str, Corpus]  # by split; of pairs by split and side: train.source, train.target; and so on
-
-
-class Material(Protocol):
-    """How the data of one shape is read; `data` and `tokenizer` are its tables of the run file."""
-
-    @property
-    def data(self) -> type[Table]: ...
-
-    @property
-    def tokenizer(self) -> type[Table]: ...
-
-    def prepare(self, settings: Settings, folder: RunFolder, watcher: Watcher) -> Prepared:
-        """Tokenizers and tokens on disk. Tokenizers are the run's own once it has a checkpoint; until then they are made
-        anew, since the text may have changed: trained on the training text, or taken from the file that is named."""
-
-    def load(self, folder: RunFolder) -> Any:
-        """The tokenizer, or tokenizers, of a run."""
 
 
 def _watched(texts: Iterator[str], total: int, watcher: Watcher) -> Iterator[str]:
@@ -87,10 +66,10 @@ def _tokenised(name: str, source: Readable, tokenizer: Tokenizer, folder: RunFol
 class Texts:
     """Running text, or lines: one tokenizer, one corpus a split."""
 
-    data, tokenizer = DataTable, TokenizerTable
+    table, tokenizer = DataTable, TokenizerTable
 
     def prepare(self, settings: Settings, folder: RunFolder, watcher: Watcher) -> Prepared:
-        sources = settings.sources()
+        sources = settings.datasets
         tokenizer = self._tokenizer(settings, sources["train"], folder, watcher)
         corpora = {name: _tokenised(name, source, tokenizer, folder, watcher) for name, source in sources.items()}
         if settings.task == "lm" and settings.data.read != "lines":
@@ -123,10 +102,10 @@ class Texts:
 class PairsOfTexts:
     """Sources and targets: a tokenizer for both, or one each; two corpora a split."""
 
-    data, tokenizer = PairsTable, SidesTable
+    table, tokenizer = PairsTable, SidesTable
 
     def prepare(self, settings: Settings, folder: RunFolder, watcher: Watcher) -> Prepared:
-        sources = settings.sources()
+        sources = settings.datasets
         sides = self._sides(settings, sources["train"], folder, watcher)
         corpora = {}
         for split, pairs in sources.items():
@@ -167,10 +146,10 @@ class SpaceTable(TokenizerTable):
 class LabelledTexts:
     """Texts with labels: one tokenizer, a corpus for each split and column (train.0, train.1)."""
 
-    data, tokenizer = LabelledTable, WordTable
+    table, tokenizer = LabelledTable, WordTable
 
     def prepare(self, settings: Settings, folder: RunFolder, watcher: Watcher) -> Prepared:
-        sources = settings.sources()
+        sources = settings.datasets
         read = self._read(settings, sources["train"], folder, watcher)
         corpora: dict[str, Corpus] = {}
         if isinstance(settings.model, BaselineTable):  # it has terms of its own, and reads a text to its end
@@ -206,10 +185,10 @@ class TaggedTexts:
     """Sentences with tagged words: one tokenizer, and one of letters where words are spelled; corpora whose lines are words
     (train.words, train.letters)."""
 
-    data, tokenizer = TaggedTable, SpaceTable
+    table, tokenizer = TaggedTable, SpaceTable
 
     def prepare(self, settings: Settings, folder: RunFolder, watcher: Watcher) -> Prepared:
-        sources = settings.sources()
+        sources = settings.datasets
         read = self._read(settings, sources["train"], folder, watcher)
         corpora = {}
         for split, source in sources.items():
@@ -244,10 +223,10 @@ class TaggedTexts:
 class AskedTexts:
     """Questions about passages: one tokenizer for both, two corpora a split (train.questions, train.passages)."""
 
-    data, tokenizer = AskedTable, WordTable
+    table, tokenizer = AskedTable, WordTable
 
     def prepare(self, settings: Settings, folder: RunFolder, watcher: Watcher) -> Prepared:
-        sources, longest = settings.sources(), settings.data.longest
+        sources, longest = settings.datasets, settings.data.longest
         tokenizer = self._tokenizer(settings, sources["train"], folder, watcher)
         corpora = {}
         for split, source in sources.items():

@@ -12,11 +12,12 @@ import tomli_w
 from weft.data.corpus import Corpus
 from weft.errors import ConfigError, ModelError, UsageError
 from weft.lock import Lock
-from weft.train.folder import RunFolder, make_folder, open_folder
+from weft.runs.folder import RunFolder, make_folder, open_folder
+from weft.runs.resolve import resolve
+from weft.runs.settings import Settings
+from weft.tasks.material import tokenizer_files
 from weft.train.journal import Journal
 from weft.train.loop import Loop
-from weft.train.material import tokenizer_files
-from weft.train.settings import Settings, resolve
 from weft.train.warm import Made, Origin
 
 
@@ -57,7 +58,7 @@ class Job:
             settings = resolve(folder.read_resolved(), base=folder.path)
         except ConfigError as error:
             raise ModelError(f"{folder.resolved}: is damaged, or of another version: {error}") from None
-        tokenizer = settings.material.load(folder)
+        tokenizer = settings.spec.data.load(folder)
         return Origin(path, Made(settings, tokenizer), folder.read_weights(tokenizer.hash, logs=settings.kind == "ngram"))
 
     def journal(self) -> Journal:
@@ -89,8 +90,8 @@ def train(values: Mapping[str, Any], out: Path, *, base: Path, watcher: Watcher,
         if changed:
             watcher.note(f"resuming on another machine or set-up, so not bit for bit ({'; '.join(changed)})")
         folder.find_start(watcher.note)
-        tokenizer, corpora = settings.material.prepare(settings, folder, watcher)
-        settings.preset.family.train(Job(settings, folder, tokenizer, corpora, watcher))
+        tokenizer, corpora = settings.spec.data.prepare(settings, folder, watcher)
+        settings.preset.estimator.train(Job(settings, folder, tokenizer, corpora, watcher))
     return folder
 
 

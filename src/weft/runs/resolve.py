@@ -1,19 +1,17 @@
-"""From a run file to settings that name every option, and back to a file."""
+"""From a run file to settings that name every option."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import tomli_w
 from pydantic import Field
 
-from weft.config import OneOf, Table, no_such, plain, read_table
+from weft.config import OneOf, Table, no_such, read_table
 from weft.errors import ConfigError
-from weft.train.material import Material
-from weft.train.presets import TASKS, Preset
+from weft.runs.settings import Settings
+from weft.tasks.registry import TASKS, find_task
 from weft.train.tables import BUDGETS, TrainTable
 
 T = TypeVar("T", bound=Table)
@@ -30,46 +28,12 @@ class RunTable(Table):
     train: dict[str, Any] = Field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Settings:
-    """A run file with everything filled in."""
-
-    task: str
-    seed: int
-    data: Any  # tables of the task's own types
-    tokenizer: Any
-    kind: str
-    model: Any  # a table of the kind's own type, filled
-    train: TrainTable
-
-    @property
-    def preset(self) -> Preset:
-        return TASKS[self.task].presets[self.kind]
-
-    @property
-    def material(self) -> Material:
-        return TASKS[self.task].material
-
-    def sources(self) -> dict[str, Any]:
-        """The text or the pairs of each split that is given; all paths are absolute by now."""
-        found: dict[str, Any] = self.data.sources(Path())
-        return found
-
-    def to_dict(self) -> dict[str, Any]:
-        model = {"kind": self.kind, **plain(self.model)}
-        tokenizer = _said_by_files(plain(self.tokenizer))
-        tables = {"data": plain(self.data), "tokenizer": tokenizer, "model": model, "train": plain(self.train)}
-        return {"task": self.task, "seed": self.seed, **tables}
-
-    def to_toml(self) -> str:
-        return tomli_w.dumps(self.to_dict())
-
-
 def resolve(values: Mapping[str, Any], *, base: Path) -> Settings:
     """Table defaults, then the preset's values, then the run file's; paths are seen from `base`."""
     run = read_table(RunTable, values, at="")
     options = dict(run.model)
-    presets, material = TASKS[run.task].presets, TASKS[run.task].material
+    spec = find_task(run.task)
+    presets, material = spec.presets, spec.data
     if "kind" not in options:
         raise ConfigError(f"model.kind: is needed and not given; known: {', '.join(presets)}")
     kind = options.pop("kind")
@@ -80,13 +44,13 @@ def resolve(values: Mapping[str, Any], *, base: Path) -> Settings:
     preset = presets[kind]
     model = read_table(preset.table, preset.merged(options), at="model")
     train = read_table(TrainTable, _trained(preset.train, run.train), at="train")
-    data: Any = read_table(material.data, run.data, at="data")
+    data: Any = read_table(material.table, run.data, at="data")
     data, tokenizer = (
         _placed(data.resolved(), base),
         _placed(read_table(material.tokenizer, run.tokenizer, at="tokenizer"), base),
     )
     settings = Settings(run.task, run.seed, data, tokenizer, kind, model.filled(), _placed(train.filled(), base))
-    preset.family.check(settings)
+    preset.estimator.check(settings)
     return settings
 
 
@@ -97,14 +61,6 @@ def _trained(preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
     if given.get("optimizer") == "sgd":
         replaced.add("beta2")
     return {**{name: value for name, value in preset.items() if name not in replaced}, **given}
-
-
-def _said_by_files(tokenizer: dict[str, Any]) -> dict[str, Any]:
-    """A tokenizer table as a file says it: one that names a file says nothing else, for the file knows what it is."""
-    if "file" in tokenizer:
-        return {"file": tokenizer["file"]}
-    sides: dict[str, Any] = {side: _said_by_files(tokenizer[side]) for side in ("source", "target") if side in tokenizer}
-    return sides or tokenizer
 
 
 def _utf_8(path: str) -> str:

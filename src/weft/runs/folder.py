@@ -23,10 +23,11 @@ from weft.config import differences, read_toml
 from weft.data.opening import FILE as OPENING
 from weft.errors import ConfigError, DivergedError, ModelError, ResourceError, UsageError
 from weft.lock import Lock
+from weft.runs.resolve import resolve
+from weft.runs.settings import Settings
 from weft.tensors import not_finite, read_notes, read_tensors, write_tensors
 from weft.train import checkpoint
 from weft.train.cursor import Cursor
-from weft.train.settings import Settings, resolve
 
 FORMAT = "1"
 # what tokens and labels a run's numbers stand for

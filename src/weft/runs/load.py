@@ -1,0 +1,96 @@
+"""From a run directory to a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from weft.config import no_such
+from weft.errors import ConfigError, ModelError, UsageError
+from weft.runs.folder import RunFolder, open_folder
+from weft.runs.resolve import resolve
+from weft.runs.run import Run
+from weft.runs.settings import Settings
+from weft.tasks.spec import I, P, Task
+
+if TYPE_CHECKING:
+    import torch
+
+DEVICES = ("auto", "cpu", "cuda")
+LM_WEIGHT = 0.3
+R = TypeVar("R", bound=Run[Any, Any])
+
+
+def _read(path: str | Path) -> tuple[RunFolder, Settings]:
+    folder = open_folder(Path(path))
+    try:
+        return folder, resolve(folder.read_resolved(), base=folder.path)
+    except ConfigError as error:
+        raise ModelError(f"{folder.resolved}: is damaged, or of another version: {error}") from None
+
+
+def _device(name: str) -> torch.device:
+    import torch
+
+    from weft.train.device import pick_device
+
+    if name not in DEVICES:
+        raise UsageError(f"device: {no_such('device', name, DEVICES)}")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'")
+    return pick_device(name)
+
+
+@overload
+def load(path: str | Path, task: Task[I, P], *, device: str = "auto") -> Run[I, P]: ...
+
+
+@overload
+def load(path: str | Path, task: None = None, *, device: str = "auto") -> Run[Any, Any]: ...
+
+
+def load(path: str | Path, task: Task[I, P] | None = None, *, device: str = "auto") -> Run[Any, Any]:
+    """The run in a directory that `weft train` wrote. Its files are checked; none of them is run. Its weights, which it may not
+    have yet, are read when they are first needed. With `task`, a run of another task is refused, and the type checker knows
+    the predictions: `load("runs/x", CLASSIFICATION)`."""
+    place = _device(device)
+    folder, settings = _read(path)
+    run = Run[Any, Any](folder, settings, settings.spec.data.load(folder), place)
+    if task is not None and task.name != settings.task:
+        raise run.refuse(f"use weft {run.task.use}")
+    return run
+
+
+def ready(run: R) -> R:
+    """A run that is about to be used: what is wrong with its weights, or with several together, is said now."""
+    _ = run.model
+    return run
+
+
+def ensemble(
+    paths: Sequence[str | Path],
+    *,
+    weights: Sequence[float] | None = None,
+    lm: str | Path | None = None,
+    lm_weight: float = LM_WEIGHT,
+    device: str = "auto",
+) -> Run[Any, Any]:
+    """Several runs of encoder-decoders as one: the weighted mean of their probabilities (equal weights unless given), and
+    beside it `lm_weight` times the log-probability of a language model of the targets."""
+    from weft.runs.ensemble import EnsembleRun, FusionLM
+
+    members = [load(path, device=device) for path in paths]
+    for path, run in zip(paths, members, strict=True):
+        if not run.task.joins:
+            raise UsageError(f"ensemble: {path} is a run of task {run.settings.task!r}, not of 'translate'")
+    if lm is None:
+        return ready(EnsembleRun(members, weights=weights))
+    if not 0 < lm_weight < math.inf:
+        raise UsageError(f"--lm-weight: must be a number above 0, not {lm_weight:g}; without --lm the model chooses alone")
+    helper = load(lm, device=device)
+    if not helper.generates or not helper.reader.lines:
+        raise UsageError(f"--lm: {lm} must be a language model of lines (task = 'lm', data.read = 'lines')")
+    fused = FusionLM(helper.folder, helper.model, lm_weight, helper.parameters)
+    return ready(EnsembleRun(members, weights=weights, lm=fused))

@@ -1,0 +1,202 @@
+"""A trained run: `run = weft.load("runs/x")`, then `run.predict(...)`, `run.evaluate(...)`, `run.explain(...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from weft.config import Table
+from weft.errors import DataError, UsageError
+from weft.tasks.spec import Evaluation, Fault, Files, I, P, Progress, Scored
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import nn
+
+    from weft.decode.generate import Continuation, Going
+    from weft.decode.options import GenerateOptions
+    from weft.explain.options import ExplainOptions
+    from weft.explain.view import View
+    from weft.runs.ensemble import FusionLM
+    from weft.runs.folder import RunFolder
+    from weft.runs.settings import Settings
+    from weft.tasks.embedding import Embedded
+    from weft.tasks.spec import Decode, Task
+
+T = TypeVar("T", bound=Table)
+
+
+class Run(Generic[I, P]):
+    """A run directory, loaded. Nothing in it is ever run as code, and no state of a call is kept in it.
+
+    Its weights, which it may not have yet, are read when they are first needed.
+    """
+
+    def __init__(self, folder: RunFolder, settings: Settings, vocabulary: Any, device: torch.device) -> None:
+        self.folder, self.settings, self.vocabulary, self.device = folder, settings, vocabulary, device
+
+    @property
+    def task(self) -> Task[I, P]:
+        """The record of its task."""
+        return self.settings.spec
+
+    @cached_property
+    def model(self) -> Any:
+        """The model itself: a torch module, an n-gram model, a linear model."""
+        return self.settings.preset.estimator.load(self.settings, self.vocabulary, self.folder, self.device)
+
+    @property
+    def network(self) -> nn.Module | None:
+        """The model, if it is a network."""
+        from torch import nn
+
+        return self.model if isinstance(self.model, nn.Module) else None
+
+    @cached_property
+    def reader(self) -> Any:
+        """The model bound to its vocabulary, as the task's functions use it."""
+        return self.task.reader(self)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What it may say of a text or a word; empty where it says something else."""
+        return self.task.labels(self)
+
+    @property
+    def parameters(self) -> int:
+        """Numbers that were learned: weights, or probabilities of n-grams."""
+        return sum(weight.numel() for weight in self.network.parameters()) if self.network else int(self.model.parameters)
+
+    @property
+    def generates(self) -> bool:
+        """Whether it continues prompts."""
+        return self.task.decode is not None and self.task.decode.generate is not None
+
+    def refuse(self, instead: str) -> UsageError:
+        """Why it can't do something that models of other tasks do; `instead` says what to use."""
+        article = "an" if self.task.noun[0] in "aeiou" else "a"
+        return UsageError(f"{self.folder.path}: is {article} {self.task.noun}, which {self.task.does}; {instead}")
+
+    def _options(self, table: type[T], options: T | None, named: Mapping[str, Any]) -> T:
+        from weft.decode.options import chosen
+
+        return chosen(table, options, named)
+
+    @property
+    def members(self) -> Sequence[Run[I, P]]:
+        """The runs that it is made of: itself, or those of an ensemble."""
+        return [self]
+
+    @property
+    def weights(self) -> Sequence[float] | None:
+        """How much each member of an ensemble counts; None: all alike."""
+        return None
+
+    @property
+    def lm(self) -> FusionLM | None:
+        """A language model that helps to choose among outputs."""
+        return None
+
+    # ---- inputs to outputs
+
+    def try_predict(
+        self, inputs: Sequence[I], options: Table | None = None, *, progress: Progress | None = None
+    ) -> list[P | Fault]:
+        """A prediction for each input; for one that can't be used, the reason."""
+        if self.task.predict is None:
+            raise self.refuse(f"use weft {self.task.use}")
+        return self.task.predict(self, inputs, options or self.task.predict_options(), progress)
+
+    def predict(
+        self, inputs: I | Sequence[I], options: Table | None = None, *, progress: Progress | None = None, **named: Any
+    ) -> list[P]:
+        """A prediction for each input; options as one object, or by name. An input that can't be used is refused."""
+        given = self.task.inputs(self, inputs)
+        found = self.try_predict(given, self._options(self.task.predict_options, options, named), progress=progress)
+        for number, one in enumerate(found, 1):
+            if isinstance(one, Fault):
+                raise DataError(f"line {number}: {one.reason}")
+        return [one for one in found if not isinstance(one, Fault)]
+
+    def evaluate(
+        self, data: Files | None = None, options: Table | None = None, *, progress: Progress | None = None, **named: Any
+    ) -> Evaluation:
+        """Scores with confidence intervals: on `data`, or on the run's own test or validation data."""
+        return self.task.evaluate(self, data, self._options(self.task.evaluate_options, options, named), progress)
+
+    def embed(self, texts: Sequence[Any], *, pool: str = "mean", progress: Progress | None = None) -> np.ndarray:
+        """float32 (N, D): a vector for each text, the mean over its positions or that of its first token. A text longer than
+        the model reads is truncated; `embedded` tells which were."""
+        return self.embedded(texts, pool=pool, progress=progress).vectors
+
+    def embedded(self, texts: Sequence[Any], *, pool: str = "mean", progress: Progress | None = None) -> Embedded:
+        """The vectors of `embed`, and which texts were truncated."""
+        if self.task.embed is None:
+            raise UsageError(f"{self.folder.path}: is a run of task {self.settings.task!r}, which has no encoder of texts")
+        return self.task.embed(self, texts, pool, progress)
+
+    # ---- models that write tokens
+
+    @property
+    def _decode(self) -> Decode[Any]:
+        if self.task.decode is None:
+            raise UsageError(
+                f"score: {self.folder.path} is a run of task {self.settings.task!r}, which gives texts no probability"
+            )
+        return self.task.decode
+
+    def score(self, inputs: Any, *, truncate: bool = False, progress: Progress | None = None) -> list[Scored]:
+        """The log-probability of each text, and of each of its tokens; of pairs, that of the target given its source."""
+        return self._decode.score(self, inputs, truncate, progress)
+
+    def generate(
+        self,
+        prompts: str | Sequence[str] = "",
+        options: GenerateOptions | None = None,
+        *,
+        going: Going | None = None,
+        **named: Any,
+    ) -> list[list[Continuation]]:
+        """Continuations of each prompt, a beam's best first; options as one object or by name: `generate("The", top_p=0.9)`.
+        `going(tokens written, tokens at most)` is asked at each step of a beam; once it says no, what is found is given."""
+        generate = None if self.task.decode is None else self.task.decode.generate
+        if generate is None:
+            raise self.refuse(f"use weft {self.task.use}")
+        from weft.decode.options import GenerateOptions, chosen
+
+        return generate(self, prompts, chosen(GenerateOptions, options, named), going)
+
+    def stream(self, prompt: str = "", options: GenerateOptions | None = None, **named: Any) -> Iterator[str]:
+        """One continuation, piece by piece as it is found."""
+        stream = None if self.task.decode is None else self.task.decode.stream
+        if stream is None:
+            raise self.refuse(f"use weft {self.task.use}")
+        from weft.decode.options import GenerateOptions, chosen
+
+        return stream(self, prompt, chosen(GenerateOptions, options, named))
+
+    # ---- about it
+
+    def explain(self, text: str, what: str | None = None, options: ExplainOptions | None = None, **named: Any) -> View:
+        """How a prediction comes about: data, pictures and words of one view; options as one object, or by name:
+        `explain("too slow", "attribution", method="occlusion")`."""
+        from weft.explain import views
+
+        return views.explain(self, text, what, options, named)
+
+    def info(self) -> Mapping[str, Any]:
+        """What the run is: settings and sizes."""
+        return {
+            "path": str(self.folder.path),
+            "task": self.settings.task,
+            "kind": self.settings.kind,
+            "parameters": self.parameters,
+            **self.task.sizes(self),
+            "tokenizer": self.vocabulary.hash,
+            "settings": self.settings.to_dict(),
+        }
+
+
+AnyRun = Run[Any, Any]

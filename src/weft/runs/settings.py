@@ -1,0 +1,62 @@
+"""A run file with everything filled in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tomli_w
+
+from weft.config import plain
+from weft.tasks.registry import find_task
+from weft.train.tables import TrainTable
+
+if TYPE_CHECKING:
+    from weft.tasks.spec import Preset, Task
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A run file with everything filled in."""
+
+    task: str
+    seed: int
+    data: Any  # tables of the task's own types
+    tokenizer: Any
+    kind: str
+    model: Any  # a table of the kind's own type, filled
+    train: TrainTable
+
+    @property
+    def spec(self) -> Task[Any, Any]:
+        """The record of the task."""
+        return find_task(self.task)
+
+    @property
+    def preset(self) -> Preset:
+        return self.spec.presets[self.kind]
+
+    @cached_property
+    def datasets(self) -> dict[str, Any]:
+        """The data of each split that is given; all paths are absolute by now. What was read of a file is kept with them."""
+        found: dict[str, Any] = self.data.sources(Path())
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        model = {"kind": self.kind, **plain(self.model)}
+        tokenizer = _said_by_files(plain(self.tokenizer))
+        tables = {"data": plain(self.data), "tokenizer": tokenizer, "model": model, "train": plain(self.train)}
+        return {"task": self.task, "seed": self.seed, **tables}
+
+    def to_toml(self) -> str:
+        return tomli_w.dumps(self.to_dict())
+
+
+def _said_by_files(tokenizer: dict[str, Any]) -> dict[str, Any]:
+    """A tokenizer table as a file says it: one that names a file says nothing else, for the file knows what it is."""
+    if "file" in tokenizer:
+        return {"file": tokenizer["file"]}
+    sides: dict[str, Any] = {side: _said_by_files(tokenizer[side]) for side in ("source", "target") if side in tokenizer}
+    return sides or tokenizer

@@ -1,0 +1,29 @@
+"""Classifiers: give a text, or two, a label, or several."""
+
+from __future__ import annotations
+
+from weft.tasks.classification.predict import ClassifierReader, Labelling, Texts, embed, evaluate, inputs, predict
+from weft.tasks.classification.presets import PRESETS
+from weft.tasks.material import LabelledTexts
+from weft.tasks.spec import LabelOptions, Task
+
+CLASSIFICATION: Task[Texts, Labelling] = Task(
+    name="classify",
+    noun="classifier",
+    does="gives texts labels",
+    item="text",
+    counts="texts",
+    says="labels",
+    use="predict",
+    data=LabelledTexts(),
+    presets=PRESETS,
+    reader=ClassifierReader,
+    evaluate=evaluate,
+    predict=predict,
+    inputs=inputs,
+    evaluate_options=LabelOptions,
+    embed=embed,
+    labels=lambda run: run.vocabulary.labels.names,
+    sizes=lambda run: {"labels": list(run.labels)},
+)
+TASK = CLASSIFICATION

@@ -1,0 +1,27 @@
+"""Question answering: a part of a passage as the answer, or none."""
+
+from __future__ import annotations
+
+from weft.tasks.material import AskedTexts
+from weft.tasks.qa.objective import Answer
+from weft.tasks.qa.predict import Pair, embed, evaluate, inputs, predict, reader
+from weft.tasks.qa.presets import PRESETS
+from weft.tasks.spec import Task
+
+QA: Task[Pair, Answer] = Task(
+    name="span",
+    noun="reader",
+    does="answers questions about passages",
+    item="window",
+    counts="questions",
+    says="answers",
+    use="predict",
+    data=AskedTexts(),
+    presets=PRESETS,
+    reader=reader,
+    evaluate=evaluate,
+    predict=predict,
+    inputs=inputs,
+    embed=embed,
+)
+TASK = QA

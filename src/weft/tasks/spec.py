@@ -1,0 +1,210 @@
+"""What a task is to the rest of the package: one record, which commands, training, comparisons and explanations ask.
+
+Optional fields are capabilities: `embed=None` is a task whose models have no encoder of texts. Nothing here imports torch or
+numpy when it runs, so that the command line can list tasks without them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+
+from weft.config import Table
+
+if TYPE_CHECKING:
+    import torch
+
+    from weft.data.corpus import Corpus
+    from weft.decode.generate import Continuation, Going
+    from weft.decode.options import GenerateOptions
+    from weft.metrics.items import Items, Score
+    from weft.runs.folder import RunFolder
+    from weft.runs.job import Job, Watcher
+    from weft.runs.run import Run
+    from weft.runs.settings import Settings
+    from weft.tasks.embedding import Embedded
+
+I = TypeVar("I")  # noqa: E741  # an input, as a caller gives it: a text, a pair of texts, a path
+P = TypeVar("P")  # a prediction
+Progress = Callable[[str, int, int], None]  # what is going on, how much of it is done, how much there is
+Watch = Callable[[int, int], None]  # the same of one thing that is going on
+Files = str | Path | Sequence[str | Path]
+
+
+def phase(progress: Progress | None, name: str) -> Watch | None:
+    """Who is told of one part of the work."""
+    return None if progress is None else partial(progress, name)
+
+
+class Fault(NamedTuple):
+    """Why one input among others gives no prediction."""
+
+    reason: str
+
+
+class Options(Table):
+    """What a caller may say about predicting or evaluating; a task's own table adds fields."""
+
+
+class LabelOptions(Options):
+    """How labels and tags are scored."""
+
+    strict: bool = False  # refuse labels that training never saw, instead of counting them as wrong
+
+
+# ---- data
+
+
+class Data(Protocol):
+    """How the data of a task is read and tokenized."""
+
+    @property
+    def table(self) -> type[Table]:
+        """[data] of the run file."""
+
+    @property
+    def tokenizer(self) -> type[Table]:
+        """[tokenizer] of the run file."""
+
+    def prepare(self, settings: Settings, folder: RunFolder, watcher: Watcher) -> Prepared:
+        """Tokenizers and tokens on disk. Tokenizers are the run's own once it has a checkpoint; until then they are made
+        anew, since the text may have changed: trained on the training text, or taken from the file that is named."""
+
+    def load(self, folder: RunFolder) -> Any:
+        """The tokenizer, or tokenizers, of a run."""
+
+
+class Prepared(NamedTuple):
+    vocabulary: Any  # a Tokenizer, Sides, or LabelledTokens
+    corpora: Mapping[str, Corpus]  # by split, and column where there are several: train, or train.source and train.target
+
+
+# ---- models and their training
+
+
+class Estimator(Protocol):
+    """How models of one kind are checked, trained and loaded."""
+
+    def check(self, settings: Settings) -> None:
+        """Refuse options that are each valid, but not together."""
+
+    def train(self, job: Job) -> None:
+        """Leave the run directory with the model's best weights."""
+
+    def load(self, settings: Settings, vocabulary: Any, folder: RunFolder, device: torch.device) -> Any:
+        """The model itself, never a wrapper."""
+
+
+def override(values: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    return {**values, **options}
+
+
+class Preset(NamedTuple):
+    """A named architecture: which table reads its options, what differs from the defaults, and who trains it."""
+
+    estimator: Estimator
+    table: type[Any]
+    values: Mapping[str, Any] = {}
+    train: Mapping[str, Any] = {}
+    merge: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = override
+
+    def merged(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The preset's values under those of a run file."""
+        return self.merge(self.values, options)
+
+
+# ---- results
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of a run on a data set, and the statistics of single items that they were computed from."""
+
+    scores: list[Score]
+    items: Items
+    report: str = ""  # tables for people: scores by label, confusions
+    unseen: Counter[str] | None = None  # labels that training never saw, and how often; None where there are no labels
+
+    def __getitem__(self, name: str) -> Score:
+        return next(score for score in self.scores if score.name == name)
+
+
+# ---- tasks whose models write tokens
+
+
+class Scored(Protocol):
+    """A text under a model that gives its tokens probabilities, in nats."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def log_prob(self) -> float: ...
+
+    @property
+    def perplexity(self) -> float: ...
+
+    @property
+    def tokens(self) -> list[str]: ...
+
+    @property
+    def log_probs(self) -> list[float]: ...
+
+
+class Generate(Protocol):
+    """How prompts are continued: of each the continuations, a beam's best first."""
+
+    def __call__(
+        self, run: Run[Any, Any], prompts: str | Sequence[str], options: GenerateOptions, going: Going | None
+    ) -> list[list[Continuation]]: ...
+
+
+def one_or_several(run: Run[Any, Any], given: Any) -> Sequence[Any]:
+    """What a caller gave as inputs: a string is one, all else several."""
+    return [given] if isinstance(given, str) else list(given)
+
+
+@dataclass(frozen=True)
+class Decode(Generic[I]):
+    """How models of a task give texts probabilities and write them."""
+
+    score: Callable[[Run[Any, Any], Any, bool, Progress | None], list[Any]]  # texts or pairs; whether long sources are cut
+    generate: Callable[[Run[Any, Any], str | Sequence[str], GenerateOptions, Going | None], list[list[Continuation]]] | None = (
+        None
+    )
+    stream: Callable[[Run[Any, Any], str, GenerateOptions], Iterator[str]] | None = None
+
+
+# ---- the record
+
+
+@dataclass(frozen=True)
+class Task(Generic[I, P]):
+    """Everything that is particular to one task."""
+
+    name: str  # as run files have it
+    noun: str  # what a model of it is: "classifier"
+    does: str  # "gives texts labels"
+    item: str  # what a loss is counted by: "token", "text", "word"
+    counts: str  # what progress is counted by: "tokens", "texts", "questions"
+    says: str  # what a model of it says of an item: "labels", "tags"
+    use: str  # the command after training: predict, generate, fill
+    data: Data
+    presets: Mapping[str, Preset]
+    reader: Callable[[Run[I, P]], Any]  # a run's model bound to its vocabulary, as the functions below want it
+    evaluate: Callable[[Run[I, P], Files | None, Any, Progress | None], Evaluation]
+    predict: Callable[[Run[I, P], Sequence[I], Any, Progress | None], list[P | Fault]] | None = None
+    inputs: Callable[[Run[I, P], Any], Sequence[I]] = one_or_several  # what a Python caller gave: one input, or several
+    predict_options: type[Table] = Options
+    evaluate_options: type[Table] = Options
+    embed: Callable[[Run[I, P], Sequence[Any], str, Progress | None], Embedded] | None = None
+    decode: Decode[I] | None = None
+    joins: bool = False  # whether several runs can be one: an ensemble
+    labels: Callable[[Run[I, P]], tuple[str, ...]] = field(default=lambda run: ())
+    sizes: Callable[[Run[I, P]], Mapping[str, Any]] = field(
+        default=lambda run: {"vocabulary": run.vocabulary.size}
+    )  # for `info`
