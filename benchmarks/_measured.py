@@ -11,9 +11,9 @@ from weft.cli.display import Display
 from weft.cli.progress import TrainWatcher
 from weft.cli.signals import Stop
 from weft.cli.threads import set_threads
-from weft.runs.run import Run
-from weft.runs.load import load
 from weft.runs.job import train
+from weft.runs.load import load
+from weft.runs.run import Run
 
 
 def arguments(text: str, default: str) -> argparse.Namespace:

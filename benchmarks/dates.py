@@ -45,7 +45,7 @@ def main() -> None:
     began = time.process_time()
     run, seconds = trained(values, chosen.out / "run", chosen.out)
     spent = time.process_time() - began
-    score = next(score for score in run.evaluate() if score.name == "exact_match")
+    score = next(score for score in run.evaluate().scores if score.name == "exact_match")
     print(f"exact match {score.value:.2f} % ({score.low:.2f} to {score.high:.2f}) of {PARTS['test']:,} days", end="")
     print(f", bar {BAR:g}: {'met' if score.value >= BAR else 'MISSED'}")
     print(f"trained in {seconds:.0f} s, {spent:.0f} CPU seconds; {score.signature}")

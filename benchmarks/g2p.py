@@ -75,7 +75,7 @@ def train_one(family: str, language: str, seed: int, chosen: argparse.Namespace)
 
 def rates(paths: list[Path], data: Path) -> tuple[float, float]:
     """Word and phone error rate of a run, or of several as one."""
-    scores = {score.name: score.value for score in weft.ensemble(paths).evaluate([data], PredictOptions())}
+    scores = {score.name: score.value for score in weft.ensemble(paths).evaluate([data], PredictOptions()).scores}
     return 100 - scores["exact_match"], scores["edit_rate"]
 
 

@@ -209,7 +209,7 @@ def main() -> None:
                 paths = list(sources[split].paths) if not isinstance(data.get(split), float) else None
                 if paths is None and split == "valid":
                     continue  # a share of the training data: training has said it
-                found = {one.name: one for one in run.evaluate(paths)}
+                found = {one.name: one for one in run.evaluate(paths).scores}
                 one = found[score]
                 wide = "" if one.low is None else f" ({one.low:.2f} to {one.high:.2f})"
                 judged = bar is not None and model not in BASELINES and (split == "test" or "test" not in data)

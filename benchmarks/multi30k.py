@@ -100,7 +100,7 @@ def main() -> None:
         run, (beam, bar) = weft.load(chosen.out / name), BARS[name]
         found = values(name, chosen.data, chosen.seed)["data"]
         for split in ("valid", *(("test",) if chosen.test else ())):
-            scores = {score.name: score for score in run.evaluate(found[split], PredictOptions(beam=beam))}
+            scores = {score.name: score for score in run.evaluate(found[split], PredictOptions(beam=beam)).scores}
             value = scores["bleu_lc"]
             verdict = "" if split == "valid" else f"  bar {bar}: {'met' if value.value >= bar else 'MISSED'}"
             print(

@@ -69,7 +69,7 @@ def main() -> None:
         model = {"kind": "ngram", "order": 2, "smoothing": "add-delta", "closed": True}
         values = {"task": "lm", "data": {"train": "all.txt", "read": "lines"}, "model": model}
         run, seconds = trained(values, folder / "bigram", folder)
-        score = {s.name: s.value for s in run.evaluate(folder / "all.txt")}["nats_per_token"]
+        score = {s.name: s.value for s in run.evaluate(folder / "all.txt").scores}["nats_per_token"]
         lines.append(row("bigram, all names", run, score, 2.4546, seconds))
     data = {"train": "train.txt", "valid": "valid.txt", "test": "test.txt", "read": "lines", "window": 32}
     for name, recipe in MODELS.items():
@@ -77,7 +77,7 @@ def main() -> None:
             continue
         run, seconds = trained({"task": "lm", "data": data, **recipe}, folder / name, folder)
         part = "valid" if name == "window" else "test"
-        score = {s.name: s.value for s in run.evaluate(folder / f"{part}.txt")}["nats_per_token"]
+        score = {s.name: s.value for s in run.evaluate(folder / f"{part}.txt").scores}["nats_per_token"]
         lines.append(row(f"{name}, {part}", run, score, BARS[name], seconds))
     print("\n".join(lines))
 

@@ -269,7 +269,7 @@ def measured(runner: Runner, names: Sequence[str]) -> list[Items]:
     found = []
     for name in names:
         run: Any = weft.load(runner.path(name), device=runner.device)
-        found.append(run.measure()[1])
+        found.append(run.evaluate().items)
     return found
 
 

@@ -29,10 +29,10 @@ from weft.explain.heads import every, heads_of
 from weft.explain.held_loss import portions
 from weft.explain.inputs import network
 from weft.explain.prune import prune, view, write
-from weft.tasks.seq2seq.objective import TranslationTask
 from weft.runs.folder import RunFolder
-from weft.tasks.material import PairsOfTexts
 from weft.runs.resolve import resolve
+from weft.tasks.material import PairsOfTexts
+from weft.tasks.seq2seq.objective import TranslationTask
 
 RUN: dict[str, Any] = {
     "task": "translate",
@@ -77,7 +77,7 @@ def training(run: Any, place: Path) -> Callable[[], object]:
     settings = resolve({**RUN, "tokenizer": {"file": str(run.folder.tokenizer.absolute())}}, base=place)
     _, corpora = PairsOfTexts().prepare(settings, folder, Silent())  # type: ignore[arg-type]
     order = Pairs(corpora["train.source"], corpora["train.target"], batch_tokens=2048, seed=0)
-    task = TranslationTask(valid=None, tokenizer=run.tokenizer.target, device=torch.device("cpu"))
+    task = TranslationTask(valid=None, tokenizer=run.vocabulary.target, device=torch.device("cpu"))
     model = run.model
 
     def steps() -> None:
@@ -121,7 +121,7 @@ def main() -> None:
     pruned(place / "whole", place / "pruned")
     runs: dict[str, Any] = {name: weft.load(place / name, device="cpu") for name in ("whole", "pruned")}
     for name, run in runs.items():
-        found = {score.name: score.value for score in run.evaluate()}
+        found = {score.name: score.value for score in run.evaluate().scores}
         count, size = sum(weight.numel() for weight in run.model.parameters()), run.folder.weights.stat().st_size
         print(f"{name:<8} {count:>9,} parameters  {size:>9,} bytes  exact match {found['exact_match']:.2f} %", end="")
         print(f"  perplexity {found['perplexity']:.4f}")

@@ -35,13 +35,13 @@ from weft.data.corpus import Corpus
 from weft.data.order import padded, some
 from weft.data.pair_order import PairBatch
 from weft.decode.predict_options import PredictOptions
-from weft.tasks.seq2seq.network import Translation
-from weft.text.tokenizers import Tokenizer
 from weft.runs.folder import make_folder
 from weft.runs.job import Job
+from weft.runs.resolve import resolve
+from weft.tasks.seq2seq.network import Translation
+from weft.text.tokenizers import Tokenizer
 from weft.train.loop import Loop
 from weft.train.network import Network
-from weft.runs.resolve import resolve
 
 COMMON: dict[str, Any] = {"width": 256, "dropout": 0.1, "shared": True, "tied": True}
 LSTM = {"kind": "seq2seq", "attention": "additive", **COMMON}

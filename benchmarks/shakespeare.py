@@ -36,7 +36,7 @@ def main() -> None:
         recipe, window, bar = RUNS[name]
         data = {"train": str(options.data.resolve()), "valid": 0.1, "window": window}
         run, seconds = trained({"task": "lm", "data": data, **recipe}, folder / name, folder)
-        scores = {score.name: score for score in run.evaluate(context=f"stride:{window}")}
+        scores = {score.name: score for score in run.evaluate(context=f"stride:{window}").scores}
         lines.append(row(name, run, scores["nats_per_token"].value, bar, seconds))
         lines.append(f"  {scores['nats_per_token'].signature}")
     print("\n".join(lines))

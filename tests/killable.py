@@ -24,11 +24,11 @@ from small_runs import Silent, make_text, run_file, train_here
 from weft import files
 from weft.aside import Aside
 from weft.data.corpus import write_corpus
-from weft.train import checkpoint
 from weft.runs.folder import RunFolder
 from weft.runs.job import train
-from weft.train.journal import Journal
 from weft.tasks.material import Texts
+from weft.train import checkpoint
+from weft.train.journal import Journal
 
 # what runs in each part of a run, outermost first; a child can be killed before each line of it
 PARTS = {

@@ -12,9 +12,9 @@ import numpy as np
 
 from weft import files
 from weft.data.corpus import Corpus
-from weft.train import checkpoint
 from weft.runs.folder import RunFolder
 from weft.runs.job import train
+from weft.train import checkpoint
 from weft.train.loop import Loop
 
 WORDS = ["the", "a", "cat", "dog", "bird", "sees", "hears", "finds", "old", "and", "then", "in", "by", "tree", "river", "."]

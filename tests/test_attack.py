@@ -26,9 +26,9 @@ from weft.cli.output import say
 from weft.decode.choose import temperature
 from weft.errors import ModelError, UsageError
 from weft.models.language import PIECE
+from weft.runs.folder import make_folder
 from weft.tensors import read_tensors, write_tensors
 from weft.text.tokenizers import Tokenizer, TokenizerTable, train_tokenizer
-from weft.runs.folder import make_folder
 
 RUN = """
 task = "lm"

@@ -26,7 +26,6 @@ from weft.cli.display import Display
 from weft.cli.main import app, main
 from weft.cli.options import SHARED
 from weft.cli.output import duration, finite, number
-from weft.text.columns import columns
 from weft.cli.progress import Smooth, TrainWatcher
 from weft.cli.templates import TEMPLATES, template
 from weft.cli.threads import cpus, set_threads
@@ -40,11 +39,12 @@ from weft.nn.attention import ACTIVATIONS
 from weft.nn.cross import SCORES
 from weft.nn.mixers import states
 from weft.nn.pooling import POOLS
+from weft.runs.resolve import resolve
+from weft.tasks.registry import TASKS, find_task
+from weft.text.columns import columns
 from weft.text.grams import ANALYZERS
 from weft.text.tokenizers import KINDS
-from weft.tasks.registry import TASKS, find_task
 from weft.train.schedules import SCHEDULES
-from weft.runs.resolve import resolve
 from weft.train.tables import BUDGETS, OPTIMIZERS
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
@@ -283,7 +283,7 @@ def _shown(text):
 
 
 def test_templates_name_every_task_kind_and_choice():
-    presets = {task: set(shared.presets) for task, shared in TASKS.items()}
+    presets = {task: set(shared.presets) for task, shared in ((name, find_task(name)) for name in TASKS)}
     assert {task: set(kinds) for task, kinds in TEMPLATES.items()} == presets
     network = [*KINDS, *CONNECTIONS, *NORMS, *SCHEDULES, *OPTIMIZERS, *BUDGETS]
     assert [name for name in [*network, *ACTIVATIONS] if name not in template("lm", "gpt")] == []

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weft.text.columns import columns
-from weft.text.columns import aligned, places, wrapped
+from weft.text.columns import aligned, columns, places, wrapped
 
 
 @pytest.mark.parametrize(

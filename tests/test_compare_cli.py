@@ -28,9 +28,9 @@ from weft.cli.story import read_story
 from weft.compare.train import Room, Stopped, Trainer, holder
 from weft.errors import ModelError, ResourceError, UsageError
 from weft.lock import Lock
+from weft.runs.resolve import resolve
 from weft.tensors import read_tensors
 from weft.train import checkpoint
-from weft.runs.resolve import resolve
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 ROOT = Path(__file__).parents[1]

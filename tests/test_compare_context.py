@@ -52,7 +52,7 @@ def place(tmp_path_factory) -> Path:
 
 
 def nats(path: Path, context: str) -> float:
-    scores = load(path, LM, device="cpu").evaluate(context=context)
+    scores = load(path, LM, device="cpu").evaluate(context=context).scores
     return next(score.value for score in scores if score.name == "nats_per_token")
 
 
@@ -177,4 +177,4 @@ def test_a_state_that_was_carried_in_training_is_carried(tmp_path):
     text = make_text(tmp_path / "text.txt", words=300)
     values = run_file(text, "gpt", data__read="stream", data__window=8, train__steps=2)
     train_here(values, tmp_path / "run")
-    assert "|context:full/carry:warm-64|" in weft.load(tmp_path / "run").evaluate()[0].signature
+    assert "|context:full/carry:warm-64|" in weft.load(tmp_path / "run").evaluate().scores[0].signature

@@ -25,9 +25,9 @@ from weft.compare.scores import functions
 from weft.errors import ModelError, ResourceError
 from weft.log import Log, read_log
 from weft.metrics.items import sums
+from weft.runs.folder import RunFolder, open_folder
 from weft.runs.load import load as load_run
 from weft.tensors import read_tensors, write_tensors
-from weft.runs.folder import RunFolder, open_folder
 
 TASKS = ("lm-lines", "lm-text", "ngram", "masked", "labels-lstm", "several-naive-bayes", "pairs-lstm", "spans-lstm")
 TASKS += ("speech-window", "translate", "span")
@@ -90,7 +90,7 @@ def same(a: Evidence, b: Evidence) -> None:
 @pytest.mark.parametrize("name", TASKS)
 def test_scores_are_those_of_evaluate_and_items_add_up_to_them(runs, name):
     found = runs.evidence(name)
-    assert found.scores == load_run(runs.folder(name), device="cpu").evaluate()
+    assert found.scores == load_run(runs.folder(name), device="cpu").evaluate().scores
     total = sums(found.items.statistics)
     for score_name, function in functions(found.task, found.scores).items():
         value = next(score.value for score in found.scores if score.name == score_name)

@@ -36,11 +36,11 @@ from weft.compare.plan import (
 )
 from weft.errors import ConfigError, DataError, InUseError, ModelError, UsageError
 from weft.lock import Lock
-from weft.text.tokenizers import TokenizerTable, train_tokenizer
 from weft.runs.folder import RunFolder
 from weft.runs.job import Job
-from weft.tasks.registry import TASKS, find_task
 from weft.runs.resolve import resolve
+from weft.tasks.registry import find_task
+from weft.text.tokenizers import TokenizerTable, train_tokenizer
 
 BASE = Path()
 LM: dict[str, Any] = {

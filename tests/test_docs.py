@@ -43,13 +43,13 @@ from weft.models.tagger import HEADS, SpellingTable, TaggerTable
 from weft.nn.cross import SCORES
 from weft.nn.mixers import MIXERS
 from weft.nn.pooling import POOLS
+from weft.runs.resolve import RunTable
+from weft.tasks.registry import find_task
 from weft.text.features import FeatureTable
 from weft.text.grams import ANALYZERS
 from weft.text.sides import SidesTable
 from weft.text.tokenizers import KINDS, TokenizerTable
-from weft.tasks.registry import TASKS, find_task
 from weft.train.schedules import SCHEDULES
-from weft.runs.resolve import RunTable
 from weft.train.tables import TrainTable
 
 ROOT = Path(__file__).parents[1]

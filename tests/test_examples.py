@@ -23,9 +23,9 @@ from weft.models.tables import ADDED, CONNECTIONS, INSIDE
 from weft.nn.cross import SCORES
 from weft.nn.mixers import MIXERS
 from weft.nn.recurrent import NONLINEARITIES
-from weft.tasks.registry import TASKS, find_task
 from weft.runs.resolve import resolve
 from weft.runs.settings import Settings
+from weft.tasks.registry import TASKS, find_task
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 README, DATA = EXAMPLES / "README.md", EXAMPLES / "data"
@@ -116,7 +116,9 @@ def test_the_readme_names_every_run_file_and_every_row():
 
 def test_every_part_has_an_example():
     trained = [settings(path, words) for path in FILES for words in commands(path) if words[0] == "train"]
-    assert {(one.task, one.kind) for one in trained} == {(task, kind) for task in TASKS for kind in find_task(task).presets} - RARE
+    assert {(one.task, one.kind) for one in trained} == {
+        (task, kind) for task in TASKS for kind in find_task(task).presets
+    } - RARE
     texts = [one for one in trained if one.task == "lm"]
     assert {one.data.read for one in texts} == {"windows", "stream", "lines"}
     networks = [one.model for one in texts if one.kind != "ngram"]

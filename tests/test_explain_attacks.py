@@ -150,8 +150,8 @@ def test_what_comes_next_is_never_a_token_that_is_never_written(tmp_path):
     train_here(values, tmp_path / "run", Silent())
     run = weft.load(tmp_path / "run")
     (said,) = run.explain("w1 w2", "attribution").data["outputs"]
-    assert run.model.start(torch.tensor([[1]]))[0].argmax() == run.tokenizer.unk  # here is nothing but unknown words
-    assert said["text"] == run.tokenizer.show(run.generate("w1 w2", temperature=0.0, length=1)[0][0].tokens[0]) != "<unk>"
+    assert run.model.start(torch.tensor([[1]]))[0].argmax() == run.vocabulary.unk  # here is nothing but unknown words
+    assert said["text"] == run.vocabulary.show(run.generate("w1 w2", temperature=0.0, length=1)[0][0].tokens[0]) != "<unk>"
 
 
 # ---- what nobody knows
@@ -182,7 +182,7 @@ def test_the_loss_of_a_reader_is_that_of_its_windows(reader, tmp_path):
     run = weft.load(reader, device="cpu")
     rows, nats = [row for row in asked(20, seed=9) if row[2]], []
     for question, passage, answer in rows:
-        q, p = (run.tokenizer.encode(text).tolist() for text in (question, passage))
+        q, p = (run.vocabulary.encode(text).tolist() for text in (question, passage))
         tokens = torch.tensor([[1, *q, 2, *p, 2]])
         segments = (torch.arange(tokens.size(1)) >= len(q) + 2).long()[None]
         scores = run.model.model(Text(tokens, torch.ones_like(tokens, dtype=torch.bool), segments))[0].detach()

@@ -46,7 +46,7 @@ def test_attention_to_the_source_is_what_the_aligner_finds(pairs, kind):
     best = run.predict("badac", beam=3)[0]
     data = attention(run, "badac", ExplainOptions(beam=3, part="cross")).data
     mean = np.mean([np.mean(layer["weights"], axis=0) for layer in data["layers"]], axis=0)
-    aligned = run.align(["badac"], best[:1])[0]
+    aligned = run.reader.align(["badac"], best[:1])[0]
     np.testing.assert_allclose(mean, aligned.weights, atol=1e-4)
     assert [token["text"] for token in data["tokens"]] == aligned.source
     assert [token["text"] for token in data["output"]] == aligned.target
@@ -87,7 +87,7 @@ def test_a_pool_of_attention_is_a_view_of_the_text(labels, tmp_path):
     assert [(one["part"], np.shape(one["weights"])) for one in view.data["layers"]] == [("pool", (1, 1, 5))]
     with torch.no_grad():
         reading = run.model.model
-        tokens = torch.tensor([[1, *run.tokenizer.tokenizer.encode("the old cat").tolist(), 2]])
+        tokens = torch.tensor([[1, *run.vocabulary.tokenizer.encode("the old cat").tolist(), 2]])
         y, keep = reading.encoder(weft.models.encoder.Text(tokens, tokens >= 0))
         expected = reading.pool.weights(y, keep)
     np.testing.assert_allclose(view.data["layers"][0]["weights"][0], expected.numpy(), atol=1e-4)

@@ -233,10 +233,10 @@ def test_what_stands_in_a_tokens_place(runs):
     for name, row in rows.items():
         vectors = Vectors(reading, name, run.device)
         torch.testing.assert_close(vectors.own[0][0], weight[torch.tensor(reading.sides[0].tokens)])
-        before = len(run.opening)
+        before = len(run.reader.opening)
         torch.testing.assert_close(vectors.blank[0][0, before:], row.expand(3, -1))
         # what the text comes after stays
-        torch.testing.assert_close(vectors.blank[0][0, :before], weight[torch.tensor(run.opening)])
+        torch.testing.assert_close(vectors.blank[0][0, :before], weight[torch.tensor(run.reader.opening)])
     masked = runs("lm:masked")
     vectors = Vectors(read(masked, "the [MASK]", options), "mask", masked.device)
     torch.testing.assert_close(vectors.blank[0][0, 1], masked.model.encoder.front.embedding.weight[-1].detach())
@@ -301,7 +301,7 @@ def test_both_ends_of_an_answer_are_asked_for(runs):
     assert [text[one["start"] : one["stop"]] for one in data["tokens"][1:5]] == ["where", "is", "it", "?"]
     tokens = [one["text"] for one in data["tokens"]]
     segments = [0] * 6 + [1] * (len(tokens) - 6)
-    numbers = [1, *run.tokenizer.encode("where is it ?"), 2, *run.tokenizer.encode("ada has a red cat in rome ."), 2]
+    numbers = [1, *run.vocabulary.encode("where is it ?"), 2, *run.vocabulary.encode("ada has a red cat in rome ."), 2]
     row = torch.tensor([numbers])
     with torch.no_grad():
         scores = run.model.model(Text(row, row >= 0, torch.tensor([segments]))).log_softmax(1)[0]
@@ -312,7 +312,7 @@ def test_both_ends_of_an_answer_are_asked_for(runs):
 def test_later_tokens_have_no_share_in_earlier_outputs(runs):
     run = runs("lm:lstm")
     values = np.array(attribution(run, "the", ExplainOptions(target=" cat")).data["sides"][0]["values"])
-    own = len(run.opening) + 3
+    own = len(run.reader.opening) + 3
     assert values.shape == (4, own + 3) and (values[0, own:] == 0).all() and values[3, -1] != 0
 
 
@@ -331,8 +331,8 @@ def test_a_text_that_is_cut_is_explained_as_far_as_it_is_read(runs):
 def test_ngrams_are_explained_by_occlusion(runs):
     run = runs("lm:ngram")
     data = attribution(run, "a cat", ExplainOptions(target="s")).data
-    before = len(run.opening)
-    tokens = torch.tensor([[*run.opening, *run.tokenizer.encode("a cats").tolist()]])
+    before = len(run.reader.opening)
+    tokens = torch.tensor([[*run.reader.opening, *run.vocabulary.encode("a cats").tolist()]])
     whole, expected = float(run.model.score(tokens)[0, -1]), []
     for at in range(before + 5):
         row = tokens.clone()
@@ -342,7 +342,7 @@ def test_ngrams_are_explained_by_occlusion(runs):
     assert data["baseline"] == "<unk> in its place" and (np.array(expected)[:-2] == 0).all() and expected[-1] != 0
     own = attribution(run, "a cat", ExplainOptions()).data["outputs"][0]
     best = run.model.start(tokens[:, :-1])[0][0]
-    assert own["text"] == run.tokenizer.show(int(best.argmax())) and own["log_prob"] == pytest.approx(
+    assert own["text"] == run.vocabulary.show(int(best.argmax())) and own["log_prob"] == pytest.approx(
         float(best.max()), abs=1e-5
     )
 

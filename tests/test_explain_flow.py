@@ -245,7 +245,7 @@ def test_decoders_of_a_source_are_followed_as_well(runs, name):
     run = weft.load(runs.folder(name))
     view = gradients(run, "fade", ExplainOptions(target="F A D D E"))
     norms = np.array(view.data["time"]["trained"]["norms"])
-    expected = len(run.tokenizer.target.encode("F A D D E"))
+    expected = len(run.vocabulary.target.encode("F A D D E"))
     assert norms.shape[1] == expected and (norms[:, :-1] > 0).any()
     assert all(label.startswith("decoder") for label in view.data["time"]["trained"]["layers"])
     places = view.data["layers"]["trained"]["places"]

@@ -89,7 +89,7 @@ def test_a_label_of_recurrent_layers_equals_states_that_are_moved(runs, name):
     run = weft.load(runs.folder(name))
     view = gradients_whole(run, TEXT, ExplainOptions())
     model = exact(fresh(run))
-    tokens = torch.tensor([[1, *run.tokenizer.tokenizer.encode(TEXT), 2]])
+    tokens = torch.tensor([[1, *run.vocabulary.tokenizer.encode(TEXT), 2]])
     row, label = Text(tokens, torch.ones_like(tokens, dtype=torch.bool)), run.labels.index(view.data["output"])
 
     def loss() -> Tensor:

@@ -69,7 +69,7 @@ def test_each_layer_is_read_out_by_the_last_norm_and_the_head(language, name, la
     run = language(name)
     found = looked_through(run, read(run, TEXT, ExplainOptions()))
     assert found.layers == labels
-    model, tokens = run.model.requires_grad_(False), torch.tensor([[*run.opening, *run.tokenizer.encode(TEXT)]])
+    model, tokens = run.model.requires_grad_(False), torch.tensor([[*run.reader.opening, *run.vocabulary.encode(TEXT)]])
     at = torch.arange(tokens.size(1))[None]
     x = model.stack.positions.enter(model.embedding(tokens), at)
     each = [x]
@@ -104,17 +104,17 @@ def test_the_last_row_of_a_decoder_is_what_it_says_itself(runs, name):
 def test_the_view_names_guesses_ranks_and_what_comes(language):
     run = language("transformer")
     view = lens(run, TEXT, ExplainOptions(top=3))
-    tokens = torch.tensor([[*run.opening, *run.tokenizer.encode(TEXT)]])
+    tokens = torch.tensor([[*run.reader.opening, *run.vocabulary.encode(TEXT)]])
     with torch.no_grad():
         said = run.model.head(run.model(tokens)[0])[0]
     last = view.data["layers"][-1]["positions"]
-    before = len(run.opening)
+    before = len(run.reader.opening)
     assert len(last) == before + len(TEXT) == len(view.data["tokens"])
     for at in range(before + len(TEXT) - 1):
         wanted = tokens[0, at + 1]
         assert last[at]["rank"] == 1 + int((said[at] > said[at, wanted]).sum())
         assert last[at]["probability"] == pytest.approx(said[at, wanted].exp().item(), abs=1e-5)
-        assert last[at]["guesses"][0]["token"] == run.tokenizer.show(int(said[at].argmax()))
+        assert last[at]["guesses"][0]["token"] == run.vocabulary.show(int(said[at].argmax()))
     assert set(last[-1]) == {"guesses"}  # what comes after the text is not known
     assert view.lines[-1].split()[0] == "output"
     for picture in view.pictures:
@@ -129,7 +129,7 @@ def filler(place):
 
 def test_gaps_are_looked_at_where_they_are(filler):
     view = lens(filler, "the [MASK]ld cat", ExplainOptions())
-    (best, *_) = filler.fill("the [MASK]ld cat", n=1)[0][0]
+    (best, *_) = filler.predict("the [MASK]ld cat", n=1)[0][0]
     assert [token["text"] for token in view.data["tokens"]] == ["[MASK]"]
     (place,) = view.data["layers"][-1]["positions"]
     assert best.token in [one["token"] for one in place["guesses"]]
@@ -147,12 +147,12 @@ def test_surprisal_is_the_loss_of_each_token(language, runs):
     for run in (language("lstm"), weft.load(runs.folder("lm-ngram"))):
         text = TEXT if run is language("lstm") else "F A D"
         view = surprisal(run, text, ExplainOptions())
-        ids = [*run.opening, *run.tokenizer.encode(text), *([2] if run.lines else [])]
+        ids = [*run.reader.opening, *run.vocabulary.encode(text), *([2] if run.lines else [])]
         nats, _ = run.model.loss(torch.tensor([ids[:-1]]), torch.tensor([ids[1:]]))
-        nats = nats[:, len(run.opening) - 1 :]
+        nats = nats[:, len(run.reader.opening) - 1 :]
         np.testing.assert_allclose(view.data["nats"], nats[0].detach(), atol=1e-5)
         np.testing.assert_allclose(view.data["bits"], nats[0].detach() / math.log(2), atol=1e-5)
-        assert len(view.data["tokens"]) == len(ids) - len(run.opening)
+        assert len(view.data["tokens"]) == len(ids) - len(run.reader.opening)
         for picture in view.pictures:
             ET.fromstring(picture.svg)
     assert view.data["tokens"][-1] == {"text": "</s>", "start": 0, "stop": 0}

@@ -122,7 +122,7 @@ def test_the_best_of_the_tree_is_what_predict_says(runs, name):
     found = run.predict("fade", beam=4)[0][0]
     assert view.data["output"] == found.text and view.data["score"] == pytest.approx(found.score)
     way = [one for one in view.data["hypotheses"] if one["best"]]
-    assert [one["token"] for one in way] == [run.tokenizer.target.show(token) for token in found.tokens]
+    assert [one["token"] for one in way] == [run.vocabulary.target.show(token) for token in found.tokens]
     assert way[-1]["score"] == pytest.approx(found.score, abs=1e-5)
     assert [one["parent"] for one in way] == [0, *(one["id"] for one in way[:-1])]
     assert {one["fate"] for one in view.data["hypotheses"]} <= set(KINDS)
@@ -135,7 +135,7 @@ def test_the_best_of_the_tree_is_what_generate_says(lstm, runs):
         found = run.generate(text, beam=3, length=6, alpha=0.7)[0][0]
         assert view.data["score"] == pytest.approx(found.score)
         assert [one["token"] for one in view.data["hypotheses"] if one["best"]] == [
-            run.tokenizer.show(token) for token in found.tokens
+            run.vocabulary.show(token) for token in found.tokens
         ]
     assert no_search(lstm) is None and no_distribution(lstm) is None
     both = weft.ensemble([runs.folder("lstm"), runs.folder("luong")])

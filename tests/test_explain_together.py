@@ -16,7 +16,7 @@ from small_runs import make_text, run_file, train_here
 from torch import nn
 
 import weft
-import weft.run
+import weft.runs.load
 from weft.cli.main import main
 from weft.errors import UsageError
 from weft.explain.alignment import attends_to_source
@@ -132,7 +132,7 @@ def test_a_run_that_was_trained_compiled_is_explained_as_any_other(tmp_path, mon
 
 @pytest.mark.parametrize("what", ["attention", "lens"])
 def test_a_compiled_model_is_refused_by_name_at_the_command_line(place, what, monkeypatch, capsys, quiet_machine):
-    load = weft.run.load
+    load = weft.runs.load.load
 
     def load_compiled(folder: Path, *, device: str) -> Any:
         run = load(folder, device=device)
@@ -161,4 +161,4 @@ def test_attention_under_a_beam_is_that_of_the_steps_that_wrote_the_output(tmp_p
     np.testing.assert_allclose(view["layers"][-1]["weights"], stepped, atol=1e-4)
     wide = asked(capsys, str(run.folder.path), "badac", "--what", "attention", "--beam", "4")["views"][0]
     found = run.predict("badac", beam=4)[0][0]
-    assert [token["text"] for token in wide["output"]] == [run.tokenizer.target.show(number) for number in found.tokens]
+    assert [token["text"] for token in wide["output"]] == [run.vocabulary.target.show(number) for number in found.tokens]

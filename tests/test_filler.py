@@ -46,17 +46,17 @@ def run(runs):
 
 
 def test_a_gap_is_filled_by_the_most_probable_tokens(run):
-    (gaps,) = run.fill("the [MASK] sees a <mask> .", n=3)
+    (gaps,) = run.predict("the [MASK] sees a <mask> .", n=3)
     assert len(gaps) == 2 and all(len(gap) == 3 for gap in gaps)
-    ids = run.tokenizer.encode("the cat sees a dog .").tolist()
+    ids = run.vocabulary.encode("the cat sees a dog .").tolist()
     row = torch.tensor([[1, *ids, 2]])
-    row[0, [2, 5]] = run.tokenizer.size
+    row[0, [2, 5]] = run.vocabulary.size
     with torch.no_grad():
         log_probs = run.model.log_probs(run.model(Text(row, torch.ones_like(row, dtype=torch.bool))))
     for gap, at in zip(gaps, (2, 5), strict=True):
         best = log_probs[0, at, 3:-1].exp().topk(3)
         assert [one.probability for one in gap] == pytest.approx(best.values.tolist(), abs=1e-6)
-        assert [one.token for one in gap] == [run.tokenizer.token(3 + number) for number in best.indices.tolist()]
+        assert [one.token for one in gap] == [run.vocabulary.token(3 + number) for number in best.indices.tolist()]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -64,31 +64,31 @@ def test_a_gap_stands_where_a_token_would(runs, kind):
     """The text with a token in the gap has the tokens of the text with the gap, and that one."""
     run: Any = weft.load(runs / kind, device="cpu")
     text, gap = ("the cat sees", "the [MASK] sees") if kind != "char" else ("the cat sees", "the c[MASK]t sees")
-    whole, holed = [1, *run.tokenizer.encode(text).tolist(), 2], run._tokens(gap)
-    at = holed.index(run.tokenizer.size)
+    whole, holed = [1, *run.vocabulary.encode(text).tolist(), 2], run._tokens(gap)
+    at = holed.index(run.vocabulary.size)
     assert holed[:at] == whole[:at]
     assert holed[at + 1 :] == whole[len(whole) - (len(holed) - at - 1) :]
-    found = run.fill(gap, n=2)[0][0]
+    found = run.predict(gap, n=2)[0][0]
     assert all(one.token and 0 <= one.probability <= 1 for one in found)
 
 
 def test_never_more_answers_than_tokens(run):
-    (gap,) = run.fill("[MASK]", n=10_000)[0]
-    assert len(gap) == run.tokenizer.size - 3
+    (gap,) = run.predict("[MASK]", n=10_000)[0]
+    assert len(gap) == run.vocabulary.size - 3
     assert sum(one.probability for one in gap) <= 1.0
 
 
 def test_what_can_not_be_filled(run):
     def said(text: str, **options: int) -> str:
         with pytest.raises(UsageError) as caught:
-            run.fill(text, **options)
+            run.predict(text, **options)
         return str(caught.value)
 
     assert said("no gap") == "line 1: has no [MASK]; write it where a token is missing"
     assert said("the [MASK]", n=0) == "fill: n must be at least 1, not 0"
     assert said("[MASK] " * 50) == f"line 1: has 52 tokens, but {run.folder.path} reads at most 48; shorten it"
     with pytest.raises(DataError):
-        run.fill("the \0 [MASK]")
+        run.predict("the \0 [MASK]")
 
 
 # ---- vectors
@@ -106,7 +106,7 @@ def test_vectors_do_not_depend_on_what_is_embedded_beside_them(run):
 
 
 def test_a_vector_is_the_mean_of_what_the_encoder_says(run):
-    row = torch.tensor([[1, *run.tokenizer.encode("the cat").tolist(), 2]])
+    row = torch.tensor([[1, *run.vocabulary.encode("the cat").tolist(), 2]])
     with torch.no_grad():
         y = run.model(Text(row, torch.ones_like(row, dtype=torch.bool)))[0].numpy()
     assert run.embed(["the cat"])[0] == pytest.approx(y.mean(0), abs=1e-5)
@@ -117,7 +117,7 @@ def test_a_long_text_is_cut_before_its_end(run):
     long = " ".join(["cat"] * 100)
     short = " ".join(["cat"] * 46)
     told: list[tuple[int, int]] = []
-    found, cut = run.embedded([long, short, "dog"], watch=lambda *done: told.append(done))
+    found, cut = run.embedded([long, short, "dog"], progress=lambda what, *done: told.append(done))
     assert cut.tolist() == [True, False, False] and told[-1] == (3, 3)
     assert found[0] == pytest.approx(found[1], abs=1e-5)
     assert run.embedded(["dog"]).cut.tolist() == [False]
@@ -219,6 +219,6 @@ def test_what_a_masked_language_model_is_not_for(runs, capsys, tmp_path):
 
 
 def test_info_and_the_name_of_what_comes_next(runs, run, tmp_path, capsys):
-    assert run.info()["task"] == "masked-lm" and run.info()["vocabulary"] == run.tokenizer.size
+    assert run.info()["task"] == "masked-lm" and run.info()["vocabulary"] == run.vocabulary.size
     assert main(["info", str(runs / "word")]) == 0
     assert "masked nats" in capsys.readouterr().out

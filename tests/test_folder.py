@@ -20,17 +20,17 @@ import weft
 from weft.config import read_toml
 from weft.errors import DataError, InUseError, ModelError, ResourceError, UsageError, WeftError
 from weft.lock import Lock
-from weft.tensors import read_tensors, write_tensors
-from weft.text.tokenizers import Tokenizer
-from weft.train import checkpoint
 from weft.runs import folder as folder
 from weft.runs.folder import RunFolder, make_folder, open_folder
 from weft.runs.job import train
-from weft.train.loop import Stopped
-from weft.tasks.registry import TASKS, find_task
 from weft.runs.resolve import resolve
+from weft.tasks.registry import TASKS, find_task
+from weft.tensors import read_tensors, write_tensors
+from weft.text.tokenizers import Tokenizer
+from weft.train import checkpoint
+from weft.train.loop import Stopped
 
-KINDS = [(task, kind) for task, shared in TASKS.items() for kind in shared.presets]
+KINDS = [(task, kind) for task, shared in ((name, find_task(name)) for name in TASKS) for kind in shared.presets]
 
 
 def refusal(kind: type[WeftError], call: Callable[[], object]) -> str:

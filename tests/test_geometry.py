@@ -58,9 +58,9 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 def by_hand(run: Any, line: str) -> list[dict[str, Any]]:
     """Of each stage the words of a line and their vectors, from the model's parts, one after another."""
-    model, ids = run.model, run.tokenizer.encode(line).tolist()
+    model, ids = run.model, run.vocabulary.encode(line).tolist()
     stack: Any = model.stack
-    x = model.embedding(torch.tensor([[*run.opening, *ids]]))
+    x = model.embedding(torch.tensor([[*run.reader.opening, *ids]]))
     states = [x]
     for at, layer in enumerate(stack.layers):
         x, _ = layer(x, None, None)
@@ -69,13 +69,13 @@ def by_hand(run: Any, line: str) -> list[dict[str, Any]]:
     states.append(stack.outlet(x))
     found, edges, texts = [], list[tuple[int, int]](), ""
     for token in ids:
-        shown = run.tokenizer.decode([token])
+        shown = run.vocabulary.decode([token])
         edges.append((len(texts), len(texts) + len(shown)))
         texts += shown
     assert texts == line
     words = [(one.start(), one.end(), one[0]) for one in re.finditer(r"\w+|\.", line)]
     for y in states:
-        rows = y[0, len(run.opening) :].double().detach().numpy()
+        rows = y[0, len(run.reader.opening) :].double().detach().numpy()
         means = [rows[[at for at, (a, b) in enumerate(edges) if a < high and b > low]].mean(axis=0) for low, high, _ in words]
         found.append({"words": [word for _, _, word in words], "rows": np.array(means)})
     return found
@@ -202,11 +202,11 @@ def test_both_sides_of_a_translation(pairs: PairRuns, name: str) -> None:
     assert [unit.text for unit in line.units[0]] == list(source)
     # the top of each stack is what the model itself gives
     model = run.members[0].model
-    encoded = torch.tensor([[*run.tokenizer.source.encode(source).tolist(), run.tokenizer.source.end]])
+    encoded = torch.tensor([[*run.vocabulary.source.encode(source).tolist(), run.vocabulary.source.end]])
     with torch.no_grad():
         state = model.encode(encoded, torch.ones_like(encoded, dtype=torch.bool))
         memory = model.encoder(encoded, torch.ones_like(encoded, dtype=torch.bool))
-        tokens = torch.tensor([[run.tokenizer.target.begin, *run.tokenizer.target.encode(target).tolist()]])
+        tokens = torch.tensor([[run.vocabulary.target.begin, *run.vocabulary.target.encode(target).tolist()]])
         y, _ = model(tokens, state)
     torch.testing.assert_close(sides[0][-1], memory.values[0, :-1].double())
     torch.testing.assert_close(sides[1][-1], y[0, [unit.tokens[0] for unit in line.units[1]]].double())

@@ -107,9 +107,9 @@ def their_ids(folder: Path, kind: str, text: str) -> list[int]:
 
 def our_text(run: Any, text: str) -> Text:
     ids = [
-        run.tokenizer.begin,
-        *run.tokenizer.encode(text).tolist(),
-        *([] if run.settings.task == "lm" else [run.tokenizer.end]),
+        run.vocabulary.begin,
+        *run.vocabulary.encode(text).tolist(),
+        *([] if run.settings.task == "lm" else [run.vocabulary.end]),
     ]
     row = torch.tensor([ids])
     return Text(row, torch.ones_like(row, dtype=torch.bool))
@@ -158,8 +158,8 @@ def test_numbers_of_tokens_are_ours_and_none_is_lost(pair):
     known = [row for row in rows if row is not None]
     assert sorted(set(known)) == list(range(model.config.vocab_size))
     assert len(known) == len(set(known)) + (kind == "gpt2")
-    assert len(rows) == run.tokenizer.size + (kind != "gpt2")
-    assert [run.tokenizer.token(number) for number in range(3)] == ["<unk>", "<s>", "</s>"]
+    assert len(rows) == run.vocabulary.size + (kind != "gpt2")
+    assert [run.vocabulary.token(number) for number in range(3)] == ["<unk>", "<s>", "</s>"]
     if kind == "gpt2":
         assert run.model.head.bias[:3].tolist() == [NEVER, NEVER, 0.0]
 
@@ -188,7 +188,7 @@ def test_a_run_goes_back_as_it_came(pair, tmp_path):
         with torch.no_grad():
             wanted = whole(input_ids=text.tokens).logits.log_softmax(-1)
         assert (scores(run, hidden(run, text)) - wanted).abs().max() < 1e-3
-        assert tokenizer.mask_token_id == run.tokenizer.size
+        assert tokenizer.mask_token_id == run.vocabulary.size
         batch = tokenizer(["the", "the cat sat"], padding=True, return_tensors="pt")
         with torch.no_grad():
             rows = again(**batch).last_hidden_state
@@ -220,7 +220,7 @@ POOLER = "it has no pooler, which AutoModel makes up: use last_hidden_state"
 def test_pairs_of_texts_have_segments(tmp_path):
     model = make_folder(tmp_path / "theirs", "bert")
     run: Any = load(import_folder(tmp_path / "theirs", tmp_path / "run").folder.path, device="cpu")
-    first, second = (run.tokenizer.encode(text).tolist() for text in ("the cat", "a river"))
+    first, second = (run.vocabulary.encode(text).tolist() for text in ("the cat", "a river"))
     row = torch.tensor([[1, *first, 2, *second, 2]])
     segments = torch.tensor([[0] * (2 + len(first)) + [1] * (1 + len(second))])
     order = torch.tensor(their_rows(tmp_path / "theirs", "bert"))

@@ -15,11 +15,10 @@ from small_runs import Silent, make_text, run_file, sums, train_here
 from weft.cli.main import main
 from weft.config import override
 from weft.errors import ConfigError
-from weft.runs.load import ensemble
-from weft.runs.load import load
+from weft.runs.job import borrow_for_start, borrow_tokenizer
+from weft.runs.load import ensemble, load
 from weft.tasks.seq2seq.task import SEQ2SEQ
 from weft.tensors import read_tensors
-from weft.runs.job import borrow_for_start, borrow_tokenizer
 from weft.train.loop import Stopped
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
@@ -167,12 +166,12 @@ def test_evaluate_prints_every_score_and_signature(runs, capsys):
 
 def test_a_signature_tells_who_searched_together(runs):
     lstm, luong, lm = (runs.folder(name) for name in ("lstm", "luong", "lm-ngram"))
-    pair = ensemble([lstm, luong], device="cpu").evaluate()
+    pair = ensemble([lstm, luong], device="cpu").evaluate().scores
     assert "|search:beam:5/alpha:1/runs:2|" in pair[0].signature and pair[-1].name == "perplexity"
-    fused = ensemble([lstm], lm=lm, lm_weight=0.25, device="cpu").evaluate()
+    fused = ensemble([lstm], lm=lm, lm_weight=0.25, device="cpu").evaluate().scores
     which = hashlib.sha256((lm / "model.safetensors").read_bytes()).hexdigest()[:8]
     assert f"|search:beam:5/alpha:1/lm:{which}*0.25|" in fused[0].signature
-    uneven = ensemble([lstm, luong], weights=[0.75, 0.25], device="cpu").evaluate(beam=1, least=2)
+    uneven = ensemble([lstm, luong], weights=[0.75, 0.25], device="cpu").evaluate(beam=1, least=2).scores
     assert "|search:greedy/least:2/runs:2/weights:0.75,0.25|" in uneven[0].signature
     # beside a language model there is no probability of the targets to speak of
     assert [score.name for score in fused] == ["exact_match", "edit_rate", "character_error_rate", "bleu", "bleu_lc", "chrf"]

@@ -17,20 +17,20 @@ from label_runs import KEYS, LabelRuns, class_file, one_label, two_texts, write_
 from small_runs import Silent, sums, train_here
 
 import weft
-from weft.cli.label_output import SHOWN, confusion_table, label_table
 from weft.cli.main import main
 from weft.errors import ConfigError, DataError, ModelError, UsageError
 from weft.metrics.calibration import softmax_temperature
 from weft.metrics.labels import LabelScore
 from weft.models import bayes, regression
 from weft.models.baseline_tables import BayesTable, RegressionTable
+from weft.runs.resolve import resolve
+from weft.runs.run import AnyRun
 from weft.tasks.classification.network import balance, targets, unseen
-from weft.tasks.classification.predict import Labeller
+from weft.tasks.classification.presets import PRESETS as CLASSIFY
+from weft.tasks.label_report import SHOWN, confusion_table, label_table
 from weft.tensors import read_tensors
 from weft.text.features import Features, beside
 from weft.train.loop import Stopped
-from weft.tasks.classification.presets import PRESETS as CLASSIFY
-from weft.runs.resolve import resolve
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 NETWORKS = [kind for kind in CLASSIFY if kind not in ("naive-bayes", "regression")]
@@ -42,20 +42,20 @@ def runs(tmp_path_factory):
     return LabelRuns(tmp_path_factory.mktemp("runs"))
 
 
-def loaded(runs: LabelRuns, name: str) -> Labeller:
+def loaded(runs: LabelRuns, name: str) -> AnyRun:
     run = weft.load(runs.folder(name), device="cpu")
-    assert isinstance(run, Labeller)
+    assert run.task.name == "classify"
     return run
 
 
-def loaded_from(folder: Path) -> Labeller:
+def loaded_from(folder: Path) -> AnyRun:
     run = weft.load(folder, device="cpu")
-    assert isinstance(run, Labeller)
+    assert run.task.name == "classify"
     return run
 
 
-def values_of(run: Labeller, data: Any = None) -> dict[str, float]:
-    return {score.name: score.value for score in run.evaluate(data)}
+def values_of(run: AnyRun, data: Any = None) -> dict[str, float]:
+    return {score.name: score.value for score in run.evaluate(data).scores}
 
 
 def copied(runs: LabelRuns, name: str, place: Path) -> Path:
@@ -121,7 +121,7 @@ def test_temperature_is_fitted_on_validation_texts_and_kept_with_the_weights(run
     head = run.model.model.head
     head.temperature.fill_(1.0)
     scores = run.model.log_probs([example.texts for example in examples])
-    gold = targets([example.labels for example in examples], run.tokenizer.labels, several=False)[:, 0]
+    gold = targets([example.labels for example in examples], run.vocabulary.labels, several=False)[:, 0]
     kept = read_tensors(run.folder.weights)[0]["head.temperature"]
     assert softmax_temperature(scores, gold) == pytest.approx(kept.item(), rel=1e-3)
 
@@ -132,12 +132,12 @@ def test_without_validation_texts_the_temperature_is_one_and_there_is_nothing_to
         values = class_file(data, kind, "train.steps=2")
         values["data"] = {"train": str(data)}
         run = weft.load(train_here(values, tmp_path / kind).path)
-        assert isinstance(run, Labeller)
+        assert run.task.name == "classify"
         assert run.model.temperature == 1.0
         with pytest.raises(UsageError) as caught:
-            run.evaluate()
+            run.evaluate().scores
         assert str(caught.value) == f"{tmp_path / kind}: the run has no test or validation data; give --data FILE"
-        assert len(run.evaluate(data)) == 6
+        assert len(run.evaluate(data).scores) == 6
 
 
 def test_balanced_labels_count_alike():
@@ -152,7 +152,7 @@ def test_balance_helps_a_rare_label(tmp_path):
     for option in ("false", "true"):
         values = class_file(data, "window", "train.steps=6", f"model.balanced={option}")
         run = weft.load(train_here(values, tmp_path / option).path)
-        assert isinstance(run, Labeller)
+        assert run.task.name == "classify"
         said.append(np.mean([one.probabilities["tool"] for one in run.predict([text for _, text in rows])]))
     assert said[1] > 2 * said[0]
 
@@ -184,7 +184,7 @@ def test_long_texts_are_cut_and_counted_or_refused(tmp_path):
     train_here(values, tmp_path / "run", watcher)
     assert any(note == "train: 1 texts are longer than data.longest = 20 tokens, and are cut" for note in watcher.notes)
     run = weft.load(tmp_path / "run")
-    assert isinstance(run, Labeller)
+    assert run.task.name == "classify"
     fits, long = run.predict("axe " * 18) + run.predict("axe " * 300)
     assert fits == long._replace(cut=False) and long.cut
     with pytest.raises(DataError, match=r"has 32 tokens, more than data\.longest = 20; raise that"):
@@ -196,11 +196,11 @@ def test_what_may_not_be_cut_is_refused_in_prediction_too(tmp_path, monkeypatch,
     settings = ('data.text=["one", "two"]', "data.truncate=false", "data.longest=20", "train.steps=1")
     folder = train_here(class_file(rows, "lstm", *settings), tmp_path / "run").path
     run = weft.load(folder)
-    assert isinstance(run, Labeller)
+    assert run.task.name == "classify"
     fits, long = ("axe " * 9, "cat " * 8), ("axe " * 9, "cat " * 9)  # and <s>, </s>, </s>
     told = f"has 21 tokens, but {folder} reads at most 20 and cuts nothing (data.truncate = false); shorten it"
-    assert run.faults([fits, long]) == {1: told}
-    assert run.faults([]) == {}
+    assert run.reader.faults([fits, long]) == {1: told}
+    assert run.reader.faults([]) == {}
     assert len(run.predict([fits])) == 1
     with pytest.raises(DataError) as caught:
         run.predict([fits, long])
@@ -212,7 +212,7 @@ def test_what_may_not_be_cut_is_refused_in_prediction_too(tmp_path, monkeypatch,
     assert [bool(line) for line in said.out.split("\n")] == [False, True, False, False, False]
     held = write_tsv(tmp_path / "held.tsv", [("first", *fits), ("second", *long)], "label\tone\ttwo")
     with pytest.raises(DataError) as caught:
-        run.evaluate(held)
+        run.evaluate(held).scores
     assert str(caught.value) == f"{held}: line 3: {told}"
 
 
@@ -226,7 +226,7 @@ def test_baselines_read_texts_to_their_end_and_make_no_tokens(tmp_path, capsys):
         splits = ("test", "train", "valid")  # which files were read for each, and no tokens
         assert sorted(path.name for path in (folder / "data").iterdir()) == [f"{split}.files.json" for split in splits]
         run = weft.load(folder)
-        assert run.faults(["axe " * 300]) == {} and run.predict("axe " * 300)[0].labels == ("tool",)
+        assert run.reader.faults(["axe " * 300]) == {} and run.predict("axe " * 300)[0].labels == ("tool",)
         assert main(["predict", str(folder), "axe " * 300]) == 0
         assert capsys.readouterr().err == ""
 
@@ -258,7 +258,7 @@ def test_a_baseline_is_what_fitting_by_hand_gives(runs, name, kind):
     columns = list(zip(*(example.texts for example in examples), strict=True))
     table = BayesTable() if kind == "naive-bayes" else RegressionTable()
     features = [Features.fit(column, table.features) for column in columns]
-    right = targets([example.labels for example in examples], run.tokenizer.labels, several=name == "several")
+    right = targets([example.labels for example in examples], run.vocabulary.labels, several=name == "several")
     wanted: Any = right.astype(bool) if name == "several" else right[:, 0]
     sparse = beside([part.transform(column) for part, column in zip(features, columns, strict=True)])
     fit: Any = bayes.fit if kind == "naive-bayes" else regression.fit
@@ -275,7 +275,7 @@ def test_options_of_baselines_change_them(runs, tmp_path):
     for at, option in enumerate(("model.balanced=true", "model.events=bernoulli", "model.features.analyzer=char")):
         folder = train_here(runs.values("labels-naive-bayes", option), tmp_path / str(at)).path
         run = weft.load(folder)
-        assert isinstance(run, Labeller)
+        assert run.task.name == "classify"
         assert values_of(run)["accuracy"] > 50
 
 
@@ -337,15 +337,16 @@ def test_predictions_are_probabilities_and_do_not_depend_on_their_batch(runs, ki
 def test_what_is_measured_is_what_is_predicted(runs):
     told: list[tuple[int, int]] = []
     run = loaded(runs, "several-lstm")
-    scores, items = run.measure(watch=lambda done, total: told.append((done, total)))
+    found = run.evaluate(progress=lambda what, done, total: told.append((done, total)))
+    scores, items = found.scores, found.items
     examples = list(run.settings.datasets["test"].examples())
     found = run.predict([example.texts for example in examples])
     exact = np.mean([set(one.labels) == set(example.labels) for one, example in zip(found, examples, strict=True)])
     assert (scores[0].name, scores[0].value) == ("exact_match", pytest.approx(100 * exact))
     assert len(items.keys) == len(examples) == 36
     assert told[-1] == (36, 36)
-    assert f"|labels:{run.tokenizer.labels.hash[:8]}|several|temperature:" in scores[0].signature
-    assert run.evaluate([run.settings.data.train])[0].value != scores[0].value  # other data
+    assert f"|labels:{run.vocabulary.labels.hash[:8]}|several|temperature:" in scores[0].signature
+    assert run.evaluate([run.settings.data.train]).scores[0].value != scores[0].value  # other data
 
 
 def test_the_run_is_described(runs):
@@ -595,7 +596,7 @@ def test_a_folder_with_a_file_for_each_label(tmp_path, capsys):
         path.parent.mkdir(exist_ok=True)
         path.write_text("".join(f"{text}\n" for label, text in one_label(120) if label == name))
     run = weft.load(train_here(class_file(tmp_path / "data", "naive-bayes"), tmp_path / "run").path)
-    assert isinstance(run, Labeller)
+    assert run.task.name == "classify"
     assert run.labels == ("animal", "colour", "tool")
     assert values_of(run)["accuracy"] >= 95
     code, out, _ = said_by(capsys, "evaluate", str(tmp_path / "run"), "--data", str(tmp_path / "data"), "--quiet", "--json")
@@ -612,7 +613,7 @@ def test_text_in_latin_1_is_read_so_by_training_and_prediction(tmp_path, capsys,
         found = json.loads(out)
         assert (code, found["text"], found["labels"]) == (0, "here axe café", ["tool"])
         run = weft.load(folder)
-        assert isinstance(run, Labeller) and run.tokenizer.tokenizer.encode("café").tolist() != [0]
+        assert run.task.name == "classify" and run.vocabulary.tokenizer.encode("café").tolist() != [0]
         assert said_by(capsys, "evaluate", folder, "--data", str(data), "--quiet")[0] == 0
 
 

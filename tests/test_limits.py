@@ -24,8 +24,8 @@ from weft.data.source import Source
 from weft.errors import ConfigError, DataError, ModelError, ResourceError
 from weft.interop.arpa import read_arpa
 from weft.runs.load import load
-from weft.text import gate, unpack
 from weft.runs.resolve import resolve
+from weft.text import gate, unpack
 
 # ---- lines and files
 

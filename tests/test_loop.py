@@ -20,6 +20,7 @@ from weft.models.language import LanguageModel, language_model
 from weft.models.tables import LanguageTable
 from weft.nn.state import detach, leaves
 from weft.runs.load import load
+from weft.runs.resolve import resolve
 from weft.tasks.lm.objective import LanguageTask
 from weft.tasks.lm.scoring import Context
 from weft.tasks.task import Loss, Watch
@@ -30,7 +31,6 @@ from weft.train.learner import Learner
 from weft.train.loop import Loop, Place
 from weft.train.optimizers import optimizers
 from weft.train.schedules import schedule
-from weft.runs.resolve import resolve
 from weft.train.tables import TrainTable
 
 CPU = Place(torch.device("cpu"), torch.float32)

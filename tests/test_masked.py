@@ -19,11 +19,11 @@ from weft.metrics.language import Measured
 from weft.metrics.masked import masked_scores
 from weft.models.encoder import Text
 from weft.models.masked import MaskedTable, masked_model
+from weft.runs.resolve import resolve
 from weft.tasks.masked_lm.objective import MaskedTask, Masking, as_text, candidates, masked, pseudo_nats, texts
 from weft.text.tokenizers import Tokenizer, TokenizerTable, from_words, train_tokenizer
 from weft.text.whole_words import begins_word
 from weft.train.loop import Stopped
-from weft.runs.resolve import resolve
 
 WORDS = 50
 MASK = WORDS  # what stands for a hidden token
@@ -310,7 +310,7 @@ def test_it_learns_what_stands_on_both_sides(tmp_path):
     import weft
 
     run: Any = weft.load(tmp_path / "run", device="cpu")
-    right = [run.fill(f"a{i} [MASK] b{j}", n=1)[0][0][0].token == f"m{(i + j) % 6}" for i in range(6) for j in range(6)]
+    right = [run.predict(f"a{i} [MASK] b{j}", n=1)[0][0][0].token == f"m{(i + j) % 6}" for i in range(6) for j in range(6)]
     assert np.mean(right) > 0.9
 
 

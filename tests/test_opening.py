@@ -119,9 +119,9 @@ def test_the_first_letter_is_as_probable_as_it_begins_lines(runs):
 @pytest.mark.parametrize("name", ["ngram", "lstm", "gpt", "lines", "sentences"])
 def test_every_view_of_a_text_begins_alike(runs, name):
     run, text = runs[name], "Ida finds"
-    opening = {"lines": [1], "sentences": [*run.tokenizer.encode(". ")]}.get(name, [*run.tokenizer.encode(".\n")])
-    assert run.opening == opening
-    tokens = [*opening, *run.tokenizer.encode(text).tolist()]
+    opening = {"lines": [1], "sentences": [*run.vocabulary.encode(". ")]}.get(name, [*run.vocabulary.encode(".\n")])
+    assert run.reader.opening == opening
+    tokens = [*opening, *run.vocabulary.encode(text).tolist()]
     with torch.no_grad():
         wanted = run.model.score(torch.tensor([tokens]))[0, len(opening) - 1 :].numpy()
         following = run.model.start(torch.tensor([tokens]))[0][0].clone()
@@ -137,7 +137,7 @@ def test_every_view_of_a_text_begins_alike(runs, name):
     bits = run.explain(text, "surprisal").data["bits"]
     np.testing.assert_allclose(np.array(bits[: len(wanted)]) * math.log(2), -wanted, atol=1e-5)
     steps = run.explain(text, "distribution", length=1).data["steps"]
-    assert [one["token"] for one in steps[0]["tokens"] if one["came"]] == [run.tokenizer.show(best)]
+    assert [one["token"] for one in steps[0]["tokens"] if one["came"]] == [run.vocabulary.show(best)]
     assert run.explain(text, "search", beam=1, length=1).data["output"] == greedy.text
 
 
@@ -145,8 +145,8 @@ def test_every_view_of_a_text_begins_alike(runs, name):
 def test_what_a_text_comes_after_is_none_of_its_tokens(runs, name):
     run = runs[name]
     (side,) = read(run, "Ida", ExplainOptions()).sides
-    count = len(run.opening)
-    assert side.tokens == [*run.opening, *run.tokenizer.encode("Ida").tolist()]
+    count = len(run.reader.opening)
+    assert side.tokens == [*run.reader.opening, *run.vocabulary.encode("Ida").tolist()]
     assert side.of_text == [False] * count + [True] * 3
     assert [(piece.start, piece.stop) for piece in side.pieces] == [(0, 0)] * count + [(0, 1), (1, 2), (2, 3)]
 
@@ -166,13 +166,13 @@ def test_a_text_that_is_evaluated_begins_alike(runs, tmp_path):
     (tmp_path / "text.txt").write_text("Ida finds a")
     for name in ("ngram", "lstm", "gpt"):
         run = runs[name]
-        (value,) = (one.value for one in run.evaluate(tmp_path / "text.txt") if one.name == "nats_per_token")
+        (value,) = (one.value for one in run.evaluate(tmp_path / "text.txt").scores if one.name == "nats_per_token")
         assert value == pytest.approx(-run.score("Ida finds a")[0].log_prob / 11, rel=1e-5)
 
 
 def test_an_opening_of_two_tokens_takes_two_positions(runs, tmp_path):
     run = runs["sentences"]  # learned positions, 16 of them
-    assert (run.model.longest, run.room) == (16, 15)
+    assert (run.model.longest, run.reader.room) == (16, 15)
     assert len(run.score("a" * 15)[0].tokens) == 15
     with pytest.raises(DataError) as caught:
         run.score("a" * 16)
@@ -183,7 +183,7 @@ def test_an_opening_of_two_tokens_takes_two_positions(runs, tmp_path):
     assert str(refused.value) == (
         "--length: 2 prompt tokens and 16 more need 17 positions, but the model reads at most 16; use --length 15"
     )
-    assert list(run.faults_of_prompts(["", "a"], GenerateOptions(length=15))) == [1]
+    assert list(run.reader.faults_of_prompts(["", "a"], GenerateOptions(length=15))) == [1]
 
 
 def test_words_are_spelled_as_at_the_start_of_a_line(tmp_path):
@@ -215,7 +215,7 @@ def test_training_keeps_it_and_notes_what_it_can_not_find(runs, tmp_path):
     note = "the text has hardly any line or sentence ends: what is scored or generated begins after <s>"
     assert note in watcher.notes
     run = weft.load(tmp_path / "run")
-    assert isinstance(run, Run) and run.opening == [1]
+    assert isinstance(run, Run) and run.reader.opening == [1]
 
 
 def test_it_is_shown(runs, capsys):

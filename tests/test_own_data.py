@@ -52,9 +52,9 @@ def test_no_command_reads_a_file_that_training_never_saw(language, capsys, monke
 def test_the_same_text_elsewhere_or_put_back_is_read(language, tmp_path):
     run, test = language
     make_text(test, words=200, seed=9)
-    before = [score.value for score in load(run, device="cpu").evaluate()]
+    before = [score.value for score in load(run, device="cpu").evaluate().scores]
     test.unlink()  # the tokens that training left are the same text
-    assert [score.value for score in load(run, device="cpu").evaluate()] == before
+    assert [score.value for score in load(run, device="cpu").evaluate().scores] == before
 
 
 def test_a_run_that_keeps_no_record_reads_only_what_is_named(language):
@@ -62,13 +62,13 @@ def test_a_run_that_keeps_no_record_reads_only_what_is_named(language):
     for path in (run / "data").glob("test.*"):
         path.unlink()
     with pytest.raises(ModelError) as caught:
-        load(run, device="cpu").evaluate()
+        load(run, device="cpu").evaluate().scores
     assert str(caught.value) == f"{run}: has no record of the test data that it was trained with; use --data FILE"
     # a size alone is guessed easily
     record = {"origin": {"files": [{"file": "test.txt", "bytes": test.stat().st_size}]}}
     (run / "data" / "test.json").write_text(json.dumps(record))
     with pytest.raises(DataError) as other:
-        load(run, device="cpu").evaluate()
+        load(run, device="cpu").evaluate().scores
     assert str(other.value) == differs(test, "test", run)
 
 
@@ -79,10 +79,10 @@ def test_labelled_texts(kind, tmp_path):
     if kind != "lstm":
         values = {**values, "model": {"kind": kind}}
     run = train_here(values, tmp_path / "run").path
-    assert load(run, device="cpu").evaluate()
+    assert load(run, device="cpu").evaluate().scores
     test.write_text("label\ttext\n" + "".join(f"good\t{line}\n" for line in SECRET.split("\n")[:-1]))
     with pytest.raises(DataError) as caught:
-        load(run, device="cpu").evaluate()
+        load(run, device="cpu").evaluate().scores
     assert str(caught.value) == differs(test, "test", run)
 
 
@@ -90,11 +90,11 @@ def test_a_training_text_that_changed_counts_as_gone(tmp_path):
     """Which words training had is not told from another text."""
     data, test = (write_conll(tmp_path / f"{name}.txt", tagged(40, seed=at)) for at, name in enumerate(("train", "test")))
     run = train_here(tag_file(data, "lstm", f"data.test={test}", "train.steps=1"), tmp_path / "run").path
-    known = {score.name for score in load(run, device="cpu").evaluate()}
+    known = {score.name for score in load(run, device="cpu").evaluate().scores}
     write_conll(data, tagged(40, seed=5))
-    changed = {score.name for score in load(run, device="cpu").evaluate()}
+    changed = {score.name for score in load(run, device="cpu").evaluate().scores}
     data.unlink()
-    assert changed == {score.name for score in load(run, device="cpu").evaluate()} < known
+    assert changed == {score.name for score in load(run, device="cpu").evaluate().scores} < known
 
 
 def test_a_smaller_run_knows_the_data_of_the_whole_one(language, capsys):

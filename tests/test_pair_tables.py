@@ -14,11 +14,11 @@ from weft.models.pair_tables import BRIDGES, DecoderTable, EncoderTable, Seq2Seq
 from weft.models.seq2seq import encoder_decoder
 from weft.nn.cross import SCORES
 from weft.nn.mixers import states
-from weft.tasks.seq2seq.presets import TRAIN as PAIRS
-from weft.tasks.registry import TASKS, find_task
-from weft.tasks.seq2seq.presets import PRESETS as TRANSLATE
 from weft.runs.resolve import resolve
 from weft.runs.settings import Settings
+from weft.tasks.registry import find_task
+from weft.tasks.seq2seq.presets import PRESETS as TRANSLATE
+from weft.tasks.seq2seq.presets import TRAIN as PAIRS
 from weft.train.tables import TrainTable
 
 BASE = Path("runs", "files").absolute()

@@ -198,7 +198,7 @@ def test_long_sources_are_cut_if_asked_wherever_pairs_are_read(runs, capsys, mon
     assert main(["evaluate", folder, "--data", str(path), "--truncate", "--quiet", "--json"]) == 0
     scores = {score["name"]: score["value"] for score in json.loads(capsys.readouterr().out)["scores"]}
     assert scores["nats_per_token"] == pytest.approx(
-        {s.name: s.value for s in run.evaluate(path, PredictOptions(truncate=True))}["nats_per_token"]
+        {s.name: s.value for s in run.evaluate(path, PredictOptions(truncate=True)).scores}["nats_per_token"]
     )
     feed(monkeypatch, path.read_bytes())
     assert main(["score", folder, "--truncate", "--quiet"]) == 0
@@ -396,7 +396,10 @@ def test_a_long_source_of_a_short_target_is_not_counted_as_a_long_target(monkeyp
 
 def test_reading_a_text_is_shown_too(runs, monkeypatch):
     run, said = weft.load(runs.folder("lm-ngram")), []
-    run.evaluate(runs.place / "phones.txt", reading=lambda done, total: said.append((done, total)))
+    run.evaluate(
+        runs.place / "phones.txt",
+        progress=lambda what, done, total: said.append((done, total)) if what == "tokenising" else None,
+    ).scores
     assert said and said[-1][0] == said[-1][1] > 0
     shown = []
     monkeypatch.setattr("weft.cli.display.Display.show", lambda self, what, share, detail="": shown.append(what))

@@ -18,9 +18,9 @@ from weft.models.language import language_model
 from weft.models.parts import parts_of
 from weft.models.seq2seq import encoder_decoder
 from weft.models.tables import LanguageTable
-from weft.text.labels import Labels
-from weft.tasks.registry import TASKS, find_task
 from weft.runs.resolve import resolve
+from weft.tasks.registry import TASKS, find_task
+from weft.text.labels import Labels
 
 WORDS, WIDTH, LAYERS, HIDDEN, WINDOW = 11, 8, 2, 32, 16
 
@@ -96,7 +96,12 @@ LINES = {"data": {"train": "x"}}
 
 @pytest.mark.parametrize(
     ("task", "kind"),
-    [(task, kind) for task, one in TASKS.items() for kind, preset in one.presets.items() if hasattr(preset.estimator, "shape")],
+    [
+        (task, kind)
+        for task, one in ((name, find_task(name)) for name in TASKS)
+        for kind, preset in one.presets.items()
+        if hasattr(preset.estimator, "shape")
+    ],
 )
 def test_every_kind_has_only_parts_with_a_name(tmp_path, task, kind):
     values = {"task": task, "data": {"train": "data.tsv"}, "model": {"kind": kind}}

@@ -271,9 +271,9 @@ def suite(runs) -> Path:
 
 def log_prob(run: Any, sentence: str, *, end: bool) -> float:
     """One token after another, through the decoding protocol."""
-    tokens = [*run.tokenizer.encode(sentence).tolist(), *([run.tokenizer.end] if end else [])]
+    tokens = [*run.vocabulary.encode(sentence).tolist(), *([run.vocabulary.end] if end else [])]
     with torch.inference_mode():
-        scores, state = run.model.start(torch.tensor([run.opening]))
+        scores, state = run.model.start(torch.tensor([run.reader.opening]))
         total = 0.0
         for token in tokens:
             total += float(scores[0, token])
@@ -299,7 +299,7 @@ def test_the_mean_is_a_token_s(runs, suite):
     run: Any = weft.load(runs / "lstm", device="cpu")
     pairs = pairs_of(suite)
     whole, mean = (probe(run, pairs, by="sentence", mean=mean).statistics["good"] for mean in (False, True))
-    lengths = [len(run.tokenizer.encode(pair.good)) + 1 for pair in pairs]
+    lengths = [len(run.vocabulary.encode(pair.good)) + 1 for pair in pairs]
     assert mean == pytest.approx(whole / lengths)
 
 
@@ -318,11 +318,11 @@ def test_a_masked_model_hides_one_token_after_another(runs, suite):
     pairs = [pair._replace(forced=True) for pair in pairs_of(suite)]  # whole sentences all the same
     items = probe(run, pairs)
     for pair, found in zip(pairs, items.statistics["good"].tolist(), strict=True):
-        tokens = torch.tensor([[run.tokenizer.begin, *run.tokenizer.encode(pair.good).tolist(), run.tokenizer.end]])
+        tokens = torch.tensor([[run.vocabulary.begin, *run.vocabulary.encode(pair.good).tolist(), run.vocabulary.end]])
         total = 0.0
         for at in range(1, tokens.size(1) - 1):
             hidden = tokens.clone()
-            hidden[0, at] = run.tokenizer.size
+            hidden[0, at] = run.vocabulary.size
             with torch.inference_mode():
                 y = run.model(Text(hidden, torch.ones_like(hidden, dtype=torch.bool)))
                 total += float(run.model.log_probs(y[0, at])[tokens[0, at]])

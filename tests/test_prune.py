@@ -84,7 +84,7 @@ def shaken(run: Any) -> Any:
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.3 * torch.randn(weight.shape, generator=chance))
-    run.folder.write_weights(model.state_dict(), run.tokenizer.hash, run.folder.weights_step())
+    run.folder.write_weights(model.state_dict(), run.vocabulary.hash, run.folder.weights_step())
     return model
 
 
@@ -205,7 +205,7 @@ def test_the_loss_is_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> 
         head = run.model.model.head
         assert float(head.temperature) != 1.0  # which is no part of the loss: it is undone here
         scores = torch.from_numpy(said) * float(head.temperature)
-        right = torch.tensor([run.tokenizer.labels.index(one.labels[0]) for one in examples])
+        right = torch.tensor([run.vocabulary.labels.index(one.labels[0]) for one in examples])
         assert found == pytest.approx(torch.nn.functional.cross_entropy(scores, right).item(), rel=1e-5)
     elif name.startswith("tag"):
         sentences = list(own.sentences())
@@ -434,7 +434,7 @@ def test_the_command_shows_and_draws(runs: Runs, tmp_path: Path, capsys: pytest.
     assert told["heads"] == 8 and sum(len(step["gone"]) for step in told["steps"]) == 3
     assert told["unit"] == "nats a word" and math.isfinite(told["steps"][-1]["loss"])
     words = [one.words for one in run.settings.datasets["valid"].sentences()]
-    assert told["tokens"] == sum(2 + sum(len(run.tokenizer.tokenizer.encode(word)) for word in some) for some in words)
+    assert told["tokens"] == sum(2 + sum(len(run.vocabulary.tokenizer.encode(word)) for word in some) for some in words)
     assert main(["prune", place, "--heads", "1", "--draw", str(tmp_path / "y.svg"), "--out", str(tmp_path / "small")]) == 0
     said = capsys.readouterr().err
     assert "7 of 8 heads" in said and (tmp_path / "y.svg").exists() and (tmp_path / "y-2.svg").exists()

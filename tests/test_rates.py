@@ -12,8 +12,8 @@ from torch import nn
 from weft.config import read_table
 from weft.errors import ConfigError
 from weft.nn.stack import numbered
+from weft.tasks.registry import find_task
 from weft.train.optimizers import optimizers
-from weft.tasks.registry import TASKS, find_task
 from weft.train.rates import Rate, rates_of
 from weft.train.tables import TrainTable
 

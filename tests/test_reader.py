@@ -23,14 +23,14 @@ from weft.data.span_order import Passages
 from weft.errors import ConfigError, DataError
 from weft.models.encoder import Text
 from weft.models.span import SpanHead, SpanModel, SpanTable, answerable, span_model
+from weft.runs.job import borrow_tokenizer
+from weft.runs.resolve import resolve
+from weft.runs.run import AnyRun
 from weft.tasks.qa.objective import Odds, SpanTask, best_of, best_spans
-from weft.tasks.qa.predict import Reader
+from weft.tasks.qa.presets import PRESETS as SPAN
 from weft.tensors import read_tensors
 from weft.text.tokenizers import from_words
-from weft.runs.job import borrow_tokenizer
 from weft.train.loop import Stopped
-from weft.tasks.qa.presets import PRESETS as SPAN
-from weft.runs.resolve import resolve
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 CPU = torch.device("cpu")
@@ -55,14 +55,14 @@ def runs(tmp_path_factory):
     return Runs(tmp_path_factory.mktemp("runs"))
 
 
-def loaded(folder: Path) -> Reader:
+def loaded(folder: Path) -> AnyRun:
     run = weft.load(folder, device="cpu")
-    assert isinstance(run, Reader)
+    assert run.task.name == "span"
     return run
 
 
-def values_of(run: Reader, data: Any = None) -> dict[str, float]:
-    return {score.name: score.value for score in run.evaluate(data)}
+def values_of(run: AnyRun, data: Any = None) -> dict[str, float]:
+    return {score.name: score.value for score in run.evaluate(data).scores}
 
 
 # ---- the model
@@ -313,7 +313,8 @@ def test_a_masked_language_model_starts_a_reader(runs, tmp_path):
 
 def test_measures_add_up_and_say_what_was_answered(runs):
     run = loaded(runs.folder("lstm"))
-    scores, items = run.measure(runs.data)
+    found = run.evaluate(runs.data)
+    scores, items = found.scores, found.items
     assert items.outputs is not None and len(items.outputs) == 1000
     assert scores[1].value == pytest.approx(100 * items.statistics["exact"].mean())
     records = [answer for _, _, answer in asked()]

@@ -25,8 +25,8 @@ from weft.report.page_check import fault
 from weft.report.page_data import POINTS, page_data
 from weft.report.page_parts import COUNTED
 from weft.report.words import cut, decimals, duration, number, p_value, score_name, short, size, visible
-from weft.train.network import Network
 from weft.tasks.registry import TASKS, find_task
+from weft.train.network import Network
 
 DOCUMENTS = [translation(), language(), labels(), labels(60), tags()]
 VOID = {"meta", "input", "br", "wbr", "img", "link"}
@@ -314,7 +314,10 @@ def test_the_settings_of_a_model_without_an_optimizer_have_none():
     }
     assert rows["train.optimizer"] == ["" if kinds[name] == "ngram" else "&quot;adamw&quot;" for name in names]
     assert set(COUNTED) == {
-        kind for shared in TASKS.values() for kind, preset in shared.presets.items() if not isinstance(preset.estimator, Network)
+        kind
+        for shared in map(find_task, TASKS)
+        for kind, preset in shared.presets.items()
+        if not isinstance(preset.estimator, Network)
     }
 
 

@@ -19,11 +19,11 @@ from weft.decode.ensemble import Ensemble, Mixture
 from weft.decode.generate import Frame, generate
 from weft.decode.options import GenerateOptions
 from weft.errors import DataError, ModelError, UsageError
-from weft.tasks.lm.predict import LineScore
-from weft.runs.run import Run
-from weft.tensors import read_tensors, write_tensors
 from weft.runs.job import borrow_tokenizer, train
+from weft.runs.run import Run
+from weft.tasks.lm.predict import LineScore
 from weft.tasks.lm.presets import PRESETS as LM
+from weft.tensors import read_tensors, write_tensors
 
 # no two parts are alike: valid and test data can be told apart
 NAMES = random.Random(0).choices(["anna", "bob", "hannah", "zoë", "otto", "eve", "ada", "élise"], k=160)
@@ -109,7 +109,7 @@ def refusal(error: type[Exception], action: Any) -> str:
 
 def first(run: Run) -> list[int]:
     """What a text comes after: a blank line, or, where lines are texts, the begin token."""
-    return [1] if run.settings.data.read == "lines" else run.tokenizer.encode("\n\n").tolist()
+    return [1] if run.settings.data.read == "lines" else run.vocabulary.encode("\n\n").tolist()
 
 
 def log_probs_of(run: Run, ids: list[int]) -> list[float]:
@@ -129,7 +129,7 @@ def test_every_family_trains_and_loads(runs, name):
     kind, _, read = name.partition("-")
     assert (run.settings.kind, run.settings.data.read, run.lines) == (kind, read, read == "lines")
     assert run.end == (2 if run.lines else None)
-    assert run.model.vocabulary == run.tokenizer.hash
+    assert run.model.vocabulary == run.vocabulary.hash
     assert (watcher.steps, len(watcher.scores)) == ((0, 1) if kind == "ngram" else (4, 2))
     assert all(math.isfinite(scores["nats_per_token"]) for scores in watcher.scores)
     if kind == "ngram":
@@ -143,7 +143,7 @@ def test_a_model_is_read_when_it_is_first_needed(runs, tmp_path):
     shutil.copytree(runs.folder("lstm-lines"), folder)
     (folder / "model.safetensors").rename(tmp_path / "away")
     run = weft.load(str(folder), device="cpu")
-    assert (run.settings.kind, run.tokenizer.size) == ("lstm", runs["lstm-lines"].tokenizer.size)
+    assert (run.settings.kind, run.vocabulary.size) == ("lstm", runs["lstm-lines"].tokenizer.size)
     assert "model" not in vars(run)
     assert refusal(ModelError, lambda: run.model) == (
         f"{folder}: has no model.safetensors yet; train it first (the same command resumes)"
@@ -192,7 +192,7 @@ def test_runs_are_loaded_from_where_they_were_moved(runs, tmp_path):
     shutil.copytree(runs.folder("gpt-windows"), tmp_path / "moved")
     moved, here = weft.load(tmp_path / "moved", device="cpu"), runs["gpt-windows"]
     assert moved.score(["the cat"]) == here.score(["the cat"])
-    assert moved.evaluate() == here.evaluate()  # the data is where it was
+    assert moved.evaluate().scores == here.evaluate().scores  # the data is where it was
 
 
 def test_what_a_run_is(runs):
@@ -200,7 +200,7 @@ def test_what_a_run_is(runs):
         run, info = runs[name], runs[name].info()
         assert list(info) == ["path", "task", "kind", "parameters", "vocabulary", "tokenizer", "settings"]
         assert (info["path"], info["task"], info["kind"]) == (str(runs.place / name), "lm", name.split("-")[0])
-        assert (info["vocabulary"], info["tokenizer"]) == (run.tokenizer.size, run.tokenizer.hash)
+        assert (info["vocabulary"], info["tokenizer"]) == (run.vocabulary.size, run.vocabulary.hash)
         assert info["settings"] == run.settings.to_dict()
     d, v = 8, info["vocabulary"]
     assert info["parameters"] == v * d + 4 * (2 * d * d + 2 * d) + v * d + v
@@ -222,7 +222,7 @@ def test_greedy_text_is_the_same_each_time_and_in_any_company(runs, name):
         assert (alone.tokens, alone.text) == (many[0].tokens, many[0].text)
         assert alone.log_prob == pytest.approx(many[0].log_prob, abs=1e-4)
         # the argmax path, read anew each time
-        tokens = [*first(run), *run.tokenizer.encode(prompt).tolist()]
+        tokens = [*first(run), *run.vocabulary.encode(prompt).tolist()]
         for token in alone.tokens:
             with torch.no_grad():
                 log_probs = run.model.start(torch.tensor([tokens]))[0][0]
@@ -282,8 +282,8 @@ def test_a_line_is_the_sum_of_its_tokens(runs, name):
     found = run.score(lines)
     assert [line.text for line in found] == lines
     for line in found:
-        ids = run.tokenizer.encode(line.text).tolist() + ([2] if run.lines else [])
-        assert line.tokens == [run.tokenizer.show(token) for token in ids] and len(line.log_probs) == len(ids)
+        ids = run.vocabulary.encode(line.text).tolist() + ([2] if run.lines else [])
+        assert line.tokens == [run.vocabulary.show(token) for token in ids] and len(line.log_probs) == len(ids)
         assert line.log_prob == pytest.approx(sum(line.log_probs), abs=1e-6)
         if ids:
             alone = log_probs_of(run, ids)
@@ -325,7 +325,7 @@ def test_a_line_longer_than_the_last_position_is_refused(runs):
     assert len(run.score(["a" * 15])[0].tokens) == 16
     long = f"has 17 tokens, but {run.folder.path} reads at most 16; shorten it"
     assert refusal(DataError, lambda: run.score(["a", "a" * 16])) == f"line 2: {long}"
-    assert run.faults(["a" * 16, "a" * 15]) == {0: long}
+    assert run.reader.faults(["a" * 16, "a" * 15]) == {0: long}
     assert len(runs["gpt-lines"].score(["a" * 40])[0].tokens) == 41
 
 
@@ -344,7 +344,7 @@ def test_scores_of_lines_are_explicit_sums(runs, name):
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     scored = run.score(lines)
     nats, tokens = -sum(line.log_prob for line in scored), sum(len(line.tokens) for line in scored)
-    found = by_name(run.evaluate(path))
+    found = by_name(run.evaluate(path).scores)
     characters, size, words = len("hannahzoëbob") + 4, len("hannahzoëbob".encode()) + 4, 3 + 4
     assert tokens == characters == 16
     assert found == pytest.approx(
@@ -362,9 +362,9 @@ def test_scores_of_lines_are_explicit_sums(runs, name):
         },
         rel=1e-5,
     )
-    assert run.evaluate(path)[0].signature == (
+    assert run.evaluate(path).scores[0].signature == (
         f"weft:{weft.__version__}|context:reset:line|unit:line|tokens:16|resamples:1000|seed:0|interval:95%"
-        f"|tokenizer:{run.tokenizer.hash[:8]}"
+        f"|tokenizer:{run.vocabulary.hash[:8]}"
     )
 
 
@@ -373,14 +373,14 @@ def test_scores_of_running_text_are_explicit_sums(runs, name):
     run = runs[name]
     path = runs.place / "short.txt"
     path.write_text("to be or not", encoding="utf-8")  # 12 tokens: one window
-    ids = run.tokenizer.encode("to be or not").tolist()
+    ids = run.vocabulary.encode("to be or not").tolist()
     nats = -sum(log_probs_of(run, ids))
     for context in (None, "stride", "carry"):
-        found = run.evaluate([path], context=context)
+        found = run.evaluate([path], context=context).scores
         assert by_name(found)["nats_per_token"] == pytest.approx(nats / 12, rel=1e-5)
         assert (found[0].low, found[0].high) == (None, None)  # one block
     policy = "full/carry:warm-64" if name[0] not in "gt" else "full/stride:8/16"
-    assert f"|context:{policy}|unit:block/100|tokens:12|" in run.evaluate(path)[0].signature
+    assert f"|context:{policy}|unit:block/100|tokens:12|" in run.evaluate(path).scores[0].signature
 
 
 def test_one_character_can_be_evaluated(runs):
@@ -389,7 +389,9 @@ def test_one_character_can_be_evaluated(runs):
     for name in ("ngram-windows", "lstm-stream", "gpt-windows", "lstm-lines"):
         run = runs[name]
         line = run.score(["t"])[0]
-        assert by_name(run.evaluate(path))["nats_per_token"] == pytest.approx(-line.log_prob / len(line.tokens), rel=1e-5)
+        assert by_name(run.evaluate(path).scores)["nats_per_token"] == pytest.approx(
+            -line.log_prob / len(line.tokens), rel=1e-5
+        )
 
 
 @a_few
@@ -397,11 +399,11 @@ def test_scoring_tells_of_pieces_of_long_lines_and_of_batches(runs, name, monkey
     run, told = runs[name], list[tuple[int, int]]()
     lines = ["ab" * 7, "a", "", "b" * 9]
     silent = run.score(lines)
-    assert run.score(lines, watch=lambda done, total: told.append((done, total))) == silent
+    assert run.score(lines, progress=lambda what, done, total: told.append((done, total))) == silent
     assert told == []  # nothing is left to do when there is something to tell
     monkeypatch.setattr("weft.tasks.lm.scoring.PIECE", 5)
     monkeypatch.setattr("weft.run.BATCH", 12)
-    found = run.score(lines, watch=lambda done, total: told.append((done, total)))
+    found = run.score(lines, progress=lambda what, done, total: told.append((done, total)))
     torch.testing.assert_close([line.log_prob for line in found], [line.log_prob for line in silent], rtol=1e-5, atol=1e-5)
     short, total = (sum(len(line.tokens) for line in part) for part in (silent[1:], silent))
     assert {told_of for _, told_of in told} == {total}
@@ -420,13 +422,16 @@ def test_the_run_s_own_test_data_is_meant_unless_other_is_given(runs, name, tmp_
     part = "\n".join(NAMES[144:]) + "\n" if run.lines else SENTENCES[place:]
     (tmp_path / "test.txt").write_text(part, encoding="utf-8")
     told: list[tuple[int, int]] = []
-    assert run.evaluate(watch=lambda done, total: told.append((done, total))) == run.evaluate(tmp_path / "test.txt")
+    assert (
+        run.evaluate(progress=lambda what, done, total: told.append((done, total))).scores
+        == run.evaluate(tmp_path / "test.txt").scores
+    )
     assert told[-1][0] == told[-1][1] > 0
     halves = [tmp_path / "one.txt", tmp_path / "two.txt"]
     cut = part.index("\n", len(part) // 2) + 1
     for path, text in zip(halves, (part[:cut], part[cut:]), strict=True):
         path.write_text(text, encoding="utf-8")
-    assert run.evaluate([str(path) for path in halves]) == run.evaluate()
+    assert run.evaluate([str(path) for path in halves]).scores == run.evaluate().scores
 
 
 def test_where_the_text_is_gone_the_run_folder_has_its_tokens(runs, tmp_path):
@@ -435,11 +440,11 @@ def test_where_the_text_is_gone_the_run_folder_has_its_tokens(runs, tmp_path):
     text = tmp_path / "moved" / "resolved.toml"
     moved = weft.load(tmp_path / "moved", device="cpu")
     moved.model = run.model  # its own weights are refused: resolved.toml is changed
-    before = moved.evaluate()
+    before = moved.evaluate().scores
     text.write_text(text.read_text().replace(str(runs.place), str(tmp_path / "nowhere")))
     moved = weft.load(tmp_path / "moved", device="cpu")
     moved.model = run.model
-    assert moved.evaluate() == before
+    assert moved.evaluate().scores == before
     shutil.rmtree(tmp_path / "moved" / "data")
     assert refusal(DataError, moved.evaluate).endswith(": no such file")
 
@@ -451,35 +456,37 @@ def test_validation_data_is_taken_where_there_is_no_test_data(runs):
     run = weft.load(folder, device="cpu")
     assert list(run.settings.datasets) == ["train", "valid"]
     run.model = runs["lstm-lines"].model  # its own weights are refused now: resolved.toml was changed
-    assert int(run.evaluate()[0].signature.split("tokens:")[1].split("|")[0]) == sum(len(name) + 1 for name in NAMES[80:])
+    assert int(run.evaluate().scores[0].signature.split("tokens:")[1].split("|")[0]) == sum(
+        len(name) + 1 for name in NAMES[80:]
+    )
     text.write_text("\n".join(line for line in text.read_text().split("\n") if not line.startswith("valid =")))
     run = weft.load(folder, device="cpu")
     assert refusal(UsageError, run.evaluate) == f"{folder}: the run has no test or validation data; give --data FILE"
 
 
 def test_data_that_names_no_file_is_refused(runs):
-    assert refusal(UsageError, lambda: runs["ngram-lines"].evaluate([])) == "evaluate: data names no file"
+    assert refusal(UsageError, lambda: runs["ngram-lines"].evaluate([]).scores) == "evaluate: data names no file"
     missing = runs.place / "missing.txt"
-    assert refusal(DataError, lambda: runs["ngram-lines"].evaluate(missing)) == f"{missing}: no such file"
+    assert refusal(DataError, lambda: runs["ngram-lines"].evaluate(missing).scores) == f"{missing}: no such file"
 
 
 def test_policies_go_with_the_way_of_reading(runs):
     lines, windows = runs["lstm-lines"], runs["lstm-windows"]
-    assert refusal(UsageError, lambda: lines.evaluate(context="carry")) == (
+    assert refusal(UsageError, lambda: lines.evaluate(context="carry").scores) == (
         "--context: 'carry' does not fit data that is read as lines"
     )
-    assert refusal(UsageError, lambda: windows.evaluate(context="reset")) == (
+    assert refusal(UsageError, lambda: windows.evaluate(context="reset").scores) == (
         "--context: 'reset' does not fit data that is read as running text"
     )
-    assert lines.evaluate(context="reset") == lines.evaluate()
-    full, carried = windows.evaluate(), windows.evaluate(context="carry")
+    assert lines.evaluate(context="reset").scores == lines.evaluate().scores
+    full, carried = windows.evaluate().scores, windows.evaluate(context="carry").scores
     assert [score[:4] for score in full] == [score[:4] for score in carried]
-    assert full == windows.evaluate(context="full")
-    assert "|context:stride:4/16|" in windows.evaluate(context="stride:4")[0].signature
+    assert full == windows.evaluate(context="full").scores
+    assert "|context:stride:4/16|" in windows.evaluate(context="stride:4").scores[0].signature
 
 
 def test_a_carried_evaluation_beyond_the_last_position_is_refused(runs):
-    assert refusal(UsageError, lambda: runs["transformer-windows"].evaluate(context="carry")) == (
+    assert refusal(UsageError, lambda: runs["transformer-windows"].evaluate(context="carry").scores) == (
         "--context: 'carry' runs on, but the model reads at most 16 positions; use 'stride'"
     )
 
@@ -503,7 +510,7 @@ def test_learned_positions_under_a_recurrent_network_are_evaluated_in_windows(ru
     """A carried state would pass the last position."""
     folder = runs.folder("gru-windows-learned", ("model.positions=learned",))
     run = weft.load(folder, device="cpu")
-    assert "|context:full/stride:8/16|" in run.evaluate()[0].signature
+    assert "|context:full/stride:8/16|" in run.evaluate().scores[0].signature
     assert runs.watchers["gru-windows-learned"].scores
 
 

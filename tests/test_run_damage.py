@@ -27,10 +27,10 @@ from weft.cli.main import main
 from weft.cli.story import read_story
 from weft.data.source import Source, fingerprints
 from weft.errors import DataError, DivergedError, LogError, ModelError, ResourceError, WeftError
-from weft.tensors import read_tensors, write_tensors
-from weft.train import checkpoint
 from weft.runs import folder as folder
 from weft.runs.folder import RunFolder
+from weft.tensors import read_tensors, write_tensors
+from weft.train import checkpoint
 from weft.train.loop import Stopped
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")

@@ -19,9 +19,9 @@ from weft.errors import ConfigError
 from weft.log import read_log, sealed
 from weft.report.page import page
 from weft.report.page_check import fault
+from weft.runs.resolve import resolve
 from weft.runs.run import Run
 from weft.train.loop import Stopped
-from weft.runs.resolve import resolve
 
 
 @pytest.fixture(scope="module")

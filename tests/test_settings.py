@@ -12,14 +12,14 @@ from weft.config import override
 from weft.errors import ConfigError, ModelError, UsageError
 from weft.models.ngram import NgramTable
 from weft.models.tables import LanguageTable
-from weft.tasks.lm.network import default_context
-from weft.text.tokenizers import TokenizerTable, train_tokenizer
-from weft.train.device import pick_device
 from weft.runs.job import borrow_tokenizer
-from weft.tasks.lm.presets import PRESETS as LM
-from weft.tasks.registry import TASKS, find_task
 from weft.runs.resolve import resolve
 from weft.runs.settings import Settings
+from weft.tasks.lm.network import default_context
+from weft.tasks.lm.presets import PRESETS as LM
+from weft.tasks.registry import TASKS, find_task
+from weft.text.tokenizers import TokenizerTable, train_tokenizer
+from weft.train.device import pick_device
 from weft.train.tables import TrainTable
 
 BASE = Path("runs", "files").absolute()

@@ -20,9 +20,9 @@ from weft.models.language import LanguageModel, language_model
 from weft.models.ngram import NgramModel, NgramTable, estimate
 from weft.tasks.lm import scoring as module
 from weft.tasks.lm.objective import LanguageTask, items
+from weft.tasks.lm.presets import PRESETS as LM
 from weft.tasks.lm.scoring import Context, check_positions, parse_context, stretches, surprisal
 from weft.text.tokenizers import TokenizerTable, train_tokenizer
-from weft.tasks.lm.presets import PRESETS as LM
 
 WORDS, CPU = 9, torch.device("cpu")
 NO_MARKS = np.zeros((1, 4), dtype=np.int64)

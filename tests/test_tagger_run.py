@@ -20,14 +20,14 @@ from weft.cli.main import main
 from weft.errors import ConfigError, DataError, ModelError, UsageError
 from weft.metrics.spans import Span, validate
 from weft.models.tagger import Words
+from weft.runs.job import borrow_tokenizer
+from weft.runs.resolve import resolve
+from weft.runs.run import AnyRun
 from weft.tasks.tagging.network import moves
-from weft.tasks.tagging.predict import Tagger
+from weft.tasks.tagging.presets import PRESETS as TAG
 from weft.tensors import read_tensors
 from weft.text.labels import Labels
-from weft.runs.job import borrow_tokenizer
 from weft.train.loop import Stopped
-from weft.tasks.tagging.presets import PRESETS as TAG
-from weft.runs.resolve import resolve
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 QUICK = ("train.steps=2", "train.validations=1")
@@ -38,14 +38,14 @@ def runs(tmp_path_factory):
     return LabelRuns(tmp_path_factory.mktemp("runs"))
 
 
-def loaded(folder: Path) -> Tagger:
+def loaded(folder: Path) -> AnyRun:
     run = weft.load(folder, device="cpu")
-    assert isinstance(run, Tagger)
+    assert run.task.name == "tag"
     return run
 
 
-def values_of(run: Tagger, data: Any = None) -> dict[str, float]:
-    return {score.name: score.value for score in run.evaluate(data)}
+def values_of(run: AnyRun, data: Any = None) -> dict[str, float]:
+    return {score.name: score.value for score in run.evaluate(data).scores}
 
 
 # ---- training
@@ -78,7 +78,7 @@ def test_without_spelling_new_words_are_all_alike(runs, tmp_path):
     folder = train_here(runs.values("speech-gru", "model.spelling=none"), tmp_path / "run").path
     run = loaded(folder)
     assert not (folder / "tokenizer.letters.json").exists()
-    assert run.tokenizer.letters is None
+    assert run.vocabulary.letters is None
     assert values_of(run)["oov_accuracy"] < 80
     assert run.predict("ggggo")[0].tags == run.predict("ggggi")[0].tags
     for wrong, said in (
@@ -208,7 +208,8 @@ def test_words_may_hold_anything_that_text_may(runs):
 
 def test_what_is_measured_is_what_is_predicted(runs):
     run, told = loaded(runs.folder("speech-lstm")), list[tuple[int, int]]()
-    scores, items = run.measure(watch=lambda done, total: told.append((done, total)))
+    found = run.evaluate(progress=lambda what, done, total: told.append((done, total)))
+    scores, items = found.scores, found.items
     given = list(run.settings.datasets["test"].sentences())
     said = run.predict([one.words for one in given])
     right = [a == b for one, gold in zip(said, given, strict=True) for a, b in zip(one.tags, gold.tags, strict=True)]
@@ -238,7 +239,7 @@ def test_a_run_without_other_data_has_nothing_to_evaluate(runs, tmp_path):
     values["data"] = {"train": values["data"]["train"]}
     run = loaded(train_here(values, tmp_path / "run").path)
     with pytest.raises(UsageError) as caught:
-        run.evaluate()
+        run.evaluate().scores
     assert str(caught.value) == f"{tmp_path / 'run'}: the run has no test or validation data; give --data FILE"
 
 
@@ -252,7 +253,7 @@ def test_sentences_beyond_learned_positions_are_refused(runs, tmp_path, capsys, 
     assert str(caught.value) == f"line 2: has 31 tokens, but {folder} reads at most 30; split it"
     data = write_conll(tmp_path / "data.txt", [[("the", "X")], [("the", "X")] * 29])
     with pytest.raises(DataError) as caught:
-        run.evaluate(data)
+        run.evaluate(data).scores
     assert str(caught.value) == f"{data}: line 3: has 31 tokens, but {folder} reads at most 30; split it"
     feed(monkeypatch, b"the\n" + b"the " * 29 + b"\nold\n")
     code = main(["predict", str(folder)])
@@ -422,8 +423,8 @@ def test_words_are_lower_cased_and_letters_are_not(runs, tmp_path):
     data = write_conll(tmp_path / "data.txt", sentences)
     folder = train_here(tag_file(data, "gru", "tokenizer.lowercase=true", "model.head=linear"), tmp_path / "run").path
     run = loaded(folder)
-    assert run.tokenizer.tokenizer.lowercase and not run.tokenizer.letters.lowercase
-    one, other = (run.tokenizer.tokenizer.encode(text).tolist() for text in ("The Dog", "the dog"))
+    assert run.vocabulary.tokenizer.lowercase and not run.vocabulary.letters.lowercase
+    one, other = (run.vocabulary.tokenizer.encode(text).tolist() for text in ("The Dog", "the dog"))
     assert one == other and 0 not in one
     # the letters alone tell them apart
     assert [found.tags for found in run.predict(["The Dog", "the Dog"])] == [["A", "N"], ["B", "N"]]

@@ -50,13 +50,13 @@ def tokens_of(run: Any, name: str) -> int:
     """The tokens of the training data, with <s> and </s> as the task reads them, by its tokenizer alone."""
     source = run.settings.datasets["train"]
     if name == "translate":
-        return sum(1 + len(run.tokenizer.target.encode(target)) for _, target in source.pairs())
+        return sum(1 + len(run.vocabulary.target.encode(target)) for _, target in source.pairs())
     if name == "masked-lm":
-        return sum(2 + len(run.tokenizer.encode(text)) for text in source.texts())
+        return sum(2 + len(run.vocabulary.encode(text)) for text in source.texts())
     if name == "span":
         records = list(source.records())
-        return sum(3 + sum(len(run.tokenizer.encode(text)) for text in (one.question, one.passage)) for one in records)
-    encode = run.tokenizer.tokenizer.encode
+        return sum(3 + sum(len(run.vocabulary.encode(text)) for text in (one.question, one.passage)) for one in records)
+    encode = run.vocabulary.tokenizer.encode
     if name == "tag":
         return sum(2 + sum(len(encode(word)) for word in one.words) for one in source.sentences())
     return sum(1 + sum(1 + len(encode(text)) for text in one.texts) for one in source.examples())

@@ -23,13 +23,13 @@ from weft.cli.main import main
 from weft.decode.predict import Prediction, limit_of
 from weft.decode.predict_options import PredictOptions
 from weft.errors import DataError, UsageError
-from weft.runs.load import load
-from weft.tasks.lm.task import LM
-from weft.tasks.seq2seq.task import SEQ2SEQ
-from weft.tasks.seq2seq import predict as translator
-from weft.tasks.seq2seq.predict import Translator
-from weft.train import checkpoint
 from weft.runs.job import borrow_tokenizer
+from weft.runs.load import load
+from weft.runs.run import AnyRun
+from weft.tasks.lm.task import LM
+from weft.tasks.seq2seq import predict as translator
+from weft.tasks.seq2seq.task import SEQ2SEQ
+from weft.train import checkpoint
 from weft.train.loop import Stopped
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
@@ -44,7 +44,7 @@ every_model = pytest.mark.parametrize("name", MODELS)
 WORDS = ["abc", "fade", "", "cab", "b", "  ", "deaf", "aaaaa", "ef"]
 
 
-def loaded(runs: PairRuns, name: str, *settings: str) -> Translator:
+def loaded(runs: PairRuns, name: str, *settings: str) -> AnyRun:
     return load(runs.folder(name, *settings), SEQ2SEQ, device="cpu")
 
 
@@ -74,19 +74,19 @@ def records(folder: Path, name: str) -> list[dict[str, Any]]:
 def test_every_kind_trains_and_loads(runs, name):
     folder = runs.folder(name)
     run = weft.load(folder, device="cpu")
-    assert isinstance(run, Translator) and not run.model.training
+    assert run.task.name == "translate" and not run.model.training
     joint = name == "joint"
     kept = {"tokenizer.json"} if joint else {"tokenizer.source.json", "tokenizer.target.json"}
     assert {path.name for path in folder.glob("tokenizer*")} == kept
-    assert run.tokenizer.shared == joint
-    assert run.model.vocabulary == run.tokenizer.target.hash
+    assert run.vocabulary.shared == joint
+    assert run.model.vocabulary == run.vocabulary.target.hash
     valid = records(folder, "valid_nats_per_token")
     assert [line["step"] for line in valid] == [10, 20]
     assert set(valid[0]) == {"step", "crc32", *(f"valid_{score}" for score in run.settings.preset.estimator.shape.scores)}
     assert valid[-1]["valid_nats_per_token"] < valid[0]["valid_nats_per_token"]
     info = run.info()
     assert (info["task"], info["kind"], info["path"]) == ("translate", MODELS[name]["kind"], str(folder))
-    assert info["vocabulary"] == {"source": run.tokenizer.source.size, "target": run.tokenizer.target.size}
+    assert info["vocabulary"] == {"source": run.vocabulary.source.size, "target": run.vocabulary.target.size}
     assert info["parameters"] == sum(weight.numel() for weight in run.model.parameters())
     assert info["settings"]["model"]["kind"] == MODELS[name]["kind"]
 
@@ -149,7 +149,7 @@ def test_the_score_that_is_monitored_chooses_the_weights(runs, monitor):
     # and the weights that are kept are those
     run, held = weft.load(folder, device="cpu"), folder.parent / "valid.tsv"
     held.write_text("\n".join(runs.pairs.read_text().splitlines()[192:216]) + "\n")
-    found = {score.name: score.value for score in run.evaluate(held, PredictOptions(beam=1))}
+    found = {score.name: score.value for score in run.evaluate(held, PredictOptions(beam=1)).scores}
     assert found[decides] == pytest.approx(best, abs=1e-4)
 
 
@@ -168,7 +168,7 @@ def test_learning_goes_on_until_the_words_are_right(tmp_path):
     train_here(pair_file(pairs, "lstm", *settings), tmp_path / "run")
     run = load(tmp_path / "run", SEQ2SEQ, device="cpu")
     assert [best[0].text for best in run.predict(["abc", "fade", "cab"])] == ["A BB C", "F A DD E", "C A BB"]
-    assert {score.name: score.value for score in run.evaluate()}["exact_match"] >= 90
+    assert {score.name: score.value for score in run.evaluate().scores}["exact_match"] >= 90
 
 
 def test_a_source_longer_than_the_table_of_positions_stops_a_run_before_it_begins(tmp_path):
@@ -195,7 +195,7 @@ def test_empty_lines_stay_empty_and_all_lines_keep_their_order(runs, name):
             assert best == Prediction("", [], 0.0, 0.0)
         else:
             same([best], run.predict(word, length=9)[0])
-            assert best.text == run.tokenizer.target.decode(best.tokens)
+            assert best.text == run.vocabulary.target.decode(best.tokens)
     assert run.predict([]) == [] and run.predict(["", " "]) == [[Prediction("", [], 0.0, 0.0)]] * 2
 
 
@@ -210,13 +210,13 @@ def test_a_batch_of_32_words_equals_one_at_a_time(runs, name):
 @every_model
 def test_scoring_again_gives_the_same_number_and_a_prefix_is_not_counted(runs, name):
     run, words = loaded(runs, name), ["abc", "fade", "cab", "b"]
-    end, prefix = run.tokenizer.target.end, "A BB"
+    end, prefix = run.vocabulary.target.end, "A BB"
     for prefixes in (None, [prefix] * 4):
         found = run.predict(words, PredictOptions(beam=5, n_best=3, alpha=0.6, length=12), prefixes=prefixes)
         flat = [(word, one) for word, best in zip(words, found, strict=True) for one in best if one.tokens[-1] == end]
         assert flat  # what is cut off at the limit has no </s>, which scoring adds
         again = run.score([(word, one.text) for word, one in flat])
-        skipped = 0 if prefixes is None else len(run.tokenizer.target.encode(prefix))
+        skipped = 0 if prefixes is None else len(run.vocabulary.target.encode(prefix))
         for (_, one), score in zip(flat, again, strict=True):
             assert one.text.startswith(prefix if prefixes else "")
             assert one.log_prob == pytest.approx(sum(score.log_probs[skipped:]), abs=1e-4)
@@ -238,7 +238,7 @@ def test_options_come_as_one_object_or_by_name(runs):
         "predict: 0 prefixes for 2 lines; give one a line"
     )
     told: list[tuple[int, int]] = []
-    run.predict(["a", "", "b"], watch=lambda *done: told.append(done))
+    run.predict(["a", "", "b"], progress=lambda what, *done: told.append(done))
     assert told == [(2, 2)]
 
 
@@ -257,8 +257,8 @@ def test_a_line_that_is_too_long_is_refused_with_its_number_or_cut_on_request(ru
     message = f"line 3: has 21 tokens, but {run.folder.path} reads at most 16; shorten it, or have it cut with --truncate"
     assert refusal(DataError, lambda: run.predict(["ab", "c", long, long + "a"])) == message
     assert refusal(DataError, lambda: run.score([("ab", "A"), ("c", "C"), (long, "A")])) == message
-    assert run.faults(["ab", "c", long]) == {2: message.removeprefix("line 3: ")}
-    assert run.faults([long], truncate=True) == {}
+    assert run.reader.faults(["ab", "c", long]) == {2: message.removeprefix("line 3: ")}
+    assert run.reader.faults([long], truncate=True) == {}
     same(run.predict(long, truncate=True)[0], run.predict(long[:15])[0])
     cut, whole = run.score([(long, "A B")], truncate=True)[0], run.score([(long[:15], "A B")])[0]
     assert cut.log_probs == pytest.approx(whole.log_probs, abs=1e-5)
@@ -295,13 +295,13 @@ def test_a_target_is_scored_token_by_token(runs, name):
     found = run.score(pairs)
     assert [(one.source, one.target) for one in found] == pairs
     for (source, target), one in zip(pairs[:3], found[:3], strict=True):
-        ids = [*run.tokenizer.target.encode(target).tolist(), run.tokenizer.target.end]
-        assert one.tokens == [run.tokenizer.target.show(token) for token in ids]
+        ids = [*run.vocabulary.target.encode(target).tolist(), run.vocabulary.target.end]
+        assert one.tokens == [run.vocabulary.target.show(token) for token in ids]
         assert one.log_prob == pytest.approx(sum(one.log_probs)) and all(value <= 0 for value in one.log_probs)
         assert one.perplexity == pytest.approx(math.exp(-one.log_prob / len(ids)))
-        tokens, state = [run.tokenizer.target.begin, *ids], None
+        tokens, state = [run.vocabulary.target.begin, *ids], None
         with torch.no_grad():
-            ends = torch.tensor([[*run.tokenizer.source.encode(source).tolist(), run.tokenizer.source.end]])
+            ends = torch.tensor([[*run.vocabulary.source.encode(source).tolist(), run.vocabulary.source.end]])
             state = run.model.encode(ends, torch.ones_like(ends, dtype=torch.bool))
             for at in range(len(ids)):
                 read = torch.tensor([tokens[at]])
@@ -317,7 +317,7 @@ def test_evaluating_counts_what_was_predicted(runs, name):
     run = loaded(runs, name)
     pairs = [tuple(line.split("\t")) for line in runs.pairs.read_text().splitlines()[216:]]
     options = PredictOptions(beam=2, length=9)
-    scores = {score.name: score for score in run.evaluate(None, options)}
+    scores = {score.name: score for score in run.evaluate(None, options).scores}
     written = [best[0].text.split() for best in run.predict([source for source, _ in pairs], options)]
     exact = np.mean([said == target.split() for said, (_, target) in zip(written, pairs, strict=True)])
     assert scores["exact_match"].value == pytest.approx(100 * exact)
@@ -326,7 +326,8 @@ def test_evaluating_counts_what_was_predicted(runs, name):
     nats = -sum(one.log_prob for one in scored) / sum(len(one.tokens) for one in scored)
     assert scores["nats_per_token"].value == pytest.approx(nats)
     (runs.place / "test.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
-    again, items = run.measure([str(runs.place / "test.tsv")], options)
+    both = run.evaluate([str(runs.place / "test.tsv")], options)
+    again, items = both.scores, both.items
     assert [(one.name, one.value) for one in again] == [(one.name, pytest.approx(one.value)) for one in scores.values()]
     assert [line.split() for line in items.outputs or []] == written
 
@@ -344,8 +345,8 @@ def test_evaluating_without_data_is_refused(tmp_path):
 def test_a_long_source_is_refused_in_evaluation_too_and_cut_on_request(runs, tmp_path):
     run, path = loaded(runs, "lstm"), tmp_path / "long.tsv"
     path.write_text(f"abc\tA BB C\n{'ab' * 10}\tA BB\n")
-    assert refusal(DataError, lambda: run.evaluate(path)).startswith(f"{path}: line 2: has 21 tokens, but ")
-    scores = {score.name: score.value for score in run.evaluate(path, PredictOptions(truncate=True))}
+    assert refusal(DataError, lambda: run.evaluate(path).scores).startswith(f"{path}: line 2: has 21 tokens, but ")
+    scores = {score.name: score.value for score in run.evaluate(path, PredictOptions(truncate=True)).scores}
     assert math.isfinite(scores["nats_per_token"])
 
 
@@ -366,7 +367,7 @@ def test_an_ensemble_is_the_mean_of_what_its_members_say(runs):
         for word, best in zip(["abc", "fade"], both.predict(["abc", "fade"], beam=4), strict=True):
             (again,) = both.score([(word, best[0].text)])
             assert best[0].log_prob == pytest.approx(again.log_prob, abs=1e-4)
-    assert {score.name for score in both.evaluate(None, PredictOptions(beam=1))} >= {"exact_match", "nats_per_token"}
+    assert {score.name for score in both.evaluate(None, PredictOptions(beam=1)).scores} >= {"exact_match", "nats_per_token"}
     assert refusal(UsageError, lambda: weft.ensemble(folders, weights=[0.5, 0.5])) == ("ensemble: 3 models, but 2 weights")
     assert refusal(UsageError, lambda: weft.ensemble(folders[:2], weights=[0.9, 0.9])) == (
         "ensemble: the weights of a mixture must add up to 1, not 1.8"
@@ -436,7 +437,7 @@ def test_how_much_an_ensemble_writes_at_most_does_not_depend_on_the_order_of_its
 
 def test_an_ensemble_whose_targets_differ_is_refused_with_the_reason(runs):
     first, second = runs.folder("lstm"), runs.folder("joint")
-    hashes = [weft.load(folder).tokenizer.target.hash[:8] for folder in (first, second)]
+    hashes = [weft.load(folder).vocabulary.target.hash[:8] for folder in (first, second)]
     assert refusal(UsageError, lambda: weft.ensemble([first, second], device="cpu")) == (
         f"ensemble: model 1 has the tokenizer {hashes[0]}, model 2 has {hashes[1]}; train them with one (--tokenizer-from)"
     )
@@ -499,28 +500,28 @@ def test_a_run_is_asked_for_what_it_can_do(runs):
 def test_a_prediction_is_aligned_with_its_line_prefix_and_all(runs, name, options):
     run, words = loaded(runs, name), ["abc", "fade", "b"]
     outputs = [best[0] for best in run.predict(words, prefixes=["A", "", "B"], length=6, **options)]
-    for word, output, one in zip(words, outputs, run.align(words, outputs), strict=True):
+    for word, output, one in zip(words, outputs, run.reader.align(words, outputs), strict=True):
         assert one.source == [*word, "</s>"]
-        assert one.target == [run.tokenizer.target.show(token) for token in [*output.prefix, *output.tokens]]
+        assert one.target == [run.vocabulary.target.show(token) for token in [*output.prefix, *output.tokens]]
         assert one.weights.shape == (len(one.target), len(one.source))
         np.testing.assert_allclose(one.weights.sum(1), 1.0, atol=1e-5)
-    again = run.align(words[1:2], outputs[1:2])[0]  # not padded
-    np.testing.assert_allclose(again.weights, run.align(words, outputs)[1].weights, atol=1e-5)
+    again = run.reader.align(words[1:2], outputs[1:2])[0]  # not padded
+    np.testing.assert_allclose(again.weights, run.reader.align(words, outputs)[1].weights, atol=1e-5)
 
 
 def test_more_lines_than_are_read_at_once_are_aligned_too(runs):
     run, words = loaded(runs, "bahdanau"), ["abc", "fade", "b"] * 30
-    found = run.align(words, [best[0] for best in run.predict(words, beam=1, length=6)])
+    found = run.reader.align(words, [best[0] for best in run.predict(words, beam=1, length=6)])
     assert len(found) == 90
     np.testing.assert_allclose(found[0].weights, found[87].weights, atol=1e-5)
-    assert run.align([], []) == []
+    assert run.reader.align([], []) == []
 
 
 def test_several_models_have_no_alignment(runs):
     both = weft.ensemble([runs.folder("lstm"), runs.folder("transformer")], device="cpu")
     beside = weft.ensemble([runs.folder("lstm")], lm=runs.folder("lm-ngram"), device="cpu")
     for run in (both, beside):
-        message = refusal(UsageError, lambda run=run: run.align(["a"], [Prediction("A", [3, 2], 0.0, 0.0)]))
+        message = refusal(UsageError, lambda run=run: run.reader.align(["a"], [Prediction("A", [3, 2], 0.0, 0.0)]))
         assert message == "alignments: several models look in several ways; align with one run"
 
 

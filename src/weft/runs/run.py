@@ -79,9 +79,11 @@ class Run(Generic[I, P]):
         article = "an" if self.task.noun[0] in "aeiou" else "a"
         return UsageError(f"{self.folder.path}: is {article} {self.task.noun}, which {self.task.does}; {instead}")
 
-    def _options(self, table: type[T], options: T | None, named: Mapping[str, Any]) -> T:
+    def _options(self, table: type[T], options: Table | None, named: Mapping[str, Any]) -> T:
         from weft.decode.options import chosen
 
+        if options is not None and not isinstance(options, table):  # of a table that this one extends
+            return table(**{name: getattr(options, name) for name in type(options).model_fields})
         return chosen(table, options, named)
 
     @property
