@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.metrics.better import BETTER
+from weft.metrics.metric import Metric, metrics_of
+from weft.metrics.suites import SUITES, VALIDATION
 from weft.report.words import cut, decimals, score_name, visible
 
 Document = Mapping[str, Any]
@@ -63,6 +64,12 @@ def bin_values(breakdown: Document, name: str) -> list[Any]:
     return with_infinite(values, (breakdown.get("infinite") or {}).get(name) or ())
 
 
+def validated(document: Document, name: str) -> Metric | None:
+    """What a score of validation data is, if it is one of the task's."""
+    task = document.get("task") or ""
+    return metrics_of([*VALIDATION.get(task, ()), *SUITES.get(task, ())], [name]).get(name)
+
+
 def curve_score(document: Document, part: str) -> dict[str, Any] | None:
     """What the training or validation curves are of; the most frequent, should runs have been watched by several scores."""
     curves = [curve for curve in document.get("curves") or [] if curve.get(part)]
@@ -70,7 +77,10 @@ def curve_score(document: Document, part: str) -> dict[str, Any] | None:
     if not names:
         return dict(document["score"]) if part == "valid" else None
     name = names.most_common(1)[0][0]
-    return {"name": name, "better": BETTER.get(name, "lower" if part == "train" else document["score"]["better"])}
+    if part == "train":  # always a loss
+        return {"name": name, "better": "lower"}
+    metric = validated(document, name)
+    return {"name": name, "better": document["score"]["better"] if metric is None else metric.better}
 
 
 def score_decimals(scores: Sequence[Mapping[str, Any]]) -> int:

@@ -13,7 +13,7 @@ from weft.data.grouped import ExampleOrder
 from weft.data.span_files import Record
 from weft.data.span_order import Passages, SpanBatch
 from weft.errors import ConfigError
-from weft.metrics.answers import SCORES
+from weft.metrics.suites import VALIDATION
 from weft.models.span import SpanModel, span_model
 from weft.tasks.span import Held, PassageReader, SpanTask
 from weft.text.offsets import token_places, tokens_between
@@ -61,7 +61,7 @@ def passages(job: Job, split: str) -> Held:
 class Reading:
     """Networks that answer questions by a part of a passage."""
 
-    scores = tuple(SCORES)
+    suites = VALIDATION["span"]
 
     def check(self, settings: Settings) -> None:
         if settings.train.label_smoothing:

@@ -13,7 +13,8 @@ from weft.data.grouped import ExampleOrder
 from weft.data.tag_order import Sentences, TagBatch
 from weft.data.tagged import TaggedSource
 from weft.errors import ConfigError
-from weft.metrics.spans import SCORES, allowed, scheme_of
+from weft.metrics.spans import allowed, scheme_of
+from weft.metrics.suites import VALIDATION
 from weft.models.tagger import Tagger, tagger
 from weft.tasks.tagging import TaggingTask, WordTagger, learned_tags
 from weft.text.labels import Labels
@@ -44,7 +45,7 @@ def moves(labels: Labels) -> torch.Tensor | None:
 class Tagging:
     """Networks that say what each word of a sentence is."""
 
-    scores = tuple(SCORES)
+    suites = VALIDATION["tag"]
 
     def check(self, settings: Settings) -> None:
         if settings.train.label_smoothing:
