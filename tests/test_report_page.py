@@ -22,7 +22,7 @@ from report_documents import labels, language, tags, translation
 from weft.errors import UsageError
 from weft.report.page import page
 from weft.report.page_check import fault
-from weft.report.page_data import POINTS, page_data
+from weft.report.page_data import POINTS, page_data, score_label
 from weft.report.page_parts import COUNTED
 from weft.report.words import cut, decimals, duration, number, p_value, score_name, short, size, visible
 from weft.train.network import Network
@@ -500,8 +500,12 @@ def test_numbers_in_words():
         ["1,234.57", "\u22121.00", "∞", "\u2212∞", "–", "–"]
     )
     assert [decimals(widths) for widths in ([1.1], [0.04, 2], [0.00001], [300], [], [math.nan])] == [1, 3, 4, 0, 2, 2]
-    names = ("bleu", "chrf", "bits_per_character", "macro_f1", "f1")
-    assert [score_name(name) for name in names] == ["BLEU", "chrF", "bits/character", "macro F1", "F1"]
+    names = ("bits_per_character", "macro_f1", "f1")
+    assert [score_name(name) for name in names] == ["bits/character", "macro F1", "F1"]
+    names = ("bleu", "bleu_lc", "chrf", "exact_match", "new_one")
+    labels = ["BLEU", "BLEU, lower case", "chrF", "exact match", "new one"]
+    assert [score_label({"task": "translate"}, name) for name in names] == labels
+    assert [score_label({"task": "lm"}, name) for name in names[:1]] == ["bleu"]  # no metric of that task
 
 
 def test_cutting_says_how_much_and_keeps_accents():

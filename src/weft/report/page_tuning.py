@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.report.page_data import Document, validated
+from weft.report.page_data import Document, metric_of, score_label
 from weft.report.page_table import COLOURS, sign
-from weft.report.words import MISSING, finite, html, number, score_name
+from weft.report.words import MISSING, finite, html, number
 
 WIDTH, HEIGHT = 120, 14  # of a drawn score
 Trial = Mapping[str, Any]
@@ -62,7 +62,7 @@ def _line(trial: Trial, options: Sequence[str], chosen: int, score: str) -> str:
 def _table(document: Document, name: str, place: int) -> str:
     found = document["tuning"][name]
     named = next((trial["score"]["name"] for trial in found["trials"] if trial.get("score")), "score")
-    upwards = (metric := validated(document, named)) is not None and metric.upwards
+    upwards = (metric := metric_of(document, named)) is not None and metric.upwards
     trials = _latest(found["trials"], upwards=upwards)
     options = list(dict.fromkeys(option for trial in trials for option in trial["settings"]))
     known = [value for value in map(_score, found["trials"]) if value is not None]
@@ -74,7 +74,7 @@ def _table(document: Document, name: str, place: int) -> str:
         text = html(trial.get("reason") or MISSING) if value is None else number(value, places)
         drawn = f'<span class="drawing"><span>{text}</span>{_point(value, scale, place)}</span>'
         lines.append(_line(trial, options, found["chosen"], drawn))
-    heads = ["trial", *map(html, options), "of the budget", html(f"validation {score_name(named)}")]
+    heads = ["trial", *map(html, options), "of the budget", html(f"validation {score_label(document, named)}")]
     head = "".join(f'<th scope="col">{text}</th>' for text in heads)
     return (
         f"<h3>{sign(place)} <bdi>{html(name)}</bdi></h3>"
