@@ -13,6 +13,8 @@ from weft.data.grouped import ExampleOrder
 from weft.data.span_files import Record
 from weft.data.span_order import Passages, SpanBatch
 from weft.errors import ConfigError
+from weft.metrics.answers import ANSWERS
+from weft.metrics.metric import metric_names
 from weft.metrics.suites import VALIDATION
 from weft.models.span import SpanModel, span_model
 from weft.tasks.span import Held, PassageReader, SpanTask
@@ -105,7 +107,7 @@ class Reading:
     def _check_monitor(self, job: Job, valid: Held | None) -> None:
         """Refuse to be decided by a score that the data does not have."""
         monitor = job.settings.train.monitor
-        if valid is None or monitor not in ("has_answer_f1", "no_answer_accuracy"):
+        if valid is None or monitor is None or monitor in metric_names([ANSWERS]):
             return
         if len({bool(right) for right in valid.references}) < 2:
             raise ConfigError(

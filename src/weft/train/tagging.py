@@ -13,6 +13,7 @@ from weft.data.grouped import ExampleOrder
 from weft.data.tag_order import Sentences, TagBatch
 from weft.data.tagged import TaggedSource
 from weft.errors import ConfigError
+from weft.metrics.metric import metrics_of
 from weft.metrics.spans import allowed, scheme_of
 from weft.metrics.suites import VALIDATION
 from weft.models.tagger import Tagger, tagger
@@ -86,10 +87,13 @@ class Tagging:
     def _check_monitor(self, job: Job, known: list[np.ndarray]) -> None:
         """Refuse to be decided by a score that the data does not have."""
         monitor = job.settings.train.monitor
-        if monitor is not None and monitor.startswith("span") and scheme_of(job.tokenizer.labels.names) is None:
+        if monitor is None:
+            return
+        needs = metrics_of(self.suites, [monitor])[monitor].needs
+        if needs == "spans_both" and scheme_of(job.tokenizer.labels.names) is None:
             raise ConfigError(f"train.monitor: {monitor!r} is about spans, but the tags mark none; use 'token_accuracy'")
-        if monitor == "oov_accuracy" and all(words.all() for words in known):
-            raise ConfigError("train.monitor: 'oov_accuracy' is about new words, but data.valid has none; use 'token_accuracy'")
+        if needs == "oov" and all(words.all() for words in known):
+            raise ConfigError(f"train.monitor: {monitor!r} is about new words, but data.valid has none; use 'token_accuracy'")
 
     def ready(self, model: Any, settings: Settings, tokenizer: LabelledTokens, device: torch.device) -> WordTagger:
         return WordTagger(model, tokenizer, device=device)
