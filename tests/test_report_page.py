@@ -265,7 +265,7 @@ def tuned() -> dict[str, Any]:
         "trial": 0,
         "settings": {"features.ngrams": [1, 2], "features.binary": False, "delta": None},
     }
-    found = {"lstm": {"chosen": 0, "trials": [{**bayes, "score": {"name": "accuracy", "value": 80.0}}]}}
+    found = {"lstm": {"chosen": 0, "trials": [{**bayes, "score": {"name": "exact_match", "value": 80.0}}]}}
     return {**translation(), "tuning": {**found, "transformer": {"chosen": 0, "trials": trials}}}
 
 
@@ -282,7 +282,7 @@ def test_every_trial_of_a_search_is_on_the_page():
         for row in re.findall("<tr.*?</tr>", part)
     ]
     assert rows[:2] == [
-        ["trial", "features.ngrams", "features.binary", "delta", "of the budget", "validation accuracy"],
+        ["trial", "features.ngrams", "features.binary", "delta", "of the budget", "validation exact match"],
         ["0 (run file) ★ chosen", "1-2", "false", "–", "1", "80.00"],
     ]
     assert rows[2:] == [
