@@ -32,8 +32,8 @@ from weft.cli.story import read_story
 from weft.compare.significance import Estimate, Resampled, estimate, resampled
 from weft.data.tagged import TaggedTable
 from weft.metrics.items import Function, Items
-from weft.metrics.labels import SCORES as LABEL_SCORES
-from weft.metrics.spans import SCORES as TAG_SCORES
+from weft.metrics.labels import SINGLE_LABEL
+from weft.metrics.spans import TAGS
 from weft.text.gate import read_lines
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -55,12 +55,12 @@ class Work(NamedTuple):
 
 WORK = {
     "trec": Work(
-        "classify", "accuracy", LABEL_SCORES["accuracy"], "txt",
+        "classify", "accuracy", SINGLE_LABEL[0].of, "txt",
         {"lstm by default": {"kind": "lstm"}, "regression": {"kind": "regression", "C": 10.0}},
         ({"pool": "mean"}, {"pool": "max"}),
     ),
     "ewt": Work(
-        "tag", "token_accuracy", TAG_SCORES["token_accuracy"][1], "conllu",
+        "tag", "token_accuracy", TAGS[0].of, "conllu",
         {"lstm by default": {"kind": "lstm", "head": "linear"}},
         ({"head": "linear", "spelling": "none"}, {"head": "linear", "spelling": {}}),
     ),
@@ -186,8 +186,8 @@ class Runner:
         best = read_story(place).best
         if best is None:
             return math.nan
-        name, value = best
-        return -value if name == "masked_nats" else value
+        metric, value = best
+        return value if metric.upwards else -value
 
 
 def pretraining(chosen: argparse.Namespace, text: Path, masking: str, seed: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 from evidence_parts import labelled, language, measured, system
 from sklearn.metrics import confusion_matrix, f1_score
 
-from weft.compare.breakdown import LABELS, Cell, as_json, breakdowns, by_bins, round_borders
+from weft.compare.breakdown import LABEL_F1, LABELS, Cell, as_json, breakdowns, by_bins, round_borders
 from weft.compare.curves import curve
 from weft.compare.document import CLASSES, DIFFER, EXTREME, confusions, document, items, select
 from weft.compare.evidence import Evidence
@@ -21,11 +21,17 @@ from weft.compare.significance import Estimate, estimate, resampled
 from weft.errors import UsageError
 from weft.log import Log
 from weft.metrics.items import Items, Score
-from weft.metrics.language import SCORES
-from weft.metrics.spans import tag_items
+from weft.metrics.labels import SINGLE_LABEL
+from weft.metrics.language import LANGUAGE
+from weft.metrics.metric import metric_names, metrics_of
+from weft.metrics.spans import TAGS, tag_items
+from weft.metrics.suites import SUITES, VALIDATION
 from weft.metrics.translation import translation_items
 
-RATE = SCORES["nats_per_token"][1]
+LOSS, ACCURACY, TOKEN_ACCURACY = LANGUAGE[0], SINGLE_LABEL[0], TAGS[0]
+SPAN_F1 = metrics_of([TAGS], ["span_f1"])["span_f1"]
+RATE = LOSS.of
+KNOWN = metric_names(VALIDATION["translate"])
 CONTRACT = {"title", "task", "data", "score", "test", "rows", "curves", "breakdowns", "items", "confusions", "samples",
     "settings", "environment", "command"}  # fmt: skip
 
@@ -73,7 +79,7 @@ def test_borders_of_bins_are_round_and_no_bin_is_nearly_empty(lengths, borders):
 
 def test_a_breakdown_by_length_is_the_score_of_those_items():
     groups = two_kinds()
-    found = next(breakdowns(groups, "nats_per_token"))
+    found = next(breakdowns(groups, LOSS))
     assert found["by"] == "length of the input in tokens"
     lengths = groups["better"][0].lengths
     assert sum(found["counts"]) == 120
@@ -122,7 +128,7 @@ def test_a_breakdown_by_frequency_adds_up():
             tokens = share * run.items.statistics["tokens"][:, None]
             nats = share * run.items.statistics["nats"][:, None] * (1 + np.arange(6))
             runs[at] = run._replace(frequencies={"tokens": tokens, "nats": nats})
-    found = list(breakdowns(groups, "nats_per_token"))[1]
+    found = list(breakdowns(groups, LOSS))[1]
     assert found["by"] == "frequency of the token in training"
     assert found["bins"] == ["0", "1-9", "10-99", "100-999", "1,000-9,999", "10,000 and more"]
     expected = [
@@ -135,7 +141,7 @@ def test_a_breakdown_by_frequency_adds_up():
 
 def test_lines_by_their_rarest_token():
     groups = two_kinds(rarest=np.arange(120) % 30)
-    found = list(breakdowns(groups, "nats_per_token"))[1]
+    found = list(breakdowns(groups, LOSS))[1]
     assert found["by"] == "frequency of the rarest token of the input in training"
     assert (found["bins"], found["counts"]) == (["0", "1-9", "10-99"], [4, 36, 80])
 
@@ -153,7 +159,7 @@ SAID = [0, 1, 1, 1, 2, 2, 0, 2]
 
 def test_by_label_is_the_f1_of_scikit_learn():
     groups = {"a": [labelled(SAID, MEANT, ("x", "y", "z"))], "b": [labelled(MEANT, MEANT, ("x", "y", "z"))]}
-    found = list(breakdowns(groups, "accuracy"))[-1]
+    found = list(breakdowns(groups, ACCURACY))[-1]
     assert (found["by"], found["score"]) == ("label", {"name": "f1", "better": "higher"})
     assert (found["bins"], found["counts"]) == (["z", "x", "y"], [4, 2, 2])
     by_hand = dict(zip("xyz", 100 * f1_score(MEANT, SAID, average=None), strict=True))
@@ -171,32 +177,32 @@ def tagger(said: list[str], meant: list[str], labels: tuple[str, ...], types: tu
 
 def test_by_tag_and_by_type_of_span():
     said, meant = ["N V N", "V V"] * 4, ["N V V", "V N"] * 4
-    found = list(breakdowns({"a": [tagger(said, meant, ("V", "N"))]}, "token_accuracy"))[-1]
+    found = list(breakdowns({"a": [tagger(said, meant, ("V", "N"))]}, TOKEN_ACCURACY))[-1]
     flat = [" ".join(lines).split() for lines in (meant, said)]
     assert (found["by"], found["bins"], found["counts"]) == ("tag", ["V", "N"], [12, 8])
     assert found["values"]["a"] == pytest.approx(100 * f1_score(*flat, average=None, labels=["V", "N"]))
     said, meant = ["B-A O", "B-B I-B"] * 3, ["B-A O", "B-B O"] * 3
     one = tagger(said, meant, ("O", "B-A", "B-B", "I-B"), types=("A", "B"))
-    found = list(breakdowns({"a": [one]}, "span_f1"))[-1]
+    found = list(breakdowns({"a": [one]}, SPAN_F1))[-1]
     assert (found["by"], found["bins"]) == ("type of span", ["A", "B"])
     assert found["values"]["a"] == [100.0, 0.0]
 
 
 def test_bins_have_bounds_that_a_score_can_have_and_say_what_they_count_and_what_is_infinite():
     cells = [Cell("x", 4, {"a": Estimate(90.0, -20.0, 180.0)}), Cell("y", 2, {"a": Estimate(math.inf, None, None)})]
-    found = as_json("tag", "f1", True, cells, ["a"], unit="words")
+    found = as_json("tag", LABEL_F1, cells, ["a"], unit="words")
     assert (found["low"], found["high"], found["unit"]) == ({"a": [0.0, None]}, {"a": [100.0, None]}, "words")
     assert (found["values"], found["infinite"]) == ({"a": [90.0, None]}, {"a": [1]})
-    found = as_json("length", "nats_per_token", False, cells[:1], ["a"])
+    found = as_json("length", LOSS, cells[:1], ["a"])
     assert (found["low"], found["high"], found["unit"], found["infinite"]) == ({"a": [0.0]}, {"a": [180.0]}, "items", {})
 
 
 def test_what_is_counted_hangs_on_what_a_breakdown_is_by():
     said, meant = ["N V N", "V V"] * 4, ["N V V", "V N"] * 4
-    assert list(breakdowns({"a": [tagger(said, meant, ("V", "N"))]}, "token_accuracy"))[-1]["unit"] == "words"
+    assert list(breakdowns({"a": [tagger(said, meant, ("V", "N"))]}, TOKEN_ACCURACY))[-1]["unit"] == "words"
     one = tagger(["B-A O", "B-B I-B"] * 3, ["B-A O", "B-B O"] * 3, ("O", "B-A", "B-B", "I-B"), types=("A", "B"))
-    assert list(breakdowns({"a": [one]}, "span_f1"))[-1]["unit"] == "spans"
-    assert next(breakdowns(two_kinds(), "nats_per_token"))["unit"] == "items"
+    assert list(breakdowns({"a": [one]}, SPAN_F1))[-1]["unit"] == "spans"
+    assert next(breakdowns(two_kinds(), LOSS))["unit"] == "items"
 
 
 # ---- items
@@ -206,14 +212,14 @@ def test_an_infinite_item_is_told_beside_since_json_has_no_infinity():
     groups = two_kinds()
     first = {name: runs[0] for name, runs in groups.items()}
     first["worse"].items.statistics["nats"][7] = math.inf
-    found = {one["key"]: one for one in items(first, "nats_per_token")}
+    found = {one["key"]: one for one in items(first, LOSS)}
     assert found[7]["values"]["worse"] is None and found[7]["infinite"] == ["worse"]
     assert sum("infinite" in one for one in found.values()) == 1
 
 
 def test_items_where_rows_differ_most_come_first():
     first = {"a": labelled(SAID, MEANT, ("x", "y", "z")), "b": labelled(MEANT, MEANT, ("x", "y", "z"))}
-    found = items(first, "accuracy")
+    found = items(first, ACCURACY)
     assert {one["key"] for one in found[:2]} == {1, 6}
     assert {one["key"] for one in found} == set(range(8))
     one = next(one for one in found if one["key"] == 1)
@@ -247,16 +253,21 @@ def test_equal_rows_still_show_their_worst_and_best():
 
 
 @pytest.mark.parametrize(
-    ("score", "known", "one"),
+    ("task", "score", "known", "one"),
     [
-        ("bleu", ["bleu", "chrf"], "chrf"),
-        ("span_f1", ["token_accuracy", "span_f1"], "token_accuracy"),
-        ("macro_f1", ["exact_match", "macro_f1"], "exact_match"),
-        ("nats_per_token", ["nats_per_token"], "nats_per_token"),
+        ("translate", "bleu", ["bleu", "chrf"], "chrf"),
+        ("translate", "bleu", ["bleu"], "bleu"),
+        ("tag", "span_f1", ["token_accuracy", "span_f1"], "token_accuracy"),
+        ("classify", "macro_f1", ["accuracy", "macro_f1"], "accuracy"),
+        ("classify", "macro_f1", ["exact_match", "macro_f1"], "exact_match"),
+        ("classify", "calibration_error", ["exact_match", "log_loss", "calibration_error"], "log_loss"),
+        ("span", "no_answer_accuracy", ["exact_match", "no_answer_accuracy"], "exact_match"),
+        ("lm", "nats_per_token", ["nats_per_token"], "nats_per_token"),
     ],
 )
-def test_scores_that_say_something_of_one_item(score, known, one):
-    assert of_items(score, dict.fromkeys(known, RATE)) == one
+def test_scores_that_say_something_of_one_item(task, score, known, one):
+    found = metrics_of(SUITES[task], known)
+    assert of_items(found[score], found).name == one
 
 
 def test_every_item_by_itself():
@@ -276,7 +287,7 @@ def test_every_item_by_itself():
     ],
 )
 def test_what_decides(task, names, decides):
-    assert deciding(task, [[Score(name, 1.0, None, None, "") for name in names]], None) == decides
+    assert deciding(task, [[Score(name, 1.0, None, None, "") for name in names]], None).name == decides
 
 
 def measured_with(tokenizer: str, *names: str) -> list[Score]:
@@ -286,9 +297,9 @@ def measured_with(tokenizer: str, *names: str) -> list[Score]:
 def test_scores_of_a_token_do_not_decide_between_tokenizers():
     names = ("nats_per_token", "bits_per_character", "nats_per_byte")
     runs = [measured_with("a", *names), measured_with("b", *names)]
-    assert deciding("lm", runs, None) == "bits_per_character"
-    assert deciding("lm", runs, "nats_per_byte") == "nats_per_byte"
-    assert deciding("lm", runs[:1] * 2, "nats_per_token") == "nats_per_token"
+    assert deciding("lm", runs, None).name == "bits_per_character"
+    assert deciding("lm", runs, "nats_per_byte").name == "nats_per_byte"
+    assert deciding("lm", runs[:1] * 2, "nats_per_token").name == "nats_per_token"
     hidden = [measured_with(name, "pseudo_nats_per_token", "pseudo_perplexity") for name in "ab"]
     for task, given, wanted in (("lm", runs, "nats_per_token"), ("masked-lm", hidden, None)):
         with pytest.raises(UsageError) as caught:
@@ -336,7 +347,7 @@ def test_memory_grows_with_the_labels_and_not_with_their_square():
     meant = rng.integers(0, 1000, 200).tolist()
     row = labelled([at if rng.random() < 0.7 else 3 for at in meant], meant, names)
     tracemalloc.start()
-    cells = [one for one in breakdowns({"a": [row]}, "accuracy") if one["by"] == "label"]
+    cells = [one for one in breakdowns({"a": [row]}, ACCURACY) if one["by"] == "label"]
     by_label = tracemalloc.get_traced_memory()[1]
     tracemalloc.reset_peak()
     confused = confusions({"a": row})
@@ -362,12 +373,12 @@ def test_curves_have_tokens_and_seconds(tmp_path: Path):
         with Log(tmp_path / name) as log:
             for record in records:
                 log.write(record)
-    found = curve(tmp_path, "bleu")
+    found = curve(tmp_path, "bleu", KNOWN)
     assert found["train"] == [
         {"step": 1, "tokens": 10, "seconds": 0.5, "value": 3.0},
         {"step": 3, "tokens": 30, "seconds": 2.0, "value": 2.0},
     ]
     assert found["valid"] == [{"step": 2, "tokens": 20, "seconds": 1.0, "value": 1.0}]
     assert found["scores"] == {"train": "loss", "valid": "bleu"}
-    assert curve(tmp_path, "chrf")["scores"]["valid"] == "nats_per_token"
-    assert curve(tmp_path / "gone", "bleu")["valid"] == []
+    assert curve(tmp_path, "chrf", KNOWN)["scores"]["valid"] == "nats_per_token"
+    assert curve(tmp_path / "gone", "bleu", KNOWN)["valid"] == []

@@ -21,7 +21,7 @@ from weft.compare.costs import cost
 from weft.compare.document import document
 from weft.compare.evidence import Evidence, gather, gathered, load, save
 from weft.compare.observed import FREQUENCIES, text_edges
-from weft.compare.scores import functions
+from weft.compare.scores import metrics
 from weft.errors import ModelError, ResourceError
 from weft.log import Log, read_log
 from weft.metrics.items import sums
@@ -92,10 +92,10 @@ def test_scores_are_those_of_evaluate_and_items_add_up_to_them(runs, name):
     found = runs.evidence(name)
     assert found.scores == load_run(runs.folder(name), device="cpu").evaluate().scores
     total = sums(found.items.statistics)
-    for score_name, function in functions(found.task, found.scores).items():
+    for score_name, metric in metrics(found.task, found.scores).items():
         value = next(score.value for score in found.scores if score.name == score_name)
-        assert function(total).item() == pytest.approx(value, rel=1e-6), score_name
-    assert functions(found.task, found.scores).keys() == {score.name for score in found.scores}
+        assert metric.of(total).item() == pytest.approx(value, rel=1e-6), score_name
+    assert metrics(found.task, found.scores).keys() == {score.name for score in found.scores}
     size = len(found.items.keys)
     assert size == len(found.inputs) == len(found.references) == len(found.lengths) > 1
     assert found.items.outputs is None or len(found.items.outputs) == size

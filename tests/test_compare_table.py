@@ -17,9 +17,9 @@ from weft.compare.evidence import Evidence
 from weft.compare.significance import hierarchical, holm, paired
 from weft.errors import UsageError
 from weft.metrics.items import Items
-from weft.metrics.language import SCORES
+from weft.metrics.language import LANGUAGE
 
-RATE = SCORES["nats_per_token"][1]
+RATE = LANGUAGE[0].of
 
 
 def kinds(**means: float):
@@ -46,7 +46,7 @@ def test_rows_are_ordered_and_those_as_good_as_the_best_are_marked():
     assert rows[0].score.value == pytest.approx(np.mean([RATE({n: v.sum(0, keepdims=True) for n, v in
         run.items.statistics.items()}).item() for run in groups[rows[0].name]]))  # fmt: skip
     assert rows[0].score.low < rows[0].score.value < rows[0].score.high
-    assert (rows[0].seeds, rows[0].deciding) == ([0, 1], "nats_per_token")
+    assert (rows[0].seeds, rows[0].deciding.name) == ([0, 1], "nats_per_token")
 
 
 def test_single_runs_are_tested_over_items():
@@ -75,7 +75,7 @@ def test_another_score_may_decide():
     )
     assert table.rows({"w": [worse], "b": [better]})[0].name == "b"
     rows = table.rows({"w": [worse], "b": [better]}, "log_loss")
-    assert rows[0].deciding == "log_loss"
+    assert rows[0].deciding.name == "log_loss"
     assert rows[0].scores["calibration_error"].low is None
     with pytest.raises(UsageError) as caught:
         table.rows({"b": [better]}, "acuracy")

@@ -17,6 +17,9 @@ from weft.compare.fitting import with_option
 from weft.compare.plan import Planned, Variant
 from weft.compare.train import Outcome
 from weft.errors import UsageError
+from weft.metrics.language import LANGUAGE
+from weft.metrics.metric import metrics_of
+from weft.metrics.translation import TRANSLATION
 from weft.runs.resolve import resolve
 from weft.train.tables import TrainTable
 
@@ -46,8 +49,8 @@ def search(number: int, out: Path, score: Any, fixed: Sequence[str] = ()) -> tup
         asked.extend(plan)
         return [Outcome(one, *((6, "the loss is nan") if score(one) is None else (0, ""))) for one in plan]
 
-    def found(path: Path) -> tuple[str, float]:
-        return "nats_per_token", score(next(one for one in asked if one.out == path))
+    def found(path: Path) -> tune.Best:
+        return LANGUAGE[0], score(next(one for one in asked if one.out == path))
 
     return asked, tune.Search(number, fixed, 3, out, train, found)
 
@@ -131,9 +134,8 @@ def test_the_best_of_each_rung_go_on_and_the_best_of_all_wins(tmp_path):
 
 def test_higher_may_be_better_and_of_equals_the_first_wins(tmp_path):
     trials = [tune.Trial(number, {}, {}) for number in range(4)]
-    ranked = tune._ranked(
-        [(trials[0], ("bleu", 1.0)), (trials[1], ("bleu", 3.0)), (trials[2], None), (trials[3], ("bleu", 3.0))]
-    )
+    bleu = metrics_of([TRANSLATION], ["bleu"])["bleu"]
+    ranked = tune._ranked([(trials[0], (bleu, 1.0)), (trials[1], (bleu, 3.0)), (trials[2], None), (trials[3], (bleu, 3.0))])
     assert [trial.number for trial in ranked] == [1, 3, 0, 2]
 
 

@@ -26,11 +26,9 @@ from weft.data.tables import DataTable
 from weft.data.tagged import TaggedTable
 from weft.decode.options import GenerateOptions
 from weft.decode.predict_options import PredictOptions
-from weft.metrics.answers import SCORES as ANSWERED
-from weft.metrics.labels import SCORES as LABELLED
-from weft.metrics.labels import SEVERAL_SCORES
-from weft.metrics.spans import SCORES as TAGGED
-from weft.metrics.translation import SCORES as WRITTEN
+from weft.metrics.metric import metric_names
+from weft.metrics.suites import SUITES
+from weft.metrics.translation import TRANSLATION
 from weft.models.baseline_tables import BayesTable, RegressionTable
 from weft.models.classifier import ClassifierTable
 from weft.models.masked import MaskedTable
@@ -325,13 +323,13 @@ def test_every_choice_is_explained():
     assert set(rows(section(models, "### Bridges"))) == set(BRIDGES)
     for task in ("classify", "tag"):
         assert set(rows(table(DOCS / f"{task}.md", "## Which model", "| kind |"))) == set(find_task(task).presets)
-    assert set(rows(table(DOCS / "classify.md", "## Scores", "| score |"))) == {*LABELLED, *SEVERAL_SCORES}
-    assert set(rows(table(DOCS / "tag.md", "## Scores", "| score |"))) == set(TAGGED)
-    assert set(rows(table(DOCS / "answers.md", "## Scores", "| score |"))) == set(ANSWERED)
+    assert set(rows(table(DOCS / "classify.md", "## Scores", "| score |"))) == set(metric_names(SUITES["classify"]))
+    assert set(rows(table(DOCS / "tag.md", "## Scores", "| score |"))) == set(metric_names(SUITES["tag"]))
+    assert set(rows(table(DOCS / "answers.md", "## Scores", "| score |"))) == set(metric_names(SUITES["span"]))
     assert set(rows(section(models, "### Pools"))) == set(POOLS)
     assert set(rows(table(models, "## [model] of taggers", "| head |"))) == set(HEADS)
     assert set(rows(table(models, "### [model.features]", "| analyzer |"))) == set(ANALYZERS)
-    assert set(rows(table(DOCS / "evaluate.md", "## Pairs", "| score |"))) == set(WRITTEN)
+    assert set(rows(table(DOCS / "evaluate.md", "## Pairs", "| score |"))) == set(metric_names([TRANSLATION]))
     assert set(rows(section(models, "### Mixers"))) == set(MIXERS)
     assert set(rows(section(models, "### Positions"))) == {*ADDED, *INSIDE}
     assert set(rows(section(models, "### Connections"))) == set(CONNECTIONS)

@@ -139,7 +139,7 @@ def test_a_compiled_model_is_refused_by_name_at_the_command_line(place, what, mo
         run.model.stack.compile(backend="eager")
         return run
 
-    monkeypatch.setattr(weft.run, "load", load_compiled)
+    monkeypatch.setattr(weft.runs.load, "load", load_compiled)
     assert refused(capsys, "explain", str(place / "transformer"), TEXT, "--what", what) == (
         2, "watch: 'stack' is compiled, and nothing in it can be seen; load the run anew and watch that",
     )  # fmt: skip

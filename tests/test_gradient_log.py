@@ -126,7 +126,7 @@ def test_info_counts_clipped_steps(tmp_path, monkeypatch, capsys):
 def test_curves_have_norms_rates_and_the_limit(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(sealed(line)) + "\n" for line in LOGGED))
     (tmp_path / "resolved.toml").write_text("[train]\nclip = 0.5\n")
-    found = curve(tmp_path, "nats_per_token")
+    found = curve(tmp_path, "nats_per_token", ["nats_per_token"])
     assert [(point["step"], point["value"]) for point in found["norm"]] == [(1, 4.0), (4, 1.0)]
     assert [(point["step"], point["value"]) for point in found["norm_max"]] == [(1, 4.0), (4, 2.0)]
     assert [(point["tokens"], point["value"]) for point in found["rate"]] == [(10, 0.1), (40, 0.2)]

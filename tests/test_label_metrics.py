@@ -12,8 +12,8 @@ from weft.errors import DataError
 from weft.metrics.items import Items, join, sums
 from weft.metrics.labels import (
     BINS,
-    SCORES,
-    SEVERAL_SCORES,
+    MULTI_LABEL,
+    SINGLE_LABEL,
     Labelled,
     confusion,
     label_items,
@@ -223,7 +223,7 @@ def test_intervals_are_those_of_resampled_examples():
 def test_which_scores_have_intervals():
     probs, gold = drawn(0)
     scores = label_scores(one(probs, gold), HOW)
-    assert [score.name for score in scores] == list(SCORES)
+    assert [score.name for score in scores] == [metric.name for metric in SINGLE_LABEL]
     for score in scores:
         if score.name == "calibration_error":
             assert score.low is None and score.high is None
@@ -238,12 +238,12 @@ def test_a_signature_names_every_choice():
     assert first.signature == f"weft:{__version__}{wanted}"
     (first, *_) = label_scores(several(PROBS, PROBS > 0.5), SEVERAL)
     assert first.name == "exact_match" and "|several|temperature:1|" in first.signature
-    assert list(SEVERAL_SCORES) == ["exact_match", *list(SCORES)[1:]]
+    assert [metric.name for metric in MULTI_LABEL] == ["exact_match", *(metric.name for metric in SINGLE_LABEL[1:])]
 
 
 def test_scores_are_functions_of_sums():
     total = sums(one(PROBS, GOLD).statistics)
-    assert {name: function(total).item() for name, function in SCORES.items()} == values(one(PROBS, GOLD))
+    assert {metric.name: metric.of(total).item() for metric in SINGLE_LABEL} == values(one(PROBS, GOLD))
 
 
 def test_nothing_to_score():

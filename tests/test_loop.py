@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from weft.data.order import Batch, Lines, Order, Streams, Windows
 from weft.errors import ConfigError, DivergedError, ResourceError, UsageError
+from weft.metrics.metric import Metric
 from weft.models.language import LanguageModel, language_model
 from weft.models.tables import LanguageTable
 from weft.nn.state import detach, leaves
@@ -73,7 +74,7 @@ class Scored:
     """A task whose validation gives one number after another."""
 
     def __init__(self, task: LanguageTask, scores: list[float]) -> None:
-        self.loss, self.unit, self.scores = task.loss, task.unit, list(scores)
+        self.loss, self.unit, self.monitors, self.scores = task.loss, task.unit, task.monitors, list(scores)
 
     def validate(self, model: nn.Module, watch: Watch | None = None) -> dict[str, float]:
         assert not model.training and not torch.is_grad_enabled()
@@ -200,6 +201,36 @@ def test_patience_counts_validations_without_a_better_score():
     loop = small_loop(small_model(), steps=8, validations=8, patience=3, scores=scores)
     assert run(loop).best == [1, 2, 5, 8]
     assert loop.cursor.step == 8
+
+
+def test_weights_are_chosen_by_the_metrics_that_the_task_brings():
+    """Of names that nothing else knows: the first of them, or the one that train.monitor names."""
+
+    class Counting:
+        unit = "token"
+        monitors = (
+            Metric("never_measured", lambda totals: totals[""], "lower"),
+            Metric("words_right", lambda totals: totals[""], "higher"),
+            Metric("words_wrong", lambda totals: totals[""], "lower"),
+        )
+
+        def __init__(self, task: Any) -> None:
+            self.loss, self.right, self.wrong = task.loss, iter([1.0, 3.0, 2.0, 4.0]), iter([4.0, 5.0, 3.0, 5.0])
+
+        def validate(self, model: nn.Module, watch: Watch | None = None) -> dict[str, float]:
+            return {"words_right": next(self.right), "words_wrong": next(self.wrong)}
+
+    for monitor, best in ((None, [1, 2, 4]), ("words_right", [1, 2, 4]), ("words_wrong", [1, 3])):
+        loop = small_loop(small_model(), steps=4, validations=4, monitor=monitor)
+        loop.learner.task = Counting(loop.learner.task)
+        assert run(loop).best == best
+    loop = small_loop(small_model(), steps=4, validations=4, monitor="never_measured")
+    loop.learner.task = Counting(loop.learner.task)
+    with pytest.raises(DivergedError) as caught:
+        run(loop)
+    assert str(caught.value) == (
+        "step 1: the never_measured of the validation data is nan; the last checkpoint is kept; lower train.lr or train.clip"
+    )
 
 
 def test_without_patience_the_best_is_kept_and_the_run_goes_on():

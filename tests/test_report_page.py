@@ -22,7 +22,7 @@ from report_documents import labels, language, tags, translation
 from weft.errors import UsageError
 from weft.report.page import page
 from weft.report.page_check import fault
-from weft.report.page_data import POINTS, page_data
+from weft.report.page_data import POINTS, page_data, score_label
 from weft.report.page_parts import COUNTED
 from weft.report.words import cut, decimals, duration, number, p_value, score_name, short, size, visible
 from weft.tasks.registry import TASKS, find_task
@@ -265,7 +265,7 @@ def tuned() -> dict[str, Any]:
         "trial": 0,
         "settings": {"features.ngrams": [1, 2], "features.binary": False, "delta": None},
     }
-    found = {"lstm": {"chosen": 0, "trials": [{**bayes, "score": {"name": "accuracy", "value": 80.0}}]}}
+    found = {"lstm": {"chosen": 0, "trials": [{**bayes, "score": {"name": "exact_match", "value": 80.0}}]}}
     return {**translation(), "tuning": {**found, "transformer": {"chosen": 0, "trials": trials}}}
 
 
@@ -282,7 +282,7 @@ def test_every_trial_of_a_search_is_on_the_page():
         for row in re.findall("<tr.*?</tr>", part)
     ]
     assert rows[:2] == [
-        ["trial", "features.ngrams", "features.binary", "delta", "of the budget", "validation accuracy"],
+        ["trial", "features.ngrams", "features.binary", "delta", "of the budget", "validation exact match"],
         ["0 (run file) ★ chosen", "1-2", "false", "–", "1", "80.00"],
     ]
     assert rows[2:] == [
@@ -503,8 +503,12 @@ def test_numbers_in_words():
         ["1,234.57", "\u22121.00", "∞", "\u2212∞", "–", "–"]
     )
     assert [decimals(widths) for widths in ([1.1], [0.04, 2], [0.00001], [300], [], [math.nan])] == [1, 3, 4, 0, 2, 2]
-    names = ("bleu", "chrf", "bits_per_character", "macro_f1", "f1")
-    assert [score_name(name) for name in names] == ["BLEU", "chrF", "bits/character", "macro F1", "F1"]
+    names = ("bits_per_character", "macro_f1", "f1")
+    assert [score_name(name) for name in names] == ["bits/character", "macro F1", "F1"]
+    names = ("bleu", "bleu_lc", "chrf", "exact_match", "new_one")
+    labels = ["BLEU", "BLEU, lower case", "chrF", "exact match", "new one"]
+    assert [score_label({"task": "translate"}, name) for name in names] == labels
+    assert [score_label({"task": "lm"}, name) for name in names[:1]] == ["bleu"]  # no metric of that task
 
 
 def test_cutting_says_how_much_and_keeps_accents():

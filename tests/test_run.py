@@ -309,7 +309,7 @@ def test_batches_and_pieces_change_no_score(runs, name, monkeypatch):
     lines = [name[:length] for name in NAMES[:5] for length in range(5)]
     together = run.score(lines)
     for positions, piece in ((1, 4096), (20, 4096), (16384, 2)):
-        monkeypatch.setattr("weft.run.BATCH", positions)
+        monkeypatch.setattr("weft.tasks.lm.predict.BATCH", positions)
         monkeypatch.setattr("weft.tasks.lm.scoring.PIECE", piece)
         for one, other in zip(run.score(lines), together, strict=True):
             assert (one.text, one.tokens) == (other.text, other.tokens)
@@ -402,7 +402,7 @@ def test_scoring_tells_of_pieces_of_long_lines_and_of_batches(runs, name, monkey
     assert run.score(lines, progress=lambda what, done, total: told.append((done, total))) == silent
     assert told == []  # nothing is left to do when there is something to tell
     monkeypatch.setattr("weft.tasks.lm.scoring.PIECE", 5)
-    monkeypatch.setattr("weft.run.BATCH", 12)
+    monkeypatch.setattr("weft.tasks.lm.predict.BATCH", 12)
     found = run.score(lines, progress=lambda what, done, total: told.append((done, total)))
     torch.testing.assert_close([line.log_prob for line in found], [line.log_prob for line in silent], rtol=1e-5, atol=1e-5)
     short, total = (sum(len(line.tokens) for line in part) for part in (silent[1:], silent))

@@ -263,6 +263,7 @@ class Reading:
     """The loss of a language model over ragged rows, its state carried on."""
 
     unit = "token"
+    monitors = ()
 
     def loss(self, model: nn.Module, batch: Batch, carry: Any) -> Loss:
         keep = torch.ones_like(batch.tokens, dtype=torch.bool) if batch.keep is None else batch.keep

@@ -24,11 +24,11 @@ from weft.compare.significance import (
 )
 from weft.compare.student import both_tails, quantile
 from weft.metrics.items import Items
-from weft.metrics.language import SCORES
-from weft.metrics.translation import SCORES as WRITTEN
-from weft.metrics.translation import translation_items
+from weft.metrics.language import LANGUAGE
+from weft.metrics.translation import TRANSLATION, translation_items
 
-RATE = SCORES["nats_per_token"][1]
+RATE = LANGUAGE[0].of
+BLEU = next(metric.of for metric in TRANSLATION if metric.name == "bleu")
 
 
 def mean_items(values: np.ndarray) -> Items:
@@ -71,9 +71,9 @@ def test_scores_that_are_no_means_are_tested_too():
     worse = [line.replace("sat on", "was by") for line in lines]
     some = [w if at < 2 else line for at, (w, line) in enumerate(zip(worse, lines, strict=True))]
     right, wrong, nearly = (translation_items(said, lines) for said in (lines, worse, some))
-    assert paired(right, wrong, WRITTEN["bleu"], samples=300) < 0.01
-    assert paired(right, nearly, WRITTEN["bleu"], samples=300) > 0.2
-    assert paired(right, right, WRITTEN["bleu"], samples=50) == 1.0
+    assert paired(right, wrong, BLEU, samples=300) < 0.01
+    assert paired(right, nearly, BLEU, samples=300) > 0.2
+    assert paired(right, right, BLEU, samples=50) == 1.0
 
 
 def test_infinite_scores():

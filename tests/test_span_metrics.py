@@ -13,7 +13,7 @@ from weft.errors import DataError
 from weft.metrics.items import Items, join, sums
 from weft.metrics.spans import (
     LETTERS,
-    SCORES,
+    TAGS,
     Span,
     Tagged,
     allowed,
@@ -224,7 +224,7 @@ def test_two_sentences_by_hand():
         "span_precision": 50.0,
         "span_recall": pytest.approx(100 * 2 / 3),
     }
-    assert list(found) == list(SCORES)
+    assert list(found) == [metric.name for metric in TAGS]
     each = per_type(tag_items(said, meant, np.arange(2), types=TYPES), TYPES)
     assert each == {"LOC": (50.0, 50.0, 50.0, 2), "PER": (50.0, 100.0, pytest.approx(200 / 3), 1)}
 
@@ -283,8 +283,9 @@ def test_batches_in_any_order_give_the_same_scores_and_intervals():
     assert tag_scores(join(parts), HOW) == whole
     assert all(score.low < score.value < score.high for score in whole)
     total = sums(join(parts).statistics)
+    functions = {metric.name: metric.of for metric in TAGS}
     for score in whole:
-        assert SCORES[score.name][1](total).item() == score.value
+        assert functions[score.name](total).item() == score.value
 
 
 def test_a_signature_names_every_choice():

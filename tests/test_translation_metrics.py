@@ -19,10 +19,9 @@ from sacrebleu.metrics import BLEU, CHRF
 from weft import __version__
 from weft.errors import DataError
 from weft.metrics import language
-from weft.metrics.better import BETTER
 from weft.metrics.edits import edit_distance
 from weft.metrics.items import Items, join, resample
-from weft.metrics.translation import SCORES, Decoded, translation_items, translation_scores
+from weft.metrics.translation import TRANSLATION, Decoded, translation_items, translation_scores
 
 HOW = Decoded(search="beam:5/alpha:1")
 NAMES = ["exact_match", "edit_rate", "character_error_rate", "bleu", "bleu_lc", "chrf"]
@@ -158,7 +157,9 @@ def test_a_score_of_a_resample_is_that_of_the_lines_it_drew():
     for sample in range(20):
         drawn = rng.integers(30, size=30)
         there = expected([outputs[line] for line in drawn], [references[line] for line in drawn])
-        assert {name: SCORES[name](again)[sample] for name in there} == pytest.approx(there, abs=1e-9)
+        assert {metric.name: metric.of(again)[sample] for metric in TRANSLATION if metric.name in there} == pytest.approx(
+            there, abs=1e-9
+        )
 
 
 def test_an_exact_line_is_one_without_edits_whatever_its_white_space():
@@ -250,11 +251,11 @@ def test_outputs_and_references_come_in_pairs():
 
 
 def test_every_score_has_a_better_direction():
-    assert set(BETTER) >= set(language.SCORES) | set(SCORES)
+    directions = {metric.name: metric.better for metric in TRANSLATION}
     better, worse = values(["a b c d e"], ["a b c d e"]), values(["a b x d f"], ["a b c d e"])
     for name in NAMES:
-        assert (better[name] > worse[name]) == (BETTER[name] == "higher")
-    assert {BETTER[name] for name in language.SCORES} == {"lower"}
+        assert (better[name] > worse[name]) == (directions[name] == "higher")
+    assert {metric.better for metric in language.LANGUAGE} == {"lower"}
 
 
 def test_a_thousand_lines_take_little_time():

@@ -13,12 +13,13 @@ from weft.cli.story import read_story
 
 if TYPE_CHECKING:
     from weft.compare.train import Outcome, State
+    from weft.metrics.metric import Metric
 
 MOST = 12  # runs that are shown at once
 
 
-def best(out: Path) -> tuple[str, float] | None:
-    """Name and value of a run's best validation score."""
+def best(out: Path) -> tuple[Metric, float] | None:
+    """What a run is judged by, and its best value on the validation data."""
     return read_story(out).best
 
 
@@ -57,7 +58,7 @@ class RunsWatcher:
             self.display.line(f"{name}: {outcome.reason}")
             return
         found = best(outcome.planned.out)
-        self.display.line(f"{name}: trained" if found is None else f"{name}: valid {score_name(found[0])} {found[1]:.4f}")
+        self.display.line(f"{name}: trained" if found is None else f"{name}: valid {score_name(found[0].name)} {found[1]:.4f}")
 
     def stopping(self) -> bool:
         return self.stop.asked

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from weft.config import read_toml
 from weft.errors import ConfigError
 from weft.log import read_log
-from weft.metrics.better import BETTER, is_better
+from weft.metrics.metric import Metric, metric_names, metrics_of
+from weft.metrics.suites import VALIDATION
 from weft.runs.folder import RunFolder
 from weft.train import checkpoint
 from weft.train.gradients import GradientSummary, summarize
@@ -22,7 +23,7 @@ class Story(NamedTuple):
     steps: int
     tokens: int
     seconds: float | None  # of training; None where the run was counted, or has no checkpoint yet
-    best: tuple[str, float] | None  # name and value of the best validation score
+    best: tuple[Metric, float] | None  # what the run is judged by, and its best value on the validation data
     best_step: int
     counted: bool = False  # made by counting, in one go
     examples: int | None = None  # what was counted, where that is told
@@ -34,33 +35,43 @@ class Story(NamedTuple):
         return self.done and not self.counted and not self.steps
 
     def to_json(self) -> dict[str, Any]:
-        best = None if self.best is None else {"name": self.best[0], "value": self.best[1], "step": self.best_step}
+        best = None if self.best is None else {"name": self.best[0].name, "value": self.best[1], "step": self.best_step}
         progress = {"done": self.done, "counted": self.counted, "steps": self.steps, "tokens": self.tokens}
         examples = {} if self.examples is None else {"examples": self.examples}
         gradients = None if self.gradients is None else self.gradients.to_json()
         return {**progress, **examples, "training_seconds": self.seconds, "best_valid": best, "gradients": gradients}
 
 
-def _best(records: list[dict[str, Any]], monitor: str | None) -> tuple[tuple[str, float] | None, int]:
-    """The best value of the score that a run is judged by: the one it names, or the first of each record."""
-    best: tuple[str, float] | None = None
+class _Judged(NamedTuple):
+    """What resolved.toml says of how a run is judged; both are None where nobody can read it."""
+
+    task: str | None
+    monitor: str | None
+
+
+def _judged(path: Path) -> _Judged:
+    with suppress(ConfigError):
+        found = read_toml(path / "resolved.toml")
+        task, train = found.get("task"), found.get("train")
+        monitor = train.get("monitor") if isinstance(train, dict) else None
+        return _Judged(*(one if isinstance(one, str) else None for one in (task, monitor)))
+    return _Judged(None, None)
+
+
+def _best(records: list[dict[str, Any]], judged: _Judged) -> tuple[tuple[Metric, float] | None, int]:
+    """The best value of what a run is judged by: the metric it names, or the first of each record."""
+    best: tuple[Metric, float] | None = None
     step = 0
+    suites = VALIDATION.get(judged.task or "", ())
+    monitor = judged.monitor if judged.monitor in metric_names(suites) else None
     for record in records:
         scores = {name.removeprefix(VALID): value for name, value in record.items() if name.startswith(VALID)}
-        name = monitor or next(iter(scores), "")
-        value = scores.get(name)
-        if isinstance(value, float) and name in BETTER and (best is None or is_better(name, value, best[1])):
-            best, step = (name, value), record["step"]
+        known = metrics_of(suites, scores)
+        metric = next(iter(known.values()), None) if monitor is None else known.get(monitor)
+        value = None if metric is None else scores[metric.name]
+        if metric is not None and isinstance(value, float) and (best is None or metric.is_better(value, best[1])):
+            best, step = (metric, value), record["step"]
     return best, step
-
-
-def _monitor(path: Path) -> str | None:
-    """The score that resolved.toml names."""
-    with suppress(ConfigError):
-        train = read_toml(path / "resolved.toml").get("train")
-        monitor = train.get("monitor") if isinstance(train, dict) else None
-        return monitor if isinstance(monitor, str) and monitor in BETTER else None
-    return None
 
 
 def read_story(path: Path) -> Story:
@@ -68,7 +79,7 @@ def read_story(path: Path) -> Story:
     folder, _ = checkpoint.newest(path)
     cursor = None if folder is None else checkpoint.read_cursor(folder)
     records = read_log(path / "metrics.jsonl", length=0 if cursor is None else cursor.metrics)
-    best, best_step = _best(records, _monitor(path))
+    best, best_step = _best(records, _judged(path))
     if cursor is not None:
         gradients = summarize(records)
         return Story(cursor.done, cursor.step, cursor.tokens, cursor.seconds, best, best_step, gradients=gradients)

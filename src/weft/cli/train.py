@@ -165,7 +165,7 @@ class Train(Shared):
         lines = [f"the run is in {out}" if seconds is None else f"trained in {duration(seconds)}: {out}"]
         if story.best is not None:
             at = "" if story.counted else f" at step {story.best_step:,}"
-            lines.insert(0, f"best valid {score_name(story.best[0])} {story.best[1]:.4f}{at}")
+            lines.insert(0, f"best valid {score_name(story.best[0].name)} {story.best[1]:.4f}{at}")
         held_out = len(settings.datasets) > 1
         name = shlex.quote(str(out))  # to be pasted into a shell
         use = {"lm": "generate", "masked-lm": "fill"}.get(settings.task, "predict")

@@ -14,18 +14,16 @@ import numpy as np
 
 from weft.compare.evidence import Evidence
 from weft.compare.observed import FREQUENCIES
-from weft.compare.scores import better, functions
 from weft.compare.significance import Estimate, Resampled, clipped, estimate, resampled
 from weft.metrics.items import Array, Function, Items, Sums
 from weft.metrics.labels import f1, ratio
+from weft.metrics.metric import Metric
 from weft.metrics.spans import scheme_of, types_of
 
 Groups = Mapping[str, Sequence[Evidence]]
 PARTS = (1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 0.95)  # of the items, by length: the longest few stand for themselves
 FEWEST = 5  # items of a bin
 LABELS = 40  # that are shown, the most frequent ones
-# what tells of tokens, or words, of one frequency
-RATES = {"lm": "nats_per_token", "masked-lm": "pseudo_nats_per_token", "tag": "token_accuracy"}
 
 
 class Cell(NamedTuple):
@@ -36,11 +34,9 @@ class Cell(NamedTuple):
     found: dict[str, Estimate]
 
 
-def as_json(
-    by: str, score: str, higher: bool, cells: Sequence[Cell], rows: Sequence[str], *, unit: str = "items"
-) -> dict[str, Any]:
+def as_json(by: str, metric: Metric, cells: Sequence[Cell], rows: Sequence[str], *, unit: str = "items") -> dict[str, Any]:
     """A breakdown as comparison.json has it; JSON has no infinity: the bins where a row has it are told beside."""
-    found = {row: [clipped(cell.found[row], higher=higher) for cell in cells] for row in rows}
+    found = {row: [clipped(cell.found[row], metric) for cell in cells] for row in rows}
     parts = {
         part: {row: [_number(getattr(one, field)) for one in found[row]] for row in rows}
         for part, field in (("values", "value"), ("low", "low"), ("high", "high"))
@@ -48,7 +44,7 @@ def as_json(
     places = {row: [at for at, one in enumerate(found[row]) if math.isinf(one.value)] for row in rows}
     return {
         "by": by,
-        "score": {"name": score, "better": "higher" if higher else "lower"},
+        "score": {"name": metric.name, "better": metric.better},
         "unit": unit,  # of the counts
         "bins": [cell.name for cell in cells],
         "counts": [cell.size for cell in cells],
@@ -154,6 +150,14 @@ def _rate(above: str, scale: float) -> Function:
     return score
 
 
+# what tells of tokens, or words, of one frequency
+RATES: Mapping[str, Metric] = {
+    "lm": Metric("nats_per_token", _rate("nats", 1.0), "lower"),
+    "masked-lm": Metric("pseudo_nats_per_token", _rate("nats", 1.0), "lower"),
+    "tag": Metric("token_accuracy", _rate("right", 100.0), "higher", percent=True),
+}
+
+
 def _by_classes(groups: Groups, function: Function) -> list[Cell]:
     """Of tokens, or words, by the class of their frequency."""
     first = next(iter(groups.values()))[0]
@@ -200,6 +204,9 @@ def _f1(totals: Sums) -> Array:
     return np.where(totals["said"] + totals["meant"] > 0, values, math.nan)
 
 
+LABEL_F1 = Metric("f1", _f1, "higher", percent=True)
+
+
 def _only(items: Items, labels: Sequence[int]) -> Items:
     """The counts of these labels alone."""
     return Items(items.keys, {name: items.statistics[name][:, labels] for name in ("said", "meant", "both")})
@@ -219,7 +226,7 @@ def _by_label(groups: Groups) -> tuple[str, str, list[Cell]]:
     meant = next(iter(counted.values()))[0].statistics["meant"].sum(0)
     order = [at for at in np.argsort(-meant, kind="stable").tolist() if meant[at]][:LABELS]
     # only what is shown: of a thousand labels each resample would have a thousand
-    found = {row: _columns([_only(run, order) for run in runs], _f1, len(order)) for row, runs in counted.items()}
+    found = {row: _columns([_only(run, order) for run in runs], LABEL_F1.of, len(order)) for row, runs in counted.items()}
     cells = [
         Cell(names[at], int(meant[at]), {row: estimate(columns[place]) for row, columns in found.items()})
         for place, at in enumerate(order)
@@ -242,22 +249,20 @@ def same_labels(groups: Groups) -> bool:
     return bool(runs[0].labels) and all(run.labels == runs[0].labels for run in runs)
 
 
-def breakdowns(groups: Groups, score: str) -> Iterator[dict[str, Any]]:
-    """Every breakdown that the task has, by the score that decides where it can be."""
+def breakdowns(groups: Groups, metric: Metric) -> Iterator[dict[str, Any]]:
+    """Every breakdown that the task has, by the metric that decides where it can be."""
     first, rows = next(iter(groups.values()))[0], list(groups)
-    function, higher = functions(first.task, first.scores)[score], better(score) == "higher"
     what = "words" if first.task == "tag" else "tokens"
-    if len(cells := _by_length(groups, function)) > 1:
-        yield as_json(f"length of the input in {what}", score, higher, cells, rows)
-    if len(cells := _by_rarest(groups, function)) > 1:
-        yield as_json("frequency of the rarest token of the input in training", score, higher, cells, rows)
+    if len(cells := _by_length(groups, metric.of)) > 1:
+        yield as_json(f"length of the input in {what}", metric, cells, rows)
+    if len(cells := _by_rarest(groups, metric.of)) > 1:
+        yield as_json("frequency of the rarest token of the input in training", metric, cells, rows)
     if same_tokens(groups):
-        tags = first.task == "tag"
-        rate = _rate("right", 100.0) if tags else _rate("nats", 1.0)
+        rate = RATES[first.task]
         by = f"frequency of the {what.removesuffix('s')} in training"
-        if len(cells := _by_classes(groups, rate)) > 1:
-            yield as_json(by, RATES[first.task], tags, cells, rows, unit=what)
+        if len(cells := _by_classes(groups, rate.of)) > 1:
+            yield as_json(by, rate, cells, rows, unit=what)
     if same_labels(groups):
         by, unit, cells = _by_label(groups)
         if cells:
-            yield as_json(by, "f1", True, cells, rows, unit=unit)
+            yield as_json(by, LABEL_F1, cells, rows, unit=unit)

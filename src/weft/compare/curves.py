@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import numpy as np
 from weft.config import read_toml
 from weft.errors import ConfigError
 from weft.log import read_log
-from weft.metrics.better import BETTER
 from weft.train.gradients import summarize
 from weft.train.samples import FILE as SAMPLES
 
@@ -59,15 +58,15 @@ def _clip(run: Path) -> float | None:
     return float(clip) if isinstance(clip, int | float) else None
 
 
-def curve(run: Path, score: str) -> dict[str, Any]:
+def curve(run: Path, score: str, validated: Collection[str]) -> dict[str, Any]:
     """Losses of training, and of the validation data `score`, or, where validation does not know it, its first score; norms of
-    the gradient, and the learning rate."""
+    the gradient, and the learning rate. `validated` are the names of what the task's validation measures."""
     lines, timings = read_log(run / "metrics.jsonl"), read_log(run / "timings.jsonl")
     seconds = [(line["step"], line["seconds"]) for line in timings if line.get("seconds") is not None]
     tokens = [(line["step"], line["tokens"]) for line in lines if line.get("tokens") is not None]
     names = list(dict.fromkeys(name for line in lines for name in line))
     train = next((name for name in names if name.startswith("train_")), "train_nats_per_token")
-    known = [name for name in names if name.startswith("valid_") and name.removeprefix("valid_") in BETTER]
+    known = [name for name in names if name.startswith("valid_") and name.removeprefix("valid_") in validated]
     valid = f"valid_{score}" if f"valid_{score}" in known else next(iter(known), f"valid_{score}")
     return {
         "train": _points(lines, train, tokens, seconds),

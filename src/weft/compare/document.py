@@ -13,9 +13,11 @@ from weft.compare.breakdown import breakdowns, same_labels
 from weft.compare.contexts import context_of
 from weft.compare.curves import curve, samples_of
 from weft.compare.evidence import Evidence
-from weft.compare.scores import better, each, functions, of_items
+from weft.compare.scores import each, metrics, of_items
 from weft.errors import ModelError
 from weft.metrics.items import Array
+from weft.metrics.metric import Metric, metric_names
+from weft.metrics.suites import VALIDATION
 from weft.runs.folder import environment, read_environment
 
 Groups = Mapping[str, Sequence[Evidence]]
@@ -27,24 +29,24 @@ NEVER, OTHERS = "(never seen)", "(others)"
 def document(groups: Groups, *, title: str = "", score: str | None = None, command: str = "") -> dict[str, Any]:
     """What was found, of rows by name, each with the evidence of its seeds; `score` decides instead of the task's own."""
     found = table.rows(groups, score)
-    name, ordered = found[0].deciding, {row.name: groups[row.name] for row in found}
+    decides, ordered = found[0].deciding, {row.name: groups[row.name] for row in found}
     first = {row: runs[0] for row, runs in ordered.items()}
     best = first[found[0].name]
-    item_score = of_items(name, functions(best.task, best.scores))
+    item_metric = of_items(decides, metrics(best.task, best.scores))
     return {
         "title": title,
         "task": best.task,
         "data": best.data,
-        "score": {"name": name, "better": better(name)},
+        "score": {"name": decides.name, "better": decides.better},
         "test": table.stated(groups),
         "tested": dict(zip(("count", "item"), table.tested(groups), strict=True)),
         "too_little": table.too_little(found, groups) or None,
         "context": context_of(ordered),
         "rows": [table.row_json(row) for row in found],
-        "curves": [{"name": row, "seed": run.seed, **curve(run.run, name)} for row, runs in ordered.items() for run in runs],
-        "breakdowns": list(breakdowns(ordered, name)),
-        "item_score": {"name": item_score, "better": better(item_score)},
-        "items": items(first, item_score),
+        "curves": [_curve(row, run, decides) for row, runs in ordered.items() for run in runs],
+        "breakdowns": list(breakdowns(ordered, decides)),
+        "item_score": {"name": item_metric.name, "better": item_metric.better},
+        "items": items(first, item_metric),
         "confusions": confusions(first) if same_labels(ordered) else None,
         "samples": {row: list(run.samples) for row, run in first.items() if run.samples},
         "samples_over_training": {row: texts for row, run in first.items() if (texts := samples_of(run.run))},
@@ -54,14 +56,18 @@ def document(groups: Groups, *, title: str = "", score: str | None = None, comma
     }
 
 
+def _curve(row: str, run: Evidence, decides: Metric) -> dict[str, Any]:
+    return {"name": row, "seed": run.seed, **curve(run.run, decides.name, metric_names(VALIDATION[run.task]))}
+
+
 # ---- items
 
 
-def items(first: Mapping[str, Evidence], score: str) -> list[dict[str, Any]]:
+def items(first: Mapping[str, Evidence], metric: Metric) -> list[dict[str, Any]]:
     """The items where rows differ most, and those that are worst and best for all of them, of one run each."""
     one = next(iter(first.values()))
-    values = np.stack([each(run.items, functions(run.task, run.scores)[score]) for run in first.values()])  # (rows, N)
-    chosen = select(values, _second(first, score), higher=better(score) == "higher")
+    values = np.stack([each(run.items, metric.of) for run in first.values()])  # (rows, N)
+    chosen = select(values, _second(first, metric), higher=metric.upwards)
     return [
         {
             "key": int(one.items.keys[at]),
@@ -84,13 +90,14 @@ def _infinite(rows: list[str]) -> dict[str, list[str]]:
     return {"infinite": rows} if rows else {}
 
 
-def _second(first: Mapping[str, Evidence], score: str) -> Array | None:
-    """A finer score (rows, N): of right and wrong labels there are ties in plenty."""
+def _second(first: Mapping[str, Evidence], metric: Metric) -> Array | None:
+    """A finer score (rows, N), the higher the better: of right and wrong labels there are ties in plenty."""
     runs = list(first.values())
-    finer = functions(runs[0].task, runs[0].scores).get("log_loss")
-    if finer is None or score not in ("accuracy", "exact_match"):
+    finer = None if metric.finer is None else metrics(runs[0].task, runs[0].scores).get(metric.finer)
+    if finer is None:
         return None
-    return -np.stack([each(run.items, finer) for run in runs])
+    values = np.stack([each(run.items, finer.of) for run in runs])
+    return values if finer.upwards else -values
 
 
 def select(values: Array, finer: Array | None, *, higher: bool) -> list[int]:

@@ -12,10 +12,10 @@ import numpy as np
 
 from weft.compare.costs import Cost
 from weft.compare.observed import FREQUENCIES
-from weft.compare.scores import FUNCTIONS, functions
-from weft.metrics.items import Score, sums
-from weft.metrics.labels import SEVERAL_SCORES
+from weft.metrics.items import sums
+from weft.metrics.metric import metrics_of
 from weft.metrics.spans import scheme_of, types_of
+from weft.metrics.suites import SUITES
 
 Arrays = Mapping[str, np.ndarray]
 TEXTS = ("run", "kind", "task", "data", "key", "item", "policy", "context")
@@ -52,9 +52,9 @@ def _words(about: Mapping[str, Any]) -> Iterator[str]:
         yield "seed"
     if "outputs" not in about or (outputs is not None and not _are_texts(outputs)):
         yield "outputs"
-    known = {*FUNCTIONS.get(str(about.get("task")), {}), *(SEVERAL_SCORES if about.get("task") == "classify" else ())}
+    suites = SUITES.get(str(about.get("task")), ())
     pairs = isinstance(scores, list) and all(_are_texts(one) and len(one) == 2 for one in scores)
-    if not pairs or not scores or not {name for name, _ in scores} <= known:
+    if not pairs or not metrics_of(suites, [name for name, _ in scores or ()]):
         yield "scores"
     if not _is_number(about.get("unknown")):
         yield "unknown"
@@ -119,11 +119,11 @@ def _labels(about: Mapping[str, Any], arrays: Arrays) -> Iterator[str]:
 
 def _scored(about: Mapping[str, Any], statistics: Mapping[str, np.ndarray]) -> Iterator[str]:
     """Every score follows from the statistics."""
-    total, scores = sums(statistics), [Score(name, 0.0, None, None, "") for name, _ in about["scores"]]
-    for name, function in functions(about["task"], scores).items():
+    total = sums(statistics)
+    for name, metric in metrics_of(SUITES[about["task"]], [name for name, _ in about["scores"]]).items():
         try:
             with np.errstate(all="ignore"):
-                shape = np.shape(function(total))
+                shape = np.shape(metric.of(total))
         except (KeyError, ValueError, IndexError, TypeError):
             shape = ()
         if shape != (1,):

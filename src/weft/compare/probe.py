@@ -23,12 +23,13 @@ from weft.data.corpus import lines_of
 from weft.data.probe_files import Pair
 from weft.errors import UsageError
 from weft.metrics.items import Array, Items
-from weft.metrics.probes import pair_accuracy, pair_items
+from weft.metrics.probes import PAIRS, pair_items
 from weft.runs.run import AnyRun
 from weft.tasks.masked_lm.objective import pseudo_nats
 
 Watch = Callable[[int, int], None]
 BY = ("sentence", "word")
+(ACCURACY,) = PAIRS
 FAULTS = ("unknown", "unknown_choice", "equal", "long")
 DISTRACTORS = "distractor_agreement"  # how the names of BLiMP's paradigms with an attractor begin
 
@@ -206,9 +207,9 @@ def subset(items: Items, members: Array) -> Items:
 
 def _estimates(groups: Mapping[str, Sequence[Items]], members: Array) -> dict[str, Estimate]:
     """The accuracy of every name on some of the pairs; all runs at once, since they see the same draws."""
-    again = iter(resampled([subset(run, members) for runs in groups.values() for run in runs], {"": pair_accuracy}))
+    again = iter(resampled([subset(run, members) for runs in groups.values() for run in runs], {"": ACCURACY.of}))
     drawn = {name: [next(again)[""] for _ in runs] for name, runs in groups.items()}
-    return {name: clipped(estimate(runs), higher=True) for name, runs in drawn.items()}
+    return {name: clipped(estimate(runs), ACCURACY) for name, runs in drawn.items()}
 
 
 def rows(groups: Mapping[str, Sequence[Items]], pairs: Sequence[Pair], *, watch: Watch | None = None) -> list[Row]:
@@ -243,5 +244,5 @@ def breakdowns(found: Sequence[Row]) -> list[dict[str, Any]]:
             whole = [Cell(row.name, row.size, row.found) for row in found if row.by == "all"]
             cells = cells if [cell.size for cell in cells] == [whole[0].size] else whole + cells  # unless one is all of them
         if len(cells) > 1 or (cells and by == "phenomenon"):
-            made.append(as_json(title, "accuracy", True, cells, list(cells[0].found), unit="pairs"))
+            made.append(as_json(title, ACCURACY, cells, list(cells[0].found), unit="pairs"))
     return made

@@ -39,6 +39,7 @@ import numpy as np
 
 from weft.compare.student import both_tails, quantile
 from weft.metrics.items import CHUNK, Array, Function, Items, interval, resample, sums
+from weft.metrics.metric import Metric
 
 SAMPLES = 1000
 LEVEL = 0.05
@@ -53,10 +54,9 @@ class Estimate(NamedTuple):
     high: float | None
 
 
-def clipped(found: Estimate, *, higher: bool) -> Estimate:
-    """With bounds that a score can have, 0 to 100 where higher is better, else from 0 on: Student's t knows nothing of them."""
-    top = 100.0 if higher else math.inf
-    low, high = (None if bound is None else min(top, max(0.0, bound)) for bound in (found.low, found.high))
+def clipped(found: Estimate, metric: Metric) -> Estimate:
+    """With bounds that a score can have, from 0 on: Student's t knows nothing of them."""
+    low, high = (None if bound is None else min(metric.most, max(0.0, bound)) for bound in (found.low, found.high))
     return Estimate(found.value, low, high)
 
 

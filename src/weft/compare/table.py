@@ -11,7 +11,7 @@ import numpy as np
 
 from weft.compare.contexts import refuse_several
 from weft.compare.evidence import Evidence
-from weft.compare.scores import better, deciding, functions, has_several_tokenizers
+from weft.compare.scores import deciding, has_several_tokenizers, metrics
 from weft.compare.significance import (
     LEVEL,
     SAMPLES,
@@ -29,7 +29,7 @@ from weft.compare.significance import (
 )
 from weft.errors import UsageError
 from weft.metrics.items import Function, Items
-from weft.metrics.labels import NO_INTERVAL
+from weft.metrics.metric import Metric
 from weft.text.columns import counted
 
 Groups = Mapping[str, Sequence[Evidence]]
@@ -43,7 +43,7 @@ class Row(NamedTuple):
     name: str
     runs: list[str]
     seeds: list[int]
-    deciding: str  # the score that rows are ordered by
+    deciding: Metric  # what rows are ordered by
     score: Estimate
     scores: dict[str, Estimate]
     p: float | None  # that it is as good as the best row; None for that one itself
@@ -133,9 +133,9 @@ def too_little(found: Sequence[Row], groups: Groups) -> str:
     return f"Too little test data to tell (?) {found[0].name} from {names}: {reason}."
 
 
-def _best(values: Sequence[float], name: str) -> int:
-    sign = -1.0 if better(name) == "higher" else 1.0
-    return min(range(len(values)), key=lambda at: math.inf if math.isnan(values[at]) else sign * values[at])
+def _order(value: float, metric: Metric) -> float:
+    """What rows are sorted by: the smaller the better, and NaN last."""
+    return math.inf if math.isnan(value) else -value if metric.upwards else value
 
 
 class _Test(NamedTuple):
@@ -179,37 +179,39 @@ def rows(groups: Groups, score: str | None = None) -> list[Row]:
         raise UsageError("compare: there is no run to compare; name at least one")
     check_same(groups)
     runs = [run for group in groups.values() for run in group]
-    name = deciding(runs[0].task, [run.scores for run in runs], score)
-    common = {n: f for n, f in functions(runs[0].task, runs[0].scores).items() if _everywhere(n, runs)}
-    again = iter(resampled([run.items for run in runs], common))
+    decides = deciding(runs[0].task, [run.scores for run in runs], score)
+    common = {name: metric for name, metric in metrics(runs[0].task, runs[0].scores).items() if _everywhere(name, runs)}
+    again = iter(resampled([run.items for run in runs], {name: metric.of for name, metric in common.items()}))
     drawn = {row: [next(again) for _ in group] for row, group in groups.items()}
-    found = {row: {n: _estimated([one[n] for one in several], n) for n in common} for row, several in drawn.items()}
+    found = {
+        row: {name: _estimated([one[name] for one in several], metric) for name, metric in common.items()}
+        for row, several in drawn.items()
+    }
     names = list(groups)
-    best = names[_best([found[row][name].value for row in names], name)]
-    sides = {row: ([run.items for run in groups[row]], [one[name] for one in drawn[row]]) for row in names}
+    best = min(names, key=lambda row: _order(found[row][decides.name].value, decides))
+    sides = {row: ([run.items for run in groups[row]], [one[decides.name] for one in drawn[row]]) for row in names}
     others = [row for row in names if row != best]
     samples = max(SAMPLES, SAMPLES_A_ROW * len(others))
-    tests = _corrected({row: _apart(sides[row], sides[best], common[name], samples) for row in others})
-    made = [_row(row, groups[row], name, found[row], tests.get(row)) for row in names]
-    sign = -1.0 if better(name) == "higher" else 1.0
-    return sorted(made, key=lambda row: (not row.best, sign * row.score.value if not math.isnan(row.score.value) else math.inf))
+    tests = _corrected({row: _apart(sides[row], sides[best], decides.of, samples) for row in others})
+    made = [_row(row, groups[row], decides, found[row], tests.get(row)) for row in names]
+    return sorted(made, key=lambda row: (not row.best, _order(row.score.value, decides)))
 
 
 def _everywhere(name: str, runs: Sequence[Evidence]) -> bool:
     return all(name in {score.name for score in run.scores} for run in runs)
 
 
-def _estimated(runs: Sequence[Resampled], name: str) -> Estimate:
+def _estimated(runs: Sequence[Resampled], metric: Metric) -> Estimate:
     found = estimate(runs)
-    return Estimate(found.value, None, None) if name in NO_INTERVAL else clipped(found, higher=better(name) == "higher")
+    return clipped(found, metric) if metric.interval else Estimate(found.value, None, None)
 
 
-def _row(name: str, runs: Sequence[Evidence], deciding_score: str, scores: dict[str, Estimate], test: _Test | None) -> Row:
+def _row(name: str, runs: Sequence[Evidence], decides: Metric, scores: dict[str, Estimate], test: _Test | None) -> Row:
     p = None if test is None or math.isnan(test.p) else test.p
     infinite = test is not None and not math.isfinite(test.difference.value)  # no test, but no doubt either
     enough = test is None or infinite or test.smallest < LEVEL
     apart = None if test is None else test.difference
-    if apart is not None and deciding_score in NO_INTERVAL:
+    if apart is not None and not decides.interval:
         apart = Estimate(apart.value, None, None)
     costs = [run.cost for run in runs]
     memory = [cost.peak_memory for cost in costs if cost.peak_memory is not None]
@@ -217,8 +219,8 @@ def _row(name: str, runs: Sequence[Evidence], deciding_score: str, scores: dict[
         name=name,
         runs=[str(run.run) for run in runs],
         seeds=[run.seed for run in runs],
-        deciding=deciding_score,
-        score=scores[deciding_score],
+        deciding=decides,
+        score=scores[decides.name],
         scores=scores,
         p=p,
         best=test is None,

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from weft.compare.scores import better
 from weft.compare.significance import Estimate
 from weft.compare.table import DIFFERENCE, Row
 from weft.text.columns import aligned
@@ -60,11 +59,11 @@ def _signed(apart: Estimate | None, digits: int) -> str:
 
 def _digits(found: Sequence[Row]) -> int:
     """Decimals of scores: percents have two, others four."""
-    return 2 if better(found[0].deciding) == "higher" or found[0].deciding == "edit_rate" else 4
+    return 2 if found[0].deciding.percent else 4
 
 
 def _heads(found: Sequence[Row]) -> list[str]:
-    name = found[0].deciding.replace("_per_", "/").replace("_", " ")
+    name = found[0].deciding.name.replace("_per_", "/").replace("_", " ")
     first = ["", name, "95 % interval", DIFFERENCE, "p", "seeds", "parameters"]
     return [*first, "training", "tokens/s", "memory", found[0].unit, "size"]
 
@@ -114,7 +113,7 @@ def terminal(found: Sequence[Row], width: int | None = None) -> str:
 
 def csv(found: Sequence[Row]) -> str:
     """Every number in full, a column each; scores but the deciding one follow the costs."""
-    names = [name for name in found[0].scores if name != found[0].deciding]
+    names = [name for name in found[0].scores if name != found[0].deciding.name]
     heads = ["name", "seeds", "score", "value", "low", "high", "p", "best", "alike", "enough"]
     heads += ["difference", "difference_low", "difference_high", "parameters", "seconds"]
     heads += ["tokens_per_second", "peak_memory", "decoding", "decoding_unit", "bytes"]
@@ -124,7 +123,8 @@ def csv(found: Sequence[Row]) -> str:
     writer.writerow(heads)
     for row in found:
         seeds = " ".join(map(str, row.seeds))
-        line: list[Any] = [row.name, seeds, row.deciding, *row.score, row.p, int(row.best), int(row.alike), int(row.enough)]
+        line: list[Any] = [row.name, seeds, row.deciding.name, *row.score, row.p]
+        line += [int(row.best), int(row.alike), int(row.enough)]
         line += row.difference or ["", "", ""]
         line += [row.parameters, row.seconds, row.tokens_per_second, row.peak_memory, row.decoding, row.unit, row.bytes]
         line += [value for name in names for value in row.scores[name]]

@@ -20,7 +20,7 @@ from weft.compare.plan import Planned, Variant, folder_name
 from weft.compare.tokens import without_test
 from weft.compare.train import Outcome
 from weft.errors import ConfigError, UsageError
-from weft.metrics.better import is_better
+from weft.metrics.metric import Metric
 from weft.runs.resolve import resolve
 from weft.runs.settings import Settings
 from weft.train.tables import BUDGETS, TrainTable
@@ -31,7 +31,7 @@ SCALES = (0.5, 0.71, 1.0, 1.41, 2.0)  # of the width: half to four times the wei
 WHOLE = 8  # widths are multiples of it
 DRAWS = 100  # how often a setting is drawn that fits
 
-Best = Callable[[Path], tuple[str, float] | None]  # a run's best validation score
+Best = tuple[Metric, float]  # what a run is judged by, and its best value
 Train = Callable[[Sequence[Planned]], list[Outcome]]
 
 
@@ -173,9 +173,9 @@ def _rung(tuned: Sequence[_Left], rung: int, *, seed: int, out: Path) -> list[Pl
     return planned
 
 
-def _ranked(scored: Sequence[tuple[Trial, tuple[str, float] | None]]) -> list[Trial]:
+def _ranked(scored: Sequence[tuple[Trial, Best | None]]) -> list[Trial]:
     """The best first; of equals the one that was drawn first; those that failed last."""
-    found: list[tuple[Trial, tuple[str, float] | None]] = []
+    found: list[tuple[Trial, Best | None]] = []
     for trial, best in scored:
         place = len(found)
         while place and _beats(best, found[place - 1][1]):
@@ -184,8 +184,8 @@ def _ranked(scored: Sequence[tuple[Trial, tuple[str, float] | None]]) -> list[Tr
     return [trial for trial, _ in found]
 
 
-def _beats(score: tuple[str, float] | None, than: tuple[str, float] | None) -> bool:
-    return score is not None and (than is None or is_better(score[0], score[1], than[1]))
+def _beats(score: Best | None, than: Best | None) -> bool:
+    return score is not None and (than is None or score[0].is_better(score[1], than[1]))
 
 
 class Search(NamedTuple):
@@ -196,7 +196,7 @@ class Search(NamedTuple):
     seed: int
     out: Path  # where the trials go
     train: Train
-    best: Best
+    best: Callable[[Path], Best | None]  # of the validation data of a run
 
 
 def _begun(variant: Variant, search: Search) -> _Left:
@@ -229,9 +229,9 @@ def tune(variants: Sequence[Variant], search: Search) -> list[Tuned]:
     ]
 
 
-def _record(rung: int, left: _Left, trial: Trial, best: tuple[str, float] | None, reason: str) -> dict[str, Any]:
+def _record(rung: int, left: _Left, trial: Trial, best: Best | None, reason: str) -> dict[str, Any]:
     """A trial as trials.json has it."""
-    score = {"score": None} if best is None else {"score": {"name": best[0], "value": best[1]}}
+    score = {"score": None} if best is None else {"score": {"name": best[0].name, "value": best[1]}}
     failed = {"reason": reason} if reason else {}
     settings = trial.chosen or left.own
     return {"rung": rung, "budget": left.rungs[rung][1], "trial": trial.number, "settings": settings, **score, **failed}

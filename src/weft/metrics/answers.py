@@ -18,7 +18,8 @@ import numpy as np
 
 from weft import __version__
 from weft.errors import DataError
-from weft.metrics.items import Array, Function, Items, Score, Sums, interval, resample, sums
+from weft.metrics.items import Array, Function, Items, Score, Sums
+from weft.metrics.metric import Metric, scores
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -62,12 +63,17 @@ def best_overlap(said: str, references: Sequence[str]) -> float:
     return max(overlap(said, right) for right in _right(references))
 
 
+def without_answer(references: Sequence[Sequence[str]]) -> Array:
+    """bool (N,): which questions have no right answer."""
+    return np.array([_right(right) == [""] for right in references], bool)
+
+
 def answer_items(said: Sequence[str], references: Sequence[Sequence[str]], keys: Array) -> Items:
     """The statistics of each question: examples, exact, overlap, and the same of those that have an answer (answered,
     answered_overlap) and of those that have none (none, none_right), all (N,)."""
     hits = np.array([exact(one, right) for one, right in zip(said, references, strict=True)], np.float64)
     shared = np.array([best_overlap(one, right) for one, right in zip(said, references, strict=True)], np.float64)
-    some = np.array([_right(right) != [""] for right in references], np.float64)
+    some = (~without_answer(references)).astype(np.float64)
     statistics = {
         "examples": np.ones(len(some)),
         "exact": hits,
@@ -105,19 +111,20 @@ def _share(part: str, whole: str) -> Function:
     return score
 
 
-SCORES: dict[str, Function] = {
-    "answer_f1": _share("overlap", "examples"),
-    "exact_match": _share("exact", "examples"),
-    "has_answer_f1": _share("answered_overlap", "answered"),
-    "no_answer_accuracy": _share("none_right", "none"),
-}
+ANSWERS = (
+    Metric("answer_f1", _share("overlap", "examples"), "higher", percent=True),
+    Metric("exact_match", _share("exact", "examples"), "higher", percent=True),
+)
+ANSWERS_OR_NONE = (  # where some questions have an answer, and some have none
+    *ANSWERS,
+    Metric("has_answer_f1", _share("answered_overlap", "answered"), "higher", single="answer_f1", percent=True),
+    Metric("no_answer_accuracy", _share("none_right", "none"), "higher", single="exact_match", percent=True),
+)
 
 
-def values_of(items: Items) -> dict[str, float]:
-    """Every score; the last two where there are questions with an answer and questions without."""
-    total = sums(items.statistics)
-    both = total["answered"].item() > 0 and total["none"].item() > 0
-    return {name: score(total).item() for name, score in list(SCORES.items())[: None if both else 2]}
+def answer_metrics(none: Array) -> tuple[Metric, ...]:
+    """What is measured of questions, of which `none` (N,) are those without an answer."""
+    return ANSWERS_OR_NONE if none.any() and not none.all() else ANSWERS
 
 
 def signature(asked: Asked, *, examples: int, none: int) -> str:
@@ -133,10 +140,6 @@ def answer_scores(items: Items, asked: Asked) -> list[Score]:
     examples = len(items.keys)
     if not examples:
         raise DataError("evaluate: there is no question to score; give it a file that is not empty")
-    again = resample(items.statistics, samples=asked.samples, seed=asked.seed) if examples > 1 else None
-    named = signature(asked, examples=examples, none=int(items.statistics["none"].sum()))
-    scores = []
-    for name, value in values_of(items).items():
-        low, high = (None if again is None else interval(SCORES[name](again))) or (None, None)
-        scores.append(Score(name, value, low, high, named))
-    return scores
+    none = items.statistics["none"]
+    named = signature(asked, examples=examples, none=int(none.sum()))
+    return scores(items, answer_metrics(none), named, samples=asked.samples, seed=asked.seed)

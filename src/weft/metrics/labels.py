@@ -14,7 +14,8 @@ import numpy as np
 
 from weft import __version__
 from weft.errors import DataError
-from weft.metrics.items import Array, Function, Items, Score, Sums, interval, resample, sums
+from weft.metrics.items import Array, Function, Items, Score, Sums, sums
+from weft.metrics.metric import Metric, scores
 
 BINS = 15  # of confidence (Guo et al. 2017)
 SMALLEST = float(np.finfo(np.float64).eps)  # no probability counts as less in the log loss, as in scikit-learn's
@@ -149,24 +150,21 @@ def _calibration_error(totals: Sums) -> Array:
     return 100 * ratio(np.abs(confidence - right).sum(1), count.sum(1), empty=np.nan)
 
 
-SCORES: dict[str, Function] = {
-    "accuracy": _mean("exact", 100),
-    "macro_f1": _macro_f1,
-    "micro_f1": _micro_f1,
-    "log_loss": _mean("nats"),
-    "brier": _mean("brier"),
-    "calibration_error": _calibration_error,
-}
-SEVERAL_SCORES: dict[str, Function] = {
-    "exact_match": _mean("exact", 100),
-    "macro_f1": _macro_f1_of_all,
-    "micro_f1": _micro_f1,
-    "log_loss": _mean("nats"),
-    "brier": _mean("brier"),
-    "calibration_error": _calibration_error,
-}
-# a resample has fewer different examples, so its bins stray more: the interval would lie above the value
-NO_INTERVAL = {"calibration_error"}
+def _suite(right: str, macro_f1: Function) -> tuple[Metric, ...]:
+    """`right` is what a wholly right example is called; F1 over labels says nothing of one example."""
+    return (
+        Metric(right, _mean("exact", 100), "higher", percent=True, finer="log_loss"),
+        Metric("macro_f1", macro_f1, "higher", single=right, percent=True),
+        Metric("micro_f1", _micro_f1, "higher", single=right, percent=True),
+        Metric("log_loss", _mean("nats"), "lower"),
+        Metric("brier", _mean("brier"), "lower"),
+        # a resample has fewer different examples, so its bins stray more: the interval would lie above the value
+        Metric("calibration_error", _calibration_error, "lower", interval=False, single="log_loss"),
+    )
+
+
+SINGLE_LABEL = _suite("accuracy", _macro_f1)
+MULTI_LABEL = _suite("exact_match", _macro_f1_of_all)
 
 
 def signature(labelled: Labelled, *, examples: int, unseen: int) -> str:
@@ -180,17 +178,12 @@ def signature(labelled: Labelled, *, examples: int, unseen: int) -> str:
 
 def label_scores(items: Items, labelled: Labelled) -> list[Score]:
     """Every score with its interval."""
-    total, examples = sums(items.statistics), len(items.keys)
+    examples = len(items.keys)
     if not examples:
         raise DataError("evaluate: there is no example to score; give it a file that is not empty")
-    again = resample(items.statistics, samples=labelled.samples, seed=labelled.seed) if examples > 1 else None
-    named = signature(labelled, examples=examples, unseen=int(total["unseen"].item()))
-    scores = []
-    for name, function in (SEVERAL_SCORES if labelled.several else SCORES).items():
-        known = None if again is None or name in NO_INTERVAL else interval(function(again))
-        low, high = known or (None, None)
-        scores.append(Score(name, function(total).item(), low, high, named))
-    return scores
+    named = signature(labelled, examples=examples, unseen=int(items.statistics["unseen"].sum()))
+    suite = MULTI_LABEL if labelled.several else SINGLE_LABEL
+    return scores(items, suite, named, samples=labelled.samples, seed=labelled.seed)
 
 
 def per_label(items: Items) -> list[LabelScore]:

@@ -14,7 +14,8 @@ import numpy as np
 
 from weft import __version__
 from weft.errors import DataError
-from weft.metrics.items import Array, Function, Items, Score, Sums, interval, resample, sums
+from weft.metrics.items import Array, Function, Items, Score, Sums
+from weft.metrics.metric import Metric, scores
 
 BLOCKS = (1000, 500, 200, 100)  # how long a block of running text may be; below that neighbours have too much in common
 ENOUGH = 50  # blocks: with fewer a shorter one is taken
@@ -64,31 +65,30 @@ def _bits(rate: Array) -> Array:
     return rate / math.log(2)
 
 
-SCORES: dict[str, tuple[str, Function]] = {  # name: unit, function
-    "nats_per_token": ("tokens", _rate("tokens", _nats)),
-    "bits_per_token": ("tokens", _rate("tokens", _bits)),
-    "perplexity": ("tokens", _rate("tokens", np.exp)),
-    "nats_per_character": ("characters", _rate("characters", _nats)),
-    "bits_per_character": ("characters", _rate("characters", _bits)),
-    "nats_per_byte": ("bytes", _rate("bytes", _nats)),
-    "bits_per_byte": ("bytes", _rate("bytes", _bits)),
-    "nats_per_word": ("words", _rate("words", _nats)),
-    "bits_per_word": ("words", _rate("words", _bits)),
-    "word_perplexity": ("words", _rate("words", np.exp)),
-}
+def _per(unit: str, name: str, scale: Callable[[Array], Array]) -> Metric:
+    return Metric(name, _rate(unit, scale), "lower", needs=unit, per_token=unit == "tokens")
+
+
+LANGUAGE = (
+    _per("tokens", "nats_per_token", _nats),
+    _per("tokens", "bits_per_token", _bits),
+    _per("tokens", "perplexity", np.exp),
+    _per("characters", "nats_per_character", _nats),
+    _per("characters", "bits_per_character", _bits),
+    _per("bytes", "nats_per_byte", _nats),
+    _per("bytes", "bits_per_byte", _bits),
+    _per("words", "nats_per_word", _nats),
+    _per("words", "bits_per_word", _bits),
+    _per("words", "word_perplexity", np.exp),
+)
+LOSSES = tuple(metric for metric in LANGUAGE if metric.per_token)  # of texts whose characters and words nobody counts
+LANGUAGE_VALIDATION = LANGUAGE[:1]
 
 
 def language_scores(items: Items, measured: Measured) -> list[Score]:
     """Every score whose unit was counted and occurs, with its interval."""
-    total = sums(items.statistics)
-    tokens = int(total["tokens"].item()) if "tokens" in total else 0
+    tokens = int(items.statistics["tokens"].sum()) if "tokens" in items.statistics else 0
     if not tokens:
         raise DataError("evaluate: there is no token to score; give it a text that is not empty")
-    again = resample(items.statistics, samples=measured.samples, seed=measured.seed) if len(items.keys) > 1 else None
-    name_of_it = signature(measured, tokens=tokens)
-    scores = []
-    for name, (unit, function) in SCORES.items():
-        if unit in total and total[unit] > 0:
-            low, high = (interval(function(again)) if again is not None else None) or (None, None)
-            scores.append(Score(name, function(total).item(), low, high, name_of_it))
-    return scores
+    named = signature(measured, tokens=tokens)
+    return scores(items, LANGUAGE, named, samples=measured.samples, seed=measured.seed)

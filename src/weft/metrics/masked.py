@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from weft.errors import DataError
-from weft.metrics.items import Array, Function, Items, Score, Sums, interval, resample, sums
+from weft.metrics.items import Array, Items, Score, Sums
 from weft.metrics.language import Measured, signature
+from weft.metrics.metric import Metric, scores
 
 
 def _nats(totals: Sums) -> Array:
@@ -19,19 +20,26 @@ def _perplexity(totals: Sums) -> Array:
         return found
 
 
-SCORES: dict[str, Function] = {"pseudo_nats_per_token": _nats, "pseudo_perplexity": _perplexity}
+def _accuracy(totals: Sums) -> Array:
+    found: Array = 100 * totals["right"] / totals["tokens"]
+    return found
+
+
+# they are no probabilities of texts, and can't be compared with a language model's
+PSEUDO = (
+    Metric("pseudo_nats_per_token", _nats, "lower", per_token=True),
+    Metric("pseudo_perplexity", _perplexity, "lower", per_token=True),
+)
+MASKED = (  # of the gaps that validation makes
+    Metric("masked_nats", _nats, "lower"),
+    Metric("masked_accuracy", _accuracy, "higher", percent=True),
+)
 
 
 def masked_scores(items: Items, measured: Measured) -> list[Score]:
-    """Both scores with their intervals; they are no probabilities of texts, and can't be compared with a language model's."""
-    total = sums(items.statistics)
-    tokens = int(total["tokens"].item())
+    """Both pseudo-scores with their intervals."""
+    tokens = int(items.statistics["tokens"].sum())
     if not tokens:
         raise DataError("evaluate: there is no token to hide; give it a text that is not empty")
-    again = resample(items.statistics, samples=measured.samples, seed=measured.seed) if len(items.keys) > 1 else None
-    name_of_it = signature(measured, tokens=tokens)
-    scores = []
-    for name, function in SCORES.items():
-        low, high = (interval(function(again)) if again is not None else None) or (None, None)
-        scores.append(Score(name, function(total).item(), low, high, name_of_it))
-    return scores
+    named = signature(measured, tokens=tokens)
+    return scores(items, PSEUDO, named, samples=measured.samples, seed=measured.seed)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from weft.metrics.items import Array, Items, Sums
+from weft.metrics.metric import Metric
 
 TIE = 1e-5  # nats: what rounding may do to the sum of a sentence
 CHANCE = 50.0
@@ -40,3 +41,6 @@ def pair_accuracy(totals: Sums) -> Array:
     count = totals["pairs"]
     found: Array = 100 * np.divide(totals["right"], count, out=np.full_like(count, math.nan), where=count > 0)
     return found
+
+
+PAIRS = (Metric("accuracy", pair_accuracy, "higher", percent=True),)

@@ -17,8 +17,9 @@ import numpy as np
 
 from weft import __version__
 from weft.errors import DataError
-from weft.metrics.items import Array, Function, Items, Score, Sums, interval, resample, sums
+from weft.metrics.items import Array, Function, Items, Score, Sums, sums
 from weft.metrics.labels import LabelScore, f1, ratio
+from weft.metrics.metric import Metric, scores
 
 Scheme = Literal["BIO", "IOB1", "BIOES", "BILOU"]
 OUTSIDE = "O"
@@ -197,14 +198,15 @@ def _span_f1(totals: Sums) -> Array:
     return f1(*(totals[name].sum(1) for name in ("spans_both", "spans_said", "spans_meant")))
 
 
-SCORES: dict[str, tuple[str, Function]] = {  # name: a statistic that it needs, function
-    "token_accuracy": ("tokens", _share("right", "tokens")),
-    "sentence_accuracy": ("sentences", _share("exact", "sentences")),
-    "oov_accuracy": ("oov", _share("oov_right", "oov")),
-    "span_f1": ("spans_both", _span_f1),
-    "span_precision": ("spans_both", _span_share("spans_said")),
-    "span_recall": ("spans_both", _span_share("spans_meant")),
-}
+# a sentence has few spans and fewer new words, if any: single ones are told apart by their tags
+TAGS = (
+    Metric("token_accuracy", _share("right", "tokens"), "higher", percent=True),
+    Metric("sentence_accuracy", _share("exact", "sentences"), "higher", percent=True),
+    Metric("oov_accuracy", _share("oov_right", "oov"), "higher", single="token_accuracy", needs="oov", percent=True),
+    Metric("span_f1", _span_f1, "higher", single="token_accuracy", needs="spans_both", percent=True),
+    Metric("span_precision", _span_share("spans_said"), "higher", single="token_accuracy", needs="spans_both", percent=True),
+    Metric("span_recall", _span_share("spans_meant"), "higher", single="token_accuracy", needs="spans_both", percent=True),
+)
 
 
 def signature(tagged: Tagged, *, sentences: int, tokens: int) -> str:
@@ -217,18 +219,11 @@ def signature(tagged: Tagged, *, sentences: int, tokens: int) -> str:
 
 def tag_scores(items: Items, tagged: Tagged) -> list[Score]:
     """Every score whose statistic was counted, with its interval; that of words outside the vocabulary where there are any."""
-    total, sentences = sums(items.statistics), len(items.keys)
+    sentences = len(items.keys)
     if not sentences:
         raise DataError("evaluate: there is no sentence to score; give it a file that is not empty")
-    again = resample(items.statistics, samples=tagged.samples, seed=tagged.seed) if sentences > 1 else None
-    named = signature(tagged, sentences=sentences, tokens=int(total["tokens"].item()))
-    scores = []
-    for name, (needed, function) in SCORES.items():
-        value = function(total).item() if needed in total else np.nan
-        if not np.isnan(value):
-            low, high = (interval(function(again)) if again is not None else None) or (None, None)
-            scores.append(Score(name, value, low, high, named))
-    return scores
+    named = signature(tagged, sentences=sentences, tokens=int(items.statistics["tokens"].sum()))
+    return scores(items, TAGS, named, samples=tagged.samples, seed=tagged.seed)
 
 
 def per_type(items: Items, types: Sequence[str]) -> dict[str, LabelScore]:

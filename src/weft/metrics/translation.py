@@ -20,10 +20,12 @@ import numpy as np
 from weft import __version__
 from weft.errors import DataError
 from weft.metrics.edits import edit_distance
-from weft.metrics.items import Array, Function, Items, Score, Sums, interval, resample, sums
+from weft.metrics.items import Array, Items, Score, Sums
+from weft.metrics.language import LANGUAGE_VALIDATION
+from weft.metrics.metric import Metric, scores
 
 if TYPE_CHECKING:
-    from sacrebleu.metrics.base import Metric
+    from sacrebleu.metrics.base import Metric as SacreMetric
 
 WORDS, CHARACTERS = 4, 6  # the longest n-grams of BLEU and of chrF
 BETA = 2  # how much more recall counts than precision in chrF
@@ -164,14 +166,22 @@ def _chrf(table: Array) -> Array:
     return 100 * _ratio((1 + BETA**2) * precision * recall, BETA**2 * precision + recall, empty=0.0)
 
 
-SCORES: dict[str, Function] = {
-    "exact_match": _exact_match,
-    "edit_rate": _edit_rate,
-    "character_error_rate": _character_error_rate,
-    "bleu": lambda totals: _bleu(totals["bleu"]),
-    "bleu_lc": lambda totals: _bleu(totals["bleu_lc"]),
-    "chrf": lambda totals: _chrf(totals["chrf"]),
-}
+_EXACT_MATCH = Metric("exact_match", _exact_match, "higher", percent=True)
+_EDIT_RATE = Metric("edit_rate", _edit_rate, "lower", percent=True)
+# of one line alone BLEU says the wrong thing: a perfect one of three words has 0
+_BLEU = Metric("bleu", lambda totals: _bleu(totals["bleu"]), "higher", single="chrf", percent=True, label="BLEU")
+_BLEU_LC = _BLEU._replace(name="bleu_lc", of=lambda totals: _bleu(totals["bleu_lc"]), label="BLEU, lower case")
+_CHRF = Metric("chrf", lambda totals: _chrf(totals["chrf"]), "higher", percent=True, label="chrF")
+
+TRANSLATION = (
+    _EXACT_MATCH,
+    _EDIT_RATE,
+    Metric("character_error_rate", _character_error_rate, "lower"),
+    _BLEU,
+    _BLEU_LC,
+    _CHRF,
+)
+TRANSLATION_VALIDATION = (*LANGUAGE_VALIDATION, _BLEU, _CHRF, _EXACT_MATCH, _EDIT_RATE)
 
 
 def signatures(decoded: Decoded, *, lines: int) -> dict[str, str]:
@@ -183,7 +193,7 @@ def signatures(decoded: Decoded, *, lines: int) -> dict[str, str]:
         f"|resamples:{decoded.samples}|seed:{decoded.seed}|interval:95%"
     )
     tokenize, several = decoded.tokenize, decoded.references
-    theirs: dict[str, Metric] = {
+    theirs: dict[str, SacreMetric] = {
         "bleu": BLEU(tokenize=tokenize),
         "bleu_lc": BLEU(lowercase=True, tokenize=tokenize),
         "chrf": CHRF(),
@@ -198,15 +208,7 @@ def signatures(decoded: Decoded, *, lines: int) -> dict[str, str]:
 
 def translation_scores(items: Items, decoded: Decoded) -> list[Score]:
     """Every score with its interval; the edit rate only where a reference has a token."""
-    total, lines = sums(items.statistics), len(items.keys)
+    lines = len(items.keys)
     if not lines:
         raise DataError("evaluate: there is no line to score; give it a file that is not empty")
-    again = resample(items.statistics, samples=decoded.samples, seed=decoded.seed) if lines > 1 else None
-    named = signatures(decoded, lines=lines)
-    scores = []
-    for name, function in SCORES.items():
-        value = function(total).item()
-        if not np.isnan(value):
-            low, high = (interval(function(again)) if again is not None else None) or (None, None)
-            scores.append(Score(name, value, low, high, named[name]))
-    return scores
+    return scores(items, TRANSLATION, signatures(decoded, lines=lines), samples=decoded.samples, seed=decoded.seed)

@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.metrics.better import BETTER
+from weft.metrics.metric import Metric, metrics_of
+from weft.metrics.suites import SUITES, VALIDATION
 from weft.report.words import cut, decimals, score_name, visible
 
 Document = Mapping[str, Any]
@@ -63,6 +64,18 @@ def bin_values(breakdown: Document, name: str) -> list[Any]:
     return with_infinite(values, (breakdown.get("infinite") or {}).get(name) or ())
 
 
+def metric_of(document: Document, name: str) -> Metric | None:
+    """What a score of a document is, if it is one of its task's."""
+    task = document.get("task") or ""
+    return metrics_of([*VALIDATION.get(task, ()), *SUITES.get(task, ())], [name]).get(name)
+
+
+def score_label(document: Document, name: str) -> str:
+    """How a page names a score: BLEU, bits/character."""
+    metric = metric_of(document, name)
+    return metric.label if metric is not None and metric.label else score_name(visible(name))
+
+
 def curve_score(document: Document, part: str) -> dict[str, Any] | None:
     """What the training or validation curves are of; the most frequent, should runs have been watched by several scores."""
     curves = [curve for curve in document.get("curves") or [] if curve.get(part)]
@@ -70,7 +83,10 @@ def curve_score(document: Document, part: str) -> dict[str, Any] | None:
     if not names:
         return dict(document["score"]) if part == "valid" else None
     name = names.most_common(1)[0][0]
-    return {"name": name, "better": BETTER.get(name, "lower" if part == "train" else document["score"]["better"])}
+    if part == "train":  # always a loss
+        return {"name": name, "better": "lower"}
+    metric = metric_of(document, name)
+    return {"name": name, "better": document["score"]["better"] if metric is None else metric.better}
 
 
 def score_decimals(scores: Sequence[Mapping[str, Any]]) -> int:
@@ -129,15 +145,15 @@ def _curves(document: Document, places: Mapping[str, int]) -> list[dict[str, Any
     return found
 
 
-def _score(score: Document) -> dict[str, Any]:
-    return {"name": score_name(visible(score["name"])), "better": score["better"]}
+def _score(document: Document, score: Document) -> dict[str, Any]:
+    return {"name": score_label(document, score["name"]), "better": score["better"]}
 
 
 def _breakdowns(document: Document, names: Sequence[str]) -> list[dict[str, Any]]:
     return [
         {
             "by": visible(one["by"]),
-            "score": _score(one.get("score") or document["score"]),
+            "score": _score(document, one.get("score") or document["score"]),
             "unit": visible(one.get("unit") or "items"),
             "bins": [visible(str(label)) for label in one["bins"]],
             "counts": list(one["counts"]),
@@ -204,9 +220,9 @@ def page_data(document: Document) -> dict[str, Any]:
     curves = {part: curve_score(document, part) for part in ("train", "valid")}
     return {
         "task": visible(document.get("task") or ""),
-        "score": {**_score(score), "decimals": places},
-        "item_score": _score(document.get("item_score") or score),
-        "curve_scores": {part: found and _score(found) for part, found in curves.items()},
+        "score": {**_score(document, score), "decimals": places},
+        "item_score": _score(document, document.get("item_score") or score),
+        "curve_scores": {part: found and _score(document, found) for part, found in curves.items()},
         "unit": next((visible(unit) for unit in units if unit), "items/s"),
         "rows": [_row(row) for row in rows],
         "curves": _curves(document, {name: at for at, name in enumerate(names)}),

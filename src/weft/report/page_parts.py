@@ -17,9 +17,10 @@ from weft.report.page_data import (
     is_unclear,
     known_score,
     score_decimals,
+    score_label,
 )
 from weft.report.page_table import sign
-from weft.report.words import cut, decimals, finite, html, number, p_value, score_name, short
+from weft.report.words import cut, decimals, finite, html, number, p_value, short
 from weft.text.columns import counted
 
 FIRST = 12  # items that stand in the page for a reader without a script
@@ -140,7 +141,7 @@ def findings(document: Document) -> str:
         places, score = score_decimals(scores), known_score(best["score"])
         bounds = [number(score[name], places) for name in ("low", "high")]
         interval = f" ({bounds[0]} to {bounds[1]})" if finite(score["low"]) is not None else ""
-        named = html(score_name(document["score"]["name"]))
+        named = html(score_label(document, document["score"]["name"]))
         first = f"{_bold(best['name'])} is best: {named} {number(score['value'], places)}{interval}."
         said = [first, _told_apart(document, best), _cheaper(document, best), *said]
     said += [_infinite(document), *_failures(document)]
@@ -185,7 +186,7 @@ def curve_table(document: Document) -> str:
     if not lines:
         return ""
     named = _table(["model", "seed", "best", "at step", "last", "at step"], lines, label="validation scores")
-    told = f"The numbers: best and last {html(score_name(score['name']))} of the validation data"
+    told = f"The numbers: best and last {html(score_label(document, score['name']))} of the validation data"
     return f"<details><summary>{told}</summary>{named}</details>"
 
 
@@ -225,7 +226,7 @@ def breakdown_table(document: Document, breakdown: Document) -> str:
         for at, (label, count) in enumerate(zip(breakdown["bins"], breakdown["counts"], strict=True))
     ]
     heads = [html(breakdown["by"]), html(breakdown.get("unit") or "items"), *_row_heads(document)]
-    named = html(score_name((breakdown.get("score") or document["score"])["name"]))
+    named = html(score_label(document, (breakdown.get("score") or document["score"])["name"]))
     found = _table(heads, lines, label=f"by {breakdown['by']}")
     return f"<details><summary>The numbers: {named}</summary>{found}</details>"
 

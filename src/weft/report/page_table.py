@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from weft.report.page_data import Document, is_alike, is_unclear, known_score, score_decimals
-from weft.report.words import MISSING, duration, finite, html, number, p_value, score_name, short, size
+from weft.report.page_data import Document, is_alike, is_unclear, known_score, score_decimals, score_label
+from weft.report.words import MISSING, duration, finite, html, number, p_value, short, size
 
 WIDTH, HEIGHT = 110, 18  # of a drawn interval
 SHORT = 20  # letters of a name that stays on one line
@@ -201,7 +201,8 @@ def table(document: Document) -> str:
     columns = [column for column in _columns(document) if any(column.cell(row).value is not None for row in rows)]
     tops = _tops(columns, rows)
     order = "ascending" if score["better"] == "lower" else "descending"
-    heads = [_head("model"), _head(html(score_name(score["name"])), better=score["better"], sort=order, kind=' class="wide"')]
+    named = html(score_label(document, score["name"]))
+    heads = [_head("model"), _head(named, better=score["better"], sort=order, kind=' class="wide"')]
     heads += [_head(column.head, better=column.better or "") for column in columns]
     lines = []
     for place in ranked(document):
@@ -216,7 +217,7 @@ def table(document: Document) -> str:
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="table of results"><table class="results sortable">'
         f"<thead><tr>{''.join(heads)}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
-        f'<p class="note">{html(score_name(score["name"]))}: {score["better"]} is better. {told}</p>'
+        f'<p class="note">{named}: {score["better"]} is better. {told}</p>'
     )
 
 
@@ -229,7 +230,7 @@ def score_table(document: Document) -> str:
     empty = {"value": None, "low": None, "high": None}
     found = {name: [known_score((row.get("scores") or {}).get(name) or empty) for row in rows] for name in names}
     places = {name: score_decimals(scores) for name, scores in found.items()}
-    heads = [_head("model"), *(_head(html(score_name(name))) for name in names)]
+    heads = [_head("model"), *(_head(html(score_label(document, name))) for name in names)]
     lines = []
     for place in ranked(document):
         cells = "".join(_cell(_score_cell(found[name][place], places[name])) for name in names)

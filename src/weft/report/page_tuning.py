@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.metrics.better import BETTER
-from weft.report.page_data import Document
+from weft.report.page_data import Document, metric_of, score_label
 from weft.report.page_table import COLOURS, sign
-from weft.report.words import MISSING, finite, html, number, score_name
+from weft.report.words import MISSING, finite, html, number
 
 WIDTH, HEIGHT = 120, 14  # of a drawn score
 Trial = Mapping[str, Any]
@@ -27,11 +26,9 @@ def _score(trial: Trial) -> float | None:
     return finite((trial.get("score") or {}).get("value"))
 
 
-def _latest(trials: Sequence[Trial]) -> list[Trial]:
+def _latest(trials: Sequence[Trial], *, upwards: bool) -> list[Trial]:
     """The last that was seen of each trial, those that came farthest first, of these the best."""
     last = {trial["trial"]: trial for trial in sorted(trials, key=lambda one: one["rung"])}
-    names = [trial["score"]["name"] for trial in trials if trial.get("score")]
-    upwards = bool(names) and BETTER.get(names[0]) == "higher"
 
     def key(trial: Trial) -> tuple[int, bool, float, int]:
         value = _score(trial)
@@ -62,20 +59,22 @@ def _line(trial: Trial, options: Sequence[str], chosen: int, score: str) -> str:
     return f'<tr{best}><th scope="row">{name}</th>{settings}<td>{share}</td><td class="wide">{score}</td></tr>'
 
 
-def _table(name: str, found: Mapping[str, Any], place: int) -> str:
-    trials = _latest(found["trials"])
+def _table(document: Document, name: str, place: int) -> str:
+    found = document["tuning"][name]
+    named = next((trial["score"]["name"] for trial in found["trials"] if trial.get("score")), "score")
+    upwards = (metric := metric_of(document, named)) is not None and metric.upwards
+    trials = _latest(found["trials"], upwards=upwards)
     options = list(dict.fromkeys(option for trial in trials for option in trial["settings"]))
     known = [value for value in map(_score, found["trials"]) if value is not None]
     scale = (min(known), max(known)) if known else (0.0, 0.0)
-    named = next((trial["score"]["name"] for trial in trials if trial.get("score")), "score")
-    places = 2 if BETTER.get(named) == "higher" else 4  # of percents, of losses
+    places = 2 if upwards else 4  # of percents, of losses
     lines = []
     for trial in trials:
         value = _score(trial)
         text = html(trial.get("reason") or MISSING) if value is None else number(value, places)
         drawn = f'<span class="drawing"><span>{text}</span>{_point(value, scale, place)}</span>'
         lines.append(_line(trial, options, found["chosen"], drawn))
-    heads = ["trial", *map(html, options), "of the budget", html(f"validation {score_name(named)}")]
+    heads = ["trial", *map(html, options), "of the budget", html(f"validation {score_label(document, named)}")]
     head = "".join(f'<th scope="col">{text}</th>' for text in heads)
     return (
         f"<h3>{sign(place)} <bdi>{html(name)}</bdi></h3>"
@@ -88,6 +87,5 @@ def _table(name: str, found: Mapping[str, Any], place: int) -> str:
 def tuning(document: Document) -> str:
     """A table of trials for every row that was tuned."""
     places = {row["name"]: place for place, row in enumerate(document["rows"])}
-    found = document["tuning"]
-    ordered = sorted(found, key=lambda name: places.get(name, len(places)))
-    return "".join(_table(name, found[name], places.get(name, len(places) + at)) for at, name in enumerate(ordered))
+    ordered = sorted(document["tuning"], key=lambda name: places.get(name, len(places)))
+    return "".join(_table(document, name, places.get(name, len(places) + at)) for at, name in enumerate(ordered))

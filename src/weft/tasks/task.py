@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
+
+from weft.metrics.metric import Metric
 
 Watch = Callable[[int, int], None]  # done, in all
 
@@ -22,7 +24,11 @@ class Task(Protocol):
 
     unit: str  # what the loss is the mean over: token, word, example, ...
 
+    @property
+    def monitors(self) -> Sequence[Metric]:
+        """What validation measures; the first that was measured chooses weights, unless train.monitor names another."""
+
     def loss(self, model: nn.Module, batch: Any, carry: Any) -> Loss: ...
 
     def validate(self, model: nn.Module, watch: Watch | None = None) -> dict[str, float] | None:
-        """Scores on the validation data, first the one that decides unless told otherwise; None where there is no such data."""
+        """The values of monitors on the validation data, in their order; None where there is no such data."""

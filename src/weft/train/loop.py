@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from weft.data.order import Order, changed
 from weft.errors import DivergedError
-from weft.metrics.better import is_better
+from weft.metrics.metric import Metric
 from weft.nn.state import join, select
 from weft.tensors import not_finite
 from weft.train.average import Average
@@ -261,22 +261,27 @@ class Loop:
             journal.keep_best(self.learner.model, cursor.step)
             self._write_samples(journal)
             return
-        decides = self.table.monitor or next(iter(scores))
-        value = scores[decides]
+        decides = self._deciding(scores)
+        value = scores.get(decides.name, math.nan)
         if not math.isfinite(value):  # nothing is better or worse than NaN: there would be no choosing any more
             raise DivergedError(
-                f"step {cursor.step}: the {decides} of the validation data is {value}; "
+                f"step {cursor.step}: the {decides.name} of the validation data is {value}; "
                 f"the last checkpoint is kept; lower train.lr or train.clip"
             )
         self._refuse_infinite()
         cursor.metrics = journal.log({"step": cursor.step, **{f"valid_{name}": value for name, value in scores.items()}})
-        if cursor.best is None or is_better(decides, value, cursor.best):
+        if cursor.best is None or decides.is_better(value, cursor.best):
             cursor.best, cursor.best_step, cursor.waited = value, cursor.step, 0
             journal.keep_best(self.learner.model, cursor.step)
         else:
             cursor.waited += 1
         self._write_samples(journal)
         watcher.validated(self, scores)
+
+    def _deciding(self, scores: Mapping[str, float]) -> Metric:
+        """What chooses weights: the metric that train.monitor names, else the first that was measured."""
+        named = [metric for metric in self.learner.task.monitors if metric.name == self.table.monitor]
+        return next(metric for metric in named or self.learner.task.monitors if named or metric.name in scores)
 
     def _write_samples(self, journal: Journal) -> None:
         if self.writer is None:

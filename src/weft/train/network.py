@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from weft.config import no_such
 from weft.data.order import Order
 from weft.errors import ConfigError, ModelError
+from weft.metrics.metric import Suite, metric_names
 from weft.tasks.task import Task
 from weft.train import checkpoint, memory, samples
 from weft.train.device import pick_place
@@ -33,8 +34,8 @@ class Shape(Protocol):
     """What is particular to the networks of one task."""
 
     @property
-    def scores(self) -> tuple[str, ...]:
-        """What validation measures; the first decides, unless train.monitor names another."""
+    def suites(self) -> Sequence[Suite]:
+        """What validation measures: the metrics of one of these suites, its data decides which."""
 
     def check(self, settings: Settings) -> None:
         """Refuses tables that are right each for itself but not together."""
@@ -72,8 +73,8 @@ class Network:
 
     def check(self, settings: Settings) -> None:
         monitor = settings.train.monitor
-        if monitor is not None and monitor not in self.shape.scores:
-            raise ConfigError(f"train.monitor: {no_such('score', monitor, self.shape.scores)}")
+        if monitor is not None and monitor not in (known := metric_names(self.shape.suites)):
+            raise ConfigError(f"train.monitor: {no_such('score', monitor, known)}")
         for option in ("patience", "monitor"):
             if getattr(settings.train, option) not in (None, "none") and settings.data.valid is None:
                 raise ConfigError(

@@ -15,12 +15,11 @@ from weft.data.source import fingerprints
 from weft.errors import ConfigError, ModelError
 from weft.log import Log
 from weft.metrics.calibration import sigmoid_temperature, softmax_temperature
-from weft.metrics.items import sums
-from weft.metrics.labels import SCORES, SEVERAL_SCORES
+from weft.metrics.metric import values
 from weft.models import bayes, regression
 from weft.models.linear import LinearModel
 from weft.tasks.classification.network import balance, targets, unseen
-from weft.tasks.classification.objective import Judged, judged
+from weft.tasks.classification.objective import Judged, judged, label_metrics
 from weft.tasks.task import Watch
 from weft.text.features import Features, Sparse, beside
 
@@ -122,9 +121,8 @@ class Baseline:
         right = targets(found, labels, several=several)
         scores = ready.model.scores(ready.sparse([example.texts for example in examples]))
         ready.temperature = sigmoid_temperature(scores, right) if several else softmax_temperature(scores, right[:, 0])
-        total = sums(judged(ready.tempered(scores), right, unseen(found, labels), several=several).statistics)
-        functions = SEVERAL_SCORES if several else SCORES
-        return ready, {name: function(total).item() for name, function in functions.items()}
+        said = judged(ready.tempered(scores), right, unseen(found, labels), several=several)
+        return ready, values(said, label_metrics(several=several))
 
     def _write(self, job: Job, ready: SparseLabeller, scores: dict[str, float], seconds: float, read: dict[str, int]) -> None:
         for at, part in enumerate(ready.features):

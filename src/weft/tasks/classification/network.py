@@ -12,9 +12,10 @@ from torch import nn
 from weft.data.grouped import ExampleOrder
 from weft.data.text_order import Labelled, TextBatch
 from weft.errors import ConfigError
-from weft.metrics.labels import SCORES, SEVERAL_SCORES
+from weft.metrics.metric import metric_names
+from weft.metrics.suites import VALIDATION
 from weft.models.classifier import Classifier, classifier
-from weft.tasks.classification.objective import ClassificationTask
+from weft.tasks.classification.objective import ClassificationTask, label_metrics
 from weft.text.labels import Labels
 from weft.train.device import pick_device
 
@@ -59,14 +60,14 @@ def balance(labels: np.ndarray, size: int) -> torch.Tensor:
 class Classification:
     """Networks that say what a text is."""
 
-    scores = tuple(dict.fromkeys((*SCORES, *SEVERAL_SCORES)))
+    suites = VALIDATION["classify"]
 
     def check(self, settings: Settings) -> None:
-        known = SEVERAL_SCORES if settings.data.multi else SCORES
+        known = metric_names([label_metrics(several=settings.data.multi)])
         if settings.train.monitor is not None and settings.train.monitor not in known:
             several = str(settings.data.multi).lower()
             raise ConfigError(
-                f"train.monitor: {settings.train.monitor!r} is no score where data.multi={several}; use {next(iter(known))!r}"
+                f"train.monitor: {settings.train.monitor!r} is no score where data.multi={several}; use {known[0]!r}"
             )
 
     def alike(self, settings: Settings) -> bool:
@@ -93,6 +94,7 @@ class Classification:
         return ClassificationTask(
             valid=labelled(job, "valid") if "valid.0" in job.corpora else None,
             device=pick_device(job.settings.train.device),
+            several=job.settings.data.multi,
             weights=weights,
             smoothing=job.settings.train.label_smoothing,
         )

@@ -16,8 +16,9 @@ from weft.data.grouped import by_length, in_groups
 from weft.data.order import changed
 from weft.data.text_order import Labelled, TextBatch, laid_out
 from weft.metrics.calibration import sigmoid_temperature, softmax_temperature
-from weft.metrics.items import Items, sums
-from weft.metrics.labels import SCORES, SEVERAL_SCORES, label_items, several_label_items
+from weft.metrics.items import Items
+from weft.metrics.labels import MULTI_LABEL, SINGLE_LABEL, label_items, several_label_items
+from weft.metrics.metric import Metric, values
 from weft.models.encoder import Text
 from weft.tasks.task import Loss, Watch
 from weft.text.tokenizers import Tokenizer
@@ -37,6 +38,11 @@ def scores_of(model: Any, data: Labelled, device: torch.device, watch: Watch | N
     return found
 
 
+def label_metrics(*, several: bool) -> tuple[Metric, ...]:
+    """What is measured of texts with one label each, or with several."""
+    return MULTI_LABEL if several else SINGLE_LABEL
+
+
 def judged(log_probs: np.ndarray, labels: np.ndarray, unseen: np.ndarray, *, several: bool) -> Items:
     """What was said of texts (N, K), beside what is right of them: (N, 1), or (N, K) where there may be several."""
     keys = np.arange(len(labels))
@@ -51,9 +57,16 @@ class ClassificationTask:
     unit = "example"
 
     def __init__(
-        self, *, valid: Labelled | None, device: torch.device, weights: Tensor | None = None, smoothing: float = 0.0
+        self,
+        *,
+        valid: Labelled | None,
+        device: torch.device,
+        several: bool = False,
+        weights: Tensor | None = None,
+        smoothing: float = 0.0,
     ) -> None:
         self.valid, self.device, self.smoothing = valid, device, smoothing
+        self.several, self.monitors = several, label_metrics(several=several)
         self.weights = None if weights is None else weights.to(device)  # (K,), how much each label counts
 
     def loss(self, model: Any, batch: TextBatch, carry: None) -> Loss:
@@ -68,12 +81,10 @@ class ClassificationTask:
             return None
         scores = scores_of(model, self.valid, self.device, watch).numpy()
         head, labels = model.head, self.valid.labels
-        fitted = sigmoid_temperature(scores, labels) if head.several else softmax_temperature(scores, labels[:, 0])
+        fitted = sigmoid_temperature(scores, labels) if self.several else softmax_temperature(scores, labels[:, 0])
         head.temperature.fill_(fitted)
         log_probs = head.log_probs(torch.from_numpy(scores).to(head.temperature.device)).double().cpu().numpy()
-        total = sums(judged(log_probs, labels, self.valid.unseen, several=head.several).statistics)
-        values = {name: score(total).item() for name, score in (SEVERAL_SCORES if head.several else SCORES).items()}
-        return {name: value for name, value in values.items() if not np.isnan(value)}
+        return values(judged(log_probs, labels, self.valid.unseen, several=self.several), self.monitors)
 
 
 class Judged(NamedTuple):

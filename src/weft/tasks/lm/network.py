@@ -10,6 +10,7 @@ from torch import nn
 from weft.data.opening import opened
 from weft.data.order import Lines, Order, Streams, Windows
 from weft.errors import ConfigError, UsageError
+from weft.metrics.suites import VALIDATION
 from weft.models.language import LanguageModel, language_model
 from weft.nn.mixers import COMPILED
 from weft.tasks.lm.objective import LanguageTask
@@ -72,7 +73,7 @@ def language_task(job: Job, *, carries: bool) -> LanguageTask:
 class Language:
     """Networks that predict the next token of a text."""
 
-    scores = ("nats_per_token",)
+    suites = VALIDATION["lm"]
 
     def check(self, settings: Settings) -> None:
         if settings.data.read == "stream" and settings.model.positions == "learned":

@@ -12,7 +12,7 @@ from torch import nn
 from weft.data.corpus import Corpus
 from weft.data.order import Batch
 from weft.metrics.items import Items
-from weft.metrics.language import block_size
+from weft.metrics.language import LANGUAGE_VALIDATION, block_size
 from weft.nn.state import detach
 from weft.tasks.lm.scoring import Context, surprisal
 from weft.tasks.task import Loss, Watch
@@ -22,6 +22,7 @@ class LanguageTask:
     """Nats of the next token, over windows, streams or lines."""
 
     unit = "token"
+    monitors = LANGUAGE_VALIDATION
 
     def __init__(
         self, *, carries: bool, valid: Corpus | None, context: Context, device: torch.device, smoothing: float = 0.0
@@ -41,7 +42,7 @@ class LanguageTask:
         if self.valid is None:
             return None
         nats = surprisal(model, self.valid, self.context, device=self.device, watch=watch)
-        return {"nats_per_token": float(nats.mean(dtype=np.float64))}
+        return {self.monitors[0].name: float(nats.mean(dtype=np.float64))}
 
 
 def items(nats: NDArray[np.float32], corpus: Corpus, edges: NDArray[np.int64] | None = None) -> Items:

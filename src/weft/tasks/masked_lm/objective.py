@@ -20,6 +20,7 @@ from weft.data.grouped import in_groups
 from weft.data.order import Batch, changed, padded, strided
 from weft.errors import DataError
 from weft.metrics.items import Items
+from weft.metrics.masked import MASKED
 from weft.models.encoder import Text
 from weft.tasks.task import Loss, Watch
 from weft.text.tokenizers import Tokenizer
@@ -186,6 +187,7 @@ class MaskedTask:
     """Nats of hidden tokens."""
 
     unit = "masked_token"
+    monitors = MASKED
 
     def __init__(
         self, how: Masking, *, valid: Corpus | None, window: int, device: torch.device, smoothing: float = 0.0
@@ -217,7 +219,9 @@ class MaskedTask:
                 watch(min(done, len(self.valid.tokens)), len(self.valid.tokens))
         if not count:
             raise DataError(f"data: {self.valid.name} has no token that could be hidden; give it a text that is not empty")
-        return {"masked_nats": total / count, "masked_accuracy": 100 * right / count}
+        counted = {"nats": np.array([total]), "right": np.array([float(right)]), "tokens": np.array([float(count)])}
+        # a loss that is no number is told: the loop refuses it
+        return {metric.name: metric.of(counted).item() for metric in self.monitors}
 
 
 class Hidden(NamedTuple):

@@ -12,7 +12,9 @@ from weft.data.grouped import ExampleOrder
 from weft.data.span_files import Record
 from weft.data.span_order import Passages, SpanBatch
 from weft.errors import ConfigError
-from weft.metrics.answers import SCORES
+from weft.metrics.answers import ANSWERS
+from weft.metrics.metric import metric_names
+from weft.metrics.suites import VALIDATION
 from weft.models.span import SpanModel, span_model
 from weft.tasks.qa.objective import Held, SpanTask
 from weft.text.offsets import token_places, tokens_between
@@ -60,7 +62,7 @@ def passages(job: Job, split: str) -> Held:
 class Reading:
     """Networks that answer questions by a part of a passage."""
 
-    scores = tuple(SCORES)
+    suites = VALIDATION["span"]
 
     def check(self, settings: Settings) -> None:
         if settings.train.label_smoothing:
@@ -104,7 +106,7 @@ class Reading:
     def _check_monitor(self, job: Job, valid: Held | None) -> None:
         """Refuse to be decided by a score that the data does not have."""
         monitor = job.settings.train.monitor
-        if valid is None or monitor not in ("has_answer_f1", "no_answer_accuracy"):
+        if valid is None or monitor is None or monitor in metric_names([ANSWERS]):
             return
         if len({bool(right) for right in valid.references}) < 2:
             raise ConfigError(

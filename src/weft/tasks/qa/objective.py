@@ -21,7 +21,8 @@ from weft.data.corpus import lines_of
 from weft.data.grouped import in_groups
 from weft.data.order import changed
 from weft.data.span_order import Passages, SpanBatch, asked_tokens
-from weft.metrics.answers import answer_items, best_overlap, best_threshold, values_of
+from weft.metrics.answers import ANSWERS, answer_items, answer_metrics, best_overlap, best_threshold, without_answer
+from weft.metrics.metric import Metric, values
 from weft.models.encoder import Text
 from weft.tasks.task import Loss, Watch
 from weft.text.offsets import text_between, token_places
@@ -137,6 +138,9 @@ class SpanTask:
 
     def __init__(self, *, valid: Held | None, longest_answer: int, device: torch.device) -> None:
         self.valid, self.longest_answer, self.device = valid, longest_answer, device
+        self.monitors: Sequence[Metric] = ANSWERS
+        if valid is not None:
+            self.monitors = answer_metrics(without_answer(valid.references))
 
     def loss(self, model: Any, batch: SpanBatch, carry: None) -> Loss:
         nats = model.head.loss(model(Text(batch.tokens, batch.keep, batch.segments)), batch.spans)
@@ -156,7 +160,7 @@ class SpanTask:
         model.head.threshold.fill_(best_threshold(found.margins, shared, none))
         threshold = float(model.head.threshold)
         said = [text if margin > threshold else "" for text, margin in zip(texts, found.margins.tolist(), strict=True)]
-        return values_of(answer_items(said, held.references, np.arange(len(said))))
+        return values(answer_items(said, held.references, np.arange(len(said))), self.monitors)
 
 
 class PassageReader:

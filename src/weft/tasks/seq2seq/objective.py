@@ -13,8 +13,8 @@ from weft.data.corpus import Corpus
 from weft.data.pair_order import PairBatch, pairs_by_length
 from weft.decode.predict import Request, predict
 from weft.decode.predict_options import PredictOptions
-from weft.metrics.items import sums
-from weft.metrics.translation import SCORES, translation_items
+from weft.metrics.metric import values
+from weft.metrics.translation import TRANSLATION_VALIDATION, translation_items
 from weft.tasks.task import Loss, Watch
 from weft.text.tokenizers import Tokenizer
 
@@ -54,6 +54,7 @@ class TranslationTask:
     """Nats of each target token, given the source and the tokens before it."""
 
     unit = "token"
+    monitors = TRANSLATION_VALIDATION
 
     def __init__(self, *, valid: Held | None, tokenizer: Tokenizer, device: torch.device, smoothing: float = 0.0) -> None:
         self.valid, self.tokenizer, self.device, self.smoothing = valid, tokenizer, device, smoothing
@@ -71,9 +72,9 @@ class TranslationTask:
         nats, counts = nats_of_pairs(model, self.valid.source, self.valid.target, self.device)
         outputs = self.write(model, self.valid.source, watch)
         items = translation_items(outputs, self.valid.references, tokenize=self.valid.tokenize)
-        total = sums(items.statistics)
-        scores = {name: SCORES[name](total).item() for name in ("bleu", "chrf", "exact_match", "edit_rate")}
-        return {"nats_per_token": float(nats.sum() / counts.sum()), **{n: v for n, v in scores.items() if not np.isnan(v)}}
+        loss, *written = self.monitors
+        # a loss that is no number is told: the loop refuses it
+        return {loss.name: float(nats.sum() / counts.sum()), **values(items, written)}
 
     def write(self, model: Any, corpus: Corpus, watch: Watch | None = None, *, lines: int | None = None) -> list[str]:
         """Greedy outputs for the first lines of a corpus, or for all."""

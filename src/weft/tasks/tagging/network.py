@@ -13,7 +13,9 @@ from weft.data.grouped import ExampleOrder
 from weft.data.tag_order import Sentences, TagBatch
 from weft.data.tagged import TaggedSource
 from weft.errors import ConfigError
-from weft.metrics.spans import SCORES, allowed, scheme_of
+from weft.metrics.metric import metrics_of
+from weft.metrics.spans import allowed, scheme_of
+from weft.metrics.suites import VALIDATION
 from weft.models.tagger import Tagger, tagger
 from weft.tasks.tagging.objective import TaggingTask, learned_tags
 from weft.text.labels import Labels
@@ -44,7 +46,7 @@ def moves(labels: Labels) -> torch.Tensor | None:
 class Tagging:
     """Networks that say what each word of a sentence is."""
 
-    scores = tuple(SCORES)
+    suites = VALIDATION["tag"]
 
     def check(self, settings: Settings) -> None:
         if settings.train.label_smoothing:
@@ -85,7 +87,10 @@ class Tagging:
     def _check_monitor(self, job: Job, known: list[np.ndarray]) -> None:
         """Refuse to be decided by a score that the data does not have."""
         monitor = job.settings.train.monitor
-        if monitor is not None and monitor.startswith("span") and scheme_of(job.tokenizer.labels.names) is None:
+        if monitor is None:
+            return
+        needs = metrics_of(self.suites, [monitor])[monitor].needs
+        if needs == "spans_both" and scheme_of(job.tokenizer.labels.names) is None:
             raise ConfigError(f"train.monitor: {monitor!r} is about spans, but the tags mark none; use 'token_accuracy'")
-        if monitor == "oov_accuracy" and all(words.all() for words in known):
-            raise ConfigError("train.monitor: 'oov_accuracy' is about new words, but data.valid has none; use 'token_accuracy'")
+        if needs == "oov" and all(words.all() for words in known):
+            raise ConfigError(f"train.monitor: {monitor!r} is about new words, but data.valid has none; use 'token_accuracy'")

@@ -17,8 +17,8 @@ from weft.data.grouped import by_length
 from weft.data.order import changed
 from weft.data.tag_order import Sentences, TagBatch
 from weft.data.tagged import TaggedSource
-from weft.metrics.items import sums
-from weft.metrics.spans import SCORES, Tags, repair, scheme_of, tag_items, types_of, validate
+from weft.metrics.metric import values
+from weft.metrics.spans import TAGS, Tags, repair, scheme_of, tag_items, types_of, validate
 from weft.models.tagger import Words
 from weft.tasks.task import Loss, Watch
 from weft.text.labelled_tokens import LabelledTokens
@@ -63,6 +63,9 @@ class TaggingTask:
     ) -> None:
         self.valid, self.right, self.known = valid, right, known  # known: of each word, whether training had it
         self.labels, self.device = labels, device
+        self.types = types_of(labels.names) if scheme_of(labels.names) else ()
+        decides = "span_f1" if self.types else "token_accuracy"
+        self.monitors = sorted(TAGS, key=lambda metric: metric.name != decides)
 
     def loss(self, model: Any, batch: TagBatch, carry: None) -> Loss:
         nats = model.loss(Words(*batch[:-1]), batch.tags)
@@ -74,11 +77,8 @@ class TaggingTask:
             return None
         names = self.labels.names
         said = [[names[tag] for tag in row.tolist()] for row in tags_of(model, self.valid, self.device, watch)]
-        types = types_of(names) if scheme_of(names) else ()
-        total = sums(tag_items(said, self.right, np.arange(len(said)), known=self.known, types=types).statistics)
-        values = {name: score(total).item() for name, (needed, score) in SCORES.items() if needed in total}
-        decides = "span_f1" if types else "token_accuracy"
-        return {name: values[name] for name in sorted(values, key=lambda name: name != decides) if not np.isnan(values[name])}
+        found = tag_items(said, self.right, np.arange(len(said)), known=self.known, types=self.types)
+        return values(found, self.monitors)
 
 
 class WordTagger:
