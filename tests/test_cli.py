@@ -37,7 +37,7 @@ from weft.models.tables import CONNECTIONS, NORMS
 from weft.models.tagger import HEADS
 from weft.nn.attention import ACTIVATIONS
 from weft.nn.cross import SCORES
-from weft.nn.mixers import states
+from weft.nn.mixers import recurrent
 from weft.nn.pooling import POOLS
 from weft.text.grams import ANALYZERS
 from weft.text.tokenizers import KINDS
@@ -287,7 +287,7 @@ def test_templates_name_every_task_kind_and_choice():
     network = [*KINDS, *CONNECTIONS, *NORMS, *SCHEDULES, *OPTIMIZERS, *BUDGETS]
     assert [name for name in [*network, *ACTIVATIONS] if name not in template("lm", "gpt")] == []
     assert [name for name in SMOOTHINGS if name not in template("lm", "ngram")] == []
-    pairs = [*network, *SCORES, *BRIDGES, *states()]
+    pairs = [*network, *SCORES, *BRIDGES, *recurrent()]
     assert [name for name in pairs if name not in template("translate", "seq2seq")] == []
     assert [name for name in ACTIVATIONS if name not in template("translate", "transformer")] == []
     for task in ("classify", "tag", "masked-lm", "span"):

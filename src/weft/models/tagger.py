@@ -155,7 +155,7 @@ def tagger(table: TaggerTable, *, words: int, letters: int, tags: int, longest: 
     """The model of a filled table, freshly initialised from torch's default generator; `allowed` is which tag may follow
     which, for heads that look at two."""
     spelling, inlet = None, table.read()
-    added = table.mixer == "attention"  # it reads vectors of its own width, and nothing else
+    added = table.traits.attends  # it reads vectors of its own width, and nothing else
     if (side := table.letters()) is not None:
         outlet = nn.Linear(side.width, inlet) if added else None
         encoder = text_encoder(side, words=letters, longest=longest)
