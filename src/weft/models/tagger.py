@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, NamedTuple, Self
 
 import torch
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from weft.config import OneOf
@@ -25,10 +25,9 @@ MULTIPLIER = 6364136223846793005  # Knuth's, of linear congruences
 class SpellingTable(TextEncoderTable):
     """An encoder of letters: what a word is spelled like, for those that are rare or new."""
 
-    mixer: str = "lstm"
-    layers: int = 1
-    width: int = 64
-    embedding: int | None = 32
+    layers: int = Field(1, ge=1, le=512)
+    width: int = Field(64, ge=1, le=65536)
+    embedding: int | None = Field(32, ge=1, le=65536)
     pool: Annotated[str, OneOf(POOLS)] = "max"
 
     @model_validator(mode="after")
