@@ -151,8 +151,8 @@ def representative() -> list[str]:
     """Every attention with two decoders, under each encoder in turn; every encoder under a Transformer; all that varies."""
     kinds = [(decoder, name) for at, name in enumerate(ATTENDED) for decoder in recurrent()[at % 2 :: 2]]
     encoders = [list(MIXERS)[(number + number // len(MIXERS)) % len(MIXERS)] for number in range(len(kinds))]
-    recurrent = [f"{encoder}/{decoder}/{name}" for encoder, (decoder, name) in zip(encoders, kinds, strict=True)]
-    return [*recurrent, *(name for name in CROSSED if "/attention/" in name), *VARIED]
+    stepwise = [f"{encoder}/{decoder}/{name}" for encoder, (decoder, name) in zip(encoders, kinds, strict=True)]
+    return [*stepwise, *(name for name in CROSSED if "/attention/" in name), *VARIED]
 
 
 @cache
