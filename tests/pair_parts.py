@@ -14,7 +14,7 @@ from weft.models.pair_tables import Seq2SeqTable, spread
 from weft.models.seq2seq import EncoderDecoder, encoder_decoder
 from weft.nn.cross import SCORES
 from weft.nn.memory import Memory
-from weft.nn.mixers import MIXERS, states
+from weft.nn.mixers import MIXERS, recurrent
 
 WORDS, LONGEST = 11, 32
 BEGIN, END = 1, 2
@@ -63,7 +63,7 @@ def _crossed(encoder: str, decoder: str, attended: dict[str, Any]) -> dict[str, 
 CROSSED: dict[str, dict[str, Any]] = {
     f"{encoder}/{decoder}/{name}": _crossed(encoder, decoder, attended)
     for encoder in MIXERS
-    for decoder in states()
+    for decoder in recurrent()
     for name, attended in ATTENDED.items()
 } | {
     f"{encoder}/attention/{score}": _crossed(encoder, "attention", {"attention": score})
@@ -80,10 +80,10 @@ ATTENTION: dict[str, Any] = {
 }
 ONE_WAY: dict[str, Any] = {"encoder": {"two_way": False}}
 VARIED: dict[str, dict[str, Any]] = {
-    **{f"copy-{mixer}": {"mixer": mixer, "layers": 2, "bridge": "copy"} for mixer in states()},
-    **{f"copy-{mixer}-one-way": {"mixer": mixer, "layers": 2, "bridge": "copy", **ONE_WAY} for mixer in states()},
-    **{f"project-{mixer}": {"mixer": mixer, "layers": 2, "bridge": "project", **ONE_WAY} for mixer in states()},
-    **{f"reverse-{mixer}": {"mixer": mixer, "encoder": {"two_way": False, "reverse": True}} for mixer in states()},
+    **{f"copy-{mixer}": {"mixer": mixer, "layers": 2, "bridge": "copy"} for mixer in recurrent()},
+    **{f"copy-{mixer}-one-way": {"mixer": mixer, "layers": 2, "bridge": "copy", **ONE_WAY} for mixer in recurrent()},
+    **{f"project-{mixer}": {"mixer": mixer, "layers": 2, "bridge": "project", **ONE_WAY} for mixer in recurrent()},
+    **{f"reverse-{mixer}": {"mixer": mixer, "encoder": {"two_way": False, "reverse": True}} for mixer in recurrent()},
     **{f"one-way-{mixer}": {"encoder": {"mixer": mixer, "two_way": False}, "attention": "additive"} for mixer in MIXERS},
     "reverse-attention": {"encoder": {"two_way": False, "reverse": True}, "attention": "multiplicative"},
     **{f"copying-{name}": {"copying": True, "attention": "multiplicative", **place} for name, place in PLACES.items()},
@@ -149,10 +149,10 @@ EVERY = CROSSED | VARIED
 
 def representative() -> list[str]:
     """Every attention with two decoders, under each encoder in turn; every encoder under a Transformer; all that varies."""
-    kinds = [(decoder, name) for at, name in enumerate(ATTENDED) for decoder in list(states())[at % 2 :: 2]]
+    kinds = [(decoder, name) for at, name in enumerate(ATTENDED) for decoder in recurrent()[at % 2 :: 2]]
     encoders = [list(MIXERS)[(number + number // len(MIXERS)) % len(MIXERS)] for number in range(len(kinds))]
-    recurrent = [f"{encoder}/{decoder}/{name}" for encoder, (decoder, name) in zip(encoders, kinds, strict=True)]
-    return [*recurrent, *(name for name in CROSSED if "/attention/" in name), *VARIED]
+    stepwise = [f"{encoder}/{decoder}/{name}" for encoder, (decoder, name) in zip(encoders, kinds, strict=True)]
+    return [*stepwise, *(name for name in CROSSED if "/attention/" in name), *VARIED]
 
 
 @cache

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from weft.models import build
 from weft.models.build import inside_positions, stack
 from weft.models.tables import CONNECTIONS, INSIDE, StackTable
 from weft.nn.attention import FeedForward, SelfAttention
@@ -21,23 +22,26 @@ def attention(*, window: int | None = None, positions: str = "none", norm: bool 
     return SelfAttention(DIM, heads=2, positions=where, inner_norm=inner, window=window)
 
 
-SPECIAL: dict[str, Callable[[], nn.Module]] = {
-    "window": lambda: MIXERS["window"](DIM, reach=3),
-    "attention": attention,
-}
+def table(**options: object) -> StackTable:
+    return StackTable(**{"width": DIM, "layers": 2, **options}).filled()  # type: ignore[arg-type]
+
+
+def mixer(name: str, **options: object) -> nn.Module:
+    """As a stack would have it, with the defaults of its row."""
+    if MIXERS[name].attends:
+        options = {"heads": 2, **options}
+    return build.mixer(table(mixer=name, **options), 0, None, inlet=DIM)
+
+
 MIXER_BUILDERS: dict[str, Callable[[], nn.Module]] = {
-    **{name: SPECIAL.get(name, lambda build=build: build(DIM)) for name, build in MIXERS.items()},
+    **{name: lambda name=name: mixer(name) for name in MIXERS},
     **{f"attention-{kind}": lambda kind=kind: attention(positions=kind) for kind in INSIDE},
-    **{f"rnn-{kind}": lambda kind=kind: MIXERS["rnn"](DIM, nonlinearity=kind) for kind in ("relu", "sigmoid")},
-    "window-relu": lambda: MIXERS["window"](DIM, reach=3, nonlinearity="relu"),
+    **{f"rnn-{kind}": lambda kind=kind: mixer("rnn", nonlinearity=kind) for kind in ("relu", "sigmoid")},
+    "window-relu": lambda: mixer("window", nonlinearity="relu"),
     "attention-window-3": lambda: attention(window=3),
     "attention-window-3-rotary-qk": lambda: attention(window=3, positions="rotary", norm=True),
     "feed-forward": lambda: FeedForward(DIM, hidden=16, activation="gated"),
 }
-
-
-def table(**options: object) -> StackTable:
-    return StackTable(**{"width": DIM, "layers": 2, **options}).filled()  # type: ignore[arg-type]
 
 
 STACKS: dict[str, StackTable] = {

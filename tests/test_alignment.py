@@ -70,7 +70,7 @@ def test_predictions_carry_their_alignments_if_asked(tmp_path_factory):
     from weft.runs.load import load
     from weft.tasks.seq2seq.task import SEQ2SEQ
 
-    run = load(PairRuns, SEQ2SEQ(tmp_path_factory.mktemp("runs")).folder("luong"), device="cpu")
+    run = load(PairRuns(tmp_path_factory.mktemp("runs")).folder("luong"), SEQ2SEQ, device="cpu")
     lines = ["abc", "", "fade"]
     asked, plain = run.predict(lines, n_best=2, alignments=True), run.predict(lines, n_best=2)
     assert [[one._replace(alignment=None) for one in best] for best in asked] == plain

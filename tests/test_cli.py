@@ -37,7 +37,7 @@ from weft.models.tables import CONNECTIONS, NORMS
 from weft.models.tagger import HEADS
 from weft.nn.attention import ACTIVATIONS
 from weft.nn.cross import SCORES
-from weft.nn.mixers import states
+from weft.nn.mixers import recurrent
 from weft.nn.pooling import POOLS
 from weft.runs.resolve import resolve
 from weft.tasks.registry import TASKS, find_task
@@ -229,7 +229,7 @@ def test_a_template_resolves_and_shows_the_defaults(task, kind):
     settings = resolve(values, base=Path("/nowhere"))
     assert resolve(tomllib.loads(uncommented(text)), base=Path("/nowhere")) == settings
     assert set(tomllib.loads(uncommented(text))["data"]) == set(settings.data.model_dump(exclude_none=True))
-    assert [name for name in settings.spec.data.data.model_fields if f" {name} = " not in f" {text}".replace("\n", " ")] == []
+    assert [name for name in settings.spec.data.table.model_fields if f" {name} = " not in f" {text}".replace("\n", " ")] == []
     assert max(map(len, text.split("\n"))) <= 120
 
 
@@ -288,7 +288,7 @@ def test_templates_name_every_task_kind_and_choice():
     network = [*KINDS, *CONNECTIONS, *NORMS, *SCHEDULES, *OPTIMIZERS, *BUDGETS]
     assert [name for name in [*network, *ACTIVATIONS] if name not in template("lm", "gpt")] == []
     assert [name for name in SMOOTHINGS if name not in template("lm", "ngram")] == []
-    pairs = [*network, *SCORES, *BRIDGES, *states()]
+    pairs = [*network, *SCORES, *BRIDGES, *recurrent()]
     assert [name for name in pairs if name not in template("translate", "seq2seq")] == []
     assert [name for name in ACTIVATIONS if name not in template("translate", "transformer")] == []
     for task in ("classify", "tag", "masked-lm", "span"):

@@ -21,7 +21,7 @@ from weft.compare.evidence import gathered, load
 from weft.compare.observed import How
 from weft.errors import UsageError
 from weft.metrics.items import Items
-from weft.runs.load import load
+from weft.runs.load import load as load_run
 from weft.tasks.lm.task import LM
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
@@ -52,7 +52,7 @@ def place(tmp_path_factory) -> Path:
 
 
 def nats(path: Path, context: str) -> float:
-    scores = load(path, LM, device="cpu").evaluate(context=context).scores
+    scores = load_run(path, LM, device="cpu").evaluate(context=context).scores
     return next(score.value for score in scores if score.name == "nats_per_token")
 
 

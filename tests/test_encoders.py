@@ -402,6 +402,23 @@ def test_letters_have_no_learned_positions():
     )
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("mixer", "lstn", "no such choice 'lstn'; did you mean 'lstm'?"),
+        ("layers", 0, "must be greater than or equal to 1, not 0"),
+        ("layers", 513, "must be less than or equal to 512, not 513"),
+        ("width", 0, "must be greater than or equal to 1, not 0"),
+        ("embedding", -1, "must be greater than or equal to 1, not -1"),
+    ],
+)
+def test_options_of_letters_are_checked_as_those_of_words(option, value, message):
+    for table, at in ((SpellingTable, "model.spelling"), (TaggerTable, "model")):
+        with pytest.raises(ConfigError) as caught:
+            read_table(table, {option: value}, at=at)
+        assert str(caught.value).startswith(f"{at}.{option}: {message}")
+
+
 # ---- memory
 
 

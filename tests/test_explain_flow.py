@@ -30,8 +30,9 @@ from weft.explain.flow import (
 )
 from weft.explain.options import ExplainOptions
 from weft.explain.stacks import layers_of, named_parts
+from weft.models.build import stack
 from weft.models.language import LanguageModel, language_model
-from weft.models.tables import LanguageTable
+from weft.models.tables import LanguageTable, StackTable
 from weft.nn.state import each, leaves
 from weft.report.lines import Axis, Series, lines
 
@@ -369,6 +370,14 @@ def test_attention_and_feed_forward_are_two_parts_of_one_layer(runs):
     assert named_parts(translator.members[0].model, names) == [
         f"decoder {number} {part}" for number in (1, 2) for part in ("attention", "cross-attention", "feed-forward")
     ]
+
+
+@pytest.mark.parametrize(("mixer", "part"), [("lstm", "recurrent"), ("window", "window"), ("attention", "attention")])
+def test_layers_that_read_both_ways_have_names(mixer, part):
+    table = StackTable(mixer=mixer, width=8, layers=2, two_way=True, feed_forward=16).filled()
+    model = stack(table, window=8)
+    names = named_parts(model, layers_of(model))
+    assert names == [f"layer {number} {one}" for number in (1, 2) for one in (part, "feed-forward")]
 
 
 def test_a_legend_says_why_a_series_has_no_line():

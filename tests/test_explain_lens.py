@@ -147,7 +147,7 @@ def test_surprisal_is_the_loss_of_each_token(language, runs):
     for run in (language("lstm"), weft.load(runs.folder("lm-ngram"))):
         text = TEXT if run is language("lstm") else "F A D"
         view = surprisal(run, text, ExplainOptions())
-        ids = [*run.reader.opening, *run.vocabulary.encode(text), *([2] if run.lines else [])]
+        ids = [*run.reader.opening, *run.vocabulary.encode(text), *([2] if run.reader.lines else [])]
         nats, _ = run.model.loss(torch.tensor([ids[:-1]]), torch.tensor([ids[1:]]))
         nats = nats[:, len(run.reader.opening) - 1 :]
         np.testing.assert_allclose(view.data["nats"], nats[0].detach(), atol=1e-5)

@@ -265,6 +265,22 @@ def asking_for_kinds(path: Path, module: ast.Module) -> Iterator[str]:
             yield f"{node.lineno}: {ast.unparse(node)}; the protocol is missing something"
 
 
+MIXERS = {"window", "rnn", "lstm", "gru", "gru-before", "attention"}
+
+
+def comparing_mixers(path: Path, module: ast.Module) -> Iterator[str]:
+    """What depends on the mixer of a stack is a trait in its row."""
+    for node in ast.walk(module):
+        if not isinstance(node, ast.Compare | ast.Match):
+            continue
+        asked = [node.subject] if isinstance(node, ast.Match) else [node.left, *node.comparators]
+        inside = [part for one in asked for part in ast.walk(one)]
+        constants = {part.value for part in inside if isinstance(part, ast.Constant)}
+        named = "mixer" in constants or any(dotted(part).split(".")[-1] == "mixer" for part in inside)
+        if named and (isinstance(node, ast.Match) or constants & MIXERS):
+            yield f"{node.lineno}: the name of a mixer is compared; ask its row in MIXERS, `table.traits`"
+
+
 KINDS = part_classes()
 Rule = Callable[[Path, ast.Module], Iterator[str]]
 RULES: list[Rule] = [
@@ -280,6 +296,7 @@ RULES: list[Rule] = [
     unsafe,
     split_lines,
     asking_for_kinds,
+    comparing_mixers,
     layering,
 ]
 
@@ -310,6 +327,7 @@ BROKEN: dict[str, str] = {
     "unsafe": "from pickle import loads",
     "split_lines": "x = text.splitlines()",
     "asking_for_kinds": "hasattr(model, 'encode')",
+    "comparing_mixers": "table.mixer not in ('attention', 'window')",
     "layering": "from weft.cli import main",
 }
 KEPT: dict[str, str] = {
@@ -325,6 +343,7 @@ KEPT: dict[str, str] = {
     "unsafe": "np.load(path, allow_pickle=False)\nmodule.eval()\nlearner.compile()",
     "split_lines": "x = text.split('\\n')",
     "asking_for_kinds": "isinstance(x, Tensor | tuple)",
+    "comparing_mixers": "new.mixer != old.get('mixer') or table.attention == 'dot' or not table.traits.attends",
     "layering": "from weft.errors import ModelError\nfrom weft.nn.state import select\nimport torch",
 }
 
@@ -349,6 +368,14 @@ def test_asking_for_a_class_of_a_model_is_seen(monkeypatch):
     monkeypatch.setitem(globals(), "KINDS", {"LSTM"})
     for text in ("isinstance(x, mixers.LSTM)", "isinstance(x, (int, LSTM))", "issubclass(x, LSTM | None)"):
         assert len(list(asking_for_kinds(Path("x.py"), ast.parse(text)))) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["table.decoder.mixer == 'gru'", "getattr(table, 'mixer', '') != 'attention'", "match table.mixer:\n case 'rnn': pass"],
+)
+def test_comparing_a_mixer_s_name_is_seen(text):
+    assert len(list(comparing_mixers(Path("x.py"), ast.parse(text)))) == 1
 
 
 OURS = {"WeftError", "UsageError", "ConfigError", "DataError", "ModelError", "LogError", "ResourceError", "DivergedError"}

@@ -205,7 +205,7 @@ def test_words_are_spelled_as_at_the_start_of_a_line(tmp_path):
 def test_training_keeps_it_and_notes_what_it_can_not_find(runs, tmp_path):
     assert json.loads((runs["gpt"].folder.path / "opening.json").read_text()) == {
         "text": ".\n",
-        "tokens": runs["gpt"].tokenizer.encode(".\n").tolist(),
+        "tokens": runs["gpt"].vocabulary.encode(".\n").tolist(),
     }
     assert not (runs["lines"].folder.path / "opening.json").exists()
     (tmp_path / "text.txt").write_text("abcd" * 300)

@@ -13,7 +13,7 @@ from weft.errors import ConfigError
 from weft.models.pair_tables import BRIDGES, DecoderTable, EncoderTable, Seq2SeqTable, spread
 from weft.models.seq2seq import encoder_decoder
 from weft.nn.cross import SCORES
-from weft.nn.mixers import states
+from weft.nn.mixers import recurrent
 from weft.runs.resolve import resolve
 from weft.runs.settings import Settings
 from weft.tasks.registry import find_task
@@ -122,7 +122,7 @@ def test_two_budgets_of_the_run_file_are_two():
 
 
 def test_a_recurrent_decoder_copies_where_it_can_and_projects_elsewhere():
-    for mixer in states():
+    for mixer in recurrent():
         assert table_of(mixer=mixer).filled().bridge == "copy"
         assert table_of(mixer=mixer, decoder={"layers": 1}).filled().bridge == "project"
         assert table_of(mixer=mixer, encoder={"width": 128}).filled().bridge == "project"

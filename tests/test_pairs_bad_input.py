@@ -172,7 +172,7 @@ def test_what_training_never_saw_is_told_once(runs, capsys, monkeypatch):
 
 
 def test_of_several_runs_the_one_that_knows_least_is_told_of(runs):
-    assert load(runs.folder("lstm"), SEQ2SEQ).unknown(["abx", "", "ay"]) == ["x", "y"]
+    assert load(runs.folder("lstm"), SEQ2SEQ).reader.unknown(["abx", "", "ay"]) == ["x", "y"]
     both = weft.ensemble([runs.folder("lstm"), runs.folder("transformer")], device="cpu")
     assert both.unknown(["abx", "", "ay"]) == ["x", "y"]
 
@@ -262,7 +262,7 @@ def test_language_models_have_no_sources_to_cut(runs, capsys):
     lm = str(runs.folder("lm-ngram"))
     message = f"--truncate: is for runs that read sources, and {lm} is a language model; drop it"
     assert refused(capsys, "score", lm, "--truncate") == (2, message)
-    message = f"--truncate: is for runs that write outputs, and {lm} is a language model; drop it"
+    message = "--truncate: not available for task 'lm'"
     assert refused(capsys, "evaluate", lm, "--truncate", "--data", str(runs.place / "phones.txt")) == (2, message)
 
 

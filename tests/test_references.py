@@ -110,7 +110,7 @@ def gru_before_equations(part: GRUBefore, x: Array, h: Array) -> tuple[Array, Ar
 
 
 RECURRENT = {
-    "window": (lambda: Window(5, reach=3, inlet=4), window_equations, (2, 4)),
+    "window": (lambda: Window(5, context=3, inlet=4), window_equations, (2, 4)),
     "rnn": (lambda: RNN(5, inlet=4), rnn_equations, (5,)),
     "lstm": (lambda: LSTM(5, inlet=4), lstm_equations, (5,)),
     "gru": (lambda: GRU(5, inlet=4), gru_after_equations, (5,)),

@@ -127,13 +127,13 @@ def test_every_family_trains_and_loads(runs, name):
     run = runs[name]
     watcher = runs.watchers[name]
     kind, _, read = name.partition("-")
-    assert (run.settings.kind, run.settings.data.read, run.lines) == (kind, read, read == "lines")
-    assert run.end == (2 if run.lines else None)
+    assert (run.settings.kind, run.settings.data.read, run.reader.lines) == (kind, read, read == "lines")
+    assert run.end == (2 if run.reader.lines else None)
     assert run.model.vocabulary == run.vocabulary.hash
     assert (watcher.steps, len(watcher.scores)) == ((0, 1) if kind == "ngram" else (4, 2))
     assert all(math.isfinite(scores["nats_per_token"]) for scores in watcher.scores)
     if kind == "ngram":
-        assert watcher.parameters == run.model.parameters
+        assert watcher.parameters == run.parameters
     else:
         assert not run.model.training
 
@@ -143,7 +143,7 @@ def test_a_model_is_read_when_it_is_first_needed(runs, tmp_path):
     shutil.copytree(runs.folder("lstm-lines"), folder)
     (folder / "model.safetensors").rename(tmp_path / "away")
     run = weft.load(str(folder), device="cpu")
-    assert (run.settings.kind, run.vocabulary.size) == ("lstm", runs["lstm-lines"].tokenizer.size)
+    assert (run.settings.kind, run.vocabulary.size) == ("lstm", runs["lstm-lines"].vocabulary.size)
     assert "model" not in vars(run)
     assert refusal(ModelError, lambda: run.model) == (
         f"{folder}: has no model.safetensors yet; train it first (the same command resumes)"
@@ -226,7 +226,7 @@ def test_greedy_text_is_the_same_each_time_and_in_any_company(runs, name):
         for token in alone.tokens:
             with torch.no_grad():
                 log_probs = run.model.start(torch.tensor([tokens]))[0][0]
-            log_probs[[0, 1, *([] if run.lines else [2])]] = -math.inf
+            log_probs[[0, 1, *([] if run.reader.lines else [2])]] = -math.inf
             assert token == int(log_probs.argmax())
             tokens.append(token)
 
@@ -282,7 +282,7 @@ def test_a_line_is_the_sum_of_its_tokens(runs, name):
     found = run.score(lines)
     assert [line.text for line in found] == lines
     for line in found:
-        ids = run.vocabulary.encode(line.text).tolist() + ([2] if run.lines else [])
+        ids = run.vocabulary.encode(line.text).tolist() + ([2] if run.reader.lines else [])
         assert line.tokens == [run.vocabulary.show(token) for token in ids] and len(line.log_probs) == len(ids)
         assert line.log_prob == pytest.approx(sum(line.log_probs), abs=1e-6)
         if ids:
@@ -419,7 +419,7 @@ def test_the_run_s_own_test_data_is_meant_unless_other_is_given(runs, name, tmp_
     # the last tenth, in lines, or in characters from the nearest line end on
     ends = [at + 1 for at, letter in enumerate(SENTENCES) if letter == "\n"]
     place = min(ends, key=lambda end: abs(end - int(len(SENTENCES) * 0.9)))
-    part = "\n".join(NAMES[144:]) + "\n" if run.lines else SENTENCES[place:]
+    part = "\n".join(NAMES[144:]) + "\n" if run.reader.lines else SENTENCES[place:]
     (tmp_path / "test.txt").write_text(part, encoding="utf-8")
     told: list[tuple[int, int]] = []
     assert (
@@ -520,18 +520,18 @@ def test_learned_positions_under_a_recurrent_network_are_evaluated_in_windows(ru
 def test_runs_with_one_tokenizer_form_an_ensemble(runs):
     parts = [runs["ngram-lines"], runs["lstm-lines"]]
     both = Ensemble([run.model for run in parts], Mixture([0.5, 0.5]))
-    ids = [1, *parts[0].tokenizer.encode("hannah").tolist(), 2]
+    ids = [1, *parts[0].vocabulary.encode("hannah").tolist(), 2]
     with torch.no_grad():
         found = both.score(torch.tensor([ids]))[0].exp()
     means = np.mean([np.exp(run.score(["hannah"])[0].log_probs) for run in parts], axis=0)
     assert found.tolist() == pytest.approx(means.tolist(), rel=1e-4)
     options = GenerateOptions(length=12, beam=3, n_best=2)
-    texts = generate(both, parts[0].tokenizer, ["an", ""], options, frame=Frame(parts[0].end))
+    texts = generate(both, parts[0].vocabulary, ["an", ""], options, frame=Frame(parts[0].end))
     assert [len(many) for many in texts] == [2, 2]
     others = Ensemble([runs["gpt-windows"].model], Mixture([1.0]))
     assert refusal(UsageError, lambda: Ensemble([both, others], Mixture([0.5, 0.5]))) == (
-        f"ensemble: model 1 has the tokenizer {parts[0].tokenizer.hash[:8]}, model 2 has "
-        f"{runs['gpt-windows'].tokenizer.hash[:8]}; train them with one (--tokenizer-from)"
+        f"ensemble: model 1 has the tokenizer {parts[0].vocabulary.hash[:8]}, model 2 has "
+        f"{runs['gpt-windows'].vocabulary.hash[:8]}; train them with one (--tokenizer-from)"
     )
 
 

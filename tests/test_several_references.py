@@ -259,7 +259,7 @@ def test_a_tokenizer_is_refused_where_nothing_is_written(runs, capsys, tmp_path)
     lm = str(runs.folder("lm-ngram"))
     assert refused(capsys, "evaluate", lm, "--tokenize", "13a", "--data", str(runs.pairs)) == (
         2,
-        f"--tokenize: is for runs that write outputs, and {lm} is a language model; drop it",
+        "--tokenize: not available for task 'lm'",
     )
     assert refused(capsys, "compare", lm, lm, "--tokenize", "13a", "--out", str(tmp_path / "out")) == (
         2,

@@ -23,6 +23,7 @@ from weft.cli.main import main
 from weft.decode.predict import Prediction, limit_of
 from weft.decode.predict_options import PredictOptions
 from weft.errors import DataError, UsageError
+from weft.metrics.metric import metric_names
 from weft.runs.job import borrow_tokenizer
 from weft.runs.load import load
 from weft.runs.run import AnyRun
@@ -82,7 +83,11 @@ def test_every_kind_trains_and_loads(runs, name):
     assert run.model.vocabulary == run.vocabulary.target.hash
     valid = records(folder, "valid_nats_per_token")
     assert [line["step"] for line in valid] == [10, 20]
-    assert set(valid[0]) == {"step", "crc32", *(f"valid_{score}" for score in run.settings.preset.estimator.shape.scores)}
+    assert set(valid[0]) == {
+        "step",
+        "crc32",
+        *(f"valid_{score}" for score in metric_names(run.settings.preset.estimator.shape.suites)),
+    }
     assert valid[-1]["valid_nats_per_token"] < valid[0]["valid_nats_per_token"]
     info = run.info()
     assert (info["task"], info["kind"], info["path"]) == ("translate", MODELS[name]["kind"], str(folder))
@@ -389,12 +394,12 @@ def test_members_may_read_their_sources_each_in_its_own_way(runs):
     other = runs.place / "pieces"
     train_here(values, other)
     both, pairs = weft.ensemble([runs.folder("lstm"), other], device="cpu"), [("abcab", "A BB C A BB")]
-    sizes = [len(member.sources(["abcab"])[0]) for member in both.members]
+    sizes = [len(member.sources(["abcab"])[0]) for member in both.reader.members]
     assert sizes[0] == 6 and sizes[1] < 6
     alone = [weft.load(folder, device="cpu").score(pairs)[0].log_probs for folder in (runs.folder("lstm"), other)]
     assert both.score(pairs)[0].log_probs == pytest.approx(np.log(np.exp(alone).mean(0)).tolist(), abs=1e-4)
     # of lines that one of them can't read, that one tells
-    assert list(both.faults(["ab" * 9])) == [0]
+    assert list(both.reader.faults(["ab" * 9])) == [0]
 
 
 def test_an_ensemble_counts_the_parameters_of_all_and_writes_no_more_than_each_of_them_would(runs):
@@ -405,7 +410,7 @@ def test_an_ensemble_counts_the_parameters_of_all_and_writes_no_more_than_each_o
     for folders in ([lstm, short], [short, lstm]):  # their order changes nothing
         both = weft.ensemble(folders, device="cpu")
         assert both.info()["parameters"] == alone[lstm] + alone[short]
-        assert both.faults(["abcdef" * 3]) == {
+        assert both.reader.faults(["abcdef" * 3]) == {
             0: f"has 19 tokens, but {short} reads at most 9; shorten it, or have it cut with --truncate"
         }
         assert both.faults_of_pairs([("abc", "A " * 12)]) == {

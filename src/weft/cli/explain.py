@@ -164,7 +164,7 @@ class Explain(Shared):
         if self.what and not any(VIEWS[name].reads for name in self.what if name in VIEWS):
             return ""
         lines = list(stdin_lines(run.settings.data.encoding))
-        if len(lines) > 1 and getattr(run, "lines", True):  # running text has as many as it likes
+        if len(lines) > 1 and (not run.generates or run.reader.lines):  # running text has as many as it likes
             note(f"weft: {len(lines):,} lines are read as one text; explain each by a command of its own", quiet=self.quiet)
         return "\n".join(lines)
 

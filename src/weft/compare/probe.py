@@ -26,6 +26,7 @@ from weft.metrics.items import Array, Items
 from weft.metrics.probes import PAIRS, pair_items
 from weft.runs.run import AnyRun
 from weft.tasks.masked_lm.objective import pseudo_nats
+from weft.tasks.spec import Progress
 
 Watch = Callable[[int, int], None]
 BY = ("sentence", "word")
@@ -45,11 +46,16 @@ class _Scored(NamedTuple):
 # ---- texts under a model
 
 
+def told(watch: Watch | None) -> Progress | None:
+    """Who is told of scoring."""
+    return None if watch is None else lambda what, done, total: watch(done, total)
+
+
 def _language(run: Any, texts: Sequence[str], whole: Array, watch: Watch | None) -> _Scored:
     """By `score` of the run. A text that is not whole has no end that could be predicted."""
     long = np.zeros(len(texts), bool)
     long[list(run.reader.faults(texts))] = True
-    found = run.score(["" if over else text for text, over in zip(texts, long, strict=True)], watch=watch)
+    found = run.score(["" if over else text for text, over in zip(texts, long, strict=True)], progress=told(watch))
     counted = [
         line.log_probs[: len(line.log_probs) - (run.reader.lines and not ends)] for line, ends in zip(found, whole, strict=True)
     ]

@@ -50,11 +50,13 @@ def check_ranges(options: Table, highest: Mapping[str, int]) -> None:
         raise UsageError(f"--least: must be at most --length {given['length']}, not {given['least']}")
 
 
-def chosen(table: type[T], options: T | None, named: Mapping[str, Any]) -> T:
-    """Options as they were given: as one object, or by name."""
+def chosen(table: type[T], options: Table | None, named: Mapping[str, Any]) -> T:
+    """Options as they were given: as one object, of this table or of one that it extends, or by name."""
     if options is not None and named:
         raise UsageError(f"options: are given as an object and by name ({', '.join(named)}); use one of the two")
-    return table(**named) if options is None else options
+    if options is None or isinstance(options, table):
+        return table(**named) if options is None else options
+    return table(**{name: getattr(options, name) for name in type(options).model_fields})
 
 
 def _check_own(options: GenerateOptions) -> None:

@@ -17,6 +17,11 @@ from weft.explain.inputs import Reading, network, read
 from weft.explain.options import ExplainOptions
 from weft.explain.view import CUT, Picture, Piece, View, aligned, listed, told_apart
 from weft.explain.watch import Watched, pattern, watch
+from weft.models.seq2seq import ReadsSource
+from weft.models.tables import StackTable
+from weft.nn.attention import LostHeads
+from weft.nn.cross import Looks
+from weft.nn.pooling import Weighs
 from weft.report.grid import Map, grid
 from weft.report.heatmap import heatmap, visible
 from weft.report.words import on_a_line
@@ -52,16 +57,16 @@ class Looked(NamedTuple):
 def sites(model: nn.Module) -> list[Site]:
     """Every layer that weighs positions, by part and from the bottom up. (Not the encoder of letters of a tagger, whose
     positions are none of the text's, and not attention to a summary alone, which has one place to look at.)"""
-    parts: dict[str, Any] = dict(model.named_modules())
+    parts = dict(model.named_modules())
     found: list[tuple[str, str]] = []
     for name, part in parts.items():
-        lost = getattr(part, "heads", None) == 0  # all its heads were cut out, but it counts as a layer
-        across = part.across if lost else getattr(parts.get(name.rpartition(".")[0]), "to_source", None)
-        if name == "pool" and getattr(part, "weights", None) is not None:
+        lost, holder = isinstance(part, LostHeads), parts.get(name.rpartition(".")[0])
+        across = part.across if isinstance(part, LostHeads) else holder.to_source if isinstance(holder, Looks) else None
+        if name == "pool" and isinstance(part, Weighs):
             found.append(("pool", name))
         elif (lost or name.endswith(".attend")) and across is not False and ".spelling." not in name:
             kind = "cross" if across else "encoder" if name.startswith("encoder.") else "decoder"
-            found.append((kind, "" if lost else name))
+            found.append((kind, "" if lost else name))  # without heads it counts as a layer
     counts = dict.fromkeys(NAMES, 0)
     numbered = list[Site]()
     for kind, name in found:
@@ -118,7 +123,8 @@ def look(reading: Reading, wanted: Sequence[Site], head: int | None, device: tor
     """What each of the sites did, in one pass over the input."""
     with watch(reading.model, [site.name for site in wanted]) as seen:
         reading.say(torch.zeros(1, dtype=torch.long, device=device))
-    backwards = getattr(getattr(reading.model, "encoder", None), "reverse", False)
+    encoder = dict(reading.model.named_children()).get("encoder")
+    backwards = isinstance(encoder, ReadsSource) and encoder.reverse
     found = []
     for site in wanted:
         weights = _weights([one for one in seen if one.name == site.name], site.part, head)
@@ -255,7 +261,7 @@ def _rolled(run: Any) -> str:
 def no_rollout(run: Any) -> str | None:
     """Why rollout does not apply, if it does not."""
     table = run.settings.model.encoder if run.settings.task == "translate" else run.settings.model
-    if getattr(table, "mixer", "") != "attention":
+    if not (isinstance(table, StackTable) and table.traits.attends):
         return "it follows self-attention from layer to layer, and this run has none below what it says"
     if table.connection not in CARRIED:
         return f"it counts what a layer adds to, and connection = {table.connection!r} does not add"

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from weft.errors import UsageError
 from weft.explain.inputs import network
 from weft.explain.watch import replaced
+from weft.models.pair_tables import Seq2SeqTable
+from weft.models.tables import StackTable
 from weft.runs.settings import Settings
 
 
@@ -40,19 +42,19 @@ class Stack(NamedTuple):
 
     part: str
     name: str
-    table: Any
+    table: StackTable
     place: int  # of the attention in a block: a decoder's attention to the source stands after its own
 
 
 def stacks(settings: Settings) -> list[Stack]:
     """The stacks of a run's model that are made of attention."""
-    table = settings.model
-    if settings.task == "translate":
+    table, found = settings.model, list[Stack]()
+    if isinstance(table, Seq2SeqTable):
         found = [Stack("encoder", "encoder.stack", table.encoder, 0)]
         found += [Stack(part, "decoder.stack", table.decoder, at) for at, part in enumerate(("decoder", "cross"))]
-    else:
+    elif isinstance(table, StackTable):
         found = [Stack("decoder", "stack", table, 0) if settings.task == "lm" else Stack("encoder", "encoder.stack", table, 0)]
-    return [one for one in found if getattr(one.table, "mixer", "") == "attention"]
+    return [one for one in found if one.table.traits.attends]
 
 
 def heads_of(run: Any) -> list[Heads]:

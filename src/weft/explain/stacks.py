@@ -8,10 +8,15 @@ from collections.abc import Sequence
 from torch import nn
 
 from weft.explain.watch import Watched
-from weft.models.parts import PARTS
+from weft.models.parts import part_names
+from weft.nn.attention import LostHeads
+from weft.nn.bridge import Copied, Projected
+from weft.nn.mixers import Both
 from weft.nn.state import leaves
 
 LAYER = re.compile(r"(?:^|\.)layers\.\d+$")
+# what holds one mixer or two: where
+HOLDS: dict[type[nn.Module], str] = {Copied: "inner", Projected: "inner", Both: "ahead"}
 ABOVE = ("cross-attention", "feed-forward")  # what belongs to the layer that it stands on
 
 
@@ -35,11 +40,10 @@ def labels(names: Sequence[str]) -> list[str]:
 
 def _kind(model: nn.Module, name: str) -> str:
     """What a layer mixes with: attention, feed-forward, recurrent ..."""
-    mixer: object = getattr(model.get_submodule(name), "mixer", None)
-    inner = getattr(mixer, "inner", mixer)  # of a bridge, what it starts
-    if getattr(mixer, "across", None) is not None:  # attention to a source that has lost its heads
+    mixer = model.get_submodule(f"{name}.mixer")
+    if isinstance(mixer, LostHeads) and mixer.across is not None:  # attention to a source
         return "cross-attention"
-    return PARTS.get(type(inner), "")  # type: ignore[arg-type]
+    return part_names().get(type(mixer.get_submodule(HOLDS.get(type(mixer), ""))), "")
 
 
 def named_parts(model: nn.Module, names: Sequence[str]) -> list[str]:

@@ -14,11 +14,14 @@ from weft.errors import UsageError
 from weft.interop import hf_names, hf_tokenizer
 from weft.interop.hf_names import BERT, Row, encoder_rows, gpt2_rows, head_rows
 from weft.interop.hf_shapes import Stacked, with_all_heads, without_bias
+from weft.nn.attention import SelfAttention
+from weft.nn.mixers import MIXERS
 from weft.runs.run import AnyRun
 from weft.runs.staging import staged
 from weft.tensors import write_tensors
 
 ACTIVATIONS = {"gelu": "gelu", "gelu-tanh": "gelu_new", "relu": "relu"}
+ATTENTION = tuple(name for name, row in MIXERS.items() if row.make is SelfAttention)  # what all layers there are made of
 LAYER_EPS = 1e-5  # of our layer norms, unless the table says otherwise
 
 
@@ -60,7 +63,7 @@ def _need(run: AnyRun, wanted: Mapping[str, Any]) -> None:
 def _common(run: AnyRun) -> Any:
     """The table, if its stack is one of attention as it is there."""
     table = run.settings.model
-    _need(run, {"mixer": "attention", "positions": "learned", "norm": "layer", "qk_norm": (False, None)})
+    _need(run, {"mixer": ATTENTION, "positions": "learned", "norm": "layer", "qk_norm": (False, None)})
     if not isinstance(table.feed_forward, int):
         raise UsageError(f"export: model.feed_forward is {table.feed_forward!r}; there it is a number")
     _need(run, {"activation": tuple(ACTIVATIONS)})
@@ -84,7 +87,7 @@ def _theirs(rows: Iterable[Row], ours: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def _bert(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
-    _need(run, {"mixer": "attention", "connection": "post-norm", "embedding_norm": True})
+    _need(run, {"mixer": ATTENTION, "connection": "post-norm", "embedding_norm": True})
     table = _common(run)
     stacked, notes = _stacked(run, table, "encoder.stack")
     ours = stacked.tensors
@@ -123,7 +126,7 @@ def _bert(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
 
 
 def _gpt2(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
-    _need(run, {"mixer": "attention", "connection": "residual", "cap": "none"})
+    _need(run, {"mixer": ATTENTION, "connection": "residual", "cap": "none"})
     table = _common(run)
     stacked, notes = _stacked(run, table, "stack")
     tied = table.tied

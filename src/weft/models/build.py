@@ -8,12 +8,11 @@ import torch
 from torch import nn
 
 from weft.models.tables import StackTable
-from weft.nn.attention import FeedForward, Headless, SelfAttention
+from weft.nn.attention import FeedForward, Headless
 from weft.nn.connections import Connection, Dense, Highway, Plain, PostNorm, Residual
-from weft.nn.mixers import MIXERS, Both, Centred
+from weft.nn.mixers import Both
 from weft.nn.pooling import POOLS, Ends
 from weft.nn.positions import Alibi, Learned, NoPositions, Relative, Rotary, Sinusoidal
-from weft.nn.recurrent import Window
 from weft.nn.stack import Layer, Stack
 
 
@@ -61,33 +60,38 @@ def inside_positions(kind: str, *, heads: int, head_size: int, slopes: Sequence[
     return NoPositions()
 
 
-def attention(table: StackTable, layer: int, window: int | None) -> SelfAttention | Headless:
+HEADED = ("heads", "head_size", "qk_norm", "slopes", "attention_dropout")  # options that are built, not handed on as they are
+
+
+def attention(table: StackTable, layer: int, window: int | None) -> nn.Module:
+    """A mixer that attends, of one layer."""
     heads, size = table.heads_of(layer)
     if not heads:
         return Headless(table.width)
     slopes = None if table.slopes is None else table.slopes[layer]
-    return SelfAttention(
-        table.width,
-        heads=heads,
-        head_size=size,
-        positions=inside_positions(table.positions, heads=heads, head_size=size, slopes=slopes),
-        inner_norm=nn.RMSNorm(size, elementwise_affine=False) if table.qk_norm else None,
-        window="two-way" if table.two_way else window,
-        dropout=table.attention_dropout or 0.0,
-    )
+    built = {
+        "heads": heads,
+        "head_size": size,
+        "positions": inside_positions(table.positions, heads=heads, head_size=size, slopes=slopes),
+        "inner_norm": nn.RMSNorm(size, elementwise_affine=False) if table.qk_norm else None,
+        "dropout": table.attention_dropout or 0.0,
+    }
+    own = {option: value for option, value in table.mixer_options().items() if option not in HEADED}
+    if table.two_way and table.traits.around is not None:  # a table refuses two_way where there is no such form
+        return table.traits.around(table.width, **built, **own)
+    return table.traits.make(table.width, window=window, **built, **own)
 
 
 def mixer(table: StackTable, layer: int, window: int | None, *, inlet: int) -> nn.Module:
-    """The mixer of one layer; `inlet` is what it reads, where it is not attention."""
-    own = {} if table.nonlinearity is None else {"nonlinearity": table.nonlinearity}
-    match table.mixer:
-        case "attention":
-            return attention(table, layer, window)
-        case "window":
-            return (Centred if table.two_way else Window)(table.width, reach=table.context or 1, inlet=inlet, **own)
+    """The mixer of one layer; `inlet` is the width of what it reads, where it does not attend."""
+    traits, own = table.traits, table.mixer_options()
+    if traits.attends:
+        return attention(table, layer, window)
     if not table.two_way:
-        return MIXERS[table.mixer](table.width, inlet=inlet, **own)
-    ahead, back = (MIXERS[table.mixer](table.width // 2, inlet=inlet, **own) for _ in range(2))
+        return traits.make(table.width, inlet=inlet, **own)
+    if traits.around is not None:
+        return traits.around(table.width, inlet=inlet, **own)
+    ahead, back = (traits.make(table.width // 2, inlet=inlet, **own) for _ in range(2))
     return Both(ahead, back)
 
 
@@ -128,7 +132,7 @@ def stack(table: StackTable, *, window: int, inlet: int | None = None) -> Stack:
 
 def pool(kind: str, table: StackTable) -> nn.Module:
     """What makes one vector of all that the stack of a table says."""
-    if kind == "last" and table.two_way and table.mixer not in ("attention", "window"):
+    if kind == "last" and table.two_way and table.traits.around is None:
         return Ends()  # each direction ends at its own end
     return POOLS[kind](table.width)
 

@@ -19,7 +19,7 @@ def _recurrent(table: Seq2SeqTable) -> str:
 
 def in_decoder(name: str, table: Seq2SeqTable) -> str:
     """The name that a weight of a language model has in the decoder of a filled table."""
-    attends, size = table.decoder.mixer == "attention", 2 if isinstance(table.decoder.feed_forward, int) else 1
+    attends, size = table.decoder.traits.attends, 2 if isinstance(table.decoder.feed_forward, int) else 1
     if name.startswith("embedding."):
         return f"decoder.front.{name}"
     if found := _LAYER.match(name):

@@ -95,7 +95,7 @@ def encoder_stack(table: TextEncoderTable, *, longest: int, inlet: int) -> Stack
     stack = build.stack(table, window=longest, inlet=inlet)
     if table.embedding_norm:
         stack.inlet = build.norm(table.norm if table.norm != "none" else "layer", inlet, eps=table.norm_eps)
-    if table.mixer == "attention":
+    if table.traits.small_init:
         build.scale_mixers(stack)
     if table.connection == "residual":
         build.quiet_outlets(stack, (2 * table.layers) ** -0.5)
@@ -105,7 +105,7 @@ def encoder_stack(table: TextEncoderTable, *, longest: int, inlet: int) -> Stack
 def text_front(table: TextEncoderTable, *, words: int, segments: bool) -> TextFront:
     embedding = nn.Embedding(words, table.read())
     # as quiet as learned positions start; else as the first networks of words were: loud ones are learned by heart
-    quiet = table.mixer == "attention" and table.positions == "learned"
+    quiet = table.traits.small_init and table.positions == "learned"
     nn.init.normal_(embedding.weight, std=0.02 if quiet else 0.1)
     beside = nn.Embedding(SEGMENTS, table.read()) if segments else None
     if beside is not None:

@@ -82,7 +82,7 @@ def language_model(table: LanguageTable, *, words: int, window: int, vocabulary:
     stack = build.stack(table, window=window)
     cap = None if table.cap == "none" else float(table.cap)
     head = TokenHead(table.width, words, cap=cap, weight=embedding.weight if table.tied else None)
-    if table.mixer == "attention":
+    if table.traits.small_init:
         build.scale_mixers(stack)
         # as loud as sinusoids are, or as quiet as learned positions start; tied, it is the head as well, where loud ones
         # would have each token predict itself

@@ -90,7 +90,7 @@ def masked_model(table: MaskedTable, *, words: int, longest: int) -> MaskedModel
     encoder = text_encoder(table, words=words + 1, longest=longest, segments=bool(table.segments))
     front: Any = encoder.front
     if table.tied:  # loud vectors would have each token predict itself
-        nn.init.normal_(front.embedding.weight, std=0.02 if table.mixer == "attention" else table.width**-0.5)
+        nn.init.normal_(front.embedding.weight, std=0.02 if table.traits.small_init else table.width**-0.5)
     transform: nn.Module = nn.Identity()
     if table.transform:
         norm = build.norm(table.norm if table.norm != "none" else "layer", table.width, eps=table.norm_eps)

@@ -11,12 +11,11 @@ from weft.config import OneOf, Table
 from weft.errors import unknown_option
 from weft.models.tables import Cap, Count, EmbeddedTable, Size, StackTable, check_cap
 from weft.nn.cross import SCORES
-from weft.nn.mixers import states
+from weft.nn.mixers import attending, option_names, recurrent
 
 BRIDGES = ("copy", "project")
 SIDES = ("encoder", "decoder")
-# what a preset says of its own mixer alone
-OF_MIXER = ("mixer", "context", "nonlinearity", "heads", "head_size", "qk_norm", "attention_dropout", "positions", "activation")
+WITH_MIXER = ("mixer", "positions", "activation")  # what a preset says for its own mixer alone, beside the mixer's own options
 
 
 class EncoderTable(EmbeddedTable):
@@ -43,10 +42,10 @@ class DecoderTable(EmbeddedTable):
     def causal(self) -> Self:
         if self.two_way:
             raise ValueError("two_way=true lets a position see the tokens it must predict; a decoder reads one way")
-        recurrent = ", ".join(states())
-        if self.mixer not in (*states(), "attention"):
-            raise ValueError(f"mixer={self.mixer!r} has no state to start from a source; use {recurrent} or attention")
-        if self.cross_heads is not None and self.mixer != "attention":
+        if not (self.traits.state or self.traits.attends):
+            known = f"{', '.join(recurrent())} or {', '.join(attending())}"
+            raise ValueError(f"mixer={self.mixer!r} has no state to start from a source; use {known}")
+        if self.cross_heads is not None and not self.traits.attends:
             raise ValueError(f"cross_heads={self.cross_heads}, but mixer={self.mixer!r} has none")
         if isinstance(self.cross_heads, list) and len(self.cross_heads) != self.layers:
             raise ValueError(
@@ -80,12 +79,14 @@ class Seq2SeqTable(Table):
 
     @model_validator(mode="after")
     def fits(self) -> Self:
-        mixer = self.decoder.mixer
+        grows = self.decoder.traits.attends
         check_cap(self.cap)
         self._options_apply()
-        if mixer == "attention" and self.attention not in ("none", "scaled-dot"):
-            raise ValueError(f"attention={self.attention!r}, but decoder.mixer='attention' takes scaled-dot, or none")
-        if self.attention in ("dot", "scaled-dot") and mixer != "attention" and self.encoder.width != self.decoder.width:
+        if grows and self.attention not in ("none", "scaled-dot"):
+            raise ValueError(
+                f"attention={self.attention!r}, but decoder.mixer={self.decoder.mixer!r} takes scaled-dot, or none"
+            )
+        if self.attention in ("dot", "scaled-dot") and not grows and self.encoder.width != self.decoder.width:
             raise ValueError(
                 f"attention={self.attention!r} multiplies states of encoder.width={self.encoder.width} and decoder.width="
                 f"{self.decoder.width}; make them equal, or use 'multiplicative'"
@@ -111,12 +112,12 @@ class Seq2SeqTable(Table):
 
     def _options_apply(self) -> None:
         """Refuse options that would do nothing."""
-        grows, attends = self.decoder.mixer == "attention", self.attention != "none"
+        grows, attends = self.decoder.traits.attends, self.attention != "none"
         for option in ("place", "feeding", "bridge", "every_step"):
             if getattr(self, option) and grows:
                 raise ValueError(
-                    f"{option}={_written(getattr(self, option))} is for recurrent decoders, but decoder.mixer='attention', "
-                    f"whose state grows; drop it"
+                    f"{option}={_written(getattr(self, option))} is for recurrent decoders, but decoder.mixer="
+                    f"{self.decoder.mixer!r}, whose state grows; drop it"
                 )
         for option in ("place", "feeding"):
             if getattr(self, option) and not attends:
@@ -128,20 +129,20 @@ class Seq2SeqTable(Table):
 
     def copies(self) -> bool:
         """Can the decoder start where the encoder stopped, layer by layer?"""
-        return self.encoder.mixer in states() and _size(self.encoder) == _size(self.decoder)
+        return self.encoder.traits.state > 0 and _size(self.encoder) == _size(self.decoder)
 
     def filled(self) -> Self:
         """The same table with every option that applies written out."""
-        recurrent = self.decoder.mixer in states()
+        steps = self.decoder.traits.state > 0  # one position at a time
         values: dict[str, Any] = {"encoder": self.encoder.filled(), "decoder": self.decoder.filled()}
-        if recurrent:
+        if steps:
             values["bridge"] = self.bridge or ("copy" if self.copies() else "project")
-        if recurrent and self.attention != "none":
+        if steps and self.attention != "none":
             place = self.place or "after"
             values |= {"place": place, "feeding": bool(self.feeding)}
         if self.attention == "additive":
             values["attention_size"] = self.attention_size or self.decoder.width
-        if recurrent and self.attention == "none":
+        if steps and self.attention == "none":
             values["every_step"] = bool(self.every_step)
         return self.model_copy(update=values)
 
@@ -173,13 +174,13 @@ def spread(values: Mapping[str, Any]) -> dict[str, Any]:
 def merge(preset: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a run file over those of a preset, side by side. Where a side gets another mixer, what the preset says of
     its own mixer alone is dropped: an LSTM under a Transformer's decoder needs no heads."""
-    below, above = spread(preset), spread(options)
+    below, above, of_mixer = spread(preset), spread(options), {*WITH_MIXER, *option_names()}
     merged = {**below, **above}
     for side in SIDES:
         own, old = above.get(side), below[side]
         if isinstance(own, Mapping):
             changed = own.get("mixer", old.get("mixer")) != old.get("mixer")
-            merged[side] = {**({key: old[key] for key in old if key not in OF_MIXER} if changed else old), **own}
+            merged[side] = {**({key: old[key] for key in old if key not in of_mixer} if changed else old), **own}
     return merged
 
 

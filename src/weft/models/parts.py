@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from torch import Tensor, nn
 
 from weft.models.classifier import LabelHead
 from weft.models.span import SpanHead
-from weft.nn.attention import FeedForward, Headless, SelfAttention
+from weft.nn.attention import FeedForward, Headless
 from weft.nn.bridge import Projected
 from weft.nn.connections import Dense, Highway
 from weft.nn.copying import GenerateOrCopy
 from weft.nn.crf import CRF, LinearTags
 from weft.nn.cross import CrossAttention, Look, ReadOut
 from weft.nn.heads import TokenHead
-from weft.nn.mixers import Centred
+from weft.nn.mixers import MIXERS
 from weft.nn.pooling import AttentionPool
 from weft.nn.positions import Learned, Relative
-from weft.nn.recurrent import GRU, LSTM, RNN, GRUBefore, Window
 
-# a weight belongs to the innermost of these that holds it; an embedding alone is below them all, for positions hold one
-PARTS: dict[type[nn.Module], str] = {
+# a weight belongs to the innermost of these, or of mixers, that holds it; an embedding alone is below them all, for positions
+# hold one
+PARTS: dict[object, str] = {
     Learned: "positions",
     Relative: "positions",
-    **dict.fromkeys((RNN, LSTM, GRU, GRUBefore), "recurrent"),
-    **dict.fromkeys((Window, Centred), "window"),
-    **dict.fromkeys((SelfAttention, Headless), "attention"),
+    Headless: "attention",
     **dict.fromkeys((CrossAttention, Look, ReadOut), "cross-attention"),
     FeedForward: "feed-forward",
     **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), "norms"),
@@ -61,9 +59,15 @@ def _ancestors(name: str) -> Iterator[str]:
         yield name
 
 
-def _part(name: str, modules: dict[str, nn.Module]) -> str:
+def part_names() -> dict[object, str]:
+    """What the weights of a class are counted as; the rows of mixers say it for theirs."""
+    rows = MIXERS.values()
+    return {**{row.make: row.part for row in rows}, **{row.around: row.part for row in rows}, **PARTS}
+
+
+def _part(name: str, modules: dict[str, nn.Module], known: Mapping[object, str]) -> str:
     for place in _ancestors(name):
-        if (found := PARTS.get(type(modules[place]))) is not None:
+        if (found := known.get(type(modules[place]))) is not None:
             return found
     steps = reversed(name.split("."))
     return next((NAMED[step] for step in steps if step in NAMED), "other")
@@ -81,9 +85,9 @@ def parts_of(model: nn.Module) -> list[Part]:
     share are counted once, where they come first."""
     modules = dict(model.named_modules(remove_duplicate=False))
     two = all(side in modules for side in SIDES)
-    owners: dict[Tensor, list[tuple[str, str]]] = {}
+    known, owners = part_names(), dict[Tensor, list[tuple[str, str]]]()
     for name, weight in model.named_parameters(remove_duplicate=False):
-        owners.setdefault(weight, []).append((_side(name, two=two), _part(name, modules)))
+        owners.setdefault(weight, []).append((_side(name, two=two), _part(name, modules, known)))
     counts, tied = dict[tuple[str, str], int](), dict[tuple[str, str], list[str]]()
     for tensor, (first, *others) in owners.items():
         counts[first] = counts.get(first, 0) + tensor.numel()

@@ -7,7 +7,7 @@ Shapes: B rows, S source positions, T target positions, D width, V words.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from weft.nn.copying import Generate, GenerateOrCopy
 from weft.nn.cross import Before, CrossAttention, Feed, InputFeeding, Look, ReadOut
 from weft.nn.heads import TokenHead
 from weft.nn.memory import Memory
-from weft.nn.mixers import flipped, states
+from weft.nn.mixers import flipped
 from weft.nn.positions import NoPositions
 from weft.nn.recurrent import last
 from weft.nn.stack import Layer, Stack
@@ -52,6 +52,13 @@ def mean_value(values: Tensor, keep: Tensor, states: tuple[Any, ...]) -> Tensor:
     """The mean over a row's real positions."""
     real = keep[..., None].to(values.dtype)
     return (values * real).sum(1) / real.sum(1)
+
+
+@runtime_checkable
+class ReadsSource(Protocol):
+    """What reads a source, maybe from its end."""
+
+    reverse: bool
 
 
 class Encoder(nn.Module):
@@ -180,7 +187,7 @@ def recurrent_layers(table: Seq2SeqTable) -> Stack:
         if table.bridge == "copy":
             mixers.append(Copied(mixer, height=layer))
         else:
-            mixers.append(Projected(mixer, side.width, inlet=table.encoder.width, parts=states()[side.mixer]))
+            mixers.append(Projected(mixer, side.width, inlet=table.encoder.width, parts=side.traits.state))
         mixers += build.feed_forward(side)
     # what looks at the source is not dropped: once, at the very top, is enough
     return build.layered(side, mixers, NoPositions(), inlet=inlet, drop_top=False)
@@ -207,7 +214,7 @@ def recurrent_decoder(table: Seq2SeqTable, *, longest: int) -> Stack:
 
 
 def decoder_stack(table: Seq2SeqTable, *, longest: int) -> Stack:
-    make = attention_decoder if table.decoder.mixer == "attention" else recurrent_decoder
+    make = attention_decoder if table.decoder.traits.attends else recurrent_decoder
     return make(table, longest=longest)
 
 
@@ -229,7 +236,7 @@ def plain_gates(stack: Stack) -> None:
 
 def scale(table: EmbeddedTable, *, output: bool) -> float:
     """What an embedding is multiplied by: one that is the output as well is small there and loud here."""
-    return table.width**0.5 if table.mixer == "attention" or output else 1.0
+    return table.width**0.5 if table.traits.small_init or output else 1.0
 
 
 def scales(table: Seq2SeqTable) -> tuple[float, float]:
@@ -240,7 +247,7 @@ def scales(table: Seq2SeqTable) -> tuple[float, float]:
 
 def embedding(table: EmbeddedTable, words: int, *, output: bool) -> nn.Embedding:
     made = nn.Embedding(words, table.read())  # as loud as states are: smaller ones learn several times slower
-    if table.mixer == "attention" or output:
+    if table.traits.small_init or output:
         nn.init.normal_(made.weight, std=table.width**-0.5)
     return made
 
@@ -256,12 +263,12 @@ def encoder_decoder(
     drops = [side.dropout if table.embedding_dropout is None else table.embedding_dropout for side in (encoder, decoder)]
     stacks = build.stack(encoder, window=longest, inlet=encoder.read()), decoder_stack(table, longest=longest)
     for side, stack in zip((encoder, decoder), stacks, strict=True):
-        (spread_weights if side.mixer == "attention" else plain_gates)(stack)
+        (spread_weights if side.traits.small_init else plain_gates)(stack)
     if encoder.embedding_norm:
         stacks[0].inlet = build.norm(encoder.norm if encoder.norm != "none" else "layer", encoder.read(), eps=encoder.norm_eps)
     cap = None if table.cap == "none" else float(table.cap)
     head = TokenHead(decoder.width, target_words, cap=cap, weight=target.weight if table.tied else None)
-    summary = last_state if encoder.mixer in states() else mean_value
+    summary = last_state if encoder.traits.state else mean_value
     front = TokenFront(source, scale=source_loud, dropout=drops[0])
     return EncoderDecoder(
         Encoder(front, stacks[0], summary=summary, reverse=encoder.reverse),

@@ -9,14 +9,13 @@ from pydantic import Field, model_validator
 
 from weft.config import OneOf, Table
 from weft.nn.attention import ACTIVATIONS
-from weft.nn.mixers import MIXERS
+from weft.nn.mixers import MIXERS, Mixer, option_names
 from weft.nn.recurrent import NONLINEARITIES
 
 ADDED = ("none", "sinusoidal", "learned")  # positions that any stack can read
 INSIDE = ("relative", "alibi", "rotary")  # positions inside attention
 CONNECTIONS = ("plain", "residual", "post-norm", "highway", "dense")
 NORMS = ("none", "layer", "rms")
-PLAIN = ("rnn", "window")  # mixers that are one matrix under a nonlinearity
 Count = Annotated[int, Field(le=2**20)]  # of heads or hidden units: no size computed from it passes what 64 bits hold
 Size = Annotated[int, Field(ge=1, le=65536)]
 
@@ -51,32 +50,40 @@ class StackTable(Table):
     dropout: float = Field(0.0, ge=0.0, lt=1.0)
     attention_dropout: float | None = Field(None, ge=0.0, lt=1.0)  # attention only: of its weights; as `dropout`, unless given
 
+    @property
+    def traits(self) -> Mixer:
+        """How the mixer differs from others."""
+        return MIXERS[self.mixer]
+
+    def mixer_options(self) -> dict[str, Any]:
+        """The options that are the mixer's own, with its defaults where they are not given."""
+        given = {option: value for option in self.traits.options if (value := getattr(self, option)) is not None}
+        return {**self.traits.options, **given}
+
     @model_validator(mode="after")
     def fits(self) -> Self:
-        attention = self.mixer == "attention"
-        for option in ("heads", "head_size", "qk_norm", "slopes", "attention_dropout"):
-            if getattr(self, option) is not None and not attention:
-                raise ValueError(f"{option}={getattr(self, option)}, but mixer={self.mixer!r} has none")
-        if self.nonlinearity is not None and self.mixer not in PLAIN:
-            raise ValueError(f"nonlinearity={self.nonlinearity!r}, but mixer={self.mixer!r} has none")
-        if self.context is not None and self.mixer != "window":
-            raise ValueError(f"context={self.context}, but mixer={self.mixer!r} has none")
-        if self.positions in INSIDE and not attention:
+        traits = self.traits
+        for option in option_names():
+            if option not in traits.options and getattr(self, option) is not None:
+                raise ValueError(f"{option}={getattr(self, option)!r}, but mixer={self.mixer!r} has none")
+        if self.positions in INSIDE and not traits.attends:
             raise ValueError(
                 f"positions={self.positions!r} stand inside attention; mixer={self.mixer!r} takes {', '.join(ADDED)}"
             )
+        if self.two_way and traits.attends and traits.around is None:
+            raise ValueError(f"two_way=true, but mixer={self.mixer!r} reads one way; set two_way=false")
         if self.connection == "post-norm" and self.norm == "none":
             raise ValueError("connection='post-norm' needs norm='layer' or 'rms'")
         if self.norm_eps is not None and self.norm == "none":
             raise ValueError(f"norm_eps={self.norm_eps}, but norm='none' has none")
-        if self.two_way and self.mixer not in ("attention", "window") and self.width % 2:
+        if self.two_way and traits.around is None and self.width % 2:
             raise ValueError(
                 f"two_way gives each side half the width: mixer={self.mixer!r}, width={self.width} can't be halved so"
             )
-        alone = self.feed_forward == "none" or (self.feed_forward is None and not attention)
+        alone = self.feed_forward == "none" or (self.feed_forward is None and not traits.attends)
         if alone and self.activation is not None:
             raise ValueError(f"activation={self.activation!r}, but feed_forward='none' has none")
-        return self._heads_fit() if attention else self
+        return self._heads_fit() if traits.attends else self
 
     def _heads_fit(self) -> Self:
         given = default_heads(self.width) if self.heads is None else self.heads
@@ -114,19 +121,14 @@ class StackTable(Table):
 
     def filled(self) -> Self:
         """The same table with every option that applies written out."""
-        attention = self.mixer == "attention"
-        hidden = self.feed_forward or (4 * self.width if attention else "none")
-        values: dict[str, Any] = {"feed_forward": hidden}
+        hidden = self.feed_forward or (4 * self.width if self.traits.attends else "none")
+        values: dict[str, Any] = {option: value for option, value in self.mixer_options().items() if value is not None}
+        values["feed_forward"] = hidden
         if hidden != "none":
             values["activation"] = self.activation or "gelu"
-        if attention:
-            heads = self.heads or default_heads(self.width)
+        if self.traits.attends:
             dropout = self.dropout if self.attention_dropout is None else self.attention_dropout
-            values |= {"heads": heads, "qk_norm": bool(self.qk_norm), "attention_dropout": dropout}
-        if self.mixer == "window":
-            values["context"] = self.context or 3
-        if self.mixer in PLAIN:
-            values["nonlinearity"] = self.nonlinearity or "tanh"
+            values |= {"heads": self.heads or default_heads(self.width), "attention_dropout": dropout}
         return self.model_copy(update=values)
 
 
@@ -147,9 +149,9 @@ class EmbeddedTable(StackTable):
 
     @model_validator(mode="after")
     def reads(self) -> Self:
-        if self.mixer == "attention" and self.read() != self.width:
+        if self.traits.attends and self.read() != self.width:
             raise ValueError(
-                f"embedding={self.embedding}, but mixer='attention' adds to what it reads, of width={self.width}; drop it"
+                f"embedding={self.embedding}, but mixer={self.mixer!r} adds to what it reads, of width={self.width}; drop it"
             )
         return self
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, NamedTuple, Self
 
 import torch
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from weft.config import OneOf
@@ -25,10 +25,9 @@ MULTIPLIER = 6364136223846793005  # Knuth's, of linear congruences
 class SpellingTable(TextEncoderTable):
     """An encoder of letters: what a word is spelled like, for those that are rare or new."""
 
-    mixer: str = "lstm"
-    layers: int = 1
-    width: int = 64
-    embedding: int | None = 32
+    layers: int = Field(1, ge=1, le=512)
+    width: int = Field(64, ge=1, le=65536)
+    embedding: int | None = Field(32, ge=1, le=65536)
     pool: Annotated[str, OneOf(POOLS)] = "max"
 
     @model_validator(mode="after")
@@ -155,7 +154,7 @@ def tagger(table: TaggerTable, *, words: int, letters: int, tags: int, longest: 
     """The model of a filled table, freshly initialised from torch's default generator; `allowed` is which tag may follow
     which, for heads that look at two."""
     spelling, inlet = None, table.read()
-    added = table.mixer == "attention"  # it reads vectors of its own width, and nothing else
+    added = table.traits.attends  # it reads vectors of its own width, and nothing else
     if (side := table.letters()) is not None:
         outlet = nn.Linear(side.width, inlet) if added else None
         encoder = text_encoder(side, words=letters, longest=longest)

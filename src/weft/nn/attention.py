@@ -5,7 +5,7 @@ Shapes: B rows, T queries, C cached columns, D width, H heads, E size of a head.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -43,8 +43,6 @@ class SelfAttention(nn.Module):
     """Multi-head attention of a text to itself (Vaswani et al. 2017); each position sees itself and what was before it, or of
     that the last `window` positions, or, two-way, all of the text. Its state is the keys and values seen so far, and where
     they stand."""
-
-    states = 0  # its state grows
 
     def __init__(
         self,
@@ -112,13 +110,20 @@ class SelfAttention(nn.Module):
         return k.gather(2, index), v.gather(2, index), key_at
 
 
+@runtime_checkable
+class LostHeads(Protocol):
+    """Attention without heads."""
+
+    across: bool | None  # whether it looked at a source; None: at its own text
+
+
 class Headless(nn.Module):
     """What is left of attention, to itself or to a memory, when all its heads are cut out: the bias of its outlet, the same at
     every position. A mixer that remembers nothing."""
 
     def __init__(self, dim: int, *, across: bool | None = None) -> None:
         super().__init__()
-        self.heads, self.across = 0, across  # whether it looked at a source; None: at its own text
+        self.heads, self.across = 0, across
         self.bias = nn.Parameter(torch.zeros(dim))
 
     def forward(self, x: Tensor, state: tuple[()] = (), keep: Tensor | None = None) -> tuple[Tensor, tuple[()]]:

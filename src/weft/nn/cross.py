@@ -9,7 +9,7 @@ E size of a head.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,13 @@ from weft.nn.state import Fixed, hold, leaves
 
 Seen = Fixed  # keys (A, H, S, E), values (A, H, S, E or M), keep (A, S)
 MOST = 1 << 22  # numbers that additive scores hold at once: 16 MB stay in a processor's cache
+
+
+@runtime_checkable
+class Looks(Protocol):
+    """Attention to a memory."""
+
+    to_source: bool  # whether its weights say where in the source it looks
 
 
 class CrossAttention(nn.Module):
@@ -40,7 +47,7 @@ class CrossAttention(nn.Module):
         super().__init__()
         size = head_size or dim // heads
         self.heads, self.narrow = heads, narrow  # narrow: only the memory's summary is seen
-        self.to_source = not narrow  # whether its weights say where in the source it looks
+        self.to_source = not narrow
         self.inner_norm = inner_norm or nn.Identity()  # of queries and keys
         self.to_q = nn.Linear(dim, heads * size)
         self.to_kv = nn.Linear(inlet or dim, 2 * heads * size)

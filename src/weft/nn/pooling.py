@@ -7,6 +7,7 @@ Shapes: B rows, S positions, D width.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +61,13 @@ class Max(nn.Module):
             return y.amax(1)
         largest = y.masked_fill(~keep[..., None], float("-inf")).amax(1)
         return largest.masked_fill(~keep.any(1, keepdim=True), 0.0)
+
+
+@runtime_checkable
+class Weighs(Protocol):
+    """A pool that takes more of some tokens than of others."""
+
+    def weights(self, y: Tensor, keep: Tensor | None = None) -> Tensor: ...
 
 
 class AttentionPool(nn.Module):

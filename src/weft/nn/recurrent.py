@@ -63,12 +63,10 @@ class Window(nn.Module):
     """y(t) = f(W [x(t-n+1); ...; x(t)] + b): the fixed-window network (Bengio et al. 2003, where f is tanh). Before the text
     are zeros. Its state is the last n - 1 inputs, (B, n - 1, I)."""
 
-    states = 0  # its state is inputs, not what it gives out
-
-    def __init__(self, dim: int, *, reach: int, inlet: int | None = None, nonlinearity: str = "tanh") -> None:
+    def __init__(self, dim: int, *, context: int, inlet: int | None = None, nonlinearity: str = "tanh") -> None:
         super().__init__()
-        self.reach, self.nonlinearity = reach, NONLINEARITIES[nonlinearity]
-        self.hidden = nn.Linear(reach * (inlet or dim), dim)
+        self.reach, self.nonlinearity = context, NONLINEARITIES[nonlinearity]
+        self.hidden = nn.Linear(context * (inlet or dim), dim)
 
     def forward(self, x: Tensor, state: Tensor | None = None, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
         past = x.new_zeros(x.size(0), self.reach - 1, x.size(2)) if state is None else state
@@ -86,8 +84,6 @@ RNN_STEPS: dict[str, Callable[..., Tensor]] = {"tanh": torch.rnn_tanh_cell, "rel
 class RNN(nn.Module):
     """h(t) = f(W h(t-1) + U x(t) + b) (Elman 1990, where f is a sigmoid; tanh unless told otherwise). Its state is h, (B, D).
     No fused kernel has the sigmoid: one Python step a position."""
-
-    states = 1
 
     def __init__(self, dim: int, *, inlet: int | None = None, nonlinearity: str = "tanh") -> None:
         super().__init__()
@@ -120,8 +116,6 @@ class RNN(nn.Module):
 
 class LSTM(nn.Module):
     """Input, forget and output gates around a cell (Hochreiter & Schmidhuber 1997). Its state is (h, c), each (B, D)."""
-
-    states = 2
 
     def __init__(self, dim: int, *, inlet: int | None = None) -> None:
         super().__init__()
@@ -162,8 +156,6 @@ class GRU(nn.Module):
     """Update and reset gates, the reset after the matrix: h~ = tanh(U x + b + r * (W h + b')); h = (1 - u) * h + u * h~.
     What fused kernels compute (their z is 1 - u). Its state is h, (B, D)."""
 
-    states = 1
-
     def __init__(self, dim: int, *, inlet: int | None = None) -> None:
         super().__init__()
         self.cell = nn.GRU(inlet or dim, dim, batch_first=True)
@@ -180,8 +172,6 @@ class GRU(nn.Module):
 class GRUBefore(nn.Module):
     """The published GRU (Cho et al. 2014), the reset before the matrix: h~ = tanh(W (r * h) + U x + b);
     h = (1 - u) * h + u * h~. No fused kernel computes it: one Python step a position. Its state is h, (B, D)."""
-
-    states = 1
 
     def __init__(self, dim: int, *, inlet: int | None = None) -> None:
         super().__init__()

@@ -6,7 +6,7 @@ Shapes: B rows, T positions, D width.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,13 @@ from torch import Tensor, nn
 from weft.nn.connections import Connection
 from weft.nn.memory import Memory
 from weft.nn.positions import NoPositions
+
+
+@runtime_checkable
+class Numbered(Protocol):
+    """A part that may belong to a layer of the run file."""
+
+    number: int | None
 
 
 class Layer(nn.Module):
@@ -39,8 +46,8 @@ class Layer(nn.Module):
 
 def numbered(model: nn.Module) -> dict[str, int]:
     """The number, from 0, of the layer that each named part of a model belongs to."""
-    found = {name: getattr(part, "number", None) for name, part in model.named_modules()}
-    return {name: number for name, number in found.items() if isinstance(number, int)}
+    found = {name: part.number for name, part in model.named_modules() if isinstance(part, Numbered)}
+    return {name: number for name, number in found.items() if number is not None}
 
 
 class Stack(nn.Module):

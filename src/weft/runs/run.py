@@ -82,8 +82,6 @@ class Run(Generic[I, P]):
     def _options(self, table: type[T], options: Table | None, named: Mapping[str, Any]) -> T:
         from weft.decode.options import chosen
 
-        if options is not None and not isinstance(options, table):  # of a table that this one extends
-            return table(**{name: getattr(options, name) for name in type(options).model_fields})
         return chosen(table, options, named)
 
     @property

@@ -129,6 +129,9 @@ class Evaluation:
     report: str = ""  # tables for people: scores by label, confusions
     unseen: Counter[str] | None = None  # labels that training never saw, and how often; None where there are no labels
 
+    def __iter__(self) -> Iterator[Score]:
+        return iter(self.scores)
+
     def __getitem__(self, name: str) -> Score:
         return next(score for score in self.scores if score.name == name)
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from weft.data.labelled import LabelledTable
 from weft.models.pair_tables import Seq2SeqTable
 from weft.models.seq2seq import scales
 from weft.models.tables import StackTable
+from weft.text.labelled_tokens import LabelledTokens
 
 if TYPE_CHECKING:
     from weft.runs.settings import Settings
@@ -81,7 +83,7 @@ def _stack(table: StackTable, layers: int) -> dict[str, Any]:
     options = {name: getattr(table, name) for name in type(table).model_fields if name not in free}
     if isinstance(table.feed_forward, int):
         options["feed_forward"] = "some"  # how many hidden units, shapes tell
-    if table.mixer == "attention":
+    if table.traits.attends:
         each = [table.heads_of(layer) for layer in range(layers)]
         options |= {"heads": _alike([heads for heads, _ in each]), "head_size": _alike([size for _, size in each])}
     if table.slopes is not None:
@@ -97,7 +99,7 @@ def _head(table: Any) -> dict[str, Any]:
 
 
 def _span(table: StackTable, longest: int) -> int | None:
-    return longest if table.mixer == "attention" and not table.two_way else None
+    return longest if table.traits.attends and not table.two_way else None
 
 
 def layers_of(settings: Settings) -> dict[str, int]:
@@ -112,7 +114,7 @@ def _joint(table: Seq2SeqTable, layers: int) -> dict[str, Any]:
     """What a decoder computes where it looks at a source."""
     free = OF_TRAINING | IN_NAMES | OF_HEAD | TIES
     options = {name: getattr(table, name) for name in type(table).model_fields if name not in free}
-    if table.decoder.mixer == "attention":
+    if table.decoder.traits.attends:
         crossed = [table.decoder.cross_heads_of(layer)[0] for layer in range(layers)]
         return options | {"decoder.cross_heads": _alike(crossed)}
     if table.attention == "none":  # around recurrent layers it is a part that is there or not
@@ -140,11 +142,11 @@ def parts_of(settings: Settings, tokenizer: Any, layers: Mapping[str, int]) -> d
         return _pair_parts(settings, tokenizer, layers)
     if not isinstance(model, StackTable):
         return {}
-    tokens = getattr(tokenizer, "tokenizer", tokenizer)
+    tokens = tokenizer.tokenizer if isinstance(tokenizer, LabelledTokens) else tokenizer
     longest = data.window if settings.task in ("lm", "masked-lm") else data.longest
     head = _words(tokens)
     if settings.task in ("classify", "tag"):
-        head = {"labels": list(tokenizer.labels.names), "data.multi": getattr(data, "multi", None)}
+        head = {"labels": list(tokenizer.labels.names), "data.multi": data.multi if isinstance(data, LabelledTable) else None}
     parts = {
         "encoder.front": Part(_words(tokens)),
         "encoder.stack": Part(_at("model", _stack(model, layers["encoder"])), _span(model, longest)),

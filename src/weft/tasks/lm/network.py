@@ -12,7 +12,7 @@ from weft.data.order import Lines, Order, Streams, Windows
 from weft.errors import ConfigError, UsageError
 from weft.metrics.suites import VALIDATION
 from weft.models.language import LanguageModel, language_model
-from weft.nn.mixers import COMPILED
+from weft.models.tables import StackTable
 from weft.tasks.lm.objective import LanguageTask
 from weft.tasks.lm.scoring import Context, check_positions, parse_context
 from weft.train.device import pick_device
@@ -31,10 +31,10 @@ def default_context(settings: Settings) -> Context:
     than in windows with any kind, by 0.008 nats (rotary) to 3.1 (sinusoidal). Strides of a quarter or less cost twice as much
     and more, and gain nothing.
     """
-    window, positions = settings.data.window, getattr(settings.model, "positions", "none")
+    window, model = settings.data.window, settings.model
     if settings.data.read == "lines":
         return Context("reset", window)
-    within = getattr(settings.model, "mixer", None) == "attention" or positions != "none"
+    within = isinstance(model, StackTable) and (model.traits.attends or model.positions != "none")
     if within and settings.data.read == "windows":
         return Context("stride", window, -(-window // 2), full=True)
     return Context("carry", window, full=True)
@@ -54,7 +54,8 @@ def refuse_context(settings: Settings, text: str, name: str) -> None:
         found = chosen_context(settings, text)
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from None
-    if found.kind == "carry" and getattr(settings.model, "positions", "none") == "learned":
+    model = settings.model
+    if found.kind == "carry" and isinstance(model, StackTable) and model.positions == "learned":
         cure = f"the model reads at most {settings.data.window} positions; use 'stride'"
         raise UsageError(f"{name}: --context: {text!r} runs on, but {cure}")
 
@@ -80,7 +81,8 @@ class Language:
             raise ConfigError("model.positions: 'learned' has a last position, but data.read='stream' runs on; use 'rotary'")
 
     def alike(self, settings: Settings) -> bool:
-        return settings.data.read != "lines" and settings.model.mixer in COMPILED
+        table: StackTable = settings.model
+        return settings.data.read != "lines" and table.traits.compiles
 
     def build(self, settings: Settings, tokenizer: Tokenizer) -> Callable[[], LanguageModel]:
         return lambda: language_model(

@@ -14,7 +14,7 @@ from weft.data.order import Lines, Order, Windows
 from weft.errors import ConfigError
 from weft.metrics.suites import VALIDATION
 from weft.models.masked import MaskedModel, masked_model
-from weft.nn.mixers import COMPILED
+from weft.models.tables import StackTable
 from weft.tasks.masked_lm.objective import MaskedTask, Masking, check_longest
 from weft.text.whole_words import begins_word
 from weft.train.device import pick_device
@@ -45,7 +45,8 @@ class MaskedLanguage:
             )
 
     def alike(self, settings: Settings) -> bool:
-        return settings.data.read != "lines" and settings.model.mixer in COMPILED
+        table: StackTable = settings.model
+        return settings.data.read != "lines" and table.traits.compiles
 
     def build(self, settings: Settings, tokenizer: Tokenizer) -> Callable[[], MaskedModel]:
         return lambda: masked_model(settings.model, words=tokenizer.size, longest=settings.data.window)

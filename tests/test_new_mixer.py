@@ -1,0 +1,286 @@
+"""A mixer that is added: a class, a row of MIXERS, and a typed field of StackTable for its option. Nothing else is changed, and
+it obeys the laws of mixers and does what the others do."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pair_parts
+import pytest
+import test_contracts
+import test_seq2seq_contracts
+import torch
+from command_line import feed, refused
+from comparing import Here, compare
+from parts import DIM, mixer, shaken, table
+from pydantic import Field
+from pydantic.fields import FieldInfo
+from torch import Tensor, nn
+
+import weft
+from weft.cli import compare_plan
+from weft.cli.main import main
+from weft.config import Table, plain, read_table, read_toml
+from weft.errors import ConfigError
+from weft.models.build import stack
+from weft.models.pair_tables import merge
+from weft.models.parts import parts_of
+from weft.models.tables import LanguageTable, StackTable
+from weft.nn.mixers import MIXERS, Both, Mixer
+from weft.nn.recurrent import last
+from weft.runs.resolve import resolve
+from weft.tasks.lm.network import default_context
+from weft.tasks.lm.presets import NETWORK as language
+from weft.tasks.lm.scoring import Context
+from weft.tasks.presets import RECURRENT
+from weft.tasks.registry import find_task
+from weft.tasks.spec import Preset
+
+
+class Smoothing(nn.Module):
+    """s(t) = a s(t-1) + (1 - a) W x(t), exponential smoothing; its state is s, (B, D)."""
+
+    def __init__(self, dim: int, *, inlet: int | None = None, decay: float) -> None:
+        super().__init__()
+        self.decay, self.read = decay, nn.Linear(inlet or dim, dim)
+
+    def forward(self, x: Tensor, state: Tensor | None = None, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        read = self.read(x)
+        s, outputs = read.new_zeros(read.shape[::2]) if state is None else state.to(read.dtype), list[Tensor]()
+        for entered in read.unbind(1):
+            s = self.decay * s + (1 - self.decay) * entered
+            outputs.append(s)
+        y = torch.stack(outputs, dim=1)
+        return y, last(y, keep, state)
+
+
+ROW = Mixer(Smoothing, "smoothing", state=1, options={"decay": 0.9})
+
+
+def below(kind: type[Table]) -> list[type[Table]]:
+    return [kind, *(found for own in kind.__subclasses__() for found in below(own))]
+
+
+@pytest.fixture(autouse=True)
+def smoothing(monkeypatch) -> Iterator[None]:
+    """The row, and `decay: float | None = Field(None, gt=0.0, lt=1.0)` as if it stood in StackTable."""
+    monkeypatch.setitem(MIXERS, "smoothing", ROW)
+    for kind in below(StackTable):
+        kind.model_fields["decay"] = FieldInfo.from_annotated_attribute(float | None, Field(None, gt=0.0, lt=1.0))
+    for kind in below(Table):
+        kind.model_rebuild(force=True)
+    yield
+    for kind in below(StackTable):
+        del kind.model_fields["decay"]
+    for kind in below(Table):
+        kind.model_rebuild(force=True)
+
+
+# ---- its laws
+
+
+def laws(module: Any, argument: str) -> dict[str, Callable[..., None]]:
+    """The contract tests that run over everything that is registered, by name."""
+    found = {name: test for name, test in vars(module).items() if name.startswith("test_")}
+    return {name: test for name, test in found.items() if next(iter(inspect.signature(test).parameters), "") == argument}
+
+
+OF_MIXERS = {name: test for name, test in laws(test_contracts, "build").items() if "two_way_layer" not in name}
+OF_PAIRS = laws(test_seq2seq_contracts, "name")
+
+
+def test_there_are_laws():
+    assert len(OF_MIXERS) == 9 and len(OF_PAIRS) == 10
+
+
+@pytest.mark.parametrize("law", OF_MIXERS.values(), ids=OF_MIXERS)
+def test_a_layer_and_a_stack_of_it_keep_the_laws_of_mixers(law):
+    def layer() -> nn.Module:
+        torch.manual_seed(0)
+        return shaken(mixer("smoothing", decay=0.7)).eval()
+
+    def layers() -> nn.Module:
+        torch.manual_seed(0)
+        options = {"positions": "sinusoidal", "connection": "residual", "norm": "layer", "feed_forward": 12}
+        return shaken(stack(table(mixer="smoothing", **options), window=32)).eval()
+
+    for build in (layer, layers):
+        law(build, *([4] if "cut" in inspect.signature(law).parameters else []))
+
+
+PAIRS: dict[str, dict[str, Any]] = {
+    "smoothing-copy": {"mixer": "smoothing", "layers": 2, "bridge": "copy"},
+    "smoothing-before": {"mixer": "smoothing", "decay": 0.5, "attention": "additive", "place": "before"},
+    "smoothing-under-attention": {
+        "encoder": {"mixer": "smoothing", "decay": 0.5},
+        "decoder": {"mixer": "attention", "heads": 2, "connection": "residual", "norm": "layer"},
+        "attention": "scaled-dot",
+    },
+}
+
+
+@pytest.mark.parametrize("law", OF_PAIRS.values(), ids=OF_PAIRS)
+def test_encoder_decoders_of_it_keep_theirs(monkeypatch, law):
+    for name, options in PAIRS.items():
+        monkeypatch.setitem(pair_parts.EVERY, name, options)
+        monkeypatch.setitem(pair_parts.VARIED, name, options)
+        law(name)
+    pair_parts.build.cache_clear()
+
+
+# ---- its option
+
+
+def test_its_default_comes_from_the_row_and_a_value_reaches_every_layer():
+    assert table(mixer="smoothing").decay == 0.9 and "decay" not in plain(table(mixer="lstm"))
+    model = stack(table(mixer="smoothing", decay=0.25, two_way=True), window=8)
+    found = [part.decay for part in model.modules() if isinstance(part, Smoothing)]
+    assert found == [0.25] * 4 and sum(isinstance(part, Both) for part in model.modules()) == 2
+    assert [(part.name, part.parameters) for part in parts_of(model)] == [("smoothing", 4 * (DIM // 2) * (DIM + 1))]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"mixer": "lstm", "decay": 0.5}, "model: decay=0.5, but mixer='lstm' has none"),
+        ({"mixer": "smoothing", "heads": 2}, "model: heads=2, but mixer='smoothing' has none"),
+        ({"mixer": "smoothing", "context": 2}, "model: context=2, but mixer='smoothing' has none"),
+        ({"mixer": "smoothing", "nonlinearity": "tanh"}, "model: nonlinearity='tanh', but mixer='smoothing' has none"),
+        (
+            {"mixer": "smoothing", "positions": "rotary"},
+            "model: positions='rotary' stand inside attention; mixer='smoothing' takes none, sinusoidal, learned",
+        ),
+        ({"mixer": "smoothing", "decay": 1.5}, "model.decay: must be less than 1, not 1.5"),
+        (
+            {"mixer": "smoothin"},
+            "model.mixer: no such choice 'smoothin'; did you mean 'smoothing'? known: window, rnn, lstm, gru, gru-before, "
+            "attention, smoothing",
+        ),
+    ],
+)
+def test_what_does_not_apply_is_refused_in_the_words_of_all_mixers(values, message):
+    with pytest.raises(ConfigError) as caught:
+        read_table(LanguageTable, values, at="model")
+    assert str(caught.value) == message
+
+
+def test_a_side_that_gets_another_mixer_loses_it():
+    preset = {"mixer": "smoothing", "decay": 0.5, "layers": 1}
+    merged = merge(preset, {"decoder": {"mixer": "gru"}})
+    assert merged["encoder"] == preset and merged["decoder"] == {"mixer": "gru", "layers": 1}
+    assert "decay" not in merge({"mixer": "lstm"}, {"encoder": {"mixer": "smoothing"}})["encoder"]
+
+
+def test_every_option_of_a_row_is_one_of_the_table_and_of_the_class():
+    for name, row in MIXERS.items():
+        assert set(row.options) <= set(StackTable.model_fields), name
+        if not row.attends:
+            kinds = [kind for kind in (row.make, row.around) if kind is not None]
+            assert all({"inlet", *row.options} <= set(inspect.signature(kind).parameters) for kind in kinds), name
+
+
+def test_a_mixer_that_attends_one_way_alone_says_so(monkeypatch):
+    monkeypatch.setitem(MIXERS, "ahead", MIXERS["attention"]._replace(around=None))
+    assert stack(table(mixer="ahead", heads=2), window=4)(torch.zeros(1, 3, DIM))[0].shape == (1, 3, DIM)
+    with pytest.raises(ConfigError) as caught:
+        read_table(StackTable, {"mixer": "ahead", "two_way": True}, at="model")
+    assert str(caught.value) == "model: two_way=true, but mixer='ahead' reads one way; set two_way=false"
+
+
+# ---- a run of it
+
+RUN = """
+task = "lm"
+seed = 5
+[data]
+train = "text.txt"
+valid = 0.1
+test = 0.1
+read = "lines"
+[tokenizer]
+kind = "char"
+[model]
+kind = "smoothing"
+width = 8
+layers = 1
+decay = 0.5
+[train]
+steps = 6
+batch_tokens = 128
+validations = 2
+"""
+PAIRED = """
+task = "translate"
+[data]
+train = "pairs.tsv"
+valid = 0.2
+[tokenizer]
+kind = "char"
+[model]
+kind = "lstm"
+mixer = "smoothing"
+width = 8
+decay = 0.5
+[train]
+steps = 4
+batch_tokens = 128
+validations = 2
+"""
+NAMES = "".join(f"{a}{b}{c}\n" for a in ("an", "ber", "cla") for b in ("a", "ni", "to") for c in ("", "s", "ra", "mi", "l"))
+
+
+@pytest.fixture
+def there(tmp_path, monkeypatch) -> Path:
+    """A folder with run files, where runs are trained in this process, and a kind of the mixer."""
+    (tmp_path / "text.txt").write_text(NAMES)
+    (tmp_path / "pairs.tsv").write_text("".join(f"{name}\t{name[::-1]}\n" for name in NAMES.split()))
+    (tmp_path / "run.toml").write_text(RUN)
+    (tmp_path / "pairs.toml").write_text(PAIRED)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(compare_plan, "Trainer", Here)
+    monkeypatch.setattr(Here, "trained", [], raising=False)
+    preset = Preset(language, LanguageTable, {"mixer": "smoothing"}, RECURRENT)
+    monkeypatch.setitem(find_task("lm").presets, "smoothing", preset)  # type: ignore[arg-type]
+    return tmp_path
+
+
+def test_a_language_model_of_it_is_checked_trained_measured_and_used(there, capsys):
+    assert main(["check", "run.toml"]) == 0
+    assert main(["train", "run.toml", "--out", "run", "--quiet"]) == 0
+    assert "\ndecay = 0.5\n" in (there / "run" / "resolved.toml").read_text()
+    capsys.readouterr()
+    assert main(["evaluate", "run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["scores"]
+    assert main(["generate", "run", "an", "--length", "5", "--seed", "1"]) == 0
+    assert main(["info", "run"]) == 0
+    assert "smoothing" in capsys.readouterr().out
+    run: Any = weft.load(there / "run", device="cpu")
+    (layer,) = (part for part in run.model.modules() if isinstance(part, Smoothing))
+    assert layer.decay == 0.5
+    assert default_context(run.settings) == Context("reset", run.settings.data.window)
+    code, said = refused(capsys, "train", "run.toml", "--quiet", "--out", "other", "--set", "model.decay=2")
+    assert (code, said) == (2, "model.decay: must be less than 1, not 2")
+
+
+def test_an_encoder_decoder_of_it_is_trained_and_predicts(there, monkeypatch, capsys):
+    assert main(["train", "pairs.toml", "--out", "run", "--quiet"]) == 0
+    feed(monkeypatch, b"anas\nberto\n")
+    capsys.readouterr()
+    assert main(["predict", "run"]) == 0
+    assert capsys.readouterr().out.count("\n") == 2
+    assert main(["evaluate", "run", "--data", "pairs.tsv"]) == 0
+    model = resolve(read_toml(there / "pairs.toml"), base=there).model
+    assert (model.encoder.decay, model.decoder.decay, model.bridge) == (0.5, 0.5, "copy")
+
+
+def test_comparisons_give_each_kind_the_options_that_it_has(there, capsys):
+    code, out, err = compare(capsys, "run.toml", "--models", "smoothing,lstm,window")
+    assert code == 0 and all(name in out for name in ("smoothing", "lstm", "window"))
+    assert err.splitlines()[:2] == ["lstm: model.decay does not apply", "window: model.decay does not apply"]
+    place = there / "runs" / "run-comparison"
+    kept = [path.parent.name for path in place.glob("*/resolved.toml") if "\ndecay = 0.5\n" in path.read_text()]
+    assert kept == ["smoothing-5"] and len(Here.trained) == 3
