@@ -17,6 +17,7 @@ from torch import Tensor
 from weft.decode import choose
 from weft.decode.beam import BeamOptions, beam
 from weft.decode.choose import NOTHING, Adjust, Noise
+from weft.decode.engine import pad
 from weft.decode.options import GenerateOptions, check_length
 from weft.decode.pieces import Speller, Text, added, spell
 from weft.decode.room import Rows, fitting
@@ -82,17 +83,8 @@ def _adjust(job: _Job) -> Adjust:
     return choose.chain([choose.ban(_never(job)), *_filters(job)])
 
 
-def pad(prompts: Sequence[list[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """Tokens and keep (B, T), padded on the right; None where nothing is, for attention is faster without a mask."""
-    width = max(map(len, prompts))
-    tokens = torch.tensor([prompt + [0] * (width - len(prompt)) for prompt in prompts], device=device)
-    lengths = torch.tensor([len(prompt) for prompt in prompts])
-    padded = bool((lengths < width).any())
-    return tokens, (torch.arange(width) < lengths.unsqueeze(1)).to(device) if padded else None
-
-
-def _noise(job: _Job, rows: Sequence[tuple[int, int]]) -> Noise | None:
-    return None if job.options.temperature == 0 else choose.uniforms(job.options.seed, rows)
+def _noise(job: _Job, rows: Sequence[tuple[int, int]]) -> list[Noise] | None:
+    return None if job.options.temperature == 0 else [choose.uniforms(job.options.seed, *row) for row in rows]
 
 
 def _sampled(job: _Job, prompts: Sequence[list[int]], rows: Sequence[tuple[int, int]]) -> list[Continuation]:
