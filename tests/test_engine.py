@@ -132,13 +132,8 @@ def test_whatever_is_admitted_and_cancelled_nobody_else_gets_anything_else(make:
             cancelled.add(number)
     assert engine.running == []
     for number, request in enumerate(requests):
-        check(
-            written,
-            number,
-            alone(model, request),
-            exact=make is not None and isinstance(model, Hashed),
-            whole=number not in cancelled,
-        )
+        exact = not isinstance(model, LanguageModel)  # tables know no products of matrices
+        check(written, number, alone(model, request), exact=exact, whole=number not in cancelled)
 
 
 def columns(engine: Engine[Any]) -> list[int]:

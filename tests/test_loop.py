@@ -21,8 +21,8 @@ from weft.models.tables import LanguageTable
 from weft.nn.state import detach, leaves
 from weft.run import load
 from weft.tasks.language import LanguageTask
+from weft.tasks.objective import Loss, Watch
 from weft.tasks.surprisal import Context
-from weft.tasks.task import Loss, Watch
 from weft.tensors import read_tensors
 from weft.train import checkpoint, memory
 from weft.train.device import pick_device
@@ -74,6 +74,7 @@ class Scored:
 
     def __init__(self, task: LanguageTask, scores: list[float]) -> None:
         self.loss, self.unit, self.scores = task.loss, task.unit, list(scores)
+        self.inner, self.prepare = task.inner, task.prepare
 
     def validate(self, model: nn.Module, watch: Watch | None = None) -> dict[str, float]:
         assert not model.training and not torch.is_grad_enabled()

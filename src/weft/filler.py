@@ -24,7 +24,7 @@ from weft.models.encoder import Text
 from weft.tasks import embedding
 from weft.tasks.embedding import Embedded
 from weft.tasks.masking import Hidden, hidden_items, hidden_nats
-from weft.tasks.task import Watch
+from weft.tasks.objective import Watch
 from weft.text.gate import clean
 from weft.text.tokenizers import Tokenizer
 from weft.text.whole_words import pieces

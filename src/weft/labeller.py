@@ -21,7 +21,7 @@ from weft.metrics.labels import Labelled, label_scores
 from weft.tasks import embedding
 from weft.tasks.classification import judged
 from weft.tasks.embedding import Embedded
-from weft.tasks.task import Watch
+from weft.tasks.objective import Watch
 from weft.text.gate import clean, many
 from weft.text.labelled_tokens import LabelledTokens
 from weft.train.classification import targets, unseen

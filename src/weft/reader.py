@@ -17,8 +17,8 @@ from weft.metrics.answers import Asked, answer_items, answer_scores
 from weft.metrics.items import Items, Score
 from weft.tasks import embedding
 from weft.tasks.embedding import Embedded
+from weft.tasks.objective import Watch
 from weft.tasks.span import Answer
-from weft.tasks.task import Watch
 from weft.text.gate import clean
 from weft.text.tokenizers import Tokenizer
 from weft.train.folder import RunFolder

@@ -19,7 +19,7 @@ from weft.metrics.items import Items, Score
 from weft.metrics.spans import Span, Tagged, scheme_of, spans, tag_items, tag_scores, types_of
 from weft.tasks import embedding
 from weft.tasks.embedding import Embedded
-from weft.tasks.task import Watch
+from weft.tasks.objective import Watch
 from weft.text.gate import clean
 from weft.text.labelled_tokens import LabelledTokens
 from weft.train.folder import RunFolder

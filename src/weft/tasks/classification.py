@@ -19,7 +19,7 @@ from weft.metrics.calibration import sigmoid_temperature, softmax_temperature
 from weft.metrics.items import Items, sums
 from weft.metrics.labels import SCORES, SEVERAL_SCORES, label_items, several_label_items
 from weft.models.encoder import Text
-from weft.tasks.task import Loss, Watch
+from weft.tasks.objective import Loss, Watch
 from weft.text.tokenizers import Tokenizer
 
 BATCH = 8192  # positions read at once
@@ -49,6 +49,7 @@ class ClassificationTask:
     """Nats of each text's label, or labels."""
 
     unit = "example"
+    inner, prepare = 0, None
 
     def __init__(
         self, *, valid: Labelled | None, device: torch.device, weights: Tensor | None = None, smoothing: float = 0.0

@@ -14,14 +14,15 @@ from weft.data.order import Batch
 from weft.metrics.items import Items
 from weft.metrics.language import block_size
 from weft.nn.state import detach
+from weft.tasks.objective import Loss, Watch
 from weft.tasks.surprisal import Context, surprisal
-from weft.tasks.task import Loss, Watch
 
 
 class LanguageTask:
     """Nats of the next token, over windows, streams or lines."""
 
     unit = "token"
+    inner, prepare = 0, None
 
     def __init__(
         self, *, carries: bool, valid: Corpus | None, context: Context, device: torch.device, smoothing: float = 0.0

@@ -21,7 +21,7 @@ from weft.data.order import Batch, changed, padded, strided
 from weft.errors import DataError
 from weft.metrics.items import Items
 from weft.models.encoder import Text
-from weft.tasks.task import Loss, Watch
+from weft.tasks.objective import Loss, Watch
 from weft.text.tokenizers import Tokenizer
 
 BATCH = 8192  # positions computed at once
@@ -186,6 +186,7 @@ class MaskedTask:
     """Nats of hidden tokens."""
 
     unit = "masked_token"
+    inner, prepare = 0, None
 
     def __init__(
         self, how: Masking, *, valid: Corpus | None, window: int, device: torch.device, smoothing: float = 0.0

@@ -15,7 +15,7 @@ from weft.decode.predict import Request, predict
 from weft.decode.predict_options import PredictOptions
 from weft.metrics.items import sums
 from weft.metrics.translation import SCORES, translation_items
-from weft.tasks.task import Loss, Watch
+from weft.tasks.objective import Loss, Watch
 from weft.text.tokenizers import Tokenizer
 
 BATCH = 8192  # positions scored at once
@@ -54,6 +54,7 @@ class TranslationTask:
     """Nats of each target token, given the source and the tokens before it."""
 
     unit = "token"
+    inner, prepare = 0, None
 
     def __init__(self, *, valid: Held | None, tokenizer: Tokenizer, device: torch.device, smoothing: float = 0.0) -> None:
         self.valid, self.tokenizer, self.device, self.smoothing = valid, tokenizer, device, smoothing

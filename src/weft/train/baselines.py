@@ -20,7 +20,7 @@ from weft.metrics.labels import SCORES, SEVERAL_SCORES
 from weft.models import bayes, regression
 from weft.models.linear import LinearModel
 from weft.tasks.classification import Judged, judged
-from weft.tasks.task import Watch
+from weft.tasks.objective import Watch
 from weft.text.features import Features, Sparse, beside
 from weft.train.classification import balance, targets, unseen
 
