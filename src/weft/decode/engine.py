@@ -64,27 +64,33 @@ class _Row:
     request: Request
     written: int = 0  # tokens
 
-    def done(self, token: int) -> Reason | None:
+    def event(self, token: int, log_prob: float) -> Event:
+        """One token more."""
+        self.written += 1
+        request = self.request
         if token == NOTHING:
-            return "stuck"
-        if token == self.request.eos_id:
-            return "end"
-        return "limit" if self.written == self.request.max_new_tokens else None
+            return Event(self.number, token, 0.0, "stuck")
+        if token == request.eos_id:
+            return Event(self.number, token, log_prob, "end")
+        return Event(self.number, token, log_prob, "limit" if self.written == request.max_new_tokens else None)
 
 
 class _Kind(NamedTuple):
     """Rows of a group that are processed and drawn together."""
 
     logits_processor: Adjust | None
-    drawn: bool  # by random numbers; else the best
     places: list[int]  # in the group
+    drawn: list[tuple[_Row, Noise]]  # by their random numbers; none: all take the best token
 
 
 def _kinds(rows: Sequence[_Row]) -> list[_Kind]:
     found: dict[tuple[int, bool], _Kind] = {}
     for place, row in enumerate(rows):
-        processor, drawn = row.request.logits_processor, row.request.noise is not None
-        found.setdefault((id(processor), drawn), _Kind(processor, drawn, [])).places.append(place)
+        processor, noise = row.request.logits_processor, row.request.noise
+        kind = found.setdefault((id(processor), noise is None), _Kind(processor, [], []))
+        kind.places.append(place)
+        if noise is not None:
+            kind.drawn.append((row, noise))
     return list(found.values())
 
 
@@ -92,17 +98,20 @@ class _Group(Generic[S]):
     """Rows that step together."""
 
     def __init__(self, rows: list[_Row], tokens: Tensor, log_probs: Tensor, state: S) -> None:
-        self.rows, self.kinds = rows, _kinds(rows)
+        self.set_rows(rows)
         self.tokens = tokens  # (B, T) all that was read, aligned on the right
         self.state = state
         self.log_probs: Tensor | None = log_probs  # (B, V) of the next token; None while `chosen` is not read
         self.chosen: Tensor | None = None  # (B,) the newest token
 
+    def set_rows(self, rows: list[_Row]) -> None:
+        self.rows, self.kinds = rows, _kinds(rows)
+        self.held = any(row.request.min_new_tokens and row.request.eos_id is not None for row in rows)  # from an early end
+
     def keep(self, places: list[int]) -> None:
         """Let go of all other rows."""
         index = torch.tensor(places, device=self.tokens.device)
-        self.rows = [self.rows[place] for place in places]
-        self.kinds = _kinds(self.rows)
+        self.set_rows([self.rows[place] for place in places])
         rest = select((self.tokens, self.log_probs, self.chosen, self.state), index)
         self.tokens, self.log_probs, self.chosen, self.state = rest
 
@@ -118,7 +127,7 @@ class _Group(Generic[S]):
 
     def choose(self, log_probs: Tensor) -> Tensor:
         """Each row's next token (B,), -1 where none is possible."""
-        allowed = self._without_early_ends(log_probs.float())
+        allowed = self._without_early_ends(log_probs.float()) if self.held else log_probs.float()
         if len(self.kinds) == 1:
             return self._draw(self.kinds[0], allowed, self.tokens)
         chosen = self.tokens.new_empty(len(self.rows))
@@ -143,8 +152,7 @@ class _Group(Generic[S]):
             log_probs = kind.logits_processor(log_probs, tokens)
         if not kind.drawn:
             return draw(log_probs)
-        rows = [self.rows[place] for place in kind.places]
-        numbers = [row.request.noise(row.written) for row in rows if row.request.noise is not None]
+        numbers = [noise(row.written) for row, noise in kind.drawn]
         return draw(log_probs, torch.tensor(numbers, dtype=torch.float64).to(log_probs.device))
 
     def advance(self, steps: Steps[S]) -> list[Event]:
@@ -153,11 +161,7 @@ class _Group(Generic[S]):
         chosen = self.choose(log_probs)
         tokens, spent = _to_host(chosen, log_probs)
         self.log_probs, self.chosen = None, chosen
-        events = []
-        for row, token, log_prob in zip(self.rows, tokens, spent, strict=True):
-            row.written += 1
-            events.append(Event(row.number, token, 0.0 if token == NOTHING else log_prob, row.done(token)))
-        return events
+        return [row.event(token, log_prob) for row, token, log_prob in zip(self.rows, tokens, spent, strict=True)]
 
 
 def _to_host(chosen: Tensor, log_probs: Tensor) -> tuple[list[int], list[float]]:
@@ -233,7 +237,9 @@ class Engine(Generic[S]):
         self._let_go()
         if self._fresh:
             self._join_groups()
-        events = sorted(event for group in self._groups for event in group.advance(self.steps))
+        events = [event for group in self._groups for event in group.advance(self.steps)]
+        if len(self._groups) > 1:
+            events.sort()
         self._gone = {event.row for event in events if event.done is not None}
         for number in self._gone:
             del self._running[number]
@@ -266,7 +272,7 @@ class Engine(Generic[S]):
         for group in self._groups:
             places = [place for place, row in enumerate(group.rows) if row.number not in self._gone]
             if not places:
-                group.rows = []
+                group.set_rows([])
             elif len(places) < len(group.rows):
                 group.keep(places)
         self._groups = [group for group in self._groups if group.rows]

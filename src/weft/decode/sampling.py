@@ -36,8 +36,8 @@ class Drawn(NamedTuple):
 
 def _drawn(events: Sequence[Event], batch: int) -> Drawn:
     tokens, log_probs = [NOTHING] * batch, [0.0] * batch
-    for event in events:
-        tokens[event.row], log_probs[event.row] = event.token, event.log_prob
+    for row, token, log_prob, _ in events:
+        tokens[row], log_probs[row] = token, log_prob
     return Drawn(torch.tensor(tokens), torch.tensor(log_probs, dtype=torch.float64))
 
 
