@@ -24,7 +24,7 @@ from weft.runs.load import load
 from weft.runs.resolve import resolve
 from weft.tasks.lm.objective import LanguageTask
 from weft.tasks.lm.scoring import Context
-from weft.tasks.task import Loss, Watch
+from weft.tasks.objective import Loss, Watch
 from weft.tensors import read_tensors
 from weft.train import checkpoint, memory
 from weft.train.device import pick_device
@@ -75,6 +75,7 @@ class Scored:
 
     def __init__(self, task: LanguageTask, scores: list[float]) -> None:
         self.loss, self.unit, self.monitors, self.scores = task.loss, task.unit, task.monitors, list(scores)
+        self.inner, self.prepare = task.inner, task.prepare
 
     def validate(self, model: nn.Module, watch: Watch | None = None) -> dict[str, float]:
         assert not model.training and not torch.is_grad_enabled()

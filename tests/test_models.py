@@ -276,7 +276,7 @@ def test_greedy_is_the_path_of_the_most_probable_tokens(name):
 def test_sampling_says_what_the_model_scores(name):
     model, prompt = made(name), text(3, 4)
     keep = torch.arange(4) < torch.tensor([[4], [2], [1]])
-    noise = uniforms(0, [(row, 0) for row in range(3)])
+    noise = [uniforms(0, row, 0) for row in range(3)]
     drawn = list(sample(model, prompt, until=Until(limit=12), keep=keep, noise=noise))
     said = torch.stack([one.tokens for one in drawn], dim=1)
     spent = torch.stack([one.log_probs for one in drawn], dim=1)

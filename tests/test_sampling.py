@@ -139,7 +139,9 @@ def test_frequencies_follow_the_distribution():
     model, size = Bigram(8, seed=3), 20_000
     prompt = torch.ones(size, 1, dtype=torch.long)
     noise = torch.rand(size, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
-    first, second = (drawn.tokens for drawn in sample(model, prompt, until=Until(2), noise=lambda at: noise[:, at]))
+    first, second = (
+        drawn.tokens for drawn in sample(model, prompt, until=Until(2), noise=[row.__getitem__ for row in noise.tolist()])
+    )
     chances = model.table[1].double().exp()
     # 7 and 7 degrees of freedom: beyond 24.3 in one of 1,000 worlds
     assert chi_square(first.bincount(minlength=8).tolist(), (chances * size).tolist()) < 24.3
@@ -151,13 +153,13 @@ def test_frequencies_follow_the_distribution():
 
 def test_numbers_of_different_rows_and_seeds_are_independent():
     places = [0, 1, 255, 256, 257, 1000]
-    noise = choose.uniforms(0, [(i, j) for i in range(400) for j in range(5)])
-    numbers = torch.stack([noise(at) for at in places])
+    rows = [choose.uniforms(0, i, j) for i in range(400) for j in range(5)]
+    numbers = torch.tensor([[row(at) for row in rows] for at in places], dtype=torch.float64)
     assert numbers.unique().numel() == numbers.numel()
     assert abs(numbers.mean().item() - 0.5) < 0.01
-    alone, other = choose.uniforms(0, [(3, 1)]), choose.uniforms(1, [(3, 1)])
-    assert [alone(at).item() for at in reversed(places)] == numbers[:, 16].flip(0).tolist()
-    assert not any(other(at).item() == alone(at).item() for at in places)
+    alone, other = choose.uniforms(0, 3, 1), choose.uniforms(1, 3, 1)
+    assert [alone(at) for at in reversed(places)] == numbers[:, 16].flip(0).tolist()
+    assert not any(other(at) == alone(at) for at in places)
 
 
 @every_toy
@@ -167,14 +169,14 @@ def test_a_batch_of_ragged_prompts_equals_one_at_a_time(toy, greedy):
     prompts = [[1, 3, 4, 5, 5], [1], [1, 8, 8], [1, 7], [1, 6]]
     keep = torch.tensor([[at < len(prompt) for at in range(5)] for prompt in prompts])
     padded = torch.tensor([prompt + [0] * (5 - len(prompt)) for prompt in prompts])
-    noise = None if greedy else choose.uniforms(7, [(row, 0) for row in range(5)])
+    noise = None if greedy else [choose.uniforms(7, row, 0) for row in range(5)]
     adjust = choose.chain([choose.no_repeat(3), choose.repetition(1.2), choose.temperature(0.9), choose.top_p(0.9)])
     until = Until(limit, end=END, least=2)
     together = list(sample(model, padded, until=until, keep=keep, adjust=adjust, noise=noise))
     tokens = torch.stack([drawn.tokens for drawn in together], 1)
     log_probs = torch.stack([drawn.log_probs for drawn in together], 1)
     for row, prompt in enumerate(prompts):
-        mine = None if greedy else choose.uniforms(7, [(row, 0)])
+        mine = None if greedy else [choose.uniforms(7, row, 0)]
         alone = list(sample(model, torch.tensor([prompt]), until=until, adjust=adjust, noise=mine))
         said = [drawn.tokens.item() for drawn in alone]
         assert tokens[row].tolist() == said + [-1] * (len(together) - len(said))
@@ -231,7 +233,7 @@ def test_gradients_are_off_inside_and_untouched_outside():
         assert not drawn.log_probs.requires_grad
 
 
-@pytest.mark.parametrize("noise", [None, choose.uniforms(0, [(0, 0)])], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("noise", [None, [choose.uniforms(0, 0, 0)]], ids=["greedy", "drawn"])
 def test_a_model_that_gives_nan_is_refused(noise):
     table = torch.zeros(6, 6).log_softmax(1)
     table[4, 3] = math.nan

@@ -16,7 +16,7 @@ from weft.errors import ModelError
 from weft.models.language import LanguageModel, language_model
 from weft.models.tables import LanguageTable
 from weft.nn.state import detach, leaves
-from weft.tasks.task import Loss
+from weft.tasks.objective import Loss
 from weft.train.learner import Learner
 from weft.train.loop import Loop, Place
 from weft.train.muon import Muon, orthogonal
@@ -264,6 +264,7 @@ class Reading:
 
     unit = "token"
     monitors = ()
+    inner, prepare = 0, None
 
     def loss(self, model: nn.Module, batch: Batch, carry: Any) -> Loss:
         keep = torch.ones_like(batch.tokens, dtype=torch.bool) if batch.keep is None else batch.keep

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 Adjust = Callable[[Tensor, Tensor], Tensor]
-Noise = Callable[[int], Tensor]  # position -> numbers in [0, 1), float64 (B,), on the CPU
+Noise = Callable[[int], float]  # of one row: how many tokens it has written -> a number in [0, 1)
 
 NOTHING = -1  # no token: fills short rows, and marks a row that has ended
 NOT_A_NUMBER = "generate: the model gives NaN for probabilities; its weights are damaged or have diverged"
@@ -162,15 +162,15 @@ def no_repeat(size: int) -> Adjust:
     return adjust
 
 
-def uniforms(seed: int, rows: Sequence[tuple[int, int]]) -> Noise:
-    """Numbers for (prompt, sample) rows, each from its own generator: a row's are the same in every batch."""
+def uniforms(seed: int, prompt: int, sample: int) -> Noise:
+    """Numbers of one sample of one prompt, from a generator of its own: the same in every batch."""
 
     @lru_cache(maxsize=1)
-    def block(number: int) -> Tensor:
-        drawn = [np.random.default_rng((seed, prompt, sample, number)).random(BLOCK) for prompt, sample in rows]
-        return torch.from_numpy(np.stack(drawn))
+    def block(number: int) -> list[float]:
+        drawn: list[float] = np.random.default_rng((seed, prompt, sample, number)).random(BLOCK).tolist()
+        return drawn
 
-    return lambda position: block(position // BLOCK)[:, position % BLOCK]
+    return lambda position: block(position // BLOCK)[position % BLOCK]
 
 
 def draw(log_probs: Tensor, uniform: Tensor | None = None) -> Tensor:

@@ -12,15 +12,14 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from weft.decode import choose
 from weft.decode.beam import BeamOptions, beam
 from weft.decode.choose import NOTHING, Adjust, Noise
+from weft.decode.engine import Engine, Request, pad
 from weft.decode.options import GenerateOptions, check_length
 from weft.decode.pieces import Speller, Text, added, spell
 from weft.decode.room import Rows, fitting
-from weft.decode.sampling import Until, sample
 from weft.decode.steps import Steps
 from weft.machine import free, peak
 
@@ -82,17 +81,17 @@ def _adjust(job: _Job) -> Adjust:
     return choose.chain([choose.ban(_never(job)), *_filters(job)])
 
 
-def pad(prompts: Sequence[list[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """Tokens and keep (B, T), padded on the right; None where nothing is, for attention is faster without a mask."""
-    width = max(map(len, prompts))
-    tokens = torch.tensor([prompt + [0] * (width - len(prompt)) for prompt in prompts], device=device)
-    lengths = torch.tensor([len(prompt) for prompt in prompts])
-    padded = bool((lengths < width).any())
-    return tokens, (torch.arange(width) < lengths.unsqueeze(1)).to(device) if padded else None
+def _engine(job: _Job, prompts: Sequence[list[int]], rows: Sequence[tuple[int, int]]) -> Engine[Any]:
+    """An engine with a row for each prompt; `rows` are (prompt, sample) numbers in the whole request."""
+    options, adjust = job.options, _adjust(job)
 
+    def noise(row: tuple[int, int]) -> Noise | None:
+        return None if options.temperature == 0 else choose.uniforms(options.seed, *row)
 
-def _noise(job: _Job, rows: Sequence[tuple[int, int]]) -> Noise | None:
-    return None if job.options.temperature == 0 else choose.uniforms(job.options.seed, rows)
+    engine: Engine[Any] = Engine(job.steps, job.device)
+    pairs = zip(prompts, rows, strict=True)
+    engine.admit([Request(prompt, options.length, job.end, options.least, adjust, noise(row)) for prompt, row in pairs])
+    return engine
 
 
 def _sampled(job: _Job, prompts: Sequence[list[int]], rows: Sequence[tuple[int, int]]) -> list[Continuation]:
@@ -100,22 +99,19 @@ def _sampled(job: _Job, prompts: Sequence[list[int]], rows: Sequence[tuple[int, 
     texts = [Text(job.speller, prompt, job.options.stop) for prompt in prompts]
     said: list[list[str]] = [[] for _ in prompts]
     tokens: list[list[int]] = [[] for _ in prompts]
-
-    def hear(drawn: Tensor) -> Tensor:
-        for row, token in enumerate(drawn.tolist()):
+    log_probs = [0.0] * len(prompts)
+    engine = _engine(job, prompts, rows)
+    while engine.running:
+        for row, token, log_prob, _ in engine.step():
             if token != NOTHING:
                 tokens[row].append(token)
                 said[row].append(texts[row].push(token))
-        return torch.tensor([text.stopped for text in texts])
-
-    prompt, keep = pad(prompts, job.device)
-    until = Until(job.options.length, job.end, job.options.least, hear)
-    log_probs = torch.zeros(len(prompts), dtype=torch.float64)
-    for drawn in sample(job.steps, prompt, until=until, keep=keep, adjust=_adjust(job), noise=_noise(job, rows)):
-        log_probs += drawn.log_probs
+                log_probs[row] += log_prob
+        if job.options.stop:
+            engine.cancel_all(row for row in engine.running if texts[row].stopped)
     return [
         Continuation("".join([*said[row], texts[row].finish()]), tokens[row], log_prob, log_prob)
-        for row, log_prob in enumerate(log_probs.tolist())
+        for row, log_prob in enumerate(log_probs)
     ]
 
 
@@ -153,11 +149,10 @@ def _searched(
 
 def _pieces(job: _Job, prompt: list[int]) -> Iterator[str]:
     text = Text(job.speller, prompt, job.options.stop)
-    tokens, keep = pad([prompt], job.device)
-    until = Until(job.options.length, job.end, job.options.least)
-    for drawn in sample(job.steps, tokens, until=until, keep=keep, adjust=_adjust(job), noise=_noise(job, [(0, 0)])):
-        token = int(drawn.tokens)
-        piece = text.push(token) if token != NOTHING else ""
+    engine = _engine(job, [prompt], [(0, 0)])
+    while engine.running:
+        (event,) = engine.step()
+        piece = text.push(event.token) if event.token != NOTHING else ""
         if piece:
             yield piece
         if text.stopped:

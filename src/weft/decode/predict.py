@@ -13,7 +13,7 @@ import torch
 from weft.decode import choose
 from weft.decode.beam import BeamOptions, beam
 from weft.decode.choose import NOTHING
-from weft.decode.generate import pad
+from weft.decode.engine import pad
 from weft.decode.pieces import Speller
 from weft.decode.predict_options import PredictOptions
 from weft.decode.room import Rows, fitting
@@ -153,7 +153,7 @@ def _drawn(request: Request, options: PredictOptions, batch: list[int], never: l
         adjust=choose.chain([choose.ban(never), *narrowing]),
         noise=None
         if options.temperature == 0
-        else choose.uniforms(options.seed, [(whole[row], number) for row, number in numbers]),
+        else [choose.uniforms(options.seed, whole[row], number) for row, number in numbers],
     )
     for drawn in drawing:
         log_probs += drawn.log_probs

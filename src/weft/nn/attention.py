@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from weft.nn.memory import Memory
 from weft.nn.positions import NoPositions
-
-Cache = tuple[Tensor, Tensor, Tensor]  # keys and values (B, H, C, E), key_at (B, C)
+from weft.nn.state import Grown
 
 
 class Attend(nn.Module):
@@ -64,7 +63,7 @@ class SelfAttention(nn.Module):
         self.to_out = nn.Linear(heads * size, dim)
         self.attend = Attend(dropout)
 
-    def forward(self, x: Tensor, state: Cache | None = None, keep: Tensor | None = None) -> tuple[Tensor, Cache]:
+    def forward(self, x: Tensor, state: Grown | None = None, keep: Tensor | None = None) -> tuple[Tensor, Grown]:
         if self.two_way and state is not None:
             raise ValueError("two-way layers read a whole sequence at once")
         qkv = self.to_qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, T, 3, H, E)
@@ -99,15 +98,15 @@ class SelfAttention(nn.Module):
         allowed = (distance >= 0) & (key_at >= 0)[:, None, None, :]
         return allowed if self.window is None else allowed & (distance < self.window)
 
-    def _recent(self, k: Tensor, v: Tensor, key_at: Tensor) -> Cache:
+    def _recent(self, k: Tensor, v: Tensor, key_at: Tensor) -> Grown:
         """Forgets what no later query can see. Rarely (at twice the window), because it copies; by position, because rows of
         different age have their padding in different columns."""
         if self.two_way or self.window is None or key_at.size(1) < 2 * self.window:
-            return k, v, key_at
+            return Grown(k, v, key_at)
         key_at, columns = key_at.topk(self.window, dim=1)
         key_at, columns = key_at.flip(1), columns.flip(1)  # oldest first
         index = columns[:, None, :, None].expand(-1, k.size(1), -1, k.size(3))
-        return k.gather(2, index), v.gather(2, index), key_at
+        return Grown(k.gather(2, index), v.gather(2, index), key_at)
 
 
 @runtime_checkable

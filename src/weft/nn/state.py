@@ -4,11 +4,12 @@ A state is a tensor, a tuple of states, or None (nothing was read yet). Rows are
 is in it, and it is read once: to branch, `select` it. Joining rows of different age, then a step, equals each row alone.
 
 What a source leaves behind is `Fixed`: reading changes nothing of it, so the rows that a search makes of one source share it.
+What gets a column for each token read is `Grown`. In both, columns are the last axis of tensors (B, C), else the last but one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -23,14 +24,26 @@ class Fixed(NamedTuple):
     parts: tuple[Tensor, ...]
 
 
+class Grown(NamedTuple):
+    """A part of a state that grows: the keys and values of self-attention."""
+
+    keys: Tensor  # (B, H, C, E)
+    values: Tensor  # (B, H, C, E)
+    at: Tensor  # (B, C), the position of each column's token, -1 where the row has none
+
+
+def _like(part: Any, changed: tuple[Any, ...]) -> Any:
+    """A tuple of the kind that `part` is."""
+    return type(part)(*changed) if isinstance(part, Fixed | Grown) else changed
+
+
 def each(change: Callable[[Tensor], Tensor], state: S) -> S:
     """The same state with every tensor changed."""
 
     def walk(part: Any) -> Any:
         if part is None or isinstance(part, Tensor):
             return None if part is None else change(part)
-        changed = tuple(walk(inner) for inner in part)
-        return Fixed(*changed) if isinstance(part, Fixed) else changed
+        return _like(part, tuple(walk(inner) for inner in part))
 
     new: S = walk(state)
     return new
@@ -62,7 +75,7 @@ def branch(state: S, rows: Tensor, sources: Tensor | None) -> S:
             return part if sources is None else select(part, sources)
         if part is None or isinstance(part, Tensor):
             return None if part is None else part.index_select(0, rows)
-        return tuple(walk(inner) for inner in part)
+        return _like(part, tuple(walk(inner) for inner in part))
 
     new: S = walk(state)
     return new
@@ -88,8 +101,7 @@ def join(first: S, second: S) -> S:
         if isinstance(a, Tensor) and isinstance(b, Tensor) and a.dim() == b.dim():
             return _join_tensors(a, b)
         if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
-            joined = tuple(both(x, y) for x, y in zip(a, b, strict=True))
-            return Fixed(*joined) if isinstance(a, Fixed) else joined
+            return _like(a, tuple(both(x, y) for x, y in zip(a, b, strict=True)))
         raise ValueError("join: the two states are not of one model")
 
     new: S = both(first, second)
@@ -109,3 +121,36 @@ def _join_tensors(a: Tensor, b: Tensor) -> Tensor:
         return grown
 
     return torch.cat([fill(a), fill(b)])
+
+
+def join_all(states: Sequence[S]) -> S:
+    """The rows of all of them, one or more: halves are joined, so that each row is copied a few times only."""
+    if len(states) == 1:
+        return states[0]
+    middle = len(states) // 2
+    return join(join_all(states[:middle]), join_all(states[middle:]))
+
+
+def compact(state: S) -> S:
+    """The same rows without the columns in which none of them has a token: rows that have left, and those that were filled up
+    to their length, leave such columns behind."""
+
+    def walk(part: Any) -> Any:
+        if part is None or isinstance(part, Tensor):
+            return part
+        if isinstance(part, Grown):
+            return Grown(*_used_columns(tuple(part), part.at >= 0))
+        if isinstance(part, Fixed):
+            masks = [inner for inner in part.parts if inner.dtype is torch.bool]
+            return Fixed(_used_columns(part.parts, masks[0])) if len(masks) == 1 else part
+        return tuple(walk(inner) for inner in part)
+
+    new: S = walk(state)
+    return new
+
+
+def _used_columns(parts: tuple[Tensor, ...], real: Tensor) -> tuple[Tensor, ...]:
+    used = real.any(0).nonzero().squeeze(1)
+    if len(used) == real.size(1):
+        return parts
+    return tuple(part.index_select(1 if part.dim() == 2 else -2, used) for part in parts)

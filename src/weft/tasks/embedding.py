@@ -20,7 +20,7 @@ from weft.data.tag_order import Sentences
 from weft.errors import UsageError
 from weft.models.encoder import Text
 from weft.models.tagger import Words
-from weft.tasks.task import Watch
+from weft.tasks.objective import Watch
 from weft.text.tokenizers import Tokenizer
 
 BATCH = 1024  # positions computed at once: as many as stay in a processor's cache

@@ -85,6 +85,7 @@ class Loop:
         self.learner, self.optimizers, self.order = learner, optimizers, order
         self.table, self.seed, self.place = table, seed, place
         self.cursor, self.carry = Cursor(), None
+        self.batch: tuple[Any, ...] | None = None  # that was prepared, for the updates that are still made from it
         self.average = None if table.average == "none" else Average(optimizers.names, decay=table.average)
         self.factor: Schedule = schedule(table.schedule, warmup=table.warmup)
         self.rate = 0.0  # the learning rate of the latest update
@@ -98,7 +99,7 @@ class Loop:
         if self.table.steps is not None:
             return self.table.steps
         if self.table.epochs is not None:
-            return max(1, round(self.table.epochs * self.order.batches(0)))
+            return max(1, round(self.table.epochs * self.order.batches(0))) * self.learner.updates
         return None
 
     def progress(self, *, ahead: float = 0.0) -> float:
@@ -112,6 +113,20 @@ class Loop:
         return cursor.seconds / (60.0 * (self.table.minutes or 1.0))
 
     # ---- one update
+
+    def between(self) -> bool:
+        """Whether the next update has a batch of its own: what was prepared is not saved."""
+        return self.cursor.step % self.learner.updates == 0
+
+    def next_batch(self) -> tuple[Any, ...]:
+        """The batch of the next update: that of the order, or the one that was prepared from it."""
+        if self.between() or self.batch is None:
+            batch: tuple[Any, ...] = self.order.batch(self.cursor.epoch, self.cursor.index)
+            if self.learner.task.prepare is None:
+                return batch
+            with self.place.autocast():
+                self.batch = self.learner.prepared(self.place.moved(batch), seed=self.seed, step=self.cursor.step)
+        return self.batch
 
     def micros(self, batch: B) -> Iterator[tuple[B, Any]]:
         """The batch in `accumulate` parts, each with its rows of the carry."""
@@ -149,9 +164,10 @@ class Loop:
         cursor = self.cursor
         if self.order.anew(cursor.index):
             self.carry = None
+        batch = self.next_batch()
         seed_step(self.seed, cursor.step, self.place.device)
         before = self.carry
-        total, count, tokens = self.gradients(self.order.batch(cursor.epoch, cursor.index))
+        total, count, tokens = self.gradients(batch)
         weights = self.optimizers.weights
         norm = torch.nn.utils.get_total_norm([w.grad for w in weights if w.grad is not None])
         nats, size = total.item(), norm.item()
@@ -198,8 +214,10 @@ class Loop:
     # ---- the run
 
     def run(self, journal: Journal, watcher: Watcher) -> None:
-        """Train until the budget or the patience is spent; raises Stopped, having saved, when the watcher wants it."""
+        """Train until the budget or the patience is spent; raises Stopped, having saved, when the watcher wants it. What is to
+        be saved while a prepared batch is in use is saved after the last update from it."""
         cursor, saved = self.cursor, time.monotonic()
+        due, stopping = False, False
         while not cursor.done:
             began = time.perf_counter()
             line, check = self._due(LINES), self._due(self.table.validations)
@@ -215,11 +233,14 @@ class Loop:
                 with nullcontext() if self.average is None else self.average.shown():
                     self._validate(journal, watcher)
                 cursor.done = ended or (self.table.patience != "none" and cursor.waited >= self.table.patience)
-            stopping = watcher.stopping()
-            if validated or stopping or time.monotonic() - saved > SAVE_SECONDS:
+            stopping = watcher.stopping() or stopping
+            due = due or validated or stopping or time.monotonic() - saved > SAVE_SECONDS
+            if not (self.between() or cursor.done):
+                continue
+            if due:
                 self._refuse_infinite()
                 journal.save(self)
-                saved = time.monotonic()
+                saved, due = time.monotonic(), False
             if stopping and not cursor.done:
                 raise Stopped
 
@@ -229,8 +250,11 @@ class Loop:
 
     def _advance(self, nats: float, count: int, tokens: int) -> None:
         cursor = self.cursor
-        cursor.step, cursor.index, cursor.tokens = cursor.step + 1, cursor.index + 1, cursor.tokens + tokens
+        cursor.step, cursor.tokens = cursor.step + 1, cursor.tokens + tokens
         cursor.logged, cursor.counted = cursor.logged + nats, cursor.counted + count
+        if not self.between():
+            return
+        cursor.index += 1
         if cursor.index == self.order.batches(cursor.epoch):
             cursor.epoch, cursor.index = cursor.epoch + 1, 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from weft.train.learner import Learner
 from weft.train.loop import Place
 from weft.train.tables import TrainTable
 
-AnyBatch = Batch | PairBatch
+AnyBatch = Batch | PairBatch | tuple[Any, ...]  # the last: as a task prepared it
 
 FIRST = 1024  # positions of a row that are run without asking
 # What a process takes for what is alive: the C library's allocator keeps pieces between others that it can't use, of a small
@@ -58,11 +59,12 @@ def check_batch(learner: Learner, batch: AnyBatch, table: TrainTable, place: Pla
     Of long rows first a part is run, and then more, as far as that is needed to know: what is refused is refused before it
     takes the memory.
     """
-    width, rows = max(part.size(1) for part in batch if part is not None), -(-len(batch.tokens) // table.accumulate)
+    width = max(part.size(1) for part in batch if part is not None and part.dim() > 1)
+    rows = -(-len(batch[0]) // table.accumulate)
     length, weights = min(width, FIRST), 4 * sum(weight.numel() for weight in learner.parameters())
     later = weights * (MOMENTS[table.optimizer] + (table.average != "none"))  # what the first update adds and keeps
     # of a batch in parts, the gradients of those before are there all the while
-    held = weights if rows < len(batch.tokens) else 0
+    held = weights if rows < len(batch[0]) else 0
     while True:
         here = batch_bytes(learner, _corner(batch, rows, (length, width)), place)
         grows, there = max(0, here - weights), max(0, free(place.device) - later)  # gradients are as large as ever
@@ -91,6 +93,8 @@ def _corner(batch: B, rows: int, share: tuple[int, int]) -> B:
     part, whole = share
 
     def cut(tensor: Tensor) -> Tensor:
+        if tensor.dim() == 1:  # a number a row
+            return tensor[:rows]
         return tensor[:rows, : max(2, -(-tensor.size(1) * part // whole))]  # 2: an input, and what comes after it
 
     return changed(batch, cut)
@@ -111,4 +115,4 @@ def batch_bytes(learner: Learner, batch: AnyBatch, place: Place) -> int:
             total = learner(some, carry).total
         torch.autograd.grad(total, weights, allow_unused=True)  # leaves no gradient behind
 
-    return peak(there_and_back, len(batch.tokens))
+    return peak(there_and_back, len(batch[0]))

@@ -13,11 +13,11 @@ from weft.config import no_such
 from weft.data.order import Order
 from weft.errors import ConfigError, ModelError
 from weft.metrics.metric import Suite, metric_names
-from weft.tasks.task import Task
+from weft.tasks.objective import Objective
 from weft.train import checkpoint, memory, samples
 from weft.train.device import pick_place
 from weft.train.learner import Learner
-from weft.train.loop import Loop
+from weft.train.loop import Loop, Place
 from weft.train.optimizers import optimizers
 from weft.train.warm import Made, start_from
 
@@ -48,7 +48,7 @@ class Shape(Protocol):
 
     def order(self, job: Job) -> Order[Any]: ...
 
-    def task(self, job: Job, model: nn.Module) -> Task:
+    def task(self, job: Job, model: nn.Module) -> Objective:
         """The task on the run's data, which must fit the model."""
 
 
@@ -131,7 +131,7 @@ class Network:
             made = Made(settings, job.tokenizer)
             job.watcher.note(start_from(model, made, job.origin(), loose=settings.train.init_loose))
         learner = Learner(self.shape.task(job, model), model)
-        memory.check_batch(learner, order.largest(), settings.train, place)
+        memory.check_batch(learner, self._largest(learner, order, settings.seed, place), settings.train, place)
         auto = place.device.type == "cuda" and self.shape.alike(settings)
         if settings.train.compile is True or (settings.train.compile == "auto" and auto):
             learner.compile()  # in place: saved names, and whoever explains, see the plain model
@@ -139,6 +139,14 @@ class Network:
         loop = Loop(learner, steps, order, table=settings.train, seed=settings.seed, place=place)
         loop.writer = samples.writer(job, model, place.device)
         return loop
+
+    def _largest(self, learner: Learner, order: Order[Any], seed: int, place: Place) -> Any:
+        """The batch that takes the most memory, as it is learned from."""
+        largest = order.largest()
+        if learner.task.prepare is None:
+            return largest
+        with place.autocast():
+            return learner.prepared(place.moved(largest), seed=seed, step=0)
 
     def load(self, settings: Settings, tokenizer: Any, folder: RunFolder, device: torch.device) -> Any:
         tensors = folder.read_weights(tokenizer.hash)  # first: what resolved.toml says is believed only if they know it

@@ -20,7 +20,7 @@ from weft.models import bayes, regression
 from weft.models.linear import LinearModel
 from weft.tasks.classification.network import balance, targets, unseen
 from weft.tasks.classification.objective import Judged, judged, label_metrics
-from weft.tasks.task import Watch
+from weft.tasks.objective import Watch
 from weft.text.features import Features, Sparse, beside
 
 if TYPE_CHECKING:

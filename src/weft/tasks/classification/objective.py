@@ -20,7 +20,7 @@ from weft.metrics.items import Items
 from weft.metrics.labels import MULTI_LABEL, SINGLE_LABEL, label_items, several_label_items
 from weft.metrics.metric import Metric, values
 from weft.models.encoder import Text
-from weft.tasks.task import Loss, Watch
+from weft.tasks.objective import Loss, Watch
 from weft.text.tokenizers import Tokenizer
 
 BATCH = 8192  # positions read at once
@@ -55,6 +55,7 @@ class ClassificationTask:
     """Nats of each text's label, or labels."""
 
     unit = "example"
+    inner, prepare = 0, None
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from weft.metrics.items import Items
 from weft.metrics.language import LANGUAGE_VALIDATION, block_size
 from weft.nn.state import detach
 from weft.tasks.lm.scoring import Context, surprisal
-from weft.tasks.task import Loss, Watch
+from weft.tasks.objective import Loss, Watch
 
 
 class LanguageTask:
@@ -23,6 +23,7 @@ class LanguageTask:
 
     unit = "token"
     monitors = LANGUAGE_VALIDATION
+    inner, prepare = 0, None
 
     def __init__(
         self, *, carries: bool, valid: Corpus | None, context: Context, device: torch.device, smoothing: float = 0.0

@@ -22,7 +22,7 @@ from weft.errors import DataError
 from weft.metrics.items import Items
 from weft.metrics.masked import MASKED
 from weft.models.encoder import Text
-from weft.tasks.task import Loss, Watch
+from weft.tasks.objective import Loss, Watch
 from weft.text.tokenizers import Tokenizer
 
 BATCH = 8192  # positions computed at once
@@ -188,6 +188,7 @@ class MaskedTask:
 
     unit = "masked_token"
     monitors = MASKED
+    inner, prepare = 0, None
 
     def __init__(
         self, how: Masking, *, valid: Corpus | None, window: int, device: torch.device, smoothing: float = 0.0

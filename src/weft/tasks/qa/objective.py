@@ -24,7 +24,7 @@ from weft.data.span_order import Passages, SpanBatch, asked_tokens
 from weft.metrics.answers import ANSWERS, answer_items, answer_metrics, best_overlap, best_threshold, without_answer
 from weft.metrics.metric import Metric, values
 from weft.models.encoder import Text
-from weft.tasks.task import Loss, Watch
+from weft.tasks.objective import Loss, Watch
 from weft.text.offsets import text_between, token_places
 from weft.text.tokenizers import Tokenizer
 
@@ -135,6 +135,7 @@ class SpanTask:
     """Nats of the first and last token of each window's answer."""
 
     unit = "window"
+    inner, prepare = 0, None
 
     def __init__(self, *, valid: Held | None, longest_answer: int, device: torch.device) -> None:
         self.valid, self.longest_answer, self.device = valid, longest_answer, device

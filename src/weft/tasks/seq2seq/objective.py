@@ -15,7 +15,7 @@ from weft.decode.predict import Request, predict
 from weft.decode.predict_options import PredictOptions
 from weft.metrics.metric import values
 from weft.metrics.translation import TRANSLATION_VALIDATION, translation_items
-from weft.tasks.task import Loss, Watch
+from weft.tasks.objective import Loss, Watch
 from weft.text.tokenizers import Tokenizer
 
 BATCH = 8192  # positions scored at once
@@ -55,6 +55,7 @@ class TranslationTask:
 
     unit = "token"
     monitors = TRANSLATION_VALIDATION
+    inner, prepare = 0, None
 
     def __init__(self, *, valid: Held | None, tokenizer: Tokenizer, device: torch.device, smoothing: float = 0.0) -> None:
         self.valid, self.tokenizer, self.device, self.smoothing = valid, tokenizer, device, smoothing

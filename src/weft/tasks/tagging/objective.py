@@ -20,7 +20,7 @@ from weft.data.tagged import TaggedSource
 from weft.metrics.metric import values
 from weft.metrics.spans import TAGS, Tags, repair, scheme_of, tag_items, types_of, validate
 from weft.models.tagger import Words
-from weft.tasks.task import Loss, Watch
+from weft.tasks.objective import Loss, Watch
 from weft.text.labelled_tokens import LabelledTokens
 from weft.text.labels import Labels
 
@@ -57,6 +57,7 @@ class TaggingTask:
     """Nats of each sentence's tags."""
 
     unit = "word"
+    inner, prepare = 0, None
 
     def __init__(
         self, *, valid: Sentences | None, right: Tags, known: Sequence[np.ndarray], labels: Labels, device: torch.device

@@ -19,7 +19,18 @@ class Loss(NamedTuple):
     tokens: Tensor | None = None  # how many were read, where the loss is averaged over something else; None: what is counted
 
 
-class Task(Protocol):
+class Prepare(Protocol):
+    """How a batch of the order becomes the one that is learned from, such as prompts with what the model writes to them.
+
+    The model is in eval mode and no gradients are recorded. All that is random follows from `seed`, by generators of its own:
+    drawn from torch's default one, a resumed run would differ.
+    """
+
+    def __call__(self, model: nn.Module, batch: Any, *, seed: int) -> Any:
+        """A tuple of tensors with rows first, as many rows as it likes."""
+
+
+class Objective(Protocol):
     """What is learned: how batches become losses, and how good a model is."""
 
     unit: str  # what the loss is the mean over: token, word, example, ...
@@ -27,6 +38,14 @@ class Task(Protocol):
     @property
     def monitors(self) -> Sequence[Metric]:
         """What validation measures; the first that was measured chooses weights, unless train.monitor names another."""
+
+    @property
+    def inner(self) -> int:
+        """Updates for each prepared batch; 0: batches come from the order alone."""
+
+    @property
+    def prepare(self) -> Prepare | None:
+        """None where `inner` is 0."""
 
     def loss(self, model: nn.Module, batch: Any, carry: Any) -> Loss: ...
 

@@ -1,0 +1,210 @@
+"""Objectives that prepare their batches: policy gradients on a toy, when checkpoints are written, and exact resumption."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from small_runs import Silent
+from test_loop import CORPUS, CPU, WINDOW, Notebook, small_loop, small_model
+from torch import Tensor, nn
+
+from weft.data.order import Batch, Windows
+from weft.decode.choose import uniforms
+from weft.decode.engine import Engine, Request
+from weft.models.language import LanguageModel
+from weft.tasks.lm.objective import LanguageTask
+from weft.tasks.objective import Loss, Watch
+from weft.train import checkpoint, memory
+from weft.train.learner import Learner
+from weft.train.loop import Loop, Stopped
+from weft.train.network import Network
+from weft.train.optimizers import optimizers
+from weft.train.tables import TrainTable
+
+LENGTH, WORDS, EACH = 2, 9, 8  # tokens written, words of the model, samples of a prompt
+
+
+class Rollouts(NamedTuple):
+    tokens: Tensor  # (B, 1 + LENGTH), prompt and what was written
+    log_probs: Tensor  # (B, LENGTH), when it was written
+    advantage: Tensor  # (B,)
+
+
+def written(model: Any, prompts: list[int], *, seed: int | None) -> tuple[Tensor, Tensor]:
+    """What the model writes, (B, LENGTH), and its log-probabilities."""
+    noise = [None if seed is None else uniforms(seed, row, 0) for row in range(len(prompts))]
+    engine = Engine(model)
+    engine.admit([Request([prompt], LENGTH, noise=noise[row]) for row, prompt in enumerate(prompts)])
+    steps = [engine.step() for _ in range(LENGTH)]
+    tokens = torch.tensor([[event.token for event in events] for events in steps]).T
+    return tokens, torch.tensor([[event.log_prob for event in events] for events in steps]).T
+
+
+def rewards(prompts: list[int], tokens: Tensor) -> Tensor:
+    """The share of tokens that say the prompt again, (B,)."""
+    return (tokens == torch.tensor(prompts)[:, None]).float().mean(1)
+
+
+class Policy:
+    """Writes to prompts, and learns from what that brings: REINFORCE, or with `clip` PPO."""
+
+    unit = "token"
+
+    def __init__(self, *, inner: int = 1, clip: float | None = None) -> None:
+        self.inner, self.clip = inner, clip
+        self.prepared: list[int] = []  # seeds
+        self.seen: list[Rollouts] = []
+
+    def prepare(self, model: nn.Module, batch: Batch, *, seed: int) -> Rollouts:
+        assert not model.training and not torch.is_grad_enabled()
+        self.prepared.append(seed)
+        prompts = batch.tokens[:, 0].repeat_interleave(EACH).tolist()
+        tokens, log_probs = written(model, prompts, seed=seed)
+        gained = rewards(prompts, tokens).view(-1, EACH)
+        advantage = ((gained - gained.mean(1, keepdim=True)) / (gained.std(1, keepdim=True) + 0.1)).flatten()
+        return Rollouts(torch.cat([torch.tensor(prompts)[:, None], tokens], 1), log_probs, advantage)
+
+    def loss(self, model: nn.Module, batch: Rollouts, carry: Any) -> Loss:
+        self.seen.append(batch)
+        nats, _ = model.loss(batch.tokens[:, :-1], batch.tokens[:, 1:])  # type: ignore[operator]
+        advantage, gain = batch.advantage[:, None], -nats * batch.advantage[:, None]
+        if self.clip is not None:
+            ratio = (-nats - batch.log_probs).exp()
+            gain = torch.minimum(ratio * advantage, ratio.clamp(1 - self.clip, 1 + self.clip) * advantage)
+        return Loss(-gain.sum(), torch.tensor(nats.numel()), None)
+
+    def validate(self, model: nn.Module, watch: Watch | None = None) -> None:
+        return None
+
+
+class Kept(Notebook):
+    """A journal that writes checkpoints."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        self.root = root
+
+    def save(self, loop: Loop) -> None:
+        super().save(loop)
+        loop.cursor.metrics = 0  # nothing is written beside it
+        checkpoint.save(loop, self.root)
+
+
+def policy_loop(policy: Any, *, dropout: float = 0.0, **train: Any) -> Loop:
+    model = small_model("gru", embedding_dropout=dropout)
+    table = TrainTable(**{"lr": 0.03, "warmup": 0.0, "schedule": "constant", "optimizer": "adamw", **train}).filled()
+    order = Windows(CORPUS, window=WINDOW, stride=WINDOW, rows=8, seed=0)
+    return Loop(Learner(policy, model), optimizers(model, model.matrices(), table), order, table=table, seed=0, place=CPU)
+
+
+def weights(loop: Loop) -> dict[str, Tensor]:
+    return {name: weight.clone() for name, weight in loop.learner.model.state_dict().items()}
+
+
+def same(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize(("policy", "steps"), [(Policy(), 140), (Policy(inner=4, clip=0.2), 240)], ids=["reinforce", "ppo"])
+def test_policy_gradients_reach_the_full_reward(policy, steps):
+    loop = policy_loop(policy, steps=steps)
+    prompts = list(range(3, WORDS))
+    with torch.no_grad():
+        assert rewards(prompts, written(loop.learner.model, prompts, seed=None)[0]).mean() < 0.5
+    loop.run(Notebook(), Silent())
+    with torch.no_grad():
+        assert rewards(prompts, written(loop.learner.model.eval(), prompts, seed=None)[0]).tolist() == [1.0] * 6
+        drawn = prompts * 50
+        assert rewards(drawn, written(loop.learner.model, drawn, seed=1)[0]).mean() > 0.9
+    assert len(policy.prepared) == len(set(policy.prepared)) == steps // policy.inner
+
+
+def test_a_prepared_batch_serves_inner_updates_and_the_order_moves_on_once():
+    policy = Policy(inner=3)
+    loop = policy_loop(policy, epochs=2)  # 3 batches each
+    asked: list[tuple[int, int]] = []
+    batch_of = loop.order.batch
+    loop.order.batch = lambda epoch, index: asked.append((epoch, index)) or batch_of(epoch, index)  # type: ignore
+    loop.run(Notebook(), Silent())
+    assert (loop.cursor.step, loop.cursor.epoch, loop.cursor.index) == (18, 2, 0)
+    assert asked == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    for first in range(0, 18, 3):
+        assert all(torch.equal(one.tokens, policy.seen[first].tokens) for one in policy.seen[first : first + 3])
+
+
+@pytest.mark.parametrize(("stop", "saved"), [(4, 4), (5, 8), (7, 8), (8, 8)])
+def test_a_stop_while_a_prepared_batch_is_in_use_goes_on_to_its_last_update_and_resuming_is_exact(tmp_path, stop, saved):
+    whole = policy_loop(Policy(inner=4, clip=0.2), dropout=0.3, steps=16)
+    whole.run(Notebook(), Silent())
+    first = policy_loop(Policy(inner=4, clip=0.2), dropout=0.3, steps=16)
+    journal = Kept(tmp_path)
+    with pytest.raises(Stopped):
+        first.run(journal, Silent(stop_at=stop))
+    assert journal.saved[-1] == first.cursor.step == saved
+    torch.manual_seed(99)
+    again = policy_loop(Policy(inner=4, clip=0.2), dropout=0.3, steps=16)
+    checkpoint.restore(again, tmp_path / "checkpoints" / f"{saved:06d}")
+    again.run(Kept(tmp_path), Silent())
+    assert again.cursor.step == 16 and same(weights(whole), weights(again))
+
+
+def test_checkpoints_are_written_between_prepared_batches_and_at_the_end():
+    loop, notebook = policy_loop(Policy(inner=4), steps=18, validations=6), Notebook()  # a validation every third step
+    loop.run(notebook, Silent())
+    assert notebook.best == [3, 6, 9, 12, 15, 18]
+    assert notebook.saved == [4, 8, 12, 16, 18] and loop.cursor.done
+
+
+class Wasteful(LanguageTask):
+    """Prepares nothing, and draws from torch's own generator all the same."""
+
+    inner = 1  # type: ignore[assignment]
+
+    def prepare(self, model: nn.Module, batch: Batch, *, seed: int) -> Batch:  # type: ignore[override]
+        torch.rand(seed % 7 + 1)
+        return batch
+
+
+def test_what_prepares_a_batch_changes_no_dropout():
+    plain = small_loop(small_model("lstm", embedding_dropout=0.4), steps=6)
+    plain.run(Notebook(), Silent())
+    other = small_loop(small_model("lstm", embedding_dropout=0.4), steps=6)
+    task: Any = other.learner.task
+    other.learner.task = Wasteful(carries=False, valid=None, context=task.context, device=CPU.device)
+    other.run(Notebook(), Silent())
+    assert same(weights(plain), weights(other))
+
+
+class Named:
+    """As much of a job as the memory check needs."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+
+    def largest(self) -> Batch:
+        return self.batch
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_memory_check_sees_a_prepared_batch(training):
+    policy, model = Policy(inner=2), small_model("gru").train(training)
+    learner = Learner(policy, model)
+    order: Any = Named(Batch(torch.randint(3, 9, (8, WINDOW + 1)), None))
+    found = Network.__new__(Network)._largest(learner, order, 0, CPU)
+    assert isinstance(found, Rollouts) and found.tokens.shape == (8 * EACH, 1 + LENGTH)
+    assert model.training is training
+    few = memory.check_batch(learner, found, TrainTable(), CPU)
+    more: Sequence[Tensor] = [torch.cat([part] * 4) for part in found]
+    assert memory.check_batch(learner, Rollouts(*more), TrainTable(), CPU) > few
+
+
+def test_an_ordinary_task_is_given_the_batch_of_the_order():
+    loop = small_loop(small_model(), steps=2)
+    assert isinstance(loop.learner.model, LanguageModel) and loop.learner.updates == 1 and loop.between()
+    assert torch.equal(loop.next_batch()[0], loop.order.batch(0, 0)[0])
+    loop.run(Notebook(), Silent())
+    assert loop.batch is None
