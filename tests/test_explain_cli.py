@@ -24,10 +24,10 @@ from weft.cli.main import main
 from weft.errors import DataError, UsageError
 from weft.explain.page import page
 from weft.explain.view import Picture, Piece, View, aligned, told_apart
-from weft.report.grid import Map, grid
-from weft.report.heatmap import MANY, heatmap
-from weft.report.png import png
-from weft.report.signed import signed_map
+from weft.plots.diverging_heatmap import signed_map
+from weft.plots.grid import Map, grid
+from weft.plots.heatmap import MANY, heatmap
+from weft.plots.png import png
 from weft.text.tokenizers import KINDS, Tokenizer, TokenizerTable, train_tokenizer
 
 CHROMIUM = Path("/usr/bin/chromium")

@@ -33,7 +33,7 @@ from weft.explain.stacks import layers_of, named_parts
 from weft.models.language import LanguageModel, language_model
 from weft.models.tables import LanguageTable
 from weft.nn.state import each, leaves
-from weft.report.lines import Axis, Series, lines
+from weft.plots.lines import Axis, Series, lines
 
 WORDS = 6
 

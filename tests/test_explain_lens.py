@@ -22,7 +22,7 @@ from weft.explain.options import ExplainOptions
 from weft.explain.search import no_search
 from weft.explain.surprisal import no_surprisal, surprisal
 from weft.models.encoder import Text
-from weft.report.guesses import Guess, guesses
+from weft.plots.token_table import Guess, guesses
 
 TEXT = "the old cat"
 MODELS = {

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from report_documents import labels, language, tags, translation
 
 from weft.errors import UsageError
+from weft.plots.formatting import cut, decimals, duration, number, p_value, score_name, short, size, visible
 from weft.report.page import page
 from weft.report.page_check import fault
 from weft.report.page_data import POINTS, page_data
 from weft.report.page_parts import COUNTED
-from weft.report.words import cut, decimals, duration, number, p_value, score_name, short, size, visible
 from weft.train.network import Network
 from weft.train.presets import TASKS
 

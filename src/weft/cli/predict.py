@@ -177,7 +177,7 @@ class Predict(Searching):
 
     def _align(self, run: Translator, lines: list[str], outputs: list[Prediction], before: int) -> None:
         from weft import files
-        from weft.report.heatmap import heatmap
+        from weft.plots.heatmap import heatmap
 
         filled = [number for number, output in enumerate(outputs) if output.tokens]
         found = run.align(

@@ -17,9 +17,9 @@ from weft.explain.inputs import Reading, network, read
 from weft.explain.options import ExplainOptions
 from weft.explain.view import CUT, Picture, Piece, View, aligned, listed, told_apart
 from weft.explain.watch import Watched, pattern, watch
-from weft.report.grid import Map, grid
-from weft.report.heatmap import heatmap, visible
-from weft.report.words import on_a_line
+from weft.plots.formatting import on_a_line
+from weft.plots.grid import Map, grid
+from weft.plots.heatmap import heatmap, visible
 
 NAMES = {  # of the parts, for people
     "cross": "attention from the output to its source",

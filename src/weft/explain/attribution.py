@@ -14,10 +14,10 @@ from weft.explain.inputs import Question, Reading, questions, read
 from weft.explain.options import ExplainOptions
 from weft.explain.telling import Telling, untold
 from weft.explain.view import CUT, Picture, Piece, View, aligned, listed, told_apart
-from weft.report.coloured import coloured
-from weft.report.heatmap import visible
-from weft.report.signed import signed_map
-from weft.report.words import on_a_line
+from weft.plots.diverging_heatmap import signed_map
+from weft.plots.formatting import on_a_line
+from weft.plots.heatmap import visible
+from weft.plots.token_heatmap import coloured
 from weft.text.gate import clean
 
 METHODS = {

@@ -22,7 +22,7 @@ from weft.explain.inputs import located, special
 from weft.explain.options import ExplainOptions
 from weft.explain.view import Picture, Piece, View, aligned, listed
 from weft.models.counts import with_begins
-from weft.report.bars import Bar, bars
+from weft.plots.bars import Bar, bars
 from weft.text.gate import clean
 
 LEGEND = (("before", "share of what followed in training", ""), ("after", "P of the model", ""))

@@ -18,7 +18,7 @@ from weft.errors import UsageError
 from weft.explain.inputs import located, never_said, special, written
 from weft.explain.options import ExplainOptions
 from weft.explain.view import Picture, Piece, View, aligned, listed
-from weft.report.bars import Bar, bars
+from weft.plots.bars import Bar, bars
 from weft.tasks.translation import padded_sources
 from weft.text.gate import clean
 from weft.text.tokenizers import Tokenizer

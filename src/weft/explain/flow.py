@@ -26,7 +26,7 @@ from weft.explain.telling import Telling, part_of, untold
 from weft.explain.view import Picture, Piece, View, aligned, listed
 from weft.explain.watch import Watched, differentiable, replaced, watch
 from weft.nn.state import each, leaves
-from weft.report.lines import Axis, Series, lines
+from weft.plots.lines import Axis, Series, lines
 
 STARTED, TRAINED = "at the start", "trained"
 BACK = "steps back from the loss"

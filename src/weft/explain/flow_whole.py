@@ -27,7 +27,7 @@ from weft.explain.stacks import layers_of, named_parts
 from weft.explain.view import Picture, View, aligned, listed, told_apart
 from weft.explain.watch import differentiable, watch
 from weft.nn.state import each, leaves
-from weft.report.lines import Axis, Series, lines
+from weft.plots.lines import Axis, Series, lines
 
 States = dict[str, list[list[Tensor]]]  # by the name of a part: at each token the tensors of its state
 

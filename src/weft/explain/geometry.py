@@ -20,8 +20,8 @@ from weft.errors import UsageError
 from weft.explain.explained import Kept, batches
 from weft.explain.vectors import MOST, Line, Sample, Track, sample, tracks, vectors
 from weft.explain.view import Picture, View, aligned
-from weft.report.lines import Axis, Series, lines
-from weft.report.scatter import Points, scatter
+from weft.plots.lines import Axis, Series, lines
+from weft.plots.scatter import Points, scatter
 from weft.text.gate import many
 from weft.train.held import Files
 

@@ -19,8 +19,8 @@ from weft.explain.stacks import labels, layers_of, remembers
 from weft.explain.view import Picture, Piece, View, aligned, listed
 from weft.explain.watch import Watched, watch
 from weft.nn.state import select
-from weft.report.guesses import Guess, guesses
-from weft.report.lines import Axis, Series, lines
+from weft.plots.lines import Axis, Series, lines
+from weft.plots.token_table import Guess, guesses
 
 READ, SAID = "read", "output"
 Show = Callable[[int], str]  # a token by its number

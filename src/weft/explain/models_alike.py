@@ -16,7 +16,7 @@ from weft.errors import UsageError
 from weft.explain.similarity import Together, Told, few, linear_cka, together
 from weft.explain.vectors import MOST
 from weft.explain.view import Picture, View, aligned
-from weft.report.matrix import matrix
+from weft.plots.similarity_matrix import matrix
 from weft.text.gate import many
 from weft.train.held import Files
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from weft.explain.view import Picture, View
-from weft.report.heatmap import visible
-from weft.report.words import html
+from weft.plots.formatting import html
+from weft.plots.heatmap import visible
 
 HERE = Path(__file__).parent
 STYLED = re.compile(r"<style>(.*?)</style>", re.DOTALL)  # of a drawing; no text in it can spell this

@@ -21,8 +21,8 @@ from weft.explain.options import ExplainOptions
 from weft.explain.stacks import layers_of, named_parts, side_of
 from weft.explain.view import Picture, View, aligned
 from weft.nn.positions import Alibi, Learned, Relative, Rotary, Sinusoidal
-from weft.report.lines import Axis, Series, lines
-from weft.report.signed import signed_map
+from weft.plots.diverging_heatmap import signed_map
+from weft.plots.lines import Axis, Series, lines
 
 COUNT, MOST = 40, 96  # positions that are shown without a text, and of a long one
 WIDE = 64  # numbers of a vector that are drawn

@@ -21,8 +21,8 @@ from weft.explain.heads import Head, Heads, cut_out, cut_settings, every, kept, 
 from weft.explain.held_loss import Portion, loss
 from weft.explain.importance import MEASURES, by_gradient, by_masking
 from weft.explain.view import Picture, View, aligned
-from weft.report.lines import Axis, Series, lines
-from weft.report.signed import signed_map
+from weft.plots.diverging_heatmap import signed_map
+from weft.plots.lines import Axis, Series, lines
 from weft.train.folder import RunFolder, make_folder
 from weft.train.settings import resolve
 from weft.train.staging import staged

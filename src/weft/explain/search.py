@@ -20,7 +20,7 @@ from weft.decode.predict_options import PredictOptions
 from weft.explain.inputs import located, never_said, refuse, special
 from weft.explain.options import ExplainOptions
 from weft.explain.view import Picture, View, aligned, listed
-from weft.report.tree import KINDS, Node, tree
+from weft.plots.tree import KINDS, Node, tree
 from weft.tasks.translation import padded_sources
 from weft.text.gate import clean
 from weft.text.tokenizers import Tokenizer

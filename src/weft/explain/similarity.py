@@ -20,7 +20,7 @@ from weft.explain.attention import NAMES, Looked, look, sites
 from weft.explain.inputs import network
 from weft.explain.vectors import MOST, Sample, Track, Unit, sample, tracks, vectors
 from weft.explain.view import Picture, View, aligned
-from weft.report.matrix import matrix
+from weft.plots.similarity_matrix import matrix
 from weft.text.gate import many
 from weft.train.held import Files
 

@@ -16,8 +16,8 @@ from weft.explain.inputs import located, special, written
 from weft.explain.options import ExplainOptions
 from weft.explain.view import Picture, Piece, View, aligned, listed
 from weft.models.encoder import Text
-from weft.report.coloured import coloured
-from weft.report.lines import Axis, Series, lines
+from weft.plots.lines import Axis, Series, lines
+from weft.plots.token_heatmap import coloured
 from weft.text.gate import clean, many
 
 ROWS = 64  # copies of a text that are read at once, each with another gap

@@ -19,9 +19,9 @@ from weft.explain.options import ExplainOptions
 from weft.explain.tracking import Tracks, features, ranked
 from weft.explain.view import Picture, Piece, View, aligned, listed
 from weft.explain.watch import watch
-from weft.report.coloured import coloured
-from weft.report.lines import Axis, Series, lines
-from weft.report.signed import signed_map
+from weft.plots.diverging_heatmap import signed_map
+from weft.plots.lines import Axis, Series, lines
+from weft.plots.token_heatmap import coloured
 from weft.train.held import own_or_gone
 
 JUDGED, FEW = 4000, 50  # letters of text that units are judged by; tokens that are too few

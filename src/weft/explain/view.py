@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from weft.report.heatmap import visible
-from weft.report.words import on_a_line
+from weft.plots.formatting import on_a_line
+from weft.plots.heatmap import visible
 from weft.text import columns
 
 

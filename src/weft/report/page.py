@@ -12,11 +12,11 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from weft.errors import UsageError
+from weft.plots.formatting import html
 from weft.report import page_parts as parts
 from weft.report.page_data import Document, embedded, page_data
 from weft.report.page_table import score_table, table
 from weft.report.page_tuning import tuning
-from weft.report.words import html
 from weft.text.columns import counted
 
 SCRIPTS = ("base", "chart", "legend", "table", "curves", "cost", "breakdowns", "items", "confusions", "start")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.metrics.better import BETTER
-from weft.report.words import cut, decimals, score_name, visible
+from weft.plots.formatting import cut, decimals, score_name, visible
 
 Document = Mapping[str, Any]
 POINTS = 600  # of a curve; more than there are pixels across

@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from weft.plots.formatting import cut, decimals, finite, html, number, p_value, score_name, short
 from weft.report.page_data import (
     Document,
     bin_values,
@@ -19,7 +20,6 @@ from weft.report.page_data import (
     score_decimals,
 )
 from weft.report.page_table import sign
-from weft.report.words import cut, decimals, finite, html, number, p_value, score_name, short
 from weft.text.columns import counted
 
 FIRST = 12  # items that stand in the page for a reader without a script

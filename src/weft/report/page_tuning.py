@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.metrics.better import BETTER
+from weft.plots.formatting import MISSING, finite, html, number, score_name
 from weft.report.page_data import Document
 from weft.report.page_table import COLOURS, sign
-from weft.report.words import MISSING, finite, html, number, score_name
 
 WIDTH, HEIGHT = 120, 14  # of a drawn score
 Trial = Mapping[str, Any]

@@ -9,8 +9,8 @@ from textwrap import wrap
 from typing import NamedTuple
 
 from weft.errors import UsageError
-from weft.report.heatmap import visible
-from weft.report.words import html
+from weft.plots.formatting import html
+from weft.plots.heatmap import visible
 
 WIDE, HIGH = 540, 300  # of the plot
 LEFT, RIGHT, MARGIN, GAP = 66, 24, 12, 6
