@@ -186,6 +186,21 @@ def test_scores_of_parts_have_their_own_names_and_directions():
     }
 
 
+def test_labels_have_their_precision_and_recall_beside_f1():
+    found = labels()
+    (one,) = [one for one in found["breakdowns"] if one["by"] == "label"]
+    name = found["rows"][0]["name"]
+    one["precision"], one["recall"] = ({name: [share] * len(one["bins"])} for share in (97.25, 88.0))
+    assert fault(found) == ""
+    text = page(found)
+    assert "<summary>The numbers: F1, precision (P) and recall (R)</summary>" in text
+    assert text.count("<small>P 97.2, R 88.0</small>") == len(one["bins"])  # the other rows were not measured so
+    assert page_data(found)["breakdowns"][-1]["precision"][0] == [97.25] * len(one["bins"])
+    one["recall"][name] = [1.0]
+    at = f"breakdowns[{found['breakdowns'].index(one)}]"
+    assert fault(found) == f"{at}.recall.{name} has 1 values for {len(one['bins'])} bins"
+
+
 def test_curves_of_another_score_have_no_place_beside_those_of_most():
     document = translation()
     for curve in document["curves"]:

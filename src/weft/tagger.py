@@ -142,6 +142,11 @@ class Tagger:
         seen = set(train.words().texts())
         return [np.array([word in seen for word in one.words], dtype=bool) for one in given]
 
+    def gold_tags(self, data: Any = None) -> list[list[str]]:
+        """The right tags of each sentence, spelled as `measure` spells its outputs: blanks inside a tag are underscores."""
+        given = held_source(self.folder, self.settings, data).sentences()
+        return [in_line(one.tags).split() for one in given]
+
     def unseen(self, data: Any = None) -> Counter[str]:
         """How often each tag of the data occurs that training never saw."""
         return Counter(

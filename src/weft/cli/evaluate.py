@@ -131,7 +131,10 @@ class Evaluate(Searching):
 
         scores, items = run.measure(self.data, strict=self.strict, watch=watch)
         several = task == "classify" and run.settings.data.multi
-        report = tag_report(run.labels, items) if task == "tag" else label_report(run.labels, items, several=several)
+        if task == "tag":
+            report = tag_report(run.labels, items, run.gold_tags(self.data))
+        else:
+            report = label_report(run.labels, items, several=several)
         return scores, report, run.unseen(self.data)
 
     def _language(self, run: Any, display: Display) -> list[Score]:

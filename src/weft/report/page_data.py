@@ -142,7 +142,10 @@ def _breakdowns(document: Document, names: Sequence[str]) -> list[dict[str, Any]
             "bins": [visible(str(label)) for label in one["bins"]],
             "counts": list(one["counts"]),
             "values": [_numbers(bin_values(one, name)) for name in names],
-            **{part: [_numbers((one.get(part) or {}).get(name)) for name in names] for part in ("low", "high")},
+            **{
+                part: [_numbers((one.get(part) or {}).get(name)) for name in names]
+                for part in ("low", "high", "precision", "recall")
+            },
         }
         for one in document.get("breakdowns") or []
     ]

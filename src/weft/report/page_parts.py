@@ -218,7 +218,12 @@ def breakdown_table(document: Document, breakdown: Document) -> str:
         low, high = ((parts[part].get(name) or [None] * (at + 1))[at] for part in ("low", "high"))
         value = bin_values(breakdown, name)[at]
         bounds = f" <small>{number(low, places)} to {number(high, places)}</small>" if finite(low) is not None else ""
-        return number(value, places) + bounds
+        return number(value, places) + bounds + shares(name, at)
+
+    def shares(name: str, at: int) -> str:
+        found = [((breakdown.get(part) or {}).get(name) or [None] * (at + 1))[at] for part in ("precision", "recall")]
+        known = [f"{part} {number(share, 1)}" for part, share in zip("PR", found, strict=True) if finite(share) is not None]
+        return f" <small>{', '.join(known)}</small>" if known else ""
 
     lines = [
         [f"<bdi>{html(label)}</bdi>", f"{count:,}", *(cell(name, at) for name in names)]
@@ -227,7 +232,8 @@ def breakdown_table(document: Document, breakdown: Document) -> str:
     heads = [html(breakdown["by"]), html(breakdown.get("unit") or "items"), *_row_heads(document)]
     named = html(score_name((breakdown.get("score") or document["score"])["name"]))
     found = _table(heads, lines, label=f"by {breakdown['by']}")
-    return f"<details><summary>The numbers: {named}</summary>{found}</details>"
+    more = ", precision (P) and recall (R)" if breakdown.get("precision") else ""
+    return f"<details><summary>The numbers: {named}{more}</summary>{found}</details>"
 
 
 def confusion_tables(document: Document) -> str:
