@@ -53,6 +53,20 @@ def test_the_document_has_what_the_report_reads():
     assert (found["title"], found["command"]) == ("t", "weft compare x")
 
 
+@pytest.mark.parametrize("names", [["train"], ["train.words", "train.letters"], ["train.0", "train.1"], ["train.source"]])
+def test_how_much_was_trained_on_is_told_where_the_run_still_has_it(tmp_path, names):
+    groups = {name: [run._replace(run=tmp_path) for run in runs] for name, runs in two_kinds().items()}
+    assert document(groups)["about"] == {}
+    (tmp_path / "data").mkdir()
+    for name in (*names, "valid"):
+        (tmp_path / "data" / f"{name}.json").write_text('{"words": 1000}')
+    both = "train.1" in names  # two texts an example; letters are those of the same words
+    assert document(groups)["about"] == {"training data": "2,000 words" if both else "1,000 words"}
+    for damaged in ("[]", "{", '{"words": "many"}'):
+        (tmp_path / "data" / f"{names[0]}.json").write_text(damaged)
+        assert document(groups)["about"] == {}
+
+
 # ---- breakdowns
 
 
