@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft.errors import UsageError
+from weft.explain import guides
 from weft.explain.counted import Counted, of_ngrams, of_terms
 from weft.explain.credit import COMPLETE, attribute, incomplete
 from weft.explain.inputs import Question, Reading, questions, read
@@ -212,4 +213,4 @@ def attribution(run: Any, text: str, options: ExplainOptions, telling: Telling =
     found = _find(run, text, options, telling)
     what = f"of {on_a_line(found.written)} " if found.written else ""
     title = f"Attribution {what}in {run.folder.path}: {_way(found)}"
-    return View("attribution", title, _data(found), _pictures(found), _lines(found, options.top))
+    return View("attribution", title, _data(found), _pictures(found), _lines(found, options.top), guides.ATTRIBUTION)

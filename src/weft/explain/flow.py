@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import DataError, UsageError
+from weft.explain import guides
 from weft.explain.cells import recurrent
 from weft.explain.inputs import Reading, network, read
 from weft.explain.options import ExplainOptions
@@ -307,4 +308,4 @@ def gradients(run: Any, text: str, options: ExplainOptions, telling: Telling = u
         Picture("Through the layers", depth_picture({name: found.depths}, title=f"{name}: gradients through the layers")),
     ]
     title = f"Where the loss of token {found.position} reaches"
-    return View("gradients", title, found.to_json(), pictures, _lines(found.flows))
+    return View("gradients", title, found.to_json(), pictures, _lines(found.flows), guides.GRADIENTS)

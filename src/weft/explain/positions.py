@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from weft.errors import UsageError
+from weft.explain import guides
 from weft.explain.inputs import network, read
 from weft.explain.options import ExplainOptions
 from weft.explain.stacks import layers_of, named_parts, side_of
@@ -238,4 +239,4 @@ def positions(run: Any, text: str, options: ExplainOptions) -> View:
         raise UsageError("--layer, --part: no positions are known there; leave them out")
     data = {"positions": count, "sites": [{"places": site.places, **site.shown.to_json()} for site in found]}
     pictures = [picture for site in found for picture in _pictures(site)]
-    return View("positions", f"Positions of {run.settings.kind}", data, pictures, list(_lines(found)))
+    return View("positions", f"Positions of {run.settings.kind}", data, pictures, list(_lines(found)), guides.POSITIONS)

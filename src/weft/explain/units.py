@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from weft.errors import UsageError
+from weft.explain import guides
 from weft.explain.activations import TOKENS, UNITS, Scores, layer_table, output_scores, score_table
 from weft.explain.cells import inside, recurrent
 from weft.explain.inputs import Reading, network, read
@@ -269,4 +270,4 @@ def units(run: Any, text: str, options: ExplainOptions) -> View:
         "layers": [_layer_data(one, chosen[one.number]) for one in wanted],
     }
     lines = [*_tables(wanted, options, scores), *_lines(tracks, judged)]
-    return View("units", f"Inside {run.settings.kind}", data, pictures, lines)
+    return View("units", f"Inside {run.settings.kind}", data, pictures, lines, guides.UNITS)

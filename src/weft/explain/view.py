@@ -30,6 +30,7 @@ class View(NamedTuple):
     data: dict[str, Any]  # what JSON can hold: {"tokens": [{"text", "start", "stop"}], ...}
     pictures: list[Picture]
     lines: Sequence[str] = ()  # the same in a few words, for a terminal
+    guide: str = ""  # how to read the pictures
 
 
 CUT = "the text is longer than the model reads, and was cut"
