@@ -255,8 +255,8 @@ def tag_counts(said: Tags, meant: Tags, names: Sequence[str]) -> dict[str, Array
 
 def per_tag(said: Tags, meant: Tags, names: Sequence[str]) -> dict[str, LabelScore]:
     """The scores of each tag, over words."""
-    flat = [[[tag for row in rows for tag in row]] for rows in (said, meant)]
-    items = Items(np.arange(1), tag_counts(*flat, names))
+    ours, theirs = ([tag for row in rows for tag in row] for rows in (said, meant))
+    items = Items(np.arange(1), tag_counts([ours], [theirs], names))  # all sentences as one
     return dict(zip(names, per_label(items), strict=True))
 
 
