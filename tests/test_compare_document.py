@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from evidence_parts import labelled, language, measured, system
-from sklearn.metrics import confusion_matrix, f1_score
+from sklearn.metrics import confusion_matrix, f1_score, precision_recall_fscore_support
 
 from weft.compare.breakdown import LABEL_F1, LABELS, Cell, as_json, breakdowns, by_bins, round_borders
 from weft.compare.curves import curve
@@ -57,6 +57,20 @@ def test_the_document_has_what_the_report_reads():
     assert found["confusions"] is None
     assert set(found["environment"]) >= {"weft", "torch", "python"}
     assert (found["title"], found["command"]) == ("t", "weft compare x")
+
+
+@pytest.mark.parametrize("names", [["train"], ["train.words", "train.letters"], ["train.0", "train.1"], ["train.source"]])
+def test_how_much_was_trained_on_is_told_where_the_run_still_has_it(tmp_path, names):
+    groups = {name: [run._replace(run=tmp_path) for run in runs] for name, runs in two_kinds().items()}
+    assert document(groups)["about"] == {}
+    (tmp_path / "data").mkdir()
+    for name in (*names, "valid"):
+        (tmp_path / "data" / f"{name}.json").write_text('{"words": 1000}')
+    both = "train.1" in names  # two texts an example; letters are those of the same words
+    assert document(groups)["about"] == {"training data": "2,000 words" if both else "1,000 words"}
+    for damaged in ("[]", "{", '{"words": "many"}'):
+        (tmp_path / "data" / f"{names[0]}.json").write_text(damaged)
+        assert document(groups)["about"] == {}
 
 
 # ---- breakdowns
@@ -165,6 +179,19 @@ def test_by_label_is_the_f1_of_scikit_learn():
     by_hand = dict(zip("xyz", 100 * f1_score(MEANT, SAID, average=None), strict=True))
     assert found["values"]["a"] == pytest.approx([by_hand[name] for name in found["bins"]])
     assert found["values"]["b"] == [100.0] * 3
+    precision, recall, _, _ = precision_recall_fscore_support(MEANT, SAID, labels=[2, 0, 1])
+    assert found["precision"]["a"] == pytest.approx(100 * precision) and found["recall"]["a"] == pytest.approx(100 * recall)
+
+
+def test_precision_and_recall_of_several_seeds_are_their_means():
+    """By hand: of two seeds one said all right, and what was never said has a precision of 0, as in scikit-learn."""
+    names, nothing = ("x", "y", "z"), [2] * 8
+    groups = {"a": [labelled(SAID, MEANT, names), labelled(MEANT, MEANT, names)], "b": [labelled(nothing, MEANT, names)]}
+    found = list(breakdowns(groups, "accuracy"))[-1]
+    assert found["bins"] == ["z", "x", "y"]
+    assert found["precision"] == {"a": pytest.approx([100, 75, 250 / 3]), "b": [50.0, 0.0, 0.0]}
+    assert found["recall"] == {"a": pytest.approx([87.5, 75, 100]), "b": [100.0, 0.0, 0.0]}
+    assert "precision" not in next(breakdowns(two_kinds(), "nats_per_token"))
 
 
 def tagger(said: list[str], meant: list[str], labels: tuple[str, ...], types: tuple[str, ...] = ()) -> Evidence:
@@ -181,6 +208,8 @@ def test_by_tag_and_by_type_of_span():
     flat = [" ".join(lines).split() for lines in (meant, said)]
     assert (found["by"], found["bins"], found["counts"]) == ("tag", ["V", "N"], [12, 8])
     assert found["values"]["a"] == pytest.approx(100 * f1_score(*flat, average=None, labels=["V", "N"]))
+    precision, recall, _, _ = precision_recall_fscore_support(*flat, labels=["V", "N"])
+    assert found["precision"]["a"] == pytest.approx(100 * precision) and found["recall"]["a"] == pytest.approx(100 * recall)
     said, meant = ["B-A O", "B-B I-B"] * 3, ["B-A O", "B-B O"] * 3
     one = tagger(said, meant, ("O", "B-A", "B-B", "I-B"), types=("A", "B"))
     found = list(breakdowns({"a": [one]}, SPAN_F1))[-1]

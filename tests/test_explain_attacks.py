@@ -26,16 +26,16 @@ from weft.explain.held_loss import loss, portions
 from weft.explain.page import page
 from weft.explain.view import Picture, View, aligned
 from weft.models.encoder import Text
-from weft.report.bars import Bar, bars
-from weft.report.coloured import coloured
-from weft.report.grid import Map, grid
-from weft.report.guesses import Guess, guesses
-from weft.report.heatmap import heatmap
-from weft.report.lines import Axis, Series, lines
-from weft.report.matrix import matrix
-from weft.report.scatter import Points, scatter
-from weft.report.signed import signed_map
-from weft.report.tree import Node, tree
+from weft.plots.bars import Bar, bars
+from weft.plots.diverging_heatmap import signed_map
+from weft.plots.grid import Map, grid
+from weft.plots.heatmap import heatmap
+from weft.plots.lines import Axis, Series, lines
+from weft.plots.scatter import Points, scatter
+from weft.plots.similarity_matrix import matrix
+from weft.plots.token_heatmap import coloured
+from weft.plots.token_table import Guess, guesses
+from weft.plots.tree import Node, tree
 from weft.text.gate import many
 
 STEERING = "\x01\x1b\ufffe\x85\u202e"

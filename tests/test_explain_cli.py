@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import io
 import json
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from browser import chromium
 from command_line import feed, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,14 +22,17 @@ from pair_runs import PairRuns
 from small_runs import make_text, run_file, train_here
 
 import weft
+from weft import explain
 from weft.cli.main import main
 from weft.errors import DataError, UsageError
+from weft.explain import guides
 from weft.explain.page import page
 from weft.explain.view import Picture, Piece, View, aligned, told_apart
-from weft.report.grid import Map, grid
-from weft.report.heatmap import MANY, heatmap
-from weft.report.png import png
-from weft.report.signed import signed_map
+from weft.plots.diverging_heatmap import signed_map
+from weft.plots.grid import Map, grid
+from weft.plots.heatmap import MANY, heatmap
+from weft.plots.lines import Axis, Series, lines
+from weft.plots.png import png
 from weft.text.tokenizers import KINDS, Tokenizer, TokenizerTable, train_tokenizer
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -110,8 +115,8 @@ def test_standard_input_is_a_text(counted, capsys, monkeypatch, quiet_machine):
 
 def test_lines_that_become_one_text_are_named(run, capsys, monkeypatch, quiet_machine):
     told = "weft: 2 lines are read as one text; explain each by a command of its own\n"
-    for lines, said in ((b"ba\n", ""), (b"ba\nda\n", told)):
-        feed(monkeypatch, lines)
+    for given_lines, said in ((b"ba\n", ""), (b"ba\nda\n", told)):
+        feed(monkeypatch, given_lines)
         assert main(["explain", str(run), "--json", "--target", "B A"]) == 0
         assert capsys.readouterr().err == said
 
@@ -148,6 +153,44 @@ def test_a_page_of_odd_texts_stays_a_page():
     assert html.count("</script>") == 2
     data = json.loads(re.search(r'class="attention">(.*?)</script>', html)[1])
     assert data[0]["rows"] == ["</script><b>&\\u202e"] and base64.b64decode(data[0]["weights"]) == b"\xff"
+
+
+def test_every_view_says_how_its_pictures_are_read():
+    """Each `View(...)` of explain/ has a guide, its sixth argument, and the page shows it above the pictures."""
+    found = []
+    for path in sorted(Path(explain.__file__).parent.glob("*.py")):
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        views = [node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "View"]
+        found += [ast.unparse(node.args[5]) for node in views]
+    assert len(found) > 15 and all(one.startswith("guides.") for one in found)
+    told = {name: text for name, text in vars(guides).items() if name.isupper()}
+    assert {f"guides.{name}" for name in told} == set(found)
+    assert all(40 < len(text) < 300 and text.endswith(".") for text in told.values())
+    view = View("x", "t", {}, [Picture("c", "<svg></svg>")], ["1"], "Read <it>.")
+    assert '<p class="guide">Read &lt;it&gt;.</p>' in page([view])
+    assert "guide" not in page([view._replace(pictures=[])]).split("</style>")[1]
+
+
+def test_pictures_stand_in_two_columns_and_what_is_wider_says_that_it_scrolls(tmp_path):
+    wide = '<svg width="1500" height="50" viewBox="0 0 1500 50"></svg>'
+    chart = lines([Series("", [1, 2], [1, 2])], across=Axis("x"), up=Axis("y"))
+    one = View("a", "A", {}, [Picture("1", chart), Picture("2", chart), Picture("3", wide)], ["in words"])
+    html = page([one, View("b", "B", {}, [Picture("4", chart)], ["in words"]), View("c", "C", {}, [], ["in words"])])
+    assert html.count('<figure class="wide">') == 1
+    assert [bool(opened) for opened in re.findall("<details( open)?>", html)] == [False, True, True]
+    (tmp_path / "a.html").write_text(html)
+    with chromium() as browser:
+        tab = browser.new_page(viewport={"width": 1280, "height": 800})
+        tab.goto((tmp_path / "a.html").as_uri())
+        boxes = [figure.bounding_box() for figure in tab.locator("figure").all()]
+        numbers = tab.locator("details").nth(1).bounding_box()
+        assert boxes[0]["y"] == boxes[1]["y"] and boxes[1]["x"] > boxes[0]["x"] + boxes[0]["width"]
+        assert boxes[2]["y"] > boxes[0]["y"] and numbers["x"] > boxes[3]["x"] + boxes[3]["width"]
+        assert [hint.is_visible() for hint in tab.locator(".hint").all()] == [False, False, True, False]
+        tab.locator(".scroll").nth(2).evaluate("one => { one.scrollLeft = one.scrollWidth; }")
+        tab.locator(".hint").nth(2).wait_for(state="hidden")
+        tab.set_viewport_size({"width": 390, "height": 800})
+        assert tab.evaluate("document.documentElement.scrollWidth") == 390
 
 
 def test_a_browser_shows_any_head(run, capsys, tmp_path, quiet_machine):

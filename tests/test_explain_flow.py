@@ -34,7 +34,7 @@ from weft.models.build import stack
 from weft.models.language import LanguageModel, language_model
 from weft.models.tables import LanguageTable, StackTable
 from weft.nn.state import each, leaves
-from weft.report.lines import Axis, Series, lines
+from weft.plots.lines import Axis, Series, lines
 
 WORDS = 6
 
@@ -293,6 +293,30 @@ def test_a_chart_has_a_line_a_marker_and_a_name_for_each_series():
     # what can't stand on a logarithmic axis leaves a gap: two lines of one point each
     (gap,) = [path for path in root.findall(".//{*}path") if path.get("class") == "line" and path.get("d").count("M") == 2]
     assert gap.get("d").count("L") == 0
+
+
+def labels_below(names: list[str]) -> list[tuple[str, bool]]:
+    """What stands below a chart whose axis names every point, and whether it is turned."""
+    size = len(names)
+    axis = Axis("token", names=["", *names], every=True)
+    svg = lines([Series("", list(range(1, size + 1)), [1.0] * size)], across=axis, up=Axis("bits"))
+    root = ET.fromstring(svg)
+    low = float(root.get("height"))
+    spots = [float(y) for y in re.findall(r'<text x="[^"]+" y="([0-9.]+)">token<', svg)]
+    assert len(spots) == 1 and spots[0] < low  # the axis' name is inside the drawing
+    group = root.find(".//{*}g[@text-anchor='middle']")
+    return [(one.text, one.get("transform") is not None) for one in group.findall("{*}text")]
+
+
+def test_an_axis_of_tokens_names_as_many_as_there_is_room_for():
+    assert labels_below(["der", "Mann", " ", "."]) == [("der", False), ("Mann", False), ("␣", False), (".", False)]
+    words = ["Donaudampfschifffahrt", *["long-token"] * 19]
+    found = labels_below(words)
+    assert found[0] == ("Donaudampfschif…", True) and found[1:] == [("long-token", True)] * 19
+    many = labels_below([str(at) for at in range(400)])
+    assert 30 <= len(many) <= 42 and many[0][0] == "0"
+    plain = lines([Series("", [0, 1], [1, 2])], across=Axis("x", names=["layer 1", "b"]), up=Axis("y"))
+    assert ">layer 1<" in plain  # only tokens have their spaces spelled
 
 
 def heights(values: list[float], *, log: bool) -> list[float]:

@@ -22,7 +22,7 @@ from weft.explain.options import ExplainOptions
 from weft.explain.search import no_search
 from weft.explain.surprisal import no_surprisal, surprisal
 from weft.models.encoder import Text
-from weft.report.guesses import Guess, guesses
+from weft.plots.token_table import Guess, guesses
 
 TEXT = "the old cat"
 MODELS = {
@@ -60,9 +60,9 @@ def language(place):
 @pytest.mark.parametrize(
     ("name", "labels"),
     [
-        ("lstm", ["read", "layer 1", "output"]),
-        ("transformer", ["read", "layer 1", "output"]),
-        ("gpt", ["read", "layer 1", "layer 2", "output"]),
+        ("lstm", ["embedding", "layer 1", "output"]),
+        ("transformer", ["embedding", "layer 1", "output"]),
+        ("gpt", ["embedding", "layer 1", "layer 2", "output"]),
     ],
 )
 def test_each_layer_is_read_out_by_the_last_norm_and_the_head(language, name, labels):

@@ -16,10 +16,10 @@ from weft.cli.drawn import write_views
 from weft.cli.main import main
 from weft.errors import ResourceError, UsageError
 from weft.explain.view import View
-from weft.report import raster as rastering
-from weft.report.grid import Map, grid
-from weft.report.heatmap import heatmap
-from weft.report.raster import check_raster, raster
+from weft.plots import raster as rastering
+from weft.plots.grid import Map, grid
+from weft.plots.heatmap import heatmap
+from weft.plots.raster import check_raster, raster
 
 resvg = pytest.importorskip("resvg_py", reason='resvg-py is not installed: pip install "weft[report]"')
 try:

@@ -25,8 +25,8 @@ from weft.explain.distribution import distribution, no_distribution
 from weft.explain.options import ExplainOptions
 from weft.explain.search import Tree, no_search, search
 from weft.explain.views import VIEWS
-from weft.report.bars import Bar, bars
-from weft.report.tree import KINDS, Node, tree
+from weft.plots.bars import Bar, bars
+from weft.plots.tree import KINDS, Node, tree
 
 END, WORDS = 2, 7
 

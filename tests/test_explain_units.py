@@ -24,7 +24,7 @@ from weft.explain.units import layers, no_units, units
 from weft.explain.view import Piece
 from weft.explain.watch import watch
 from weft.nn.mixers import MIXERS
-from weft.report.coloured import coloured
+from weft.plots.token_heatmap import coloured
 
 KINDS = ("rnn", "lstm", "gru", "gru-before")
 

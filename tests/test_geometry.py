@@ -23,7 +23,7 @@ from weft.errors import DataError, UsageError
 from weft.explain import explained
 from weft.explain.geometry import Pairs, Stage, geometry, measured, principal
 from weft.explain.vectors import sample, tracks, vectors
-from weft.report.scatter import Points, scatter
+from weft.plots.scatter import Points, scatter
 
 TRAIN = {"steps": 4, "batch_tokens": 300, "device": "cpu", "validations": 1}
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.errors import UsageError
-from weft.report.heatmap import heatmap, visible
+from weft.plots.heatmap import heatmap, visible
 
 SVG = "{http://www.w3.org/2000/svg}"
 

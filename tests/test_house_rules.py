@@ -35,10 +35,6 @@ ASSERTS_ALLOWED: dict[str, str] = {}
 BASE = {"errors", "config", "files", "lock", "log"}
 TEXT = BASE | {"text"}
 MODELS = TEXT | {"machine", "data", "nn", "decode.steps", "models"}
-DRAWINGS = {  # numbers in, SVG out; and how words are written in one
-    f"report.{name}"
-    for name in ("heatmap", "signed", "grid", "coloured", "lines", "bars", "guesses", "tree", "scatter", "matrix", "words")
-}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "machine": set(),
@@ -51,12 +47,13 @@ LAYERS: dict[str, set[str]] = {
     "text": BASE,
     "data": TEXT,
     "nn": {"errors"},
+    "plots": {"errors", "text"},  # numbers in, SVG out; how texts and numbers are written in one
     "models": MODELS,
     "decode": TEXT | {"machine", "nn.state"},
     "metrics": TEXT | {"data"},
     "tasks": MODELS | {"decode", "metrics"},
     "train": MODELS | {"decode", "metrics", "tasks", "tensors", "aside"},
-    "explain": MODELS | {"decode", "metrics", "tasks", "train", *DRAWINGS},
+    "explain": MODELS | {"decode", "metrics", "tasks", "train", "plots"},
     "translator": MODELS | {"decode", "metrics", "tasks", "train", "explain"},
     "filler": MODELS | {"decode", "metrics", "tasks", "train", "explain"},
     "labeller": MODELS | {"metrics", "tasks", "train", "explain"},
@@ -65,7 +62,7 @@ LAYERS: dict[str, set[str]] = {
     "run": MODELS | {"decode", "metrics", "tasks", "train", "explain", "translator", "filler", "labeller", "tagger", "reader"},
     "interop": MODELS | {"decode", "metrics", "tasks", "train", "tensors", "run"},
     "compare": MODELS | {"decode", "metrics", "tasks", "train", "tensors", "aside", "tagger", "run"},
-    "report": MODELS | {"decode", "metrics", "tasks", "train", "run", "explain", "compare"},
+    "report": MODELS | {"decode", "metrics", "tasks", "train", "run", "plots", "explain", "compare"},
     "serve": MODELS | {"decode", "metrics", "tasks", "train", "run", "interop", "explain"},
 }
 TOP = {"cli", "__main__", "__init__"}  # these may see everything

@@ -132,7 +132,31 @@ def test_a_table_sorts_from_the_keyboard(look):
 
 
 def lines(seen: Look, row: int, chart: str = "curves") -> int:
-    return seen.count(f'[data-chart="{chart}"] figure path.line.c{row}')
+    return seen.count(f'[data-chart="{chart}"] figure path.line:not(.raw).c{row}')
+
+
+def test_noisy_curves_are_smoothed_until_that_is_switched_off(look):
+    seen = look(translation())
+    pale = '[data-chart="curves"] figure path.raw'
+    bold = '[data-chart="curves"] figure:first-child path.line:not(.raw).c0'
+    assert seen.count(pale) == 8  # the training losses of four models, two seeds each; validation has few points
+    before = seen.page.locator(bold).first.get_attribute("d")
+    seen.page.locator('[data-chart="curves"] input.smooth').uncheck()
+    assert seen.count(pale) == 0 and seen.page.locator(bold).first.get_attribute("d") != before
+    document = translation()
+    for curve in document["curves"]:
+        curve["train"] = curve["train"][:20]
+    assert look(document).count('[data-chart="curves"] input.smooth') == 0
+
+
+def test_a_table_that_is_wider_than_the_screen_says_so_until_its_end_is_seen(look):
+    seen = look(translation(), viewport={"width": 390, "height": 800})
+    hint = seen.page.locator("#results .hint").first
+    assert hint.is_visible() and hint.inner_text() == "Scroll sideways for more \u2192"
+    seen.page.locator("#results .scroll").first.evaluate("one => { one.scrollLeft = one.scrollWidth; }")
+    hint.wait_for(state="hidden")
+    seen.page.set_viewport_size({"width": 1280, "height": 800})
+    assert seen.page.locator("#results .hint:visible").count() == 0
 
 
 def test_a_model_is_switched_off_and_on_in_all_charts(look):
@@ -413,7 +437,8 @@ def test_what_data_holds_is_text_and_never_runs(look):
     seen = look(document)
     seen.page.locator("article summary").first.click()
     assert seen.count("main img") == 0 and seen.count("main script") == 0
-    assert seen.page.locator("h1").inner_text() == "</script><img src=x onerror=alert(1)>\"'&amp;\\u202eevil\\x07"
+    shown = "</script><img src=x onerror=alert(1)>\"'&amp;\\u202eevil\\x07"
+    assert seen.page.locator("h1").inner_text() == f"{shown}: 4 encoder-decoders"
     assert any("\\u202eevil" in text for text in seen.all("article p"))
 
 

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from report_documents import labels, language, tags, translation
 
 from weft.errors import UsageError
+from weft.plots.formatting import cut, decimals, duration, number, p_value, score_name, short, size, visible
 from weft.report.page import page
 from weft.report.page_check import fault
 from weft.report.page_data import POINTS, page_data, score_label
 from weft.report.page_parts import COUNTED
-from weft.report.words import cut, decimals, duration, number, p_value, score_name, short, size, visible
 from weft.tasks.registry import TASKS, find_task
 from weft.train.network import Network
 
@@ -186,6 +186,21 @@ def test_scores_of_parts_have_their_own_names_and_directions():
     }
 
 
+def test_labels_have_their_precision_and_recall_beside_f1():
+    found = labels()
+    (one,) = [one for one in found["breakdowns"] if one["by"] == "label"]
+    name = found["rows"][0]["name"]
+    one["precision"], one["recall"] = ({name: [share] * len(one["bins"])} for share in (97.25, 88.0))
+    assert fault(found) == ""
+    text = page(found)
+    assert "<summary>The numbers: F1, precision (P) and recall (R)</summary>" in text
+    assert text.count("<small>P 97.2, R 88.0</small>") == len(one["bins"])  # the other rows were not measured so
+    assert page_data(found)["breakdowns"][-1]["precision"][0] == [97.25] * len(one["bins"])
+    one["recall"][name] = [1.0]
+    at = f"breakdowns[{found['breakdowns'].index(one)}]"
+    assert fault(found) == f"{at}.recall.{name} has 1 values for {len(one['bins'])} bins"
+
+
 def test_curves_of_another_score_have_no_place_beside_those_of_most():
     document = translation()
     for curve in document["curves"]:
@@ -325,10 +340,37 @@ def test_the_head_says_what_it_was_measured_with():
     document = translation()
     document["tested"] = {"count": 1000, "item": "line"}
     document["about"] = {"date": "2026-11-16 12:00", "tokenizer": "bpe of 8,000", "budget": "3,500 steps"}
-    said = re.sub("<.*?>", "", page(document))
-    told = "(1,000 lines) · tokenizer bpe of 8,000 · budget 3,500 steps · weft 0.3.0 · 2026-11-16 12:00"
-    assert f"4 encoder-decoders on de-en.test.tsv {told}" in said
+    document["about"]["training data"] = "30,000 words"
+    trial = {"rung": 0, "settings": {}}
+    document["tuning"] = {"rnn": {"chosen": 1, "trials": [trial | {"trial": at} for at in (0, 1, 2, 1)]}}
+    text = page(document)
+    assert "4 encoder-decoders on de-en.test.tsv (1,000 lines)" in re.sub("<.*?>", "", text)
+    shown = re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text.split("</header>")[0])
+    assert dict(shown) == {
+        "training data": "30,000 words",
+        "tokenizer": "bpe of 8,000",
+        "budget": "3,500 steps",
+        "tuning": "3 trials per model",
+        "hardware": "Linux-6.1.0-x86_64, CPU, 1 thread",
+        "versions": "weft 0.3.0, torch 2.13.0+cpu, Python 3.11.2",
+        "date": "2026-11-16 12:00",
+    }
     assert fault(document) == ""
+    document["environment"] |= {"gpu": "NVIDIA H100", "threads": 4}
+    assert "<dd>Linux-6.1.0-x86_64, NVIDIA H100, 4 threads</dd>" in page(document)
+
+
+def test_the_title_says_what_is_compared():
+    document = translation()
+    document["title"] = "run"
+    assert "<title>run: rnn, lstm, lstm,attention and transformer</title>" in page(document)
+    for row in document["rows"]:
+        row["name"] = row["name"] * 4
+    assert "<title>run: 4 encoder-decoders</title>" in page(document)
+    document["rows"], document["title"] = document["rows"][:1], None
+    assert "<title>Comparison</title>" in page(document)
+    document["title"] = "rnn-0"
+    assert "<title>rnn-0</title>" in page(document)
 
 
 def test_a_column_that_says_nothing_of_any_row_is_left_out():
@@ -437,6 +479,28 @@ def test_a_large_comparison_stays_small():
         for curve in document["curves"]
     ]
     assert len(page(document).encode()) < 4_500_000
+
+
+def test_noisy_curves_have_running_means_beside_the_values():
+    """By convolution: windows of 5 % of the points, which end where the curve does and are centred there too."""
+    document = translation()
+    curve = document["curves"][0]
+    values = np.random.default_rng(0).normal(2, 1, 200)
+    curve["train"] = [{"step": at + 1, "value": float(value)} for at, value in enumerate(values)]
+    found = page_data(document)["curves"][0]
+    smooth = np.array(found["train"]["smooth"])
+    inside = np.convolve(values, np.full(11, 1 / 11), "valid")
+    assert smooth[5:-5] == pytest.approx(inside, rel=1e-5)
+    assert (smooth[0], smooth[-1]) == pytest.approx((values[0], values[-1]), rel=1e-5)
+    assert smooth[2] == pytest.approx(values[:5].mean(), rel=1e-5)
+    assert found["train"]["value"] == pytest.approx(values, rel=1e-5)
+    curve["train"] = curve["train"][:20]  # of few points every one is seen
+    assert page_data(document)["curves"][0]["train"]["smooth"] == []
+    assert page_data(document)["curves"][0]["valid"]["smooth"] == []
+    many = [{"step": at + 1, "value": float(at % 2)} for at in range(5000)]
+    curve["train"] = many
+    found = page_data(document)["curves"][0]["train"]
+    assert len(found["smooth"]) == len(found["value"]) <= POINTS + 2 and set(np.round(found["smooth"][5:-5], 1)) == {0.5}
 
 
 def test_long_curves_keep_their_spikes_and_ends():

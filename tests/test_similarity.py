@@ -24,7 +24,7 @@ from weft.explain.attention import look, sites
 from weft.explain.models_alike import models_alike, short_names
 from weft.explain.similarity import Products, apart, divergence, heads_alike, layers_alike, linear_cka
 from weft.explain.vectors import in_words, sample, tracks, vectors
-from weft.report.matrix import matrix
+from weft.plots.similarity_matrix import matrix
 
 TRAIN = {"steps": 4, "batch_tokens": 300, "device": "cpu", "validations": 1}
 

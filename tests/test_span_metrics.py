@@ -17,11 +17,13 @@ from weft.metrics.spans import (
     Span,
     Tagged,
     allowed,
+    per_tag,
     per_type,
     repair,
     scheme_of,
     spans,
     strict_spans,
+    tag_confusion,
     tag_items,
     tag_scores,
     tags_of,
@@ -246,6 +248,22 @@ def test_scores_are_seqeval_s(seed, scheme):
         theirs = report[kind]
         wanted = [100 * theirs["precision"], 100 * theirs["recall"], 100 * theirs["f1-score"], theirs["support"]]
         assert list(score) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_scores_of_each_tag_and_what_was_taken_for_what_are_scikit_learn_s(seed):
+    metrics = pytest.importorskip("sklearn.metrics")
+    names = ["DET", "NOUN", "VERB", "ADJ", "never"]
+    meant = sentences([*names[:4], "unseen"], seed=seed)  # a tag that training never saw can only be missed
+    said = wrong_in_places([[tag if tag in names else "DET" for tag in row] for row in meant], names[:4], seed)
+    flat = [[tag for row in rows for tag in row] for rows in (meant, said)]
+    theirs = metrics.precision_recall_fscore_support(*flat, labels=names, zero_division=0)
+    found = per_tag(said, meant, names)
+    assert list(found) == names
+    for at, score in enumerate(found.values()):
+        assert list(score) == pytest.approx([100 * theirs[0][at], 100 * theirs[1][at], 100 * theirs[2][at], theirs[3][at]])
+    counts = metrics.confusion_matrix(*flat, labels=[*names, "unseen"])
+    assert np.array_equal(tag_confusion(said, meant, names), counts[:, :-1])
 
 
 def test_a_type_never_seen_counts_as_missed():

@@ -318,7 +318,25 @@ def test_scores_with_a_table_of_types(runs, capsys):
     assert table[0].split() == ["precision", "recall", "F1", "examples"]
     assert table[1].split()[0] == "PER" and len(table) == 3
     code, out, _ = said_by(capsys, "evaluate", str(runs.folder("speech-lstm")), "--quiet")
-    assert "token accuracy" in out and "precision" not in out
+    assert code == 0 and "token accuracy" in out and "|spans:none|" in out
+
+
+def test_scores_with_a_table_of_tags_and_of_what_was_taken_for_what(runs, capsys, tmp_path):
+    """By hand, from the tags that predict gives the same words."""
+    folder = runs.folder("speech-lstm")
+    data = write_conll(tmp_path / "new.txt", [[("the", "X")], [("old", "X"), ("bcdfo", "ADJ"), ("here", "X")]])
+    _, out, _ = said_by(capsys, "evaluate", str(folder), "--data", str(data), "--quiet")
+    (one,), (three,) = loaded(folder).predict("the"), loaded(folder).predict("old bcdfo here")
+    given = [*one.tags, *three.tags]
+    assert [given[at] for at in (0, 1, 3)] == ["X"] * 3
+    taken = given[2]  # for ADJ, which training never saw
+    tables = [[line.split() for line in part.rstrip("\n").split("\n")] for part in out.split("\n\n")[1:]]
+    rows = {"X": ["X", "100.0" if taken != "X" else "75.0", "100.0", "100.0" if taken != "X" else "85.7", "3"]}
+    rows |= {} if taken == "X" else {taken: [taken, "0.0", "0.0", "0.0", "0"]}
+    names = loaded(folder).labels
+    assert tables[0] == [["precision", "recall", "F1", "words"], *(rows[name] for name in names if name in rows)]
+    wrong = ["(never", "seen)", *(str(int(name == taken)) for name in names)]
+    assert tables[1] == [["right", "\\", "said", *names], ["X", *("3" if name == "X" else "0" for name in names)], wrong]
 
 
 def test_tags_never_seen_are_named_counted_and_wrong_or_refused(runs, capsys, tmp_path):

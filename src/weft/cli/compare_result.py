@@ -82,7 +82,7 @@ def written(evidence: Groups, facts: Facts, out: Path, display: Display) -> dict
     found = document(evidence, title=facts.title, score=facts.score, command=facts.command)
     found["failures"] = [failure._asdict() for failure in facts.failures]
     found["tuning"] = dict(facts.tuned or {})
-    found["about"] = {"date": time.strftime("%Y-%m-%d %H:%M"), **(facts.about or {})}
+    found["about"] |= {"date": time.strftime("%Y-%m-%d %H:%M"), **(facts.about or {})}
     if facts.pairs:
         found = _with_pairs(found, evidence, facts, display)
     # what the file holds, not what was in memory: a report that is made again is the same

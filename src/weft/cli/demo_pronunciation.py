@@ -163,7 +163,7 @@ def picture(found: Alignment) -> str:
 def draw(run: Run[str, list[Prediction]], out: Path) -> tuple[str, Path]:
     """The alignment of a word as lines, and the heat map of it as a file."""
     from weft import files
-    from weft.report.heatmap import heatmap
+    from weft.plots.heatmap import heatmap
 
     said = run.predict(DRAWN)[0][0]
     found, path = run.reader.align([DRAWN], [said])[0], out / f"{DRAWN}.svg"

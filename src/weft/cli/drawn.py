@@ -23,7 +23,7 @@ def check_kind(option: str, out: Path | None) -> None:
         raise UsageError(f"{option}: {out} must end in .html, .svg, .png or .json")
     check_files({option: out})
     if out.suffix == ".png":
-        from weft.report.raster import check_raster
+        from weft.plots.raster import check_raster
 
         check_raster(option)
 
@@ -62,6 +62,6 @@ def _write_picture(place: Path, svg: str) -> None:
     if place.suffix == ".svg":
         files.write_text(place, svg, named=True)
         return
-    from weft.report.raster import raster
+    from weft.plots.raster import raster
 
     files.write_bytes(place, raster(svg), named=True)

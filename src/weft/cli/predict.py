@@ -183,7 +183,7 @@ class Predict(Searching):
 
     def _align(self, run: Run[str, list[Prediction]], lines: list[str], outputs: list[Prediction], before: int) -> None:
         from weft import files
-        from weft.report.heatmap import heatmap
+        from weft.plots.heatmap import heatmap
 
         filled = [number for number, output in enumerate(outputs) if output.tokens]
         found = run.reader.align(

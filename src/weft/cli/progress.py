@@ -35,7 +35,7 @@ def said(scores: Mapping[str, float]) -> str:
 
 def sampled(record: Mapping[str, Any]) -> str:
     """A text that was written at a validation, on one line: behind its prompt, or its source, where there is one."""
-    from weft.report.words import on_a_line
+    from weft.plots.formatting import on_a_line
 
     def short(text: str, letters: int) -> str:
         return on_a_line(text if len(text) <= letters else text[: letters - 1] + "…")

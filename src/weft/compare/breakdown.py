@@ -15,10 +15,10 @@ import numpy as np
 from weft.compare.evidence import Evidence
 from weft.compare.observed import FREQUENCIES
 from weft.compare.significance import Estimate, Resampled, clipped, estimate, resampled
-from weft.metrics.items import Array, Function, Items, Sums
+from weft.metrics.items import Array, Function, Items, Sums, sums
 from weft.metrics.labels import f1, ratio
 from weft.metrics.metric import Metric
-from weft.metrics.spans import scheme_of, types_of
+from weft.metrics.spans import scheme_of, tag_counts, types_of
 
 Groups = Mapping[str, Sequence[Evidence]]
 PARTS = (1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 0.95)  # of the items, by length: the longest few stand for themselves
@@ -179,17 +179,10 @@ def _by_classes(groups: Groups, function: Function) -> list[Cell]:
 # ---- by label
 
 
-def tag_counts(evidence: Evidence, names: Sequence[str]) -> Items:
+def _tag_counts(evidence: Evidence, names: Sequence[str]) -> Items:
     """Of each sentence how often each tag was said, meant, and both: (N, K) each."""
-    column = {name: at for at, name in enumerate(names)}
-    counts = {name: np.zeros((len(evidence.inputs), len(names))) for name in ("said", "meant", "both")}
-    pairs = zip(evidence.items.outputs or (), evidence.references, strict=True)
-    for row, (ours, theirs) in enumerate((said.split(), meant.split()) for said, meant in pairs):
-        right = [a for a, b in zip(ours, theirs, strict=True) if a == b]
-        for name, tags in (("said", ours), ("meant", theirs), ("both", right)):
-            places = [column[tag] for tag in tags if tag in column]
-            np.add.at(counts[name][row], places, 1.0)
-    return Items(evidence.items.keys, counts)
+    said, meant = ([line.split() for line in lines] for lines in (evidence.items.outputs or (), evidence.references))
+    return Items(evidence.items.keys, tag_counts(said, meant, names))
 
 
 def _span_counts(evidence: Evidence) -> Items:
@@ -212,8 +205,19 @@ def _only(items: Items, labels: Sequence[int]) -> Items:
     return Items(items.keys, {name: items.statistics[name][:, labels] for name in ("said", "meant", "both")})
 
 
-def _by_label(groups: Groups) -> tuple[str, str, list[Cell]]:
-    """F1 of each label, type of span or tag, the most frequent first; by what, and what is counted."""
+def _precision_recall(counted: Mapping[str, Sequence[Items]], order: Sequence[int]) -> dict[str, dict[str, list[float]]]:
+    """Of each row the precision and the recall of these labels, in percent: the means over its seeds."""
+    found: dict[str, dict[str, list[float]]] = {"precision": {}, "recall": {}}
+    for row, runs in counted.items():
+        totals = [sums(_only(run, order).statistics) for run in runs]
+        for name, whole in (("precision", "said"), ("recall", "meant")):
+            shares = np.concatenate([100 * ratio(total["both"], total[whole]) for total in totals])
+            found[name][row] = shares.mean(0).tolist()
+    return found
+
+
+def _by_label(groups: Groups) -> dict[str, Any] | None:
+    """F1 of each label, type of span or tag, the most frequent first, with precision and recall; None where there is none."""
     first = next(iter(groups.values()))[0]
     by, unit, names = "label", "items", first.labels
     counted = {row: [run.items for run in runs] for row, runs in groups.items()}
@@ -222,7 +226,7 @@ def _by_label(groups: Groups) -> tuple[str, str, list[Cell]]:
         counted = {row: [_span_counts(run) for run in runs] for row, runs in groups.items()}
     elif first.task == "tag":
         by, unit, names = "tag", "words", tuple("_".join(name.split()) for name in names)
-        counted = {row: [tag_counts(run, names) for run in runs] for row, runs in groups.items()}
+        counted = {row: [_tag_counts(run, names) for run in runs] for row, runs in groups.items()}
     meant = next(iter(counted.values()))[0].statistics["meant"].sum(0)
     order = [at for at in np.argsort(-meant, kind="stable").tolist() if meant[at]][:LABELS]
     # only what is shown: of a thousand labels each resample would have a thousand
@@ -231,7 +235,9 @@ def _by_label(groups: Groups) -> tuple[str, str, list[Cell]]:
         Cell(names[at], int(meant[at]), {row: estimate(columns[place]) for row, columns in found.items()})
         for place, at in enumerate(order)
     ]
-    return by, unit, cells
+    if not cells:
+        return None
+    return as_json(by, LABEL_F1, cells, list(groups), unit=unit) | _precision_recall(counted, order)
 
 
 # ---- all of them
@@ -262,7 +268,5 @@ def breakdowns(groups: Groups, metric: Metric) -> Iterator[dict[str, Any]]:
         by = f"frequency of the {what.removesuffix('s')} in training"
         if len(cells := _by_classes(groups, rate.of)) > 1:
             yield as_json(by, rate, cells, rows, unit=what)
-    if same_labels(groups):
-        by, unit, cells = _by_label(groups)
-        if cells:
-            yield as_json(by, LABEL_F1, cells, rows, unit=unit)
+    if same_labels(groups) and (found := _by_label(groups)) is not None:
+        yield found

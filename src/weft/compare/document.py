@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from weft import files
 from weft.compare import table
 from weft.compare.breakdown import breakdowns, same_labels
 from weft.compare.contexts import context_of
 from weft.compare.curves import curve, samples_of
 from weft.compare.evidence import Evidence
 from weft.compare.scores import each, metrics, of_items
-from weft.errors import ModelError
+from weft.errors import ModelError, WeftError
 from weft.metrics.items import Array
 from weft.metrics.metric import Metric, metric_names
 from weft.metrics.suites import VALIDATION
@@ -52,6 +54,7 @@ def document(groups: Groups, *, title: str = "", score: str | None = None, comma
         "samples_over_training": {row: texts for row, run in first.items() if (texts := samples_of(run.run))},
         "settings": {row: _settings(run) for row, run in first.items()},
         "environment": _environment(best),
+        "about": _about(first.values()),
         "command": command,
     }
 
@@ -162,6 +165,27 @@ def _settings(run: Evidence) -> str:
         return (run.run / "resolved.toml").read_text(encoding="utf-8")
     except OSError:  # evidence outlives the run
         return ""
+
+
+TEXTS = (("train",), ("train.words",), ("train.0", "train.1"), ("train.source",))  # of data/, by task: what is read
+
+
+def _words(run: Path) -> int | None:
+    """How many words a run was trained on; None where its data is gone, or it keeps none."""
+    for names in TEXTS:
+        places = [place for name in names if (place := run / "data" / f"{name}.json").is_file()]
+        if places:
+            try:
+                return sum(int(files.read_json(place)["words"]) for place in places)
+            except (WeftError, KeyError, TypeError, ValueError):
+                return None
+    return None
+
+
+def _about(runs: Iterable[Evidence]) -> dict[str, str]:
+    """What the training data is, in words, by the first run that still has it."""
+    known = next((words for run in runs if (words := _words(run.run)) is not None), None)
+    return {} if known is None else {"training data": f"{known:,} words"}
 
 
 def _environment(run: Evidence) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 
 from weft.explain.inputs import Reading
 from weft.explain.view import Piece, aligned
-from weft.report.heatmap import visible
+from weft.plots.heatmap import visible
 
 TOKENS, UNITS, CHOICES = 16, 16, 16  # more than this is no table that a person reads
 STATES = ("hidden", "cell")

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from weft.errors import UsageError
+from weft.explain import guides
 from weft.explain.inputs import Reading, network, read
 from weft.explain.options import ExplainOptions
 from weft.explain.view import CUT, Picture, Piece, View, aligned, listed, told_apart
@@ -22,9 +23,9 @@ from weft.models.tables import StackTable
 from weft.nn.attention import LostHeads
 from weft.nn.cross import Looks
 from weft.nn.pooling import Weighs
-from weft.report.grid import Map, grid
-from weft.report.heatmap import heatmap, visible
-from weft.report.words import on_a_line
+from weft.plots.formatting import on_a_line
+from weft.plots.grid import Map, grid
+from weft.plots.heatmap import heatmap, visible
 
 NAMES = {  # of the parts, for people
     "cross": "attention from the output to its source",
@@ -238,7 +239,7 @@ def attention(run: Any, text: str, options: ExplainOptions) -> View:
         data["output"] = listed(reading.places)
     lines = [*_summary(found), *_written(found, options.top), *([CUT] if reading.cut else [])]
     title = f"Attention of {run.folder.path}" + (f" while it writes {on_a_line(reading.written)}" if reading.written else "")
-    return View("attention", title, data, _pictures(found), lines)
+    return View("attention", title, data, _pictures(found), lines, guides.ATTENTION)
 
 
 # ---- rollout
@@ -290,4 +291,6 @@ def rollout(run: Any, text: str, options: ExplainOptions) -> View:
         best = [one for one in np.argsort(-row, kind="stable")[: options.top].tolist() if row[one] >= LEAST]
         rows.append((shown[at], "  ".join(f"{shown[one]} {row[one]:.2f}" for one in best)))
     data = {"tokens": listed(own.rows), "weights": weights.round(4).tolist(), "part": part, "layers": len(found)}
-    return View("rollout", f"{what} of {run.folder.path}", data, [Picture(what, svg)], aligned(rows, left=(0, 1)))
+    return View(
+        "rollout", f"{what} of {run.folder.path}", data, [Picture(what, svg)], aligned(rows, left=(0, 1)), guides.ROLLOUT
+    )

@@ -8,16 +8,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft.errors import UsageError
+from weft.explain import guides
 from weft.explain.counted import Counted, of_ngrams, of_terms
 from weft.explain.credit import COMPLETE, attribute, incomplete
 from weft.explain.inputs import Question, Reading, questions, read
 from weft.explain.options import ExplainOptions
 from weft.explain.telling import Telling, untold
 from weft.explain.view import CUT, Picture, Piece, View, aligned, listed, told_apart
-from weft.report.coloured import coloured
-from weft.report.heatmap import visible
-from weft.report.signed import signed_map
-from weft.report.words import on_a_line
+from weft.plots.diverging_heatmap import signed_map
+from weft.plots.formatting import on_a_line
+from weft.plots.heatmap import visible
+from weft.plots.token_heatmap import coloured
 from weft.text.gate import clean
 
 METHODS = {
@@ -212,4 +213,4 @@ def attribution(run: Any, text: str, options: ExplainOptions, telling: Telling =
     found = _find(run, text, options, telling)
     what = f"of {on_a_line(found.written)} " if found.written else ""
     title = f"Attribution {what}in {run.folder.path}: {_way(found)}"
-    return View("attribution", title, _data(found), _pictures(found), _lines(found, options.top))
+    return View("attribution", title, _data(found), _pictures(found), _lines(found, options.top), guides.ATTRIBUTION)

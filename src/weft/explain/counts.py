@@ -18,11 +18,12 @@ import torch
 
 from weft.data.corpus import Corpus, open_corpus
 from weft.errors import ModelError, UsageError
+from weft.explain import guides
 from weft.explain.inputs import located, special
 from weft.explain.options import ExplainOptions
 from weft.explain.view import Picture, Piece, View, aligned, listed
 from weft.models.counts import with_begins
-from weft.report.bars import Bar, bars
+from weft.plots.bars import Bar, bars
 from weft.text.gate import clean
 
 LEGEND = (("before", "share of what followed in training", ""), ("after", "P of the model", ""))
@@ -139,4 +140,4 @@ def counts(run: Any, text: str, options: ExplainOptions) -> View:
     sizes = range(min(longest, len(read)), -1, -1)
     found = [_data(_counted(run, read[len(read) - size :], whole), options.top, run.vocabulary.show) for size in sizes]
     data = {"tokens": listed([piece for _, piece in own]), "contexts": found}
-    return View("counts", "What followed in the training text", data, _picture(found), _lines(found))
+    return View("counts", "What followed in the training text", data, _picture(found), _lines(found), guides.COUNTS)

@@ -15,10 +15,11 @@ from torch import Tensor
 from weft.decode import choose
 from weft.decode.choose import Adjust, right_aligned
 from weft.errors import UsageError
+from weft.explain import guides
 from weft.explain.inputs import located, never_said, special, written
 from weft.explain.options import ExplainOptions
 from weft.explain.view import Picture, Piece, View, aligned, listed
-from weft.report.bars import Bar, bars
+from weft.plots.bars import Bar, bars
 from weft.tasks.seq2seq.objective import padded_sources
 from weft.text.gate import clean
 from weft.text.tokenizers import Tokenizer
@@ -194,4 +195,6 @@ def distribution(run: Any, text: str, options: ExplainOptions) -> View:
     steps = [_step_data(one, filters, options.top, asked.tokenizer.show) for one in moments(asked, filters, run.device)]
     data = {"tokens": listed(asked.pieces), "filters": [cut.name for cut in filters], "steps": steps}
     title = "What could have come next, step by step"
-    return View("distribution", title, data, _pictures(steps, asked.pieces), _lines(steps, asked.pieces, filters))
+    return View(
+        "distribution", title, data, _pictures(steps, asked.pieces), _lines(steps, asked.pieces, filters), guides.DISTRIBUTION
+    )

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import DataError, UsageError
+from weft.explain import guides
 from weft.explain.cells import recurrent
 from weft.explain.inputs import Reading, network, read
 from weft.explain.options import ExplainOptions
@@ -26,7 +27,7 @@ from weft.explain.telling import Telling, part_of, untold
 from weft.explain.view import Picture, Piece, View, aligned, listed
 from weft.explain.watch import Watched, differentiable, replaced, watch
 from weft.nn.state import each, leaves
-from weft.report.lines import Axis, Series, lines
+from weft.plots.lines import Axis, Series, lines
 
 STARTED, TRAINED = "at the start", "trained"
 BACK = "steps back from the loss"
@@ -307,4 +308,4 @@ def gradients(run: Any, text: str, options: ExplainOptions, telling: Telling = u
         Picture("Through the layers", depth_picture({name: found.depths}, title=f"{name}: gradients through the layers")),
     ]
     title = f"Where the loss of token {found.position} reaches"
-    return View("gradients", title, found.to_json(), pictures, _lines(found.flows))
+    return View("gradients", title, found.to_json(), pictures, _lines(found.flows), guides.GRADIENTS)

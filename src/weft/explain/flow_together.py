@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from weft.errors import UsageError
+from weft.explain import guides
 from weft.explain.flow import STEPWISE, Measured, depth_picture, measured, no_gradients, relative, time_picture
 from weft.explain.options import ExplainOptions
 from weft.explain.telling import Telling, one_of, untold
@@ -60,4 +61,4 @@ def gradients_together(runs: Mapping[str, Any], text: str, options: ExplainOptio
         Picture("Through time", time_picture(flows, title="Gradients through time")),
         Picture("Through the layers", depth_picture(depths, title="Gradients through the layers")),
     ]
-    return View("gradients", "Where the losses of several runs reach", data, pictures, _lines(found))
+    return View("gradients", "Where the losses of several runs reach", data, pictures, _lines(found), guides.GRADIENTS)

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from weft.explain import guides
 from weft.explain.cells import recurrent
 from weft.explain.flow import STARTED, TRAINED, Depth, Flow, depth_picture, drawable, exact, fresh, through_layers
 from weft.explain.inputs import Question, questions, read
@@ -27,7 +28,7 @@ from weft.explain.stacks import layers_of, named_parts
 from weft.explain.view import Picture, View, aligned, listed, told_apart
 from weft.explain.watch import differentiable, watch
 from weft.nn.state import each, leaves
-from weft.report.lines import Axis, Series, lines
+from weft.plots.lines import Axis, Series, lines
 
 States = dict[str, list[list[Tensor]]]  # by the name of a part: at each token the tensors of its state
 
@@ -145,4 +146,4 @@ def gradients_whole(run: Any, text: str, options: ExplainOptions) -> View:
         Picture("Into the text, layer by layer", _picture(flows, tokens, title=f"{name}: where {loss} reaches")),
         Picture("Through the layers", depth_picture({name: depths}, title=f"{name}: gradients through the layers")),
     ]
-    return View("gradients", f"Where {loss} reaches", data, pictures, _lines(flows, tokens, loss))
+    return View("gradients", f"Where {loss} reaches", data, pictures, _lines(flows, tokens, loss), guides.GRADIENTS)

@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from weft.errors import UsageError
+from weft.explain import guides
 from weft.explain.explained import Kept, batches
 from weft.explain.vectors import MOST, Line, Sample, Track, sample, tracks, vectors
 from weft.explain.view import Picture, View, aligned
-from weft.report.lines import Axis, Series, lines
-from weft.report.scatter import Points, scatter
+from weft.plots.lines import Axis, Series, lines
+from weft.plots.scatter import Points, scatter
 from weft.runs.eval_data import Files
 from weft.text.gate import many
 
@@ -336,4 +337,4 @@ def geometry(
     title = f"Geometry of {run.folder.path}"
     about_texts = {"texts": len(given.lines), "left_out": given.left_out, "repeated": given.repeated}
     values = {"unit": given.unit, **about_texts, "sides": [_data(one) for one in found]}
-    return View("geometry", title, values, pictures, said)
+    return View("geometry", title, values, pictures, said, guides.GEOMETRY)

@@ -13,16 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from weft.explain import guides
 from weft.explain.inputs import Reading, network, read
 from weft.explain.options import ExplainOptions
 from weft.explain.stacks import labels, layers_of, remembers
 from weft.explain.view import Picture, Piece, View, aligned, listed
 from weft.explain.watch import Watched, watch
 from weft.nn.state import select
-from weft.report.guesses import Guess, guesses
-from weft.report.lines import Axis, Series, lines
+from weft.plots.lines import Axis, Series, lines
+from weft.plots.token_table import Guess, guesses
 
-READ, SAID = "read", "output"
+READ, SAID = "embedding", "output"
 Show = Callable[[int], str]  # a token by its number
 
 
@@ -135,7 +136,7 @@ def _table(found: Lens, wanted: Sequence[int | None], pieces: Sequence[Piece], t
         rows[::-1],
         rows=found.layers[::-1],
         columns=[piece.text for piece in pieces],
-        corner="read",
+        corner="input",
         note="probability of the guess; framed where it is what comes next",
     )
     return Picture("What each layer would say next", table)
@@ -177,4 +178,4 @@ def lens(run: Any, text: str, options: ExplainOptions) -> View:
         for best in _best(said[-1], 1, reading.show)
     ]
     pictures = [_table(kept, wanted, pieces, options.top, reading.show), *_curve(kept, wanted)]
-    return View("lens", "What each layer would say next", data, pictures, aligned(told, left=(0, 1)))
+    return View("lens", "What each layer would say next", data, pictures, aligned(told, left=(0, 1)), guides.LENS)

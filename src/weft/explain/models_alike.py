@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft.errors import UsageError
+from weft.explain import guides
 from weft.explain.similarity import Together, Told, few, linear_cka, together
 from weft.explain.vectors import MOST
 from weft.explain.view import Picture, View, aligned
-from weft.report.matrix import matrix
+from weft.plots.similarity_matrix import matrix
 from weft.runs.eval_data import Files
 from weft.text.gate import many
 
@@ -128,4 +129,11 @@ def models_alike(
     drawn = [_drawn(one, paths, unit, layer, top) for one in found]
     said = [line for number, one in enumerate(drawn) for line in ([""] if number else []) + one.lines]
     values = {"unit": unit, "runs": paths, "sides": [one.data for one in drawn]}
-    return View("models", f"Models {', '.join(paths)}", values, [picture for one in drawn for picture in one.pictures], said)
+    return View(
+        "models",
+        f"Models {', '.join(paths)}",
+        values,
+        [picture for one in drawn for picture in one.pictures],
+        said,
+        guides.MODELS,
+    )

@@ -1,4 +1,21 @@
 "use strict";
+// What is wider than the screen says so: its edge fades, and a line above it tells, until the end is seen.
+for (const box of document.querySelectorAll(".scroll")) {
+  const hint = document.createElement("p");
+  hint.className = "hint";
+  hint.setAttribute("aria-hidden", "true");
+  hint.textContent = "Scroll sideways for more \u2192";
+  const tell = () => {
+    const more = box.scrollWidth - box.clientWidth - box.scrollLeft > 4;
+    box.classList.toggle("more", more);
+    hint.hidden = !more;
+  };
+  box.before(hint);
+  box.addEventListener("scroll", tell);
+  new ResizeObserver(tell).observe(box);
+  tell();
+}
+
 // Reading attention: a click on a small map shows what that head did, token by token.
 for (const holder of document.querySelectorAll("script.attention")) {
   const layers = JSON.parse(holder.textContent);

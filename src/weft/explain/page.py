@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from weft.explain.view import Picture, View
-from weft.report.heatmap import visible
-from weft.report.words import html
+from weft.plots.formatting import html
+from weft.plots.heatmap import visible
 
 HERE = Path(__file__).parent
 STYLED = re.compile(r"<style>(.*?)</style>", re.DOTALL)  # of a drawing; no text in it can spell this
+WIDTH = re.compile(r'<svg [^>]*?\bwidth="([0-9.]+)"')
+HALF = 640  # pixels: what is wider has a row of its own
 # no address is ever asked, whatever a text may hold
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
@@ -41,9 +43,25 @@ def _heads(view: View) -> str:
     return f'<script type="application/json" class="attention">{data}</script>'
 
 
+def _is_wide(picture: Picture) -> bool:
+    """Whether a picture needs the width of the page; others stand two in a row."""
+    width = WIDTH.search(picture.svg)
+    return width is not None and float(width[1]) > HALF
+
+
 def _figure(picture: Picture) -> str:
     drawn = STYLED.sub("", picture.svg)
-    return f'<figure><figcaption>{html(picture.caption)}</figcaption><div class="scroll">{drawn}</div></figure>'
+    wide = ' class="wide"' if _is_wide(picture) else ""
+    return f'<figure{wide}><figcaption>{html(picture.caption)}</figcaption><div class="scroll">{drawn}</div></figure>'
+
+
+def _numbers(view: View) -> str:
+    """What a terminal shows: open where it stands beside a picture, or there is none, else folded."""
+    if not view.lines:
+        return ""
+    narrow = sum(not _is_wide(picture) for picture in view.pictures)
+    opened = " open" if narrow % 2 or not view.pictures else ""
+    return f"<details{opened}><summary>Numbers</summary><pre>{html(chr(10).join(view.lines))}</pre></details>"
 
 
 def _styles(views: Sequence[View]) -> str:
@@ -53,9 +71,10 @@ def _styles(views: Sequence[View]) -> str:
 
 
 def _section(view: View) -> str:
-    lines = f"<pre>{html(chr(10).join(view.lines))}</pre>" if view.lines else ""
+    guide = f'<p class="guide">{html(view.guide)}</p>' if view.guide and view.pictures else ""
     figures = "\n".join(map(_figure, view.pictures))
-    return f"<section><h2>{html(view.title)}</h2>\n{figures}\n{lines}\n{_heads(view)}</section>"
+    shown = f'<div class="views">\n{figures}\n{_numbers(view)}\n</div>'
+    return f"<section><h2>{html(view.title)}</h2>\n{guide}\n{shown}\n{_heads(view)}</section>"
 
 
 def page(views: Sequence[View], *, title: str = "") -> str:
@@ -68,7 +87,6 @@ def page(views: Sequence[View], *, title: str = "") -> str:
         f"<style>{css}\n{_styles(views)}</style>"
     )
     body = "\n".join(map(_section, views))
-    script = script if any(view.what == "attention" for view in views) else ""
     return (
         f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body><main><h1>{name}</h1>\n{body}\n</main>\n'
         f"<script>{script}</script></body></html>\n"

@@ -16,13 +16,14 @@ import torch
 from torch import nn
 
 from weft.errors import UsageError
+from weft.explain import guides
 from weft.explain.inputs import network, read
 from weft.explain.options import ExplainOptions
 from weft.explain.stacks import layers_of, named_parts, side_of
 from weft.explain.view import Picture, View, aligned
 from weft.nn.positions import Alibi, Learned, Relative, Rotary, Sinusoidal
-from weft.report.lines import Axis, Series, lines
-from weft.report.signed import signed_map
+from weft.plots.diverging_heatmap import signed_map
+from weft.plots.lines import Axis, Series, lines
 
 COUNT, MOST = 40, 96  # positions that are shown without a text, and of a long one
 WIDE = 64  # numbers of a vector that are drawn
@@ -238,4 +239,4 @@ def positions(run: Any, text: str, options: ExplainOptions) -> View:
         raise UsageError("--layer, --part: no positions are known there; leave them out")
     data = {"positions": count, "sites": [{"places": site.places, **site.shown.to_json()} for site in found]}
     pictures = [picture for site in found for picture in _pictures(site)]
-    return View("positions", f"Positions of {run.settings.kind}", data, pictures, list(_lines(found)))
+    return View("positions", f"Positions of {run.settings.kind}", data, pictures, list(_lines(found)), guides.POSITIONS)

@@ -16,13 +16,14 @@ from weft.config import no_such
 from weft.data.opening import FILE as OPENING
 from weft.data.record import recorded, write_record
 from weft.errors import UsageError
+from weft.explain import guides
 from weft.explain.attention import NAMES
 from weft.explain.heads import Head, Heads, cut_out, cut_settings, every, kept, named, without
 from weft.explain.held_loss import Portion, loss
 from weft.explain.importance import MEASURES, by_gradient, by_masking
 from weft.explain.view import Picture, View, aligned
-from weft.report.lines import Axis, Series, lines
-from weft.report.signed import signed_map
+from weft.plots.diverging_heatmap import signed_map
+from weft.plots.lines import Axis, Series, lines
 from weft.runs.folder import RunFolder, make_folder
 from weft.runs.resolve import resolve
 from weft.runs.staging import staged
@@ -194,7 +195,7 @@ def view(run: Any, found: Pruning, measured: dict[str, Any], *, top: int = 8) ->
     if len(found.steps) > 1:
         pictures.insert(0, _curve(found, UNITS.get(run.settings.task, "nats a token")))
         said += ["", *_steps(found)]
-    return View("heads", f"Heads of {run.folder.path}", record(run, found, measured), pictures, said)
+    return View("heads", f"Heads of {run.folder.path}", record(run, found, measured), pictures, said, guides.HEADS_IMPORTANCE)
 
 
 # ---- the smaller run

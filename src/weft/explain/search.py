@@ -17,10 +17,11 @@ from weft.decode.beam import BeamEvent, BeamOptions, Hypothesis, beam
 from weft.decode.choose import Adjust
 from weft.decode.predict import Request, limit_of
 from weft.decode.predict_options import PredictOptions
+from weft.explain import guides
 from weft.explain.inputs import located, never_said, refuse, special
 from weft.explain.options import ExplainOptions
 from weft.explain.view import Picture, View, aligned, listed
-from weft.report.tree import KINDS, Node, tree
+from weft.plots.tree import KINDS, Node, tree
 from weft.tasks.seq2seq.objective import padded_sources
 from weft.text.gate import clean
 from weft.text.tokenizers import Tokenizer
@@ -231,6 +232,5 @@ def search(run: Any, text: str, options: ExplainOptions) -> View:
     }
     picture = tree(list(_nodes(found, set(way), tokenizer.show, tokenizer.decode)))
     title = f"A search {asked.options.width} wide: {tokenizer.decode(best.tokens)!r}, score {score:.4f}"
-    return View(
-        "search", title, data, [Picture("The tree of the search", picture)], _lines(found, tokenizer.decode, options.top)
-    )
+    lines = _lines(found, tokenizer.decode, options.top)
+    return View("search", title, data, [Picture("The tree of the search", picture)], lines, guides.SEARCH)

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from weft.errors import UsageError
+from weft.explain import guides
 from weft.explain.attention import NAMES, Looked, look, sites
 from weft.explain.inputs import network
 from weft.explain.vectors import MOST, Sample, Track, Unit, sample, tracks, vectors
 from weft.explain.view import Picture, View, aligned
-from weft.report.matrix import matrix
+from weft.plots.similarity_matrix import matrix
 from weft.runs.eval_data import Files
 from weft.text.gate import many
 
@@ -179,7 +180,7 @@ def layers_alike(run: Any, data: Files | None = None, other: Any = None, *, most
         names = {"rows": one.labels[0], "columns": one.labels[-1]}
         sides.append({"side": one.side, "words": one.words, **names, "cka": cka.tolist()})
     title = f"Layers of {' and '.join(paths)}"
-    return View("layers", title, {"unit": unit, "runs": paths, "sides": sides}, pictures, said)
+    return View("layers", title, {"unit": unit, "runs": paths, "sides": sides}, pictures, said, guides.LAYERS)
 
 
 # ---- heads
@@ -252,4 +253,4 @@ def heads_alike(run: Any, data: Files | None = None, *, most: int = LOOKED, top:
         pictures.append(Picture(what, matrix(bits, rows=one.names, columns=one.names, name="bits apart", title=what)))
         said += [*([""] if said else []), f"{NAMES[one.part]}, {one.words:,} positions", *_nearest(one, top)]
         parts.append({"part": one.part, "positions": one.words, "heads": one.names, "bits": one.bits.tolist()})
-    return View("heads", f"Heads of {run.folder.path}", {"parts": parts}, pictures, said)
+    return View("heads", f"Heads of {run.folder.path}", {"parts": parts}, pictures, said, guides.HEADS_APART)

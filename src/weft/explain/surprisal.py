@@ -12,12 +12,13 @@ import numpy as np
 import torch
 
 from weft.errors import DataError
+from weft.explain import guides
 from weft.explain.inputs import located, special, written
 from weft.explain.options import ExplainOptions
 from weft.explain.view import Picture, Piece, View, aligned, listed
 from weft.models.encoder import Text
-from weft.report.coloured import coloured
-from weft.report.lines import Axis, Series, lines
+from weft.plots.lines import Axis, Series, lines
+from weft.plots.token_heatmap import coloured
 from weft.text.gate import clean, many
 
 ROWS = 64  # copies of a text that are read at once, each with another gap
@@ -95,7 +96,9 @@ def _pictures(found: Surprise, bits: np.ndarray) -> list[Picture]:
     line = Series("", list(range(1, len(tokens) + 1)), finite.tolist(), labels=tokens)
     return [
         Picture("The text, the more surprising the darker", coloured(tokens, shown, name="surprisal, bits")),
-        Picture("Token by token", lines([line], across=Axis("token"), up=Axis("surprisal, bits"))),
+        Picture(
+            "Token by token", lines([line], across=Axis("token", names=["", *tokens], every=True), up=Axis("surprisal, bits"))
+        ),
     ]
 
 
@@ -121,4 +124,4 @@ def surprisal(run: Any, text: str, options: ExplainOptions) -> View:
         "bits": [value if math.isfinite(value) else None for value in bits.tolist()],
     }
     title = f"How surprising each token is, given {found.given}"
-    return View("surprisal", title, data, _pictures(found, bits), _lines(found, bits, options.top))
+    return View("surprisal", title, data, _pictures(found, bits), _lines(found, bits, options.top), guides.SURPRISAL)

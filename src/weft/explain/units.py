@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from weft.errors import UsageError
+from weft.explain import guides
 from weft.explain.activations import TOKENS, UNITS, Scores, layer_table, output_scores, score_table
 from weft.explain.cells import inside, recurrent
 from weft.explain.inputs import Reading, network, read
@@ -19,9 +20,9 @@ from weft.explain.options import ExplainOptions
 from weft.explain.tracking import Tracks, features, ranked
 from weft.explain.view import Picture, Piece, View, aligned, listed
 from weft.explain.watch import watch
-from weft.report.coloured import coloured
-from weft.report.lines import Axis, Series, lines
-from weft.report.signed import signed_map
+from weft.plots.diverging_heatmap import signed_map
+from weft.plots.lines import Axis, Series, lines
+from weft.plots.token_heatmap import coloured
 from weft.runs.eval_data import own_or_gone
 
 JUDGED, FEW = 4000, 50  # letters of text that units are judged by; tokens that are too few
@@ -269,4 +270,4 @@ def units(run: Any, text: str, options: ExplainOptions) -> View:
         "layers": [_layer_data(one, chosen[one.number]) for one in wanted],
     }
     lines = [*_tables(wanted, options, scores), *_lines(tracks, judged)]
-    return View("units", f"Inside {run.settings.kind}", data, pictures, lines)
+    return View("units", f"Inside {run.settings.kind}", data, pictures, lines, guides.UNITS)

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from weft.report.heatmap import visible
-from weft.report.words import on_a_line
+from weft.plots.formatting import on_a_line
+from weft.plots.heatmap import visible
 from weft.text import columns
 
 
@@ -30,6 +30,7 @@ class View(NamedTuple):
     data: dict[str, Any]  # what JSON can hold: {"tokens": [{"text", "start", "stop"}], ...}
     pictures: list[Picture]
     lines: Sequence[str] = ()  # the same in a few words, for a terminal
+    guide: str = ""  # how to read the pictures
 
 
 CUT = "the text is longer than the model reads, and was cut"

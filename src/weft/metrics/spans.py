@@ -18,7 +18,7 @@ import numpy as np
 from weft import __version__
 from weft.errors import DataError
 from weft.metrics.items import Array, Function, Items, Score, Sums, sums
-from weft.metrics.labels import LabelScore, f1, ratio
+from weft.metrics.labels import LabelScore, f1, per_label, ratio
 from weft.metrics.metric import Metric, scores
 
 Scheme = Literal["BIO", "IOB1", "BIOES", "BILOU"]
@@ -232,3 +232,33 @@ def per_type(items: Items, types: Sequence[str]) -> dict[str, LabelScore]:
     columns = (100 * ratio(both, said), 100 * ratio(both, meant), f1(both, said, meant), meant.astype(np.int64))
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return {kind: LabelScore(*row) for kind, row in zip(types, rows, strict=False)}  # the column of unseen types is left
+
+
+# ---- each tag by itself
+
+
+def tag_counts(said: Tags, meant: Tags, names: Sequence[str]) -> dict[str, Array]:
+    """How often each sentence has each of these tags: said, meant, and both on one word, (N, K) each."""
+    column = {name: at for at, name in enumerate(names)}
+    counts = {name: np.zeros((len(meant), len(names))) for name in ("said", "meant", "both")}
+    for row, (ours, theirs) in enumerate(zip(said, meant, strict=True)):
+        right = [a for a, b in zip(ours, theirs, strict=True) if a == b]
+        for name, tags in (("said", ours), ("meant", theirs), ("both", right)):
+            np.add.at(counts[name][row], [column[tag] for tag in tags if tag in column], 1.0)
+    return counts
+
+
+def per_tag(said: Tags, meant: Tags, names: Sequence[str]) -> dict[str, LabelScore]:
+    """The scores of each tag, over words."""
+    ours, theirs = ([tag for row in rows for tag in row] for rows in (said, meant))
+    items = Items(np.arange(1), tag_counts([ours], [theirs], names))  # all sentences as one
+    return dict(zip(names, per_label(items), strict=True))
+
+
+def tag_confusion(said: Tags, meant: Tags, names: Sequence[str]) -> Array:
+    """How often a word of each tag got each, (K + 1, K), ints: rows are what was meant, the last what training never saw."""
+    column = {name: at for at, name in enumerate(names)}
+    counts = np.zeros((len(names) + 1, len(names)), np.int64)
+    for ours, theirs in zip(said, meant, strict=True):
+        np.add.at(counts, ([column.get(tag, len(names)) for tag in theirs], [column[tag] for tag in ours]), 1)
+    return counts

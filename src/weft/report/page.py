@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from weft.errors import UsageError
+from weft.plots.formatting import html
 from weft.report import page_parts as parts
 from weft.report.page_data import Document, embedded, page_data
 from weft.report.page_table import score_table, table
 from weft.report.page_tuning import tuning
-from weft.report.words import html
 from weft.text.columns import counted
 
-SCRIPTS = ("base", "chart", "legend", "table", "curves", "cost", "breakdowns", "items", "confusions", "start")
+SCRIPTS = ("base", "chart", "legend", "table", "scrolling", "curves", "cost", "breakdowns", "items", "confusions", "start")
 NEEDS = ("rows", "score")
+LISTED = 60  # letters that the names of all models may have in the title
 TASKS = {
     "lm": "language model",
     "masked-lm": "masked language model",
@@ -78,7 +79,11 @@ def _results(document: Document) -> Section:
 
 def _charts(document: Document) -> Iterator[Section]:
     if any(curve.get("train") or curve.get("valid") for curve in document.get("curves") or []):
-        lead = "Drag over a part to zoom in, or use the + and - keys with the chart in focus; a double click shows all again."
+        lead = (
+            "Each line is one run. Where steps are noisy the bold line is the running mean over 5 % of them, and the pale line "
+            "behind it is what was logged. Training that falls while validation gets worse is overfitting. Drag over a part to "
+            "zoom in, or use the + and - keys with the chart in focus; a double click shows all again."
+        )
         tables = parts.curve_table(document) + parts.gradient_table(document)
         yield Section("curves", "Learning curves", lead, _chart("curves") + tables)
     if len(document["rows"]) > 1:
@@ -120,16 +125,52 @@ def _section(section: Section) -> str:
     return f'<section id="{section.anchor}"><h2>{section.title}</h2>{lead}{section.body}</section>'
 
 
-def _about(document: Document) -> str:
-    """What is compared, on what, in a line."""
+def _compared(document: Document) -> str:
+    """What is compared: '3 language models'."""
     count = len(document["rows"])
     kind = TASKS.get(document.get("task") or "", "model")
-    task = kind if count == 1 else f"{kind}s"
+    return f"{count} {kind if count == 1 else f'{kind}s'}"
+
+
+def _title(document: Document) -> str:
+    """The comparison's name, and the models that are in it."""
+    title, names = str(document.get("title") or "Comparison"), [str(row["name"]) for row in document["rows"]]
+    if len(names) < 2:
+        return html(title)
+    listed = f"{', '.join(names[:-1])} and {names[-1]}"
+    between = " " if title[-1] in ".?!" else ": "
+    return html(title + between + (listed if len(listed) <= LISTED else _compared(document)))
+
+
+def _about(document: Document) -> str:
+    """What is compared, on what, in a line."""
     data = f" on <code>{html(document['data'])}</code>" if document.get("data") else ""
-    known, version = document.get("about") or {}, (document.get("environment") or {}).get("weft")
-    facts = [f"{name} {known[name]}" for name in ("tokenizer", "budget") if known.get(name)]
-    facts += [fact for fact in (version and f"weft {version}", known.get("date")) if fact]
-    return f"{count} {task}{data}{_tested(document)}{''.join(f' · {html(fact)}' for fact in facts)}"
+    return f"{_compared(document)}{data}{_tested(document)}"
+
+
+def _hardware(environment: Mapping[str, Any]) -> str:
+    gpu, threads = environment.get("gpu"), environment.get("threads")
+    device = "CPU" if gpu in (None, "", "none") else str(gpu)
+    known = [environment.get("system"), device, counted(threads, "thread") if isinstance(threads, int) else None]
+    return ", ".join(str(one) for one in known if one) if environment else ""
+
+
+def _facts(document: Document) -> str:
+    """With what it was measured: data, budget, tuning, hardware, versions, date."""
+    known, environment = document.get("about") or {}, document.get("environment") or {}
+    trials = max(
+        (len({one["trial"] for one in found["trials"]}) for found in (document.get("tuning") or {}).values()), default=0
+    )
+    versions = {"weft": "weft", "torch": "torch", "python": "Python"}
+    facts = {
+        **{name: known.get(name) for name in ("training data", "tokenizer", "budget")},
+        "tuning": f"{counted(trials, 'trial')} per model" if trials else None,
+        "hardware": _hardware(environment),
+        "versions": ", ".join(f"{shown} {environment[name]}" for name, shown in versions.items() if environment.get(name)),
+        "date": known.get("date"),
+    }
+    told = "".join(f"<div><dt>{name}</dt><dd>{html(fact)}</dd></div>" for name, fact in facts.items() if fact)
+    return f'<dl class="measured">{told}</dl>' if told else ""
 
 
 def _tested(document: Document) -> str:
@@ -141,8 +182,8 @@ def _body(document: Document) -> str:
     sections = [_results(document), *_charts(document), *_details(document)]
     links = "".join(f'<a href="#{one.anchor}">{one.title}</a>' for one in sections)
     return (
-        f'<header><div><h1 dir="auto">{html(document.get("title") or "Comparison")}</h1>'
-        f'<p class="about">{_about(document)}</p></div>'
+        f'<header><div><h1 dir="auto">{_title(document)}</h1>'
+        f'<p class="about">{_about(document)}</p>{_facts(document)}</div>'
         '<button type="button" id="theme" class="scripted">Dark</button></header>'
         f'<nav aria-label="sections">{links}</nav><main>'
         '<p class="without note">Charts, sorting and filters need JavaScript; the numbers are in the tables.</p>'
@@ -160,7 +201,7 @@ def page(document: Document) -> str:
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_policy(style, script)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<meta name="generator" content="weft">\n'
-        f"<title>{html(document.get('title') or 'Comparison')}</title>\n<style>{style}</style>\n</head>\n"
+        f"<title>{_title(document)}</title>\n<style>{style}</style>\n</head>\n"
         f"<body>\n{_body(document)}\n"
         f'<script type="application/json" id="data">{embedded(page_data(document))}</script>\n'
         f"<script>{script}</script>\n</body>\n</html>\n"

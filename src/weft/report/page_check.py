@@ -140,6 +140,8 @@ BREAKDOWN = _table(
         "unit": _text,
         "low": _by_name(NUMBERS),
         "high": _by_name(NUMBERS),
+        "precision": _by_name(NUMBERS),
+        "recall": _by_name(NUMBERS),
         "infinite": _by_name(_list(_count)),
     },
 )
@@ -196,7 +198,7 @@ def _bins(document: Mapping[str, Any]) -> Iterator[str]:
     for place, one in enumerate(document.get("breakdowns") or []):
         at, size = f"breakdowns[{place}]", len(one["bins"])
         lists = {"counts": one["counts"]}
-        for part in ("values", "low", "high"):
+        for part in ("values", "low", "high", "precision", "recall"):
             lists |= {f"{part}.{name}": values for name, values in (one.get(part) or {}).items()}
         for name, values in lists.items():
             if len(values) != size:

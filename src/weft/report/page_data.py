@@ -6,13 +6,15 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from weft.metrics.metric import Metric, metrics_of
 from weft.metrics.suites import SUITES, VALIDATION
-from weft.report.words import cut, decimals, score_name, visible
+from weft.plots.formatting import cut, decimals, score_name, visible
 
 Document = Mapping[str, Any]
+NOISY = 40  # points of a curve from which on it has a running mean
 POINTS = 600  # of a curve; more than there are pixels across
 LONGEST = 2000  # letters of an input or output that are shown
 LEVEL = 0.05  # of p, from which on a row can't be told from the best
@@ -121,9 +123,25 @@ def _thin(points: Sequence[Document]) -> Sequence[Document]:
     return [drawn[at] for at in sorted(kept)]
 
 
-def _series(points: Sequence[Document]) -> dict[str, list[Any]]:
-    drawn = _thin(points)
-    return {name: _numbers(point.get(name) for point in drawn) for name in ("step", "tokens", "seconds", "value")}
+def _smoothed(points: Sequence[Document]) -> Sequence[Document]:
+    """The points, each with the mean of those around it, 5 % of the curve; at its ends of as many as lie on both sides."""
+    drawn = [point for point in points if isinstance(point.get("value"), int | float) and math.isfinite(point["value"])]
+    half, last = len(drawn) // 40, len(drawn) - 1
+    if len(drawn) < NOISY:
+        return drawn
+    sums = [0.0, *accumulate(point["value"] for point in drawn)]
+    found = []
+    for at, point in enumerate(drawn):
+        reach = min(half, at, last - at)
+        mean = (sums[at + reach + 1] - sums[at - reach]) / (2 * reach + 1)
+        found.append({**point, "smooth": mean})
+    return found
+
+
+def _series(points: Sequence[Document], *, smooth: bool = False) -> dict[str, list[Any]]:
+    drawn = _thin(_smoothed(points) if smooth else points)
+    values = {name: _numbers(point.get(name) for point in drawn) for name in ("step", "tokens", "seconds", "value")}
+    return {**values, "smooth": _numbers(point["smooth"] for point in drawn if "smooth" in point)}
 
 
 def curve_points(document: Document, curve: Document, part: str) -> Sequence[Document]:
@@ -138,8 +156,8 @@ def _curves(document: Document, places: Mapping[str, int]) -> list[dict[str, Any
     found = []
     for curve in document.get("curves") or []:
         if curve["name"] in places:
-            lines = {part: _series(curve_points(document, curve, part)) for part in ("train", "valid")}
-            lines |= {part: _series(curve.get(part) or []) for part in ("norm", "norm_max", "rate")}
+            lines = {part: _series(curve_points(document, curve, part), smooth=part == "train") for part in ("train", "valid")}
+            lines |= {part: _series(curve.get(part) or [], smooth=part == "norm") for part in ("norm", "norm_max", "rate")}
             clip = _number((curve.get("gradients") or {}).get("clip"))
             found.append({"row": places[curve["name"]], "seed": curve.get("seed"), **lines, "clip": clip})
     return found
@@ -158,7 +176,10 @@ def _breakdowns(document: Document, names: Sequence[str]) -> list[dict[str, Any]
             "bins": [visible(str(label)) for label in one["bins"]],
             "counts": list(one["counts"]),
             "values": [_numbers(bin_values(one, name)) for name in names],
-            **{part: [_numbers((one.get(part) or {}).get(name)) for name in names] for part in ("low", "high")},
+            **{
+                part: [_numbers((one.get(part) or {}).get(name)) for name in names]
+                for part in ("low", "high", "precision", "recall")
+            },
         }
         for one in document.get("breakdowns") or []
     ]

@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from weft.plots.formatting import cut, decimals, finite, html, number, p_value, short
 from weft.report.page_data import (
     Document,
     bin_values,
@@ -20,7 +21,6 @@ from weft.report.page_data import (
     score_label,
 )
 from weft.report.page_table import sign
-from weft.report.words import cut, decimals, finite, html, number, p_value, short
 from weft.text.columns import counted
 
 FIRST = 12  # items that stand in the page for a reader without a script
@@ -219,7 +219,12 @@ def breakdown_table(document: Document, breakdown: Document) -> str:
         low, high = ((parts[part].get(name) or [None] * (at + 1))[at] for part in ("low", "high"))
         value = bin_values(breakdown, name)[at]
         bounds = f" <small>{number(low, places)} to {number(high, places)}</small>" if finite(low) is not None else ""
-        return number(value, places) + bounds
+        return number(value, places) + bounds + shares(name, at)
+
+    def shares(name: str, at: int) -> str:
+        found = [((breakdown.get(part) or {}).get(name) or [None] * (at + 1))[at] for part in ("precision", "recall")]
+        known = [f"{part} {number(share, 1)}" for part, share in zip("PR", found, strict=True) if finite(share) is not None]
+        return f" <small>{', '.join(known)}</small>" if known else ""
 
     lines = [
         [f"<bdi>{html(label)}</bdi>", f"{count:,}", *(cell(name, at) for name in names)]
@@ -228,7 +233,8 @@ def breakdown_table(document: Document, breakdown: Document) -> str:
     heads = [html(breakdown["by"]), html(breakdown.get("unit") or "items"), *_row_heads(document)]
     named = html(score_label(document, (breakdown.get("score") or document["score"])["name"]))
     found = _table(heads, lines, label=f"by {breakdown['by']}")
-    return f"<details><summary>The numbers: {named}</summary>{found}</details>"
+    more = ", precision (P) and recall (R)" if breakdown.get("precision") else ""
+    return f"<details><summary>The numbers: {named}{more}</summary>{found}</details>"
 
 
 def confusion_tables(document: Document) -> str:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from weft.plots.formatting import MISSING, duration, finite, html, number, p_value, short, size
 from weft.report.page_data import Document, is_alike, is_unclear, known_score, score_decimals, score_label
-from weft.report.words import MISSING, duration, finite, html, number, p_value, short, size
 
 WIDTH, HEIGHT = 110, 18  # of a drawn interval
 SHORT = 20  # letters of a name that stays on one line

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from weft.plots.formatting import MISSING, finite, html, number
 from weft.report.page_data import Document, metric_of, score_label
 from weft.report.page_table import COLOURS, sign
-from weft.report.words import MISSING, finite, html, number
 
 WIDTH, HEIGHT = 120, 14  # of a drawn score
 Trial = Mapping[str, Any]

@@ -14,7 +14,9 @@ function spot(breakdown, row, at) {
   const [value, low, high] = ["values", "low", "high"].map((part) => number((breakdown[part][row] || [])[at]));
   const bounds = Number.isFinite(low) ? ` (${digits(low)} to ${digits(high)})` : "";
   const many = `${fixed(breakdown.counts[at], 0)} ${breakdown.unit}`;
-  const text = `${rows[row].name}, ${breakdown.bins[at]}: ${digits(value)}${bounds}, ${many}`;
+  const shares = ["precision", "recall"].map((part) => [part, number((breakdown[part][row] || [])[at])])
+    .filter(([, share]) => Number.isFinite(share)).map(([part, share]) => `, ${part} ${fixed(share, 1)}`).join("");
+  const text = `${rows[row].name}, ${breakdown.bins[at]}: ${digits(value)}${bounds}${shares}, ${many}`;
   return { at, value, low, high, text, bounded: Number.isFinite(low) && Number.isFinite(high) };
 }
 

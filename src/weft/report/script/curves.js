@@ -7,7 +7,7 @@ const UNITS = {
 };
 
 function Curves(box) {
-  const view = { unit: "step", log: false, x: null, y: {} };
+  const view = { unit: "step", log: false, smooth: true, x: null, y: {} };
   const { train, valid } = data.curve_scores;
   const titles = {
     train: train ? `Training: ${train.name}` : "Training loss",
@@ -54,23 +54,35 @@ function Curves(box) {
     return [...new Set(found.filter(Number.isFinite))];
   }
 
-  // The largest norms, thinner than the mean ones.
-  function spikes(curve, x, y) {
-    const d = points(curve, "norm_max").map(([a, b], at) => `${at ? "L" : "M"}${x(a).toFixed(1)} ${y(b).toFixed(1)}`).join("");
-    return s("path", { class: `line second ${colour(curve.row)}`, d });
+  // Whether a curve is noisy, and its running mean is drawn over its values.
+  const smoothed = (curve, part) => view.smooth && curve[part].smooth.length > 0;
+
+  function mean(curve, part) {
+    const { smooth, [view.unit]: at } = curve[part];
+    return smooth.map((one, place) => [number(at[place]), number(one)])
+      .filter(([x, y]) => Number.isFinite(x) && Number.isFinite(y) && (!logarithm(part) || y > 0));
   }
 
-  function line(curve, x, y, inner) {
+  const path = (places, x, y) => places.map(([a, b], at) => `${at ? "L" : "M"}${x(a).toFixed(1)} ${y(b).toFixed(1)}`).join("");
+  const raw = (curve, x, y) => s("path", { class: `line raw ${colour(curve.row)}`, d: path(curve.points, x, y) });
+
+  // The largest norms, thinner than the mean ones.
+  function spikes(curve, x, y) {
+    const kind = smoothed(curve, "norm") ? "raw" : "second";
+    return s("path", { class: `line ${kind} ${colour(curve.row)}`, d: path(points(curve, "norm_max"), x, y) });
+  }
+
+  function line(curve, part, x, y, inner) {
     const seeds = data.curves.filter((other) => other.row === curve.row).map((other) => other.seed);
     const kind = curve.seed === seeds[0] ? "line" : "line second";
     // counts have no curve, only a result: a level that the others can be held against
     const alone = curve.points.length === 1;
     const d = alone ? `M${inner.left} ${y(curve.points[0][1]).toFixed(1)}H${inner.right}`
-      : curve.points.map(([a, b], at) => `${at ? "L" : "M"}${x(a).toFixed(1)} ${y(b).toFixed(1)}`).join("");
+      : path(smoothed(curve, part) ? mean(curve, part) : curve.points, x, y);
     const look = `${kind} ${colour(curve.row)}${alone ? " level" : ""}`;
     const drawn = [s("path", { class: look, d, "stroke-dasharray": dash(curve.row) })];
     const few = curve.points.filter(([a]) => a >= x.domain[0] && a <= x.domain[1]);
-    if (few.length <= 40) drawn.push(...few.map(([a, b]) => point(curve.row, x(a), y(b), 0.8)));
+    if (few.length <= 40 && !smoothed(curve, part)) drawn.push(...few.map(([a, b]) => point(curve.row, x(a), y(b), 0.8)));
     return drawn;
   }
 
@@ -88,7 +100,8 @@ function Curves(box) {
     const group = clipped(chart);
     limits(part).forEach((value) => group.append(s("path", { class: "limit", d: `M${inner.left} ${y(value).toFixed(1)}H${inner.right}` })));
     if (part === "norm") curves.forEach((curve) => group.append(spikes(curve, x, y)));
-    curves.forEach((curve) => group.append(...line(curve, x, y, inner)));
+    curves.filter((curve) => smoothed(curve, part)).forEach((curve) => group.append(raw(curve, x, y)));
+    curves.forEach((curve) => group.append(...line(curve, part, x, y, inner)));
     zoomable(svg, inner, x, y, part);
     pointing(panels[part], chart, curves, x, y);
     panels[part].plot.replaceChildren(svg);
@@ -156,9 +169,16 @@ function Curves(box) {
     again();
   }
 
+  function smoothing(event) {
+    view.smooth = event.target.checked;
+    again();
+  }
+
+  const noisy = data.curves.some((curve) => parts.some((part) => curve[part].smooth.length));
   const controls = h("div", { class: "controls" },
     units.length > 1 ? choice("along", Object.fromEntries(units), view.unit, along) : null,
     h("label", {}, h("input", { type: "checkbox", class: "log", onchange: logarithmic }), " logarithmic"),
+    noisy ? h("label", {}, h("input", { type: "checkbox", class: "smooth", checked: true, onchange: smoothing }), " smoothed") : null,
     reset);
   box.append(legend(), controls, h("div", { class: "panels" }, Object.values(panels).map(({ figure }) => figure)));
   keepDrawn(box, again);

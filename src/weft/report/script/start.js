@@ -19,4 +19,5 @@ function theme() {
 root.classList.add("ready");
 theme();
 document.querySelectorAll("table.sortable").forEach(sortable);
+document.querySelectorAll(".scroll").forEach(hinted);
 document.querySelectorAll("[data-chart]").forEach((box) => PARTS[box.dataset.chart](box));

@@ -105,7 +105,8 @@ class TaggerReader:
         scores = tag_scores(items, Tagged(self.tokenizer.labels.hash, scheme))
         unseen = Counter({tag: count for tag, count in counts.items() if self.tokenizer.labels.index(tag) is None})
         outputs = replace(items, outputs=list(map(in_line, said)))
-        return Evaluation(scores, outputs, tag_report(self.labels, items), unseen)
+        gold = [in_line(one.tags).split() for one in given]
+        return Evaluation(scores, outputs, tag_report(self.labels, outputs, gold), unseen)
 
     def _refuse_unseen(self, source: Any, given: Sequence[Any]) -> None:
         for at, sentence in enumerate(given):

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.errors import UsageError
-from weft.report.heatmap import visible
-from weft.report.lines import DARK, GAP, LIGHT, LINE, MARGIN, SHAPES, coordinate, drawn_title
-from weft.report.words import html
+from weft.plots.formatting import html
+from weft.plots.heatmap import visible
+from weft.plots.lines import DARK, GAP, LIGHT, LINE, MARGIN, SHAPES, coordinate, drawn_title
 
 SIDE = 440  # the plot is square: a direction is as long across as up
 LONGEST = 20  # letters of a name

@@ -9,14 +9,15 @@ from textwrap import wrap
 from typing import NamedTuple
 
 from weft.errors import UsageError
-from weft.report.heatmap import visible
-from weft.report.words import html
+from weft.plots.formatting import html
+from weft.plots.heatmap import visible
 
 WIDE, HIGH = 540, 300  # of the plot
 LEFT, RIGHT, MARGIN, GAP = 66, 24, 12, 6
 FONT, LINE = 13, 19
 MARKERS = 12  # of a series, at most: more would hide the line
 LONGEST = 44  # letters of a name in the legend
+TURNED, LETTER = 16, 7.8  # letters below a tick, and how wide one is about
 SAMPLE = 34  # width of a line in the legend
 SHAPES = (  # of size 8, around 0
     "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",
@@ -70,6 +71,7 @@ class Axis(NamedTuple):
     name: str
     log: bool = False
     names: Sequence[str] = ()  # of 0, 1, ..., where whole numbers stand for something; "" for one without a tick
+    every: bool = False  # as many names as there is room for, turned where they are long; else a few
 
     def place(self, value: float) -> float:
         return math.log10(value) if self.log else value
@@ -109,10 +111,17 @@ def _plain_ticks(low: float, high: float, most: int, *, whole: bool) -> list[flo
     return [(first + at) * step for at in range(count + 1)]
 
 
+def _token(text: str) -> str:
+    """What stands below a tick: a token with every letter of it visible, cut where it is long."""
+    shown = visible(text)
+    return shown if len(shown) <= TURNED else shown[: TURNED - 1] + "…"
+
+
 def _ticks(axis: Axis, low: float, high: float, most: int, *, whole: bool) -> list[tuple[float, str]]:
     if axis.names:
-        named = [(float(at), name) for at, name in enumerate(axis.names) if name]
-        return named[:: -(-len(named) // (most + 2))]
+        named = [(float(at), _token(name) if axis.every else name) for at, name in enumerate(axis.names) if name]
+        many = WIDE // FONT if axis.every else most + 2
+        return named[:: -(-len(named) // many)]
     if not axis.log:
         return [(tick, f"{tick:,.6g}") for tick in _plain_ticks(low, high, most, whole=whole)]
     first, last = math.floor(low + 1e-9), math.ceil(high - 1e-9)
@@ -170,14 +179,29 @@ def _marks(one: Series, number: int, across: Scale, up: Scale) -> str:
     return "".join(found)
 
 
+def _turned(across: Scale) -> float:
+    """How much higher the labels below are because they are turned; 0 where they stand side by side."""
+    if not across.axis.every or not across.ticks:
+        return 0.0
+    longest = max(len(text) for _, text in across.ticks)
+    apart = (across.stop - across.start) / max(1, len(across.ticks) - 1)
+    return 0.0 if longest * LETTER <= apart else longest * LETTER - FONT
+
+
+def _below(x: float, bottom: float, text: str, *, turned: bool) -> str:
+    if turned:
+        place = f'transform="translate({coordinate(x + 4)} {bottom + GAP}) rotate(-90)" text-anchor="end"'
+    else:
+        place = f'x="{coordinate(x)}" y="{bottom + FONT + 4}"'
+    return f"<text {place}>{html(text)}</text>"
+
+
 def _frame(across: Scale, up: Scale) -> str:
     left, right, bottom, top = across.start, across.stop, up.start, up.stop
     lines = "".join(f"M{coordinate(left)} {coordinate(up.at(tick))}H{coordinate(right)}" for tick, _ in up.ticks)
     lines += "".join(f"M{coordinate(across.at(tick))} {coordinate(top)}V{coordinate(bottom)}" for tick, _ in across.ticks)
     down = "".join(f'<text x="{left - GAP}" y="{coordinate(up.at(tick))}" dy=".35em">{text}</text>' for tick, text in up.ticks)
-    below = "".join(
-        f'<text x="{coordinate(across.at(t))}" y="{bottom + FONT + 4}">{html(text)}</text>' for t, text in across.ticks
-    )
+    below = "".join(_below(across.at(tick), bottom, text, turned=_turned(across) > 0) for tick, text in across.ticks)
     return (
         f'<path class="grid" shape-rendering="crispEdges" d="{lines}"/>'
         f'<path class="frame" shape-rendering="crispEdges" d="M{left} {top}V{bottom}H{right}"/>'
@@ -190,7 +214,7 @@ def _names(across: Scale, up: Scale) -> str:
     middle = (across.start + across.stop) / 2, (up.start + up.stop) / 2
     return (
         f'<g text-anchor="middle" font-style="italic">'
-        f'<text x="{middle[0]}" y="{up.start + 2 * LINE}">{html(across.axis.name)}</text>'
+        f'<text x="{middle[0]}" y="{coordinate(up.start + 2 * LINE + _turned(across))}">{html(across.axis.name)}</text>'
         f'<text transform="translate({MARGIN + 4} {middle[1]}) rotate(-90)">{html(up.axis.name)}</text></g>'
     )
 
@@ -262,9 +286,10 @@ def lines(series: Sequence[Series], *, across: Axis, up: Axis, title: str = "") 
     horizontal = _scale(across, [x for one in series for x in one.x], LEFT, right, tight=True)
     vertical = _scale(up, [y for one in series for y in one.y], bottom, top, tight=False)
     names = [_entry(one, across, up) for one in series]
-    legend, high = _legend(series, numbers, names, bottom + 2.6 * LINE)
-    size = f'width="{right + RIGHT}" height="{coordinate(bottom + 2.6 * LINE + high + MARGIN)}"'
-    box = f'viewBox="0 0 {right + RIGHT} {coordinate(bottom + 2.6 * LINE + high + MARGIN)}"'
+    foot = bottom + 2.6 * LINE + _turned(horizontal)
+    legend, high = _legend(series, numbers, names, foot)
+    size = f'width="{right + RIGHT}" height="{coordinate(foot + high + MARGIN)}"'
+    box = f'viewBox="0 0 {right + RIGHT} {coordinate(foot + high + MARGIN)}"'
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-lines" role="img" '

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from weft.errors import UsageError
-from weft.report.heatmap import visible
-from weft.report.words import html
+from weft.plots.formatting import html
+from weft.plots.heatmap import visible
 
 HIGH, FONT, MARGIN, GAP, LINE = 26, 12, 12, 6, 18
 NARROW, WIDEST = 26, 120  # of a column

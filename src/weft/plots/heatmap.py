@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.errors import UsageError
-from weft.report.png import inked
-from weft.report.words import html
+from weft.plots.formatting import html
+from weft.plots.png import inked
 
 SMALLEST, LARGEST, SIDE = 18, 40, 720  # sizes of a cell; the longer side of the grid, as far as they allow it
 FONT, LINE, MARGIN, GAP = 12, 16, 12, 6

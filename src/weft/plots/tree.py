@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from weft.errors import UsageError
-from weft.report.heatmap import visible
-from weft.report.words import html
+from weft.plots.formatting import html
+from weft.plots.heatmap import visible
 
 HIGH, SPACE, BETWEEN, MARGIN, HEAD = 34, 8, 38, 12, 24  # of a box, between boxes, between columns, around all, above all
 LETTER, NARROW, LONGEST = 7.6, 52, 18

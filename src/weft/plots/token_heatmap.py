@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.errors import UsageError
-from weft.report.heatmap import visible
-from weft.report.words import html
+from weft.plots.formatting import html
+from weft.plots.heatmap import visible
 from weft.text.columns import places
 
 WIDE = 640  # of a line

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.errors import UsageError
-from weft.report.heatmap import FONT, GAP, LINE, MARGIN
-from weft.report.png import inked
-from weft.report.words import html
+from weft.plots.formatting import html
+from weft.plots.heatmap import FONT, GAP, LINE, MARGIN
+from weft.plots.png import inked
 
 SMALLEST, LARGEST = 72, 150  # the longer side of a map
 ACROSS = 8  # maps beside each other; more of a row go on in the next line

@@ -12,7 +12,7 @@ from html import escape
 import numpy as np
 
 from weft.errors import UsageError
-from weft.report.heatmap import Frame, Legend, Swatch, check_shape, draw_map, heading, number, visible
+from weft.plots.heatmap import Frame, Legend, Swatch, check_shape, draw_map, heading, number, visible
 
 STEPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # shown in the legend
 SWATCH = 34

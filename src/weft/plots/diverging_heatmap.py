@@ -11,7 +11,7 @@ from html import escape
 import numpy as np
 
 from weft.errors import UsageError
-from weft.report.heatmap import Frame, Legend, Swatch, check_shape, draw_map, heading, number, visible
+from weft.plots.heatmap import Frame, Legend, Swatch, check_shape, draw_map, heading, number, visible
 
 STEPS = (-1.0, -0.5, -0.2, 0.0, 0.2, 0.5, 1.0)  # shown in the legend, times the largest
 SWATCH = 34

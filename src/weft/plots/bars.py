@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from weft.errors import UsageError
-from weft.report.heatmap import visible
-from weft.report.words import html
+from weft.plots.formatting import html
+from weft.plots.heatmap import visible
 
 LETTER, LONGEST = 7.4, 12
 LONG, ROW, HEAD, MARGIN, GAP = 110, 26, 26, 12, 6  # of the longest bar, of a token, above a panel, around all
