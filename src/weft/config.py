@@ -15,6 +15,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from weft.errors import ConfigError, nearest, unknown_option
 
 T = TypeVar("T", bound="Table")
+BUDGETS = ("steps", "tokens", "epochs", "minutes")  # options of [train] of which a run has one
 LONGEST = 1 << 20  # bytes of a run file
 SHOWN = 80  # characters of a wrong value
 PARTS = 100  # of a dotted key; the time that reading one takes grows with their square
@@ -114,7 +115,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def override(values: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
-    """`values` with each `a.b=VALUE` set: a value as TOML reads it, bare words as strings."""
+    """`values` with each `a.b=VALUE` set, in order: a value as TOML reads it, bare words as strings. A run has one budget: one
+    that is set replaces the one before it."""
     new = {key: dict(value) if isinstance(value, dict) else value for key, value in values.items()}
     for setting in settings:
         name, equals, text = setting.partition("=")
@@ -127,6 +129,9 @@ def override(values: Mapping[str, Any], settings: Iterable[str]) -> dict[str, An
             if not isinstance(inner, dict):
                 raise ConfigError(f"--set {setting}: {part} is a value, not a table")
             owner[part] = owner = dict(inner)
+        if parts[:-1] == ["train"] and parts[-1] in BUDGETS:
+            for budget in BUDGETS:
+                owner.pop(budget, None)
         owner[parts[-1]] = _value(text)
     return new
 

@@ -14,7 +14,6 @@ from weft.cli.output import columns, duration, score_name, write, write_json
 from weft.text.columns import aligned
 
 LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "pydantic", "typer", "rich")
-BUDGETS = ("steps", "tokens", "epochs", "minutes")
 
 
 def about_machine() -> dict[str, Any]:
@@ -70,6 +69,7 @@ def _parts(run: Any) -> list[dict[str, Any]]:
 def about_run(path: Path) -> dict[str, Any]:
     """What a run folder holds."""
     from weft.cli.story import read_story
+    from weft.config import BUDGETS
     from weft.run import Run, load
     from weft.train.folder import read_environment
     from weft.translator import parameters
