@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.options import Context, Data, Shared
+from weft.cli.options import FILES, Context, Data, Shared
 from weft.cli.output import note, say
 from weft.cli.usage import one_line
 from weft.errors import UsageError
@@ -57,7 +57,11 @@ class Compare(Shared):
     jobs: Annotated[int, typer.Option(min=1, max=256, metavar="N", help="Runs that are trained at a time.")] = 1
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where it all goes.  [default: runs/NAME-comparison, of runs runs/comparison]"),
+        typer.Option(
+            rich_help_panel=FILES,
+            metavar="DIR",
+            help="Where it all goes.  [default: runs/NAME-comparison, of runs runs/comparison]",
+        ),
     ] = None
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over: what is in the folder is deleted once the new comparison is finished.")
@@ -79,9 +83,13 @@ class Compare(Shared):
             help="Minimal pairs that language models choose from, a file or a folder; may be given several times.",
         ),
     ] = None
-    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as CSV; - is standard output.")] = None
-    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as Markdown.")] = None
-    latex: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as LaTeX.")] = None
+    csv: Annotated[
+        Path | None, typer.Option(rich_help_panel=FILES, metavar="FILE", help="Write the table as CSV; - is standard output.")
+    ] = None
+    markdown: Annotated[
+        Path | None, typer.Option(rich_help_panel=FILES, metavar="FILE", help="Write the table as Markdown.")
+    ] = None
+    latex: Annotated[Path | None, typer.Option(rich_help_panel=FILES, metavar="FILE", help="Write the table as LaTeX.")] = None
 
     def run(self) -> int:
         planned = len(self.what) == 1 and not self.what[0].is_dir()
