@@ -34,6 +34,7 @@ from weft.compare.plan import (
 )
 from weft.compare.sizes import sized
 from weft.compare.train import Outcome, Room, Trainer
+from weft.data.tables import training
 from weft.errors import ConfigError, UsageError
 from weft.lock import Lock
 from weft.train.folder import make_folder
@@ -70,6 +71,7 @@ class Comparing:
             values = {**values, "model": {"kind": asked.models[0], **model}}
         self.values = absolute(values, base=base)
         settings = resolve(self.values, base=base)
+        training(settings.sources())
         if not {"valid", "test"} & settings.sources().keys():
             raise UsageError("compare: the run file has no test or validation data to compare by; give data.test")
         self.task, self.seed = settings.task, settings.seed

@@ -77,7 +77,8 @@ class Evaluate(Searching):
         with Display(quiet=self.quiet) as display:
             scores, report, unseen = self._measured(run, display)
         own = run.settings.sources()
-        files = [str(path) for path in self.data or own.get("test", own.get("valid", own["train"])).paths]
+        read = next((own[name] for name in ("test", "valid") if name in own), None)
+        files = [str(path) for path in self.data or (() if read is None else read.paths)]
         if unseen:
             note(self._warning(run.settings.task, unseen), quiet=self.quiet)
         if self.json:

@@ -140,6 +140,8 @@ def _gradients(found: Mapping[str, Any]) -> str:
 
 
 def _files(value: Any) -> str:
+    if value is False:
+        return "none: the model was trained elsewhere"
     if isinstance(value, float):
         return f"{value:.1%} of train"
     return ", ".join(value) if isinstance(value, list) else str(value)

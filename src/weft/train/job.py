@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import tomli_w
 
 from weft.data.corpus import Corpus
+from weft.data.tables import training
 from weft.errors import ConfigError, ModelError, UsageError
 from weft.lock import Lock
 from weft.train.folder import RunFolder, make_folder, open_folder
@@ -78,6 +79,7 @@ def train(values: Mapping[str, Any], out: Path, *, base: Path, watcher: Watcher,
     """Train what a run file says into `out`, or go on where an earlier process stopped; paths are seen from `base`. A `fresh`
     run takes the place of one that is there, once it has weights."""
     settings = resolve(values, base=base)
+    training(settings.sources())  # before a folder is made
     folder = make_folder(out)
     folder.refuse_strangers()
     if fresh:
