@@ -160,7 +160,9 @@ def test_no_description_in_the_list_of_commands_is_cut_off(capsys):
     assert " ".join(call(capsys, "demo", "--help")[1].split()).count("[default: translate]") == 1
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["train", "--help"], ["init", "lm"]])
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["train", "--help"], ["init", "lm"], ["info", "--json"]])
+    "words", [["--help"], ["--version"], ["train", "--help"], ["init", "lm"], ["info"], ["info", "--json"]]
+)
 def test_what_needs_no_model_imports_neither_torch_nor_numpy(words):
     script = (
         "import sys\nfrom weft.cli.main import main\n"

@@ -41,7 +41,8 @@ DRAWINGS = {  # numbers in, SVG out; and how words are written in one
 }
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
-    "machine": set(),
+    "allocations": set(),
+    "machine": {"allocations"},
     "config": {"errors"},
     "files": {"errors"},
     "lock": {"errors", "files"},

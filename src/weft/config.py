@@ -21,6 +21,8 @@ SHOWN = 80  # characters of a wrong value
 PARTS = 100  # of a dotted key; the time that reading one takes grows with their square
 _PART = rb"(?:[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+"
 _ENDLESS = re.compile(rb"(?<![\w-])%s(?:\.[ \t]*+%s){%d}" % (_PART, _PART, PARTS))
+_ASSIGNED = re.compile(r"[ \t]*([\w.-]{1,100})[ \t]*=[ \t]*(.*)")
+_BARE = re.compile(r"[^\s\"'\[\]{}=,][^\"'\[\]{}=,]{0,200}")
 
 
 class Table(BaseModel):
@@ -111,7 +113,29 @@ def read_toml(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 (byte {error.start}); a run file is a UTF-8 text") from None
     except (ValueError, RecursionError) as error:  # numbers too long, or tables too deep, for Python
-        raise ConfigError(f"{path}: is not TOML: {error}") from None
+        raise ConfigError(_unquoted(path, raw) or f"{path}: is not TOML: {error}") from None
+
+
+def _unquoted(path: Path, raw: bytes) -> str | None:
+    """What is wrong with a file of which a line has a string without quotes, or a Windows path between double ones."""
+    for number, line in enumerate(raw.decode().split("\n"), 1):
+        found = _ASSIGNED.match(line)
+        if found is None or _is_toml(line):
+            continue
+        if "\\" in found[2] and found[2].startswith('"'):
+            cure = "write the string in single quotes, or a path with /"
+            return f"{path}: line {number}: a backslash between double quotes begins an escape; {cure}"
+        if _BARE.fullmatch(found[2].partition("#")[0].strip()):
+            return f'{path}: line {number}: a string needs quotes: {found[1]} = "{found[2].partition("#")[0].strip()}"'
+    return None
+
+
+def _is_toml(line: str) -> bool:
+    try:
+        tomllib.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def override(values: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:

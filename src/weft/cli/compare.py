@@ -36,7 +36,14 @@ class Compare(Shared):
     what: Annotated[list[Path], typer.Argument(metavar="RUN.TOML | RUN...", help="A run file, or run folders.")]
     models: Annotated[
         str | None,
-        typer.Option(metavar="KIND,...", help="Kinds of the run file's task, or all.  [default: the run file's own]"),
+        typer.Option(
+            metavar="KIND,...",
+            help="Kinds of the run file's task, or all.  [default: its own, baselines, lstm, transformer; with --grid its own]",
+        ),
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="A.B=VALUE", help="Change an option of the run file; may be given several times."),
     ] = None
     seeds: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Runs of each model, each with its seed.")] = 1
     minutes: Annotated[float | None, typer.Option(metavar="X", help="Train each run so long.")] = None
@@ -98,7 +105,8 @@ class Compare(Shared):
     # ---- a run file
 
     def _asked(self) -> Asked:
-        from weft.compare.plan import Asked, parse_count, parse_grid, parse_models
+        from weft.compare.kinds import parse_models
+        from weft.compare.plan import Asked, parse_count, parse_grid
 
         if self.minutes is not None and self.tokens is not None:
             raise UsageError("--minutes and --tokens are two budgets; give one")
@@ -126,7 +134,7 @@ class Compare(Shared):
         from weft.compare.plan import PLAN, earlier
         from weft.compare.scores import refuse_others
         from weft.compare.train import Stopped
-        from weft.config import read_toml
+        from weft.config import override, read_toml
 
         if self.data:
             raise UsageError(f"--data: is for runs that are there; {run_file} names its own, data.test")
@@ -134,7 +142,8 @@ class Compare(Shared):
         self._wanted().check(out)
         place = Place(out, self.jobs, torch.get_num_threads(), self.fresh)
         # resolved: the same comparison from wherever it is called
-        comparing = Comparing(read_toml(run_file), self._asked(), place, base=run_file.parent.resolve())
+        values = override(read_toml(run_file), self.settings or [])
+        comparing = Comparing(values, self._asked(), place, base=run_file.parent.resolve())
         refuse_others(comparing.task, self.score)
         check_wanted(comparing.task, self.tokenize)
         comparing.refuse_policy(self.context)
@@ -176,6 +185,8 @@ class Compare(Shared):
         for option in ("models", "seeds", "minutes", "tokens", "params", "grid", "tune", "fresh"):
             if (given := getattr(self, option)) and (option, given) != ("seeds", 1):
                 raise UsageError(f"--{option}: is for a comparison of a run file; runs that are there are not trained")
+        if self.settings:
+            raise UsageError("--set: is for a comparison of a run file; runs that are there are not trained")
         paths = [path for path in self.what if not is_comparison(path)]
         for path in self.what:
             if path not in paths:
@@ -239,6 +250,7 @@ class Compare(Shared):
             value = getattr(self, option)
             if value is not None and (option, value) != ("seeds", 1):
                 words += [f"--{option}", f"{value:g}" if isinstance(value, float) else str(value)]
+        words += [word for text in self.settings or () for word in ("--set", text)]
         words += [word for text in self.grid or () for word in ("--grid", text)]
         words += [word for path in self.suite or () for word in ("--suite", str(path))]
         words += [word for path in self.data or () for word in ("--data", str(path))]

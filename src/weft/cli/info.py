@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,17 @@ from weft.cli.options import Shared
 from weft.cli.output import columns, duration, score_name, write, write_json
 from weft.text.columns import aligned
 
+DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia")  # of GPUs: of Linux, of WSL, of ROCm
 LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "pydantic", "typer", "rich")
+
+
+def _gpu() -> str:
+    """The GPU that torch sees; torch, which takes seconds to import, is asked only where a driver is."""
+    if not any(map(os.path.exists, DRIVERS)):
+        return "none"
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
 
 
 def about_machine() -> dict[str, Any]:
@@ -21,22 +32,19 @@ def about_machine() -> dict[str, Any]:
     import platform
     from importlib.metadata import version
 
-    from weft.cli.threads import cpus
-    from weft.machine import free
-    from weft.train.folder import environment
-
-    here = environment()
-    import torch
+    from weft import __version__
+    from weft.cli.threads import cpus, threads
+    from weft.machine import free_memory
 
     return {
-        "weft": here["weft"],
-        "python": here["python"],
+        "weft": __version__,
+        "python": platform.python_version(),
         "libraries": {name: version(name) for name in LIBRARIES},
         "system": platform.platform(),
         "cpus": cpus(),
-        "threads": here["threads"],
-        "free_memory": free(torch.device("cpu")),
-        "gpu": here["gpu"],
+        "threads": threads(),
+        "free_memory": free_memory(),
+        "gpu": _gpu(),
     }
 
 

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from weft.errors import UsageError, nearest
+
 # titles of what a command's help lists after its own options, in this order; an option names the one that it stands under
 DECODING, ENSEMBLE, FILES, COMMON = "Decoding", "Ensemble", "Input and output", "Common options"
 PANELS = (DECODING, ENSEMBLE, FILES, COMMON)
@@ -53,12 +55,26 @@ def _devices() -> list[str]:
     return ["auto", "cpu", "cuda"]
 
 
+def _present(name: str) -> str:
+    """Refuses a device that is not here before a command does anything."""
+    if name == "auto" or name == "cpu":
+        return name
+    if name not in _devices():
+        raise UsageError(f"device: no such device {name!r}{nearest(name, _devices())}")
+    import torch
+
+    if not torch.cuda.is_available():
+        raise UsageError("device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'")
+    return name
+
+
 Device = Annotated[
     str,
     typer.Option(
         rich_help_panel=COMMON,
         metavar="NAME",
         autocompletion=_devices,
+        callback=_present,
         help="Where to compute: cpu, cuda, or auto, a GPU if there is one.",
     ),
 ]

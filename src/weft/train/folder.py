@@ -24,7 +24,7 @@ from weft.data.opening import FILE as OPENING
 from weft.errors import ConfigError, DivergedError, ModelError, ResourceError, UsageError
 from weft.lock import Lock
 from weft.tensors import not_finite, read_notes, read_tensors, write_tensors
-from weft.train import checkpoint
+from weft.train import checkpoint, nearby
 from weft.train.cursor import Cursor
 from weft.train.settings import Settings, resolve
 
@@ -324,12 +324,12 @@ def open_folder(path: Path) -> RunFolder:
         raise UsageError(f"{path}: its name is not UTF-8, and no tensor file can be read there; rename it")
     if os.path.isfile(path):
         kind = "a run file" if path.suffix == ".toml" else "a file"
-        raise ModelError(f"{path}: is {kind}, not the folder of a run")
+        raise ModelError(f"{path}: is {kind}, not the folder of a run{nearby.made_of(path)}")
     if not os.path.isdir(path):  # Path.is_dir fails on too long a name
-        raise ModelError(f"{path}: no such run folder")
+        raise ModelError(f"{path}: no such run folder{nearby.like(path)}")
     folder = RunFolder(path)
     if not folder.resolved.is_file():
-        raise ModelError(f"{path}: is no run folder: it has no resolved.toml")
+        raise ModelError(f"{path}: is no run folder: it has no resolved.toml{nearby.inside(path)}")
     if folder.aside.is_there() and not folder.has_begun():  # there may be no more of it than its name
         raise ModelError(folder.waiting())
     return folder

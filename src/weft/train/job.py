@@ -13,6 +13,7 @@ from weft.data.corpus import Corpus
 from weft.data.tables import training
 from weft.errors import ConfigError, ModelError, UsageError
 from weft.lock import Lock
+from weft.train.device import pick_device
 from weft.train.folder import RunFolder, make_folder, open_folder
 from weft.train.journal import Journal
 from weft.train.loop import Loop
@@ -79,7 +80,8 @@ def train(values: Mapping[str, Any], out: Path, *, base: Path, watcher: Watcher,
     """Train what a run file says into `out`, or go on where an earlier process stopped; paths are seen from `base`. A `fresh`
     run takes the place of one that is there, once it has weights."""
     settings = resolve(values, base=base)
-    training(settings.sources())  # before a folder is made
+    training(settings.sources())  # before a folder is made, or data is read
+    pick_device(settings.train.device)
     folder = make_folder(out)
     folder.refuse_strangers()
     if fresh:
