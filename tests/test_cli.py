@@ -161,8 +161,6 @@ def test_no_description_in_the_list_of_commands_is_cut_off(capsys):
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["train", "--help"], ["init", "lm"], ["info", "--json"]])
-    "words", [["--help"], ["--version"], ["train", "--help"], ["init", "lm"], ["info"], ["info", "--json"]]
-)
 def test_what_needs_no_model_imports_neither_torch_nor_numpy(words):
     script = (
         "import sys\nfrom weft.cli.main import main\n"

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-import tomllib
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,10 +69,6 @@ def there(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def resolved(run: Path) -> dict[str, Any]:
-    return tomllib.loads((run / "resolved.toml").read_text())
-
-
 def by_name(out: Path) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in files.read_json(out / "comparison.json")["rows"]}
 
@@ -126,7 +121,7 @@ def test_a_run_file_alone_is_compared_with_what_it_should_be_compared_with(there
     )
     document = files.read_json(there / "here" / "comparison.json")
     assert document["command"] == f"weft compare {' '.join(words)}"
-    settings = [resolve(resolved(there / "here" / name), base=there) for name in ("lstm-5", "transformer-5")]
+    settings = [resolve(files_of(there / "here" / name), base=there) for name in ("lstm-5", "transformer-5")]
     assert [(one.train.epochs, one.train.steps, one.model.width) for one in settings] == [(1.0, None, 12)] * 2
     said = "--set: is for a comparison of a run file; runs that are there are not trained"
     assert refused(capsys, "compare", "here/lstm-5", "--set", "seed=1") == (2, said)
@@ -164,7 +159,7 @@ def test_a_comparison_is_deleted_when_the_new_one_is_finished(there, capsys, mon
     assert compare(capsys, "run.toml", "--models", "lstm", "--out", "here", "--quiet")[0] == 0
     page = (there / "here/report.html").read_bytes()
     (there / "bad.toml").write_text(RUN.replace("text.txt", "nowhere.txt"))
-    told = ["run.toml", "--out", "here", "--seeds", "2"]
+    told = ["run.toml", "--models", "lstm", "--out", "here", "--seeds", "2"]
     assert refused(capsys, "compare", "bad.toml", "--out", "here", "--fresh") == (3, f"{there / 'nowhere.txt'}: no such file")
 
     def pressed(*_: Any, **__: Any) -> None:
@@ -209,7 +204,7 @@ def test_a_comparison_that_compares_nothing_replaces_none(there, capsys, monkeyp
     assert compare(capsys, "run.toml", "--models", "lstm", "--out", "here", "--quiet")[0] == 0
     page = (there / "here/report.html").read_bytes()
     (there / "wild.toml").write_text(f"{RUN}lr = 1e38\n")
-    code, _, err = compare(capsys, "wild.toml", "--out", "here", "--fresh", "--quiet")
+    code, _, err = compare(capsys, "wild.toml", "--models", "lstm", "--out", "here", "--fresh", "--quiet")
     assert code == 6 and err.endswith("\nweft: the comparison that was to be replaced is back in here\n")
     assert (there / "here/report.html").read_bytes() == page and not (there / "here/.set-aside").exists()
     with monkeypatch.context() as patched:
@@ -476,9 +471,7 @@ def test_ctrl_c_while_measuring_says_that_nothing_is_lost(there, capsys, monkeyp
 
 def test_a_run_file_needs_no_kind_where_models_are_named(there, capsys):
     (there / "run.toml").write_text(RUN.replace('kind = "lstm"\n', ""))
-    assert refused(capsys, "compare", "run.toml", "--models", "lstm")[1].startswith(
-        "model.kind: is needed and not given; known: "
-    )
+    assert refused(capsys, "compare", "run.toml")[1].startswith("model.kind: is needed and not given; known: ")
     assert compare(capsys, "run.toml", "--models", "rnn,gru", "--quiet")[0] == 0
     assert Here.trained == ["rnn-5", "gru-5"]
 
