@@ -13,7 +13,7 @@ from weft.cli.signals import Stop
 from weft.cli.threads import set_threads
 from weft.runs.job import train
 from weft.runs.load import load
-from weft.runs.run import Run
+from weft.runs.run import AnyRun
 
 
 def arguments(text: str, default: str) -> argparse.Namespace:
@@ -39,9 +39,9 @@ def trained(values: dict[str, Any], out: Path, base: Path) -> tuple[Run, float]:
     return load(out), time.perf_counter() - began
 
 
-def row(name: str, run: Run, value: float, bar: float, seconds: float) -> str:
+def row(name: str, run: AnyRun, value: float, bar: float, seconds: float) -> str:
     verdict = "met" if round(value, 4) <= bar else "MISSED"
-    return f"{name:<24} {parameters(run.model):>12,} {value:>9.4f} {bar:>8.4f} {verdict:>7} {seconds:>8.0f} s"
+    return f"{name:<24} {run.parameters:>12,} {value:>9.4f} {bar:>8.4f} {verdict:>7} {seconds:>8.0f} s"
 
 
 HEAD = f"{'model':<24} {'parameters':>12} {'nats':>9} {'bar':>8} {'':>7} {'wall':>10}"

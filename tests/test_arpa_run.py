@@ -76,7 +76,9 @@ def test_a_model_of_another_tool_is_a_run_that_evaluates_compares_and_generates(
     feed(monkeypatch, b"the cat sat\n")
     assert main(["score", "runs/theirs"]) == 0 and capsys.readouterr().out.endswith("the cat sat\n")
     assert main(["info", "runs/theirs"]) == 0
-    assert "imported: trained elsewhere" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "imported: trained elsewhere" in said and "none: the model was trained elsewhere" in said
+    assert "model.arpa" not in Path("runs/theirs/resolved.toml").read_text()
     assert Path("runs/theirs/resolved.toml").read_text().count('smoothing = "file"') == 1
 
 

@@ -23,7 +23,7 @@ from command_line import answered, feed, refused
 from weft import __version__, files
 from weft.cli import display as display_module
 from weft.cli.display import Display
-from weft.cli.main import app, main
+from weft.cli.main import COMMANDS, app, main
 from weft.cli.options import SHARED
 from weft.cli.output import duration, finite, number
 from weft.cli.progress import Smooth, TrainWatcher
@@ -133,7 +133,35 @@ def test_version_and_help(capsys):
     assert call(capsys, "-h")[1] == out
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["train", "--help"], ["init", "lm"]])
+TITLES = ["Arguments", "Options", "Decoding", "Ensemble", "Input and output", "Common options"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_lists_a_command_s_own_options_first(command, capsys):
+    """Then those of decoding, ensembles and files, and last what most commands have."""
+    _, out, _ = call(capsys, command, "--help")
+    titles = re.findall(r"^(\S.*):$", out, re.MULTILINE)
+    assert titles == [title for title in TITLES if title in titles] and titles[-1] == "Common options"
+    common = re.findall(r"--[\w-]+", out.partition("Common options:")[2])
+    ordered = ["--device", "--json", "--quiet", "--threads", "--debug", "--help"]
+    assert common == [option for option in ordered if option in common]
+    assert {"--debug", "--help"} <= set(common)
+
+
+@pytest.mark.parametrize(("command", "first"), [("evaluate", "--data"), ("predict", "--data"), ("score", "--data")])
+def test_the_first_option_is_the_one_that_people_look_for(command, first, capsys):
+    out = call(capsys, command, "--help")[1]
+    assert re.findall(r"--[\w-]+", out.partition("\nOptions:")[2])[0] == first
+    assert "\nEnsemble:\n  --with RUN " in out
+
+
+def test_no_description_in_the_list_of_commands_is_cut_off(capsys):
+    out = call(capsys, "--help")[1]
+    assert "..." not in out.partition("Commands:")[2] and "weft init lm > run.toml" in " ".join(out.split())
+    assert " ".join(call(capsys, "demo", "--help")[1].split()).count("[default: translate]") == 1
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["train", "--help"], ["init", "lm"], ["info", "--json"]])
 def test_what_needs_no_model_imports_neither_torch_nor_numpy(words):
     script = (
         "import sys\nfrom weft.cli.main import main\n"

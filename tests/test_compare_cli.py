@@ -110,6 +110,25 @@ def test_one_command_to_a_table_and_a_page(there, capsys):
     assert again[:2] == (0, out) and Here.trained == []
 
 
+def test_a_run_file_alone_is_compared_with_what_it_should_be_compared_with(there, capsys):
+    """Options of the run file can be changed, too, in all kinds alike."""
+    words = ["run.toml", "--set", "train.epochs=1", "--set", "model.width=12", "--out", "here"]
+    code, _, err = compare(capsys, *words)
+    assert code == 0 and Here.trained == ["lstm-5", "ngram-5", "transformer-5"]
+    assert err.startswith(
+        "comparing lstm (the run file's), ngram (counted or solved in seconds: what a network must beat), transformer"
+        " (the usual network beside it); --models names others, --models all takes all 7 kinds\n"
+    )
+    document = files.read_json(there / "here" / "comparison.json")
+    assert document["command"] == f"weft compare {' '.join(words)}"
+    settings = [resolve(files_of(there / "here" / name), base=there) for name in ("lstm-5", "transformer-5")]
+    assert [(one.train.epochs, one.train.steps, one.model.width) for one in settings] == [(1.0, None, 12)] * 2
+    said = "--set: is for a comparison of a run file; runs that are there are not trained"
+    assert refused(capsys, "compare", "here/lstm-5", "--set", "seed=1") == (2, said)
+    Here.trained.clear()
+    assert compare(capsys, *words, "--models", "lstm,ngram,transformer")[0] == 0 and Here.trained == []
+
+
 def test_results_for_programs_and_papers(there, capsys):
     words = ["run.toml", "--models", "ngram,lstm", "--quiet"]
     code, out, err = compare(capsys, *words, "--json")
@@ -127,20 +146,20 @@ def test_results_for_programs_and_papers(there, capsys):
 
 
 def test_another_plan_is_refused_unless_fresh(there, capsys):
-    assert compare(capsys, "run.toml", "--out", "here", "--quiet")[0] == 0
-    assert refused(capsys, "compare", "run.toml", "--out", "here", "--seeds", "2") == (
+    assert compare(capsys, "run.toml", "--models", "lstm", "--out", "here", "--quiet")[0] == 0
+    assert refused(capsys, "compare", "run.toml", "--models", "lstm", "--out", "here", "--seeds", "2") == (
         2,
         "here: holds another comparison (seeds: 1 there, 2 here); choose another --out, or --fresh",
     )
-    assert compare(capsys, "run.toml", "--out", "here", "--seeds", "2", "--fresh", "--quiet")[0] == 0
+    assert compare(capsys, "run.toml", "--models", "lstm", "--out", "here", "--seeds", "2", "--fresh", "--quiet")[0] == 0
     assert sorted(path.name for path in (there / "here").glob("lstm-*")) == ["lstm-5", "lstm-6"]
 
 
 def test_a_comparison_is_deleted_when_the_new_one_is_finished(there, capsys, monkeypatch):
-    assert compare(capsys, "run.toml", "--out", "here", "--quiet")[0] == 0
+    assert compare(capsys, "run.toml", "--models", "lstm", "--out", "here", "--quiet")[0] == 0
     page = (there / "here/report.html").read_bytes()
     (there / "bad.toml").write_text(RUN.replace("text.txt", "nowhere.txt"))
-    told = ["run.toml", "--out", "here", "--seeds", "2"]
+    told = ["run.toml", "--models", "lstm", "--out", "here", "--seeds", "2"]
     assert refused(capsys, "compare", "bad.toml", "--out", "here", "--fresh") == (3, f"{there / 'nowhere.txt'}: no such file")
 
     def pressed(*_: Any, **__: Any) -> None:
@@ -168,54 +187,54 @@ def test_a_comparison_is_deleted_when_the_new_one_is_finished(there, capsys, mon
 
 def test_a_refusal_drops_nothing(there, capsys, monkeypatch):
     """Neither the comparison that waits, nor the one that was to replace it, whose run still saves."""
-    assert compare(capsys, "run.toml", "--out", "here", "--quiet")[0] == 0
+    assert compare(capsys, "run.toml", "--models", "lstm", "--out", "here", "--quiet")[0] == 0
     with monkeypatch.context() as patched:
         patched.setattr(Here, "train", lambda self, plan: (_ for _ in ()).throw(Stopped()))
-        assert compare(capsys, "run.toml", "--out", "here", "--seeds", "2", "--fresh")[0] == 130
+        assert compare(capsys, "run.toml", "--models", "lstm", "--out", "here", "--seeds", "2", "--fresh")[0] == 130
     (there / "here/lstm-6").mkdir()
     (there / "bad.toml").write_text(RUN.replace("text.txt", "nowhere.txt"))
     with Lock(there / "here/lstm-6"):
-        code, said = refused(capsys, "compare", "run.toml", "--out", "here", "--seeds", "3", "--fresh")
+        code, said = refused(capsys, "compare", "run.toml", "--models", "lstm", "--out", "here", "--seeds", "3", "--fresh")
         assert code == 5 and said.startswith("here/lstm-6: in use by process ")
     assert refused(capsys, "compare", "bad.toml", "--out", "here", "--fresh") == (3, f"{there / 'nowhere.txt'}: no such file")
     assert (there / "here/lstm-6").is_dir() and (there / "here/.set-aside/comparison.json").is_file()
 
 
 def test_a_comparison_that_compares_nothing_replaces_none(there, capsys, monkeypatch):
-    assert compare(capsys, "run.toml", "--out", "here", "--quiet")[0] == 0
+    assert compare(capsys, "run.toml", "--models", "lstm", "--out", "here", "--quiet")[0] == 0
     page = (there / "here/report.html").read_bytes()
     (there / "wild.toml").write_text(f"{RUN}lr = 1e38\n")
-    code, _, err = compare(capsys, "wild.toml", "--out", "here", "--fresh", "--quiet")
+    code, _, err = compare(capsys, "wild.toml", "--models", "lstm", "--out", "here", "--fresh", "--quiet")
     assert code == 6 and err.endswith("\nweft: the comparison that was to be replaced is back in here\n")
     assert (there / "here/report.html").read_bytes() == page and not (there / "here/.set-aside").exists()
     with monkeypatch.context() as patched:
         patched.setattr("weft.cli.measuring._evidence", lambda *_: (_ for _ in ()).throw(ModelError("damaged")))
-        code, _, err = compare(capsys, "run.toml", "--seeds", "2", "--out", "here", "--fresh", "--quiet")
+        code, _, err = compare(capsys, "run.toml", "--models", "lstm", "--seeds", "2", "--out", "here", "--fresh", "--quiet")
     assert code == 4 and err.endswith("\nweft: the comparison that was to be replaced is kept in here/.set-aside\n")
     assert (there / "here/.set-aside/report.html").read_bytes() == page
     assert refused(capsys, "compare", "here/.set-aside/lstm-5", "--out", "here") == (
         2,
         "here: holds the comparison of a run file; choose another --out",
     )
-    assert refused(capsys, "compare", "run.toml", "--out", "here/.set-aside") == (
+    assert refused(capsys, "compare", "run.toml", "--models", "lstm", "--out", "here/.set-aside") == (
         2,
         "here/.set-aside: is where what is to be replaced waits, and nothing is made there; choose another --out",
     )
     (there / "here/plan.toml").unlink()
-    assert compare(capsys, "run.toml", "--out", "here", "--quiet")[0] == 0
+    assert compare(capsys, "run.toml", "--models", "lstm", "--out", "here", "--quiet")[0] == 0
     assert (there / "here/report.html").exists() and Here.trained == ["lstm-5", "lstm-5", "lstm-5", "lstm-6"]  # no more
 
 
 def test_stopped_while_it_is_measured_it_goes_on_without_fresh(there, capsys, monkeypatch):
-    assert compare(capsys, "run.toml", "--out", "here", "--quiet")[0] == 0
+    assert compare(capsys, "run.toml", "--models", "lstm", "--out", "here", "--quiet")[0] == 0
     with monkeypatch.context() as patched:
         patched.setattr("weft.cli.measuring._evidence", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        code, _, err = compare(capsys, "run.toml", "--seeds", "2", "--out", "here", "--fresh", "--quiet")
+        code, _, err = compare(capsys, "run.toml", "--models", "lstm", "--seeds", "2", "--out", "here", "--fresh", "--quiet")
     assert code == 130 and err == (
         "weft: stopped; what was measured is kept, and the same command, without --fresh, goes on; the comparison before it is "
         "kept in here/.set-aside until this one is finished\n"
     )
-    assert compare(capsys, "run.toml", "--seeds", "2", "--out", "here", "--quiet")[0] == 0
+    assert compare(capsys, "run.toml", "--models", "lstm", "--seeds", "2", "--out", "here", "--quiet")[0] == 0
     assert not (there / "here/.set-aside").exists()
 
 
@@ -286,7 +305,7 @@ def test_settings_are_tuned_first(there, capsys):
 
 def test_a_comparison_that_can_t_begin_leaves_nothing(there, capsys):
     (there / "text.txt").write_bytes(b"a\0b\n")
-    assert main(["compare", "run.toml", "--quiet"]) == 3
+    assert main(["compare", "run.toml", "--models", "lstm", "--quiet"]) == 3
     assert not (there / "runs").exists()
 
 
@@ -320,7 +339,7 @@ def test_names_that_are_not_known(there, capsys):
 def test_without_data_to_compare_by_nothing_is_trained(there, capsys):
     (there / "run.toml").write_text(RUN.replace("valid = 0.1\ntest = 0.1\n", ""))
     said = "compare: the run file has no test or validation data to compare by; give data.test"
-    assert refused(capsys, "compare", "run.toml") == (2, said)
+    assert refused(capsys, "compare", "run.toml", "--models", "lstm") == (2, said)
     assert not (there / "runs").exists()
 
 
@@ -405,7 +424,7 @@ def moved_to(table: dict[str, Any], run: Path, settings: Any, file: Path) -> str
 
 def test_if_all_fail_json_says_so(there, capsys):
     (there / "run.toml").write_text(RUN + "lr = 1e30\n")
-    code, out, _ = compare(capsys, "run.toml", "--json", "--quiet")
+    code, out, _ = compare(capsys, "run.toml", "--models", "lstm", "--json", "--quiet")
     found = json.loads(out)
     assert code == 6 and list(found) == [
         "title",
@@ -458,7 +477,7 @@ def test_a_run_file_needs_no_kind_where_models_are_named(there, capsys):
 
 
 def test_one_model_alone_is_told_what_it_could_be_compared_with(there, capsys):
-    code, _, err = compare(capsys, "run.toml", "--out", "one")
+    code, _, err = compare(capsys, "run.toml", "--models", "lstm", "--out", "one")
     told = (
         "lstm is compared with nothing: add --models lstm,ngram,window,rnn,gru,transformer,gpt, a part of them, or --models all"
     )

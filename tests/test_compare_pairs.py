@@ -178,7 +178,7 @@ def test_other_tasks_have_no_pairs(there, capsys):
     )
     assert refused(capsys, "compare", "other.toml", "--suite", "gone.tsv") == (2, said)
     assert Here.trained == [] and not (there / "runs").exists()
-    assert compare(capsys, "other.toml", "--out", "all", "--quiet")[0] == 0
+    assert compare(capsys, "other.toml", "--models", "lstm", "--out", "all", "--quiet")[0] == 0
     assert refused(capsys, "compare", "all/lstm-5", "--suite", "pairs.tsv") == (2, said)
 
 
@@ -237,7 +237,7 @@ def test_a_damaged_run_is_named_and_the_others_are_compared(there, capsys):
 
 
 def test_where_all_are_damaged_nothing_is_made(there, capsys):
-    assert compare(capsys, "run.toml", "--out", "all", "--quiet")[0] == 0
+    assert compare(capsys, "run.toml", "--models", "lstm", "--out", "all", "--quiet")[0] == 0
     (there / "all" / "lstm-5" / "model.safetensors").write_bytes(b"{}")
     code, out, err = compare(capsys, "all/lstm-5", "--out", "mine", "--quiet")
     assert (code, out) == (4, "") and err.startswith("weft: lstm, seed 5: all/lstm-5/model.safetensors: ")

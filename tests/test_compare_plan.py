@@ -14,6 +14,7 @@ from small_runs import Silent, make_text, run_file, train_here
 from weft.compare import sizes, tokens
 from weft.compare.fitting import fitted, leaves, tried, with_option
 from weft.compare.groups import find, grouped, is_comparison
+from weft.compare.kinds import parse_models, told, usual
 from weft.compare.plan import (
     Asked,
     Grid,
@@ -27,7 +28,6 @@ from weft.compare.plan import (
     or_as_it_was,
     parse_count,
     parse_grid,
-    parse_models,
     planned,
     refuse_missing,
     refuse_used,
@@ -215,6 +215,30 @@ def test_variants():
 def test_one_option_that_does_not_apply():
     values = {**LM, "model": {"kind": "lstm", "width": 16}, "train": {}}
     assert plan_of("lstm", "ngram", values=values).notes == ["ngram: model.width does not apply"]
+
+
+@pytest.mark.parametrize(
+    ("task", "own", "kinds"),
+    [
+        ("lm", "gpt", ["gpt", "ngram", "lstm"]),
+        ("lm", "gru", ["gru", "ngram", "lstm", "transformer"]),
+        ("lm", "ngram", ["ngram", "lstm", "transformer"]),
+        ("classify", "lstm", ["lstm", "naive-bayes", "regression", "transformer"]),
+        ("translate", "seq2seq", ["seq2seq", "transformer"]),
+        ("tag", "transformer", ["transformer", "lstm"]),
+    ],
+)
+def test_the_kinds_of_a_comparison_that_names_none(task, own, kinds):
+    assert usual({"task": task, "model": {"kind": own}}) == kinds
+
+
+def test_a_run_that_starts_from_weights_is_compared_with_baselines_and_the_choice_is_told():
+    values = {"task": "classify", "model": {"kind": "bert"}, "train": {"init_from": "runs/bert"}}
+    assert usual(values) == ["bert", "naive-bayes", "regression"]
+    assert told(values, usual(values)) == (
+        "comparing bert (the run file's), naive-bayes and regression (counted or solved in seconds: what a network must beat);"
+        " --models names others, --models all takes all 8 kinds"
+    )
 
 
 def test_all_kinds_of_the_task():

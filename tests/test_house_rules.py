@@ -37,7 +37,8 @@ TEXT = BASE | {"text"}
 MODELS = TEXT | {"machine", "data", "nn", "decode.steps", "models"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
-    "machine": set(),
+    "allocations": set(),
+    "machine": {"allocations"},
     "config": {"errors"},
     "files": {"errors"},
     "lock": {"errors", "files"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -328,9 +329,17 @@ def test_an_imported_run_is_used_and_trained_on(tmp_path, capsys):
     assert main(["info", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().out
     assert "bert (masked-lm)" in said and "parameters" in said and "n-grams" not in said
+    assert re.search(r"^train data +none: the model was trained elsewhere$", said, re.MULTILINE)
+    assert str(tmp_path / "theirs") not in (tmp_path / "run" / "resolved.toml").read_text()
+    first = (tmp_path / "run" / "run.toml").read_text().partition("\n")[0]
+    assert first == f"# imported from {str(tmp_path / 'theirs' / 'config.json')!r}"
+    nothing = "data.train: is false, so there is nothing to train on; name files, as in --set data.train=FILE"
+    for words in (["train", "--out", str(tmp_path / "new")], ["check"], ["gradcheck"], ["compare"]):
+        assert refused(capsys, words[0], str(tmp_path / "run" / "run.toml"), *words[1:]) == (2, nothing)
+    assert not (tmp_path / "new").exists()
     assert refused(capsys, "evaluate", str(tmp_path / "run"), "--quiet") == (
         2,
-        f"{tmp_path / 'run'}: the run has no test or validation data; give --data FILE",
+        f"{tmp_path / 'run'}: was imported, so it has no data of its own; give --data FILE",
     )
     text = make_text(tmp_path / "text.txt")
     assert main(["evaluate", str(tmp_path / "run"), "--data", str(text), "--quiet"]) == 0

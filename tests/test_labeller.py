@@ -135,7 +135,7 @@ def test_without_validation_texts_the_temperature_is_one_and_there_is_nothing_to
         assert run.task.name == "classify"
         assert run.reader.model.temperature == 1.0
         with pytest.raises(UsageError) as caught:
-            run.evaluate().scores
+            run.evaluate()
         assert str(caught.value) == f"{tmp_path / kind}: the run has no test or validation data; give --data FILE"
         assert len(run.evaluate(data).scores) == 6
 
@@ -212,7 +212,7 @@ def test_what_may_not_be_cut_is_refused_in_prediction_too(tmp_path, monkeypatch,
     assert [bool(line) for line in said.out.split("\n")] == [False, True, False, False, False]
     held = write_tsv(tmp_path / "held.tsv", [("first", *fits), ("second", *long)], "label\tone\ttwo")
     with pytest.raises(DataError) as caught:
-        run.evaluate(held).scores
+        run.evaluate(held)
     assert str(caught.value) == f"{held}: line 3: {told}"
 
 

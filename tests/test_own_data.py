@@ -62,13 +62,13 @@ def test_a_run_that_keeps_no_record_reads_only_what_is_named(language):
     for path in (run / "data").glob("test.*"):
         path.unlink()
     with pytest.raises(ModelError) as caught:
-        load(run, device="cpu").evaluate().scores
+        load(run, device="cpu").evaluate()
     assert str(caught.value) == f"{run}: has no record of the test data that it was trained with; use --data FILE"
     # a size alone is guessed easily
     record = {"origin": {"files": [{"file": "test.txt", "bytes": test.stat().st_size}]}}
     (run / "data" / "test.json").write_text(json.dumps(record))
     with pytest.raises(DataError) as other:
-        load(run, device="cpu").evaluate().scores
+        load(run, device="cpu").evaluate()
     assert str(other.value) == differs(test, "test", run)
 
 
@@ -82,7 +82,7 @@ def test_labelled_texts(kind, tmp_path):
     assert load(run, device="cpu").evaluate().scores
     test.write_text("label\ttext\n" + "".join(f"good\t{line}\n" for line in SECRET.split("\n")[:-1]))
     with pytest.raises(DataError) as caught:
-        load(run, device="cpu").evaluate().scores
+        load(run, device="cpu").evaluate()
     assert str(caught.value) == differs(test, "test", run)
 
 

@@ -20,7 +20,7 @@ from weft.tasks.lm.presets import PRESETS as LM
 from weft.tasks.registry import TASKS, find_task
 from weft.text.tokenizers import TokenizerTable, train_tokenizer
 from weft.train.device import pick_device
-from weft.train.tables import TrainTable
+from weft.train.tables import BUDGETS, TrainTable
 
 BASE = Path("runs", "files").absolute()
 every_kind = pytest.mark.parametrize("kind", LM)
@@ -60,6 +60,34 @@ def test_the_train_table_goes_the_same_way():
     assert settings_of("lstm", train={"lr": 0.5}).train.lr == 0.5
     assert settings_of("lstm", train={"lr": 0.5}, settings=("train.lr=0.25",)).train.lr == 0.25
     assert settings_of("transformer").train == TrainTable().filled()
+
+
+@pytest.mark.parametrize(
+    ("settings", "budget"),
+    [
+        (("train.epochs=2",), {"epochs": 2}),
+        (("train.minutes=0.5",), {"minutes": 0.5}),
+        (("train.epochs=2", "train.tokens=9"), {"tokens": 9}),
+        (("train.epochs=2", "model.width=8", "train.steps=7"), {"steps": 7}),
+        (("train.lr=1",), {"steps": 5}),
+    ],
+)
+def test_a_budget_that_is_set_replaces_the_one_before(settings, budget):
+    values = run_file(train={"steps": 5})
+    found = override(values, settings)
+    train = resolve(found, base=BASE).train
+    assert {name: value for name in BUDGETS if (value := getattr(train, name)) is not None} == budget
+    assert values["train"] == {"steps": 5}
+
+
+def test_a_budget_of_the_run_file_replaces_the_preset_s_and_two_in_one_file_are_refused():
+    values = {"task": "tag", "data": {"train": "a.txt"}, "model": {"kind": "lstm"}}
+    assert resolve(values, base=BASE).train.epochs == 20
+    found = resolve({**values, "train": {"steps": 3}}, base=BASE).train
+    assert (found.steps, found.epochs) == (3, None)
+    with pytest.raises(ConfigError) as caught:
+        resolve({**values, "train": {"steps": 3, "tokens": 4}}, base=BASE)
+    assert str(caught.value) == "train: steps and tokens are given; a run has one budget"
 
 
 def test_what_only_the_preset_s_optimiser_has_goes_with_it():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,6 +89,38 @@ def test_the_same_command_works_after_one_that_did_not_end_well(command, error, 
         assert not any(path.name.startswith(".") for path in out.iterdir())
         capsys.readouterr()
     assert number > 3 and code == 0
+
+
+# a process that ends before the system moves a finished folder to its place, or whose disk is full by then
+ENDED = r"""
+import errno, os, signal, sys
+from weft import files
+from weft.cli.main import main
+
+
+class Ending:
+    def __getattr__(self, name):
+        if name == "rename" and sys.argv[1] == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if name == "rename":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return getattr(os, name)
+
+
+files.os = Ending()
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize(("how", "code", "left"), [("killed", -9, 2), ("full", 5, 0)])
+def test_a_command_whose_process_was_killed_or_ran_out_of_disk_can_be_given_again(how, code, left, models, tmp_path):
+    """`out`, which is empty, and beside it what was made so far."""
+    words = [*COMMANDS["import"](models), "--out", str(tmp_path / "new" / "out")]
+    done = subprocess.run([sys.executable, "-c", ENDED, how, *words], capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert len(list((tmp_path / "new").glob("*"))) == left and not list((tmp_path / "new").glob("out/*"))
+    assert main(words) == 0
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["out"]
 
 
 def fill(out: Path, **more: Any) -> None:

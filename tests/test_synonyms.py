@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from command_line import TEXT, refused
 
-from weft.cli.main import main
+from weft.cli.main import COMMANDS, main
 from weft.errors import SYNONYMS, nearest
 
 RUN = """\
@@ -28,6 +29,12 @@ width = 8
         ("model.hidden_size=8", "width"),
         ("model.d_model=8", "width"),
         ("model.num_layers=2", "layers"),
+        ("train.lr_scheduler_type=linear", "schedule"),
+        ("train.gradient_accumulation_steps=2", "accumulate"),
+        ("data.block_size=8", "window"),
+        ("tokenizer.vocab_size=8", "size"),
+        ("train.device=gpu", "cuda"),
+        ("train.device=mps", "cpu"),
     ],
 )
 def test_options_of_the_run_file(setting, right, here, capsys):
@@ -49,7 +56,14 @@ def test_options_of_the_run_file(setting, right, here, capsys):
         (("train", "run.toml", "--learning-rate", "3"), "'--set train.lr=...'"),
         (("train", "run.toml", "--hidden-size", "3"), "'--set model.width=...'"),
         (("generate", "run", "--max-new-tokens", "3"), "'--length'"),
+        (("generate", "run", "--max-length", "3"), "'--length'"),
         (("predict", "run", "--num-beams", "3"), "'--beam'"),
+        (("train", "run.toml", "--batch-size", "3"), "'--set train.batch_tokens=...'"),
+        (("train", "run.toml", "--overwrite"), "'--fresh'"),
+        (("train", "run.toml", "--frehs"), "'--fresh'"),
+        (("train", "run.toml", "--output-dir", "x"), "'--out'"),
+        (("fine-tune", "run.toml"), "'train'"),
+        (("inspect", "run"), "'info'"),
     ],
 )
 def test_words_of_the_command_line(words, right, here, capsys):
@@ -71,3 +85,75 @@ def test_help_is_a_command_too(capsys):
         asked = capsys.readouterr().out
         assert main(same) == 0
         assert capsys.readouterr().out == asked != ""
+
+
+@pytest.mark.parametrize("word", ["--epochs", "--ephocs", "--epoch", "--res", "--fps", "--refs"])
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_the_option_that_deletes_a_run_is_never_a_guess(word, command, here, capsys):
+    assert "--fresh" not in refused(capsys, command, "run.toml", word, "3")[1]
+
+
+def test_options_of_training_where_nothing_is_trained(here, capsys):
+    assert refused(capsys, "evaluate", "run", "--learning-rate", "3")[1] == (
+        "evaluate: no such option '--learning-rate'; it is set in training: weft train RUN.TOML --set train.lr=...;"
+        " see weft evaluate --help"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("kind = lstm", 'a string needs quotes: kind = "lstm"'),
+        ("kind = naive-bayes  # the first", 'a string needs quotes: kind = "naive-bayes"'),
+        ("train = data/my text.txt", 'a string needs quotes: train = "data/my text.txt"'),
+        (r'train = "C:\Users\me\a.txt"', "a backslash between double quotes begins an escape; write the string in single quotes"
+         ", or a path with /"),
+    ],
+)  # fmt: skip
+def test_strings_without_quotes_and_windows_paths_are_explained(line, told, tmp_path, capsys):
+    (tmp_path / "run.toml").write_text(f'task = "lm"\n[model]\n{line}\nwidth = 3\n')
+    assert refused(capsys, "train", str(tmp_path / "run.toml")) == (2, f"{tmp_path / 'run.toml'}: line 3: {told}")
+
+
+@pytest.mark.parametrize("line", ["kind =", "kind = [", 'kind = "a', "= 3", "kind = 'a'b", "a = 1 = 2"])
+def test_other_faults_of_toml_are_told_as_they_are(line, tmp_path, capsys):
+    (tmp_path / "run.toml").write_text(f"[model]\n{line}\n")
+    code, said = refused(capsys, "train", str(tmp_path / "run.toml"))
+    assert code == 2 and said.startswith(f"{tmp_path / 'run.toml'}: is not TOML: ")
+
+
+def test_the_nearest_run_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("labels", "lstm"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "resolved.toml").write_text("")
+    (tmp_path / "labels.toml").write_text("")
+    for word, said in {
+        "runs/lables": "runs/lables: no such run folder; did you mean runs/labels?",
+        "labels": "labels: no such run folder; did you mean runs/labels?",
+        "runs/zzz": "runs/zzz: no such run folder",
+        "none/labels": "none/labels: no such run folder",
+        "runs": "runs: is no run folder: it has no resolved.toml; runs in it: labels, lstm",
+        "labels.toml": "labels.toml: is a run file, not the folder of a run; its run is in runs/labels",
+    }.items():
+        assert refused(capsys, "info", word) == (4, said)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.parametrize("command", [name for name, one in COMMANDS.items() if "device" in one.__dataclass_fields__])
+def test_a_device_that_is_absent_is_refused_at_once(command, capsys):
+    """Whatever else is wrong: here the run, and the data, are not there either."""
+    more = ["--suite", "none"] if command == "probe" else []
+    said = "device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'"
+    assert refused(capsys, command, "no-run", *more, "--device", "cuda") == (2, said)
+    said = "device: no such device 'mps'; did you mean 'cpu'? known: auto, cpu, cuda"
+    assert refused(capsys, command, "no-run", *more, "--device", "mps") == (2, said)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_a_device_of_the_run_file_that_is_absent_is_refused_before_data_is_read(command, tmp_path, capsys):
+    (tmp_path / "run.toml").write_text(RUN.replace("text.txt", "none.txt") + '[train]\ndevice = "cuda"\n')
+    said = "train.device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'"
+    assert refused(capsys, command, str(tmp_path / "run.toml"), "--out", str(tmp_path / "out")) == (2, said)
+    assert not (tmp_path / "out").exists()

@@ -239,7 +239,7 @@ def test_a_run_without_other_data_has_nothing_to_evaluate(runs, tmp_path):
     values["data"] = {"train": values["data"]["train"]}
     run = loaded(train_here(values, tmp_path / "run").path)
     with pytest.raises(UsageError) as caught:
-        run.evaluate().scores
+        run.evaluate()
     assert str(caught.value) == f"{tmp_path / 'run'}: the run has no test or validation data; give --data FILE"
 
 
@@ -253,7 +253,7 @@ def test_sentences_beyond_learned_positions_are_refused(runs, tmp_path, capsys, 
     assert str(caught.value) == f"line 2: has 31 tokens, but {folder} reads at most 30; split it"
     data = write_conll(tmp_path / "data.txt", [[("the", "X")], [("the", "X")] * 29])
     with pytest.raises(DataError) as caught:
-        run.evaluate(data).scores
+        run.evaluate(data)
     assert str(caught.value) == f"{data}: line 3: has 31 tokens, but {folder} reads at most 30; split it"
     feed(monkeypatch, b"the\n" + b"the " * 29 + b"\nold\n")
     code = main(["predict", str(folder)])

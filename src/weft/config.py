@@ -15,11 +15,14 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from weft.errors import ConfigError, nearest, unknown_option
 
 T = TypeVar("T", bound="Table")
+BUDGETS = ("steps", "tokens", "epochs", "minutes")  # options of [train] of which a run has one
 LONGEST = 1 << 20  # bytes of a run file
 SHOWN = 80  # characters of a wrong value
 PARTS = 100  # of a dotted key; the time that reading one takes grows with their square
 _PART = rb"(?:[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+"
 _ENDLESS = re.compile(rb"(?<![\w-])%s(?:\.[ \t]*+%s){%d}" % (_PART, _PART, PARTS))
+_ASSIGNED = re.compile(r"[ \t]*([\w.-]{1,100})[ \t]*=[ \t]*(.*)")
+_BARE = re.compile(r"[^\s\"'\[\]{}=,][^\"'\[\]{}=,]{0,200}")
 
 
 class Table(BaseModel):
@@ -110,11 +113,34 @@ def read_toml(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 (byte {error.start}); a run file is a UTF-8 text") from None
     except (ValueError, RecursionError) as error:  # numbers too long, or tables too deep, for Python
-        raise ConfigError(f"{path}: is not TOML: {error}") from None
+        raise ConfigError(_unquoted(path, raw) or f"{path}: is not TOML: {error}") from None
+
+
+def _unquoted(path: Path, raw: bytes) -> str | None:
+    """What is wrong with a file of which a line has a string without quotes, or a Windows path between double ones."""
+    for number, line in enumerate(raw.decode().split("\n"), 1):
+        found = _ASSIGNED.match(line)
+        if found is None or _is_toml(line):
+            continue
+        if "\\" in found[2] and found[2].startswith('"'):
+            cure = "write the string in single quotes, or a path with /"
+            return f"{path}: line {number}: a backslash between double quotes begins an escape; {cure}"
+        if _BARE.fullmatch(found[2].partition("#")[0].strip()):
+            return f'{path}: line {number}: a string needs quotes: {found[1]} = "{found[2].partition("#")[0].strip()}"'
+    return None
+
+
+def _is_toml(line: str) -> bool:
+    try:
+        tomllib.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def override(values: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
-    """`values` with each `a.b=VALUE` set: a value as TOML reads it, bare words as strings."""
+    """`values` with each `a.b=VALUE` set, in order: a value as TOML reads it, bare words as strings. A run has one budget: one
+    that is set replaces the one before it."""
     new = {key: dict(value) if isinstance(value, dict) else value for key, value in values.items()}
     for setting in settings:
         name, equals, text = setting.partition("=")
@@ -127,6 +153,9 @@ def override(values: Mapping[str, Any], settings: Iterable[str]) -> dict[str, An
             if not isinstance(inner, dict):
                 raise ConfigError(f"--set {setting}: {part} is a value, not a table")
             owner[part] = owner = dict(inner)
+        if parts[:-1] == ["train"] and parts[-1] in BUDGETS:
+            for budget in BUDGETS:
+                owner.pop(budget, None)
         owner[parts[-1]] = _value(text)
     return new
 

@@ -72,21 +72,37 @@ _ALIKE: dict[str, tuple[str, ...]] = {  # what is called so here, and how other 
     # tables of the run file
     "lr": ("learning_rate",), "width": ("hidden_size", "hidden_dim", "d_model", "n_embd", "embedding_dim", "embed_dim"),
     "layers": ("num_layers", "n_layers", "n_layer", "num_hidden_layers"), "heads": ("num_heads", "n_head", "nhead",
-    "num_attention_heads"), "epochs": ("num_train_epochs", "max_epochs", "n_epochs"), "steps": ("max_steps", "iterations"),
-    "batch_tokens": ("batch_size", "per_device_train_batch_size"), "patience": ("early_stopping", "early_stopping_patience"),
-    "clip": ("max_grad_norm", "gradient_clipping"), "two_way": ("bidirectional",), "warmup": ("warmup_steps",),
+    "num_attention_heads"), "epochs": ("num_train_epochs", "num_epochs", "max_epochs", "n_epochs"), "steps": ("max_steps",
+    "iterations", "num_steps"), "batch_tokens": ("batch_size", "per_device_train_batch_size", "train_batch_size"),
+    "patience": ("early_stopping", "early_stopping_patience"), "clip": ("max_grad_norm", "gradient_clipping", "grad_clip"),
+    "two_way": ("bidirectional",), "warmup": ("warmup_steps", "warmup_ratio"), "schedule": ("lr_scheduler",
+    "lr_scheduler_type", "scheduler"), "dropout": ("hidden_dropout_prob", "dropout_rate"), "weight_decay": ("l2",),
+    "accumulate": ("gradient_accumulation_steps",), "feed_forward": ("intermediate_size", "dim_feedforward", "d_ff"),
+    "label_smoothing": ("label_smoothing_factor",), "monitor": ("metric_for_best_model",), "optimizer": ("optim",),
+    "precision": ("fp16", "bf16", "dtype"), "average": ("ema", "ema_decay"), "init_from": ("pretrained", "from_pretrained",
+    "pretrained_model_name_or_path"), "size": ("vocab_size",), "kind": ("arch", "architecture", "model_type"),
+    "valid": ("validation", "dev", "validation_file", "eval_file"), "seed": ("random_state", "random_seed"),
+    "longest": ("max_length", "max_seq_length", "maxlen"), "cuda": ("gpu",), "cpu": ("mps",),
     # kinds, tasks, views
-    "window": ("cnn", "textcnn"), "regression": ("svm", "logreg", "logistic", "tfidf"), "naive_bayes": ("nb", "bayes"),
+    "window": ("cnn", "textcnn", "conv", "block_size", "seq_len"), "regression": ("svm", "logreg", "logistic", "tfidf",
+    "logistic_regression"), "naive_bayes": ("nb", "bayes", "multinomialnb"), "ngram": ("n_gram", "kenlm", "markov"),
+    "lstm": ("bilstm",), "gpt": ("gpt2",), "bert": ("roberta", "distilbert"),
     "tag": ("ner", "pos", "tagging", "token_classification"), "span": ("qa", "squad", "question_answering"),
     "classify": ("sentiment", "classification", "text_classification"), "masked_lm": ("mlm", "fill_mask"),
     "translate": ("translation", "summarization", "seq2seq", "g2p"), "lm": ("language_model", "text_generation", "causal_lm"),
-    "attribution": ("saliency", "integrated_gradients"),
+    "attribution": ("saliency", "integrated_gradients", "shap", "lime"), "lens": ("logit_lens",),
+    "gradients": ("gradient_flow",),
     # commands and their options
-    "train": ("fit",), "evaluate": ("eval", "test", "validate"), "predict": ("infer",), "generate": ("sample",),
-    "length": ("max_new_tokens", "max_length"), "beam": ("num_beams", "beam_size"), "samples": ("num_return_sequences",),
+    "train": ("fit", "finetune", "fine_tune", "train_file"), "evaluate": ("eval", "test", "validate"),
+    "predict": ("infer", "inference", "transform"), "generate": ("sample",), "info": ("inspect", "describe", "summary"),
+    "compare": ("benchmark",), "score": ("perplexity",), "embed": ("encode",), "length": ("max_new_tokens", "max_length"),
+    "least": ("min_new_tokens",), "beam": ("num_beams", "beam_size"), "samples": ("num_return_sequences",),
+    "alpha": ("length_penalty",), "repetition": ("repetition_penalty",), "no_repeat": ("no_repeat_ngram_size",),
+    "fresh": ("overwrite", "overwrite_output_dir"), "out": ("output_dir", "output"),
 }
 # fmt: on
-SYNONYMS: dict[str, str] = {other: name for name, others in _ALIKE.items() for other in others}
+_PAIRS = [(other, name) for name, others in _ALIKE.items() for other in others]
+SYNONYMS: dict[str, list[str]] = {other: [name for one, name in _PAIRS if one == other] for other, _ in _PAIRS}
 
 
 def _plain(name: str) -> str:
@@ -96,8 +112,8 @@ def _plain(name: str) -> str:
 
 def synonym(name: str, known: Iterable[str]) -> str | None:
     """What is called by another name here, if it is known."""
-    meant = SYNONYMS.get(_plain(name))
-    return next((one for one in known if _plain(one) == meant), None)
+    meant = SYNONYMS.get(_plain(name), [])
+    return next((one for one in known if _plain(one) in meant), None)
 
 
 def close(name: str, known: Iterable[str]) -> str | None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import resource
 import sys
-import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+if TYPE_CHECKING:
+    import torch
 
 
 def size(number: float) -> str:
@@ -93,41 +91,27 @@ def most_used() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def free(device: torch.device) -> int:
-    """Bytes that can still be had: of the GPU, or of the machine, less what a container is held to."""
-    if device.type == "cuda":
-        # torch keeps what was freed for the next to ask
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(torch.cuda.mem_get_info(device)[0]) + kept
+def free_memory() -> int:
+    """Bytes that can still be had of the machine, less what a container is held to."""
     return max(0, min([_available(), *_allowed()]))
 
 
-class _Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes, after every operation of torch, the bytes of all that was allocated since and is not freed yet."""
+def free(device: torch.device) -> int:
+    """Bytes that can still be had: of the GPU, or of the machine."""
+    if device.type == "cuda":
+        import torch
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.now, self.trace = 0, list[int]()
-        self._bytes: dict[weakref.ref[Any], int] = {}  # of each storage that was seen and still is
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
-        found = function(*args, **(kwargs or {}))
-        for part in found if isinstance(found, list | tuple) else (found,):
-            if isinstance(part, Tensor) and weakref.ref(storage := part.untyped_storage()) not in self._bytes:
-                # a view of what was there before takes nothing
-                old = any(isinstance(given, Tensor) and given.untyped_storage() is storage for given in args)
-                self._bytes[weakref.ref(storage, self._let_go)] = held = 0 if old else storage.nbytes()
-                self.now += held
-        self.trace.append(self.now)
-        return found
-
-    def _let_go(self, storage: weakref.ref[Any]) -> None:
-        self.now -= self._bytes.pop(storage)
+        # torch keeps what was freed for the next to ask
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + kept
+    return free_memory()
 
 
 def _traced(work: Callable[[int], object], rows: int) -> list[int]:
     """Bytes that the work has allocated and not freed, after each operation in it."""
-    noted = _Alive()
+    from weft.allocations import Alive
+
+    noted = Alive()
     with noted:
         work(rows)
     return noted.trace

@@ -47,12 +47,13 @@ def plan(settings: Settings) -> tuple[Checked, Callable[[], Sequence[Tokenizer]]
     from weft.data.pairs import SIDES, PairsTable
     from weft.data.span_source import SIDES as ASKED
     from weft.data.span_source import AskedTable
+    from weft.data.tables import training
     from weft.data.tagged import TaggedTable
     from weft.models.baseline_tables import BaselineTable
     from weft.text.sides import train_sides
     from weft.text.tokenizers import train_tokenizer
 
-    data, table, train = settings.data, settings.tokenizer, settings.datasets["train"]
+    data, table, train = settings.data, settings.tokenizer, training(settings.datasets)
     if isinstance(data, PairsTable):
         source, target = (train.side(side) for side in SIDES)
         return Checked(SIDES, data.longest, data.truncate), lambda: train_sides(table, source.texts, target.texts)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.options import Context, Data, Shared
+from weft.cli.options import FILES, Context, Data, Shared
 from weft.cli.output import note, say
 from weft.cli.usage import one_line
 from weft.errors import UsageError
@@ -36,7 +36,14 @@ class Compare(Shared):
     what: Annotated[list[Path], typer.Argument(metavar="RUN.TOML | RUN...", help="A run file, or run folders.")]
     models: Annotated[
         str | None,
-        typer.Option(metavar="KIND,...", help="Kinds of the run file's task, or all.  [default: the run file's own]"),
+        typer.Option(
+            metavar="KIND,...",
+            help="Kinds of the run file's task, or all.  [default: its own, baselines, lstm, transformer; with --grid its own]",
+        ),
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="A.B=VALUE", help="Change an option of the run file; may be given several times."),
     ] = None
     seeds: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Runs of each model, each with its seed.")] = 1
     minutes: Annotated[float | None, typer.Option(metavar="X", help="Train each run so long.")] = None
@@ -57,7 +64,11 @@ class Compare(Shared):
     jobs: Annotated[int, typer.Option(min=1, max=256, metavar="N", help="Runs that are trained at a time.")] = 1
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where it all goes.  [default: runs/NAME-comparison, of runs runs/comparison]"),
+        typer.Option(
+            rich_help_panel=FILES,
+            metavar="DIR",
+            help="Where it all goes.  [default: runs/NAME-comparison, of runs runs/comparison]",
+        ),
     ] = None
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over: what is in the folder is deleted once the new comparison is finished.")
@@ -79,9 +90,13 @@ class Compare(Shared):
             help="Minimal pairs that language models choose from, a file or a folder; may be given several times.",
         ),
     ] = None
-    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as CSV; - is standard output.")] = None
-    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as Markdown.")] = None
-    latex: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as LaTeX.")] = None
+    csv: Annotated[
+        Path | None, typer.Option(rich_help_panel=FILES, metavar="FILE", help="Write the table as CSV; - is standard output.")
+    ] = None
+    markdown: Annotated[
+        Path | None, typer.Option(rich_help_panel=FILES, metavar="FILE", help="Write the table as Markdown.")
+    ] = None
+    latex: Annotated[Path | None, typer.Option(rich_help_panel=FILES, metavar="FILE", help="Write the table as LaTeX.")] = None
 
     def run(self) -> int:
         planned = len(self.what) == 1 and not self.what[0].is_dir()
@@ -90,7 +105,8 @@ class Compare(Shared):
     # ---- a run file
 
     def _asked(self) -> Asked:
-        from weft.compare.plan import Asked, parse_count, parse_grid, parse_models
+        from weft.compare.kinds import parse_models
+        from weft.compare.plan import Asked, parse_count, parse_grid
 
         if self.minutes is not None and self.tokens is not None:
             raise UsageError("--minutes and --tokens are two budgets; give one")
@@ -118,7 +134,7 @@ class Compare(Shared):
         from weft.compare.plan import PLAN, earlier
         from weft.compare.scores import refuse_others
         from weft.compare.train import Stopped
-        from weft.config import read_toml
+        from weft.config import override, read_toml
 
         if self.data:
             raise UsageError(f"--data: is for runs that are there; {run_file} names its own, data.test")
@@ -126,7 +142,8 @@ class Compare(Shared):
         self._wanted().check(out)
         place = Place(out, self.jobs, torch.get_num_threads(), self.fresh)
         # resolved: the same comparison from wherever it is called
-        comparing = Comparing(read_toml(run_file), self._asked(), place, base=run_file.parent.resolve())
+        values = override(read_toml(run_file), self.settings or [])
+        comparing = Comparing(values, self._asked(), place, base=run_file.parent.resolve())
         refuse_others(comparing.task, self.score)
         check_wanted(comparing.task, self.tokenize)
         comparing.refuse_policy(self.context)
@@ -168,6 +185,8 @@ class Compare(Shared):
         for option in ("models", "seeds", "minutes", "tokens", "params", "grid", "tune", "fresh"):
             if (given := getattr(self, option)) and (option, given) != ("seeds", 1):
                 raise UsageError(f"--{option}: is for a comparison of a run file; runs that are there are not trained")
+        if self.settings:
+            raise UsageError("--set: is for a comparison of a run file; runs that are there are not trained")
         paths = [path for path in self.what if not is_comparison(path)]
         for path in self.what:
             if path not in paths:
@@ -231,6 +250,7 @@ class Compare(Shared):
             value = getattr(self, option)
             if value is not None and (option, value) != ("seeds", 1):
                 words += [f"--{option}", f"{value:g}" if isinstance(value, float) else str(value)]
+        words += [word for text in self.settings or () for word in ("--set", text)]
         words += [word for text in self.grid or () for word in ("--grid", text)]
         words += [word for path in self.suite or () for word in ("--suite", str(path))]
         words += [word for path in self.data or () for word in ("--data", str(path))]

@@ -14,8 +14,8 @@ from weft.cli.signals import Stop
 from weft.cli.train import is_finished, leaving_nothing
 from weft.compare import tokens, tune
 from weft.compare.fitting import learns
+from weft.compare.kinds import ALL, told, usual
 from weft.compare.plan import (
-    ALL,
     RUN_FILES,
     Asked,
     Planned,
@@ -34,12 +34,14 @@ from weft.compare.plan import (
 )
 from weft.compare.sizes import sized
 from weft.compare.train import Outcome, Room, Trainer
+from weft.data.tables import training
 from weft.errors import ConfigError, UsageError
 from weft.lock import Lock
 from weft.runs.folder import make_folder
 from weft.runs.resolve import resolve
 from weft.tasks.lm.network import refuse_context
 from weft.tasks.registry import find_task
+from weft.train.device import pick_device
 from weft.train.tables import BUDGETS
 
 TUNE = "tune"
@@ -70,6 +72,12 @@ class Comparing:
             values = {**values, "model": {"kind": asked.models[0], **model}}
         self.values = absolute(values, base=base)
         settings = resolve(self.values, base=base)
+        self.chosen: str | None = None  # what is said of kinds that nobody named
+        if not asked.models and not asked.grid:  # a grid is of the run file's own kind
+            asked = asked._replace(models=usual(self.values))
+            self.chosen = told(self.values, asked.models)
+        training(settings.datasets)
+        pick_device(settings.train.device)
         if not {"valid", "test"} & settings.datasets.keys():
             raise UsageError("compare: the run file has no test or validation data to compare by; give data.test")
         self.task, self.seed = settings.task, settings.seed
@@ -131,7 +139,7 @@ class Comparing:
     def _prepared(self, display: Display, stop: Stop) -> list[Variant]:
         """The variants with their one tokenizer, and with the size that is wanted."""
         out, variants = self.place.out, self.found.variants
-        for note in self.found.notes:
+        for note in [*([] if self.chosen is None else [self.chosen]), *self.found.notes]:
             display.line(note)
         tokenizer = tokens.train_once(out, [variant.values for variant in variants], TrainWatcher(display, stop))
         display.clear()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.options import Bare
+from weft.cli.options import COMMON, Bare
 from weft.cli.output import note, write
 from weft.errors import UsageError, nearest
 
@@ -44,7 +44,7 @@ class Import(Bare):
         Path | None,
         typer.Option(metavar="RUN", help="arpa: the run whose tokens the model has.  [default: words between spaces]"),
     ] = None
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No notes; errors only.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", rich_help_panel=COMMON, help="No notes; errors only.")] = False
 
     def run(self) -> int:
         check_format(self.format)
@@ -80,7 +80,7 @@ class Export(Bare):
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", autocompletion=_formats, help="What to write: hf or arpa.")]
     out: Annotated[Path, typer.Option(metavar="PATH", help="The folder, or the ARPA file, to make.")]
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No notes; errors only.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", rich_help_panel=COMMON, help="No notes; errors only.")] = False
 
     def run(self) -> int:
         check_format(self.to)

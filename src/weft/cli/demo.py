@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import typer
 
 from weft.cli import demo_language, demo_pronunciation
-from weft.cli.options import Shared
+from weft.cli.options import FILES, Shared
 from weft.errors import ModelError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -52,10 +52,13 @@ class Demo(Shared):
     Ctrl-C saves and stops; the same command goes on.
     """
 
-    task: Annotated[
-        str, typer.Argument(metavar="TASK", autocompletion=_tasks, help="What to show: translate or lm.  [default: translate]")
-    ] = "translate"
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the three runs go.  [default: runs/demo/TASK]")] = None
+    task: Annotated[str, typer.Argument(metavar="TASK", autocompletion=_tasks, help="What to show: translate or lm.")] = (
+        "translate"
+    )
+    out: Annotated[
+        Path | None,
+        typer.Option(rich_help_panel=FILES, metavar="DIR", help="Where the three runs go.  [default: runs/demo/TASK]"),
+    ] = None
 
     def run(self) -> int:
         from weft.cli.display import Display

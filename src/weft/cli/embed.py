@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.entries import Inputs, Reads, faults_in, first_texts, note_file, tell_faults
-from weft.cli.options import Device, Shared
+from weft.cli.options import FILES, Device, Shared
 from weft.cli.output import check_files, write
 from weft.errors import DataError, UsageError
 
@@ -58,7 +58,9 @@ class Embed(Shared):
     pool: Annotated[
         str, typer.Option(metavar="NAME", autocompletion=_pools, help="How a line becomes one vector: mean, or first.")
     ] = "mean"
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the vectors here: x.npy or x.jsonl.")] = None
+    out: Annotated[
+        Path | None, typer.Option(rich_help_panel=FILES, metavar="FILE", help="Write the vectors here: x.npy or x.jsonl.")
+    ] = None
     device: Device = "auto"
 
     def run(self) -> int:

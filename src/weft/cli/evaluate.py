@@ -92,7 +92,8 @@ class Evaluate(Searching):
             display.show("reading", 0.0)  # of which nothing else is heard where it is part of evaluating
             found = run.evaluate(self.data, options, progress=progress)
         own = run.settings.datasets
-        files = [str(path) for path in self.data or own.get("test", own.get("valid", own["train"])).paths]
+        read = next((own[name] for name in ("test", "valid") if name in own), None)
+        files = [str(path) for path in self.data or (() if read is None else read.paths)]
         if found.unseen:
             note(self._warning(run.task.says, found.unseen), quiet=self.quiet)
         if self.json:

@@ -12,7 +12,7 @@ import typer
 
 from weft.cli.drawn import check_kind, write_views
 from weft.cli.entries import note_file
-from weft.cli.options import Device, Shared
+from weft.cli.options import DECODING, FILES, Device, Shared
 from weft.cli.output import note, write, write_json
 from weft.errors import UsageError
 
@@ -75,7 +75,10 @@ class Explain(Shared):
         list[Path] | None,
         typer.Option("--with", metavar="RUN", help="Of gradients: another run on the same plot; may be given several times."),
     ] = None
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all of it: x.html, x.svg, x.png or x.json.")] = None
+    out: Annotated[
+        Path | None,
+        typer.Option(rich_help_panel=FILES, metavar="FILE", help="Write all of it: x.html, x.svg, x.png or x.json."),
+    ] = None
     target: Annotated[
         str | None,
         typer.Option(metavar="TEXT", help="What is asked about: an output, next token, label or tag; not the run's own."),
@@ -106,16 +109,33 @@ class Explain(Shared):
             metavar="NAME", autocompletion=_baselines, help="What attribution puts in a token's place: unk, mask, mean or zero."
         ),
     ] = None
-    beam: Annotated[int | None, typer.Option(metavar="N", help="Width of the beam that finds the output; 1 is greedy.")] = None
-    alpha: Annotated[float | None, typer.Option(metavar="X", help="Score = log-probability / length^X.")] = None
-    length: Annotated[int | None, typer.Option(metavar="N", help="Tokens of the output at most.")] = None
-    temperature: Annotated[float | None, typer.Option(metavar="X", help="Of sampling: below 1 safer, above 1 wilder.")] = None
-    top_k: Annotated[int | None, typer.Option(metavar="N", help="Sample from the N most probable tokens.")] = None
+    beam: Annotated[
+        int | None,
+        typer.Option(rich_help_panel=DECODING, metavar="N", help="Width of the beam that finds the output; 1 is greedy."),
+    ] = None
+    alpha: Annotated[
+        float | None, typer.Option(rich_help_panel=DECODING, metavar="X", help="Score = log-probability / length^X.")
+    ] = None
+    length: Annotated[int | None, typer.Option(rich_help_panel=DECODING, metavar="N", help="Tokens of the output at most.")] = (
+        None
+    )
+    temperature: Annotated[
+        float | None, typer.Option(rich_help_panel=DECODING, metavar="X", help="Of sampling: below 1 safer, above 1 wilder.")
+    ] = None
+    top_k: Annotated[
+        int | None, typer.Option(rich_help_panel=DECODING, metavar="N", help="Sample from the N most probable tokens.")
+    ] = None
     top_p: Annotated[
-        float | None, typer.Option(metavar="X", help="Sample from the fewest tokens that have X of the probability.")
+        float | None,
+        typer.Option(
+            rich_help_panel=DECODING, metavar="X", help="Sample from the fewest tokens that have X of the probability."
+        ),
     ] = None
     min_p: Annotated[
-        float | None, typer.Option(metavar="X", help="Sample from tokens at least X times as probable as the best.")
+        float | None,
+        typer.Option(
+            rich_help_panel=DECODING, metavar="X", help="Sample from tokens at least X times as probable as the best."
+        ),
     ] = None
     top: Annotated[int, typer.Option(metavar="N", help="How many tokens, candidates or units are named.")] = 5
     device: Device = "auto"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.entries import Inputs, as_line, note_file
-from weft.cli.options import Device, Shared
+from weft.cli.options import DECODING, Device, Shared
 from weft.cli.output import finite, on_one_line, write, write_json
 from weft.cli.together import no_text, tell, tell_unknown, without
 from weft.errors import DataError, UsageError
@@ -67,39 +67,55 @@ class Generate(Shared):
         Path | None, typer.Option(metavar="FILE", readable=False, help="Read prompts from a file, one a line.")
     ] = None
     no_echo: Annotated[bool, typer.Option("--no-echo", help="Print continuations without their prompts.")] = False
-    length: Annotated[int, typer.Option(metavar="N", help="Tokens to add at most.")] = 100
-    least: Annotated[int, typer.Option(metavar="N", help="Tokens before the text may end.")] = 0
+    length: Annotated[int, typer.Option(rich_help_panel=DECODING, metavar="N", help="Tokens to add at most.")] = 100
+    least: Annotated[int, typer.Option(rich_help_panel=DECODING, metavar="N", help="Tokens before the text may end.")] = 0
     stop: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="End before this text; may be given several times.")
+        list[str] | None,
+        typer.Option(rich_help_panel=DECODING, metavar="TEXT", help="End before this text; may be given several times."),
     ] = None
     temperature: Annotated[
         str | None,
         typer.Option(
+            rich_help_panel=DECODING,
             metavar="X,...",
             help="Below 1 safer, above 1 wilder, 0 greedy; several, 0.5,0.8,1.0, one after another.  [default: 1]",
         ),
     ] = None
-    greedy: Annotated[bool, typer.Option("--greedy", help="Always the most probable token: --temperature 0.")] = False
-    top_k: Annotated[int | None, typer.Option(metavar="N", help="Sample from the N most probable tokens.")] = None
+    greedy: Annotated[
+        bool, typer.Option("--greedy", rich_help_panel=DECODING, help="Always the most probable token: --temperature 0.")
+    ] = False
+    top_k: Annotated[
+        int | None, typer.Option(rich_help_panel=DECODING, metavar="N", help="Sample from the N most probable tokens.")
+    ] = None
     top_p: Annotated[
-        float | None, typer.Option(metavar="X", help="Sample from the fewest tokens that have X of the probability.")
+        float | None,
+        typer.Option(
+            rich_help_panel=DECODING, metavar="X", help="Sample from the fewest tokens that have X of the probability."
+        ),
     ] = None
     min_p: Annotated[
-        float | None, typer.Option(metavar="X", help="Sample from tokens at least X times as probable as the best.")
+        float | None,
+        typer.Option(
+            rich_help_panel=DECODING, metavar="X", help="Sample from tokens at least X times as probable as the best."
+        ),
     ] = None
-    samples: Annotated[int, typer.Option(metavar="N", help="Continuations of each prompt.")] = 1
-    seed: Annotated[int, typer.Option(metavar="N", help="The same seed, the same text.")] = 0
-    beam: Annotated[int | None, typer.Option(metavar="N", help="Search with a beam this wide; nothing is drawn.")] = None
+    samples: Annotated[int, typer.Option(rich_help_panel=DECODING, metavar="N", help="Continuations of each prompt.")] = 1
+    seed: Annotated[int, typer.Option(rich_help_panel=DECODING, metavar="N", help="The same seed, the same text.")] = 0
+    beam: Annotated[
+        int | None, typer.Option(rich_help_panel=DECODING, metavar="N", help="Search with a beam this wide; nothing is drawn.")
+    ] = None
     alpha: Annotated[
         float | None,
-        typer.Option(metavar="X", help="With --beam: score = log-probability / length^X.  [default: 0]"),
+        typer.Option(
+            rich_help_panel=DECODING, metavar="X", help="With --beam: score = log-probability / length^X.  [default: 0]"
+        ),
     ] = None
-    n_best: Annotated[int, typer.Option(metavar="N", help="With --beam: the N best.")] = 1
+    n_best: Annotated[int, typer.Option(rich_help_panel=DECODING, metavar="N", help="With --beam: the N best.")] = 1
     repetition: Annotated[
         float,
-        typer.Option(metavar="X", help="Divide by X for each time a token stands in the last 64."),
+        typer.Option(rich_help_panel=DECODING, metavar="X", help="Divide by X for each time a token stands in the last 64."),
     ] = 1.0
-    no_repeat: Annotated[int | None, typer.Option(metavar="N", help="No N-gram twice.")] = None
+    no_repeat: Annotated[int | None, typer.Option(rich_help_panel=DECODING, metavar="N", help="No N-gram twice.")] = None
     device: Device = "auto"
 
     def run(self) -> int:

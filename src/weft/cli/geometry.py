@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.drawn import check_kind, write_views
-from weft.cli.options import Device, Shared
+from weft.cli.options import FILES, Device, Shared
 from weft.cli.output import note, write, write_json
 from weft.errors import UsageError
 from weft.text.columns import counted
@@ -37,7 +37,10 @@ class Geometry(Shared):
         int | None, typer.Option(metavar="N", help="Draw them in this layer; 0 is the input.  [default: the top]")
     ] = None
     most: Annotated[int, typer.Option(metavar="N", help="How many words are read.")] = 20_000
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all of it: x.html, x.svg, x.png or x.json.")] = None
+    out: Annotated[
+        Path | None,
+        typer.Option(rich_help_panel=FILES, metavar="FILE", help="Write all of it: x.html, x.svg, x.png or x.json."),
+    ] = None
     device: Device = "auto"
 
     def run(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,17 @@ from weft.text.columns import aligned, columns
 if TYPE_CHECKING:
     from weft.runs.run import AnyRun
 
+DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia")  # of GPUs: of Linux, of WSL, of ROCm
 LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "pydantic", "typer", "rich")
-BUDGETS = ("steps", "tokens", "epochs", "minutes")
+
+
+def _gpu() -> str:
+    """The GPU that torch sees; torch, which takes seconds to import, is asked only where a driver is."""
+    if not any(map(os.path.exists, DRIVERS)):
+        return "none"
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
 
 
 def about_machine() -> dict[str, Any]:
@@ -25,22 +35,19 @@ def about_machine() -> dict[str, Any]:
     import platform
     from importlib.metadata import version
 
-    from weft.cli.threads import cpus
-    from weft.machine import free
-    from weft.runs.folder import environment
-
-    here = environment()
-    import torch
+    from weft import __version__
+    from weft.cli.threads import cpus, threads
+    from weft.machine import free_memory
 
     return {
-        "weft": here["weft"],
-        "python": here["python"],
+        "weft": __version__,
+        "python": platform.python_version(),
         "libraries": {name: version(name) for name in LIBRARIES},
         "system": platform.platform(),
         "cpus": cpus(),
-        "threads": here["threads"],
-        "free_memory": free(torch.device("cpu")),
-        "gpu": here["gpu"],
+        "threads": threads(),
+        "free_memory": free_memory(),
+        "gpu": _gpu(),
     }
 
 
@@ -71,6 +78,7 @@ def _parts(run: AnyRun) -> list[dict[str, Any]]:
 def about_run(path: Path) -> dict[str, Any]:
     """What a run folder holds."""
     from weft.cli.story import read_story
+    from weft.config import BUDGETS
     from weft.runs.folder import read_environment
     from weft.runs.load import load
 
@@ -140,6 +148,8 @@ def _gradients(found: Mapping[str, Any]) -> str:
 
 
 def _files(value: Any) -> str:
+    if value is False:
+        return "none: the model was trained elsewhere"
     if isinstance(value, float):
         return f"{value:.1%} of train"
     return ", ".join(value) if isinstance(value, list) else str(value)

@@ -72,8 +72,16 @@ COMMANDS: dict[str, type[Bare]] = {
     "info": Info,
     "demo": Demo,
 }
+
+
+def _first_sentence(command: type[Bare]) -> str:
+    """What the list of all commands says of one: nothing is cut off."""
+    text = " ".join((command.__doc__ or "").partition("\n\n")[0].split())
+    return text.partition(". ")[0].partition("; ")[0].removesuffix(".")
+
+
 for _name, _command in COMMANDS.items():
-    app.command(_name, cls=OwnFirst)(_command)
+    app.command(_name, cls=OwnFirst, short_help=_first_sentence(_command))(_command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -91,7 +99,8 @@ def root(
     """Sequence models, from n-gram counts to Transformers, of texts and of pairs of texts: train, evaluate, score, generate
     and predict with one run file.
 
-    Begin with: weft init lm > run.toml, or, for pairs of a source and a target, weft init translate > run.toml
+    Begin with weft demo, or with a run file for a task: weft init lm > run.toml, or, instead of lm, masked-lm, translate,
+    classify, tag or span.
     """
 
 

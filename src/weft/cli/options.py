@@ -3,8 +3,7 @@
 So that help and completion answer at once, a command's module imports at its top what is light, and the rest in `run`.
 """
 
-from __future__ import annotations
-
+# no postponed annotations here: those of fields are read where a command inherits them, and must not be names by then
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,12 +11,21 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from weft.errors import UsageError, nearest
+
+# titles of what a command's help lists after its own options, in this order; an option names the one that it stands under
+DECODING, ENSEMBLE, FILES, COMMON = "Decoding", "Ensemble", "Input and output", "Common options"
+PANELS = (DECODING, ENSEMBLE, FILES, COMMON)
+LAST = ("device", "json", "quiet", "threads", "debug", "help")  # what most commands have, as it is listed
+
 
 @dataclass(kw_only=True)
 class Bare:
     """Options of every command."""
 
-    debug: Annotated[bool, typer.Option("--debug", help="Show where in the code an error arose.")] = False
+    debug: Annotated[bool, typer.Option("--debug", rich_help_panel=COMMON, help="Show where in the code an error arose.")] = (
+        False
+    )
 
     def run(self) -> int:
         """Do what was asked; the exit code."""
@@ -28,10 +36,15 @@ class Bare:
 class Shared(Bare):
     """Options of every command that works with a model."""
 
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes; errors only.")] = False
+    json: Annotated[bool, typer.Option("--json", rich_help_panel=COMMON, help="Print the result as JSON.")] = False
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", rich_help_panel=COMMON, help="No progress and no notes; errors only.")
+    ] = False
     threads: Annotated[
-        int | None, typer.Option(min=1, max=1024, metavar="N", help="Threads to compute with.  [default: one a CPU]")
+        int | None,
+        typer.Option(
+            rich_help_panel=COMMON, min=1, max=1024, metavar="N", help="Threads to compute with.  [default: one a CPU]"
+        ),
     ] = None
 
 
@@ -42,9 +55,28 @@ def _devices() -> list[str]:
     return ["auto", "cpu", "cuda"]
 
 
+def _present(name: str) -> str:
+    """Refuses a device that is not here before a command does anything."""
+    if name == "auto" or name == "cpu":
+        return name
+    if name not in _devices():
+        raise UsageError(f"device: no such device {name!r}{nearest(name, _devices())}")
+    import torch
+
+    if not torch.cuda.is_available():
+        raise UsageError("device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'")
+    return name
+
+
 Device = Annotated[
     str,
-    typer.Option(metavar="NAME", autocompletion=_devices, help="Where to compute: cpu, cuda, or auto, a GPU if there is one."),
+    typer.Option(
+        rich_help_panel=COMMON,
+        metavar="NAME",
+        autocompletion=_devices,
+        callback=_present,
+        help="Where to compute: cpu, cuda, or auto, a GPU if there is one.",
+    ),
 ]
 
 
@@ -59,10 +91,24 @@ Context = Annotated[
 
 
 class OwnFirst(TyperCommand):
-    """Help that lists a command's own options before those that all have."""
+    """Help that lists a command's own options first, and then those that others have too, each kind under its title."""
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        return sorted(super().get_params(ctx), key=lambda param: param.name in SHARED)
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Arguments", "Options", *PANELS)}
+        for param in sorted(self.get_params(ctx), key=lambda one: LAST.index(one.name) + 1 if one.name in LAST else 0):
+            if (shown := param.get_help_record(ctx)) is not None:
+                sections[_title(param)].append(shown)
+        for title, rows in sections.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+def _title(param: Any) -> str:
+    """What a parameter stands under in its command's help."""
+    if param.param_type_name == "argument":
+        return "Arguments"
+    return COMMON if param.name == "help" else getattr(param, "rich_help_panel", None) or "Options"
 
 
 # of runs that are measured; readable: the gate says what is wrong with data, and that is no fault of the command line

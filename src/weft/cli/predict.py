@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.entries import Inputs, Reads, faults_in, first_texts, note_file, tell_faults, whole, words, written
-from weft.cli.options import SHARED
+from weft.cli.options import DECODING, FILES, SHARED
 from weft.cli.output import finite, on_one_line, write, write_json
 from weft.cli.predict_answers import parse_asked, predict_answers
 from weft.cli.predict_labels import LABEL, parse_texts, predict_labels, predict_tags
@@ -62,28 +62,56 @@ class Predict(Searching):
         list[Path] | None,
         typer.Option(metavar="FILE", readable=False, help="Read files, not standard input; may be given several times."),
     ] = None
-    n_best: Annotated[int, typer.Option(metavar="N", help="The N best of each line: line number, score and text, by tabs.")] = 1
+    n_best: Annotated[
+        int,
+        typer.Option(
+            rich_help_panel=DECODING, metavar="N", help="The N best of each line: line number, score and text, by tabs."
+        ),
+    ] = 1
     length: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens to write at most.  [default: twice the source's and 32]")
+        int | None,
+        typer.Option(
+            rich_help_panel=DECODING, metavar="N", help="Tokens to write at most.  [default: twice the source's and 32]"
+        ),
     ] = None
-    least: Annotated[int, typer.Option(metavar="N", help="Tokens before the end may come.")] = 0
-    prefix: Annotated[str, typer.Option(metavar="TEXT", help="What every output must start with.")] = ""
+    least: Annotated[int, typer.Option(rich_help_panel=DECODING, metavar="N", help="Tokens before the end may come.")] = 0
+    prefix: Annotated[
+        str, typer.Option(rich_help_panel=DECODING, metavar="TEXT", help="What every output must start with.")
+    ] = ""
     ban: Annotated[
-        list[str] | None, typer.Option(metavar="TOKEN", help="Never write this token; may be given several times.")
+        list[str] | None,
+        typer.Option(rich_help_panel=DECODING, metavar="TOKEN", help="Never write this token; may be given several times."),
     ] = None
-    samples: Annotated[int, typer.Option(metavar="N", help="Draw N outputs of each line instead of searching.")] = 1
-    temperature: Annotated[float | None, typer.Option(metavar="X", help="Of sampling: below 1 safer, above 1 wilder.")] = None
-    top_k: Annotated[int | None, typer.Option(metavar="N", help="Sample from the N most probable tokens.")] = None
+    samples: Annotated[
+        int, typer.Option(rich_help_panel=DECODING, metavar="N", help="Draw N outputs of each line instead of searching.")
+    ] = 1
+    temperature: Annotated[
+        float | None, typer.Option(rich_help_panel=DECODING, metavar="X", help="Of sampling: below 1 safer, above 1 wilder.")
+    ] = None
+    top_k: Annotated[
+        int | None, typer.Option(rich_help_panel=DECODING, metavar="N", help="Sample from the N most probable tokens.")
+    ] = None
     top_p: Annotated[
-        float | None, typer.Option(metavar="X", help="Sample from the fewest tokens that have X of the probability.")
+        float | None,
+        typer.Option(
+            rich_help_panel=DECODING, metavar="X", help="Sample from the fewest tokens that have X of the probability."
+        ),
     ] = None
-    seed: Annotated[int, typer.Option(metavar="N", help="The same seed, the same samples.")] = 0
+    seed: Annotated[int, typer.Option(rich_help_panel=DECODING, metavar="N", help="The same seed, the same samples.")] = 0
     alignments: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write for each line where its output looked: JSON, and a heat map as SVG."),
+        typer.Option(
+            rich_help_panel=FILES,
+            metavar="DIR",
+            help="Write for each line where its output looked: JSON, and a heat map as SVG.",
+        ),
     ] = None
-    layer: Annotated[int | None, typer.Option(metavar="N", help="Of --alignments: one layer, not the mean.")] = None
-    head: Annotated[int | None, typer.Option(metavar="N", help="Of --alignments: one head, not the mean.")] = None
+    layer: Annotated[
+        int | None, typer.Option(rich_help_panel=FILES, metavar="N", help="Of --alignments: one layer, not the mean.")
+    ] = None
+    head: Annotated[
+        int | None, typer.Option(rich_help_panel=FILES, metavar="N", help="Of --alignments: one head, not the mean.")
+    ] = None
 
     def run(self) -> int:
         from weft.files import in_the_way

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import Device, Shared
+from weft.cli.options import FILES, Device, Shared
 from weft.cli.output import check_files, note, write, write_json
 from weft.errors import DataError, UsageError
 
@@ -81,8 +81,12 @@ class Probe(Shared):
     known: Annotated[
         bool, typer.Option("--known", help="Leave out pairs where a word that differs is unknown to one of the runs.")
     ] = False
-    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as CSV; - is standard output.")] = None
-    pairs: Annotated[Path | None, typer.Option(metavar="FILE", help="Write every pair and its scores as CSV.")] = None
+    csv: Annotated[
+        Path | None, typer.Option(rich_help_panel=FILES, metavar="FILE", help="Write the table as CSV; - is standard output.")
+    ] = None
+    pairs: Annotated[
+        Path | None, typer.Option(rich_help_panel=FILES, metavar="FILE", help="Write every pair and its scores as CSV.")
+    ] = None
     device: Device = "auto"
 
     def run(self) -> int:

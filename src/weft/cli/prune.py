@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.drawn import check_kind, write_views
-from weft.cli.options import Device, Shared
+from weft.cli.options import FILES, Device, Shared
 from weft.cli.output import note, write, write_json
 from weft.errors import UsageError
 
@@ -46,7 +46,9 @@ class Prune(Shared):
             help="Measure on these files, not the run's validation data; may be given several times.",
         ),
     ] = None
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the smaller run into this folder.")] = None
+    out: Annotated[
+        Path | None, typer.Option(rich_help_panel=FILES, metavar="DIR", help="Write the smaller run into this folder.")
+    ] = None
     at_once: Annotated[
         int | None,
         typer.Option("--at-once", metavar="N", help="How many go before the rest are measured anew.  [default: an eighth]"),
@@ -60,7 +62,9 @@ class Prune(Shared):
         ),
     ] = "masking"
     tokens: Annotated[int, typer.Option(metavar="N", help="How many tokens of the data are measured on.")] = 50_000
-    draw: Annotated[Path | None, typer.Option(metavar="FILE", help="Write pictures: x.html, x.svg, x.png or x.json.")] = None
+    draw: Annotated[
+        Path | None, typer.Option(rich_help_panel=FILES, metavar="FILE", help="Write pictures: x.html, x.svg, x.png or x.json.")
+    ] = None
     device: Device = "auto"
 
     def run(self) -> int:

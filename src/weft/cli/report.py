@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from weft.cli.measuring import COMPARISON, EVIDENCE, REPORT, failed, measured, refuse_missing, refuse_policy
-from weft.cli.options import Context, Data, Device, Shared
+from weft.cli.options import FILES, Context, Data, Device, Shared
 from weft.cli.output import check_files, say, write, write_json
 from weft.cli.usage import one_line
 from weft.errors import ModelError, UsageError
@@ -72,7 +72,11 @@ class Report(Shared):
     ]
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Where the page goes.  [default: report.html in the comparison, of runs here]"),
+        typer.Option(
+            rich_help_panel=FILES,
+            metavar="FILE",
+            help="Where the page goes.  [default: report.html in the comparison, of runs here]",
+        ),
     ] = None
     data: Data = None
     context: Context = None

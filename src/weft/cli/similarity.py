@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.drawn import check_kind, write_views
-from weft.cli.options import Device, Shared
+from weft.cli.options import FILES, Device, Shared
 from weft.cli.output import write, write_json
 from weft.errors import UsageError
 
@@ -39,7 +39,10 @@ class Similarity(Shared):
         typer.Option(metavar="N", help="Compare three runs or more by this layer; 0 is the input.  [default: last and best]"),
     ] = None
     top: Annotated[int, typer.Option(metavar="N", help="How many pairs of heads, or of runs, are named.")] = 5
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all of it: x.html, x.svg, x.png or x.json.")] = None
+    out: Annotated[
+        Path | None,
+        typer.Option(rich_help_panel=FILES, metavar="FILE", help="Write all of it: x.html, x.svg, x.png or x.json."),
+    ] = None
     device: Device = "auto"
 
     def run(self) -> int:

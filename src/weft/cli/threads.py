@@ -29,3 +29,11 @@ def set_threads(number: int | None) -> None:
     os.environ["OMP_NUM_THREADS"] = str(number)
     if "torch" in sys.modules:  # imported before: by whoever called `main` from Python
         sys.modules["torch"].set_num_threads(number)
+
+
+def threads() -> int:
+    """How many threads torch computes with, which need not be imported for it."""
+    if "torch" in sys.modules:
+        return int(sys.modules["torch"].get_num_threads())
+    told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    return int(told) if told.isascii() and told.isdigit() and int(told) > 0 else cpus()

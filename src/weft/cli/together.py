@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.options import Device, Shared
+from weft.cli.options import DECODING, ENSEMBLE, FILES, Device, Shared
 from weft.cli.output import note, say
 from weft.cli.usage import one_line
 from weft.errors import DataError
@@ -25,14 +25,22 @@ class Together(Shared):
     """Options of commands that read sources."""
 
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
-    truncate: Annotated[bool, typer.Option("--truncate", help="Cut sources that are longer than the model reads.")] = False
+    truncate: Annotated[
+        bool, typer.Option("--truncate", rich_help_panel=FILES, help="Cut sources that are longer than the model reads.")
+    ] = False
     others: Annotated[
         list[Path] | None,
-        typer.Option("--with", metavar="RUN", help="Together with another run; may be given several times."),
+        typer.Option(
+            "--with", rich_help_panel=ENSEMBLE, metavar="RUN", help="Together with another run; may be given several times."
+        ),
     ] = None
-    lm: Annotated[Path | None, typer.Option(metavar="RUN", help="A language model of the outputs that helps to choose.")] = None
+    lm: Annotated[
+        Path | None,
+        typer.Option(rich_help_panel=ENSEMBLE, metavar="RUN", help="A language model of the outputs that helps to choose."),
+    ] = None
     lm_weight: Annotated[
-        float | None, typer.Option(metavar="X", help="How much the language model counts.  [default: 0.3]")
+        float | None,
+        typer.Option(rich_help_panel=ENSEMBLE, metavar="X", help="How much the language model counts.  [default: 0.3]"),
     ] = None
     device: Device = "auto"
 
@@ -53,8 +61,13 @@ class Together(Shared):
 class Searching(Together):
     """Options of commands that write outputs for sources."""
 
-    beam: Annotated[int | None, typer.Option(metavar="N", help="Width of the beam; 1 is greedy.  [default: 5]")] = None
-    alpha: Annotated[float | None, typer.Option(metavar="X", help="Score = log-probability / length^X.  [default: 1]")] = None
+    beam: Annotated[
+        int | None, typer.Option(rich_help_panel=DECODING, metavar="N", help="Width of the beam; 1 is greedy.  [default: 5]")
+    ] = None
+    alpha: Annotated[
+        float | None,
+        typer.Option(rich_help_panel=DECODING, metavar="X", help="Score = log-probability / length^X.  [default: 1]"),
+    ] = None
 
 
 def tell_cut(number: int, *, quiet: bool) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import Shared
+from weft.cli.options import FILES, Shared
 from weft.cli.output import duration, note, score_name, write_json
 from weft.errors import DivergedError, LogError, ModelError, ResourceError
 from weft.lock import Lock
@@ -69,9 +69,10 @@ class Train(Shared):
     """
 
     run_file: Annotated[Path, typer.Argument(metavar="RUN.TOML", help="The run file; weft init writes one.")]
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The run folder.  [default: runs/NAME of the run file]")] = (
-        None
-    )
+    out: Annotated[
+        Path | None,
+        typer.Option(rich_help_panel=FILES, metavar="DIR", help="The run folder.  [default: runs/NAME of the run file]"),
+    ] = None
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="A.B=VALUE", help="Change an option of the run file; may be given several times."),

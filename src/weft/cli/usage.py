@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from difflib import SequenceMatcher
 from typing import Any
 
 from typer.exceptions import TyperException
 
-from weft.errors import SYNONYMS, nearest
+from weft.errors import SYNONYMS, nearest, synonym
 
 # options of the run file that people look for on the command line
 SETTINGS = {
-    **{name: f"train.{name}" for name in ("epochs", "lr", "batch_tokens", "patience", "optimizer", "weight_decay", "device")},
+    **{name: f"train.{name}" for name in ("steps", "tokens", "epochs", "minutes", "lr", "batch_tokens", "patience")},
+    **{name: f"train.{name}" for name in ("optimizer", "weight_decay", "warmup", "clip", "accumulate", "device")},
     **{name: f"model.{name}" for name in ("width", "layers", "heads", "dropout", "kind")},
+    "seed": "seed",
 }
+DELETES = ("--fresh",)  # never suggested for what merely looks a little like it
+LIKE = 0.78  # as like as --frehs
 
 
 def one_line(text: str) -> str:
@@ -40,7 +45,15 @@ def _option(error: TyperException, context: Any) -> str:
     name = getattr(error, "option_name", "")
     known = [] if context is None else [flag for param in context.command.params for flag in param.opts]
     plain = name.lstrip("-").replace("-", "_")
-    if "--set" in known and (setting := SETTINGS.get(SYNONYMS.get(plain, plain))) is not None:
+    setting = next((SETTINGS[one] for one in (plain, *SYNONYMS.get(plain, ())) if one in SETTINGS), None)
+    if setting is not None and "--set" in known:
         return f"no such option {name!r}; did you mean '--set {setting}=...'?"
+    if setting is not None and synonym(name, known) is None:
+        return f"no such option {name!r}; it is set in training: weft train RUN.TOML --set {setting}=...;"
     # all options would fill the screen: the nearest will do
-    return f"no such option {name!r}{nearest(name, known).partition(' known:')[0]}"
+    safe = [flag for flag in known if flag not in DELETES or _is_like(name, flag)]
+    return f"no such option {name!r}{nearest(name, safe).partition(' known:')[0]}"
+
+
+def _is_like(name: str, flag: str) -> bool:
+    return synonym(name, [flag]) is not None or SequenceMatcher(None, name.lstrip("-"), flag.lstrip("-")).ratio() >= LIKE

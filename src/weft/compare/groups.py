@@ -82,7 +82,7 @@ def _refuse_others(first: Found, other: Found, *, data: bool) -> None:
 
 
 def _data(run: Found) -> dict[str, Any]:
-    return {name: value for name, value in run.settings["data"].items() if name not in READING}
+    return {name: value for name, value in run.settings["data"].items() if name not in READING and value is not False}
 
 
 def grouped(runs: Sequence[Found]) -> dict[str, list[Found]]:

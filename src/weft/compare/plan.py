@@ -14,6 +14,7 @@ import tomli_w
 from weft import files
 from weft.aside import Aside
 from weft.compare.fitting import everywhere, fitted, learns, leaves, tried, with_option
+from weft.compare.kinds import kinds_of
 from weft.config import differences, override, read_toml
 from weft.errors import ConfigError, DataError, ModelError, UsageError
 from weft.lock import Lock
@@ -27,7 +28,6 @@ from weft.train.tables import BUDGETS
 
 PLAN = "plan.toml"
 COMPARISON = "comparison.json"  # what was found; written last
-ALL = "all"  # kinds of a task
 SUMS = "sums"  # of the data, in the plan
 RUN_FILES = "run-files"  # one for each run, as it is given to `weft train`
 
@@ -87,14 +87,6 @@ class Variants(NamedTuple):
 
 
 # ---- options as they are typed
-
-
-def parse_models(text: str) -> list[str]:
-    """'lstm, gru' -> lstm and gru; 'all' -> all."""
-    found = [name.strip() for name in text.split(",")]
-    if not all(found):
-        raise UsageError(f"--models {text}: must look like lstm,gru,transformer")
-    return found
 
 
 def parse_grid(text: str) -> Grid:
@@ -221,18 +213,10 @@ def _numbered(variants: Iterable[Variant]) -> list[Variant]:
     return found
 
 
-def kinds_of(values: Mapping[str, Any], asked: Asked) -> list[str]:
-    """The kinds that are compared: those that are named; all of the task, the run file's own first; or that one alone."""
-    own = values["model"]["kind"]
-    if list(asked.models) == [ALL]:
-        return [own, *(kind for kind in find_task(values["task"]).presets if kind != own)]
-    return list(asked.models) or [own]
-
-
 def variants(values: Mapping[str, Any], asked: Asked, *, base: Path) -> Variants:
     """Every kind with every combination of the grid; what can't be right is refused by name, if it is not all of them."""
     run_file = {name: value for name, value in values.items() if name != "seed"}
-    kinds = kinds_of(run_file, asked)
+    kinds = kinds_of(run_file, asked.models)
     parts = [_one_kind(run_file, kind, asked, base=base) for kind in kinds]
     found = _numbered(variant for part in parts for variant in part.variants)
     for choices in asked.grid:

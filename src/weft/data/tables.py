@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from glob import glob
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -13,15 +14,17 @@ from weft.config import Table
 from weft.data.columns import Wanted
 from weft.data.records import Used
 from weft.data.source import Source
-from weft.errors import DataError
+from weft.errors import ConfigError, DataError
 from weft.text.gate import as_paths, check_encoding
 from weft.text.unpack import PACKED, is_pattern
 
 Files = str | list[str]
 Split = Files | float | None  # files, a share of train, or none
+Train = Files | Literal[False]  # files; false: the model was trained elsewhere, so there are none
+S = TypeVar("S")
 
 
-def check_splits(train: Files, valid: Split, test: Split, encoding: str) -> None:
+def check_splits(train: Train, valid: Split, test: Split, encoding: str) -> None:
     """Refuse what names no file, leaves nothing of train, or can't be decoded; pydantic says where."""
     shares = [share for share in (valid, test) if isinstance(share, float)]
     for name, files in (("train", train), ("valid", valid), ("test", test)):
@@ -29,6 +32,8 @@ def check_splits(train: Files, valid: Split, test: Split, encoding: str) -> None
             raise ValueError(f"{name}={files!r} names no file")
         if isinstance(files, float) and not 0 < files < 1:
             raise ValueError(f"{name}={files:g}, a share of train, must be between 0 and 1")
+    if train is False and shares:
+        raise ValueError(f"train=false has no share of {shares[0]:g}; name files for valid and test")
     if sum(shares) >= 1:
         raise ValueError(f"valid={valid:g} and test={test:g} leave nothing of train")
     try:
@@ -37,7 +42,7 @@ def check_splits(train: Files, valid: Split, test: Split, encoding: str) -> None
         raise ValueError(str(error).removeprefix("data.encoding: ")) from None
 
 
-def parts(train: Files, valid: Split, test: Split) -> dict[str, tuple[Files, float, float]]:
+def parts(train: Train, valid: Split, test: Split) -> dict[str, tuple[Files, float, float]]:
     """The files of train, valid and test, as far as given, and which part of them is meant: from one share to another."""
     cuts = {"train": 1.0}
     for name, share in (("test", test), ("valid", valid)):
@@ -45,15 +50,24 @@ def parts(train: Files, valid: Split, test: Split) -> dict[str, tuple[Files, flo
             cuts[name] = cuts["train"]
             # 1 - 0.1 - 0.1 is 0.8 only after rounding, and a character more or less is another split
             cuts["train"] = round(cuts["train"] - share, 12)
-    found = {"train": (train, 0.0, cuts["train"])}
+    found: dict[str, tuple[Files, float, float]] = {}
+    if train is not False:
+        found["train"] = (train, 0.0, cuts["train"])
     low = cuts["train"]
     for name, files in (("valid", valid), ("test", test)):
-        if isinstance(files, float):
+        if isinstance(files, float) and train is not False:
             found[name] = (train, low, cuts[name])
             low = cuts[name]
-        elif files is not None:
+        elif isinstance(files, str | list):
             found[name] = (files, 0.0, 1.0)
     return found
+
+
+def training(sources: Mapping[str, S]) -> S:
+    """What is trained on; a run that was imported has no such data."""
+    if "train" not in sources:
+        raise ConfigError("data.train: is false, so there is nothing to train on; name files, as in --set data.train=FILE")
+    return sources["train"]
 
 
 def _visible(path: Path, base: Path) -> bool:
@@ -87,7 +101,7 @@ def _found(base: Path, files: Files) -> bool:
 class DataTable(Table):
     """Which text, and how it is read."""
 
-    train: Files
+    train: Train
     valid: Split = None  # files, or the share of train that is taken off its end
     test: Split = None  # likewise; the order is train, valid, test
     encoding: str = "utf-8"

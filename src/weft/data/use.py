@@ -39,7 +39,7 @@ def _own_start(line: str, table: LabelledTable, labels: Collection[str]) -> int:
 
 def _on_lines(table: LabelledTable) -> bool:
     """Whether labels stood at the start of lines in training, not in a column or in the name of a folder."""
-    return all(kind_of(one) == "text" and not one.is_dir() for one in as_paths(table.train))
+    return all(kind_of(one) == "text" and not one.is_dir() for one in as_paths(table.train or ()))
 
 
 def _labelled_lines(path: Path, lines: Lines, table: LabelledTable, labels: Collection[str]) -> Opened | None:
@@ -77,7 +77,7 @@ def refuse_marked(path: Path, table: Table, *, tables: bool = False) -> None:
     """Refuse CoNLL, and `tables`, for a run that was trained on plain text: their markup would be read as text."""
     if not isinstance(table, DataTable | PairsTable | AskedTable):
         return
-    trained = as_paths(table.train)
+    trained = as_paths(table.train or ())
     if is_conll(path) and not any(map(is_conll, trained)):
         raise DataError(f"{path}: is CoNLL by its name, words with tags; this run reads plain text: give a sentence a line")
     kind = kind_of(path)
@@ -92,7 +92,7 @@ def _of_columns(table: Table, *, targets: bool) -> Used | None:
     if isinstance(table, PairsTable):
         return table.used(targets=targets)
     # running text: a run that was trained on the lines of a table reads them again
-    if isinstance(table, DataTable) and all(kind_of(path) == "text" for path in as_paths(table.train)):
+    if isinstance(table, DataTable) and all(kind_of(path) == "text" for path in as_paths(table.train or ())):
         return table.used()
     return None
 

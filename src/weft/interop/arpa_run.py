@@ -30,7 +30,7 @@ def import_arpa(source: Path, out: Path, *, tokenizer_from: Path | None = None) 
             "give the run whose tokenizer made it with --tokenizer-from"
         )
     ends = _has_seen(model, tokenizer.end)
-    data = {"train": str(source.absolute()), "read": "lines" if ends else "windows"}
+    data = {"train": False, "read": "lines" if ends else "windows"}
     table = {"kind": "ngram", "order": model.order, "smoothing": FROM_FILE}
     notes = [] if ends else ["no line ended where it was counted (no n-gram ends in </s>), so it reads running text"]
     if tokenizer_from is None and _looks_like_pieces(tokenizer):

@@ -223,7 +223,7 @@ def _encoder(config: Config, source: Path, rows: list[int | None]) -> Plan:
                 new["head.weight"] = _words(found.take(names.decoder, (vocabulary, width)), rows, source)
         return new
 
-    data = {"train": str(source.absolute()), "read": "lines", "window": places - names.offset}
+    data = {"train": False, "read": "lines", "window": places - names.offset}
     return Plan({"task": "masked-lm", "data": data, "model": model}, tensors, notes)
 
 
@@ -252,5 +252,5 @@ def _gpt2(config: Config, source: Path, rows: list[int | None]) -> Plan:
         new["head.bias"][[at for at in (Tokenizer.unk, Tokenizer.begin) if rows[at] in (None, rows[Tokenizer.end])]] = NEVER
         return new
 
-    data = {"train": str(source.absolute()), "read": "windows", "window": places}
+    data = {"train": False, "read": "windows", "window": places}
     return Plan({"task": "lm", "data": data, "model": model}, tensors, [])

@@ -32,6 +32,11 @@ class Imported(NamedTuple):
     notes: list[str]  # what is not as it was
 
 
+def _written(values: Mapping[str, Any], where: Path) -> str:
+    """The run file, which says where the model came from: it has no training data that would."""
+    return f"# imported from {str(where.absolute())!a}\n{tomli_w.dumps(values)}"
+
+
 def make_run(plan: Plan, tokenizer: Tokenizer, out: Path, *, where: Path) -> Imported:
     """The run folder, made in one step; `where` is the file that says what the model is."""
     folder = make_folder(out)
@@ -46,7 +51,7 @@ def make_run(plan: Plan, tokenizer: Tokenizer, out: Path, *, where: Path) -> Imp
     tensors = plan.tensors(settings)
     with staged(out, last=folder.resolved.name) as place:
         made = RunFolder(place)
-        made.begin(settings, tomli_w.dumps(values), fresh=False)
+        made.begin(settings, _written(values, where), fresh=False)
         made.note_environment()
         tokenizer.save(made.tokenizer)
         if plan.opening is not None:

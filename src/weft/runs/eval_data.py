@@ -66,6 +66,8 @@ def first_split(folder: RunFolder, settings: Settings, splits: Sequence[str]) ->
     own = settings.datasets
     name = next((name for name in splits if name in own), None)
     if name is None:
+        if not own:
+            raise UsageError(f"{folder.path}: was imported, so it has no data of its own; give --data FILE")
         what = " or ".join({"test": "test", "valid": "validation"}[name] for name in splits)
         raise UsageError(f"{folder.path}: the run has no {what} data; give --data FILE")
     return name, own_source(folder, settings, name)

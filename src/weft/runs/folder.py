@@ -23,6 +23,7 @@ from weft.config import differences, read_toml
 from weft.data.opening import FILE as OPENING
 from weft.errors import ConfigError, DivergedError, ModelError, ResourceError, UsageError
 from weft.lock import Lock
+from weft.runs import nearby
 from weft.runs.resolve import resolve
 from weft.runs.settings import Settings
 from weft.tensors import not_finite, read_notes, read_tensors, write_tensors
@@ -325,12 +326,12 @@ def open_folder(path: Path) -> RunFolder:
         raise UsageError(f"{path}: its name is not UTF-8, and no tensor file can be read there; rename it")
     if os.path.isfile(path):
         kind = "a run file" if path.suffix == ".toml" else "a file"
-        raise ModelError(f"{path}: is {kind}, not the folder of a run")
+        raise ModelError(f"{path}: is {kind}, not the folder of a run{nearby.made_of(path)}")
     if not os.path.isdir(path):  # Path.is_dir fails on too long a name
-        raise ModelError(f"{path}: no such run folder")
+        raise ModelError(f"{path}: no such run folder{nearby.like(path)}")
     folder = RunFolder(path)
     if not folder.resolved.is_file():
-        raise ModelError(f"{path}: is no run folder: it has no resolved.toml")
+        raise ModelError(f"{path}: is no run folder: it has no resolved.toml{nearby.inside(path)}")
     if folder.aside.is_there() and not folder.has_begun():  # there may be no more of it than its name
         raise ModelError(folder.waiting())
     return folder

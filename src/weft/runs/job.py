@@ -10,12 +10,14 @@ from typing import Any, Protocol
 import tomli_w
 
 from weft.data.corpus import Corpus
+from weft.data.tables import training
 from weft.errors import ConfigError, ModelError, UsageError
 from weft.lock import Lock
 from weft.runs.folder import RunFolder, make_folder, open_folder
 from weft.runs.resolve import resolve
 from weft.runs.settings import Settings
 from weft.tasks.material import tokenizer_files
+from weft.train.device import pick_device
 from weft.train.journal import Journal
 from weft.train.loop import Loop
 from weft.train.warm import Made, Origin
@@ -79,6 +81,8 @@ def train(values: Mapping[str, Any], out: Path, *, base: Path, watcher: Watcher,
     """Train what a run file says into `out`, or go on where an earlier process stopped; paths are seen from `base`. A `fresh`
     run takes the place of one that is there, once it has weights."""
     settings = resolve(values, base=base)
+    training(settings.datasets)  # before a folder is made, or data is read
+    pick_device(settings.train.device)
     folder = make_folder(out)
     folder.refuse_strangers()
     if fresh:

@@ -20,7 +20,7 @@ from weft.data.source import Readable
 from weft.data.span_order import asked_tokens
 from weft.data.span_source import SIDES as ASKED
 from weft.data.span_source import AskedTable
-from weft.data.tables import DataTable
+from weft.data.tables import DataTable, training
 from weft.data.tagged import TaggedTable, refuse_long
 from weft.models.baseline_tables import BaselineTable
 from weft.tasks.spec import Prepared
@@ -70,7 +70,7 @@ class Texts:
 
     def prepare(self, settings: Settings, folder: RunFolder, watcher: Watcher) -> Prepared:
         sources = settings.datasets
-        tokenizer = self._tokenizer(settings, sources["train"], folder, watcher)
+        tokenizer = self._tokenizer(settings, training(sources), folder, watcher)
         corpora = {name: _tokenised(name, source, tokenizer, folder, watcher) for name, source in sources.items()}
         if settings.task == "lm" and settings.data.read != "lines":
             self._opened(corpora["train"], tokenizer, folder, watcher)

@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from weft.config import BUDGETS as BUDGETS
 from weft.config import OneOf, Table
 from weft.train.schedules import SCHEDULES
 
 OPTIMIZERS = ("adamw", "muon", "sgd")
 LARGEST = 1e38  # of what weights are changed by: float32 holds no more
-BUDGETS = ("steps", "tokens", "epochs", "minutes")
 
 
 class TrainTable(Table):
