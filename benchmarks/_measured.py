@@ -31,7 +31,7 @@ def arguments(text: str, default: str) -> argparse.Namespace:
     return chosen
 
 
-def trained(values: dict[str, Any], out: Path, base: Path) -> tuple[Run, float]:
+def trained(values: dict[str, Any], out: Path, base: Path) -> tuple[AnyRun, float]:
     """The run, and the seconds that this process spent on it."""
     began = time.perf_counter()
     with Stop() as stop, Display() as display:

@@ -214,7 +214,7 @@ def test_what_a_masked_language_model_is_not_for(runs, capsys, tmp_path):
     text = make_text(tmp_path / "text.txt")
     train_here({"task": "lm", "data": {"train": str(text)}, "model": {"kind": "ngram"}}, tmp_path / "lm")
     lm = str(tmp_path / "lm")
-    assert refused(capsys, "fill", lm, "x") == (2, f"{lm}: is a run of task 'lm'; gaps are filled by one of 'masked-lm'")
+    assert refused(capsys, "fill", lm, "x") == (2, f"{lm}: is a language model, which continues texts; use weft generate")
     assert refused(capsys, "embed", lm, "x") == (2, f"{lm}: is a run of task 'lm', which has no encoder of texts")
 
 

@@ -118,7 +118,7 @@ def test_temperature_is_fitted_on_validation_texts_and_kept_with_the_weights(run
     run = loaded(runs, "labels-gru")
     valid = run.settings.datasets["valid"]
     examples = list(valid.examples())
-    head = run.model.model.head
+    head = run.model.head
     head.temperature.fill_(1.0)
     scores = run.reader.model.log_probs([example.texts for example in examples])
     gold = targets([example.labels for example in examples], run.vocabulary.labels, several=False)[:, 0]

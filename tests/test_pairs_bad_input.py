@@ -174,7 +174,7 @@ def test_what_training_never_saw_is_told_once(runs, capsys, monkeypatch):
 def test_of_several_runs_the_one_that_knows_least_is_told_of(runs):
     assert load(runs.folder("lstm"), SEQ2SEQ).reader.unknown(["abx", "", "ay"]) == ["x", "y"]
     both = weft.ensemble([runs.folder("lstm"), runs.folder("transformer")], device="cpu")
-    assert both.unknown(["abx", "", "ay"]) == ["x", "y"]
+    assert both.reader.unknown(["abx", "", "ay"]) == ["x", "y"]
 
 
 # ---- pairs that are too long, and where they stand
@@ -396,10 +396,12 @@ def test_a_long_source_of_a_short_target_is_not_counted_as_a_long_target(monkeyp
 
 def test_reading_a_text_is_shown_too(runs, monkeypatch):
     run, said = weft.load(runs.folder("lm-ngram")), []
-    run.evaluate(
-        runs.place / "phones.txt",
-        progress=lambda what, done, total: said.append((done, total)) if what == "tokenising" else None,
-    ).scores
+
+    def progress(what: str, done: int, total: int) -> None:
+        if what == "tokenising":
+            said.append((done, total))
+
+    run.evaluate(runs.place / "phones.txt", progress=progress)
     assert said and said[-1][0] == said[-1][1] > 0
     shown = []
     monkeypatch.setattr("weft.cli.display.Display.show", lambda self, what, share, detail="": shown.append(what))

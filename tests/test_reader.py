@@ -214,7 +214,7 @@ def test_the_threshold_is_fitted_on_validation_questions_and_kept_with_the_weigh
     references = [[answer.text for answer in record.answers] for record in valid]
 
     def right(threshold: float) -> float:
-        run.model.model.head.threshold.fill_(threshold)
+        run.model.head.threshold.fill_(threshold)
         return float(sum(answer.text in (texts or [""]) for answer, texts in zip(run.predict(pairs), references, strict=True)))
 
     assert right(kept.item()) >= max(right(value) for value in (-9.0, -2.0, 0.0, 2.0, 9.0))
@@ -222,7 +222,7 @@ def test_the_threshold_is_fitted_on_validation_questions_and_kept_with_the_weigh
     # where every question has an answer, none is never said
     every = write_tsv(tmp_path / "all.tsv", asked(60, none=0.0))
     sure = loaded(train_here(span_file(every, "gru", "train.steps=2"), tmp_path / "run").path)
-    assert sure.model.threshold == -math.inf
+    assert sure.reader.threshold == -math.inf
     assert set(values_of(sure)) == {"answer_f1", "exact_match"}
     assert all(answer.text for answer in sure.predict([("where is it ?", "we have a new one today .")]))
 

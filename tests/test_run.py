@@ -128,7 +128,7 @@ def test_every_family_trains_and_loads(runs, name):
     watcher = runs.watchers[name]
     kind, _, read = name.partition("-")
     assert (run.settings.kind, run.settings.data.read, run.reader.lines) == (kind, read, read == "lines")
-    assert run.end == (2 if run.reader.lines else None)
+    assert run.reader.end == (2 if run.reader.lines else None)
     assert run.model.vocabulary == run.vocabulary.hash
     assert (watcher.steps, len(watcher.scores)) == ((0, 1) if kind == "ngram" else (4, 2))
     assert all(math.isfinite(scores["nats_per_token"]) for scores in watcher.scores)
@@ -526,7 +526,7 @@ def test_runs_with_one_tokenizer_form_an_ensemble(runs):
     means = np.mean([np.exp(run.score(["hannah"])[0].log_probs) for run in parts], axis=0)
     assert found.tolist() == pytest.approx(means.tolist(), rel=1e-4)
     options = GenerateOptions(length=12, beam=3, n_best=2)
-    texts = generate(both, parts[0].vocabulary, ["an", ""], options, frame=Frame(parts[0].end))
+    texts = generate(both, parts[0].vocabulary, ["an", ""], options, frame=Frame(parts[0].reader.end))
     assert [len(many) for many in texts] == [2, 2]
     others = Ensemble([runs["gpt-windows"].model], Mixture([1.0]))
     assert refusal(UsageError, lambda: Ensemble([both, others], Mixture([0.5, 0.5]))) == (

@@ -404,7 +404,7 @@ def test_a_tagger_gives_vectors_of_sentences(runs, tmp_path, capsys, name):
         np.testing.assert_allclose(together, alone, atol=1e-5)
         with torch.inference_mode():
             batch = run.reader.model.sentences([lines[0].split()]).batch(np.array([0]))
-            y, keep = run.model.model.encoder(Words(*batch[:-1]))
+            y, keep = run.model.encoder(Words(*batch[:-1]))
         assert keep.all()
         np.testing.assert_allclose(together[0], (y[0].mean(0) if pool == "mean" else y[0, 0]).numpy(), atol=1e-5)
     np.testing.assert_array_equal(run.embed([lines[0].split()]), run.embed(lines[:1]))

@@ -413,7 +413,7 @@ def test_an_ensemble_counts_the_parameters_of_all_and_writes_no_more_than_each_o
         assert both.reader.faults(["abcdef" * 3]) == {
             0: f"has 19 tokens, but {short} reads at most 9; shorten it, or have it cut with --truncate"
         }
-        assert both.faults_of_pairs([("abc", "A " * 12)]) == {
+        assert both.reader.faults_of_pairs([("abc", "A " * 12)]) == {
             0: f"its target has 13 tokens, but {short} reads at most 9; shorten it"
         }
     beside = weft.ensemble([lstm], lm=lm, device="cpu")
