@@ -1,5 +1,5 @@
-"""What is recorded: a scene is a run file and the commands that are tried on its run. All names of tasks, kinds and options that
-a run file or a command line has stand in this file."""
+"""What is recorded: a scene is a run file and the commands that are tried on its run. All names of tasks, kinds and options
+that a run file or a command line has stand in this file and in golden_refusals.py."""
 
 from __future__ import annotations
 
@@ -79,10 +79,12 @@ def before(scene: Scene) -> list[Case]:
     ]
 
 
-def after(scene: Scene, text: str, lines: str | bytes, asked: str) -> list[Case]:
-    """What is asked of every run, whether it can answer or not: refusals are results. `text` is one that its task reads, `lines`
-    hold an empty one, a short one and one that is wrong, `asked` is a text with a gap, or a prompt."""
+def after(scene: Scene, text: str, lines: str | bytes, asked: str, *, limit: str = "") -> list[Case]:
+    """What is asked of every run, whether it can answer or not: refusals are results. `text` is one that its task reads,
+    `lines` hold an empty one, a short one and one that is wrong, `asked` is a text with a gap, or a prompt; `limit` keeps
+    outputs that are explained short."""
     run, brief = scene.run, text if len(text) < 20 or "\t" in text else text[:12].rstrip()
+    steps = {view: told + limit for view, told in BRIEF.items()}
     found = [
         case("train-again", f"train {scene.name}.toml", *scene.options),
         case("info", f"info {run}"),
@@ -101,10 +103,10 @@ def after(scene: Scene, text: str, lines: str | bytes, asked: str) -> list[Case]
         case("fill-json", f"fill {run} --n 2 --json", stdin=lines),
         case("embed", f"embed {run}", stdin=lines),
         case("embed-first", f"embed {run} --pool first", text),
-        *(case(f"explain-{view}", f"explain {run} --what {view}{BRIEF.get(view, '')}", text) for view in VIEWS),
-        *(case(f"explain-{view}-json", f"explain {run} --what {view}{BRIEF.get(view, '')} --json", text) for view in VIEWS),
-        case("explain-default", f"explain {run} --top 2", brief),
-        case("explain-occlusion-json", f"explain {run} --what attribution --method occlusion --json", brief),
+        *(case(f"explain-{view}", f"explain {run} --what {view}{steps.get(view, '')}", text) for view in VIEWS),
+        *(case(f"explain-{view}-json", f"explain {run} --what {view}{steps.get(view, '')} --json", text) for view in VIEWS),
+        case("explain-default", f"explain {run} --top 2{limit}", brief),
+        case("explain-occlusion-json", f"explain {run} --what attribution --method occlusion --json{limit}", brief),
         case("prune-json", f"prune {run} --json --tokens 2000"),
         case("prune-heads-json", f"prune {run} --heads 1 --measure gradient --tokens 2000 --json"),
         case("geometry-json", f"geometry {run} --most 2000 --json"),
@@ -152,7 +154,7 @@ def translate(
         case("score-pairs-json", f"score {run} --json", stdin=pairs),
         case("explain-target", f"explain {run} --what attribution --method gradient --target", "le chat", "the cat"),
     ]
-    cases = (*before(scene), *after(scene, "the old cat sees a hat", lines, "the "), *extra, *more)
+    cases = (*before(scene), *after(scene, "the old cat sees a hat", lines, "the ", limit=" --length 4"), *extra, *more)
     return Scene(name, text, options, needs, cases)
 
 
@@ -200,16 +202,19 @@ def _lm_scenes() -> list[Scene]:
         case("import-arpa", "import arpa lm-ngram.arpa --out runs/imported-arpa --tokenizer-from runs/lm-ngram"),
         case("import-arpa-evaluate", "evaluate runs/imported-arpa --data tales.txt --json"),
     )
-    small = "layers = 2; width = 32; heads = 4"
+    imported_hf = (
+        case("import-hf", "import hf hf-lm-gpt2 --out runs/imported-gpt2"),
+        case("import-hf-score", "score runs/imported-gpt2", stdin="The cat sees a hat.\n"),
+    )
+    small, lstm = "layers = 2; width = 32; heads = 4", 'kind = "lstm"; layers = 1; width = 16'
+    as_gpt2 = f'kind = "transformer"; {small}; positions = "learned"; tied = true; activation = "gelu-tanh"'
     return [
         lm("lm-ngram", "", word, 'kind = "ngram"; order = 3', *imported),
         lm("lm-gpt", "window = 32", 'kind = "char"', f'kind = "gpt"; {small}'),
-        lm("lm-gpt2", "window = 32", 'kind = "bpe"; size = 280', f'kind = "transformer"; {small}; positions = "learned"; tied = true; activation = "gelu-tanh"',
-           case("import-hf", "import hf hf-lm-gpt2 --out runs/imported-gpt2"),
-           case("import-hf-score", "score runs/imported-gpt2", stdin="The cat sees a hat.\n")),
-        lm("lm-lstm-lines", 'read = "lines"', word, 'kind = "lstm"; layers = 1; width = 16', train="samples = 2; sample_length = 10"),
+        lm("lm-gpt2", "window = 32", 'kind = "bpe"; size = 280', as_gpt2, *imported_hf),
+        lm("lm-lstm-lines", 'read = "lines"', word, lstm, train="samples = 2; sample_length = 10"),
         lm("lm-lstm-stream", 'read = "stream"; window = 16', word, 'kind = "lstm"; layers = 2; width = 16; dropout = 0.2'),
-    ]  # fmt: skip
+    ]
 
 
 def _translate_scenes() -> list[Scene]:
@@ -244,13 +249,16 @@ def _translate_scenes() -> list[Scene]:
 
 def _label_scenes() -> list[Scene]:
     reviews, review = 'train = "reviews.csv"', "The soup was dull."
-    small, table = "layers = 1; width = 16", "predict runs/{0} --data reviews.csv"
-    found = [
-        classify(f"classify-{kind}", reviews, f'kind = "{kind}"{more}', review,
-                 case("predict-data", table.format(f"classify-{kind}")),
-                 case("evaluate-strict", f"evaluate runs/classify-{kind} --strict --data reviews.csv --json"))
-        for kind, more in (("naive-bayes", ""), ("regression", ""), ("lstm", f"; {small}"), ("window", f"; {small}; balanced = true"))
-    ]  # fmt: skip
+    small = "layers = 1; width = 16"
+    kinds = {"naive-bayes": "", "regression": "", "lstm": f"; {small}", "window": f"; {small}; balanced = true"}
+    found = []
+    for kind, more in kinds.items():
+        run = f"runs/classify-{kind}"
+        extra = (
+            case("predict-data", f"predict {run} --data reviews.csv"),
+            case("evaluate-strict", f"evaluate {run} --strict --data reviews.csv --json"),
+        )
+        found.append(classify(f"classify-{kind}", reviews, f'kind = "{kind}"{more}', review, *extra))
     letters = 'train = "letters.jsonl"; multi = true'
     pairs = 'train = "inference.tsv"; text = ["premise", "hypothesis"]'
     both, heads = "the cat sees a hat\tthe cat likes a hat", "layers = 2; width = 32; heads = 4"

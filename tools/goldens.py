@@ -5,8 +5,8 @@
     python tools/goldens.py compare before after                             what differs; exit code 1 if anything does
 
 `--only PATTERN` picks cases, by any part of SCENE/CASE or as a shell pattern, and may be given several times: `--only tag`,
-`--only predict`, `--only 'lm-*/explain*'`. Runs that they need are trained as well. Times, rates, sizes on disk and memory are left out of what
-is recorded, as are paths of the machine. Set OMP_NUM_THREADS=1: sums depend on the number of threads.
+`--only predict`, `--only 'lm-*/explain*'`. Runs that they need are trained as well. Times, rates, sizes on disk and memory are
+left out of what is recorded, as are paths of the machine. One thread computes: sums depend on their number.
 """
 
 from __future__ import annotations
@@ -334,6 +334,7 @@ def main() -> int:
     source = (options.source or Path(__file__).parents[1] / "src").resolve()
     sys.path.insert(0, str(source))
     os.environ["PYTHONPATH"] = str(source)  # for the processes that a comparison starts
+    os.environ["OMP_NUM_THREADS"] = "1"
     started = time.monotonic()
     import weft
 
