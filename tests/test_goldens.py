@@ -45,7 +45,7 @@ SAID = {
     "multi-lstm": "predict-json",
     "tag-lstm": "predict-json",
     "tag-window": "predict-json",
-    "masked-lstm": "fill-json",
+    "masked-transformer": "fill-json",
     "bert": "fill-json",
     "span-lstm": "predict-json",
 }

@@ -174,16 +174,16 @@ def tag(name: str, data: str, model: str, text: str, *more: Case) -> Scene:
     return Scene(name, bare.run_file, cases=(*before(bare), *after(bare, text, lines, text), extra, *more))
 
 
-def masked(name: str, model: str, tokenizer: str, data: str = 'read = "lines"') -> Scene:
-    bare = Scene(name, run_file("masked-lm", f'train = "tales.txt"; valid = 0.1; test = 0.1; {data}', tokenizer, model))
+def masked(name: str, model: str, tokenizer: str, data: str = 'read = "lines"', needs: tuple[str, ...] = ()) -> Scene:
+    """With the tokenizer of a run that it needs, if it needs one."""
+    text = run_file("masked-lm", f'train = "tales.txt"; valid = 0.1; test = 0.1; {data}', tokenizer, model)
+    bare = Scene(name, text, tuple(word for other in needs for word in ("--tokenizer-from", f"runs/{other}")), needs)
     lines = b"The cat [MASK] a hat.\n\n[MASK]\nThe \xff cat\nno gap at all\nThe <mask> dog \xe2\x82\xac [MASK].\n"
+    gap = "The cat [MASK] a hat."
+    seen = [case(f"explain-gap-{view}", f"explain {bare.run} --what {view}{BRIEF.get(view, '')} --json", gap) for view in VIEWS]
     export = case("export-hf", f"export {bare.run} --to hf --out hf-{name}", files=(f"hf-{name}",))
-    cases = (*before(bare), *after(bare, "The cat sees a hat.", lines, "The cat [MASK] a hat."))
-    gap = [
-        case(f"explain-gap-{view}", f"explain {bare.run} --what {view}{BRIEF.get(view, '')} --json", "The cat [MASK] a hat.")
-        for view in VIEWS[:5]
-    ]
-    return Scene(name, bare.run_file, cases=(*cases, *gap, export))
+    cases = (*before(bare), *after(bare, "The cat sees a hat.", lines, gap), *seen, export)
+    return Scene(name, text, bare.options, needs, cases)
 
 
 def span(name: str, model: str, data: str = "") -> Scene:
@@ -211,6 +211,7 @@ def _lm_scenes() -> list[Scene]:
     return [
         lm("lm-ngram", "", word, 'kind = "ngram"; order = 3', *imported),
         lm("lm-gpt", "window = 32", 'kind = "char"', f'kind = "gpt"; {small}'),
+        lm("lm-window", "window = 32", 'kind = "char"', 'kind = "window"; width = 16; context = 3'),
         lm("lm-gpt2", "window = 32", 'kind = "bpe"; size = 280', as_gpt2, *imported_hf),
         lm("lm-lstm-lines", 'read = "lines"', word, lstm, train="samples = 2; sample_length = 10"),
         lm("lm-lstm-stream", 'read = "stream"; window = 16', word, 'kind = "lstm"; layers = 2; width = 16; dropout = 0.2'),
@@ -300,7 +301,7 @@ def _masked_and_span_scenes() -> list[Scene]:
     small, heads = "layers = 1; width = 16", "layers = 2; width = 32; heads = 4"
     return [
         masked("bert", f'kind = "bert"; {heads}; masking = "word"', 'kind = "wordpiece"; size = 300'),
-        masked("masked-lstm", f'kind = "lstm"; {small}', 'kind = "word"'),
+        masked("masked-lstm", f'kind = "lstm"; {small}', "", needs=("bert",)),
         masked("masked-transformer", f'kind = "transformer"; {heads}; masking = "span"', 'kind = "char"', "window = 32"),
         span("span-lstm", f'kind = "lstm"; {small}'),
         span("span-transformer", f'kind = "transformer"; {heads}'),
@@ -308,7 +309,7 @@ def _masked_and_span_scenes() -> list[Scene]:
 
 
 COMPARED = {
-    "lm": "lm-gpt lm-lstm-stream",
+    "lm": "lm-gpt lm-window",
     "translate": "sutskever sutskever-2",
     "classify": "classify-naive-bayes classify-regression classify-lstm",
     "tag": "tag-lstm tag-window",

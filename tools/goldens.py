@@ -12,6 +12,7 @@ left out of what is recorded, as are paths of the machine. One thread computes: 
 from __future__ import annotations
 
 import argparse
+import csv
 import difflib
 import hashlib
 import io
@@ -45,9 +46,11 @@ CLOCKS = [
     (re.compile(r"\b\d+:\d\d(:\d\d)?\b"), "TIME"),
     (re.compile(r"\b[\d.,]+ (tokens|examples|lines|pairs|sentences|characters)/s\b"), r"RATE \1/s"),
     (re.compile(r"\b[\d.,]+ (s|ms|min|seconds|minutes)\b"), r"TIME \1"),
+    (re.compile(r"^trained with .*$", re.MULTILINE), "trained with LEFT OUT"),
     (re.compile(r"\b[\d.,]+ (B|KB|MB|GB|kB|KiB|MiB|GiB)\b"), r"SIZE \1"),
 ]
-CLOCKED = {"train", "train-again", "info", "compare", "compare-again"}  # the cases whose text tells times and sizes
+CLOCKED = {"train", "info", "compare"}  # the commands whose text tells times and sizes
+COSTS = re.compile(r"(^|.*\W)parameters(?=\W+training\b)")  # columns of a comparison after this one are a machine's
 EXACT = ("metrics.jsonl", "resolved.toml", "labels.json", "samples.jsonl", "comparison.json", "config.json", "run.toml")
 EXACT_LIKE = re.compile(r"(tokenizer|features|vocab|merges|special).*\.(json|txt)$")
 UNTOLD = {"timings.jsonl", "environment.json"}
@@ -81,12 +84,35 @@ def _plain(text: str) -> str | None:
     return text if kept == found else json.dumps(kept, ensure_ascii=False, indent=2) + "\n"
 
 
+def _without_costs(text: str) -> str:
+    """A table of a comparison, up to the column of the parameters: one for a terminal, for Markdown or for LaTeX."""
+    lines = text.split("\n")
+    for at, line in enumerate(lines):
+        if not (head := COSTS.match(line)):
+            continue
+        mark = next((one for one in ("|", "&") if one in line), "")
+        columns = head[0].count(mark) + 1 if mark else 0
+        for row in range(at, len(lines)):
+            if mark and mark in lines[row]:
+                lines[row] = mark.join(lines[row].split(mark)[:columns])
+            elif not mark and not lines[row].startswith("---"):
+                lines[row] = lines[row][: head.end()]
+    return "\n".join(lines)
+
+
+def _columns(text: str) -> str:
+    """CSV without the columns that a machine decides."""
+    rows = list(csv.reader(io.StringIO(text)))
+    kept = [at for at, name in enumerate(rows[0]) if name not in LEFT_OUT]
+    return "".join(",".join(row[at] for at in kept) + "\n" for row in rows)
+
+
 def plain(text: str, *, clocked: bool) -> str:
     """What was printed or written, without what a machine decides; JSON, lines of JSON, or any other text."""
     if (whole := _plain(text)) is not None:
         return whole
     lines = [(_plain(line) or line).rstrip("\n") for line in text.split("\n")]
-    text = "\n".join(lines)
+    text = _without_costs("\n".join(lines)) if clocked else "\n".join(lines)
     for pattern, put in CLOCKS if clocked else ():
         text = pattern.sub(put, text)
     return text
@@ -111,7 +137,7 @@ def streams(stdin: bytes) -> Iterator[tuple[io.BytesIO, io.BytesIO]]:
     finally:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-            stream.detach()  # type: ignore[union-attr]
+            stream.detach()
         sys.stdin, sys.stdout, sys.stderr = before
 
 
@@ -170,8 +196,10 @@ def written(path: Path) -> str | None:
     """What is kept of a file; None where only its name is."""
     if path.suffix == ".safetensors":
         return tensors(path)
-    if path.name in EXACT or EXACT_LIKE.match(path.name) or path.suffix in (".arpa", ".csv", ".md", ".tex"):
-        return _short(plain(path.read_text(encoding="utf-8"), clocked=path.suffix in (".csv", ".md", ".tex")))
+    if path.name in EXACT or EXACT_LIKE.match(path.name) or path.suffix in (".arpa", ".md", ".tex"):
+        return _short(plain(path.read_text(encoding="utf-8"), clocked=path.suffix in (".md", ".tex")))
+    if path.suffix == ".csv":
+        return _columns(path.read_text(encoding="utf-8"))
     if path.name in UNTOLD or path.suffix in (".html", ".lock") or "checkpoints" in path.parts:
         return None
     return f"sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}\n"
@@ -213,13 +241,14 @@ class Recorder:
         if self.seconds[name] > SLOW:
             print(f"{self.seconds[name]:6.1f} s  {name}", file=sys.stderr, flush=True)
         if self.wanted(name):
-            self.keep(name, told(case, result, clocked=case.name in CLOCKED))
+            self.keep(name, told(case, result, clocked=bool(CLOCKED.intersection(case.words[:1]))))
             for path in case.files:
                 for inner, text in folder(Path(path)):
                     self.keep(f"{name}.files/{inner}", text)
-        for path in map(Path, SCRATCH):
-            shutil.rmtree(path, ignore_errors=True)
-            path.unlink(missing_ok=True)
+        for scratch in map(Path, SCRATCH):
+            if scratch.is_dir():
+                shutil.rmtree(scratch)
+            scratch.unlink(missing_ok=True)
 
     def train(self, name: str) -> None:
         """The run of a scene, once; what it needs first."""
