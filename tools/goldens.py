@@ -40,7 +40,7 @@ Json = Any
 # what a clock, a disk or a machine decides, at any depth of JSON
 LEFT_OUT = {
     "seconds", "training_seconds", "tokens_per_second", "peak_memory", "bytes", "trained_with", "environment", "decoding",
-    "decoding_per_second", "free_memory", "weft", "time", "date", "written",
+    "decoding_per_second", "free_memory", "weft", "sum",
 }  # fmt: skip
 CLOCKS = [
     (re.compile(r"\b\d+:\d\d(:\d\d)?\b"), "TIME"),
@@ -49,10 +49,12 @@ CLOCKS = [
     (re.compile(r"^trained with .*$", re.MULTILINE), "trained with LEFT OUT"),
     (re.compile(r"\b[\d.,]+ (B|KB|MB|GB|kB|KiB|MiB|GiB)\b"), r"SIZE \1"),
 ]
+HASHED = re.compile(r"(?<=/lm:)[0-9a-f]{8}(?=\*)")  # of a language model beside another run, paths of its data included
 CLOCKED = {"train", "info", "compare"}  # the commands whose text tells times and sizes
 COSTS = re.compile(r"(^|.*\W)parameters(?=\W+training\b)")  # columns of a comparison after this one are a machine's
 EXACT = ("metrics.jsonl", "resolved.toml", "labels.json", "samples.jsonl", "comparison.json", "config.json", "run.toml")
 EXACT_LIKE = re.compile(r"(tokenizer|features|vocab|merges|special).*\.(json|txt)$")
+HASHES = ("settings", "weft.sum")  # of metadata: paths are among the settings, which resolved.toml shows
 UNTOLD = {"timings.jsonl", "environment.json"}
 SCRATCH = ("runs/x", "x", "x.arpa", "x.pdf", "compared-x")
 STOPPED = (129, 130, 143)  # by a signal, which was meant for all of this
@@ -184,11 +186,12 @@ def tensors(path: Path) -> str:
     raw = path.read_bytes()
     size = int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8 : 8 + size])
-    lines = [f"metadata {json.dumps(header.pop('__metadata__', None), sort_keys=True)}"]
-    for name, about in sorted(header.items()):
-        low, high = about["data_offsets"]
+    about = {key: value for key, value in header.pop("__metadata__", {}).items() if key not in HASHES}
+    lines = [f"metadata {json.dumps(about, sort_keys=True)}"]
+    for name, entry in sorted(header.items()):
+        low, high = entry["data_offsets"]
         found = hashlib.sha256(raw[8 + size + low : 8 + size + high]).hexdigest()
-        lines.append(f"{name} {about['dtype']} {about['shape']} {found}")
+        lines.append(f"{name} {entry['dtype']} {entry['shape']} {found}")
     return "\n".join(lines) + "\n"
 
 
@@ -231,7 +234,7 @@ class Recorder:
     def keep(self, name: str, text: str) -> None:
         path = self.place / f"{name}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text.replace(self.here, "HERE"), encoding="utf-8")
+        path.write_text(HASHED.sub("HASH", text.replace(self.here, "HERE")), encoding="utf-8")
 
     def do(self, scene: Scene, case: Case) -> None:
         started = time.process_time()
