@@ -100,4 +100,4 @@ bench: $(TOOLS)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -427,7 +427,7 @@ def tracked() -> list[Path]:
     try:
         listed = subprocess.run(asked, cwd=ROOT, capture_output=True, check=True).stdout.decode()
     except (OSError, subprocess.CalledProcessError):
-        folders = ("src", "tests", "docs", "examples", "benchmarks")
+        folders = ("src", "tests", "docs", "examples", "benchmarks", "tools")
         return [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
     return [path for path in (ROOT / name for name in listed.split("\0") if name) if path.is_file()]
 

@@ -1,0 +1,160 @@
+"""Runs of every task, recorded once: losses, scores with their signatures, and what the runs say. A change of the code that is
+meant to change no number changes none of these; one that is meant to rewrites them, and says why:
+
+    python tests/test_goldens.py
+
+The runs are those of tools/golden_cases.py, which records much more: python tools/goldens.py --help. Where a task, a score or
+an option gets another name, `renamed` in goldens.json says so, old: new, and the numbers stay what they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+import golden_data  # noqa: E402
+from golden_cases import scenes  # noqa: E402
+
+from weft.cli.main import main  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+RECORDED = ROOT / "tests" / "goldens.json"
+CLOSE = 1e-3  # relative: processors round differently, and twelve steps add to it
+# of each run the command whose answer is kept; those that write as long as they like are left out, for a rounding may decide
+SAID = {
+    "lm-ngram": "score-json",
+    "lm-gpt": "score-json",
+    "lm-lstm-lines": "score-json",
+    "bahdanau": "score-pairs-json",
+    "transformer": "score-pairs-json",
+    "classify-naive-bayes": "predict-json",
+    "classify-lstm": "predict-json",
+    "multi-lstm": "predict-json",
+    "tag-lstm": "predict-json",
+    "tag-window": "predict-json",
+    "masked-transformer": "fill-json",
+    "bert": "fill-json",
+    "span-lstm": "predict-json",
+}
+SCENES = {scene.name: scene for scene in scenes()}
+UNKEPT = ("crc32",)  # of the bytes of a line
+
+
+def called(words: tuple[str, ...], stdin: bytes = b"") -> str:
+    """What a command prints."""
+    out, before = io.StringIO(), sys.stdin
+    sys.stdin = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+            code = main(list(words))
+    finally:
+        sys.stdin = before
+    assert code in (0, 3), words  # 3: a line that could not be read
+    return out.getvalue()
+
+
+def lines(text: str) -> list[Any]:
+    return [json.loads(line) for line in text.split("\n") if line]
+
+
+def recorded(name: str) -> dict[str, Any]:
+    """What a run is found to do, trained in the current folder."""
+    scene = SCENES[name]
+    Path(f"{name}.toml").write_text(scene.run_file, encoding="utf-8")
+    called(("train", f"{name}.toml", "--quiet", *scene.options))
+    asked = next(case for case in scene.cases if case.name == SAID[name])
+    logged = lines((Path(scene.run) / "metrics.jsonl").read_text(encoding="utf-8"))
+    return {
+        "metrics": [{key: value for key, value in line.items() if key not in UNKEPT} for line in logged],
+        "scores": json.loads(called(("evaluate", scene.run, "--json")))["scores"],
+        "said": lines(called(asked.words, asked.stdin)),
+    }
+
+
+def named(value: Any, renamed: Mapping[str, str]) -> Any:
+    """A recorded value under the names of today; a name in a longer one, as nats_per_token in valid_nats_per_token, is seen."""
+    if isinstance(value, dict):
+        return {named(key, renamed): named(inner, renamed) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [named(inner, renamed) for inner in value]
+    if isinstance(value, str) and renamed:
+        known = "|".join(map(re.escape, sorted(renamed, key=len, reverse=True)))
+        return re.sub(f"(?<![a-zA-Z0-9])({known})(?![a-zA-Z0-9])", lambda found: renamed[found[1]], value)
+    return value
+
+
+def differences(place: str, expected: Any, found: Any) -> Iterator[str]:
+    """Where two values differ: numbers by more than they may, all else at all."""
+    numbers = all(isinstance(one, float | int) and not isinstance(one, bool) for one in (expected, found))
+    if numbers and math.isclose(expected, found, rel_tol=CLOSE, abs_tol=1e-6):
+        return
+    if isinstance(expected, dict) and isinstance(found, dict) and list(expected) == list(found):
+        for key, value in expected.items():
+            yield from differences(f"{place}.{key}", value, found[key])
+    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        for at, (one, other) in enumerate(zip(expected, found, strict=True)):
+            yield from differences(f"{place}[{at}]", one, other)
+    elif expected != found or isinstance(expected, bool) != isinstance(found, bool):
+        yield f"{place}: {expected!r} was recorded, {found!r} is found"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("goldens")
+    golden_data.make(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[str, Any]:
+    return dict(json.loads(RECORDED.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_run_does_what_it_did(place, known, monkeypatch, name):
+    monkeypatch.chdir(place)
+    found = list(differences(name, named(known["runs"][name], known["renamed"]), recorded(name)))
+    assert not found, "\n" + "\n".join(found[:10])
+
+
+def test_all_that_is_recorded_is_run(known):
+    assert list(known["runs"]) == list(SAID)
+
+
+def test_names_are_renamed_and_numbers_compared():
+    renamed = {"nats_per_token": "loss", "span": "qa"}
+    assert named({"valid_nats_per_token": [1.0, "span_f1|span", "spans"]}, renamed) == {
+        "valid_loss": [1.0, "qa_f1|qa", "spans"]
+    }
+    assert list(differences("x", {"a": [1.0, None]}, {"a": [1.0009, None]})) == []
+    assert list(differences("x", {"a": [1.0]}, {"a": [1.01]})) == ["x.a[0]: 1.0 was recorded, 1.01 is found"]
+    assert list(differences("x", {"a": 1}, {"b": 1})) == ["x: {'a': 1} was recorded, {'b': 1} is found"]
+    assert list(differences("x", True, 1)) == ["x: True was recorded, 1 is found"]
+
+
+def rewrite() -> None:
+    """Record everything anew; with it, what was renamed is forgotten."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with tempfile.TemporaryDirectory() as made:
+        golden_data.make(Path(made))
+        os.chdir(made)
+        found = {"renamed": {}, "runs": {name: recorded(name) for name in SAID}}
+        os.chdir(ROOT)
+    RECORDED.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    rewrite()
