@@ -24,7 +24,6 @@ from dates import write_data
 
 import weft
 from weft.cli.threads import set_threads
-from weft.data.pair_order import Pairs
 from weft.explain.heads import every, heads_of
 from weft.explain.held_loss import portions
 from weft.explain.inputs import network
@@ -33,6 +32,7 @@ from weft.runs.folder import RunFolder
 from weft.runs.resolve import resolve
 from weft.tasks.material import PairsOfTexts
 from weft.tasks.seq2seq.objective import TranslationTask
+from weft.tasks.seq2seq.order import Pairs
 
 RUN: dict[str, Any] = {
     "task": "translate",

@@ -33,12 +33,12 @@ from weft import files
 from weft.cli.threads import set_threads
 from weft.data.corpus import Corpus
 from weft.data.order import padded, some
-from weft.data.pair_order import PairBatch
 from weft.decode.predict_options import PredictOptions
 from weft.runs.folder import make_folder
 from weft.runs.job import Job
 from weft.runs.resolve import resolve
 from weft.tasks.seq2seq.network import Translation
+from weft.tasks.seq2seq.order import PairBatch
 from weft.text.tokenizers import Tokenizer
 from weft.train.loop import Loop
 from weft.train.network import Network

@@ -17,10 +17,10 @@ from weft.data import check as check_module
 from weft.data import check_labels
 from weft.data.check import Report, check_data, elided, repeated
 from weft.data.findings import Checked, Finding, percent
-from weft.data.pairs import SIDES, PairSource, PairsTable
 from weft.data.source import Source
 from weft.data.survey import DECODED, Counted
 from weft.errors import DataError, ModelError
+from weft.tasks.seq2seq.data import SIDES, PairSource, PairsTable
 from weft.text.columns import places
 from weft.text.sides import SidesTable, train_sides
 from weft.text.tokenizers import TokenizerTable, train_tokenizer

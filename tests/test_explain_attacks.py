@@ -20,7 +20,6 @@ from span_toy import asked, span_file, write_tsv
 import weft
 from weft.cli.main import main
 from weft.config import override
-from weft.data.labelled import LabelledSource
 from weft.errors import DataError
 from weft.explain.held_loss import loss, portions
 from weft.explain.page import page
@@ -36,6 +35,7 @@ from weft.plots.similarity_matrix import matrix
 from weft.plots.token_heatmap import coloured
 from weft.plots.token_table import Guess, guesses
 from weft.plots.tree import Node, tree
+from weft.tasks.classification.data import LabelledSource
 from weft.text.gate import many
 
 STEERING = "\x01\x1b\ufffe\x85\u202e"

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from weft.config import plain, read_table
 from weft.data.corpus import write_corpus
-from weft.data.label_files import Reading
-from weft.data.labelled import Example, LabelledSource, LabelledTable, count_long, stratified
 from weft.errors import ConfigError, DataError
+from weft.tasks.classification.data import Example, LabelledSource, LabelledTable, count_long, stratified
+from weft.tasks.classification.files import Reading
 from weft.text.tokenizers import TokenizerTable, train_tokenizer
 
 EXAMPLES = [("pos", "a good film"), ("neg", "dull, é \u2028 \u00a0 x"), ("pos", 'the "best"')]

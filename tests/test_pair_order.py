@@ -9,9 +9,9 @@ import torch
 from weft.data.corpus import Corpus, write_corpus
 from weft.data.grouped import filled
 from weft.data.order import Lines, Order
-from weft.data.pair_order import PairBatch, Pairs, pairs_by_length
-from weft.data.pairs import PairSource
 from weft.errors import DataError
+from weft.tasks.seq2seq.data import PairSource
+from weft.tasks.seq2seq.order import PairBatch, Pairs, pairs_by_length
 from weft.text.tokenizers import TokenizerTable, train_tokenizer
 
 MULTI30K = Path(__file__).parents[2] / "shared" / "data" / "multi30k"

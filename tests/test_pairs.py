@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from weft.config import plain, read_table
 from weft.data.corpus import open_corpus, write_corpus
-from weft.data.pairs import PairSource, PairsTable, fit
 from weft.errors import ConfigError, DataError
+from weft.tasks.seq2seq.data import PairSource, PairsTable, fit
 from weft.text.tokenizers import TokenizerTable, train_tokenizer
 
 PAIRS = [("a cat", "eine Katze"), ("the dog", "der Hund"), ("", "nichts"), ("nothing", ""), ("é, \u2028 ü", "ß\u0085")]

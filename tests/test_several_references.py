@@ -22,11 +22,11 @@ from weft.compare.evidence import gather
 from weft.compare.observed import How
 from weft.compare.table import check_same
 from weft.config import plain, read_table
-from weft.data.pairs import PairsTable
 from weft.decode.predict_options import PredictOptions
 from weft.errors import ConfigError, DataError, UsageError
 from weft.metrics.bleu_tokenizers import TOKENIZERS, automatic, check_tokenizer
 from weft.metrics.translation import Decoded, scored, translation_items, translation_scores
+from weft.tasks.seq2seq.data import PairsTable
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 ALPHABETS = {

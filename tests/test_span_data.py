@@ -14,10 +14,10 @@ from span_toy import asked, write_squad, write_tsv
 from weft.config import read_table
 from weft.data.corpus import lines_of
 from weft.data.grouped import ExampleOrder
-from weft.data.span_files import Reading, Record, Reference, read_records
-from weft.data.span_order import Passages, asked_tokens, windows
-from weft.data.span_source import AskedSource, AskedTable
 from weft.errors import ConfigError, DataError
+from weft.tasks.qa.data import AskedSource, AskedTable
+from weft.tasks.qa.files import Reading, Record, Reference, read_records
+from weft.tasks.qa.order import Passages, asked_tokens, windows
 from weft.text.gate import Seen
 from weft.text.offsets import text_between, token_places, tokens_between
 from weft.text.tokenizers import KINDS, TokenizerTable, from_words, train_tokenizer

@@ -11,12 +11,12 @@ import pytest
 from weft.config import read_table
 from weft.data.check import check_data
 from weft.data.findings import Checked
-from weft.data.label_files import Reading
-from weft.data.labelled import LabelledSource, LabelledTable
-from weft.data.pairs import PairSource
-from weft.data.span_source import AskedSource
 from weft.data.tables import DataTable
 from weft.errors import DataError
+from weft.tasks.classification.data import LabelledSource, LabelledTable
+from weft.tasks.classification.files import Reading
+from weft.tasks.qa.data import AskedSource
+from weft.tasks.seq2seq.data import PairSource
 from weft.text.gate import read_lines
 
 REVIEW = Reading(text=("review",), label="sentiment")

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from weft.config import plain, read_table
 from weft.data.corpus import write_corpus
-from weft.data.tag_files import Reading
-from weft.data.tagged import TaggedSource, TaggedTable, refuse_long
 from weft.errors import ConfigError, DataError
+from weft.tasks.tagging.data import TaggedSource, TaggedTable, refuse_long
+from weft.tasks.tagging.files import Reading
 from weft.text.tokenizers import TokenizerTable, train_tokenizer
 
 # "vámonos al mar": two multiword tokens and an empty node; # and blanks in words

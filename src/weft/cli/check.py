@@ -43,13 +43,12 @@ def invalid(labels: Sequence[tuple[str, ...]]) -> np.ndarray:
 def plan(settings: Settings) -> tuple[Checked, Callable[[], Sequence[Tokenizer]]]:
     """What is to be checked, and how the tokenizers are made: as training would, without a run."""
     from weft.data.findings import Checked
-    from weft.data.labelled import LabelledTable
-    from weft.data.pairs import SIDES, PairsTable
-    from weft.data.span_source import SIDES as ASKED
-    from weft.data.span_source import AskedTable
-    from weft.data.tables import training
-    from weft.data.tagged import TaggedTable
     from weft.models.baseline_tables import BaselineTable
+    from weft.tasks.classification.data import LabelledTable
+    from weft.tasks.qa.data import SIDES as ASKED
+    from weft.tasks.qa.data import AskedTable
+    from weft.tasks.seq2seq.data import SIDES, PairsTable
+    from weft.tasks.tagging.data import TaggedTable
     from weft.text.sides import train_sides
     from weft.text.tokenizers import train_tokenizer
 

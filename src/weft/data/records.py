@@ -27,8 +27,8 @@ from weft.data.rows import (
     misshapen,
     open_rows,
 )
-from weft.data.span_files import squad_questions
 from weft.errors import DataError
+from weft.tasks.qa.files import squad_questions
 from weft.text.gate import Seen
 
 

@@ -8,17 +8,17 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from weft.config import Table
-from weft.data.label_files import FASTTEXT, is_conll, refuse_conll
-from weft.data.labelled import LabelledTable
-from weft.data.pairs import PairsTable
 from weft.data.records import Entry, Opened, Plain, Used, open_records
 from weft.data.rows import kind_of
-from weft.data.span_files import is_squad
-from weft.data.span_source import AskedTable
 from weft.data.tables import DataTable
-from weft.data.tag_records import open_tagged
-from weft.data.tagged import TaggedTable
 from weft.errors import DataError
+from weft.tasks.classification.data import LabelledTable
+from weft.tasks.classification.files import FASTTEXT, is_conll, refuse_conll
+from weft.tasks.qa.data import AskedTable
+from weft.tasks.qa.files import is_squad
+from weft.tasks.seq2seq.data import PairsTable
+from weft.tasks.tagging.data import TaggedTable
+from weft.tasks.tagging.records import open_tagged
 from weft.text.gate import as_paths, many
 
 Lines = Callable[[], Iterator[str]]  # the lines of a file, from its beginning

@@ -20,11 +20,7 @@ from weft.data.corpus import Corpus, write_corpus
 from weft.data.grouped import in_groups
 from weft.data.opening import opened
 from weft.data.order import by_length, changed, strided
-from weft.data.pair_order import PairBatch, pairs_by_length
-from weft.data.pairs import fit
-from weft.data.span_order import Passages
 from weft.data.tag_order import Sentences
-from weft.data.tagged import refuse_long
 from weft.data.text_order import Labelled
 from weft.errors import DataError, UsageError
 from weft.models.encoder import Text
@@ -36,6 +32,10 @@ from weft.tasks.lm.scoring import check_positions
 from weft.tasks.masked_lm.network import masking
 from weft.tasks.masked_lm.objective import SEED, check_longest, masked, texts
 from weft.tasks.qa.network import answer_tokens, with_places
+from weft.tasks.qa.order import Passages
+from weft.tasks.seq2seq.data import fit
+from weft.tasks.seq2seq.order import PairBatch, pairs_by_length
+from weft.tasks.tagging.data import refuse_long
 from weft.tasks.tagging.objective import learned_tags
 
 BATCH = 4096  # positions read at once

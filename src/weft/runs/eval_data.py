@@ -12,7 +12,6 @@ from weft.config import plain, read_table
 from weft.data.check_labels import named as counted_names
 from weft.data.corpus import Corpus, Watch, open_corpus, write_corpus
 from weft.data.opening import opened
-from weft.data.pairs import PairsTable
 from weft.data.record import recorded, stranger
 from weft.data.rows import kind_of
 from weft.data.source import Source
@@ -20,6 +19,7 @@ from weft.data.use import refuse_marked
 from weft.errors import DataError, ModelError, UsageError
 from weft.runs.folder import RunFolder
 from weft.runs.settings import Settings
+from weft.tasks.seq2seq.data import PairsTable
 from weft.text.gate import quoted
 from weft.text.tokenizers import Tokenizer
 

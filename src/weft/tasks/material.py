@@ -12,18 +12,18 @@ import numpy as np
 from weft import files
 from weft.config import OneOf
 from weft.data.corpus import Corpus, write_corpus
-from weft.data.labelled import LabelledTable, count_long
 from weft.data.opening import FILE as OPENING
 from weft.data.opening import find_opening, write_opening
-from weft.data.pairs import PairsTable, fit
 from weft.data.source import Readable
-from weft.data.span_order import asked_tokens
-from weft.data.span_source import SIDES as ASKED
-from weft.data.span_source import AskedTable
-from weft.data.tables import DataTable, training
-from weft.data.tagged import TaggedTable, refuse_long
+from weft.data.tables import DataTable
 from weft.models.baseline_tables import BaselineTable
+from weft.tasks.classification.data import LabelledTable, count_long
+from weft.tasks.qa.data import SIDES as ASKED
+from weft.tasks.qa.data import AskedTable
+from weft.tasks.qa.order import asked_tokens
+from weft.tasks.seq2seq.data import PairsTable, fit
 from weft.tasks.spec import Prepared
+from weft.tasks.tagging.data import TaggedTable, refuse_long
 from weft.tasks.tagging.objective import learned_tags
 from weft.text.labelled_tokens import LabelledTokens, load_labelled
 from weft.text.labels import Labels

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from weft.data.corpus import Corpus
 from weft.data.order import B, Batch, changed
-from weft.data.pair_order import PairBatch
 from weft.errors import ResourceError
 from weft.machine import free, peak, size
 from weft.models.ngram import bytes_ahead
+from weft.tasks.seq2seq.order import PairBatch
 from weft.train.learner import Learner
 from weft.train.loop import Place
 from weft.train.tables import TrainTable

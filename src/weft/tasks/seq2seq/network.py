@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from weft.data.order import Order
-from weft.data.pair_order import PairBatch, Pairs
 from weft.errors import ConfigError
 from weft.metrics.bleu_tokenizers import automatic
 from weft.metrics.suites import VALIDATION
 from weft.models.seq2seq import EncoderDecoder, encoder_decoder
 from weft.tasks.seq2seq.objective import Held, TranslationTask
+from weft.tasks.seq2seq.order import PairBatch, Pairs
 from weft.train.device import pick_device
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from weft.config import read_table
-from weft.data.pairs import PairSource, PairsTable
 from weft.decode.predict import ROWS, Prediction, Request
 from weft.decode.predict import predict as search
 from weft.decode.predict_options import CUT, PredictOptions
@@ -23,6 +22,7 @@ from weft.metrics.items import Items
 from weft.metrics.language import Measured, language_scores
 from weft.metrics.translation import scored, translation_items, translation_scores
 from weft.runs.eval_data import named, own_split, refuse_half
+from weft.tasks.seq2seq.data import PairSource, PairsTable
 from weft.tasks.seq2seq.objective import padded_sources
 from weft.tasks.spec import Evaluation, Fault, Files, Progress, Watch, phase
 from weft.text.gate import clean

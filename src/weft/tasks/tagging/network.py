@@ -11,12 +11,12 @@ from torch import nn
 
 from weft.data.grouped import ExampleOrder
 from weft.data.tag_order import Sentences, TagBatch
-from weft.data.tagged import TaggedSource
 from weft.errors import ConfigError
 from weft.metrics.metric import metrics_of
 from weft.metrics.spans import allowed, scheme_of
 from weft.metrics.suites import VALIDATION
 from weft.models.tagger import Tagger, tagger
+from weft.tasks.tagging.data import TaggedSource
 from weft.tasks.tagging.objective import TaggingTask, learned_tags
 from weft.text.labels import Labels
 from weft.train.device import pick_device

@@ -16,11 +16,11 @@ from weft.data.corpus import lines_of
 from weft.data.grouped import by_length
 from weft.data.order import changed
 from weft.data.tag_order import Sentences, TagBatch
-from weft.data.tagged import TaggedSource
 from weft.metrics.metric import values
 from weft.metrics.spans import TAGS, Tags, repair, scheme_of, tag_items, types_of, validate
 from weft.models.tagger import Words
 from weft.tasks.objective import Loss, Watch
+from weft.tasks.tagging.data import TaggedSource
 from weft.text.labelled_tokens import LabelledTokens
 from weft.text.labels import Labels
 

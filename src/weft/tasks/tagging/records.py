@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from weft.data.records import Entry, Form, Opened, Values
-from weft.data.tag_files import CONLLU, DOCUMENT, ID, Reading, column, ragged, refuse_table
+from weft.tasks.tagging.files import CONLLU, DOCUMENT, ID, Reading, column, ragged, refuse_table
 from weft.text.unpack import PACKED
 
 NONE = "_"  # the tag of a word that has none, as CoNLL-U writes it

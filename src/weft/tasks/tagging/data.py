@@ -16,11 +16,11 @@ from pydantic import Field, model_validator
 from weft.config import Table
 from weft.data.columns import Name
 from weft.data.corpus import Corpus
-from weft.data.labelled import listed
 from weft.data.source import Counted, Row, called, fingerprints, in_batches
 from weft.data.tables import Files, Split, check_splits, parts
-from weft.data.tag_files import Reading, Sentence, read_sentences
 from weft.errors import DataError
+from weft.tasks.classification.data import listed
+from weft.tasks.tagging.files import Reading, Sentence, read_sentences
 from weft.text.gate import SHOWN, Seen, as_paths, listed_files, many, shown
 
 AS_USUAL = Reading()

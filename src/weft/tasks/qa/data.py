@@ -13,11 +13,11 @@ from pydantic import Field, model_validator
 
 from weft.config import Table
 from weft.data.columns import Wanted
-from weft.data.pairs import SideSeen
 from weft.data.records import Used
 from weft.data.source import Counted, Row, called, fingerprints, in_batches
-from weft.data.span_files import Reading, Record, read_records
 from weft.data.tables import Files, Split, check_splits, parts
+from weft.tasks.qa.files import Reading, Record, read_records
+from weft.tasks.seq2seq.data import SideSeen
 from weft.text.gate import SHOWN, Seen, as_paths, listed_files, shown
 
 AS_USUAL = Reading()

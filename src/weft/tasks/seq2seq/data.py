@@ -15,12 +15,12 @@ from pydantic import Field, model_validator
 from weft.config import Table
 from weft.data.columns import Wanted
 from weft.data.corpus import Corpus
-from weft.data.pair_files import DEFAULT, Columns, Record, read_records
 from weft.data.records import Used
 from weft.data.rows import kind_of
 from weft.data.source import Counted, Row, called, fingerprints, in_batches
 from weft.data.tables import Files, Split, check_splits, parts
 from weft.errors import DataError
+from weft.tasks.seq2seq.files import DEFAULT, Columns, Record, read_records
 from weft.text.gate import SHOWN, Seen, as_paths, listed_files, shown
 
 Which = Literal["source", "target"]

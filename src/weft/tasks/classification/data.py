@@ -23,13 +23,13 @@ from pydantic import Field, model_validator
 from weft.config import Table
 from weft.data.columns import USUAL, Name, Wanted
 from weft.data.corpus import Corpus
-from weft.data.label_files import File, Reading, Record, find_files, read_records
-from weft.data.pairs import SideSeen
 from weft.data.records import Used
 from weft.data.rows import brief, kind_of
 from weft.data.source import Counted, Row, called, fingerprints, in_batches
 from weft.data.tables import Files, Split, check_splits, parts
 from weft.errors import DataError
+from weft.tasks.classification.files import File, Reading, Record, find_files, read_records
+from weft.tasks.seq2seq.data import SideSeen
 from weft.text.gate import SHOWN, Seen, as_paths, listed_files, many, shown
 
 AS_USUAL = Reading()
