@@ -105,6 +105,6 @@ class Evaluate(Searching):
         return 0
 
     def _warning(self, what: str, unseen: Counter[str]) -> str:
-        from weft.tasks.classification.data import listed
+        from weft.data.summary import listed
 
         return f"weft: {what} that training never saw count as wrong, {unseen.total():,} in all: {listed(unseen)}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,15 +17,6 @@ from weft.text.gate import quoted
 
 FEW = 8  # labels that are named
 Labels = list[tuple[str, ...]]
-
-
-class Labelled(Protocol):
-    """A split whose rows have labels: of a text, or of its words."""
-
-    def labels(self) -> Labels: ...
-
-    def own_labels(self) -> str | None:
-        """What is wrong where nearly every row has a label of its own."""
 
 
 def named(counts: Counter[str]) -> str:
@@ -92,12 +83,14 @@ def invalid(split: str, labels: Labels, told: Checked) -> Iterator[Finding]:
         yield Finding(by_share(count, len(labels)), "invalid_tags", split, what, cure, count, first_rows(wrong))
 
 
-def label_findings(splits: Mapping[str, Labelled], surveys: Mapping[str, Survey], told: Checked) -> Iterator[Finding]:
+def label_findings(splits: Mapping[str, Any], surveys: Mapping[str, Survey], told: Checked) -> Iterator[Finding]:
     """All that is to be said about the labels of the splits that could be read."""
-    found = {name: splits[name].labels() for name in surveys}
+    if told.labels_of is None:
+        return
+    found: dict[str, Labels] = {name: list(map(told.labels_of, split.records())) for name, split in splits.items()}
     known = {label for row in found.get("train", []) for label in row}
     for name, labels in found.items():
-        if name == "train" and (fault := splits[name].own_labels()):
+        if name == "train" and (fault := splits[name].seen.fault()):
             yield Finding("error", "own_labels", name, fault, "put that right first", len(labels))
         elif name == "train":
             yield from learned(name, labels, told)

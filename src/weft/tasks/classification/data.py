@@ -1,10 +1,4 @@
-"""Which labelled texts a split is, and the [data] table of tasks that give a text, or two, a label.
-
-A share of the training data is drawn over all labels alike, always the same: the examples of a label are put in a shuffled
-order that never changes, that of all labels are merged so that every stretch has its share of each, and train, valid and
-test are cut from that. So shares are exact, no example is in two, and a label that is too rare for all three is in train.
-Inside a split examples come in the order of the files.
-"""
+"""Which labelled texts a split is, and the [data] table of tasks that give a text, or two, a label."""
 
 from __future__ import annotations
 
@@ -12,10 +6,9 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
-from itertools import compress, islice
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -23,65 +16,49 @@ from pydantic import Field, model_validator
 from weft.config import Table
 from weft.data.columns import USUAL, Name, Wanted
 from weft.data.corpus import Corpus
+from weft.data.dataset import Dataset
+from weft.data.findings import Checked, CheckPlan
 from weft.data.records import Used
 from weft.data.rows import brief, kind_of
-from weft.data.source import Counted, Row, called, fingerprints, in_batches
-from weft.data.tables import Files, Split, check_splits, parts
+from weft.data.source import called, fingerprints
+from weft.data.summary import LISTED, ColumnSize, listed
+from weft.data.tables import Files, Split, check_splits, datasets, training
 from weft.errors import DataError
-from weft.tasks.classification.files import File, Reading, Record, find_files, read_records
-from weft.tasks.seq2seq.data import SideSeen
-from weft.text.gate import SHOWN, Seen, as_paths, listed_files, many, shown
+from weft.models.baseline_tables import BaselineTable
+from weft.tasks.classification.files import Reading, Record, find_files, read_records
+from weft.tasks.spec import Column, Fitted
+from weft.text.gate import SHOWN, Seen, listed_files, many, shown
+from weft.text.labelled_tokens import LabelledTokens, load_labelled
+from weft.text.labels import Labels
+from weft.text.tokenizers import train_tokenizer
+
+if TYPE_CHECKING:
+    from weft.runs.settings import Settings
+    from weft.tasks.spec import Note, Watched
 
 AS_USUAL = Reading()
-LISTED = 10  # labels that are shown, and notes
 OWN = 0.9  # labels an occurrence of one: from here on nearly every example has its own
 
 
-class Example(NamedTuple):
-    texts: tuple[str, ...]
-    labels: tuple[str, ...]
-
-
-def stratified(strata: np.ndarray) -> np.ndarray:
-    """int64 (N,): an order of N things of which every stretch has its share of each stratum (N,), the same every time.
-
-    The r-th of n in a stratum stands at (r + 1/2) / n of the way; a single one stands in the middle, far from the cuts.
-    """
-    # the raw stream of a bit generator never changes, as what is made of it may
-    drawn = np.random.PCG64(0).random_raw(len(strata))
-    order = np.lexsort((drawn, strata))
-    _, sizes = np.unique(strata, return_counts=True)
-    starts = np.cumsum(sizes) - sizes
-    rank = np.arange(len(strata)) - np.repeat(starts, sizes)
-    way = (rank + 0.5) / np.repeat(sizes, sizes)
-    return order[np.lexsort((drawn[order], way))]
-
-
-def listed(counts: Counter[str]) -> str:
-    """'a 10, b 5 and 3 more', the most frequent first; 'a, b' where each occurs once."""
-    names = sorted(counts, key=lambda name: (-counts[name], name))
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    numbers = [f" {counts[name]:,}" if counts[names[0]] > 1 else "" for name in names]
-    return ", ".join(shown(name, 40) + number for name, number in zip(names[:LISTED], numbers, strict=False)) + more
-
-
 @dataclass
-class LabelledSeen:
-    """What was found in labelled files: shown to the user, so that a wrong guess is noticed early."""
+class LabelledSummary:
+    """What was found in labelled files."""
 
     files: Seen  # line ends, encoding, notes, blank lines; it counts no lines
     given: tuple[Path, ...]
-    sides: tuple[SideSeen, ...]
+    reading: Reading
+    sizes: tuple[ColumnSize, ...]
+    folders: list[str]  # notes on those that are given
     count: int = 0
     labels: Counter[str] = field(default_factory=Counter)
-    examples: list[Example] = field(default_factory=list)
+    examples: list[tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)  # texts and labels
     sets: dict[tuple[str, ...], int] = field(default_factory=dict)  # all that occur, with their numbers
     numbers: array[int] = field(default_factory=lambda: array("q"))  # which of them each example has
 
     @property
     def characters(self) -> int:
         """Of all texts."""
-        return sum(side.characters for side in self.sides)
+        return sum(size.characters for size in self.sizes)
 
     @property
     def crlf(self) -> int:
@@ -91,10 +68,13 @@ class LabelledSeen:
         self.count += 1
         self.labels.update(record.labels)
         self.numbers.append(self.sets.setdefault(record.labels, len(self.sets)))
-        for side, text in zip(self.sides, record.texts, strict=True):
-            side.add(text)
+        for size, text in zip(self.sizes, record.texts, strict=True):
+            size.add(text)
         if len(self.examples) < 3:
-            self.examples.append(Example(tuple(text[: SHOWN + 1] for text in record.texts), record.labels))
+            self.examples.append((tuple(text[: SHOWN + 1] for text in record.texts), record.labels))
+
+    def bytes_of(self, column: str) -> int:
+        return self.sizes[int(column)].bytes
 
     def strata(self) -> np.ndarray:
         """int64 (N,): each example's label, as a number; of several the rarest, which is hardest to share out."""
@@ -103,14 +83,34 @@ class LabelledSeen:
         found = np.array([places.get(name, 0) for name in rarest], dtype=np.int64)
         return np.asarray(found[np.asarray(self.numbers)])
 
+    def fault(self) -> str | None:
+        """What is wrong where nearly every example has a label of its own, as it has if the column is one of numbers: none can
+        be learned."""
+        if self.count < LISTED or OWN * self.labels.total() > len(self.labels):
+            return None
+        some = ", ".join(shown(name, 20) for name in sorted(self.labels)[:3])
+        return (
+            f"{called(self.given)}: {len(self.labels):,} labels for {self.count:,} examples, {some} and so on: nearly every"
+            f" example has a label of its own, and none can be learned; {self.label_place()}"
+        )
+
+    def label_place(self) -> str:
+        """Where labels were read, for who finds that they are none."""
+        if names := self.files.columns:
+            return f"is data.label = {self.reading.label!r} the right column? columns: {', '.join(brief(names))}"
+        if any(kind_of(path) != "text" for path in self.files.paths):
+            return "is data.label the right column?"
+        return "a line is read as a label, white space, and a text"
+
     def notes(self) -> list[str]:
         """What is worth knowing."""
-        told = self.files.notes[:LISTED]
-        if len(self.files.notes) > LISTED:
-            told.append(f"and {len(self.files.notes) - LISTED:,} such notes more")
+        found = [*self.files.notes, *self.folders]
+        told = found[:LISTED]
+        if len(found) > LISTED:
+            told.append(f"and {len(found) - LISTED:,} such notes more")
         if self.files.blank:
             told.append(f"blank lines that were skipped: {self.files.blank:,}")
-        told += [f"empty texts in column {at}: {side.empty:,}" for at, side in enumerate(self.sides, 1) if side.empty]
+        told += [f"empty texts in column {at}: {size.empty:,}" for at, size in enumerate(self.sizes, 1) if size.empty]
         if none := list(self.numbers).count(self.sets.get((), -1)):
             told.append(f"examples without a label: {none:,}")
         if len(self.sets) == 1:
@@ -135,155 +135,69 @@ class LabelledSeen:
 
 
 @dataclass(frozen=True)
-class LabelledSource:
-    """The part from `low` to `high` (shares of the stratified order) of some files or folders."""
+class LabelledFormat:
+    """Texts with labels: a corpus for each column of texts, called 0 and 1."""
 
-    given: tuple[Path, ...]
     reading: Reading = AS_USUAL
-    low: float = 0.0
-    high: float = 1.0
+    rows: str = "examples"
+    kept: bool = False
 
     @property
-    def name(self) -> str:
-        """The files, for messages."""
-        return called(self.given)
-
-    @cached_property
-    def files(self) -> list[File]:
-        """The files that are given, or that are in the folders that are."""
-        return find_files(self.given)
+    def encoding(self) -> str:
+        return self.reading.encoding
 
     @property
-    def paths(self) -> tuple[Path, ...]:
-        return tuple(file.path for file in self.files)
+    def columns(self) -> tuple[str, ...]:
+        return tuple(str(at) for at in range(len(self.reading.text)))
 
-    @cached_property
-    def seen(self) -> LabelledSeen:
-        """What the whole files hold, read once."""
-        files = Seen(list(self.paths), self.reading.encoding)
-        seen = LabelledSeen(files, self.given, tuple(SideSeen() for _ in self.reading.text))
-        for record in read_records(self.files, self.reading, files):
-            seen.add(record)
-        self._note_folders(files)
-        return seen
+    def files(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
+        return tuple(file.path for file in find_files(given))
 
-    def own_labels(self) -> str | None:
-        """What is wrong where nearly every example has a label of its own, as it has if the column is one of numbers: none can
-        be learned."""
-        seen = self.seen
-        if seen.count < LISTED or OWN * seen.labels.total() > len(seen.labels):
-            return None
-        some = ", ".join(shown(name, 20) for name in sorted(seen.labels)[:3])
-        return (
-            f"{self.name}: {len(seen.labels):,} labels for {seen.count:,} examples, {some} and so on: nearly every example has"
-            f" a label of its own, and none can be learned; {self.label_place()}"
-        )
+    def apart(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
+        return ()
 
-    def label_place(self) -> str:
-        """Where labels were read, for who finds that they are none."""
-        if names := self.seen.files.columns:
-            return f"is data.label = {self.reading.label!r} the right column? columns: {', '.join(brief(names))}"
-        if any(kind_of(path) != "text" for path in self.paths):
-            return "is data.label the right column?"
-        return "a line is read as a label, white space, and a text"
+    def read(self, given: tuple[Path, ...], seen: Seen) -> Iterator[Record]:
+        return read_records(find_files(given), self.reading, seen)
 
-    def refuse_own_labels(self) -> None:
-        if fault := self.own_labels():
-            raise DataError(fault)
+    def summary(self, given: tuple[Path, ...], seen: Seen) -> LabelledSummary:
+        return LabelledSummary(seen, given, self.reading, tuple(ColumnSize() for _ in self.reading.text), _folders(given))
 
-    def _note_folders(self, files: Seen) -> None:
-        for path in self.given:
-            if path.is_dir():
-                whole = any(file.whole and file.path.is_relative_to(path) for file in self.files)
-                kinds = ("a folder", "file") if whole else ("a file", "line")
-                files.notes.append(f"{path.name}: {kinds[0]} for every label, every {kinds[1]} in it is an example")
+    def texts(self, record: Record) -> tuple[str, ...]:
+        return record.texts
 
-    @cached_property
-    def _chosen(self) -> np.ndarray | None:
-        """bool (N,): which of all examples are meant; None where all are."""
-        if (self.low, self.high) == (0.0, 1.0):
-            return None
-        total = self.seen.count
-        start, stop = Counted(self.name, total, "examples", "examples").span(self.low, self.high)
-        chosen = np.zeros(total, dtype=bool)
-        chosen[stratified(self.seen.strata())[start:stop]] = True
-        return chosen
+    def shown(self, column: str) -> str:
+        return str(self.reading.text[int(column)]) if len(self.reading.text) > 1 else ""
 
-    def records(self) -> Iterator[Record]:
-        """The examples of the part, with their places."""
-        chosen = self._chosen
-        records = read_records(self.files, self.reading, Seen(list(self.paths), self.reading.encoding))
-        return records if chosen is None else compress(records, chosen)
-
-    def examples(self) -> Iterator[Example]:
-        for record in self.records():
-            yield Example(record.texts, record.labels)
-
-    def labels(self) -> list[tuple[str, ...]]:
-        """The labels of every example."""
-        return [record.labels for record in self.records()]
-
-    def rows(self) -> Iterator[Row]:
-        for record in self.records():
-            yield Row(record.texts, (record.path,) * len(record.texts), record.line)
-
-    def place(self, number: int) -> str:
-        """`file: line 7`, where an example, from 0, starts; the files are read up to there."""
-        record = next(islice(self.records(), number, None))
-        return f"{record.path}: line {record.line}"
-
-    def side(self, at: int) -> TextSide:
-        """The texts of column `at`, 0 or 1."""
-        return TextSide(self, at)
-
-
-@dataclass(frozen=True)
-class TextSide:
-    """The first or the second texts of examples, line by line: what a corpus is made from."""
-
-    of: LabelledSource
-    at: int
-    lines: bool = True
-
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        return self.of.paths
-
-    @property
-    def name(self) -> str:
-        columns = self.of.reading.text
-        return self.of.name if len(columns) == 1 else f"{self.of.name} ({columns[self.at]})"
-
-    @property
-    def seen(self) -> SideSeen:
-        """What this side of the whole files holds."""
-        return self.of.seen.sides[self.at]
-
-    def texts(self) -> Iterator[str]:
-        for record in self.of.records():
-            yield record.texts[self.at]
-
-    def batches(self) -> Iterator[list[str]]:
-        return in_batches(self.texts())
-
-    def size(self) -> int:
-        return int(self.seen.bytes * (self.of.high - self.of.low))
-
-    def origin(self) -> dict[str, Any]:
+    def origin(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
         # labels decide which examples a share has, and names of files may be labels
-        how = {**asdict(self.of.reading), "text": list(self.of.reading.text)}
-        labels = [{} if file.label is None else {"label": file.label} for file in self.of.files]
-        files = [found | label for found, label in zip(fingerprints(self.paths), labels, strict=True)]
-        return {"column": self.at, **how, "lines": True, "low": self.of.low, "high": self.of.high, "files": files}
+        how, found = {**asdict(self.reading), "text": list(self.reading.text)}, find_files(given)
+        labels = [{} if file.label is None else {"label": file.label} for file in found]
+        prints = fingerprints([file.path for file in found])
+        return {"column": int(column), **how, "files": [one | label for one, label in zip(prints, labels, strict=True)]}
 
 
-def count_long(corpora: Sequence[Corpus], source: LabelledSource, *, longest: int, truncate: bool) -> int:
+def _folders(given: tuple[Path, ...]) -> list[str]:
+    """How folders are read."""
+    notes = []
+    for path in given:
+        if path.is_dir():
+            kinds = ("a folder", "file") if any(file.whole for file in find_files([path])) else ("a file", "line")
+            notes.append(f"{path.name}: {kinds[0]} for every label, every {kinds[1]} in it is an example")
+    return notes
+
+
+def labels_of(dataset: Dataset[Record]) -> list[tuple[str, ...]]:
+    """The labels of every example."""
+    return [record.labels for record in dataset.records()]
+
+
+def count_long(corpora: Sequence[Corpus], dataset: Dataset[Record], *, longest: int, truncate: bool) -> int:
     """How many examples, with a corpus for each column, have more than `longest` tokens and will be cut; <s> and every </s>
     count. Without `truncate` they are refused, with the place of the first."""
     lengths = 1 + np.sum([np.diff(corpus.line_starts()) for corpus in corpora], axis=0)
     long = np.flatnonzero(lengths > longest)
     if len(long) and not truncate:
-        place, more = source.place(int(long[0])), f" (and {len(long) - 1:,} more)" if len(long) > 1 else ""
+        place, more = dataset.place(int(long[0])), f" (and {len(long) - 1:,} more)" if len(long) > 1 else ""
         raise DataError(
             f"{place}{more}: has {lengths[long[0]]:,} tokens, more than data.longest = {longest};"
             " raise that, or set data.truncate = true to have it cut"
@@ -344,11 +258,57 @@ class LabelledTable(Table):
             return self
         return self.model_copy(update={"separator": ","})
 
-    def sources(self, base: Path) -> dict[str, LabelledSource]:
+    def sources(self, base: Path) -> dict[str, Dataset[Record]]:
         """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""
-        separator = self.separator or ","
-        reading = Reading(self.encoding, self.columns(), self.label, self.multi, separator, self.coarse)
-        return {
-            name: LabelledSource(tuple(base / path for path in as_paths(files)), reading, low, high)
-            for name, (files, low, high) in parts(self.train, self.valid, self.test).items()
-        }
+        reading = Reading(self.encoding, self.columns(), self.label, self.multi, self.separator or ",", self.coarse)
+        return datasets(base, LabelledFormat(reading), self.train, self.valid, self.test)
+
+
+# ---- tokens
+
+
+def _texts(dataset: Dataset[Record]) -> Iterator[str]:
+    """Column after column."""
+    return chain.from_iterable(dataset.texts(column) for column in dataset.format.columns)
+
+
+class LabelledVocabulary:
+    """A tokenizer for all columns, and the labels of training."""
+
+    def make(self, settings: Settings, dataset: Dataset[Record], watched: Watched, note: Note) -> LabelledTokens:
+        if fault := dataset.seen.fault():
+            raise DataError(fault)
+        tokenizer = train_tokenizer(settings.tokenizer, watched(_texts(dataset)))
+        return LabelledTokens(tokenizer, Labels.count(chain.from_iterable(labels_of(dataset))))
+
+    def save(self, vocabulary: LabelledTokens, folder: Path) -> None:
+        vocabulary.save(folder)
+
+    def load(self, folder: Path) -> LabelledTokens:
+        return load_labelled(folder)
+
+
+def columns(settings: Settings, vocabulary: LabelledTokens) -> list[Column]:
+    """One of each text of an example; none for baselines, which have terms of their own, and read a text to its end."""
+    if isinstance(settings.model, BaselineTable):
+        return []
+    return [Column(str(at), vocabulary.tokenizer) for at in range(len(settings.data.columns()))]
+
+
+def fit(settings: Settings, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> Fitted:
+    longest = settings.data.longest
+    cut = count_long(corpora, dataset, longest=longest, truncate=settings.data.truncate)
+    return Fitted(corpora, f"{cut:,} texts are longer than data.longest = {longest} tokens, and are cut" if cut else None)
+
+
+def check(settings: Settings) -> CheckPlan:
+    data, train = settings.data, training(settings.datasets)
+    names = tuple(map(str, data.columns()))
+    sides = names if len(names) > 1 else ("text",)
+    checked = Checked(sides, data.longest, data.truncate, labels="label", labels_of=lambda record: record.labels)
+    unread = isinstance(settings.model, BaselineTable)  # terms, and texts of any length
+    return CheckPlan(checked, lambda: [] if unread else [train_tokenizer(settings.tokenizer, _texts(train))] * len(names))
+
+
+def lines(dataset: Dataset[Record]) -> Iterator[tuple[str, None]]:
+    return (("\t".join(record.texts), None) for record in dataset.records())

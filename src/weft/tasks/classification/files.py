@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 from weft.data.columns import USUAL, Cell, Name, Wanted, read_columns
 from weft.data.rows import kind_of
+from weft.data.use import is_conll
 from weft.errors import DataError
 from weft.text.gate import Seen, read_lines, read_text, shown
 from weft.text.unpack import PACKED
 
 FASTTEXT = "__label__"
-CONLL = (".conllu", ".conll")
 _LINE = re.compile(r"([^ \t]+)[ \t]+(.*)")
 _FASTTEXT_LINE = re.compile(rf"((?:{FASTTEXT}[^ \t]+[ \t]+)+)(.*)")
 
@@ -191,12 +191,6 @@ def _refuse_columns(file: File, reading: Reading) -> None:
                 f"{file.path}: is no .tsv, .csv, .jsonl or .json and has no columns, but data.{wanted.option} names"
                 f" {wanted.name!r}; drop that, or give a table"
             )
-
-
-def is_conll(path: Path) -> bool:
-    """Whether a file is words with tags by its name, packed or not."""
-    name = path.with_suffix("") if path.suffix in PACKED else path
-    return name.suffix.lower() in CONLL
 
 
 def refuse_conll(path: Path) -> None:

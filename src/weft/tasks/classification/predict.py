@@ -115,7 +115,7 @@ class ClassifierReader:
     def evaluate(self, data: Files | None, *, strict: bool, watch: Watch | None) -> Evaluation:
         """Scores, and what they were made from, example by example."""
         source, several = held_source(self.folder, self.settings, data), bool(self.settings.data.multi)
-        examples = list(source.examples())
+        examples = list(source.records())
         found = [example.labels for example in examples]
         new = unseen(found, self.tokenizer.labels)
         if strict and new.any():

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from itertools import islice
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -15,40 +14,35 @@ from pydantic import Field, model_validator
 from weft.config import Table
 from weft.data.columns import Wanted
 from weft.data.corpus import Corpus
-from weft.data.records import Used
+from weft.data.dataset import Dataset
+from weft.data.findings import Checked, CheckPlan
+from weft.data.records import InputFile, Opened, Used
 from weft.data.rows import kind_of
-from weft.data.source import Counted, Row, called, fingerprints, in_batches
-from weft.data.tables import Files, Split, check_splits, parts
-from weft.errors import DataError
+from weft.data.source import fingerprints
+from weft.data.summary import ColumnSize
+from weft.data.tables import Files, Split, check_splits, datasets, training
+from weft.data.use import open_columns
+from weft.errors import DataError, UsageError
 from weft.tasks.seq2seq.files import DEFAULT, Columns, Record, read_records
+from weft.tasks.spec import Column, Fitted
 from weft.text.gate import SHOWN, Seen, as_paths, listed_files, shown
+from weft.text.sides import Sides, load_sides, save_sides, train_sides
 
-Which = Literal["source", "target"]
-SIDES: tuple[Which, Which] = ("source", "target")
+if TYPE_CHECKING:
+    from weft.runs.settings import Settings
+    from weft.tasks.spec import Note, Watched
 
-
-@dataclass
-class SideSeen:
-    """What one side of all pairs holds."""
-
-    empty: int = 0
-    characters: int = 0
-    bytes: int = 0
-
-    def add(self, text: str) -> None:
-        self.empty += not text
-        self.characters += len(text)
-        self.bytes += len(text) if text.isascii() else len(text.encode())
+SIDES = ("source", "target")
 
 
 @dataclass
-class PairsSeen:
-    """What was found in files of pairs: shown to the user, so that a wrong guess is noticed early."""
+class PairSummary:
+    """What was found in files of pairs."""
 
     files: Seen  # line ends, encoding, notes; it counts no lines
-    pairs: int = 0
-    source: SideSeen = field(default_factory=SideSeen)
-    target: SideSeen = field(default_factory=SideSeen)
+    count: int = 0
+    source: ColumnSize = field(default_factory=ColumnSize)
+    target: ColumnSize = field(default_factory=ColumnSize)
     examples: list[tuple[str, str]] = field(default_factory=list)
 
     @property
@@ -60,17 +54,26 @@ class PairsSeen:
     def crlf(self) -> int:
         return self.files.crlf
 
-    def add(self, source: str, target: str) -> None:
-        self.pairs += 1
-        self.source.add(source)
-        self.target.add(target)
-        if len(self.examples) < 3 and source.strip() and target.strip():
-            self.examples.append((source[: SHOWN + 1], target[: SHOWN + 1]))
+    def add(self, record: Record) -> None:
+        self.count += 1
+        self.source.add(record.source)
+        self.target.add(record.target)
+        if len(self.examples) < 3 and record.source.strip() and record.target.strip():
+            self.examples.append((record.source[: SHOWN + 1], record.target[: SHOWN + 1]))
+
+    def bytes_of(self, column: str) -> int:
+        return (self.source if column == "source" else self.target).bytes
+
+    def strata(self) -> None:
+        """Shares are taken off the end."""
+
+    def fault(self) -> None:
+        """Nothing is known that would be wrong with all of them."""
 
     def describe(self) -> str:
         """Several lines for people: files, sizes, encoding, line ends, notes, examples."""
         rows = [
-            f"{listed_files(self.files.paths)}: {self.pairs:,} pairs of {self.source.characters:,} and"
+            f"{listed_files(self.files.paths)}: {self.count:,} pairs of {self.source.characters:,} and"
             f" {self.target.characters:,} characters, {self.files.written}"
         ]
         sides = (("sources", self.source), ("targets", self.target))
@@ -82,133 +85,72 @@ class PairsSeen:
 
 
 @dataclass(frozen=True)
-class PairSource:
-    """The part from `low` to `high` (shares of the pairs) of some tables, or of two parallel files; `others` are columns, and
-    files after the first two are files, of further references, which only `references` reads."""
+class PairFormat:
+    """Pairs of tables, or of two parallel files; `others` are columns, and files after the first two are files, of further
+    references, which only `references` reads."""
 
-    paths: tuple[Path, ...]
     encoding: str = "utf-8"
-    columns: Columns = DEFAULT
-    low: float = 0.0
-    high: float = 1.0
+    named: Columns = DEFAULT
     others: tuple[str, ...] = ()
+    columns: tuple[str, ...] = SIDES
+    rows: str = "pairs"
+    kept: bool = False
 
-    @property
-    def name(self) -> str:
-        """The files, for messages."""
-        if self.parallel:
-            return f"{self.paths[0]} and {self.paths[1]}"
-        return called(self.paths)
+    def files(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
+        return given
 
-    @property
-    def parallel(self) -> bool:
-        """Whether the sides are files of their own."""
-        return kind_of(self.paths[0]) == "text"
+    def apart(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
+        return given[:2] if kind_of(given[0]) == "text" else ()
 
-    @property
-    def _of_pairs(self) -> tuple[Path, ...]:
-        """The files without those of further references."""
-        return self.paths[:2] if self.parallel else self.paths
+    def read(self, given: tuple[Path, ...], seen: Seen) -> Iterator[Record]:
+        return read_records(self.apart(given) or given, self.named, self.encoding, seen)
 
-    @cached_property
-    def seen(self) -> PairsSeen:
-        """What the whole files hold, read once."""
-        seen = PairsSeen(Seen(list(self._of_pairs), self.encoding))
-        for record in read_records(self._of_pairs, self.columns, self.encoding, seen.files):
-            seen.add(record.source, record.target)
-        return seen
+    def summary(self, given: tuple[Path, ...], seen: Seen) -> PairSummary:
+        return PairSummary(seen)
 
-    def records(self) -> Iterator[Record]:
-        """The pairs of the part, with their places."""
-        seen = Seen(list(self._of_pairs), self.encoding)
-        return islice(read_records(self._of_pairs, self.columns, self.encoding, seen), *self._span())
+    def texts(self, record: Record) -> tuple[str, ...]:
+        return record.source, record.target
 
-    def _span(self) -> tuple[int, int | None]:
-        if (self.low, self.high) == (0.0, 1.0):
-            return 0, None
-        return Counted(self.name, self.seen.pairs, "pairs", "pairs").span(self.low, self.high)
+    def shown(self, column: str) -> str:
+        return column
 
-    def pairs(self) -> Iterator[tuple[str, str]]:
-        for record in self.records():
-            yield record.source, record.target
-
-    def references(self) -> Iterator[tuple[str, ...]]:
-        """What outputs are scored against: the target of each pair and its further references. Of several, an empty one is
-        none, unless all are empty."""
-        if self.parallel:
-            further = [replace(self, paths=(self.paths[0], path)) for path in self.paths[2:]]
-        else:
-            further = [replace(self, columns=(self.columns[0], column)) for column in self.others]
-        for some in zip(*(part.side("target").texts() for part in [self, *further]), strict=True):
-            yield tuple(text for text in some if text.strip()) or some[:1]
-
-    def rows(self) -> Iterator[Row]:
-        for record in self.records():
-            paths = self._of_pairs if self.parallel else (record.path, record.path)
-            yield Row((record.source, record.target), paths, record.line)
-
-    def place(self, number: int, which: Which = "source") -> str:
-        """`file: line 7`, where a pair, from 0, starts; the files are read up to there."""
-        row = next(islice(self.rows(), number, None))
-        return f"{row.paths[SIDES.index(which)]}: line {row.line}"
-
-    def side(self, which: Which) -> Side:
-        return Side(self, which)
+    def origin(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
+        at, apart = SIDES.index(column), self.apart(given)
+        place = {} if apart else {"column": self.named[at]}
+        return {"side": column, **place, "encoding": self.encoding, "files": fingerprints(apart[at : at + 1] or given)}
 
 
-@dataclass(frozen=True)
-class Side:
-    """The sources or the targets of pairs, line by line: what a corpus is made from."""
-
-    of: PairSource
-    which: Which
-    lines: bool = True
-
-    @property
-    def _index(self) -> int:
-        return SIDES.index(self.which)
-
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        return self.of.paths[self._index : self._index + 1] if self.of.parallel else self.of.paths
-
-    @property
-    def name(self) -> str:
-        return str(self.paths[0]) if self.of.parallel else f"{self.of.name} ({self.which})"
-
-    @property
-    def seen(self) -> SideSeen:
-        """What this side of the whole files holds."""
-        return self.of.seen.source if self.which == "source" else self.of.seen.target
-
-    def texts(self) -> Iterator[str]:
-        for pair in self.of.pairs():
-            yield pair[self._index]
-
-    def batches(self) -> Iterator[list[str]]:
-        return in_batches(self.texts())
-
-    def size(self) -> int:
-        return int(self.seen.bytes * (self.of.high - self.of.low))
-
-    def origin(self) -> dict[str, Any]:
-        part = {"encoding": self.of.encoding, "lines": True, "low": self.of.low, "high": self.of.high}
-        column = {} if self.of.parallel else {"column": self.of.columns[self._index]}
-        return {"side": self.which, **column, **part, "files": fingerprints(self.paths)}
+def pairs(dataset: Dataset[Record]) -> Iterator[tuple[str, str]]:
+    """The sources and targets."""
+    return ((record.source, record.target) for record in dataset.records())
 
 
-def fit(corpus: Corpus, side: Side, *, longest: int, truncate: bool) -> Corpus:
-    """The corpus of a side, of which no line has more than `longest` tokens: what is longer is refused with its place, or
-    cut before its </s>. What was cut is in memory, all else stays on disk."""
+def references(dataset: Dataset[Record]) -> Iterator[tuple[str, ...]]:
+    """What outputs are scored against: the target of each pair and its further references. Of several, an empty one is none,
+    unless all are empty."""
+    given, form = dataset.given, dataset.format
+    if form.apart(given):
+        further = [replace(dataset, given=(given[0], path)) for path in given[2:]]
+    elif isinstance(form, PairFormat):
+        further = [replace(dataset, format=replace(form, named=(form.named[0], column))) for column in form.others]
+    else:
+        further = []
+    for some in zip(*(part.texts("target") for part in [dataset, *further]), strict=True):
+        yield tuple(text for text in some if text.strip()) or some[:1]
+
+
+def fit_side(corpus: Corpus, dataset: Dataset[Record], side: str, *, longest: int, truncate: bool) -> Corpus:
+    """The corpus of a side, "source" or "target", of which no line has more than `longest` tokens: what is longer is refused
+    with its place, or cut before its </s>. What was cut is in memory, all else stays on disk."""
     starts = corpus.line_starts()
     lengths = np.diff(starts)
     long = np.flatnonzero(lengths > longest)
     if not len(long):
         return corpus
     if not truncate:
-        place, more = side.of.place(int(long[0]), side.which), f" (and {len(long) - 1:,} more)" if len(long) > 1 else ""
+        place, more = dataset.place(int(long[0]), side), f" (and {len(long) - 1:,} more)" if len(long) > 1 else ""
         raise DataError(
-            f"{place}{more}: its {side.which} has {lengths[long[0]]:,} tokens, more than data.longest = {longest};"
+            f"{place}{more}: its {side} has {lengths[long[0]]:,} tokens, more than data.longest = {longest};"
             " raise that, or set data.truncate = true to have it cut"
         )
     kept = np.ones(len(corpus.tokens), dtype=bool)
@@ -275,11 +217,63 @@ class PairsTable(Table):
         """The same with every option that applies filled in: all of them do."""
         return self
 
-    def sources(self, base: Path) -> dict[str, PairSource]:
+    def sources(self, base: Path) -> dict[str, Dataset[Record]]:
         """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""
         first, *others = self.targets()
-        columns, more = (self.source, first), tuple(others)
-        return {
-            name: PairSource(tuple(base / path for path in as_paths(files)), self.encoding, columns, low, high, more)
-            for name, (files, low, high) in parts(self.train, self.valid, self.test).items()
-        }
+        form = PairFormat(self.encoding, (self.source, first), tuple(others))
+        return datasets(base, form, self.train, self.valid, self.test)
+
+
+# ---- tokens
+
+
+class PairVocabulary:
+    """A tokenizer for sources and targets, or one each."""
+
+    def make(self, settings: Settings, dataset: Dataset[Record], watched: Watched, note: Note) -> Sides:
+        source, target = (partial(_watched_texts, dataset, side, watched) for side in SIDES)
+        return train_sides(settings.tokenizer, source, target)
+
+    def save(self, vocabulary: Sides, folder: Path) -> None:
+        save_sides(vocabulary, folder)
+
+    def load(self, folder: Path) -> Sides:
+        return load_sides(folder)
+
+
+def _watched_texts(dataset: Dataset[Record], side: str, watched: Watched) -> Iterator[str]:
+    return watched(dataset.texts(side))
+
+
+def columns(settings: Settings, vocabulary: Sides) -> list[Column]:
+    return [Column(side, tokenizer) for side, tokenizer in zip(SIDES, vocabulary, strict=True)]
+
+
+def fit(settings: Settings, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> Fitted:
+    data = settings.data
+    return Fitted(
+        [
+            fit_side(corpus, dataset, side, longest=data.longest, truncate=data.truncate)
+            for side, corpus in zip(SIDES, corpora, strict=True)
+        ]
+    )
+
+
+def check(settings: Settings) -> CheckPlan:
+    data, train = settings.data, training(settings.datasets)
+    source, target = (partial(train.texts, side) for side in SIDES)
+    return CheckPlan(Checked(SIDES, data.longest, data.truncate), lambda: train_sides(settings.tokenizer, source, target))
+
+
+def open_pairs(table: PairsTable, file: InputFile) -> Opened | None:
+    """The sources of a table, and its targets if they are wanted; None for a text, whose records are its lines."""
+    return open_columns(file, table.used(targets=file.targets), table.train)
+
+
+def refuse_half(paths: Sequence[Path]) -> None:
+    """Refuse one file of the two that pairs may be in."""
+    if len(paths) == 1 and kind_of(paths[0]) == "text":
+        raise UsageError(
+            f"--data {paths[0]}: is no .tsv, .csv, .jsonl or .json; name a table so, or give two parallel files,"
+            " --data SOURCES --data TARGETS"
+        )
