@@ -100,7 +100,7 @@ def ewt(path: Path) -> list[str]:
 
 def spoken(path: Path) -> Iterator[str]:
     """The words of each sentence with blanks between, as a tagger reads them."""
-    for sentence in TaggedTable.model_validate({"train": str(path)}).sources(Path())["train"].sentences():
+    for sentence in TaggedTable.model_validate({"train": str(path)}).sources(Path())["train"].records():
         yield " ".join(sentence.words)
 
 

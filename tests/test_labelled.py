@@ -34,13 +34,13 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def labelled(*paths: Path, reading: Reading | None = None, high: float = 1.0) -> Dataset[Record]:
-    return Dataset(paths, LabelledFormat(reading or Reading()), high=high)
+def labelled(*paths: Path, reading: Reading | None = None, high: float = 1.0, skip_empty: bool = True) -> Dataset[Record]:
+    return Dataset(paths, LabelledFormat(reading or Reading(), skip_empty), high=high)
 
 
-def read(*paths: Path, reading: Reading | None = None) -> list[tuple[str, ...]]:
+def read(*paths: Path, reading: Reading | None = None, skip_empty: bool = True) -> list[tuple[str, ...]]:
     """Labels joined, then the texts."""
-    source = labelled(*paths, reading=reading)
+    source = labelled(*paths, reading=reading, skip_empty=skip_empty)
     return [("+".join(example.labels), *example.texts) for example in source.records()]
 
 
@@ -281,7 +281,7 @@ BAD_FILES = [
 @pytest.mark.parametrize(("name", "text", "message"), BAD_FILES)
 def test_a_bad_file_is_refused_with_its_line(name, text, message, tmp_path):
     path = write(tmp_path / name, text)
-    assert refusal(lambda: read(path)) == f"{path}: {message}"
+    assert refusal(lambda: read(path, skip_empty=False)) == f"{path}: {message}"
 
 
 def test_columns_that_are_not_there(tmp_path):
@@ -308,13 +308,79 @@ def test_columns_that_are_not_there(tmp_path):
 
 def test_two_texts_may_not_both_be_empty(tmp_path):
     path = write(tmp_path / "a.tsv", "a\tb\tlabel\nx\t\tk\n\t \tk\n")
-    assert refusal(lambda: read(path, reading=Reading(text=("a", "b")))) == (
+    two = Reading(text=("a", "b"))
+    assert refusal(lambda: read(path, reading=two, skip_empty=False)) == (
         f"{path}: line 3 has the label k and no text; give it one, or take it out"
     )
+    assert read(path, reading=two) == [("k", "x", "")]
     empty = write(tmp_path / "b.jsonl", '{"text": "", "label": []}\n')
-    assert refusal(lambda: read(empty, reading=Reading(multi=True))) == (
+    assert refusal(lambda: read(empty, reading=Reading(multi=True), skip_empty=False)) == (
         f"{empty}: line 1 has no label and no text; give it one, or take it out"
     )
+
+
+EMPTY = {
+    "a.tsv": ("label\ttext\npos\tgood film\nneg\t\nneg\tdull\npos\t  \n", 3),
+    "a.csv": ('label,text\npos,good film\nneg,""\nneg,dull\npos,\n', 3),
+    "a.jsonl": (
+        '{"label": "pos", "text": "good film"}\n{"label": "neg", "text": ""}\n'
+        '{"label": "neg", "text": "dull"}\n{"label": "pos", "text": " "}\n',
+        2,
+    ),
+    "lines": ("pos good film\nneg\t\nneg dull\npos  \n", 2),
+    "fasttext": ("__label__pos good film\n__label__neg\n__label__neg dull\n__label__pos \n", 2),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_an_example_without_a_text_is_skipped_and_counted(name, tmp_path):
+    text, line = EMPTY[name]
+    path = write(tmp_path / name, text)
+    assert read(path) == [("pos", "good film"), ("neg", "dull")]
+    source = labelled(path)
+    assert source.seen.count == 2
+    assert f"examples without a text that were skipped: 2, the first at {path}: line {line}" in source.seen.notes()
+    assert source.place(1) == f"{path}: line {line + 1}"
+    assert refusal(lambda: read(path, skip_empty=False)) == (
+        f"{path}: line {line} has the label neg and no text; give it one, or take it out"
+    )
+
+
+def test_an_empty_file_of_a_folder_for_every_label_is_skipped(tmp_path):
+    for name, text in (("pos/1", "good film"), ("pos/2", ""), ("neg/1", "dull"), ("neg/2", "\n\n"), ("neg/3", " ")):
+        write(tmp_path / "films" / name, text)
+    folder = tmp_path / "films"
+    assert read(folder) == [("neg", "dull"), ("pos", "good film")]
+    told = f"examples without a text that were skipped: 3, the first at {folder / 'neg' / '2'}: line 1"
+    assert told in labelled(folder).seen.notes()
+    assert refusal(lambda: read(folder, skip_empty=False)) == (
+        f"{folder / 'neg' / '2'}: holds 2 empty lines and no text; give a file with text in it"
+    )
+
+
+def test_files_of_which_no_example_has_a_text_are_refused(tmp_path):
+    path = write(tmp_path / "a.tsv", "label\ttext\npos\t\nneg\t\n")
+    assert refusal(lambda: read(path)) == (
+        f"{path}: none of its examples has a text, 2 were read; is data.text the right column?"
+    )
+
+
+def test_shares_are_taken_of_the_examples_that_are_not_skipped(tmp_path):
+    rows = [("pos" if at % 2 else "neg", "" if at in (3, 10) else f"t{at}") for at in range(22)]
+    write(tmp_path / "a.tsv", "label\ttext\n" + as_tsv(rows))
+    found = LabelledTable(train="a.tsv", valid=0.1).sources(tmp_path)
+    texts = {name: [record.texts[0] for record in part.records()] for name, part in found.items()}
+    assert [len(texts[name]) for name in ("train", "valid")] == [18, 2]
+    assert sorted(texts["train"] + texts["valid"]) == sorted(text for _, text in rows if text)
+
+
+def test_skipping_changes_no_origin_of_a_corpus(tmp_path):
+    """Files without empty texts have the same corpora however it is set: none is made again for it."""
+    write(tmp_path / "a.tsv", "label\ttext\npos\tx\nneg\ty\n")
+    origins = [
+        LabelledTable(train="a.tsv", skip_empty=skip).sources(tmp_path)["train"].column("0").origin() for skip in (True, False)
+    ]
+    assert origins[0] == origins[1] and "skip_empty" not in origins[0]
 
 
 def test_folders_that_can_t_be_right(tmp_path):
@@ -357,7 +423,7 @@ def test_a_folder_that_can_t_be_listed(tmp_path, monkeypatch):
     assert refusal(lambda: read(tmp_path / "x")) == f"{tmp_path / 'x'}: can't be read: Permission denied"
 
 
-OPTIONS = "train, valid, test, encoding, text, label, multi, separator, coarse, longest, truncate"
+OPTIONS = "train, valid, test, encoding, text, label, multi, separator, coarse, longest, truncate, skip_empty"
 MESSAGES = [
     ({"train": ""}, "data: train='' names no file"),
     ({"train": "a", "valid": 0.5, "test": 0.5}, "data: valid=0.5 and test=0.5 leave nothing of train"),

@@ -96,6 +96,8 @@ class Evaluate(Searching):
         files = [str(path) for path in self.data or (() if read is None else read.paths)]
         if found.unseen:
             note(self._warning(run.task.says, found.unseen), quiet=self.quiet)
+        for one in found.notes:
+            note(f"weft: {one}", quiet=self.quiet)
         if self.json:
             never = {} if found.unseen is None else {"unseen": found.unseen}
             write_json({"scores": [as_json(score) for score in found.scores], **never, "run": str(self.folder), "data": files})

@@ -178,6 +178,7 @@ class Evaluation:
     items: Items
     report: str = ""  # tables for people: scores by label, confusions
     unseen: Counter[str] | None = None  # labels that training never saw, and how often; None where there are no labels
+    notes: tuple[str, ...] = ()  # what is to be known of the data beside its scores
 
     def __iter__(self) -> Iterator[Score]:
         return iter(self.scores)

@@ -102,6 +102,11 @@ class LabelledSummary:
             return "is data.label the right column?"
         return "a line is read as a label, white space, and a text"
 
+    def skipped_notes(self) -> tuple[str, ...]:
+        """What was left out, where something was."""
+        count, first = self.files.skipped, self.files.first_skipped
+        return (f"examples without a text that were skipped: {count:,}, the first at {first}",) if count else ()
+
     def notes(self) -> list[str]:
         """What is worth knowing."""
         found = [*self.files.notes, *self.folders]
@@ -110,6 +115,7 @@ class LabelledSummary:
             told.append(f"and {len(found) - LISTED:,} such notes more")
         if self.files.blank:
             told.append(f"blank lines that were skipped: {self.files.blank:,}")
+        told += self.skipped_notes()
         told += [f"empty texts in column {at}: {size.empty:,}" for at, size in enumerate(self.sizes, 1) if size.empty]
         if none := list(self.numbers).count(self.sets.get((), -1)):
             told.append(f"examples without a label: {none:,}")
@@ -139,6 +145,7 @@ class LabelledFormat:
     """Texts with labels: a corpus for each column of texts, called 0 and 1."""
 
     reading: Reading = AS_USUAL
+    skip_empty: bool = True  # no part of the origin of a corpus: files that are read either way give the same one
     rows: str = "examples"
     kept: bool = False
 
@@ -157,7 +164,7 @@ class LabelledFormat:
         return ()
 
     def read(self, given: tuple[Path, ...], seen: Seen) -> Iterator[Record]:
-        return read_records(find_files(given), self.reading, seen)
+        return read_records(find_files(given), self.reading, seen, skip_empty=self.skip_empty)
 
     def summary(self, given: tuple[Path, ...], seen: Seen) -> LabelledSummary:
         return LabelledSummary(seen, given, self.reading, tuple(ColumnSize() for _ in self.reading.text), _folders(given))
@@ -220,6 +227,7 @@ class LabelledTable(Table):
     coarse: str | None = None  # what follows it in a label is dropped: with ":" DESC:manner is DESC
     longest: int = Field(1000, ge=4, le=2**31 - 1)  # tokens of an example, of both texts, <s> and </s> among them
     truncate: bool = True  # cut what is longer, instead of refusing it
+    skip_empty: bool = True  # leave out examples without a text, instead of refusing them
 
     @model_validator(mode="after")
     def fits(self) -> Self:
@@ -261,7 +269,7 @@ class LabelledTable(Table):
     def sources(self, base: Path) -> dict[str, Dataset[Record]]:
         """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""
         reading = Reading(self.encoding, self.columns(), self.label, self.multi, self.separator or ",", self.coarse)
-        return datasets(base, LabelledFormat(reading), self.train, self.valid, self.test)
+        return datasets(base, LabelledFormat(reading, self.skip_empty), self.train, self.valid, self.test)
 
 
 # ---- tokens
