@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from weft.config import OneOf
+from weft.data.dataset import Dataset
 from weft.text.tokenizers import KINDS, Tokenizer, TokenizerTable, train_tokenizer
 
 if TYPE_CHECKING:
@@ -20,6 +22,11 @@ class WordTable(TokenizerTable):
     """How texts become tokens, words unless told otherwise."""
 
     kind: Annotated[str, OneOf(KINDS, "kind")] = "word"
+
+
+def all_texts(dataset: Dataset[Any]) -> Iterator[str]:
+    """Column after column."""
+    return chain.from_iterable(dataset.texts(column) for column in dataset.format.columns)
 
 
 class TokenizerOnly:

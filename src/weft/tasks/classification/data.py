@@ -27,6 +27,7 @@ from weft.errors import DataError
 from weft.models.baseline_tables import BaselineTable
 from weft.tasks.classification.files import Reading, Record, find_files, read_records
 from weft.tasks.spec import Column, Fitted
+from weft.tasks.vocabulary import all_texts
 from weft.text.gate import SHOWN, Seen, listed_files, many, shown
 from weft.text.labelled_tokens import LabelledTokens, load_labelled
 from weft.text.labels import Labels
@@ -275,18 +276,13 @@ class LabelledTable(Table):
 # ---- tokens
 
 
-def _texts(dataset: Dataset[Record]) -> Iterator[str]:
-    """Column after column."""
-    return chain.from_iterable(dataset.texts(column) for column in dataset.format.columns)
-
-
 class LabelledVocabulary:
     """A tokenizer for all columns, and the labels of training."""
 
     def make(self, settings: Settings, dataset: Dataset[Record], watched: Watched, note: Note) -> LabelledTokens:
         if fault := dataset.seen.fault():
             raise DataError(fault)
-        tokenizer = train_tokenizer(settings.tokenizer, watched(_texts(dataset)))
+        tokenizer = train_tokenizer(settings.tokenizer, watched(all_texts(dataset)))
         return LabelledTokens(tokenizer, Labels.count(chain.from_iterable(labels_of(dataset))))
 
     def save(self, vocabulary: LabelledTokens, folder: Path) -> None:
@@ -315,7 +311,7 @@ def check(settings: Settings) -> CheckPlan:
     sides = names if len(names) > 1 else ("text",)
     checked = Checked(sides, data.longest, data.truncate, labels="label", labels_of=lambda record: record.labels)
     unread = isinstance(settings.model, BaselineTable)  # terms, and texts of any length
-    return CheckPlan(checked, lambda: [] if unread else [train_tokenizer(settings.tokenizer, _texts(train))] * len(names))
+    return CheckPlan(checked, lambda: [] if unread else [train_tokenizer(settings.tokenizer, all_texts(train))] * len(names))
 
 
 def lines(dataset: Dataset[Record]) -> Iterator[tuple[str, None]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,6 +22,7 @@ from weft.data.tables import Files, Split, check_splits, datasets, training
 from weft.tasks.qa.files import Reading, Record, read_records
 from weft.tasks.qa.order import asked_tokens
 from weft.tasks.spec import Column, Fitted
+from weft.tasks.vocabulary import all_texts
 from weft.text.gate import SHOWN, Seen, listed_files, shown
 from weft.text.tokenizers import Tokenizer, train_tokenizer
 
@@ -178,11 +178,6 @@ class AskedTable(Table):
 # ---- tokens
 
 
-def texts(dataset: Dataset[Record]) -> Iterator[str]:
-    """All questions, then all passages."""
-    return chain.from_iterable(dataset.texts(column) for column in COLUMNS)
-
-
 def columns(settings: Settings, vocabulary: Tokenizer) -> list[Column]:
     return [Column(name, vocabulary) for name in COLUMNS]
 
@@ -197,7 +192,7 @@ def fit(settings: Settings, dataset: Dataset[Record], corpora: Sequence[Corpus])
 def check(settings: Settings) -> CheckPlan:
     train = training(settings.datasets)
     return CheckPlan(
-        Checked(("question", "passage"), apart=True), lambda: [train_tokenizer(settings.tokenizer, texts(train))] * 2
+        Checked(("question", "passage"), apart=True), lambda: [train_tokenizer(settings.tokenizer, all_texts(train))] * 2
     )
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from weft.tasks.qa.data import AskedTable, check, columns, fit, lines, texts
+from weft.tasks.qa.data import AskedTable, check, columns, fit, lines
 from weft.tasks.qa.objective import Answer
 from weft.tasks.qa.predict import Pair, embed, evaluate, inputs, predict, reader
 from weft.tasks.qa.presets import PRESETS
 from weft.tasks.qa.records import open_questions
 from weft.tasks.spec import Data, Task
-from weft.tasks.vocabulary import TokenizerOnly, WordTable
+from weft.tasks.vocabulary import TokenizerOnly, WordTable, all_texts
 
 DATA = Data(
     table=AskedTable,
     tokenizer=WordTable,
-    vocabulary=TokenizerOnly(texts),
+    vocabulary=TokenizerOnly(all_texts),
     columns=columns,
     check=check,
     open=open_questions,
