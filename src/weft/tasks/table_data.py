@@ -11,6 +11,7 @@ from weft.data.columns import Wanted
 from weft.data.dataset import Dataset
 from weft.data.findings import Checked, CheckPlan
 from weft.data.records import InputFile, Opened, Used
+from weft.data.tables import training
 from weft.data.use import open_columns
 from weft.tasks.spec import Column, Data
 from weft.tasks.vocabulary import TokenizerOnly, WordTable, all_texts
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 
 
 def columns(settings: Settings, vocabulary: Tokenizer) -> list[Column]:
-    return [Column(name, vocabulary) for name in settings.datasets["train"].format.columns]
+    return [Column(name, vocabulary) for name in training(settings.datasets).format.columns]
 
 
 def check(settings: Settings) -> CheckPlan:
-    train = settings.datasets["train"]
+    train = training(settings.datasets)
     names = train.format.columns
     return CheckPlan(Checked(names, apart=True), lambda: [train_tokenizer(settings.tokenizer, all_texts(train))] * len(names))
 
