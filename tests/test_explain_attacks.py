@@ -20,7 +20,7 @@ from span_toy import asked, span_file, write_tsv
 import weft
 from weft.cli.main import main
 from weft.config import override
-from weft.data.labelled import LabelledSource
+from weft.data.dataset import Dataset
 from weft.errors import DataError
 from weft.explain.held_loss import loss, portions
 from weft.explain.page import page
@@ -36,6 +36,7 @@ from weft.plots.similarity_matrix import matrix
 from weft.plots.token_heatmap import coloured
 from weft.plots.token_table import Guess, guesses
 from weft.plots.tree import Node, tree
+from weft.tasks.classification.data import LabelledFormat
 from weft.text.gate import many
 
 STEERING = "\x01\x1b\ufffe\x85\u202e"
@@ -233,7 +234,7 @@ def test_a_place_that_nothing_can_be_written_to_is_refused_before_any_work(reade
 def test_one_of_something_is_said_as_one(tmp_path):
     assert [many(count, "token") for count in (0, 1, 2, 1000)] == ["0 tokens", "1 token", "2 tokens", "1,000 tokens"]
     (tmp_path / "one.tsv").write_text("label\ttext\na\tb\n")
-    told = LabelledSource((tmp_path / "one.tsv",)).seen.describe()
+    told = Dataset((tmp_path / "one.tsv",), LabelledFormat()).seen.describe()
     assert told.startswith(f"{tmp_path / 'one.tsv'}: 1 example of 1 character with 1 label, utf-8, LF line ends")
 
 

@@ -11,6 +11,7 @@ from weft.errors import ModelError, UsageError
 from weft.metrics.bleu_tokenizers import automatic, check_tokenizer
 from weft.runs.eval_data import held_source
 from weft.runs.load import load
+from weft.tasks.seq2seq.data import references as references_of
 
 
 def check_wanted(task: str, tokenize: str | None) -> None:
@@ -32,5 +33,5 @@ def one_tokenizer(paths: Iterable[Path]) -> str | None:
     if not runs or any(run.settings.task != "translate" for run in runs):
         return None
     spaced = all(run.vocabulary.target.kind == "space" for run in runs)
-    references = () if spaced else held_source(runs[0].folder, runs[0].settings, None).references()
+    references = () if spaced else references_of(held_source(runs[0].folder, runs[0].settings, None))
     return automatic(references, spaced=spaced)

@@ -23,7 +23,9 @@ from weft.runs.folder import RunFolder
 from weft.runs.run import AnyRun
 from weft.tasks.lm.objective import items as language_items
 from weft.tasks.masked_lm.objective import hidden_items
+from weft.tasks.seq2seq.data import pairs as pairs_of
 from weft.tasks.spec import Progress
+from weft.tasks.tagging.data import words
 from weft.tasks.tagging.predict import in_line
 
 Watch = Callable[[int, int], None]
@@ -131,7 +133,7 @@ def told(watch: Watch) -> Progress:
 def _labels(run: Any, data: Files | None, watch: Watch) -> Observed:
     evaluation = run.evaluate(data, progress=told(watch))
     scores, found = evaluation.scores, evaluation.items
-    examples = list(held_source(run.folder, run.settings, data).examples())
+    examples = list(held_source(run.folder, run.settings, data).records())
     columns = zip(*(example.texts for example in examples), strict=True)
     lengths = np.sum([run.vocabulary.tokenizer.encode_flat(column)[1] for column in columns], axis=0)
     inputs = [" | ".join(example.texts) for example in examples]
@@ -142,12 +144,12 @@ def _labels(run: Any, data: Files | None, watch: Watch) -> Observed:
 def _tags(run: Any, data: Files | None, watch: Watch) -> Observed:
     evaluation = run.evaluate(data, progress=told(watch))
     scores, found = evaluation.scores, evaluation.items
-    given = list(held_source(run.folder, run.settings, data).sentences())
+    given = list(held_source(run.folder, run.settings, data).records())
     inputs, references = [" ".join(one.words) for one in given], [in_line(one.tags) for one in given]
     lengths = np.array([len(one.words) for one in given], np.int64)
     train, classed = own_or_gone(run.folder, run.settings, "train"), {}
     if train is not None:
-        known = Counter(train.words().texts())
+        known = Counter(words(train).texts())
         occurrences = np.array([known[word] for one in given for word in one.words], np.int64)
         said = [tag for line in found.outputs or () for tag in line.split()]
         right = np.array([a == b for a, b in zip(said, " ".join(references).split(), strict=True)], np.float64)
@@ -159,7 +161,7 @@ def _tags(run: Any, data: Files | None, watch: Watch) -> Observed:
 def _translation(run: Any, data: Files | None, watch: Watch, tokenize: str | None) -> Observed:
     evaluation = run.evaluate(data, tokenize=tokenize, progress=told(watch))
     scores, found = evaluation.scores, evaluation.items
-    pairs = list(held_source(run.folder, run.settings, data).pairs())
+    pairs = list(pairs_of(held_source(run.folder, run.settings, data)))
     inputs, tokenizer = [source for source, _ in pairs], run.vocabulary.source
     read = tokenizer.encode_batch(inputs)
     counts, rarest = _trained(run.folder, "train.source", tokenizer.size), None

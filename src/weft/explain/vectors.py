@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from weft.data.use import open_file
+from weft.data.records import InputFile
 from weft.errors import DataError, UsageError
 from weft.explain.inputs import READERS, Reading, Side, located, network, read, special
 from weft.explain.options import ExplainOptions
@@ -100,7 +100,7 @@ def _texts(run: Any, path: Path) -> Iterator[str]:
     """The texts of a file, read as those of training are, or its lines."""
     table = run.settings.data
     lines = partial(read_lines, path, table.encoding)
-    opened = open_file(path, lines, table, labels=run.labels, encoding=table.encoding)
+    opened = run.task.data.open(table, InputFile(path, lines, run.labels))
     if opened is None:
         yield from lines()
         return
@@ -121,16 +121,7 @@ def _lines(run: Any, data: Files | None) -> Iterator[tuple[str, str | None]]:
         source = first_split(run.folder, settings, ("valid", "test"))[1]
     else:
         source = held_source(run.folder, settings, data)
-    if task == "translate":
-        yield from source.pairs()
-    elif task == "span":
-        yield from ((f"{record.question}\t{record.passage}", None) for record in source.records())
-    elif task == "classify":
-        yield from (("\t".join(example.texts), None) for example in source.examples())
-    elif task == "tag":
-        yield from ((" ".join(sentence.words), None) for sentence in source.sentences())
-    else:
-        yield from ((line, None) for piece in source.texts() for line in piece.split("\n"))
+    yield from run.task.data.lines(source)
 
 
 def _room(run: Any) -> int | None:

@@ -115,7 +115,7 @@ class ClassifierReader:
     def evaluate(self, data: Files | None, *, strict: bool, watch: Watch | None) -> Evaluation:
         """Scores, and what they were made from, example by example."""
         source, several = held_source(self.folder, self.settings, data), bool(self.settings.data.multi)
-        examples = list(source.examples())
+        examples = list(source.records())
         found = [example.labels for example in examples]
         new = unseen(found, self.tokenizer.labels)
         if strict and new.any():
@@ -124,7 +124,7 @@ class ClassifierReader:
             raise DataError(f"{source.place(at)}: the label {name!r} is not among those of {self.folder.path}")
         if all(self.tokenizer.labels.index(name) is None for names in found for name in names) and new.any():
             counts = Counter(chain.from_iterable(found))
-            raise none_known(source, counts, self.labels, self.folder, what="labels", cure=source.label_place())
+            raise none_known(source, counts, self.labels, self.folder, what="labels", cure=source.seen.label_place())
         texts = [example.texts for example in examples]
         if faults := self.faults(texts):
             raise DataError(f"{source.place(min(faults))}: {faults[min(faults)]}")
@@ -133,7 +133,8 @@ class ClassifierReader:
         labelled = Labelled(self.tokenizer.labels.hash, several, temperature=self.model.temperature)
         names = Counter(name for name in chain.from_iterable(found) if self.tokenizer.labels.index(name) is None)
         report = label_report(self.labels, items, several=several)
-        return Evaluation(label_scores(items, labelled), replace(items, outputs=self._outputs(items)), report, names)
+        outputs = replace(items, outputs=self._outputs(items))
+        return Evaluation(label_scores(items, labelled), outputs, report, names, source.seen.skipped_notes())
 
     def _outputs(self, items: Items) -> list[str]:
         """The labels that were said of each example, with ", " between."""

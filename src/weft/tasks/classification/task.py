@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from weft.tasks.classification.data import LabelledTable, LabelledVocabulary, check, columns, fit, lines
 from weft.tasks.classification.predict import ClassifierReader, Labelling, Texts, embed, evaluate, inputs, predict
 from weft.tasks.classification.presets import PRESETS
-from weft.tasks.material import LabelledTexts
-from weft.tasks.spec import LabelOptions, Task
+from weft.tasks.classification.records import open_labelled
+from weft.tasks.spec import Data, LabelOptions, Task
+from weft.tasks.vocabulary import WordTable
 
+DATA = Data(
+    table=LabelledTable,
+    tokenizer=WordTable,
+    vocabulary=LabelledVocabulary(),
+    columns=columns,
+    check=check,
+    open=open_labelled,
+    lines=lines,
+    fit=fit,
+)
 CLASSIFICATION: Task[Texts, Labelling] = Task(
     name="classify",
     noun="classifier",
@@ -15,7 +27,7 @@ CLASSIFICATION: Task[Texts, Labelling] = Task(
     counts="texts",
     says="labels",
     use="predict",
-    data=LabelledTexts(),
+    data=DATA,
     presets=PRESETS,
     reader=ClassifierReader,
     evaluate=evaluate,

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from weft.data.tables import DataTable
+from weft.data.use import open_text
+from weft.tasks.lm.data import choose_opening, reads_windows
 from weft.tasks.lm.predict import LanguageOptions, LanguageReader, evaluate, generate, score, stream
 from weft.tasks.lm.presets import PRESETS
-from weft.tasks.material import Texts
-from weft.tasks.spec import Decode, Task
+from weft.tasks.plain_text import check, columns, lines, texts
+from weft.tasks.spec import Data, Decode, Task
+from weft.tasks.vocabulary import TokenizerOnly
+from weft.text.tokenizers import TokenizerTable
 
+DATA = Data(
+    table=DataTable,
+    tokenizer=TokenizerTable,
+    vocabulary=TokenizerOnly(texts),
+    columns=columns,
+    check=check,
+    open=open_text,
+    lines=lines,
+    finish=choose_opening,
+    windows=reads_windows,
+)
 LM: Task[str, None] = Task(
     name="lm",
     noun="language model",
@@ -15,7 +31,7 @@ LM: Task[str, None] = Task(
     counts="tokens",
     says="tokens",
     use="generate",
-    data=Texts(),
+    data=DATA,
     presets=PRESETS,
     reader=LanguageReader,
     evaluate=evaluate,

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from weft.data.tables import DataTable
+from weft.data.use import open_text
 from weft.tasks.masked_lm.predict import Filled, FillOptions, MaskedReader, embed, evaluate, predict
 from weft.tasks.masked_lm.presets import PRESETS
-from weft.tasks.material import Texts
-from weft.tasks.spec import Task
+from weft.tasks.plain_text import check, columns, lines, texts
+from weft.tasks.spec import Data, Task
+from weft.tasks.vocabulary import TokenizerOnly
+from weft.text.tokenizers import TokenizerTable
 
+DATA = Data(
+    table=DataTable,
+    tokenizer=TokenizerTable,
+    vocabulary=TokenizerOnly(texts),
+    columns=columns,
+    check=check,
+    open=open_text,
+    lines=lines,
+)
 MASKED_LM: Task[str, Filled] = Task(
     name="masked-lm",
     noun="masked language model",
@@ -15,7 +28,7 @@ MASKED_LM: Task[str, Filled] = Task(
     counts="tokens",
     says="tokens",
     use="fill",
-    data=Texts(),
+    data=DATA,
     presets=PRESETS,
     reader=MaskedReader,
     evaluate=evaluate,

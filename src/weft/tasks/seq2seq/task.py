@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from weft.decode.predict import Prediction
-from weft.tasks.material import PairsOfTexts
+from weft.tasks.seq2seq.data import PairsTable, PairVocabulary, check, columns, fit, open_pairs, pairs, refuse_half
 from weft.tasks.seq2seq.predict import Seq2SeqEvaluation, Seq2SeqOptions, Translator, evaluate, predict, score
 from weft.tasks.seq2seq.presets import PRESETS
-from weft.tasks.spec import Decode, Task
+from weft.tasks.spec import Data, Decode, Task
+from weft.text.sides import SidesTable
 
+DATA = Data(
+    table=PairsTable,
+    tokenizer=SidesTable,
+    vocabulary=PairVocabulary(),
+    columns=columns,
+    check=check,
+    open=open_pairs,
+    lines=pairs,
+    fit=fit,
+    check_files=refuse_half,
+)
 SEQ2SEQ: Task[str, list[Prediction]] = Task(
     name="translate",
     noun="run of task 'translate'",
@@ -16,7 +28,7 @@ SEQ2SEQ: Task[str, list[Prediction]] = Task(
     counts="lines",
     says="outputs",
     use="predict",
-    data=PairsOfTexts(),
+    data=DATA,
     presets=PRESETS,
     reader=Translator,
     evaluate=evaluate,
