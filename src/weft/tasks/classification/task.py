@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weft.tasks.classification.explain import EXPLAIN
 from weft.tasks.classification.predict import ClassifierReader, Labelling, Texts, embed, evaluate, inputs, predict
 from weft.tasks.classification.presets import PRESETS
 from weft.tasks.material import LabelledTexts
@@ -23,6 +24,7 @@ CLASSIFICATION: Task[Texts, Labelling] = Task(
     inputs=inputs,
     evaluate_options=LabelOptions,
     embed=embed,
+    explain=EXPLAIN,
     labels=lambda run: run.vocabulary.labels.names,
     sizes=lambda run: {"labels": list(run.labels)},
 )

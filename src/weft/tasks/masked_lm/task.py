@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weft.tasks.masked_lm.explain import EXPLAIN
 from weft.tasks.masked_lm.predict import Filled, FillOptions, MaskedReader, embed, evaluate, predict
 from weft.tasks.masked_lm.presets import PRESETS
 from weft.tasks.material import Texts
@@ -22,5 +23,6 @@ MASKED_LM: Task[str, Filled] = Task(
     predict=predict,
     predict_options=FillOptions,
     embed=embed,
+    explain=EXPLAIN,
 )
 TASK = MASKED_LM

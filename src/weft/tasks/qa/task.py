@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weft.tasks.material import AskedTexts
+from weft.tasks.qa.explain import EXPLAIN
 from weft.tasks.qa.objective import Answer
 from weft.tasks.qa.predict import Pair, embed, evaluate, inputs, predict, reader
 from weft.tasks.qa.presets import PRESETS
@@ -23,5 +24,6 @@ QA: Task[Pair, Answer] = Task(
     predict=predict,
     inputs=inputs,
     embed=embed,
+    explain=EXPLAIN,
 )
 TASK = QA

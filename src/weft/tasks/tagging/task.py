@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weft.tasks.material import TaggedTexts
 from weft.tasks.spec import LabelOptions, Task
+from weft.tasks.tagging.explain import EXPLAIN
 from weft.tasks.tagging.predict import Sentence, TaggerReader, Tagging, embed, evaluate, predict
 from weft.tasks.tagging.presets import PRESETS
 
@@ -22,6 +23,7 @@ TAGGING: Task[Sentence, Tagging] = Task(
     predict=predict,
     evaluate_options=LabelOptions,
     embed=embed,
+    explain=EXPLAIN,
     labels=lambda run: run.vocabulary.labels.names,
     sizes=lambda run: {"labels": list(run.labels)},
 )
