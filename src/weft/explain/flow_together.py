@@ -22,14 +22,16 @@ NOTES = (
 
 def _check(runs: Mapping[str, AnyRun]) -> None:
     """Refuse runs that have no gradients, or none that can be held beside each other."""
-    first, task = next((name, run.settings.task) for name, run in runs.items())
+    first, other = next(iter(runs.items()))
     for name, run in runs.items():
         if reason := no_gradients(run):
             raise UsageError(f"--with: {name}: {reason}")
         if not explaining(run).stepwise:
             raise UsageError(f"--with: {name} is of task {run.settings.task!r}, whose losses have no steps back; drop --with")
-        if run.settings.task != task:
-            raise UsageError(f"--with: {name} is of task {run.settings.task!r}, {first} of {task!r}; give runs of one task")
+        if run.task is not other.task:
+            raise UsageError(
+                f"--with: {name} is of task {run.settings.task!r}, {first} of {other.settings.task!r}; give runs of one task"
+            )
 
 
 def _cells(found: Measured, when: str, steps: Sequence[int]) -> Iterator[str]:
