@@ -11,6 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from weft.errors import UsageError
+from weft.explain.distribution import distribution
+from weft.explain.options import ExplainOptions
+from weft.explain.search import search
+from weft.explain.surprisal import surprisal
 from weft.explain.views import VIEWS, fitting
 from weft.tasks.registry import TASKS, find_task
 
@@ -42,11 +46,25 @@ def test_every_task_can_be_explained(name):
     assert (task.explain.surprisal is None) == (task.explain.readout is None) == (task.item != "token")
 
 
+def tagger(task):
+    settings, folder = SimpleNamespace(task="tag", kind="lstm"), SimpleNamespace(path=Path("runs/a"))
+    return SimpleNamespace(task=task, settings=settings, folder=folder, members=[])
+
+
+def test_a_view_that_a_task_lacks_is_refused_wherever_it_is_asked_for():
+    reasons = {
+        search: "--what search: a run of task 'tag' writes nothing, and searches for nothing",
+        distribution: "--what distribution: a run of task 'tag' writes nothing token by token",
+        surprisal: "--what surprisal: a run of task 'tag' predicts no tokens",
+    }
+    for view, told in reasons.items():
+        with pytest.raises(UsageError) as caught:
+            view(tagger(find_task("tag")), "a", ExplainOptions())
+        assert str(caught.value) == told
+
+
 def test_a_task_that_explains_nothing_is_refused():
-    task = replace(find_task("tag"), explain=None)
-    run = SimpleNamespace(
-        task=task, settings=SimpleNamespace(task="tag", kind="lstm"), folder=SimpleNamespace(path=Path("runs/a")), members=[]
-    )
+    run = tagger(replace(find_task("tag"), explain=None))
     for view in ("surprisal", "counts"):
         with pytest.raises(UsageError) as caught:
             VIEWS[view].unfit(run)

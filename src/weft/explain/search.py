@@ -130,10 +130,11 @@ class _Asked(NamedTuple):
 
 def _asked(run: AnyRun, text: str, options: ExplainOptions) -> _Asked:
     """As `generate --beam`, or as `predict`."""
-    decode, tokenizer = run.task.decode, explaining(run).tokenizers(run)[0]
+    decode = run.task.decode
     if decode is None:
         raise UsageError(f"--what search: {no_search(run)}")
-    found, state = located(tokenizer, text), None
+    tokenizer, state = explaining(run).tokenizers(run)[0], None
+    found = located(tokenizer, text)
     if decode.source is not None:
         found.append(special(tokenizer, tokenizer.end))
         with torch.no_grad():
