@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from weft.data.records import InputFile, Opened
     from weft.decode.generate import Continuation, Going
     from weft.decode.options import GenerateOptions
+    from weft.decode.steps import Steps
+    from weft.explain.counted import Counted
+    from weft.explain.inputs import Reading
+    from weft.explain.lens import Readout
+    from weft.explain.options import ExplainOptions
+    from weft.explain.stacks import Stack
+    from weft.explain.surprisal import Surprise
+    from weft.explain.view import Piece
     from weft.metrics.items import Items, Score
     from weft.runs.folder import RunFolder
     from weft.runs.job import Job
@@ -227,10 +235,44 @@ class Decode(Generic[I]):
     """How models of a task give texts probabilities and write them."""
 
     score: Callable[[Run[Any, Any], Any, bool, Progress | None], list[Any]]  # texts or pairs; whether long sources are cut
+    prompt: Callable[[Run[Any, Any], I], Sequence[int]]  # the tokens that an output is written after
+    limit: Callable[[Run[Any, Any], I], int]  # how many tokens an output has at most, unless told
+    end: Callable[[Run[Any, Any]], int | None]  # the token that ends an output, if one does
+    never: Callable[[Run[Any, Any]], Sequence[int]]  # tokens that are never written
+    beam: int  # the width of a search, unless told
+    alpha: float = 0.0  # of its length penalty, unless told
+    source: Callable[[Run[Any, Any], I], Any] | None = None  # the state of a decoder that has read an input, in one row
+    steps: Callable[[Run[Any, Any]], Steps[Any]] = field(default=lambda run: run.model)
+    target: Callable[[Run[Any, Any]], Tokenizer] = field(default=lambda run: run.vocabulary)  # of outputs
     generate: Callable[[Run[Any, Any], str | Sequence[str], GenerateOptions, Going | None], list[list[Continuation]]] | None = (
         None
     )
     stream: Callable[[Run[Any, Any], str, GenerateOptions], Iterator[str]] | None = None
+
+
+# ---- explanations
+
+
+@dataclass(frozen=True)
+class Explain:
+    """How models of a task are looked into. Optional functions are views, or parts of views, that not every task has."""
+
+    read: Callable[[Run[Any, Any], str, ExplainOptions], Reading]  # a text as a network reads it
+    stacks: Callable[[Run[Any, Any]], Sequence[Stack]]  # of a network, in the order in which its sequences are read
+    tokenizers: Callable[[Run[Any, Any]], Sequence[Tokenizer]] = field(default=lambda run: [run.vocabulary])  # of the sequences
+    read_unmasked: Callable[[Run[Any, Any], str], Reading] | None = None  # where `read` wants masks in a text
+    attribute: Callable[[Run[Any, Any], str, ExplainOptions], Counted] | None = None  # of models that are no networks
+    surprisal: Callable[[Run[Any, Any], str, ExplainOptions], Surprise] | None = None
+    readout: Callable[[Run[Any, Any], Reading], Readout] | None = None  # how a layer's vectors become tokens, for the lens
+    output: Callable[[Run[Any, Any], str, ExplainOptions], list[tuple[int, Piece]]] | None = None  # tokens of a target, or own
+    context: Callable[[Run[Any, Any]], int] | None = None  # tokens of the longest context that is counted in training text
+    sample: Callable[[Run[Any, Any], int], tuple[str, list[str]]] | None = None  # of its own data: the split, and texts
+    room: Callable[[Run[Any, Any]], int | None] = field(default=lambda run: None)  # tokens of a text that is not split
+    line: Callable[[Run[Any, Any]], bool] = field(default=lambda run: True)  # whether a text is one line
+    places: bool = False  # a prediction is named with its place: tags, ends of answers
+    stepwise: bool = False  # reads token by token, so that gradients go back in time
+    masks: bool = False  # has a vector of the mask
+    records: bool = False  # files are read as data, not as the lines of `predict`
 
 
 # ---- the record
@@ -257,6 +299,7 @@ class Task(Generic[I, P]):
     evaluate_options: type[Table] = Options
     embed: Callable[[Run[I, P], Sequence[Any], str, Progress | None], Embedded] | None = None
     decode: Decode[I] | None = None
+    explain: Explain | None = None
     joins: bool = False  # whether several runs can be one: an ensemble
     labels: Callable[[Run[I, P]], tuple[str, ...]] = field(default=lambda run: ())
     sizes: Callable[[Run[I, P]], Mapping[str, Any]] = field(

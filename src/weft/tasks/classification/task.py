@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weft.tasks.classification.data import LabelledTable, LabelledVocabulary, check, columns, fit, lines
+from weft.tasks.classification.explain import EXPLAIN
 from weft.tasks.classification.predict import ClassifierReader, Labelling, Texts, embed, evaluate, inputs, predict
 from weft.tasks.classification.presets import PRESETS
 from weft.tasks.classification.records import open_labelled
@@ -35,6 +36,7 @@ CLASSIFICATION: Task[Texts, Labelling] = Task(
     inputs=inputs,
     evaluate_options=LabelOptions,
     embed=embed,
+    explain=EXPLAIN,
     labels=lambda run: run.vocabulary.labels.names,
     sizes=lambda run: {"labels": list(run.labels)},
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weft.data.tables import DataTable
 from weft.data.use import open_text
+from weft.tasks.masked_lm.explain import EXPLAIN
 from weft.tasks.masked_lm.predict import Filled, FillOptions, MaskedReader, embed, evaluate, predict
 from weft.tasks.masked_lm.presets import PRESETS
 from weft.tasks.plain_text import check, columns, lines, texts
@@ -35,5 +36,6 @@ MASKED_LM: Task[str, Filled] = Task(
     predict=predict,
     predict_options=FillOptions,
     embed=embed,
+    explain=EXPLAIN,
 )
 TASK = MASKED_LM

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weft.tasks.qa.data import AskedTable, check, columns, fit, lines
+from weft.tasks.qa.explain import EXPLAIN
 from weft.tasks.qa.objective import Answer
 from weft.tasks.qa.predict import Pair, embed, evaluate, inputs, predict, reader
 from weft.tasks.qa.presets import PRESETS
@@ -35,5 +36,6 @@ QA: Task[Pair, Answer] = Task(
     predict=predict,
     inputs=inputs,
     embed=embed,
+    explain=EXPLAIN,
 )
 TASK = QA

@@ -13,11 +13,12 @@ import torch
 
 from weft.config import read_table
 from weft.data.dataset import Dataset
-from weft.decode.predict import ROWS, Prediction, Request
+from weft.decode.predict import ROWS, Prediction, Request, limit_of
 from weft.decode.predict import predict as search
 from weft.decode.predict_options import CUT, PredictOptions
 from weft.errors import DataError, UsageError
 from weft.explain.alignment import Alignment, attention_weights, check_attends
+from weft.explain.inputs import refuse as refuse_input
 from weft.metrics.bleu_tokenizers import automatic, check_tokenizer
 from weft.metrics.items import Items
 from weft.metrics.language import Measured, language_scores
@@ -120,6 +121,10 @@ class Translator:
         )
         together = states[0] if len(states) == 1 else states
         return together if self.lm is None else (together, None)
+
+    def encode(self, lines: Sequence[str]) -> Any:
+        """The state of `model` that has read these lines, a row each."""
+        return self._encode([member.sources(lines) for member in self.members], range(len(lines)))
 
     # ---- predicting
 
@@ -290,6 +295,21 @@ def refuse(faults: Mapping[int, str], place: Callable[[int], str]) -> None:
     """Refuse the first of the lines that have a fault, by its place."""
     if faults:
         raise DataError(f"{place(min(faults))}: {faults[min(faults)]}")
+
+
+def source(run: Run[str, list[Prediction]], line: str) -> Any:
+    """The state of a decoder that has read a line; one that is too long is refused."""
+    reader: Translator = run.reader
+    refuse_input(reader.faults([line]))
+    return reader.encode([line])
+
+
+def limit(run: Run[str, list[Prediction]], line: str) -> int:
+    """How many tokens the output of a line has at most."""
+    reader: Translator = run.reader
+    length = min(len(member.sources([line])[0]) for member in reader.members)
+    request = Request(run.model, run.vocabulary.target, lambda rows: None, [length], [[]], run.device)
+    return limit_of(request, 0, PredictOptions())
 
 
 def predict(

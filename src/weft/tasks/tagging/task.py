@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weft.tasks.spec import Data, LabelOptions, Task
 from weft.tasks.tagging.data import SpaceTable, TaggedTable, TaggedVocabulary, check, columns, fit, lines, spells
+from weft.tasks.tagging.explain import EXPLAIN
 from weft.tasks.tagging.predict import Sentence, TaggerReader, Tagging, embed, evaluate, predict
 from weft.tasks.tagging.presets import PRESETS
 from weft.tasks.tagging.records import open_tagged
@@ -34,6 +35,7 @@ TAGGING: Task[Sentence, Tagging] = Task(
     predict=predict,
     evaluate_options=LabelOptions,
     embed=embed,
+    explain=EXPLAIN,
     labels=lambda run: run.vocabulary.labels.names,
     sizes=lambda run: {"labels": list(run.labels)},
 )
