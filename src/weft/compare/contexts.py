@@ -7,11 +7,20 @@ from typing import Any
 
 from weft.compare.evidence import Evidence
 from weft.errors import UsageError
+from weft.runs.settings import Settings
 from weft.tasks.lm.scoring import FULL
 
 Groups = Mapping[str, Sequence[Evidence]]
 PAST = "each token is predicted from its whole past, as far as the model reads"
 LINE = "each token is predicted from its own line"
+
+
+def check_context(settings: Settings, policy: str, name: str) -> None:
+    """Refuse, before anything is trained or measured, a policy that the run, or the row, called `name` can't follow."""
+    check = settings.spec.compare.check_context
+    if check is None:
+        raise UsageError(f"--context: is for language models, and {name} is a run of task {settings.task!r}; drop it")
+    check(settings, policy, name)
 
 
 def refuse_several(runs: Sequence[Evidence]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weft.metrics.masked import MASKED, PSEUDO
+from weft.tasks.masked_lm.compare import COMPARE
 from weft.tasks.masked_lm.predict import Filled, FillOptions, MaskedReader, embed, evaluate, predict
 from weft.tasks.masked_lm.presets import PRESETS
 from weft.tasks.material import Texts
@@ -17,6 +19,10 @@ MASKED_LM: Task[str, Filled] = Task(
     use="fill",
     data=Texts(),
     presets=PRESETS,
+    suites=(PSEUDO,),
+    validation=(MASKED,),
+    decides=("pseudo_nats_per_token",),
+    compare=COMPARE,
     reader=MaskedReader,
     evaluate=evaluate,
     predict=predict,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from weft.metrics.answers import ANSWERS, ANSWERS_OR_NONE
 from weft.tasks.material import AskedTexts
+from weft.tasks.qa.compare import COMPARE
 from weft.tasks.qa.objective import Answer
 from weft.tasks.qa.predict import Pair, embed, evaluate, inputs, predict, reader
 from weft.tasks.qa.presets import PRESETS
@@ -18,6 +20,10 @@ QA: Task[Pair, Answer] = Task(
     use="predict",
     data=AskedTexts(),
     presets=PRESETS,
+    suites=(ANSWERS, ANSWERS_OR_NONE),
+    validation=(ANSWERS, ANSWERS_OR_NONE),
+    decides=("answer_f1",),
+    compare=COMPARE,
     reader=reader,
     evaluate=evaluate,
     predict=predict,

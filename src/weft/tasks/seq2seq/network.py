@@ -11,7 +11,6 @@ from weft.data.order import Order
 from weft.data.pair_order import PairBatch, Pairs
 from weft.errors import ConfigError
 from weft.metrics.bleu_tokenizers import automatic
-from weft.metrics.suites import VALIDATION
 from weft.models.seq2seq import EncoderDecoder, encoder_decoder
 from weft.tasks.seq2seq.objective import Held, TranslationTask
 from weft.train.device import pick_device
@@ -38,8 +37,6 @@ def translation_task(job: Job) -> TranslationTask:
 
 class Translation:
     """Networks that write a target for a source."""
-
-    suites = VALIDATION["translate"]
 
     def check(self, settings: Settings) -> None:
         joint = settings.tokenizer.source is None

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from weft.decode.predict import Prediction
+from weft.metrics.language import LOSSES
+from weft.metrics.translation import TRANSLATION, TRANSLATION_VALIDATION
 from weft.tasks.material import PairsOfTexts
+from weft.tasks.seq2seq.compare import COMPARE
 from weft.tasks.seq2seq.predict import Seq2SeqEvaluation, Seq2SeqOptions, Translator, evaluate, predict, score
 from weft.tasks.seq2seq.presets import PRESETS
 from weft.tasks.spec import Decode, Task
@@ -18,6 +21,10 @@ SEQ2SEQ: Task[str, list[Prediction]] = Task(
     use="predict",
     data=PairsOfTexts(),
     presets=PRESETS,
+    suites=((*TRANSLATION, *LOSSES),),
+    validation=(TRANSLATION_VALIDATION,),
+    decides=("chrf",),  # of lines shorter than four tokens BLEU says nothing, and bins of such lines there will be
+    compare=COMPARE,
     reader=Translator,
     evaluate=evaluate,
     predict=predict,

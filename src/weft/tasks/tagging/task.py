@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from weft.metrics.spans import TAGS
 from weft.tasks.material import TaggedTexts
 from weft.tasks.spec import LabelOptions, Task
+from weft.tasks.tagging.compare import COMPARE
 from weft.tasks.tagging.predict import Sentence, TaggerReader, Tagging, embed, evaluate, predict
 from weft.tasks.tagging.presets import PRESETS
 
@@ -17,6 +19,10 @@ TAGGING: Task[Sentence, Tagging] = Task(
     use="predict",
     data=TaggedTexts(),
     presets=PRESETS,
+    suites=(TAGS,),
+    validation=(TAGS,),
+    decides=("span_f1", "token_accuracy"),
+    compare=COMPARE,
     reader=TaggerReader,
     evaluate=evaluate,
     predict=predict,
