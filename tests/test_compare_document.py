@@ -25,13 +25,13 @@ from weft.metrics.labels import SINGLE_LABEL
 from weft.metrics.language import LANGUAGE
 from weft.metrics.metric import metric_names, metrics_of
 from weft.metrics.spans import TAGS, tag_items
-from weft.metrics.suites import SUITES, VALIDATION
 from weft.metrics.translation import translation_items
+from weft.tasks.registry import find_task
 
 LOSS, ACCURACY, TOKEN_ACCURACY = LANGUAGE[0], SINGLE_LABEL[0], TAGS[0]
 SPAN_F1 = metrics_of([TAGS], ["span_f1"])["span_f1"]
 RATE = LOSS.of
-KNOWN = metric_names(VALIDATION["translate"])
+KNOWN = metric_names(find_task("translate").validation)
 CONTRACT = {"title", "task", "data", "score", "test", "rows", "curves", "breakdowns", "items", "confusions", "samples",
     "settings", "environment", "command"}  # fmt: skip
 
@@ -295,7 +295,7 @@ def test_equal_rows_still_show_their_worst_and_best():
     ],
 )
 def test_scores_that_say_something_of_one_item(task, score, known, one):
-    found = metrics_of(SUITES[task], known)
+    found = metrics_of(find_task(task).suites, known)
     assert of_items(found[score], found).name == one
 
 
