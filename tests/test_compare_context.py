@@ -17,11 +17,13 @@ from weft import files
 from weft.cli import compare_plan
 from weft.cli.main import main
 from weft.compare import table
+from weft.compare.contexts import check_context
 from weft.compare.evidence import How, gathered
 from weft.compare.evidence import load as load_evidence
 from weft.errors import UsageError
 from weft.metrics.items import Items
 from weft.runs.load import load as load_run
+from weft.runs.resolve import resolve
 from weft.tasks.lm.task import LM
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
@@ -147,6 +149,13 @@ def test_a_row_that_can_not_follow_a_policy_is_refused_by_name(place, capsys, mo
     told = "gpt: --context: the stride must be from 1 to the window of 16, not '17'"
     assert refused(capsys, "compare", "gpt", "ngram", "--context", "stride:17", "--out", "refused") == (2, told)
     assert not (place / "refused").exists()
+
+
+def test_only_language_models_have_a_context_policy(tmp_path):
+    settings = resolve({"task": "classify", "data": {"train": "texts.tsv"}, "model": {"kind": "naive-bayes"}}, base=tmp_path)
+    with pytest.raises(UsageError) as caught:
+        check_context(settings, "full", "bayes")
+    assert str(caught.value) == "--context: is for language models, and bayes is a run of task 'classify'; drop it"
 
 
 def test_a_run_file_is_refused_before_anything_is_trained(tmp_path, capsys, monkeypatch):

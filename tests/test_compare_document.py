@@ -187,11 +187,11 @@ def test_precision_and_recall_of_several_seeds_are_their_means():
     """By hand: of two seeds one said all right, and what was never said has a precision of 0, as in scikit-learn."""
     names, nothing = ("x", "y", "z"), [2] * 8
     groups = {"a": [labelled(SAID, MEANT, names), labelled(MEANT, MEANT, names)], "b": [labelled(nothing, MEANT, names)]}
-    found = list(breakdowns(groups, "accuracy"))[-1]
+    found = list(breakdowns(groups, ACCURACY))[-1]
     assert found["bins"] == ["z", "x", "y"]
     assert found["precision"] == {"a": pytest.approx([100, 75, 250 / 3]), "b": [50.0, 0.0, 0.0]}
     assert found["recall"] == {"a": pytest.approx([87.5, 75, 100]), "b": [100.0, 0.0, 0.0]}
-    assert "precision" not in next(breakdowns(two_kinds(), "nats_per_token"))
+    assert "precision" not in next(breakdowns(two_kinds(), LOSS))
 
 
 def tagger(said: list[str], meant: list[str], labels: tuple[str, ...], types: tuple[str, ...] = ()) -> Evidence:

@@ -21,7 +21,6 @@ from weft.metrics.items import Items, Score
 from weft.runs.eval_data import Files, named, own_split
 from weft.runs.load import load as load_run
 from weft.runs.run import AnyRun
-from weft.tasks.lm.scoring import FULL
 from weft.tasks.spec import Evaluation, Progress
 from weft.tensors import read_tensors, write_tensors
 
@@ -111,7 +110,8 @@ def gather(run: AnyRun, data: Files | None = None, *, how: How = HOW, watch: Wat
     parameters = run.parameters  # reads the weights, which is no decoding
     clock = _Clock(watch)
     found = evaluate(run, data, how, clock)
-    seconds, seen, settings = clock.seconds(), found.observed(), run.settings
+    seconds, seen = clock.seconds(), found.observed()
+    settings, contexts = run.settings, run.task.compare.contexts
     return Evidence(
         run=run.folder.path,
         kind=settings.kind,
@@ -132,12 +132,13 @@ def gather(run: AnyRun, data: Files | None = None, *, how: How = HOW, watch: Wat
         item=seen.item,
         unknown=seen.unknown,
         policy=_policy(run, how.context),
-        context=str(run.reader.context(how.context)) if run.generates else "",
+        context="" if contexts is None else contexts.follow(run, how.context),
     )
 
 
 def _policy(run: AnyRun, context: str | None) -> str:
-    return "" if not run.generates else context or FULL
+    contexts = run.task.compare.contexts
+    return "" if contexts is None else context or contexts.default
 
 
 def _described(run: AnyRun, data: Files | None) -> str:
@@ -165,7 +166,8 @@ def key(run: AnyRun, data: Files | None = None, how: How = HOW) -> str:
     # where the text is gone, a run reads the tokens that training left
     sums = [files.sha256(path) if path.exists() else "gone" for path in files.within(given)]
     own = [files.sha256(path) for path in (run.folder.weights, run.folder.resolved)]
-    opening = run.reader.opening if run.generates else []
+    contexts = run.task.compare.contexts
+    opening = [] if contexts is None else list(contexts.opening(run))
     parts = [VERSION, __version__, *own, sums, how.tokenize, _policy(run, how.context), opening]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

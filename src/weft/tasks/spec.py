@@ -229,6 +229,15 @@ class Sentences(NamedTuple):
     whole: bool = False  # whether it reads sentences as a whole, from both sides: none ends with the word that decides
 
 
+class Contexts(NamedTuple):
+    """What models of a task predict a token from: a policy that is named, and that each run follows in its own way."""
+
+    default: str  # where none is named
+    check: Callable[[Settings, str, str], None]  # refuse a policy that the run, or the row, of this name can't follow
+    follow: Callable[[Run[Any, Any], str | None], str]  # the policy as a run follows it
+    opening: Callable[[Run[Any, Any]], Sequence[int]]  # the tokens that a text by itself comes after
+
+
 def refuse_labels(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
     """Evidence of a task without labels has none."""
     if about["labels"]:
@@ -247,7 +256,7 @@ class Compare:
     confusion: Callable[[Evidence], Confused | None] | None = None  # None: an example may have several labels
     check: Callable[[Mapping[str, Any], Mapping[str, np.ndarray]], Iterator[str]] = refuse_labels  # what is wrong in evidence
     tokenize: Callable[[Sequence[Run[Any, Any]]], str] | None = None  # how the outputs of all these runs are split alike
-    check_context: Callable[[Settings, str, str], None] | None = None  # refuse a context policy that a run can't follow
+    contexts: Contexts | None = None
     sentences: Sentences | None = None
 
 

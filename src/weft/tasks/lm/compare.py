@@ -14,7 +14,8 @@ from weft.metrics.language import block_size
 from weft.runs.eval_data import token_counts
 from weft.tasks.lm.network import chosen_context
 from weft.tasks.lm.objective import items
-from weft.tasks.spec import Compare, Observed, Rate, Sentences, SentenceScores, Watch
+from weft.tasks.lm.scoring import FULL
+from weft.tasks.spec import Compare, Contexts, Observed, Rate, Sentences, SentenceScores, Watch
 from weft.text.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -87,6 +88,11 @@ def score_sentences(run: Run[Any, Any], texts: Sequence[str], whole: np.ndarray,
 COMPARE = Compare(
     outputs=False,
     rate=Rate("nats_per_token", "nats"),
-    check_context=refuse_context,
+    contexts=Contexts(
+        default=FULL,
+        check=refuse_context,
+        follow=lambda run, policy: str(run.reader.context(policy)),
+        opening=lambda run: run.reader.opening,
+    ),
     sentences=Sentences(score_sentences),
 )
