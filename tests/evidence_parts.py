@@ -11,7 +11,7 @@ from weft.compare.costs import Cost
 from weft.compare.evidence import Evidence
 from weft.metrics.items import Items, Score, sums
 from weft.metrics.labels import label_items
-from weft.metrics.suites import SUITES
+from weft.tasks.registry import find_task
 
 COST = Cost(1000, 12.5, 900.0, 2_000_000, 4096, 50.0, "tokens/s scored")
 
@@ -31,7 +31,7 @@ def system(rng: np.random.Generator, tokens: np.ndarray, difficulty: np.ndarray,
 def measured(task: str, items: Items) -> list[Score]:
     """Every score of the task that the statistics allow."""
     total, found = sums(items.statistics), []
-    for metric in SUITES[task][0]:
+    for metric in find_task(task).suites[0]:
         try:
             found.append(Score(metric.name, metric.of(total).item(), None, None, "weft:test|tokenizer:abc"))
         except KeyError:

@@ -17,11 +17,13 @@ from weft import files
 from weft.cli import compare_plan
 from weft.cli.main import main
 from weft.compare import table
-from weft.compare.evidence import gathered, load
-from weft.compare.observed import How
+from weft.compare.contexts import check_context
+from weft.compare.evidence import How, gathered
+from weft.compare.evidence import load as load_evidence
 from weft.errors import UsageError
 from weft.metrics.items import Items
 from weft.runs.load import load as load_run
+from weft.runs.resolve import resolve
 from weft.tasks.lm.task import LM
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
@@ -77,7 +79,7 @@ def test_every_token_has_its_past_in_every_row(place, capsys, monkeypatch):
     assert files.read_json(place / "all" / "comparison.json")["context"] == context
     assert f'<p class="note">{line}</p>' in (place / "all" / "report.html").read_text()
     # the same number of tokens in every row
-    kept = [load(place / "all" / "evidence" / name) for name in names]
+    kept = [load_evidence(place / "all" / "evidence" / name) for name in names]
     assert len({float(one.items.statistics["tokens"].sum()) for one in kept}) == 1
 
 
@@ -99,7 +101,7 @@ def test_a_policy_that_is_given_holds_for_all_rows_and_is_kept_apart(place, caps
     line = "Context policy stride (stride:16/16: {}); validation during training, and so the learning curves, full."
     assert document["context"]["text"] == line.format(", ".join(document["context"]["rows"]))
     assert "weft compare gpt ngram --context stride --out given" in (place / "given" / "report.html").read_text()
-    assert load(place / "given" / "evidence" / "gpt").context == "stride:16/16"
+    assert load_evidence(place / "given" / "evidence" / "gpt").context == "stride:16/16"
     # what was measured under another policy is not taken for this one
     again = compare(capsys, "gpt", "ngram", "--out", "given", "-q")[1]
     assert [line.split()[:2] for line in again.split("\n")[:3]] == [line.split()[:2] for line in plain.split("\n")[:3]]
@@ -114,7 +116,7 @@ def test_evidence_of_another_policy_is_measured_again(place, tmp_path):
     assert (first.policy, first.context) == ("full", "full/stride:8/16")
     assert (strided.policy, strided.context) == ("stride:16", "stride:16/16")
     assert first.items.statistics["nats"].sum() != strided.items.statistics["nats"].sum()
-    kept = load(tmp_path / "evidence")
+    kept = load_evidence(tmp_path / "evidence")
     assert (kept.policy, kept.context, kept.key) == (strided.policy, strided.context, strided.key)
 
 
@@ -147,6 +149,13 @@ def test_a_row_that_can_not_follow_a_policy_is_refused_by_name(place, capsys, mo
     told = "gpt: --context: the stride must be from 1 to the window of 16, not '17'"
     assert refused(capsys, "compare", "gpt", "ngram", "--context", "stride:17", "--out", "refused") == (2, told)
     assert not (place / "refused").exists()
+
+
+def test_only_language_models_have_a_context_policy(tmp_path):
+    settings = resolve({"task": "classify", "data": {"train": "texts.tsv"}, "model": {"kind": "naive-bayes"}}, base=tmp_path)
+    with pytest.raises(UsageError) as caught:
+        check_context(settings, "full", "bayes")
+    assert str(caught.value) == "--context: is for language models, and bayes is a run of task 'classify'; drop it"
 
 
 def test_a_run_file_is_refused_before_anything_is_trained(tmp_path, capsys, monkeypatch):

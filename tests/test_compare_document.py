@@ -25,13 +25,13 @@ from weft.metrics.labels import SINGLE_LABEL
 from weft.metrics.language import LANGUAGE
 from weft.metrics.metric import metric_names, metrics_of
 from weft.metrics.spans import TAGS, tag_items
-from weft.metrics.suites import SUITES, VALIDATION
 from weft.metrics.translation import translation_items
+from weft.tasks.registry import find_task
 
 LOSS, ACCURACY, TOKEN_ACCURACY = LANGUAGE[0], SINGLE_LABEL[0], TAGS[0]
 SPAN_F1 = metrics_of([TAGS], ["span_f1"])["span_f1"]
 RATE = LOSS.of
-KNOWN = metric_names(VALIDATION["translate"])
+KNOWN = metric_names(find_task("translate").validation)
 CONTRACT = {"title", "task", "data", "score", "test", "rows", "curves", "breakdowns", "items", "confusions", "samples",
     "settings", "environment", "command"}  # fmt: skip
 
@@ -187,11 +187,11 @@ def test_precision_and_recall_of_several_seeds_are_their_means():
     """By hand: of two seeds one said all right, and what was never said has a precision of 0, as in scikit-learn."""
     names, nothing = ("x", "y", "z"), [2] * 8
     groups = {"a": [labelled(SAID, MEANT, names), labelled(MEANT, MEANT, names)], "b": [labelled(nothing, MEANT, names)]}
-    found = list(breakdowns(groups, "accuracy"))[-1]
+    found = list(breakdowns(groups, ACCURACY))[-1]
     assert found["bins"] == ["z", "x", "y"]
     assert found["precision"] == {"a": pytest.approx([100, 75, 250 / 3]), "b": [50.0, 0.0, 0.0]}
     assert found["recall"] == {"a": pytest.approx([87.5, 75, 100]), "b": [100.0, 0.0, 0.0]}
-    assert "precision" not in next(breakdowns(two_kinds(), "nats_per_token"))
+    assert "precision" not in next(breakdowns(two_kinds(), LOSS))
 
 
 def tagger(said: list[str], meant: list[str], labels: tuple[str, ...], types: tuple[str, ...] = ()) -> Evidence:
@@ -295,7 +295,7 @@ def test_equal_rows_still_show_their_worst_and_best():
     ],
 )
 def test_scores_that_say_something_of_one_item(task, score, known, one):
-    found = metrics_of(SUITES[task], known)
+    found = metrics_of(find_task(task).suites, known)
     assert of_items(found[score], found).name == one
 
 

@@ -20,13 +20,14 @@ from weft.compare import evidence as module
 from weft.compare.costs import cost
 from weft.compare.document import document
 from weft.compare.evidence import Evidence, gather, gathered, load, save
-from weft.compare.observed import FREQUENCIES, text_edges
 from weft.compare.scores import metrics
 from weft.errors import ModelError, ResourceError
 from weft.log import Log, read_log
+from weft.metrics.frequency import FREQUENCIES
 from weft.metrics.items import sums
 from weft.runs.folder import RunFolder, open_folder
 from weft.runs.load import load as load_run
+from weft.tasks.lm.compare import text_edges
 from weft.tensors import read_tensors, write_tensors
 
 TASKS = ("lm-lines", "lm-text", "ngram", "masked", "labels-lstm", "several-naive-bayes", "pairs-lstm", "spans-lstm")
@@ -242,13 +243,13 @@ def test_edges_of_lines_are_their_starts(runs):
 def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which runs are really measured from now on."""
     seen: list[str] = []
-    real = module.observe
+    real = module.evaluate
 
-    def observe(run: Any, data: Any, watch: Any, how: Any) -> Any:
+    def evaluate(run: Any, data: Any, how: Any, watch: Any) -> Any:
         seen.append(run.folder.path.name)
-        return real(run, data, watch, how)
+        return real(run, data, how, watch)
 
-    monkeypatch.setattr(module, "observe", observe)
+    monkeypatch.setattr(module, "evaluate", evaluate)
     return seen
 
 

@@ -12,7 +12,7 @@ import pytest
 from small_runs import make_text, run_file, train_here
 
 from weft.cli.compare_watch import best
-from weft.compare import spaces, tune
+from weft.compare import tune
 from weft.compare.fitting import with_option
 from weft.compare.plan import Planned, Variant
 from weft.compare.train import Outcome
@@ -107,7 +107,7 @@ def test_a_network_of_two_sides_is_changed_on_both():
         "model": {"kind": "lstm", "width": 64, "encoder": {"width": 32, "dropout": 0.1}},
     }
     settings = resolve(values, base=BASE)
-    assert tune.width_of(settings) == 32
+    assert settings.model.width == 32
     model = resolve(tune.changed(values, settings, {"width": 16, "dropout": 0.4}), base=BASE).model
     assert [(side.width, side.dropout) for side in (model.encoder, model.decoder)] == [(16, 0.4)] * 2
 
@@ -182,7 +182,7 @@ def test_baselines_have_as_many_trials_as_networks(kind, tmp_path):
 def test_every_value_of_a_space_is_tried_and_fits(kind):
     found = tune.trials(Variant(kind, COUNTED[kind]), 60, [], seed=0, base=BASE)
     chosen = [trial.chosen for trial in found[1:]]
-    for choice in spaces.SPACES[kind]:
+    for choice in resolve(COUNTED[kind], base=BASE).preset.choices:
         seen = [one[choice.option] for one in chosen if choice.option in one]
         assert all(value in seen for value in choice.values)
         if choice.beside:

@@ -23,7 +23,6 @@ from weft.data.tables import DataTable
 from weft.decode.options import GenerateOptions
 from weft.decode.predict_options import PredictOptions
 from weft.metrics.metric import metric_names
-from weft.metrics.suites import SUITES
 from weft.metrics.translation import TRANSLATION
 from weft.models.baseline_tables import BayesTable, RegressionTable
 from weft.models.classifier import ClassifierTable
@@ -323,9 +322,9 @@ def test_every_choice_is_explained():
     assert set(rows(section(models, "### Bridges"))) == set(BRIDGES)
     for task in ("classify", "tag"):
         assert set(rows(table(DOCS / f"{task}.md", "## Which model", "| kind |"))) == set(find_task(task).presets)
-    assert set(rows(table(DOCS / "classify.md", "## Scores", "| score |"))) == set(metric_names(SUITES["classify"]))
-    assert set(rows(table(DOCS / "tag.md", "## Scores", "| score |"))) == set(metric_names(SUITES["tag"]))
-    assert set(rows(table(DOCS / "answers.md", "## Scores", "| score |"))) == set(metric_names(SUITES["span"]))
+    assert set(rows(table(DOCS / "classify.md", "## Scores", "| score |"))) == set(metric_names(find_task("classify").suites))
+    assert set(rows(table(DOCS / "tag.md", "## Scores", "| score |"))) == set(metric_names(find_task("tag").suites))
+    assert set(rows(table(DOCS / "answers.md", "## Scores", "| score |"))) == set(metric_names(find_task("span").suites))
     assert set(rows(section(models, "### Pools"))) == set(POOLS)
     assert set(rows(table(models, "## [model] of taggers", "| head |"))) == set(HEADS)
     assert set(rows(table(models, "### [model.features]", "| analyzer |"))) == set(ANALYZERS)

@@ -312,7 +312,7 @@ def test_byte_pairs_in_two_files(tmp_path):
     (tmp_path / "theirs" / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
     after = load(import_folder(tmp_path / "theirs", tmp_path / "after").folder.path, device="cpu")
     for line in LINES:
-        assert after.tokenizer.encode(line).tolist() == before.tokenizer.encode(line).tolist()
+        assert after.vocabulary.encode(line).tolist() == before.vocabulary.encode(line).tolist()
     (tmp_path / "theirs" / "merges.txt").write_text("#version: 0.2\na b c\n")
     assert refusal(tmp_path / "theirs").startswith(f"{tmp_path / 'theirs'}: its vocab.json and merges.txt can't be read: ")
 

@@ -16,7 +16,7 @@ from weft.metrics.items import Items
 from weft.metrics.labels import MULTI_LABEL, SINGLE_LABEL, label_items, several_label_items
 from weft.metrics.metric import Metric, metric_names, metrics_of, scores, values
 from weft.metrics.probes import PAIRS
-from weft.metrics.suites import DECIDES, SUITES, VALIDATION
+from weft.tasks.registry import TASKS, find_task
 
 LOWER = {
     *(f"{name}_per_{unit}" for name in ("nats", "bits") for unit in ("token", "character", "byte", "word")),
@@ -35,7 +35,7 @@ SINGLE = {  # by task: what tells single items apart
     "lm": {},
     "masked-lm": {},
 }
-EVERY = [(task, suite) for table in (SUITES, VALIDATION) for task, suites in table.items() for suite in suites]
+EVERY = [(name, suite) for name in TASKS for suite in (*find_task(name).suites, *find_task(name).validation)]
 
 
 def test_directions_are_recorded():
@@ -63,7 +63,7 @@ def test_what_compares_between_tokenizers_and_what_has_an_interval():
 
 def test_what_tells_single_items_apart():
     for task, expected in SINGLE.items():
-        found = {metric.name: metric.single for suite in SUITES[task] for metric in suite if metric.single}
+        found = {metric.name: metric.single for suite in find_task(task).suites for metric in suite if metric.single}
         assert found == expected, task
     for right, suite in (("accuracy", SINGLE_LABEL), ("exact_match", MULTI_LABEL)):
         found = {metric.name: metric.single for metric in suite if metric.single}
@@ -79,18 +79,18 @@ def test_a_suite_is_whole(task, suite):
 
 
 def test_every_task_has_what_decides_and_what_is_validated():
-    assert SUITES.keys() == VALIDATION.keys() == DECIDES.keys()
-    for task, names in DECIDES.items():
-        assert set(names) <= set(metric_names(SUITES[task]))
-    assert [metric.name for metric in VALIDATION["translate"][0]] == [
+    for name in TASKS:
+        task = find_task(name)
+        assert task.decides and set(task.decides) <= set(metric_names(task.suites)) and task.validation
+    assert [metric.name for metric in find_task("translate").validation[0]] == [
         "nats_per_token",
         "bleu",
         "chrf",
         "exact_match",
         "edit_rate",
     ]
-    assert metric_names(VALIDATION["masked-lm"]) == ["masked_nats", "masked_accuracy"]
-    assert metric_names(VALIDATION["lm"]) == ["nats_per_token"]
+    assert metric_names(find_task("masked-lm").validation) == ["masked_nats", "masked_accuracy"]
+    assert metric_names(find_task("lm").validation) == ["nats_per_token"]
 
 
 # ---- two formulas of one name
@@ -98,8 +98,8 @@ def test_every_task_has_what_decides_and_what_is_validated():
 
 def test_one_name_has_the_formula_of_its_suite():
     """Of a label that neither occurs nor is said, macro F1 of one label takes no notice; that of several counts it as 0."""
-    single = metrics_of(SUITES["classify"], ["accuracy", "macro_f1"])["macro_f1"]
-    multi = metrics_of(SUITES["classify"], ["exact_match", "macro_f1"])["macro_f1"]
+    single = metrics_of(find_task("classify").suites, ["accuracy", "macro_f1"])["macro_f1"]
+    multi = metrics_of(find_task("classify").suites, ["exact_match", "macro_f1"])["macro_f1"]
     gold, said = np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0])
     log_probs = np.log(np.where(np.arange(3) == said[:, None], 0.8, 0.1))
     found = values(label_items(log_probs, gold, np.arange(4)), [single])["macro_f1"]
@@ -111,9 +111,9 @@ def test_one_name_has_the_formula_of_its_suite():
 
 
 def test_names_that_no_suite_has_together_mean_nothing():
-    assert metrics_of(SUITES["classify"], ["accuracy", "exact_match"]) == {}
-    assert metrics_of(SUITES["lm"], ["bleu"]) == {} and metrics_of((), ["bleu"]) == {}
-    assert list(metrics_of(SUITES["tag"], ["span_f1", "token_accuracy"])) == ["span_f1", "token_accuracy"]
+    assert metrics_of(find_task("classify").suites, ["accuracy", "exact_match"]) == {}
+    assert metrics_of(find_task("lm").suites, ["bleu"]) == {} and metrics_of((), ["bleu"]) == {}
+    assert list(metrics_of(find_task("tag").suites, ["span_f1", "token_accuracy"])) == ["span_f1", "token_accuracy"]
 
 
 # ---- values and scores

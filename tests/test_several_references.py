@@ -18,8 +18,7 @@ from small_runs import train_here
 
 import weft
 from weft.cli.main import main
-from weft.compare.evidence import gather
-from weft.compare.observed import How
+from weft.compare.evidence import How, gather
 from weft.compare.table import check_same
 from weft.config import plain, read_table
 from weft.decode.predict_options import PredictOptions

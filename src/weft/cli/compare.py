@@ -261,7 +261,7 @@ class Compare(Shared):
         from weft.cli.compare_result import give, give_failures, written
         from weft.cli.display import Display
         from weft.cli.measuring import REPORT, failed, kept_in, measured
-        from weft.compare.observed import How
+        from weft.compare.evidence import How
         from weft.compare.plan import bring_back, earlier
 
         how = How(tokenize=self.tokenize, context=self.context)

@@ -13,7 +13,7 @@ from weft.cli.progress import TrainWatcher
 from weft.cli.signals import Stop
 from weft.cli.train import is_finished, leaving_nothing
 from weft.compare import tokens, tune
-from weft.compare.fitting import learns
+from weft.compare.contexts import check_context
 from weft.compare.kinds import ALL, told, usual
 from weft.compare.plan import (
     RUN_FILES,
@@ -39,7 +39,6 @@ from weft.errors import ConfigError, UsageError
 from weft.lock import Lock
 from weft.runs.folder import make_folder
 from weft.runs.resolve import resolve
-from weft.tasks.lm.network import refuse_context
 from weft.tasks.registry import find_task
 from weft.train.device import pick_device
 from weft.train.tables import BUDGETS
@@ -112,7 +111,7 @@ class Comparing:
         if context is None:
             return
         for variant in self.found.variants:
-            refuse_context(resolve(variant.values, base=self.place.out), context, variant.name)
+            check_context(resolve(variant.values, base=self.place.out), context, variant.name)
 
     def train(self, display: Display, stop: Stop) -> Trained:
         """Tokenizer, sizes, settings, and then all runs; what an earlier process did is kept."""
@@ -150,7 +149,7 @@ class Comparing:
         return [self._sized(variant, self.asked.params, tokenizer, display) for variant in variants]
 
     def _sized(self, variant: Variant, target: int, tokenizer: Any, display: Display) -> Variant:
-        if learns(resolve(variant.values, base=self.place.out).preset) is None:
+        if not resolve(variant.values, base=self.place.out).preset.estimator.by_steps:
             display.line(f"{variant.name}: --params does not apply: the data decides its size")
             return variant
         try:

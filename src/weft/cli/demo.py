@@ -81,7 +81,7 @@ class Demo(Shared):
         """Measures what was not measured yet, and makes the folder a comparison, its report included."""
         from weft.cli.compare_result import Facts, written
         from weft.cli.measuring import kept_in, measured
-        from weft.compare.observed import HOW
+        from weft.compare.evidence import HOW
 
         command = ["weft", "demo", self.task, *([] if self.out is None else ["--out", str(self.out)])]
         runs = {name: [out / name] for name in story.run_files()}

@@ -10,8 +10,7 @@ from weft.errors import DataError, ModelError
 
 if TYPE_CHECKING:
     from weft.cli.display import Display
-    from weft.compare.evidence import Evidence
-    from weft.compare.observed import How
+    from weft.compare.evidence import Evidence, How
     from weft.compare.plan import Refused
 
 COMPARISON, REPORT, EVIDENCE = "comparison.json", "report.html", "evidence"
@@ -44,10 +43,10 @@ def kept_in(groups: Mapping[str, Sequence[Path]], out: Path) -> Callable[[Path],
 
 def refuse_policy(runs: Sequence[Path], context: str | None) -> None:
     """Refuse, before anything is measured, a context policy that one of the runs can't follow; damage is told later."""
+    from weft.compare.contexts import check_context
     from weft.errors import ConfigError
     from weft.runs.folder import RunFolder
     from weft.runs.resolve import resolve
-    from weft.tasks.lm.network import refuse_context
 
     if context is None:
         return
@@ -56,7 +55,7 @@ def refuse_policy(runs: Sequence[Path], context: str | None) -> None:
             settings = resolve(RunFolder(run).read_resolved(), base=run)
         except (ConfigError, ModelError):
             continue
-        refuse_context(settings, context, str(run))
+        check_context(settings, context, str(run))
 
 
 def refuse_missing(data: Sequence[Path]) -> None:

@@ -111,8 +111,8 @@ class Report(Shared):
     def _measured(self, paths: Sequence[Path]) -> dict[str, Any]:
         from weft.cli.display import Display
         from weft.compare.document import document
+        from weft.compare.evidence import How
         from weft.compare.groups import find, grouped, readable
-        from weft.compare.observed import How
 
         kept, unread = readable(paths)
         rows = {name: [run.path for run in runs] for name, runs in grouped(find(kept, data=bool(self.data))).items()}

@@ -10,8 +10,8 @@ from weft.config import read_toml
 from weft.errors import ConfigError
 from weft.log import read_log
 from weft.metrics.metric import Metric, metric_names, metrics_of
-from weft.metrics.suites import VALIDATION
 from weft.runs.folder import RunFolder
+from weft.tasks.registry import known_task
 from weft.train import checkpoint
 from weft.train.gradients import GradientSummary, summarize
 
@@ -62,7 +62,8 @@ def _best(records: list[dict[str, Any]], judged: _Judged) -> tuple[tuple[Metric,
     """The best value of what a run is judged by: the metric it names, or the first of each record."""
     best: tuple[Metric, float] | None = None
     step = 0
-    suites = VALIDATION.get(judged.task or "", ())
+    task = known_task(judged.task)
+    suites = () if task is None else task.validation
     monitor = judged.monitor if judged.monitor in metric_names(suites) else None
     for record in records:
         scores = {name.removeprefix(VALID): value for name, value in record.items() if name.startswith(VALID)}

@@ -5,33 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from weft.errors import ModelError, UsageError
-from weft.metrics.bleu_tokenizers import automatic, check_tokenizer
-from weft.runs.eval_data import held_source
+from weft.metrics.bleu_tokenizers import check_tokenizer
 from weft.runs.load import load
-from weft.tasks.seq2seq.data import references as references_of
+from weft.runs.run import AnyRun
+from weft.tasks.registry import find_task
 
 
 def check_wanted(task: str, tokenize: str | None) -> None:
     """Refuse a tokenizer that is not there, or that is asked of runs without outputs."""
     if tokenize is None:
         return
-    if task != "translate":
+    if find_task(task).compare.tokenize is None:
         raise UsageError(f"--tokenize: is for runs that write outputs, and these are of task {task!r}; drop it")
     check_tokenizer(tokenize)
 
 
 def one_tokenizer(paths: Iterable[Path]) -> str | None:
-    """The automatic choice for runs that write outputs, None for others: `none` where the targets of all are tokens with
-    spaces between them, else by what the references of the first are written in."""
-    runs = list[Any]()
+    """The automatic choice for runs that write outputs, None for others, or where they are of several tasks."""
+    runs = list[AnyRun]()
     for path in paths:
         with suppress(ModelError):  # whoever measures it tells of that
             runs.append(load(path))
-    if not runs or any(run.settings.task != "translate" for run in runs):
+    if not runs or any(run.task is not runs[0].task for run in runs):
         return None
-    spaced = all(run.vocabulary.target.kind == "space" for run in runs)
-    references = () if spaced else references_of(held_source(runs[0].folder, runs[0].settings, None))
-    return automatic(references, spaced=spaced)
+    choose = runs[0].task.compare.tokenize
+    return None if choose is None else choose(runs)

@@ -6,19 +6,20 @@ Shapes: N items, F classes of frequency, K labels.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from weft.compare.evidence import Evidence
-from weft.compare.observed import FREQUENCIES
 from weft.compare.significance import Estimate, Resampled, clipped, estimate, resampled
+from weft.metrics.frequency import FREQUENCIES
 from weft.metrics.items import Array, Function, Items, Sums, sums
 from weft.metrics.labels import f1, ratio
-from weft.metrics.metric import Metric
-from weft.metrics.spans import scheme_of, tag_counts, types_of
+from weft.metrics.metric import Metric, metrics_of
+from weft.tasks.registry import find_task
+from weft.tasks.spec import AnyTask, LabelCounts, Rate
 
 Groups = Mapping[str, Sequence[Evidence]]
 PARTS = (1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 0.95)  # of the items, by length: the longest few stand for themselves
@@ -150,12 +151,9 @@ def _rate(above: str, scale: float) -> Function:
     return score
 
 
-# what tells of tokens, or words, of one frequency
-RATES: Mapping[str, Metric] = {
-    "lm": Metric("nats_per_token", _rate("nats", 1.0), "lower"),
-    "masked-lm": Metric("pseudo_nats_per_token", _rate("nats", 1.0), "lower"),
-    "tag": Metric("token_accuracy", _rate("right", 100.0), "higher", percent=True),
-}
+def _rate_metric(task: AnyTask, rate: Rate) -> Metric:
+    """The task's metric as what tells of tokens, or words, of one frequency."""
+    return metrics_of(task.suites, [rate.metric])[rate.metric]._replace(of=_rate(rate.statistic, rate.scale))
 
 
 def _by_classes(groups: Groups, function: Function) -> list[Cell]:
@@ -177,18 +175,6 @@ def _by_classes(groups: Groups, function: Function) -> list[Cell]:
 
 
 # ---- by label
-
-
-def _tag_counts(evidence: Evidence, names: Sequence[str]) -> Items:
-    """Of each sentence how often each tag was said, meant, and both: (N, K) each."""
-    said, meant = ([line.split() for line in lines] for lines in (evidence.items.outputs or (), evidence.references))
-    return Items(evidence.items.keys, tag_counts(said, meant, names))
-
-
-def _span_counts(evidence: Evidence) -> Items:
-    """Of each sentence how many spans of each type, without those of types that training never saw."""
-    names = {"said": "spans_said", "meant": "spans_meant", "both": "spans_both"}
-    return Items(evidence.items.keys, {ours: evidence.items.statistics[name][:, :-1] for ours, name in names.items()})
 
 
 def _f1(totals: Sums) -> Array:
@@ -216,17 +202,11 @@ def _precision_recall(counted: Mapping[str, Sequence[Items]], order: Sequence[in
     return found
 
 
-def _by_label(groups: Groups) -> dict[str, Any] | None:
+def _by_label(groups: Groups, counts: Callable[[Evidence], LabelCounts]) -> dict[str, Any] | None:
     """F1 of each label, type of span or tag, the most frequent first, with precision and recall; None where there is none."""
-    first = next(iter(groups.values()))[0]
-    by, unit, names = "label", "items", first.labels
-    counted = {row: [run.items for run in runs] for row, runs in groups.items()}
-    if first.task == "tag" and scheme_of(names):
-        by, unit, names = "type of span", "spans", types_of(names)
-        counted = {row: [_span_counts(run) for run in runs] for row, runs in groups.items()}
-    elif first.task == "tag":
-        by, unit, names = "tag", "words", tuple("_".join(name.split()) for name in names)
-        counted = {row: [_tag_counts(run, names) for run in runs] for row, runs in groups.items()}
+    found_by = {row: [counts(run) for run in runs] for row, runs in groups.items()}
+    by, unit, names, _ = next(iter(found_by.values()))[0]
+    counted = {row: [one.items for one in several] for row, several in found_by.items()}
     meant = next(iter(counted.values()))[0].statistics["meant"].sum(0)
     order = [at for at in np.argsort(-meant, kind="stable").tolist() if meant[at]][:LABELS]
     # only what is shown: of a thousand labels each resample would have a thousand
@@ -258,15 +238,16 @@ def same_labels(groups: Groups) -> bool:
 def breakdowns(groups: Groups, metric: Metric) -> Iterator[dict[str, Any]]:
     """Every breakdown that the task has, by the metric that decides where it can be."""
     first, rows = next(iter(groups.values()))[0], list(groups)
-    what = "words" if first.task == "tag" else "tokens"
+    task = find_task(first.task)
+    compare, what = task.compare, task.compare.length_unit
     if len(cells := _by_length(groups, metric.of)) > 1:
         yield as_json(f"length of the input in {what}", metric, cells, rows)
     if len(cells := _by_rarest(groups, metric.of)) > 1:
         yield as_json("frequency of the rarest token of the input in training", metric, cells, rows)
-    if same_tokens(groups):
-        rate = RATES[first.task]
+    if compare.rate is not None and same_tokens(groups):
+        rate = _rate_metric(task, compare.rate)
         by = f"frequency of the {what.removesuffix('s')} in training"
         if len(cells := _by_classes(groups, rate.of)) > 1:
             yield as_json(by, rate, cells, rows, unit=what)
-    if same_labels(groups) and (found := _by_label(groups)) is not None:
+    if compare.by_label is not None and same_labels(groups) and (found := _by_label(groups, compare.by_label)) is not None:
         yield found

@@ -7,11 +7,20 @@ from typing import Any
 
 from weft.compare.evidence import Evidence
 from weft.errors import UsageError
-from weft.tasks.lm.scoring import FULL
+from weft.runs.settings import Settings
+from weft.tasks.registry import find_task
 
 Groups = Mapping[str, Sequence[Evidence]]
 PAST = "each token is predicted from its whole past, as far as the model reads"
 LINE = "each token is predicted from its own line"
+
+
+def check_context(settings: Settings, policy: str, name: str) -> None:
+    """Refuse, before anything is trained or measured, a policy that the run, or the row, called `name` can't follow."""
+    contexts = settings.spec.compare.contexts
+    if contexts is None:
+        raise UsageError(f"--context: is for language models, and {name} is a run of task {settings.task!r}; drop it")
+    contexts.check(settings, policy, name)
 
 
 def refuse_several(runs: Sequence[Evidence]) -> None:
@@ -25,22 +34,23 @@ def refuse_several(runs: Sequence[Evidence]) -> None:
             )
 
 
-def _sentence(policy: str, rows: Mapping[str, str]) -> str:
+def _sentence(policy: str, rows: Mapping[str, str], default: str) -> str:
     """'Context policy full: each token ... reads (carry:warm-64: lstm; stride:32/64: gpt, transformer).'"""
-    followed = {row: context.removeprefix(f"{FULL}/") for row, context in rows.items()}
+    followed = {row: context.removeprefix(f"{default}/") for row, context in rows.items()}
     if set(followed.values()) == {"reset:line"}:
         return f"Context policy reset: {LINE}."
     ways = [f"{way}: {', '.join(row for row in followed if followed[row] == way)}" for way in dict.fromkeys(followed.values())]
-    if policy == FULL:
-        return f"Context policy {FULL}: {PAST} ({'; '.join(ways)})."
-    return f"Context policy {policy} ({'; '.join(ways)}); validation during training, and so the learning curves, {FULL}."
+    if policy == default:
+        return f"Context policy {default}: {PAST} ({'; '.join(ways)})."
+    return f"Context policy {policy} ({'; '.join(ways)}); validation during training, and so the learning curves, {default}."
 
 
 def context_of(groups: Groups) -> dict[str, Any] | None:
     """The policy, how each row followed it, and both in a sentence; None where nothing is predicted from a context."""
     first = {row: runs[0] for row, runs in groups.items()}
-    policy = next(iter(first.values())).policy
-    if not policy:
+    one = next(iter(first.values()))
+    policy, contexts = one.policy, find_task(one.task).compare.contexts
+    if not policy or contexts is None:
         return None
     rows = {row: run.context for row, run in first.items()}
-    return {"policy": policy, "rows": rows, "text": _sentence(policy, rows)}
+    return {"policy": policy, "rows": rows, "text": _sentence(policy, rows, contexts.default)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +19,9 @@ from weft.compare.scores import each, metrics, of_items
 from weft.errors import ModelError, WeftError
 from weft.metrics.items import Array
 from weft.metrics.metric import Metric, metric_names
-from weft.metrics.suites import VALIDATION
 from weft.runs.folder import environment, read_environment
+from weft.tasks.registry import find_task
+from weft.tasks.spec import Confused
 
 Groups = Mapping[str, Sequence[Evidence]]
 DIFFER, EXTREME = 300, 50  # items where rows differ most, and that are worst, and best, for all
@@ -60,7 +61,7 @@ def document(groups: Groups, *, title: str = "", score: str | None = None, comma
 
 
 def _curve(row: str, run: Evidence, decides: Metric) -> dict[str, Any]:
-    return {"name": row, "seed": run.seed, **curve(run.run, decides.name, metric_names(VALIDATION[run.task]))}
+    return {"name": row, "seed": run.seed, **curve(run.run, decides.name, metric_names(find_task(run.task).validation))}
 
 
 # ---- items
@@ -116,30 +117,18 @@ def select(values: Array, finer: Array | None, *, higher: bool) -> list[int]:
 # ---- confusions
 
 
-class _Said(NamedTuple):
-    """What was said for what: a number of a label each, that of labels which training never saw the last."""
-
-    meant: Array  # ints (M,)
-    said: Array  # ints (M,)
-
-
-def _said(run: Evidence) -> _Said:
-    """Of one label for each text, or of the tags of all words."""
-    if run.task == "classify":
-        found = run.items.statistics
-        meant = np.where(found["unseen"] > 0, len(run.labels), found["meant"].argmax(1))
-        return _Said(meant, found["said"].argmax(1))
-    column = {"_".join(name.split()): at for at, name in enumerate(run.labels)}
-    tags = [column.get(tag, len(column)) for line in run.references for tag in line.split()]
-    return _Said(np.array(tags, np.int64), np.array([column[t] for one in run.items.outputs or () for t in one.split()]))
+def _confused(run: Evidence) -> Confused | None:
+    confusion = find_task(run.task).compare.confusion
+    return None if confusion is None else confusion(run)
 
 
 def confusions(first: Mapping[str, Evidence]) -> dict[str, Any] | None:
     """How often each label, a row, was taken for each, a column; None where an example may have several."""
     one = next(iter(first.values()))
-    if one.task == "classify" and "exact_match" in {score.name for score in one.scores}:
+    pairs = {row: found for row, run in first.items() if (found := _confused(run)) is not None}
+    if len(pairs) < len(first):
         return None
-    labels, pairs = [*one.labels, NEVER], {row: _said(run) for row, run in first.items()}
+    labels = [*one.labels, NEVER]
     meant = np.bincount(next(iter(pairs.values())).meant, minlength=len(labels))
     if not meant[-1]:
         labels, meant = labels[:-1], meant[:-1]

@@ -16,13 +16,12 @@ import torch
 from weft import __version__, files
 from weft.compare.costs import Cost, cost
 from weft.compare.evidence_check import fault
-from weft.compare.observed import HOW, How, observe
 from weft.errors import ModelError, ResourceError
 from weft.metrics.items import Items, Score
 from weft.runs.eval_data import Files, named, own_split
 from weft.runs.load import load as load_run
 from weft.runs.run import AnyRun
-from weft.tasks.lm.scoring import FULL
+from weft.tasks.spec import Evaluation, Progress
 from weft.tensors import read_tensors, write_tensors
 
 Watch = Callable[[int, int], None]
@@ -42,6 +41,16 @@ PLAIN = (
 )  # kept as they are
 TRIES = 3  # to put evidence where another process is putting it
 SAMPLES, LONGEST = 4, 100  # texts that a language model writes, and their tokens
+
+
+class How(NamedTuple):
+    """How runs are measured: all of a comparison in one way, or their scores would not compare."""
+
+    tokenize: str | None = None  # how BLEU splits outputs; None: as suits them
+    context: str | None = None  # what a language model predicts a token from; None: its whole past
+
+
+HOW = How()
 
 
 class Evidence(NamedTuple):
@@ -84,23 +93,36 @@ class _Clock:
         return max(1e-9, (self.last or time.perf_counter()) - self.began)
 
 
+def _evaluating(watch: Watch) -> Progress:
+    """Who is told of evaluating alone: reading and tokenizing are no decoding."""
+    return lambda what, done, total: watch(done, total) if what == "evaluating" else None
+
+
+def evaluate(run: AnyRun, data: Files | None, how: How, watch: Watch) -> Evaluation:
+    """The run on `data`, measured so, as far as its task knows of such options."""
+    known = run.task.evaluate_options.model_fields
+    options = {name: value for name, value in how._asdict().items() if name in known}
+    return run.evaluate(data, progress=_evaluating(watch), **options)
+
+
 def gather(run: AnyRun, data: Files | None = None, *, how: How = HOW, watch: Watch | None = None) -> Evidence:
     """What a loaded run does on `data`, or on its own test or validation data; `watch(done, total)` is told of progress."""
     parameters = run.parameters  # reads the weights, which is no decoding
     clock = _Clock(watch)
-    seen = observe(run, data, clock, how)
-    settings = run.settings
+    found = evaluate(run, data, how, clock)
+    seconds, seen = clock.seconds(), found.observed()
+    settings, contexts = run.settings, run.task.compare.contexts
     return Evidence(
         run=run.folder.path,
         kind=settings.kind,
         seed=settings.seed,
         task=settings.task,
-        scores=seen.scores,
+        scores=found.scores,
         items=seen.items,
         inputs=seen.inputs,
         references=seen.references,
         lengths=np.asarray(seen.lengths, np.int64),
-        cost=cost(run.folder, parameters, decoding=seen.units / clock.seconds(), unit=seen.unit),
+        cost=cost(run.folder, parameters, decoding=found.units / seconds, unit=found.unit),
         data=_described(run, data),
         labels=run.labels,
         frequencies=seen.frequencies,
@@ -110,12 +132,13 @@ def gather(run: AnyRun, data: Files | None = None, *, how: How = HOW, watch: Wat
         item=seen.item,
         unknown=seen.unknown,
         policy=_policy(run, how.context),
-        context=str(run.reader.context(how.context)) if run.generates else "",
+        context="" if contexts is None else contexts.follow(run, how.context),
     )
 
 
 def _policy(run: AnyRun, context: str | None) -> str:
-    return "" if not run.generates else context or FULL
+    contexts = run.task.compare.contexts
+    return "" if contexts is None else context or contexts.default
 
 
 def _described(run: AnyRun, data: Files | None) -> str:
@@ -143,7 +166,8 @@ def key(run: AnyRun, data: Files | None = None, how: How = HOW) -> str:
     # where the text is gone, a run reads the tokens that training left
     sums = [files.sha256(path) if path.exists() else "gone" for path in files.within(given)]
     own = [files.sha256(path) for path in (run.folder.weights, run.folder.resolved)]
-    opening = run.reader.opening if run.generates else []
+    contexts = run.task.compare.contexts
+    opening = [] if contexts is None else list(contexts.opening(run))
     parts = [VERSION, __version__, *own, sums, how.tokenize, _policy(run, how.context), opening]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

@@ -1,6 +1,6 @@
 """Whether files of evidence hold what they should: somebody else's may hold anything, with sums that are right.
 
-Shapes: N items, S scores, K labels.
+Shapes: N items, S scores.
 """
 
 from __future__ import annotations
@@ -11,18 +11,16 @@ from typing import Any
 import numpy as np
 
 from weft.compare.costs import Cost
-from weft.compare.observed import FREQUENCIES
+from weft.metrics.frequency import FREQUENCIES
 from weft.metrics.items import sums
 from weft.metrics.metric import metrics_of
-from weft.metrics.spans import scheme_of, types_of
-from weft.metrics.suites import SUITES
+from weft.tasks.registry import find_task, known_task
 
 Arrays = Mapping[str, np.ndarray]
 TEXTS = ("run", "kind", "task", "data", "key", "item", "policy", "context")
 LISTS = ("inputs", "references", "labels", "samples")  # of texts
 OPTIONAL = ("seconds", "tokens_per_second", "peak_memory")  # of a cost
 LARGEST = 1e300
-COUNTED = {"lm": "nats", "masked-lm": "nats", "tag": "right"}  # what is summed by how frequent tokens, or words, are
 
 
 def _is_number(value: Any) -> bool:
@@ -52,9 +50,9 @@ def _words(about: Mapping[str, Any]) -> Iterator[str]:
         yield "seed"
     if "outputs" not in about or (outputs is not None and not _are_texts(outputs)):
         yield "outputs"
-    suites = SUITES.get(str(about.get("task")), ())
+    task = known_task(about.get("task"))
     pairs = isinstance(scores, list) and all(_are_texts(one) and len(one) == 2 for one in scores)
-    if not pairs or not metrics_of(suites, [name for name, _ in scores or ()]):
+    if not pairs or task is None or not metrics_of(task.suites, [name for name, _ in scores or ()]):
         yield "scores"
     if not _is_number(about.get("unknown")):
         yield "unknown"
@@ -76,7 +74,7 @@ def _numbers(about: Mapping[str, Any], arrays: Arrays) -> Iterator[str]:
     bounds = arrays.get("scores")
     if bounds is None or bounds.shape != (len(about["scores"]), 3) or bounds.dtype != np.float64:
         yield "scores"
-    if not size or (about["outputs"] is None) != (about["task"] in ("lm", "masked-lm")):
+    if not size or (about["outputs"] is not None) != find_task(about["task"]).compare.outputs:
         yield "inputs"
     for name, values in arrays.items():
         wrong = values.dtype != np.float64 or values.ndim not in (1, 2, 3) or len(values) != size
@@ -87,40 +85,17 @@ def _numbers(about: Mapping[str, Any], arrays: Arrays) -> Iterator[str]:
 def _frequencies(about: Mapping[str, Any], arrays: Arrays) -> Iterator[str]:
     """All that a task counts by frequency, a column for each class, or nothing."""
     found = {name.removeprefix("frequencies.") for name in arrays if name.startswith("frequencies.")}
-    if found and found != {COUNTED.get(about["task"], ""), "tokens"}:
+    rate = find_task(about["task"]).compare.rate
+    if found and (rate is None or found != {rate.statistic, "tokens"}):
         yield "frequencies"
     shape = (len(about["inputs"]), len(FREQUENCIES) + 1)
     yield from (f"frequencies.{name}" for name in found if arrays[f"frequencies.{name}"].shape != shape)
 
 
-def _tags(about: Mapping[str, Any]) -> Iterator[str]:
-    """Every word has a tag, and what was said is one that training knew."""
-    known = {"_".join(name.split()) for name in about["labels"]}
-    for said, meant in zip(about["outputs"], about["references"], strict=True):
-        tags = said.split()
-        if len(tags) != len(meant.split()) or not known.issuperset(tags):
-            yield "outputs"
-            return
-
-
-def _labels(about: Mapping[str, Any], arrays: Arrays) -> Iterator[str]:
-    """Counts of labels have a column for each; of spans one for each type, and one for those that training never saw."""
-    size, names = len(about["inputs"]), tuple(about["labels"])
-    if bool(names) != (about["task"] in ("classify", "tag")):
-        yield "labels"
-    if about["task"] == "classify":
-        columns = {f"statistics.{name}": len(names) for name in ("said", "meant", "both")}
-    elif about["task"] == "tag" and scheme_of(names):
-        columns = {f"statistics.spans_{name}": len(types_of(names)) + 1 for name in ("said", "meant", "both")}
-    else:
-        return
-    yield from (name for name, width in columns.items() if name not in arrays or arrays[name].shape != (size, width))
-
-
 def _scored(about: Mapping[str, Any], statistics: Mapping[str, np.ndarray]) -> Iterator[str]:
     """Every score follows from the statistics."""
     total = sums(statistics)
-    for name, metric in metrics_of(SUITES[about["task"]], [name for name, _ in about["scores"]]).items():
+    for name, metric in metrics_of(find_task(about["task"]).suites, [name for name, _ in about["scores"]]).items():
         try:
             with np.errstate(all="ignore"):
                 shape = np.shape(metric.of(total))
@@ -133,9 +108,7 @@ def _scored(about: Mapping[str, Any], statistics: Mapping[str, np.ndarray]) -> I
 def _all(about: Mapping[str, Any], arrays: Arrays, statistics: Mapping[str, np.ndarray]) -> Iterator[str]:
     yield from _words(about)
     yield from _numbers(about, arrays)
-    if about["task"] == "tag":
-        yield from _tags(about)
-    yield from _labels(about, arrays)
+    yield from find_task(about["task"]).compare.check(about, arrays)
     yield from _frequencies(about, arrays)
     yield from _scored(about, statistics)
 

@@ -13,7 +13,6 @@ from weft.runs.resolve import resolve
 from weft.runs.settings import Settings
 from weft.tasks.registry import find_task
 from weft.tasks.spec import Preset
-from weft.train.network import Network
 
 # what tells a kind from others: it means nothing beside another one
 MAKES = ("mixer", "attention", "place", "feeding", "bridge", "every_step", "reverse", "two_way")
@@ -24,11 +23,6 @@ COMMON = ("width", "layers", "dropout", "attention_dropout", "embedding_dropout"
 class Fitted(NamedTuple):
     values: dict[str, Any]  # a run file
     dropped: list[str]  # options that do not apply to the kind: model.width
-
-
-def learns(preset: Preset) -> Network | None:
-    """The family of a kind that is trained by gradients; None where it counts, or is solved in one go."""
-    return preset.estimator if isinstance(preset.estimator, Network) else None
 
 
 def leaves(table: Mapping[str, Any], at: str = "") -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.compare.fitting import learns
 from weft.errors import UsageError
 from weft.tasks.registry import find_task
 
@@ -40,7 +39,7 @@ def usual(values: Mapping[str, Any]) -> list[str]:
     recurrent network and a Transformer, unless its own has the same layers. One that starts from another run's weights is
     compared with baselines alone: no other kind could start there."""
     presets, own = find_task(values["task"]).presets, values["model"]["kind"]
-    baselines = [kind for kind in presets if learns(presets[kind]) is None]
+    baselines = [kind for kind in presets if not presets[kind].estimator.by_steps]
     networks = [] if "init_from" in values.get("train", {}) else [kind for kind in NETWORKS if kind in presets]
     same = _mixers(presets[own].values) if own in presets else set()
     others = [kind for kind in networks if not _mixers(presets[kind].values) <= same]
@@ -51,7 +50,7 @@ def told(values: Mapping[str, Any], kinds: Sequence[str]) -> str:
     """Which kinds are compared, and why, in words."""
     presets, own = find_task(values["task"]).presets, values["model"]["kind"]
     parts = [f"{own} (the run file's)"]
-    if baselines := [kind for kind in kinds if kind != own and learns(presets[kind]) is None]:
+    if baselines := [kind for kind in kinds if kind != own and not presets[kind].estimator.by_steps]:
         parts.append(f"{' and '.join(baselines)} (counted or solved in seconds: what a network must beat)")
     if networks := [kind for kind in kinds if kind != own and kind not in baselines]:
         parts.append(f"{' and '.join(networks)} (the usual network{'s' * (len(networks) > 1)} beside it)")

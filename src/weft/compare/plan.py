@@ -13,7 +13,7 @@ import tomli_w
 
 from weft import files
 from weft.aside import Aside
-from weft.compare.fitting import everywhere, fitted, learns, leaves, tried, with_option
+from weft.compare.fitting import everywhere, fitted, leaves, tried, with_option
 from weft.compare.kinds import kinds_of
 from weft.config import differences, override, read_toml
 from weft.errors import ConfigError, DataError, ModelError, UsageError
@@ -186,7 +186,7 @@ def _changed(values: dict[str, Any], option: str, value: Any) -> dict[str, Any]:
 
 def _ignores(kind: str, option: str, values: Mapping[str, Any]) -> bool:
     """A model that is counted has a [train] table and looks at none of it."""
-    return option.startswith("train.") and learns(find_task(values["task"]).presets[kind]) is None
+    return option.startswith("train.") and not find_task(values["task"]).presets[kind].estimator.by_steps
 
 
 def _has(values: Mapping[str, Any], option: str, *, base: Path) -> bool:

@@ -14,68 +14,23 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from weft.compare.breakdown import Cell, as_json
 from weft.compare.significance import Estimate, clipped, estimate, resampled
 from weft.config import no_such
-from weft.data.corpus import lines_of
 from weft.data.probe_files import Pair
 from weft.errors import UsageError
 from weft.metrics.items import Array, Items
 from weft.metrics.probes import PAIRS, pair_items
 from weft.runs.run import AnyRun
-from weft.tasks.masked_lm.objective import pseudo_nats
-from weft.tasks.spec import Progress
+from weft.tasks.registry import TASKS, find_task
+from weft.tasks.spec import Sentences
 
 Watch = Callable[[int, int], None]
 BY = ("sentence", "word")
 (ACCURACY,) = PAIRS
 FAULTS = ("unknown", "unknown_choice", "equal", "long")
 DISTRACTORS = "distractor_agreement"  # how the names of BLiMP's paradigms with an attractor begin
-
-
-class _Scored(NamedTuple):
-    """Texts under a model."""
-
-    log_probs: Array  # (M,); 0 where the text is too long
-    tokens: Array  # (M,), those that were predicted
-    long: Array  # bool (M,)
-
-
-# ---- texts under a model
-
-
-def told(watch: Watch | None) -> Progress | None:
-    """Who is told of scoring."""
-    return None if watch is None else lambda what, done, total: watch(done, total)
-
-
-def _language(run: Any, texts: Sequence[str], whole: Array, watch: Watch | None) -> _Scored:
-    """By `score` of the run. A text that is not whole has no end that could be predicted."""
-    long = np.zeros(len(texts), bool)
-    long[list(run.reader.faults(texts))] = True
-    found = run.score(["" if over else text for text, over in zip(texts, long, strict=True)], progress=told(watch))
-    counted = [
-        line.log_probs[: len(line.log_probs) - (run.reader.lines and not ends)] for line, ends in zip(found, whole, strict=True)
-    ]
-    log_probs = np.array([sum(values) for values in counted], np.float64)
-    tokens = np.array([len(values) for values in counted], np.int64)
-    return _Scored(np.where(long, 0.0, log_probs), tokens, long)
-
-
-@torch.inference_mode()
-def _masked(run: Any, texts: Sequence[str], whole: Array, watch: Watch | None) -> _Scored:
-    """By the nats of every token, when it alone is hidden."""
-    longest, lengths = run.model.longest, run.vocabulary.encode_flat(texts)[1]
-    long = np.zeros(len(texts), bool) if longest is None else lengths + 2 > longest  # <s> and </s> are positions, too
-    kept = ["" if over else text for text, over in zip(texts, long, strict=True)]
-    corpus = lines_of(run.vocabulary, kept)
-    items = pseudo_nats(run.model, corpus, window=run.settings.data.window, device=run.device, watch=watch)
-    return _Scored(-items.statistics["nats"], items.statistics["tokens"].astype(np.int64), long)
-
-
-SCORERS: Mapping[str, Callable[[Any, Sequence[str], Array, Watch | None], _Scored]] = {"lm": _language, "masked-lm": _masked}
 
 
 # ---- what stands between a pair and its answer
@@ -92,7 +47,7 @@ def _differing(a: Array, b: Array) -> tuple[Array, Array]:
     return left[: len(left) - tail], right[: len(right) - tail]
 
 
-def _faults(run: Any, texts: Sequence[str], long: Array) -> dict[str, Array]:
+def _faults(run: AnyRun, texts: Sequence[str], long: Array) -> dict[str, Array]:
     """bool (N,) each: a word is unknown; one of those that differ is; both become the same tokens; one is too long."""
     coded, unk = run.vocabulary.encode_batch(texts), run.vocabulary.unk
     half = len(texts) // 2
@@ -108,27 +63,33 @@ def _faults(run: Any, texts: Sequence[str], long: Array) -> dict[str, Array]:
 # ---- pairs
 
 
+def _scoring() -> list[str]:
+    """The tasks whose models give a sentence by itself a probability, as a message names them."""
+    return [repr(name) for name in TASKS if find_task(name).compare.sentences is not None]
+
+
 def check_task(task: str) -> None:
     """Refuse a comparison of runs that give no sentence a probability by itself."""
-    if task not in SCORERS:
+    if find_task(task).compare.sentences is None:
         raise UsageError(
-            f"--suite: runs of task {task!r} give a sentence by itself no probability; drop it, or compare runs of tasks 'lm' "
-            "or 'masked-lm'"
+            f"--suite: runs of task {task!r} give a sentence by itself no probability; drop it, or compare runs of tasks "
+            + " or ".join(_scoring())
         )
 
 
-def check_run(run: AnyRun) -> None:
-    """Refuse a run that gives no sentence a probability by itself."""
-    if run.settings.task not in SCORERS:
+def check_run(run: AnyRun) -> Sentences:
+    """How a run scores sentences; one that gives no sentence a probability by itself is refused."""
+    if run.task.compare.sentences is None:
         raise UsageError(
             f"{run.folder.path}: is a run of task {run.settings.task!r}, which gives a sentence by itself no probability; "
-            "probe runs of tasks 'lm' and 'masked-lm'"
+            f"probe runs of tasks {' and '.join(_scoring())}"
         )
+    return run.task.compare.sentences
 
 
-def _whole(task: str, pairs: Sequence[Pair], by: str | None) -> Array:
+def _whole(pairs: Sequence[Pair], by: str | None) -> Array:
     """bool (N,): whether whole sentences are compared."""
-    if task == "masked-lm" or by == "sentence":
+    if by == "sentence":
         return np.ones(len(pairs), bool)
     return np.array([pair.choice is None or (by is None and not pair.forced) for pair in pairs], bool)
 
@@ -143,14 +104,14 @@ def probe(
 ) -> Items:
     """What a run prefers, pair by pair: by whole sentences, by the word that decides, or as the authors of the suite do; by
     the sum of log-probabilities, or their mean a token. `watch(tokens done, tokens in all)` is told of progress."""
-    check_run(run)
+    sentences = check_run(run)
     if by is not None and by not in BY:
         raise UsageError(f"--by: {no_such('unit', by, BY)}")
-    if by == "word" and run.settings.task == "masked-lm":
+    if by == "word" and sentences.whole:
         raise UsageError(f"--by: {run.folder.path} reads a sentence from both sides, so there is no choice by word; drop it")
-    whole = _whole(run.settings.task, pairs, by)
+    whole = _whole(pairs, "sentence" if sentences.whole else by)
     texts = [_text(pair, all_of_it, side) for side in (0, 1) for pair, all_of_it in zip(pairs, whole, strict=True)]
-    found = SCORERS[run.settings.task](run, texts, np.concatenate([whole, whole]), watch)
+    found = sentences.score(run, texts, np.concatenate([whole, whole]), watch)
     scores = found.log_probs / np.maximum(found.tokens, 1) if mean else found.log_probs
     half = len(pairs)
     return pair_items(scores[:half], scores[half:], _faults(run, texts, found.long))

@@ -11,14 +11,14 @@ from weft.config import no_such
 from weft.errors import UsageError
 from weft.metrics.items import Array, Function, Items, Score
 from weft.metrics.metric import Metric, metric_names, metrics_of
-from weft.metrics.suites import DECIDES, SUITES
+from weft.tasks.registry import find_task
 
 _TOKENIZER = re.compile(r"\|tokenizer:(\w+)")
 
 
 def metrics(task: str, scores: Iterable[Score]) -> dict[str, Metric]:
     """What each of the scores of a run is, by name."""
-    return metrics_of(SUITES[task], [score.name for score in scores])
+    return metrics_of(find_task(task).suites, [score.name for score in scores])
 
 
 def _tokenizers(scores: Iterable[Score]) -> frozenset[str]:
@@ -27,7 +27,7 @@ def _tokenizers(scores: Iterable[Score]) -> frozenset[str]:
 
 def refuse_others(task: str, wanted: str | None) -> None:
     """Refuse a score that no run of the task has: before anything is trained or measured for it."""
-    known = metric_names(SUITES[task])
+    known = metric_names(find_task(task).suites)
     if wanted is not None and wanted not in known:
         raise UsageError(f"--score: {no_such('score', wanted, known)}")
 
@@ -44,7 +44,7 @@ def deciding(task: str, runs: Sequence[Sequence[Score]], wanted: str | None) -> 
             raise UsageError(f"--score: {no_such('score', wanted, common)}")
         candidates = [wanted]
     else:
-        candidates = [*DECIDES[task], *common]
+        candidates = [*find_task(task).decides, *common]
     known, several = metrics(task, runs[0]), has_several_tokenizers(runs)
     fair = [known[name] for name in candidates if name in common and not (several and known[name].per_token)]
     if not fair:

@@ -6,11 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
-from weft.compare.fitting import everywhere, learns, tried
+from weft.compare.fitting import everywhere, tried
 from weft.errors import ConfigError
-from weft.runs.settings import Settings
 
 # fine steps where one more is a large share of the whole; coarse ones where processors like round numbers
 WIDTHS = (*range(2, 128, 2), *range(128, 512, 4), *range(512, 4096, 8), *range(4096, 65537, 64))
@@ -23,16 +20,6 @@ class Sized(NamedTuple):
     parameters: int
 
 
-def count(settings: Settings, tokenizer: Any) -> int | None:
-    """How many parameters a network would have; None of what is counted or solved. No memory is taken for them."""
-    family = learns(settings.preset)
-    if family is None:
-        return None
-    build = family.shape.build(settings, tokenizer)
-    with torch.device("meta"):
-        return sum(int(weight.numel()) for weight in build().parameters())
-
-
 def sized(values: Mapping[str, Any], target: int, tokenizer: Any, *, base: Path) -> Sized:
     """The run file with the width whose number of parameters is nearest to `target`."""
     last: list[ConfigError] = []
@@ -43,7 +30,7 @@ def sized(values: Mapping[str, Any], target: int, tokenizer: Any, *, base: Path)
         if isinstance(settings, ConfigError):
             last.append(settings)
             return None
-        found = count(settings, tokenizer)
+        found = settings.preset.estimator.parameters(settings, tokenizer)
         return None if found is None else Sized(changed, WIDTHS[index], found)
 
     def first(indices: range) -> Sized | None:

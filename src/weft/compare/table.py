@@ -30,6 +30,7 @@ from weft.compare.significance import (
 from weft.errors import UsageError
 from weft.metrics.items import Function, Items
 from weft.metrics.metric import Metric
+from weft.tasks.registry import find_task
 from weft.text.columns import counted
 
 Groups = Mapping[str, Sequence[Evidence]]
@@ -69,11 +70,12 @@ def check_same(groups: Groups) -> None:
     runs = [run for group in groups.values() for run in group]
     first = runs[0]
     refuse_several(runs)
+    outputs = find_task(first.task).compare.outputs  # else each tokenizer reads back a text in its own way
     for other in runs[1:]:
         if other.task != first.task:
             raise UsageError(f"compare: {first.run} is of task {first.task!r}, {other.run} of {other.task!r}; compare one task")
         same = np.array_equal(first.items.keys, other.items.keys)
-        texts = first.references == other.references and (first.task in ("lm", "masked-lm") or first.inputs == other.inputs)
+        texts = first.references == other.references and (not outputs or first.inputs == other.inputs)
         if not same or not texts:
             raise UsageError(f"compare: {first.run} and {other.run} were measured on different items; give both the same data")
         if (ours := _references(first)) != (theirs := _references(other)):
@@ -84,9 +86,10 @@ def check_same(groups: Groups) -> None:
 
 
 def _references(run: Evidence) -> str:
-    """What the signature of BLEU says of references and tokens, "" where there is no BLEU."""
-    signature = next((score.signature for score in run.scores if score.name == "bleu"), "")
-    return " ".join(part for part in signature.split("|") if part.startswith(("nrefs:", "tok:")))
+    """What the first signature that names a way to split outputs says of references and of it, "" where none does."""
+    signatures = (score.signature.split("|") for score in run.scores)
+    told = ([part for part in parts if part.startswith(("nrefs:", "tok:"))] for parts in signatures)
+    return " ".join(next((parts for parts in told if any(part.startswith("tok:") for part in parts)), []))
 
 
 def stated(groups: Groups) -> str:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft.compare import spaces
-from weft.compare.fitting import everywhere, learns, tried, with_option
+from weft.compare.fitting import everywhere, tried, with_option
 from weft.compare.plan import Planned, Variant, folder_name
 from weft.compare.tokens import without_test
 from weft.compare.train import Outcome
@@ -67,33 +67,26 @@ def check(variants: Sequence[Variant], tune: int, *, base: Path) -> None:
 
 def _draw(settings: Settings, fixed: Sequence[str], random: np.random.Generator) -> dict[str, Any]:
     """Settings around those of the run file, in an order that is always the same: the seed decides all of them."""
-    if learns(settings.preset) is None:
+    if not settings.preset.estimator.by_steps:
         return spaces.draw(settings, fixed, random)
     factor = float(FACTOR ** random.uniform(-1.0, 1.0))
     dropout, scale = float(random.choice(DROPOUTS)), float(random.choice(SCALES))
     drawn = {"lr": float(f"{settings.train.lr * factor:.3g}"), "dropout": dropout}
-    drawn["width"] = max(WHOLE, WHOLE * round(scale * width_of(settings) / WHOLE))
+    drawn["width"] = max(WHOLE, WHOLE * round(scale * settings.model.width / WHOLE))
     return {name: value for name, value in drawn.items() if name not in fixed}
-
-
-def width_of(settings: Settings) -> int:
-    """The width of a network; of an encoder-decoder, of its encoder."""
-    model = settings.model
-    return int(model.encoder.width if settings.task == "translate" else model.width)
 
 
 def own(settings: Settings, fixed: Sequence[str] = ()) -> dict[str, Any]:
     """What the run file has of what is searched."""
-    if learns(settings.preset) is None:
+    if not settings.preset.estimator.by_steps:
         return spaces.own(settings, fixed)
-    model = settings.model.encoder if settings.task == "translate" else settings.model
-    found = {"lr": settings.train.lr, "dropout": model.dropout, "width": model.width}
+    found = {"lr": settings.train.lr, "dropout": settings.model.dropout, "width": settings.model.width}
     return {name: value for name, value in found.items() if name not in fixed}
 
 
 def changed(values: Mapping[str, Any], settings: Settings, chosen: Mapping[str, Any]) -> dict[str, Any]:
     """The run file with what was drawn; where matrices have a rate of their own, it goes with the other."""
-    if learns(settings.preset) is None:
+    if not settings.preset.estimator.by_steps:
         return spaces.changed(values, settings, chosen)
     new = dict(values)
     for name in ("dropout", "width"):
@@ -127,10 +120,10 @@ def trials(variant: Variant, number: int, fixed: Sequence[str], *, seed: int, ba
 # ---- how long
 
 
-def rungs(number: int, *, learns: bool = True) -> list[tuple[int, float]]:
+def rungs(number: int, *, by_steps: bool = True) -> list[tuple[int, float]]:
     """How many trials each rung has, and its share of the budget: twice that of the one before, half of it in the last. What
     does not learn step by step has one rung, and no budget to share."""
-    if not learns:
+    if not by_steps:
         return [(number, 1.0)]
     count = math.ceil(math.log2(number))
     return [(math.ceil(number / 2**rung), 2.0 ** (rung - count)) for rung in range(count)]
@@ -202,7 +195,7 @@ class Search(NamedTuple):
 def _begun(variant: Variant, search: Search) -> _Left:
     settings = resolve(variant.values, base=search.out)
     found = trials(variant, search.number, search.fixed, seed=search.seed, base=search.out)
-    steps = rungs(search.number, learns=learns(settings.preset) is not None)
+    steps = rungs(search.number, by_steps=settings.preset.estimator.by_steps)
     return _Left(variant, found, steps, own(settings, search.fixed))
 
 

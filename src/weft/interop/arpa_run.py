@@ -11,7 +11,7 @@ from weft.data.opening import read_opening
 from weft.errors import ModelError, UsageError
 from weft.interop.arpa import read_arpa, write_arpa
 from weft.interop.imported import Imported, Plan, make_run
-from weft.models.ngram import FROM_FILE, NgramModel
+from weft.models.ngram import FROM_FILE, NgramModel, NgramTable
 from weft.runs.folder import open_folder
 from weft.runs.run import AnyRun
 from weft.text.tokenizers import Tokenizer
@@ -73,8 +73,8 @@ def _holds_space(token: str) -> bool:
 
 def export_arpa(run: AnyRun, out: Path) -> list[str]:
     """Write an n-gram model as an ARPA file, compressed where the name ends in .gz; what there is to say about it."""
-    if run.settings.kind != "ngram":
-        what = f"a run of kind {run.settings.kind!r}" if run.settings.task == "lm" else f"a run of task {run.settings.task!r}"
+    if not isinstance(run.settings.model, NgramTable):
+        what = f"a run of kind {run.settings.kind!r}" if run.generates else f"a run of task {run.settings.task!r}"
         raise UsageError(f"export: {run.folder.path} is {what}; an ARPA file holds an n-gram model")
     if out.is_dir():
         raise UsageError(f"export: {out} is a folder; name a file, such as {out / 'model.arpa'}")

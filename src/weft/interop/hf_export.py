@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from weft.errors import UsageError
 from weft.interop import hf_names, hf_tokenizer
 from weft.interop.hf_names import BERT, Row, encoder_rows, gpt2_rows, head_rows
 from weft.interop.hf_shapes import Stacked, with_all_heads, without_bias
+from weft.models.masked import MaskedTable
+from weft.models.ngram import NgramTable
+from weft.models.tables import LanguageTable
 from weft.nn.attention import SelfAttention
 from weft.nn.mixers import MIXERS
 from weft.runs.run import AnyRun
@@ -23,32 +26,6 @@ from weft.tensors import write_tensors
 ACTIVATIONS = {"gelu": "gelu", "gelu-tanh": "gelu_new", "relu": "relu"}
 ATTENTION = tuple(name for name, row in MIXERS.items() if row.make is SelfAttention)  # what all layers there are made of
 LAYER_EPS = 1e-5  # of our layer norms, unless the table says otherwise
-
-
-def export_folder(run: AnyRun, out: Path) -> list[str]:
-    """Write config.json, model.safetensors, tokenizer.json and tokenizer_config.json; what is not as it was, in words."""
-    task, where = run.settings.task, run.folder.path
-    if task not in ("lm", "masked-lm") or run.settings.kind == "ngram":
-        what = f"a run of task {task!r}" if task not in ("lm", "masked-lm") else "an n-gram model"
-        raise UsageError(f"export: {where} is {what}; only networks of 'lm' and 'masked-lm' have a form there")
-    if (file := files.in_the_way(out)) is not None:
-        raise UsageError(f"export: {file} is a file, not a folder; choose another --out")
-    if out.exists() and any(out.iterdir()):
-        raise UsageError(f"export: {out} is not empty; choose another --out")
-    tokenizer: Any = run.vocabulary
-    masks = task == "masked-lm"
-    build = _bert if masks else _gpt2
-    config, tensors, notes = build(run)
-    parts, about = hf_tokenizer.exported(tokenizer, masks=masks, longest=run.model.longest)
-    if masks:
-        config["pad_token_id"] = next(one["id"] for one in parts["added_tokens"] if one["content"] == about["pad_token"])
-    with staged(out, last="config.json") as place:
-        # tied tensors are there once
-        write_tensors(place / "model.safetensors", {name: one.contiguous() for name, one in tensors.items()}, {"format": "pt"})
-        files.write_json(place / "tokenizer.json", parts)
-        files.write_json(place / "tokenizer_config.json", about)
-        files.write_json(place / "config.json", config)
-    return notes
 
 
 def _need(run: AnyRun, wanted: Mapping[str, Any]) -> None:
@@ -160,3 +137,37 @@ def _gpt2(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
         "tie_word_embeddings": tied,
     }
     return config, tensors, notes
+
+
+class Form(NamedTuple):
+    """What models of one table are there."""
+
+    build: Callable[[AnyRun], tuple[dict[str, Any], dict[str, Tensor], list[str]]]  # config, tensors, what is not as it was
+    masks: bool  # whether its tokenizer has a mask
+
+
+FORMS: Mapping[type, Form] = {LanguageTable: Form(_gpt2, masks=False), MaskedTable: Form(_bert, masks=True)}
+
+
+def export_folder(run: AnyRun, out: Path) -> list[str]:
+    """Write config.json, model.safetensors, tokenizer.json and tokenizer_config.json; what is not as it was, in words."""
+    form = FORMS.get(type(run.settings.model))
+    if form is None:
+        counted = isinstance(run.settings.model, NgramTable)
+        what = "an n-gram model" if counted else f"a run of task {run.settings.task!r}"
+        raise UsageError(f"export: {run.folder.path} is {what}; only networks of 'lm' and 'masked-lm' have a form there")
+    if (file := files.in_the_way(out)) is not None:
+        raise UsageError(f"export: {file} is a file, not a folder; choose another --out")
+    if out.exists() and any(out.iterdir()):
+        raise UsageError(f"export: {out} is not empty; choose another --out")
+    config, tensors, notes = form.build(run)
+    parts, about = hf_tokenizer.exported(run.vocabulary, masks=form.masks, longest=run.model.longest)
+    if form.masks:
+        config["pad_token_id"] = next(one["id"] for one in parts["added_tokens"] if one["content"] == about["pad_token"])
+    with staged(out, last="config.json") as place:
+        # tied tensors are there once
+        write_tensors(place / "model.safetensors", {name: one.contiguous() for name, one in tensors.items()}, {"format": "pt"})
+        files.write_json(place / "tokenizer.json", parts)
+        files.write_json(place / "tokenizer_config.json", about)
+        files.write_json(place / "config.json", config)
+    return notes

@@ -5,7 +5,7 @@ Nothing is fetched, and no code of a folder is run: weights are safetensors, nev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -156,17 +156,10 @@ def import_folder(source: Path, out: Path) -> Imported:
     return make_run(plan, tokenizer, out, where=config.path)
 
 
-def _wanted(settings: Settings, words: int) -> dict[str, Tensor]:
+def _shapes(build: Callable[[], nn.Module]) -> dict[str, Tensor]:
     """Our tensors by name, without their numbers."""
     with torch.device("meta"):
-        return _model(settings, words).state_dict()
-
-
-def _model(settings: Settings, words: int) -> nn.Module:
-    window = settings.data.window
-    if settings.task == "lm":
-        return language_model(settings.model, words=words, window=window, vocabulary="")
-    return masked_model(settings.model, words=words, longest=window)
+        return build().state_dict()
 
 
 def _table(config: Config, kind: str) -> dict[str, Any]:
@@ -206,7 +199,8 @@ def _encoder(config: Config, source: Path, rows: list[int | None]) -> Plan:
         notes.append("its pooler is left out: weft pools as it is told")
 
     def tensors(settings: Settings) -> dict[str, Tensor]:
-        width, wanted = model["width"], _wanted(settings, len(rows))
+        width, window = model["width"], settings.data.window
+        wanted = _shapes(lambda: masked_model(settings.model, words=len(rows), longest=window))
         new = found.rows(encoder_rows(names, model["layers"]), wanted)
         words = _words(found.take(hf_names.WORDS, (vocabulary, width)), rows, source)
         place = found.take(hf_names.PLACES, (places, width))[names.offset :].clone()
@@ -241,7 +235,8 @@ def _gpt2(config: Config, source: Path, rows: list[int | None]) -> Plan:
     found = Found(source, "transformer.")
 
     def tensors(settings: Settings) -> dict[str, Tensor]:
-        shape, wanted = (vocabulary, model["width"]), _wanted(settings, len(rows))
+        shape, window = (vocabulary, model["width"]), settings.data.window
+        wanted = _shapes(lambda: language_model(settings.model, words=len(rows), window=window, vocabulary=""))
         words = _words(found.take("wte.weight", shape), rows, source)
         new = found.rows(gpt2_rows(model["layers"]), wanted)
         new |= {"embedding.weight": words, "head.weight": words, "head.bias": torch.zeros(len(words))}

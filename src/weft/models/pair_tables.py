@@ -77,6 +77,16 @@ class Seq2SeqTable(Table):
     embedding_dropout: float | None = Field(None, ge=0.0, lt=1.0)  # as each side's `dropout`, unless given
     cap: Cap = "none"  # scores stay within +-cap, smoothly
 
+    @property
+    def width(self) -> int:
+        """Of its encoder, as that of any other model is of its one stack."""
+        return self.encoder.width
+
+    @property
+    def dropout(self) -> float:
+        """Of its encoder."""
+        return self.encoder.dropout
+
     @model_validator(mode="after")
     def fits(self) -> Self:
         grows = self.decoder.traits.attends

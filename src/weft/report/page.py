@@ -17,19 +17,12 @@ from weft.report import page_parts as parts
 from weft.report.page_data import Document, embedded, page_data
 from weft.report.page_table import score_table, table
 from weft.report.page_tuning import tuning
+from weft.tasks.registry import known_task
 from weft.text.columns import counted
 
 SCRIPTS = ("base", "chart", "legend", "table", "scrolling", "curves", "cost", "breakdowns", "items", "confusions", "start")
 NEEDS = ("rows", "score")
 LISTED = 60  # letters that the names of all models may have in the title
-TASKS = {
-    "lm": "language model",
-    "masked-lm": "masked language model",
-    "translate": "encoder-decoder",
-    "classify": "classifier",
-    "tag": "tagger",
-    "span": "span reader",
-}
 
 
 class Section(NamedTuple):
@@ -128,7 +121,8 @@ def _section(section: Section) -> str:
 def _compared(document: Document) -> str:
     """What is compared: '3 language models'."""
     count = len(document["rows"])
-    kind = TASKS.get(document.get("task") or "", "model")
+    task = known_task(document.get("task"))
+    kind = "model" if task is None else task.compare.models or task.noun
     return f"{count} {kind if count == 1 else f'{kind}s'}"
 
 

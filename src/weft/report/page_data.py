@@ -10,8 +10,8 @@ from itertools import accumulate
 from typing import Any
 
 from weft.metrics.metric import Metric, metrics_of
-from weft.metrics.suites import SUITES, VALIDATION
 from weft.plots.formatting import cut, decimals, score_name, visible
+from weft.tasks.registry import known_task
 
 Document = Mapping[str, Any]
 NOISY = 40  # points of a curve from which on it has a running mean
@@ -68,8 +68,8 @@ def bin_values(breakdown: Document, name: str) -> list[Any]:
 
 def metric_of(document: Document, name: str) -> Metric | None:
     """What a score of a document is, if it is one of its task's."""
-    task = document.get("task") or ""
-    return metrics_of([*VALIDATION.get(task, ()), *SUITES.get(task, ())], [name]).get(name)
+    task = known_task(document.get("task"))
+    return None if task is None else metrics_of([*task.validation, *task.suites], [name]).get(name)
 
 
 def score_label(document: Document, name: str) -> str:

@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from weft.config import plain, read_table
 from weft.data.check_labels import named as counted_names
 from weft.data.corpus import Corpus, Watch, open_corpus, write_corpus
@@ -94,6 +96,14 @@ def none_known(
     return DataError(
         f"{source.name}: none of its {what} is one of {folder.path}'s: {counted_names(counts)}; those are {known}; {cure}"
     )
+
+
+def token_counts(folder: RunFolder, corpus: str, size: int) -> np.ndarray | None:
+    """int64 (V,): how often each token occurs in a corpus that a run was trained on; None where that is not there any more."""
+    with suppress(ModelError):
+        found: np.ndarray = np.bincount(open_corpus(folder.data, corpus, check=False).tokens, minlength=size)
+        return found
+    return None
 
 
 class HeldOut:

@@ -20,6 +20,11 @@ TASKS: Mapping[str, str] = {
 }
 
 
+def known_task(name: Any) -> Task[Any, Any] | None:
+    """The record of a task that a file names; None where there is no such task."""
+    return find_task(name) if isinstance(name, str) and name in TASKS else None
+
+
 @cache
 def find_task(name: str) -> Task[Any, Any]:
     """The record of a task."""

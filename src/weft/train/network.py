@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from weft.config import no_such
 from weft.data.order import Order
 from weft.errors import ConfigError, ModelError
-from weft.metrics.metric import Suite, metric_names
+from weft.metrics.metric import metric_names
 from weft.tasks.objective import Objective
 from weft.train import checkpoint, memory, samples
 from weft.train.device import pick_place
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 
 class Shape(Protocol):
     """What is particular to the networks of one task."""
-
-    @property
-    def suites(self) -> Sequence[Suite]:
-        """What validation measures: the metrics of one of these suites, its data decides which."""
 
     def check(self, settings: Settings) -> None:
         """Refuses tables that are right each for itself but not together."""
@@ -68,12 +64,14 @@ def _misfit(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
 class Network:
     """Every model that is a torch module."""
 
+    by_steps = True
+
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
 
     def check(self, settings: Settings) -> None:
         monitor = settings.train.monitor
-        if monitor is not None and monitor not in (known := metric_names(self.shape.suites)):
+        if monitor is not None and monitor not in (known := metric_names(settings.spec.validation)):
             raise ConfigError(f"train.monitor: {no_such('score', monitor, known)}")
         for option in ("patience", "monitor"):
             if getattr(settings.train, option) not in (None, "none") and settings.data.valid is None:
@@ -147,6 +145,11 @@ class Network:
             return largest
         with place.autocast():
             return learner.prepared(place.moved(largest), seed=seed, step=0)
+
+    def parameters(self, settings: Settings, vocabulary: Any) -> int:
+        build = self.shape.build(settings, vocabulary)
+        with torch.device("meta"):  # no memory is taken for them
+            return sum(int(weight.numel()) for weight in build().parameters())
 
     def load(self, settings: Settings, tokenizer: Any, folder: RunFolder, device: torch.device) -> Any:
         tensors = folder.read_weights(tokenizer.hash)  # first: what resolved.toml says is believed only if they know it

@@ -84,8 +84,13 @@ class SparseLabeller:
 class Baseline:
     """Classifiers without a network."""
 
+    by_steps = False
+
     def __init__(self, fit: Fit) -> None:
         self.fit = fit
+
+    def parameters(self, settings: Settings, vocabulary: LabelledTokens) -> None:
+        """As many as there are terms and labels."""
 
     def check(self, settings: Settings) -> None:
         if settings.train.init_from is not None:

@@ -13,7 +13,6 @@ from weft.data.grouped import ExampleOrder
 from weft.data.text_order import Labelled, TextBatch
 from weft.errors import ConfigError
 from weft.metrics.metric import metric_names
-from weft.metrics.suites import VALIDATION
 from weft.models.classifier import Classifier, classifier
 from weft.tasks.classification.data import labels_of
 from weft.tasks.classification.objective import ClassificationTask, label_metrics
@@ -60,8 +59,6 @@ def balance(labels: np.ndarray, size: int) -> torch.Tensor:
 
 class Classification:
     """Networks that say what a text is."""
-
-    suites = VALIDATION["classify"]
 
     def check(self, settings: Settings) -> None:
         known = metric_names([label_metrics(several=settings.data.multi)])

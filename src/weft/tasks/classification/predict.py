@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -16,6 +16,7 @@ from weft.metrics.items import Items
 from weft.metrics.labels import Labelled, label_scores
 from weft.runs.eval_data import held_source, none_known
 from weft.tasks import embedding
+from weft.tasks.classification.compare import observe
 from weft.tasks.classification.network import targets, unseen
 from weft.tasks.classification.objective import Judged, TextLabeller, judged
 from weft.tasks.embedding import Embedded
@@ -133,8 +134,10 @@ class ClassifierReader:
         labelled = Labelled(self.tokenizer.labels.hash, several, temperature=self.model.temperature)
         names = Counter(name for name in chain.from_iterable(found) if self.tokenizer.labels.index(name) is None)
         report = label_report(self.labels, items, several=several)
-        outputs = replace(items, outputs=self._outputs(items))
-        return Evaluation(label_scores(items, labelled), outputs, report, names, source.seen.skipped_notes())
+        kept = replace(items, outputs=self._outputs(items))
+        observed = partial(observe, self.run, examples, kept)
+        scores, notes = label_scores(items, labelled), source.seen.skipped_notes()
+        return Evaluation(scores, kept, observed, "texts/s", len(examples), report, names, notes)
 
     def _outputs(self, items: Items) -> list[str]:
         """The labels that were said of each example, with ", " between."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weft.metrics.labels import MULTI_LABEL, SINGLE_LABEL
+from weft.tasks.classification.compare import COMPARE
 from weft.tasks.classification.data import LabelledTable, LabelledVocabulary, check, columns, fit, lines
 from weft.tasks.classification.explain import EXPLAIN
 from weft.tasks.classification.predict import ClassifierReader, Labelling, Texts, embed, evaluate, inputs, predict
@@ -30,6 +32,10 @@ CLASSIFICATION: Task[Texts, Labelling] = Task(
     use="predict",
     data=DATA,
     presets=PRESETS,
+    suites=(SINGLE_LABEL, MULTI_LABEL),
+    validation=(SINGLE_LABEL, MULTI_LABEL),
+    decides=("accuracy", "exact_match"),
+    compare=COMPARE,
     reader=ClassifierReader,
     evaluate=evaluate,
     predict=predict,

@@ -9,8 +9,7 @@ from torch import nn
 
 from weft.data.opening import opened
 from weft.data.order import Lines, Order, Streams, Windows
-from weft.errors import ConfigError, UsageError
-from weft.metrics.suites import VALIDATION
+from weft.errors import ConfigError
 from weft.models.language import LanguageModel, language_model
 from weft.models.tables import StackTable
 from weft.tasks.lm.objective import LanguageTask
@@ -46,20 +45,6 @@ def chosen_context(settings: Settings, text: str | None) -> Context:
     return default if text is None else parse_context(text, lines=data.read == "lines", window=data.window, default=default)
 
 
-def refuse_context(settings: Settings, text: str, name: str) -> None:
-    """Refuse, before anything is trained or measured, a policy that the run, or the row, called `name` can't follow."""
-    if settings.task != "lm":
-        raise UsageError(f"--context: is for language models, and {name} is a run of task {settings.task!r}; drop it")
-    try:
-        found = chosen_context(settings, text)
-    except UsageError as error:
-        raise UsageError(f"{name}: {error}") from None
-    model = settings.model
-    if found.kind == "carry" and isinstance(model, StackTable) and model.positions == "learned":
-        cure = f"the model reads at most {settings.data.window} positions; use 'stride'"
-        raise UsageError(f"{name}: --context: {text!r} runs on, but {cure}")
-
-
 def language_task(job: Job, *, carries: bool) -> LanguageTask:
     valid = job.corpora.get("valid")
     return LanguageTask(
@@ -73,8 +58,6 @@ def language_task(job: Job, *, carries: bool) -> LanguageTask:
 
 class Language:
     """Networks that predict the next token of a text."""
-
-    suites = VALIDATION["lm"]
 
     def check(self, settings: Settings) -> None:
         if settings.data.read == "stream" and settings.model.positions == "learned":

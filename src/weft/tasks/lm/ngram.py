@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 class Counting:
     """n-gram models."""
 
+    by_steps = False
+
+    def parameters(self, settings: Settings, vocabulary: Tokenizer) -> None:
+        """As many as there are n-grams."""
+
     def check(self, settings: Settings) -> None:
         """Any data and any table go together, but there is nothing to start from."""
         if settings.train.init_from is not None:

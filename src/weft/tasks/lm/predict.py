@@ -22,6 +22,7 @@ from weft.decode.options import GenerateOptions, too_long
 from weft.errors import DataError
 from weft.metrics.language import Measured, language_scores
 from weft.runs.eval_data import HeldOut
+from weft.tasks.lm.compare import observe
 from weft.tasks.lm.network import chosen_context
 from weft.tasks.lm.objective import items
 from weft.tasks.lm.scoring import BATCH, Context, nats_of, surprisal
@@ -206,10 +207,12 @@ def never(run: Run[str, None]) -> list[int]:
 def evaluate(run: Run[str, None], data: Files | None, options: LanguageOptions, progress: Progress | None) -> Evaluation:
     """Exact scores over a whole text, line by line, or block by block of running text."""
     reader: LanguageReader = run.reader
-    found = items(
-        *reader.nats(data, context=options.context, watch=phase(progress, "evaluating"), reading=phase(progress, "tokenising"))
+    nats, corpus = reader.nats(
+        data, context=options.context, watch=phase(progress, "evaluating"), reading=phase(progress, "tokenising")
     )
-    return Evaluation(language_scores(found, reader.measured(options.context)), found)
+    found = items(nats, corpus)
+    scores = language_scores(found, reader.measured(options.context))
+    return Evaluation(scores, found, partial(observe, run, nats, corpus), "tokens/s scored", len(nats))
 
 
 def score(run: Run[str, None], lines: str | Sequence[str], truncate: bool, progress: Progress | None) -> list[LineScore]:

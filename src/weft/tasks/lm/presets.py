@@ -9,12 +9,17 @@ from weft.models.tables import GPT, TEXTBOOK, LanguageTable
 from weft.tasks.lm.network import Language
 from weft.tasks.lm.ngram import Counting
 from weft.tasks.presets import MUON, RECURRENT
-from weft.tasks.spec import Preset
+from weft.tasks.spec import Choice, Preset
 from weft.train.network import Network
 
 NETWORK = Network(Language())
+NGRAMS = (
+    Choice("order", (2, 3, 4, 5, 6, 7, 8)),
+    Choice("smoothing", ("kneser-ney", "back-off", "add-delta")),
+    Choice("delta", (0.001, 0.01, 0.1, 0.5), ("smoothing", "add-delta")),
+)
 PRESETS: Mapping[str, Preset] = {
-    "ngram": Preset(Counting(), NgramTable),
+    "ngram": Preset(Counting(), NgramTable, choices=NGRAMS),
     "window": Preset(NETWORK, LanguageTable, {"mixer": "window", "layers": 1, "context": 3}),
     "rnn": Preset(NETWORK, LanguageTable, {"mixer": "rnn"}, RECURRENT),
     "lstm": Preset(NETWORK, LanguageTable, {"mixer": "lstm"}, RECURRENT),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from weft.data.tables import DataTable
 from weft.data.use import open_text
+from weft.metrics.language import LANGUAGE, LANGUAGE_VALIDATION
+from weft.tasks.lm.compare import COMPARE
 from weft.tasks.lm.data import choose_opening, reads_windows
 from weft.tasks.lm.explain import EXPLAIN
 from weft.tasks.lm.predict import LanguageOptions, LanguageReader, evaluate, generate, never, prompt, score, stream
@@ -36,6 +38,10 @@ LM: Task[str, None] = Task(
     use="generate",
     data=DATA,
     presets=PRESETS,
+    suites=(LANGUAGE,),
+    validation=(LANGUAGE_VALIDATION,),
+    decides=("nats_per_token", "bits_per_character"),
+    compare=COMPARE,
     reader=LanguageReader,
     evaluate=evaluate,
     evaluate_options=LanguageOptions,

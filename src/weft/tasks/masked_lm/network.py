@@ -12,7 +12,6 @@ from weft.data.corpus import Corpus
 from weft.data.line_pairs import PairedLines, paired
 from weft.data.order import Lines, Order, Windows
 from weft.errors import ConfigError
-from weft.metrics.suites import VALIDATION
 from weft.models.masked import MaskedModel, masked_model
 from weft.models.tables import StackTable
 from weft.tasks.masked_lm.objective import MaskedTask, Masking, check_longest
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 
 class MaskedLanguage:
     """Networks that fill gaps in a text."""
-
-    suites = VALIDATION["masked-lm"]
 
     def check(self, settings: Settings) -> None:
         if settings.data.read == "stream":

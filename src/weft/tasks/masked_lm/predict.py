@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,6 +19,7 @@ from weft.models.encoder import Text
 from weft.runs.eval_data import HeldOut
 from weft.tasks import embedding
 from weft.tasks.embedding import Embedded
+from weft.tasks.masked_lm.compare import observe
 from weft.tasks.masked_lm.objective import Hidden, hidden_items, hidden_nats
 from weft.tasks.spec import Evaluation, Fault, Files, Options, Progress, Watch, phase
 from weft.text.gate import clean
@@ -150,8 +152,10 @@ def predict(
 def evaluate(run: Run[str, Filled], data: Files | None, options: Options, progress: Progress | None) -> Evaluation:
     """Pseudo-perplexity over a whole text, line by line, or window by window of running text."""
     reader: MaskedReader = run.reader
-    items = hidden_items(reader.nats(data, watch=phase(progress, "evaluating"), reading=phase(progress, "tokenising"))[0])
-    return Evaluation(masked_scores(items, reader.measured()), items)
+    hidden, corpus = reader.nats(data, watch=phase(progress, "evaluating"), reading=phase(progress, "tokenising"))
+    items = hidden_items(hidden)
+    scores, tokens = masked_scores(items, reader.measured()), int(items.statistics["tokens"].sum())
+    return Evaluation(scores, items, partial(observe, run, hidden, items, corpus), "tokens/s filled", tokens)
 
 
 def embed(run: Run[str, Filled], texts: Sequence[str], pool: str, progress: Progress | None) -> Embedded:

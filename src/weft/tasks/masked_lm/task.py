@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from weft.data.tables import DataTable
 from weft.data.use import open_text
+from weft.metrics.masked import MASKED, PSEUDO
+from weft.tasks.masked_lm.compare import COMPARE
 from weft.tasks.masked_lm.explain import EXPLAIN
 from weft.tasks.masked_lm.predict import Filled, FillOptions, MaskedReader, embed, evaluate, predict
 from weft.tasks.masked_lm.presets import PRESETS
@@ -31,6 +33,10 @@ MASKED_LM: Task[str, Filled] = Task(
     use="fill",
     data=DATA,
     presets=PRESETS,
+    suites=(PSEUDO,),
+    validation=(MASKED,),
+    decides=("pseudo_nats_per_token",),
+    compare=COMPARE,
     reader=MaskedReader,
     evaluate=evaluate,
     predict=predict,

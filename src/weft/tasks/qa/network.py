@@ -12,7 +12,6 @@ from weft.data.grouped import ExampleOrder
 from weft.errors import ConfigError
 from weft.metrics.answers import ANSWERS
 from weft.metrics.metric import metric_names
-from weft.metrics.suites import VALIDATION
 from weft.models.span import SpanModel, span_model
 from weft.tasks.qa.files import Record
 from weft.tasks.qa.objective import Held, SpanTask
@@ -61,8 +60,6 @@ def passages(job: Job, split: str) -> Held:
 
 class Reading:
     """Networks that answer questions by a part of a passage."""
-
-    suites = VALIDATION["span"]
 
     def check(self, settings: Settings) -> None:
         if settings.train.label_smoothing:

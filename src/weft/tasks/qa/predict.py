@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from weft.metrics.answers import Asked, answer_items, answer_scores
 from weft.runs.eval_data import held_source
 from weft.tasks import embedding
 from weft.tasks.embedding import Embedded
+from weft.tasks.qa.compare import observe
 from weft.tasks.qa.objective import Answer, PassageReader
 from weft.tasks.spec import Evaluation, Fault, Files, Options, Progress, phase
 from weft.text.gate import clean
@@ -52,7 +54,8 @@ def evaluate(run: Run[Pair, Answer], data: Files | None, options: Options, progr
     said = run.reader.answers([(record.question, record.passage) for record in records], phase(progress, "evaluating"))
     references = [[answer.text for answer in record.answers] for record in records]
     items = answer_items([answer.text for answer in said], references, np.arange(len(said)))
-    return Evaluation(answer_scores(items, Asked(run.vocabulary.hash, run.reader.threshold)), items)
+    scores = answer_scores(items, Asked(run.vocabulary.hash, run.reader.threshold))
+    return Evaluation(scores, items, partial(observe, run, records, items), "questions/s", len(records))
 
 
 def embed(run: Run[Pair, Answer], texts: Sequence[str], pool: str, progress: Progress | None) -> Embedded:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weft.metrics.answers import ANSWERS, ANSWERS_OR_NONE
+from weft.tasks.qa.compare import COMPARE
 from weft.tasks.qa.data import AskedTable, check, columns, fit, lines
 from weft.tasks.qa.explain import EXPLAIN
 from weft.tasks.qa.objective import Answer
@@ -31,6 +33,10 @@ QA: Task[Pair, Answer] = Task(
     use="predict",
     data=DATA,
     presets=PRESETS,
+    suites=(ANSWERS, ANSWERS_OR_NONE),
+    validation=(ANSWERS, ANSWERS_OR_NONE),
+    decides=("answer_f1",),
+    compare=COMPARE,
     reader=reader,
     evaluate=evaluate,
     predict=predict,

@@ -10,7 +10,6 @@ from torch import nn
 from weft.data.order import Order
 from weft.errors import ConfigError
 from weft.metrics.bleu_tokenizers import automatic
-from weft.metrics.suites import VALIDATION
 from weft.models.seq2seq import EncoderDecoder, encoder_decoder
 from weft.tasks.seq2seq.data import references as references_of
 from weft.tasks.seq2seq.objective import Held, TranslationTask
@@ -39,8 +38,6 @@ def translation_task(job: Job) -> TranslationTask:
 
 class Translation:
     """Networks that write a target for a source."""
-
-    suites = VALIDATION["translate"]
 
     def check(self, settings: Settings) -> None:
         joint = settings.tokenizer.source is None

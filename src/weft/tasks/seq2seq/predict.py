@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +25,7 @@ from weft.metrics.items import Items
 from weft.metrics.language import Measured, language_scores
 from weft.metrics.translation import scored, translation_items, translation_scores
 from weft.runs.eval_data import named, own_split
+from weft.tasks.seq2seq.compare import observe
 from weft.tasks.seq2seq.data import PairsTable, refuse_half
 from weft.tasks.seq2seq.data import pairs as pairs_of
 from weft.tasks.seq2seq.data import references as references_of
@@ -261,10 +263,11 @@ class Translator:
         how = "/".join([given.describe(), *self._company()])
         scores = translation_scores(items, scored(references, search=how, tokenize=split))
         if self.lm is not None:  # the sum of log-probabilities is a score to choose by, and no probability
-            return Evaluation(scores, items)
+            return Evaluation(scores, items, partial(observe, self.run, pairs, items), "lines/s", len(pairs))
         losses, measured = self._losses(pairs, truncate=given.truncate), Measured("source", "line", self.tokenizer.target.hash)
         both = replace(items, statistics={**items.statistics, **losses.statistics})
-        return Evaluation([*scores, *language_scores(losses, measured)], both)
+        scores += language_scores(losses, measured)
+        return Evaluation(scores, both, partial(observe, self.run, pairs, both), "lines/s", len(pairs))
 
     def _company(self) -> list[str]:
         """Who else searched, for the signature."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from weft.decode.predict import Prediction
 from weft.decode.predict_options import ALPHA, BEAM
+from weft.metrics.language import LOSSES
+from weft.metrics.translation import TRANSLATION, TRANSLATION_VALIDATION
+from weft.tasks.seq2seq.compare import COMPARE
 from weft.tasks.seq2seq.data import PairsTable, PairVocabulary, check, columns, fit, open_pairs, pairs, refuse_half
 from weft.tasks.seq2seq.explain import EXPLAIN
 from weft.tasks.seq2seq.predict import (
@@ -41,6 +44,10 @@ SEQ2SEQ: Task[str, list[Prediction]] = Task(
     use="predict",
     data=DATA,
     presets=PRESETS,
+    suites=((*TRANSLATION, *LOSSES),),
+    validation=(TRANSLATION_VALIDATION,),
+    decides=("chrf",),  # of lines shorter than four tokens BLEU says nothing, and bins of such lines there will be
+    compare=COMPARE,
     reader=Translator,
     evaluate=evaluate,
     predict=predict,

@@ -15,7 +15,6 @@ from weft.data.tag_order import Sentences, TagBatch
 from weft.errors import ConfigError
 from weft.metrics.metric import metrics_of
 from weft.metrics.spans import allowed, scheme_of
-from weft.metrics.suites import VALIDATION
 from weft.models.tagger import Tagger, tagger
 from weft.tasks.tagging.data import learned_tags, sentence_lengths, tags_of, words
 from weft.tasks.tagging.files import Sentence
@@ -47,8 +46,6 @@ def moves(labels: Labels) -> torch.Tensor | None:
 
 class Tagging:
     """Networks that say what each word of a sentence is."""
-
-    suites = VALIDATION["tag"]
 
     def check(self, settings: Settings) -> None:
         if settings.train.label_smoothing:
@@ -91,7 +88,7 @@ class Tagging:
         monitor = job.settings.train.monitor
         if monitor is None:
             return
-        needs = metrics_of(self.suites, [monitor])[monitor].needs
+        needs = metrics_of(job.settings.spec.validation, [monitor])[monitor].needs
         if needs == "spans_both" and scheme_of(job.tokenizer.labels.names) is None:
             raise ConfigError(f"train.monitor: {monitor!r} is about spans, but the tags mark none; use 'token_accuracy'")
         if needs == "oov" and all(words.all() for words in known):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from weft.tasks import embedding
 from weft.tasks.embedding import Embedded
 from weft.tasks.label_report import tag_report
 from weft.tasks.spec import Evaluation, Fault, Files, LabelOptions, Options, Progress, Watch, phase
+from weft.tasks.tagging.compare import in_line, observe
 from weft.tasks.tagging.data import words
 from weft.tasks.tagging.objective import WordTagger
 from weft.text.gate import clean
@@ -34,11 +35,6 @@ class Tagging(NamedTuple):
     words: list[str]
     tags: list[str]
     spans: list[Span]
-
-
-def in_line(tags: Sequence[str]) -> str:
-    """The tags of a sentence with blanks between, as many as it has words: those inside a tag are underscores."""
-    return " ".join("_".join(tag.split()) for tag in tags)
 
 
 class TaggerReader:
@@ -105,9 +101,10 @@ class TaggerReader:
         items = tag_items(said, [one.tags for one in given], np.arange(len(given)), known=known, types=types)
         scores = tag_scores(items, Tagged(self.tokenizer.labels.hash, scheme))
         unseen = Counter({tag: count for tag, count in counts.items() if self.tokenizer.labels.index(tag) is None})
-        outputs = replace(items, outputs=list(map(in_line, said)))
-        gold = [in_line(one.tags).split() for one in given]
-        return Evaluation(scores, outputs, tag_report(self.labels, outputs, gold), unseen)
+        kept = replace(items, outputs=list(map(in_line, said)))
+        observed, gold = partial(observe, self.run, given, kept), [in_line(one.tags).split() for one in given]
+        report = tag_report(self.labels, kept, gold)
+        return Evaluation(scores, kept, observed, "sentences/s", len(given), report, unseen)
 
     def _refuse_unseen(self, source: Any, given: Sequence[Any]) -> None:
         for at, sentence in enumerate(given):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from weft.metrics.spans import TAGS
 from weft.tasks.spec import Data, LabelOptions, Task
+from weft.tasks.tagging.compare import COMPARE
 from weft.tasks.tagging.data import SpaceTable, TaggedTable, TaggedVocabulary, check, columns, fit, lines, spells
 from weft.tasks.tagging.explain import EXPLAIN
 from weft.tasks.tagging.predict import Sentence, TaggerReader, Tagging, embed, evaluate, predict
@@ -30,6 +32,10 @@ TAGGING: Task[Sentence, Tagging] = Task(
     use="predict",
     data=DATA,
     presets=PRESETS,
+    suites=(TAGS,),
+    validation=(TAGS,),
+    decides=("span_f1", "token_accuracy"),
+    compare=COMPARE,
     reader=TaggerReader,
     evaluate=evaluate,
     predict=predict,

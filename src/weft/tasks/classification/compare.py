@@ -1,0 +1,51 @@
+"""What comparisons ask of classifiers: what was read and meant, text by text; labels and their confusions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.metrics.items import Items
+from weft.metrics.labels import SINGLE_LABEL
+from weft.metrics.metric import metrics_of
+from weft.tasks.spec import Compare, Confused, Evidence, LabelCounts, Observed
+
+if TYPE_CHECKING:
+    from weft.runs.run import Run
+
+
+def observe(run: Run[Any, Any], examples: Sequence[Any], found: Items) -> Observed:
+    """Text by text; of several texts, all of them."""
+    columns = zip(*(example.texts for example in examples), strict=True)
+    lengths = np.sum([run.vocabulary.tokenizer.encode_flat(column)[1] for column in columns], axis=0)
+    inputs = [" | ".join(example.texts) for example in examples]
+    references = [", ".join(example.labels) for example in examples]
+    return Observed(found, inputs, references, lengths, "text")
+
+
+def label_counts(evidence: Evidence) -> LabelCounts:
+    return LabelCounts("label", "items", evidence.labels, evidence.items)
+
+
+def confusion(evidence: Evidence) -> Confused | None:
+    """Of one label for each text."""
+    if not metrics_of((SINGLE_LABEL,), [score.name for score in evidence.scores]):
+        return None
+    found = evidence.items.statistics
+    meant = np.where(found["unseen"] > 0, len(evidence.labels), found["meant"].argmax(1))
+    return Confused(meant, found["said"].argmax(1))
+
+
+def check(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
+    """Counts of labels have a column for each."""
+    if not about["labels"]:
+        yield "labels"
+    shape = (len(about["inputs"]), len(about["labels"]))
+    for name in ("statistics.said", "statistics.meant", "statistics.both"):
+        if name not in arrays or arrays[name].shape != shape:
+            yield name
+
+
+COMPARE = Compare(by_label=label_counts, confusion=confusion, check=check)

@@ -1,0 +1,98 @@
+"""What comparisons ask of language models: what was read, item by item, and sentences by themselves."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.data.corpus import Corpus
+from weft.errors import UsageError
+from weft.metrics.frequency import by_frequency
+from weft.metrics.language import block_size
+from weft.runs.eval_data import token_counts
+from weft.tasks.lm.network import chosen_context
+from weft.tasks.lm.objective import items
+from weft.tasks.lm.scoring import FULL
+from weft.tasks.spec import Compare, Contexts, Observed, Rate, Sentences, SentenceScores, Watch
+from weft.text.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from weft.runs.run import Run
+    from weft.runs.settings import Settings
+
+
+def text_block(corpus: Corpus) -> int:
+    """The bytes of an item of running text; bytes, and not tokens, for runs may have tokenizers of their own."""
+    return block_size(int(corpus.marks[-1, 2]))
+
+
+def text_edges(corpus: Corpus) -> np.ndarray:
+    """int64 (N + 1,): the tokens where items start, and the end: of lines, or of running text in blocks of whole lines, which
+    are the same whatever the tokenizer."""
+    if corpus.starts is not None:
+        return np.asarray(corpus.starts)
+    marks = np.asarray(corpus.marks)
+    begins = np.flatnonzero(np.diff(marks[:, 2] // text_block(corpus)) > 0) + 1
+    return np.unique(np.concatenate([[0], marks[begins, 0], [len(corpus.tokens)]]))
+
+
+def decoded(tokenizer: Tokenizer, corpus: Corpus, edges: np.ndarray) -> list[str]:
+    """The texts between edges (N + 1,) of tokens."""
+    return [tokenizer.decode(corpus.tokens[low:high].tolist()) for low, high in pairwise(edges.tolist())]
+
+
+def observe(run: Run[str, None], nats: np.ndarray, corpus: Corpus) -> Observed:
+    """Line by line, or block by block of running text."""
+    edges, tokens = text_edges(corpus), np.asarray(corpus.tokens).astype(np.int64)
+    lengths, classed = np.diff(edges), {}
+    counts = token_counts(run.folder, "train", run.vocabulary.size)
+    if counts is not None:
+        owners = np.repeat(np.arange(len(lengths)), lengths)
+        values = {"nats": nats.astype(np.float64), "tokens": np.ones(len(tokens))}
+        classed = by_frequency(values, owners, counts[tokens], len(lengths))
+    inputs = decoded(run.vocabulary, corpus, edges)
+    each = round(int(corpus.marks[-1, 2]) / max(1, len(inputs)), -1)  # blocks are whole lines, so longer than was asked for
+    item = f"block of about {each:,.0f} bytes" if corpus.starts is None else "line"
+    unknown = float(np.mean(tokens == run.vocabulary.unk))
+    return Observed(items(nats, corpus, edges), inputs, [""] * len(inputs), lengths, item, classed, unknown=unknown)
+
+
+def refuse_context(settings: Settings, text: str, name: str) -> None:
+    """Refuse a policy that the run, or the row, called `name` can't follow."""
+    try:
+        found = chosen_context(settings, text)
+    except UsageError as error:
+        raise UsageError(f"{name}: {error}") from None
+    if found.kind == "carry" and settings.preset.estimator.by_steps and settings.model.positions == "learned":
+        cure = f"the model reads at most {settings.data.window} positions; use 'stride'"
+        raise UsageError(f"{name}: --context: {text!r} runs on, but {cure}")
+
+
+def score_sentences(run: Run[Any, Any], texts: Sequence[str], whole: np.ndarray, watch: Watch | None) -> SentenceScores:
+    """By the sum of the log-probabilities of its tokens. A text that is not whole has no end that could be predicted."""
+    long = np.zeros(len(texts), bool)
+    long[list(run.reader.faults(texts))] = True
+    found = run.reader.score(["" if over else text for text, over in zip(texts, long, strict=True)], watch=watch)
+    counted = [
+        line.log_probs[: len(line.log_probs) - (run.reader.lines and not ends)] for line, ends in zip(found, whole, strict=True)
+    ]
+    log_probs = np.array([sum(values) for values in counted], np.float64)
+    tokens = np.array([len(values) for values in counted], np.int64)
+    return SentenceScores(np.where(long, 0.0, log_probs), tokens, long)
+
+
+COMPARE = Compare(
+    outputs=False,
+    rate=Rate("nats_per_token", "nats"),
+    contexts=Contexts(
+        default=FULL,
+        check=refuse_context,
+        follow=lambda run, policy: str(run.reader.context(policy)),
+        opening=lambda run: run.reader.opening,
+    ),
+    sentences=Sentences(score_sentences),
+)

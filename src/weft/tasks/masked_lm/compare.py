@@ -1,0 +1,50 @@
+"""What comparisons ask of masked language models: what was read, item by item, and sentences by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from weft.data.corpus import Corpus, lines_of
+from weft.metrics.frequency import by_frequency
+from weft.metrics.items import Items
+from weft.runs.eval_data import token_counts
+from weft.tasks.lm.compare import decoded
+from weft.tasks.masked_lm.objective import Hidden, pseudo_nats
+from weft.tasks.spec import Compare, Observed, Rate, Sentences, SentenceScores, Watch
+
+if TYPE_CHECKING:
+    from weft.runs.run import Run
+
+
+def observe(run: Run[Any, Any], hidden: Hidden, found: Items, corpus: Corpus) -> Observed:
+    """Line by line, or window by window of running text."""
+    lengths, classed = found.statistics["tokens"].astype(np.int64), {}
+    counts = token_counts(run.folder, "train", run.vocabulary.size)
+    if counts is not None:
+        values = {"nats": hidden.nats, "tokens": np.ones(len(hidden.tokens))}
+        classed = by_frequency(values, hidden.owners, counts[hidden.tokens], hidden.size)
+    edges = np.append(0, np.cumsum(lengths)) if corpus.starts is None else np.asarray(corpus.starts)
+    inputs, item = decoded(run.vocabulary, corpus, edges), "window" if corpus.starts is None else "line"
+    return Observed(found, inputs, [""] * len(inputs), lengths, item, classed)
+
+
+@torch.inference_mode()
+def score_sentences(run: Run[Any, Any], texts: Sequence[str], whole: np.ndarray, watch: Watch | None) -> SentenceScores:
+    """By the pseudo-log-likelihood (Salazar et al. 2020): the nats of every token, when it alone is hidden."""
+    longest, lengths = run.model.longest, run.vocabulary.encode_flat(texts)[1]
+    long = np.zeros(len(texts), bool) if longest is None else lengths + 2 > longest  # <s> and </s> are positions, too
+    kept = ["" if over else text for text, over in zip(texts, long, strict=True)]
+    corpus = lines_of(run.vocabulary, kept)
+    items = pseudo_nats(run.model, corpus, window=run.settings.data.window, device=run.device, watch=watch)
+    return SentenceScores(-items.statistics["nats"], items.statistics["tokens"].astype(np.int64), long)
+
+
+COMPARE = Compare(
+    outputs=False,
+    rate=Rate("pseudo_nats_per_token", "nats"),
+    sentences=Sentences(score_sentences, whole=True),
+)

@@ -1,0 +1,23 @@
+"""What comparisons ask of question-answering models: what was asked and meant, question by question."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from weft.metrics.items import Items
+from weft.tasks.spec import Compare, Observed
+
+if TYPE_CHECKING:
+    from weft.runs.run import Run
+
+
+def observe(run: Run[Any, Any], records: Sequence[Any], found: Items) -> Observed:
+    """Question by question; lengths are of passages."""
+    lengths = run.vocabulary.encode_flat([record.passage for record in records])[1]
+    references = [" / ".join(dict.fromkeys(answer.text for answer in record.answers)) for record in records]
+    inputs = [f"{record.question} | {record.passage}" for record in records]
+    return Observed(found, inputs, references, lengths, "question")
+
+
+COMPARE = Compare(models="span reader")

@@ -1,0 +1,39 @@
+"""What comparisons ask of encoder-decoders: what was read and meant, line by line, and how outputs are split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.metrics.bleu_tokenizers import automatic
+from weft.metrics.items import Items
+from weft.runs.eval_data import held_source, token_counts
+from weft.tasks.seq2seq.data import references as references_of
+from weft.tasks.spec import Compare, Observed
+
+if TYPE_CHECKING:
+    from weft.runs.run import Run
+
+
+def observe(run: Run[Any, Any], pairs: Sequence[tuple[str, str]], found: Items) -> Observed:
+    """Line by line."""
+    inputs, tokenizer = [source for source, _ in pairs], run.vocabulary.source
+    read = tokenizer.encode_batch(inputs)
+    counts, rarest = token_counts(run.folder, "train.source", tokenizer.size), None
+    if counts is not None:  # an empty line has no token, and none that is rare
+        rarest = np.array([counts[ids].min() if len(ids) else counts.max() for ids in read], np.int64)
+    lengths = np.array([len(ids) for ids in read], np.int64)
+    return Observed(found, inputs, [target for _, target in pairs], lengths, "line", rarest=rarest)
+
+
+def one_tokenizer(runs: Sequence[Run[Any, Any]]) -> str:
+    """How BLEU splits the outputs of all these runs: `none` where the targets of all are tokens with spaces between them, else
+    by what the references of the first are written in."""
+    spaced = all(run.vocabulary.target.kind == "space" for run in runs)
+    references = () if spaced else references_of(held_source(runs[0].folder, runs[0].settings, None))
+    return automatic(references, spaced=spaced)
+
+
+COMPARE = Compare(models="encoder-decoder", tokenize=one_tokenizer)

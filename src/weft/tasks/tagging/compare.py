@@ -1,0 +1,104 @@
+"""What comparisons ask of taggers: what was read and meant, sentence by sentence; tags, spans and their confusions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.metrics.frequency import by_frequency
+from weft.metrics.items import Items
+from weft.metrics.spans import scheme_of, tag_counts, types_of
+from weft.runs.eval_data import own_or_gone
+from weft.tasks.spec import Compare, Confused, Evidence, LabelCounts, Observed, Rate
+from weft.tasks.tagging.data import words
+
+if TYPE_CHECKING:
+    from weft.runs.run import Run
+
+
+def _one_word(tag: str) -> str:
+    """A tag without blanks: those inside it are underscores."""
+    return "_".join(tag.split())
+
+
+def in_line(tags: Sequence[str]) -> str:
+    """The tags of a sentence with blanks between, as many as it has words: those inside a tag are underscores."""
+    return " ".join(map(_one_word, tags))
+
+
+def observe(run: Run[Any, Any], given: Sequence[Any], found: Items) -> Observed:
+    """Sentence by sentence."""
+    inputs, references = [" ".join(one.words) for one in given], [in_line(one.tags) for one in given]
+    lengths = np.array([len(one.words) for one in given], np.int64)
+    train, classed = own_or_gone(run.folder, run.settings, "train"), {}
+    if train is not None:
+        known = Counter(words(train).texts())
+        occurrences = np.array([known[word] for one in given for word in one.words], np.int64)
+        said = [tag for line in found.outputs or () for tag in line.split()]
+        right = np.array([a == b for a, b in zip(said, " ".join(references).split(), strict=True)], np.float64)
+        owners = np.repeat(np.arange(len(given)), lengths)
+        classed = by_frequency({"right": right, "tokens": np.ones(len(right))}, owners, occurrences, len(given))
+    return Observed(found, inputs, references, lengths, "sentence", classed)
+
+
+# ---- by tag, or by type of span
+
+
+def _tag_counts(evidence: Evidence, names: Sequence[str]) -> Items:
+    """Of each sentence how often each tag was said, meant, and both: (N, K) each."""
+    said, meant = ([line.split() for line in lines] for lines in (evidence.items.outputs or (), evidence.references))
+    return Items(evidence.items.keys, tag_counts(said, meant, names))
+
+
+def _span_counts(evidence: Evidence) -> Items:
+    """Of each sentence how many spans of each type, without those of types that training never saw."""
+    names = {"said": "spans_said", "meant": "spans_meant", "both": "spans_both"}
+    return Items(evidence.items.keys, {ours: evidence.items.statistics[name][:, :-1] for ours, name in names.items()})
+
+
+def label_counts(evidence: Evidence) -> LabelCounts:
+    """Of types of spans, where tags mark some; else of tags."""
+    if scheme_of(evidence.labels):
+        return LabelCounts("type of span", "spans", types_of(evidence.labels), _span_counts(evidence))
+    names = tuple(map(_one_word, evidence.labels))
+    return LabelCounts("tag", "words", names, _tag_counts(evidence, names))
+
+
+def confusion(evidence: Evidence) -> Confused:
+    """Of the tags of all words."""
+    column = {_one_word(name): at for at, name in enumerate(evidence.labels)}
+    tags = [column.get(tag, len(column)) for line in evidence.references for tag in line.split()]
+    said = [column[tag] for line in evidence.items.outputs or () for tag in line.split()]
+    return Confused(np.array(tags, np.int64), np.array(said))
+
+
+def _tags_fit(about: Mapping[str, Any]) -> bool:
+    """Whether every word has a tag, and what was said is one that training knew."""
+    known = set(map(_one_word, about["labels"]))
+    pairs = ((said.split(), meant.split()) for said, meant in zip(about["outputs"], about["references"], strict=True))
+    return all(len(said) == len(meant) and known.issuperset(said) for said, meant in pairs)
+
+
+def check(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
+    """Counts of spans have a column for each type, and one for those that training never saw."""
+    if not _tags_fit(about):
+        yield "outputs"
+    names = tuple(about["labels"])
+    if not names:
+        yield "labels"
+    if scheme_of(names):
+        shape = (len(about["inputs"]), len(types_of(names)) + 1)
+        columns = [f"statistics.spans_{name}" for name in ("said", "meant", "both")]
+        yield from (name for name in columns if name not in arrays or arrays[name].shape != shape)
+
+
+COMPARE = Compare(
+    length_unit="words",
+    rate=Rate("token_accuracy", "right", 100.0),
+    by_label=label_counts,
+    confusion=confusion,
+    check=check,
+)
