@@ -40,7 +40,7 @@ Json = Any
 # what a clock, a disk or a machine decides, at any depth of JSON
 LEFT_OUT = {
     "seconds", "training_seconds", "tokens_per_second", "peak_memory", "bytes", "trained_with", "environment", "decoding",
-    "decoding_per_second", "free_memory", "weft",
+    "decoding_per_second", "free_memory", "weft", "date",
 }  # fmt: skip
 CLOCKS = [
     (re.compile(r"\b\d+:\d\d(:\d\d)?\b"), "TIME"),
