@@ -613,7 +613,7 @@ def test_where_to_compute_can_be_said(here, capsys, monkeypatch, words):
     assert call(capsys, command, "runs/run", *others, "--device", "gpu") == (
         2,
         "",
-        "weft: device: no such device 'gpu'; did you mean 'cpu'? known: auto, cpu, cuda\n",
+        "weft: device: no such device 'gpu'; did you mean 'cuda'? known: auto, cpu, cuda\n",
     )
 
 

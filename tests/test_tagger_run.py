@@ -210,7 +210,7 @@ def test_what_is_measured_is_what_is_predicted(runs):
     run, told = loaded(runs.folder("speech-lstm")), list[tuple[int, int]]()
     found = run.evaluate(progress=lambda what, done, total: told.append((done, total)))
     scores, items = found.scores, found.items
-    given = list(run.settings.datasets["test"].sentences())
+    given = list(run.settings.datasets["test"].records())
     said = run.predict([one.words for one in given])
     right = [a == b for one, gold in zip(said, given, strict=True) for a, b in zip(one.tags, gold.tags, strict=True)]
     assert (scores[0].name, scores[0].value) == ("token_accuracy", pytest.approx(100 * np.mean(right)))

@@ -86,7 +86,7 @@ def test_every_kind_trains_and_loads(runs, name):
     assert set(valid[0]) == {
         "step",
         "crc32",
-        *(f"valid_{score}" for score in metric_names(run.settings.preset.estimator.shape.suites)),
+        *(f"valid_{score}" for score in metric_names(run.task.validation)),
     }
     assert valid[-1]["valid_nats_per_token"] < valid[0]["valid_nats_per_token"]
     info = run.info()
@@ -217,7 +217,7 @@ def test_scoring_again_gives_the_same_number_and_a_prefix_is_not_counted(runs, n
     run, words = loaded(runs, name), ["abc", "fade", "cab", "b"]
     end, prefix = run.vocabulary.target.end, "A BB"
     for prefixes in (None, [prefix] * 4):
-        found = run.predict(words, PredictOptions(beam=5, n_best=3, alpha=0.6, length=12), prefixes=prefixes)
+        found = run.predict(words, beam=5, n_best=3, alpha=0.6, length=12, prefixes=prefixes)
         flat = [(word, one) for word, best in zip(words, found, strict=True) for one in best if one.tokens[-1] == end]
         assert flat  # what is cut off at the limit has no </s>, which scoring adds
         again = run.score([(word, one.text) for word, one in flat])
@@ -433,8 +433,8 @@ def test_how_much_an_ensemble_writes_at_most_does_not_depend_on_the_order_of_its
     )
     for folders in ([letters, pieces], [pieces, letters]):
         both = weft.ensemble(folders, device="cpu")
-        fewest = min(len(member.sources([line])[0]) for member in both.members)
-        assert fewest < 55 == max(len(member.sources([line])[0]) for member in both.members)
+        fewest = min(len(member.sources([line])[0]) for member in both.reader.members)
+        assert fewest < 55 == max(len(member.sources([line])[0]) for member in both.reader.members)
         with pytest.raises(ValueError, match="zip"):  # nothing was found
             both.predict([line])
     assert limits == [2 * (-(-fewest // 16) * 16) + 32] * 2
