@@ -209,7 +209,7 @@ def test_the_loss_is_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> 
         right = torch.tensor([run.vocabulary.labels.index(one.labels[0]) for one in examples])
         assert found == pytest.approx(torch.nn.functional.cross_entropy(scores, right).item(), rel=1e-5)
     elif name.startswith("tag"):
-        sentences = list(own.sentences())
+        sentences = list(own.records())
         assert 0 < found < 10 and sum(one.items for one in parts_of(run, tmp_path / "data")) == sum(
             len(one.words) for one in sentences
         )
