@@ -197,7 +197,7 @@ def test_both_sides_of_a_translation(pairs: PairRuns, name: str) -> None:
     given = sample([run], None, most=40)
     (line,) = given.lines[0]
     sides = vectors(line, known, run.device)
-    source, target = next(iter(run.settings.datasets["valid"].pairs()))
+    source, target, *_ = next(run.settings.datasets["valid"].records())
     assert [len(rows[-1]) for rows in sides] == [len(line.units[0]), len(line.units[1])]
     assert [unit.text for unit in line.units[0]] == list(source)
     # the top of each stack is what the model itself gives

@@ -197,10 +197,10 @@ def test_the_loss_is_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> 
         assert run.settings.datasets.keys() == {"train", "valid"}
         assert found == pytest.approx(float(np.mean(nats, dtype=np.float64)), rel=1e-5)
     elif name.startswith("pairs"):
-        scored = run.score(list(own.pairs()))
+        scored = run.score([(one.source, one.target) for one in own.records()])
         assert found == pytest.approx(-sum(one.log_prob for one in scored) / sum(len(one.tokens) for one in scored), rel=1e-5)
     elif name.startswith("classify"):
-        examples = list(own.examples())
+        examples = list(own.records())
         said = run.model.log_probs([one.texts for one in examples])
         head = run.model.head
         assert float(head.temperature) != 1.0  # which is no part of the loss: it is undone here
@@ -208,7 +208,7 @@ def test_the_loss_is_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> 
         right = torch.tensor([run.vocabulary.labels.index(one.labels[0]) for one in examples])
         assert found == pytest.approx(torch.nn.functional.cross_entropy(scores, right).item(), rel=1e-5)
     elif name.startswith("tag"):
-        sentences = list(own.sentences())
+        sentences = list(own.records())
         assert 0 < found < 10 and sum(one.items for one in parts_of(run, tmp_path / "data")) == sum(
             len(one.words) for one in sentences
         )
@@ -433,7 +433,7 @@ def test_the_command_shows_and_draws(runs: Runs, tmp_path: Path, capsys: pytest.
     told = json.loads(capsys.readouterr().out)
     assert told["heads"] == 8 and sum(len(step["gone"]) for step in told["steps"]) == 3
     assert told["unit"] == "nats a word" and math.isfinite(told["steps"][-1]["loss"])
-    words = [one.words for one in run.settings.datasets["valid"].sentences()]
+    words = [one.words for one in run.settings.datasets["valid"].records()]
     assert told["tokens"] == sum(2 + sum(len(run.vocabulary.tokenizer.encode(word)) for word in some) for some in words)
     assert main(["prune", place, "--heads", "1", "--draw", str(tmp_path / "y.svg"), "--out", str(tmp_path / "small")]) == 0
     said = capsys.readouterr().err
