@@ -214,7 +214,7 @@ def test_what_is_measured_is_what_is_predicted(runs):
     said = run.predict([one.words for one in given])
     right = [a == b for one, gold in zip(said, given, strict=True) for a, b in zip(one.tags, gold.tags, strict=True)]
     assert (scores[0].name, scores[0].value) == ("token_accuracy", pytest.approx(100 * np.mean(right)))
-    seen = set(run.settings.datasets["train"].words().texts())
+    seen = {word for one in run.settings.datasets["train"].records() for word in one.words}
     new = [word not in seen for one in given for word in one.words]
     oov = next(score.value for score in scores if score.name == "oov_accuracy")
     assert oov == pytest.approx(100 * np.mean([hit for hit, fresh in zip(right, new, strict=True) if fresh]))
