@@ -10,7 +10,7 @@ import numpy as np
 from weft.metrics.bleu_tokenizers import automatic
 from weft.metrics.items import Items
 from weft.runs.eval_data import held_source, token_counts
-from weft.tasks.spec import Compare, Observed
+from weft.tasks.spec import Compare, Evidence, Observed
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
@@ -27,6 +27,12 @@ def observe(run: Run[Any, Any], pairs: Sequence[tuple[str, str]], found: Items) 
     return Observed(found, inputs, [target for _, target in pairs], lengths, "line", rarest=rarest)
 
 
+def references(evidence: Evidence) -> str:
+    """What the signature of BLEU says of references and tokens."""
+    signature = next((score.signature for score in evidence.scores if score.name == "bleu"), "")
+    return " ".join(part for part in signature.split("|") if part.startswith(("nrefs:", "tok:")))
+
+
 def one_tokenizer(runs: Sequence[Run[Any, Any]]) -> str:
     """How BLEU splits the outputs of all these runs: `none` where the targets of all are tokens with spaces between them, else
     by what the references of the first are written in."""
@@ -35,4 +41,4 @@ def one_tokenizer(runs: Sequence[Run[Any, Any]]) -> str:
     return automatic(references, spaced=spaced)
 
 
-COMPARE = Compare(models="encoder-decoder", tokenize=one_tokenizer)
+COMPARE = Compare(models="encoder-decoder", references=references, tokenize=one_tokenizer)
