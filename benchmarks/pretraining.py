@@ -30,10 +30,10 @@ import tomli_w
 import weft
 from weft.cli.story import read_story
 from weft.compare.significance import Estimate, Resampled, estimate, resampled
-from weft.data.tagged import TaggedTable
 from weft.metrics.items import Function, Items
 from weft.metrics.labels import SINGLE_LABEL
 from weft.metrics.spans import TAGS
+from weft.tasks.tagging.data import TaggedTable
 from weft.text.gate import read_lines
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -100,7 +100,7 @@ def ewt(path: Path) -> list[str]:
 
 def spoken(path: Path) -> Iterator[str]:
     """The words of each sentence with blanks between, as a tagger reads them."""
-    for sentence in TaggedTable.model_validate({"train": str(path)}).sources(Path())["train"].sentences():
+    for sentence in TaggedTable.model_validate({"train": str(path)}).sources(Path())["train"].records():
         yield " ".join(sentence.words)
 
 

@@ -24,15 +24,15 @@ from dates import write_data
 
 import weft
 from weft.cli.threads import set_threads
-from weft.data.pair_order import Pairs
 from weft.explain.heads import every, heads_of
 from weft.explain.held_loss import portions
 from weft.explain.inputs import network
 from weft.explain.prune import prune, view, write
 from weft.runs.folder import RunFolder
 from weft.runs.resolve import resolve
-from weft.tasks.material import PairsOfTexts
+from weft.tasks.prepare import prepare
 from weft.tasks.seq2seq.objective import TranslationTask
+from weft.tasks.seq2seq.order import Pairs
 
 RUN: dict[str, Any] = {
     "task": "translate",
@@ -75,7 +75,7 @@ def training(run: Any, place: Path) -> Callable[[], object]:
     """Some batches, forwards and backwards."""
     folder = RunFolder(place)
     settings = resolve({**RUN, "tokenizer": {"file": str(run.folder.tokenizer.absolute())}}, base=place)
-    _, corpora = PairsOfTexts().prepare(settings, folder, Silent())  # type: ignore[arg-type]
+    _, corpora = prepare(settings.spec, settings, folder, Silent())  # type: ignore[arg-type]
     order = Pairs(corpora["train.source"], corpora["train.target"], batch_tokens=2048, seed=0)
     task = TranslationTask(valid=None, tokenizer=run.vocabulary.target, device=torch.device("cpu"))
     model = run.model

@@ -33,12 +33,13 @@ from weft import files
 from weft.cli.threads import set_threads
 from weft.data.corpus import Corpus
 from weft.data.order import padded, some
-from weft.data.pair_order import PairBatch
 from weft.decode.predict_options import PredictOptions
 from weft.runs.folder import make_folder
 from weft.runs.job import Job
 from weft.runs.resolve import resolve
+from weft.tasks.prepare import prepare as prepare_run
 from weft.tasks.seq2seq.network import Translation
+from weft.tasks.seq2seq.order import PairBatch
 from weft.text.tokenizers import Tokenizer
 from weft.train.loop import Loop
 from weft.train.network import Network
@@ -143,7 +144,7 @@ def job_of(work: str, chosen: argparse.Namespace, out: Path, clock: Clock) -> Jo
     }
     settings, folder = resolve(values, base=Path()), make_folder(out)
     folder.begin(settings, "", fresh=True)
-    made, corpora = settings.spec.data.prepare(settings, folder, clock)
+    made, corpora = prepare_run(settings.spec, settings, folder, clock)
     return Job(settings, folder, made, corpora, clock)
 
 

@@ -26,14 +26,14 @@ from weft.aside import Aside
 from weft.data.corpus import write_corpus
 from weft.runs.folder import RunFolder
 from weft.runs.job import train
-from weft.tasks.material import Texts
+from weft.tasks import prepare
 from weft.train import checkpoint
 from weft.train.journal import Journal
 
 # what runs in each part of a run, outermost first; a child can be killed before each line of it
 PARTS = {
     "save": [Journal.keep_best, Journal.save, checkpoint.save, files.publish],
-    "begin": [train, RunFolder.begin, Texts.prepare, Texts._tokenizer, write_corpus],
+    "begin": [train, RunFolder.begin, prepare.prepare, prepare._vocabulary, write_corpus],
     "aside": [Aside.put],
 }
 

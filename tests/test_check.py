@@ -16,11 +16,12 @@ from weft.cli.main import main
 from weft.data import check as check_module
 from weft.data import check_labels
 from weft.data.check import Report, check_data, elided, repeated
+from weft.data.dataset import Dataset
 from weft.data.findings import Checked, Finding, percent
-from weft.data.pairs import SIDES, PairSource, PairsTable
 from weft.data.source import Source
 from weft.data.survey import DECODED, Counted
 from weft.errors import DataError, ModelError
+from weft.tasks.seq2seq.data import SIDES, PairFormat, PairsTable
 from weft.text.columns import places
 from weft.text.sides import SidesTable, train_sides
 from weft.text.tokenizers import TokenizerTable, train_tokenizer
@@ -45,9 +46,9 @@ def write(path: Path, pairs: Sequence[tuple[str, str]], end: str = "\n") -> Path
 
 def check_pairs(folder: Path, told: Checked | None = None, tokenizer: dict | None = None, **splits) -> Report:
     """The report on splits of pairs, each written to a file of its name."""
-    sources = {name: PairSource((write(folder / f"{name}.tsv", pairs),)) for name, pairs in splits.items()}
+    sources = {name: Dataset((write(folder / f"{name}.tsv", pairs),), PairFormat()) for name, pairs in splits.items()}
     train, table = sources["train"], SidesTable(**(tokenizer or {"kind": "byte"}))
-    made = lambda: train_sides(table, train.side("source").texts, train.side("target").texts)  # noqa: E731
+    made = lambda: train_sides(table, lambda: train.texts("source"), lambda: train.texts("target"))  # noqa: E731
     return check_data(sources, made, told or Checked(SIDES, 1000))
 
 
@@ -119,7 +120,7 @@ def test_odd_texts(text, name, what, tmp_path):
 def test_a_newline_inside_a_field(tmp_path):
     path = tmp_path / "train.csv"
     path.write_text('"one\ntwo",three\n')
-    report = check_data({"train": PairSource((path,))}, list, Checked(SIDES))
+    report = check_data({"train": Dataset((path,), PairFormat())}, list, Checked(SIDES))
     assert told_of(only(report, "newline"), tmp_path) == (
         "warning", "1 of 1 sources (100 %) hold a newline", 1, ["train.csv:1"],
     )  # fmt: skip
@@ -127,7 +128,7 @@ def test_a_newline_inside_a_field(tmp_path):
 
 def test_line_ends(tmp_path):
     write(tmp_path / "a.tsv", sentences(30), end="\r\n")
-    report = check_data({"train": PairSource((tmp_path / "a.tsv",))}, list, Checked(SIDES))
+    report = check_data({"train": Dataset((tmp_path / "a.tsv",), PairFormat())}, list, Checked(SIDES))
     assert [(finding.severity, finding.name, finding.what) for finding in report.findings] == [
         ("note", "crlf", "30 line ends of its files are CRLF, and read as LF")
     ]

@@ -11,9 +11,9 @@ import pytest
 import tomli_w
 from label_runs import class_file, one_label, tag_file, tagged, two_texts, write_conll, write_tsv
 
-from weft.cli.check import invalid
 from weft.cli.main import main
 from weft.data.check_labels import named
+from weft.tasks.tagging.data import invalid
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 

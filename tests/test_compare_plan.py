@@ -39,6 +39,7 @@ from weft.lock import Lock
 from weft.runs.folder import RunFolder
 from weft.runs.job import Job
 from weft.runs.resolve import resolve
+from weft.tasks.prepare import prepare
 from weft.tasks.registry import find_task
 from weft.text.tokenizers import TokenizerTable, train_tokenizer
 
@@ -654,7 +655,7 @@ def test_all_kinds_read_the_same_examples_in_the_same_order(tmp_path):
 
     def order(variant: Variant, seed: int) -> Any:
         settings = resolve({**variant.values, "seed": seed}, base=tmp_path)
-        tokenizer, corpora = settings.spec.data.prepare(settings, folder, Silent())
+        tokenizer, corpora = prepare(settings.spec, settings, folder, Silent())
         family: Any = settings.preset.estimator
         return family.shape.order(Job(settings, folder, tokenizer, corpora, Silent()))
 

@@ -19,11 +19,7 @@ from pydantic_core import PydanticUndefined
 
 from weft.cli.main import COMMANDS, main
 from weft.config import Table
-from weft.data.labelled import LabelledTable
-from weft.data.pairs import PairsTable
-from weft.data.span_source import AskedTable
 from weft.data.tables import DataTable
-from weft.data.tagged import TaggedTable
 from weft.decode.options import GenerateOptions
 from weft.decode.predict_options import PredictOptions
 from weft.metrics.metric import metric_names
@@ -41,7 +37,11 @@ from weft.nn.cross import SCORES
 from weft.nn.mixers import MIXERS
 from weft.nn.pooling import POOLS
 from weft.runs.resolve import RunTable
+from weft.tasks.classification.data import LabelledTable
+from weft.tasks.qa.data import AskedTable
 from weft.tasks.registry import find_task
+from weft.tasks.seq2seq.data import PairsTable
+from weft.tasks.tagging.data import TaggedTable
 from weft.text.features import FeatureTable
 from weft.text.grams import ANALYZERS
 from weft.text.sides import SidesTable

@@ -20,7 +20,7 @@ from span_toy import asked, span_file, write_tsv
 import weft
 from weft.cli.main import main
 from weft.config import override
-from weft.data.labelled import LabelledSource
+from weft.data.dataset import Dataset
 from weft.errors import DataError
 from weft.explain.held_loss import loss, portions
 from weft.explain.page import page
@@ -36,6 +36,7 @@ from weft.plots.similarity_matrix import matrix
 from weft.plots.token_heatmap import coloured
 from weft.plots.token_table import Guess, guesses
 from weft.plots.tree import Node, tree
+from weft.tasks.classification.data import LabelledFormat
 from weft.text.gate import many
 
 STEERING = "\x01\x1b\ufffe\x85\u202e"
@@ -114,7 +115,7 @@ def test_a_beam_of_one_is_the_greedy_output(pairs):
 
 def test_tags_that_are_explained_are_those_of_the_best_chain(labels):
     run = weft.load(labels.folder("spans-lstm"), device="cpu")
-    model, differ = run.model.model, 0
+    model, differ = run.model, 0
     with torch.no_grad():
         model.head.transitions.copy_(3 * torch.randn(model.head.transitions.shape, generator=torch.Generator().manual_seed(1)))
     for text in ("the mr bbbbo sat here", "mr mr a b", "old new bbbs ccco", "a b c d e f"):
@@ -128,12 +129,12 @@ def test_tags_that_are_explained_are_those_of_the_best_chain(labels):
 
 def test_the_answer_that_is_explained_is_the_one_that_is_said(reader):
     run = weft.load(reader, device="cpu")
-    run.model.model.head.threshold.fill_(-100.0)  # an answer is always said
+    run.model.head.threshold.fill_(-100.0)  # an answer is always said
     for question, passage, _ in asked(12, seed=5):
         (answer,) = run.predict((question, passage))
         first, last = run.explain(f"{question}\t{passage}", "attribution", method="gradient").data["outputs"]
         assert [first["text"], last["text"]] == [answer.text.split()[0], answer.text.split()[-1]]
-    run.model.model.head.threshold.fill_(100.0)
+    run.model.head.threshold.fill_(100.0)
     view = run.explain(f"{question}\t{passage}", "attribution", method="gradient")
     assert [one["name"] for one in view.data["outputs"]] == ["start/<s>", "end/<s>"]
     for text, message in (("\ta", "input: has an empty question"), ("a\t", "input: has an empty passage")):
@@ -185,7 +186,7 @@ def test_the_loss_of_a_reader_is_that_of_its_windows(reader, tmp_path):
         q, p = (run.vocabulary.encode(text).tolist() for text in (question, passage))
         tokens = torch.tensor([[1, *q, 2, *p, 2]])
         segments = (torch.arange(tokens.size(1)) >= len(q) + 2).long()[None]
-        scores = run.model.model(Text(tokens, torch.ones_like(tokens, dtype=torch.bool), segments))[0].detach()
+        scores = run.model(Text(tokens, torch.ones_like(tokens, dtype=torch.bool), segments))[0].detach()
         first = len(q) + 2 + passage.split().index(answer.split()[0])
         ends = first, first + len(answer.split()) - 1
         nats.append(-sum(float(scores[:, side].log_softmax(0)[at]) for side, at in enumerate(ends)))
@@ -233,7 +234,7 @@ def test_a_place_that_nothing_can_be_written_to_is_refused_before_any_work(reade
 def test_one_of_something_is_said_as_one(tmp_path):
     assert [many(count, "token") for count in (0, 1, 2, 1000)] == ["0 tokens", "1 token", "2 tokens", "1,000 tokens"]
     (tmp_path / "one.tsv").write_text("label\ttext\na\tb\n")
-    told = LabelledSource((tmp_path / "one.tsv",)).seen.describe()
+    told = Dataset((tmp_path / "one.tsv",), LabelledFormat()).seen.describe()
     assert told.startswith(f"{tmp_path / 'one.tsv'}: 1 example of 1 character with 1 label, utf-8, LF line ends")
 
 

@@ -86,7 +86,7 @@ def test_a_pool_of_attention_is_a_view_of_the_text(labels, tmp_path):
     view = attention(run, "the old cat", ExplainOptions())
     assert [(one["part"], np.shape(one["weights"])) for one in view.data["layers"]] == [("pool", (1, 1, 5))]
     with torch.no_grad():
-        reading = run.model.model
+        reading = run.model
         tokens = torch.tensor([[1, *run.vocabulary.tokenizer.encode("the old cat").tolist(), 2]])
         y, keep = reading.encoder(weft.models.encoder.Text(tokens, tokens >= 0))
         expected = reading.pool.weights(y, keep)

@@ -281,7 +281,7 @@ def test_probabilities_are_those_the_run_says(runs):
     translator = runs("pairs:lstm")
     best = translator.predict("badac", beam=3)[0][0]
     data = attribution(translator, "badac", ExplainOptions(method="gradient", beam=3)).data
-    assert [one["text"] for one in data["outputs"]] == [translator.tokenizer.target.show(token) for token in best.tokens]
+    assert [one["text"] for one in data["outputs"]] == [translator.vocabulary.target.show(token) for token in best.tokens]
     assert sum(one["log_prob"] for one in data["outputs"]) == pytest.approx(best.log_prob, abs=1e-4)
     ends = [(one["start"], one["stop"]) for one in data["outputs"][:-1]]
     assert [best.text[low:high] for low, high in ends] == [one["text"] for one in data["outputs"][:-1]]
@@ -290,7 +290,7 @@ def test_probabilities_are_those_the_run_says(runs):
     assert [(one["text"], one["log_prob"]) for one in forced["outputs"]] == [("A", pytest.approx(score.log_probs[1], abs=1e-4))]
     language = runs("lm:transformer")
     data = attribution(language, "the c", ExplainOptions(method="occlusion", target="at")).data
-    scored = language.score("the cat")[0].log_probs[-2:] if not language.lines else []
+    scored = language.score("the cat")[0].log_probs[-2:] if not language.reader.lines else []
     assert [one["log_prob"] for one in data["outputs"]] == pytest.approx(scored, abs=1e-4)
 
 
@@ -304,7 +304,7 @@ def test_both_ends_of_an_answer_are_asked_for(runs):
     numbers = [1, *run.vocabulary.encode("where is it ?"), 2, *run.vocabulary.encode("ada has a red cat in rome ."), 2]
     row = torch.tensor([numbers])
     with torch.no_grad():
-        scores = run.model.model(Text(row, row >= 0, torch.tensor([segments]))).log_softmax(1)[0]
+        scores = run.model(Text(row, row >= 0, torch.tensor([segments]))).log_softmax(1)[0]
     expected = [float(scores[tokens.index("red"), 0]), float(scores[tokens.index("cat"), 1])]
     assert [one["log_prob"] for one in data["outputs"]] == pytest.approx(expected, abs=1e-5)
 

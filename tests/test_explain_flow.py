@@ -217,10 +217,10 @@ def test_a_run_is_shown_as_it_started_and_as_it_is(lstm):
     started = fresh(lstm)
     assert torch.equal(torch.get_rng_state(), state)
     torch.manual_seed(lstm.settings.seed)
-    first = language_model(lstm.settings.model, words=lstm.tokenizer.size, window=16, vocabulary="")
+    first = language_model(lstm.settings.model, words=lstm.vocabulary.size, window=16, vocabulary="")
     assert all(torch.equal(a, b) for a, b in zip(started.parameters(), first.parameters(), strict=True))
     view = gradients(lstm, "the old cat", ExplainOptions())
-    tokens = torch.tensor([[*lstm.opening, *lstm.tokenizer.encode("the old cat")]])
+    tokens = torch.tensor([[*lstm.reader.opening, *lstm.vocabulary.encode("the old cat")]])
     for when, model in (("at the start", started), ("trained", lstm.model)):
         flow = through_time(exact(model), tokens)
         np.testing.assert_allclose(view.data["time"][when]["norms"], flow.norms)

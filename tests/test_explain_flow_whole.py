@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from weft.explain.options import ExplainOptions
 from weft.models.encoder import Text
 from weft.nn.mixers import Both
 from weft.nn.recurrent import GRU, LSTM, RNN, GRUBefore
+from weft.runs.run import Run
 
 TEXT = "the old cat near here"
 
@@ -134,9 +134,9 @@ def test_layers_that_attend_equal_gradients_of_what_they_read(runs):
     view = gradients_whole(run, "the bcdfo near dcbgi", ExplainOptions(position=2, target="NOUN"))
     assert (view.data["output"], view.data["position"]) == ("NOUN", 2)
     assert view.title == "Where the loss of 'NOUN' at 'bcdfo' reaches"
-    model, kept = exact(run.model.model), []
-    other = SimpleNamespace(**{name: getattr(run, name) for name in ("tokenizer", "settings", "device", "labels", "faults")})
-    other.model = SimpleNamespace(model=model)
+    model, kept = exact(run.model), []
+    other = Run(run.folder, run.settings, run.vocabulary, run.device)
+    other.model = model
     reading = read(other, "the bcdfo near dcbgi", ExplainOptions(target="NOUN"))
     handles = [
         layer.register_forward_pre_hook(lambda part, given: kept.append(given[0]) or given[0].retain_grad())
@@ -179,10 +179,10 @@ def test_every_task_with_a_network_has_the_view(runs, tmp_path):
 
 def test_the_model_is_left_as_it_was(runs):
     run = weft.load(runs.folder("labels-gru"))
-    model = run.model.model
+    model = run.model
     before = {name: value.clone() for name, value in model.state_dict().items()}
     run.explain(TEXT, "gradients")
-    assert run.model.model is model and model.training is False
+    assert run.model is model and model.training is False
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(
         not part._forward_hooks and parameter.grad is None for part in model.modules() for parameter in part.parameters()

@@ -23,6 +23,7 @@ from weft.explain.search import no_search
 from weft.explain.surprisal import no_surprisal, surprisal
 from weft.models.encoder import Text
 from weft.plots.token_table import Guess, guesses
+from weft.tasks.tagging.task import TAGGING
 
 TEXT = "the old cat"
 MODELS = {
@@ -165,7 +166,7 @@ def test_offsets_say_where_a_token_stands(language):
 
 def test_of_gaps_each_token_is_hidden_in_its_turn(filler):
     view = surprisal(filler, TEXT, ExplainOptions())
-    ids = [1, *filler.tokenizer.encode(TEXT), 2]
+    ids = [1, *filler.vocabulary.encode(TEXT), 2]
     for at in range(1, len(ids) - 1):
         row = torch.tensor([ids])
         row[0, at] = filler.model.mask
@@ -210,7 +211,7 @@ def test_an_empty_text_surprises_nobody(language, filler):
 
 def test_who_predicts_no_tokens_says_so(language):
     assert no_surprisal(language("lstm")) is None
-    tagger = SimpleNamespace(settings=SimpleNamespace(task="tag", kind="lstm"), model=language("lstm").model)
+    tagger = SimpleNamespace(settings=SimpleNamespace(task="tag", kind="lstm"), task=TAGGING, members=[language("lstm")])
     for no in (no_surprisal, no_lens):
         assert no(tagger) == "a run of task 'tag' predicts no tokens"
     assert no_search(tagger) == "a run of task 'tag' writes nothing, and searches for nothing"

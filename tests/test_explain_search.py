@@ -187,7 +187,7 @@ def test_each_step_before_and_after_equals_the_filters_by_hand(lstm):
     text = "the "
     for letter, step in zip("cat", view.data["steps"], strict=True):
         with torch.no_grad():
-            own = lstm.model.start(torch.tensor([[*lstm.opening, *lstm.tokenizer.encode(text)]]))[0][0].double().numpy()
+            own = lstm.model.start(torch.tensor([[*lstm.reader.opening, *lstm.vocabulary.encode(text)]]))[0][0].double().numpy()
         before = np.exp(own)
         allowed = own.copy()
         allowed[[0, 1, 2]] = -math.inf
@@ -199,14 +199,14 @@ def test_each_step_before_and_after_equals_the_filters_by_hand(lstm):
         after = np.zeros_like(share)
         after[kept] = softmax(allowed[kept])
         for token in step["tokens"]:
-            number = int(lstm.tokenizer.encode(token["token"])[0]) if len(token["token"]) == 1 else None
+            number = int(lstm.vocabulary.encode(token["token"])[0]) if len(token["token"]) == 1 else None
             if number is not None:
                 assert token["before"] == pytest.approx(before[number], abs=1e-5)
                 assert token["after"] == pytest.approx(after[number], abs=1e-4)
                 assert (token["cut"] is None) == (after[number] > 0)
         cut = {token["cut"] for token in step["tokens"]} - {None}
         assert cut <= {"never written", "top-k 6", "top-p 0.8"} and "top-k 6" in cut
-        assert step["left"] == [lstm.tokenizer.size - 3, lstm.tokenizer.size - 3, 6, len(kept)]
+        assert step["left"] == [lstm.vocabulary.size - 3, lstm.vocabulary.size - 3, 6, len(kept)]
         assert step["mass"] == pytest.approx(before[kept].sum(), abs=1e-5)
         assert step["entropy"] == pytest.approx(-(before * own).sum(), abs=1e-4)
         assert [token["token"] for token in step["tokens"] if token["came"]] == [letter]

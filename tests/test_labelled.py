@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from weft.config import plain, read_table
 from weft.data.corpus import write_corpus
-from weft.data.label_files import Reading
-from weft.data.labelled import Example, LabelledSource, LabelledTable, count_long, stratified
+from weft.data.dataset import Dataset, stratified
 from weft.errors import ConfigError, DataError
+from weft.tasks.classification.data import LabelledFormat, LabelledTable, count_long, labels_of
+from weft.tasks.classification.files import Reading, Record
 from weft.text.tokenizers import TokenizerTable, train_tokenizer
 
 EXAMPLES = [("pos", "a good film"), ("neg", "dull, é \u2028 \u00a0 x"), ("pos", 'the "best"')]
@@ -33,10 +34,14 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def read(*paths: Path, reading: Reading | None = None) -> list[tuple[str, ...]]:
+def labelled(*paths: Path, reading: Reading | None = None, high: float = 1.0, skip_empty: bool = True) -> Dataset[Record]:
+    return Dataset(paths, LabelledFormat(reading or Reading(), skip_empty), high=high)
+
+
+def read(*paths: Path, reading: Reading | None = None, skip_empty: bool = True) -> list[tuple[str, ...]]:
     """Labels joined, then the texts."""
-    source = LabelledSource(paths, reading or Reading())
-    return [("+".join(example.labels), *example.texts) for example in source.examples()]
+    source = labelled(*paths, reading=reading, skip_empty=skip_empty)
+    return [("+".join(example.labels), *example.texts) for example in source.records()]
 
 
 def refusal(action, error=DataError) -> str:
@@ -88,7 +93,7 @@ def test_csv_and_jsonl_hold_any_text(rows, tmp_path_factory):
 def test_label_first_lines_end_the_label_at_white_space(tmp_path):
     path = write(tmp_path / "a.txt", "DESC:manner How did  it ?\n\nENTY\t \tWhat\tis it \n  \t\n0 x")
     assert read(path) == [("DESC:manner", "How did  it ?"), ("ENTY", "What\tis it "), ("0", "x")]
-    source = LabelledSource((path,))
+    source = labelled(path)
     assert [source.place(number) for number in range(3)] == [f"{path}: line {line}" for line in (1, 3, 5)]
     assert source.seen.files.blank == 2
     # other white space is content
@@ -100,7 +105,7 @@ def test_blank_lines_of_tables_are_skipped_and_counted(kind, tmp_path):
     lines = WRITTEN[kind](EXAMPLES).split("\n")[:-1]
     path = write(tmp_path / f"a.{kind}", "\n\n".join([*lines, ""]))
     assert read(path) == EXAMPLES
-    source = LabelledSource((path,))
+    source = labelled(path)
     assert f"blank lines that were skipped: {len(lines)}" in " ".join(source.seen.notes())
     assert source.place(1) == f"{path}: line 3"
 
@@ -156,12 +161,12 @@ def test_a_folder_with_a_file_for_every_label(tmp_path):
     for name, text in (("b.x.txt.gz", "three\n\n four\n"), ("Ä.txt", "five six\n"), ("a.txt", "__label__z one\ntwo")):
         write(tmp_path / "names" / name, text)
     write(tmp_path / "names" / ".DS_Store", "\0")
-    source = LabelledSource((tmp_path / "names",))
+    source = labelled(tmp_path / "names")
     assert read(tmp_path / "names") == [
         ("a", "__label__z one"), ("a", "two"), ("b.x", "three"), ("b.x", " four"), ("Ä", "five six"),
     ]  # fmt: skip
     assert source.place(3) == f"{tmp_path / 'names' / 'b.x.txt.gz'}: line 3"
-    assert source.seen.files.notes == ["names: a file for every label, every line in it is an example"]
+    assert source.seen.notes()[:1] == ["names: a file for every label, every line in it is an example"]
     # names with points that are no suffix
     write(tmp_path / "news" / "alt.atheism", "x\n")
     write(tmp_path / "news" / "comp.graphics", "y\n")
@@ -173,15 +178,15 @@ def test_a_folder_with_a_folder_for_every_label(tmp_path):
         write(tmp_path / "films" / name, text)
     write(tmp_path / "films" / "neg" / ".hidden", "\0")
     assert read(tmp_path / "films") == [("neg", "label\ttext"), ("pos", "a"), ("pos", "b\nc\n")]
-    source = LabelledSource((tmp_path / "films",))
+    source = labelled(tmp_path / "films")
     assert source.place(2) == f"{tmp_path / 'films' / 'pos' / '2.txt'}: line 1"
-    assert source.seen.files.notes == ["films: a folder for every label, every file in it is an example"]
-    assert source.side(0).size() == 15
+    assert source.seen.notes()[:1] == ["films: a folder for every label, every file in it is an example"]
+    assert source.column("0").size() == 15
 
 
 def test_what_was_seen_is_told_with_three_examples(tmp_path):
     path = write(tmp_path / "a.tsv", "\ufeff" + as_tsv([*EXAMPLES, ("odd", "last")]).replace("\n", "\r\n"))
-    seen = LabelledSource((path,)).seen
+    seen = labelled(path).seen
     assert (seen.count, seen.crlf, seen.characters) == (4, 4, 38)
     assert seen.describe() == (
         f"{path}: 4 examples of 38 characters with 3 labels, utf-8, CRLF line ends in 4 places\n"
@@ -195,7 +200,7 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
     )
     pairs = write(tmp_path / "b.jsonl", '{"a": "x", "b": "", "label": []}\n{"a": "y", "b": "z", "label": ["k", "l"]}\n')
     reading = Reading(text=("a", "b"), multi=True)
-    assert LabelledSource((pairs, pairs, pairs), reading).seen.describe() == (
+    assert labelled(pairs, pairs, pairs, reading=reading).seen.describe() == (
         f"{pairs} and {pairs} and 1 more: 6 examples of 9 characters with 2 labels, utf-8, LF line ends\n"
         "  note: empty texts in column 2: 3\n"
         "  note: examples without a label: 3\n"
@@ -208,13 +213,13 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
 
 def test_labels_that_are_none_and_many_files_are_told(tmp_path):
     plain_text = write(tmp_path / "a.txt", "".join(f"w{number} and so on\n" for number in range(12)))
-    notes = LabelledSource((plain_text,)).seen.notes()
+    notes = labelled(plain_text).seen.notes()
     assert notes == ["a.txt: lines start with a label", "12 labels for 12 examples; are they labels?"]
     for number in range(13):
         write(tmp_path / "many" / "x" / str(number), "\ufefftext")
-    seen = LabelledSource((tmp_path / "many",)).seen
+    seen = labelled(tmp_path / "many").seen
     assert seen.notes()[10:11] == ["and 4 such notes more"]
-    assert "  labels: w0, w1, w10, w11, w2, w3, w4, w5, w6, w7 and 2 more\n" in LabelledSource((plain_text,)).seen.describe()
+    assert "  labels: w0, w1, w10, w11, w2, w3, w4, w5, w6, w7 and 2 more\n" in labelled(plain_text).seen.describe()
 
 
 # ---- what is refused
@@ -276,7 +281,7 @@ BAD_FILES = [
 @pytest.mark.parametrize(("name", "text", "message"), BAD_FILES)
 def test_a_bad_file_is_refused_with_its_line(name, text, message, tmp_path):
     path = write(tmp_path / name, text)
-    assert refusal(lambda: read(path)) == f"{path}: {message}"
+    assert refusal(lambda: read(path, skip_empty=False)) == f"{path}: {message}"
 
 
 def test_columns_that_are_not_there(tmp_path):
@@ -303,13 +308,79 @@ def test_columns_that_are_not_there(tmp_path):
 
 def test_two_texts_may_not_both_be_empty(tmp_path):
     path = write(tmp_path / "a.tsv", "a\tb\tlabel\nx\t\tk\n\t \tk\n")
-    assert refusal(lambda: read(path, reading=Reading(text=("a", "b")))) == (
+    two = Reading(text=("a", "b"))
+    assert refusal(lambda: read(path, reading=two, skip_empty=False)) == (
         f"{path}: line 3 has the label k and no text; give it one, or take it out"
     )
+    assert read(path, reading=two) == [("k", "x", "")]
     empty = write(tmp_path / "b.jsonl", '{"text": "", "label": []}\n')
-    assert refusal(lambda: read(empty, reading=Reading(multi=True))) == (
+    assert refusal(lambda: read(empty, reading=Reading(multi=True), skip_empty=False)) == (
         f"{empty}: line 1 has no label and no text; give it one, or take it out"
     )
+
+
+EMPTY = {
+    "a.tsv": ("label\ttext\npos\tgood film\nneg\t\nneg\tdull\npos\t  \n", 3),
+    "a.csv": ('label,text\npos,good film\nneg,""\nneg,dull\npos,\n', 3),
+    "a.jsonl": (
+        '{"label": "pos", "text": "good film"}\n{"label": "neg", "text": ""}\n'
+        '{"label": "neg", "text": "dull"}\n{"label": "pos", "text": " "}\n',
+        2,
+    ),
+    "lines": ("pos good film\nneg\t\nneg dull\npos  \n", 2),
+    "fasttext": ("__label__pos good film\n__label__neg\n__label__neg dull\n__label__pos \n", 2),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_an_example_without_a_text_is_skipped_and_counted(name, tmp_path):
+    text, line = EMPTY[name]
+    path = write(tmp_path / name, text)
+    assert read(path) == [("pos", "good film"), ("neg", "dull")]
+    source = labelled(path)
+    assert source.seen.count == 2
+    assert f"examples without a text that were skipped: 2, the first at {path}: line {line}" in source.seen.notes()
+    assert source.place(1) == f"{path}: line {line + 1}"
+    assert refusal(lambda: read(path, skip_empty=False)) == (
+        f"{path}: line {line} has the label neg and no text; give it one, or take it out"
+    )
+
+
+def test_an_empty_file_of_a_folder_for_every_label_is_skipped(tmp_path):
+    for name, text in (("pos/1", "good film"), ("pos/2", ""), ("neg/1", "dull"), ("neg/2", "\n\n"), ("neg/3", " ")):
+        write(tmp_path / "films" / name, text)
+    folder = tmp_path / "films"
+    assert read(folder) == [("neg", "dull"), ("pos", "good film")]
+    told = f"examples without a text that were skipped: 3, the first at {folder / 'neg' / '2'}: line 1"
+    assert told in labelled(folder).seen.notes()
+    assert refusal(lambda: read(folder, skip_empty=False)) == (
+        f"{folder / 'neg' / '2'}: holds 2 empty lines and no text; give a file with text in it"
+    )
+
+
+def test_files_of_which_no_example_has_a_text_are_refused(tmp_path):
+    path = write(tmp_path / "a.tsv", "label\ttext\npos\t\nneg\t\n")
+    assert refusal(lambda: read(path)) == (
+        f"{path}: none of its examples has a text, 2 were read; is data.text the right column?"
+    )
+
+
+def test_shares_are_taken_of_the_examples_that_are_not_skipped(tmp_path):
+    rows = [("pos" if at % 2 else "neg", "" if at in (3, 10) else f"t{at}") for at in range(22)]
+    write(tmp_path / "a.tsv", "label\ttext\n" + as_tsv(rows))
+    found = LabelledTable(train="a.tsv", valid=0.1).sources(tmp_path)
+    texts = {name: [record.texts[0] for record in part.records()] for name, part in found.items()}
+    assert [len(texts[name]) for name in ("train", "valid")] == [18, 2]
+    assert sorted(texts["train"] + texts["valid"]) == sorted(text for _, text in rows if text)
+
+
+def test_skipping_changes_no_origin_of_a_corpus(tmp_path):
+    """Files without empty texts have the same corpora however it is set: none is made again for it."""
+    write(tmp_path / "a.tsv", "label\ttext\npos\tx\nneg\ty\n")
+    origins = [
+        LabelledTable(train="a.tsv", skip_empty=skip).sources(tmp_path)["train"].column("0").origin() for skip in (True, False)
+    ]
+    assert origins[0] == origins[1] and "skip_empty" not in origins[0]
 
 
 def test_folders_that_can_t_be_right(tmp_path):
@@ -339,7 +410,7 @@ def test_folders_that_can_t_be_right(tmp_path):
     )
     assert refusal(lambda: read(tmp_path / "none")) == f"{tmp_path / 'none'}: no such file"
     # a run whose data is gone can still ask which files it had
-    assert LabelledSource((tmp_path / "none",)).paths == (tmp_path / "none",)
+    assert labelled(tmp_path / "none").paths == (tmp_path / "none",)
 
 
 def test_a_folder_that_can_t_be_listed(tmp_path, monkeypatch):
@@ -352,7 +423,7 @@ def test_a_folder_that_can_t_be_listed(tmp_path, monkeypatch):
     assert refusal(lambda: read(tmp_path / "x")) == f"{tmp_path / 'x'}: can't be read: Permission denied"
 
 
-OPTIONS = "train, valid, test, encoding, text, label, multi, separator, coarse, longest, truncate"
+OPTIONS = "train, valid, test, encoding, text, label, multi, separator, coarse, longest, truncate, skip_empty"
 MESSAGES = [
     ({"train": ""}, "data: train='' names no file"),
     ({"train": "a", "valid": 0.5, "test": 0.5}, "data: valid=0.5 and test=0.5 leave nothing of train"),
@@ -384,9 +455,9 @@ def test_what_a_table_says_can_be_read_again(more):
 # ---- shares
 
 
-def split_of(labels: list[str], tmp_path: Path, **shares: float) -> dict[str, list[Example]]:
+def split_of(labels: list[str], tmp_path: Path, **shares: float) -> dict[str, list[Record]]:
     write(tmp_path / "a.txt", "".join(f"{label} {number}\n" for number, label in enumerate(labels)))
-    return {name: list(part.examples()) for name, part in LabelledTable(train="a.txt", **shares).sources(tmp_path).items()}
+    return {name: list(part.records()) for name, part in LabelledTable(train="a.txt", **shares).sources(tmp_path).items()}
 
 
 @given(
@@ -401,7 +472,7 @@ def test_shares_are_exact_and_disjoint_and_leave_none_out(sizes, valid, test, tm
     numbers = {name: [int(example.texts[0]) for example in examples] for name, examples in parts.items()}
     assert sorted(number for found in numbers.values() for number in found) == list(range(len(labels)))
     assert all(a < b for found in numbers.values() for a, b in pairwise(found))
-    assert all(labels[int(text)] == label for found in parts.values() for (text,), (label,) in found)
+    assert all(labels[int(text)] == label for found in parts.values() for (text,), (label,), _, _ in found)
     for name, share in (("valid", valid), ("test", test)):
         if share is not None:
             assert abs(len(numbers[name]) - share * len(labels)) < 1
@@ -436,13 +507,13 @@ def test_several_labels_are_shared_out_by_the_rarest(tmp_path):
     labels = ["common,rare"] * 20 + ["common"] * 180 + ["other"] * 100
     write(tmp_path / "a.txt", "".join(f"{label} {number}\n" for number, label in enumerate(labels)))
     parts = LabelledTable(train="a.txt", valid=0.1, multi=True).sources(tmp_path)
-    counts = Counter(label for labels in parts["valid"].labels() for label in labels)
+    counts = Counter(label for labels in labels_of(parts["valid"]) for label in labels)
     assert counts == {"common": 20, "rare": 2, "other": 10}
 
 
 def test_too_few_for_a_share(tmp_path):
-    source = LabelledSource((write(tmp_path / "a.txt", "a b\n"),), high=0.9)
-    assert refusal(source.labels) == (
+    source = labelled(write(tmp_path / "a.txt", "a b\n"), high=0.9)
+    assert refusal(lambda: labels_of(source)) == (
         f"{tmp_path / 'a.txt'}: 1 example is too few to take the share 0 to 0.9 of them;"
         " give more examples, or files of their own for valid and test"
     )
@@ -452,8 +523,8 @@ def test_splits_of_their_own_are_whole(tmp_path):
     write(tmp_path / "a.txt", "a x\nb y\n")
     write(tmp_path / "b.txt", "b z\n")
     sources = LabelledTable(train="a.txt", valid=["b.txt"], test=0.5).sources(tmp_path)
-    assert [len(sources[name].labels()) for name in ("train", "valid", "test")] == [1, 1, 1]
-    assert sources["valid"].labels() == [("b",)]
+    assert [len(labels_of(sources[name])) for name in ("train", "valid", "test")] == [1, 1, 1]
+    assert labels_of(sources["valid"]) == [("b",)]
 
 
 # ---- corpora
@@ -467,7 +538,7 @@ def test_a_corpus_of_each_column_is_its_texts_encoded(tmp_path):
     source = LabelledTable(train="a.jsonl", text=["a", "b"]).sources(tmp_path)["train"]
     tokenizer = train_tokenizer(TokenizerTable(kind="char"), iter(["two lines xyz é a\n"]))
     for at in (0, 1):
-        side = source.side(at)
+        side = source.column(str(at))
         corpus = write_corpus(side, tokenizer, tmp_path, f"train.{at}", watch=lambda done, total: None)
         found = [corpus.tokens[a:b].tolist() for a, b in pairwise(corpus.starts)]
         assert found == [[*tokenizer.encode(row[at]).tolist(), 2] for row in rows]
@@ -483,7 +554,7 @@ def test_a_corpus_is_made_anew_if_its_text_or_its_part_changes(tmp_path):
 
     def made(folder: Path, **shares: float) -> str:
         source = LabelledTable(train=folder.name, **shares).sources(tmp_path)["train"]
-        return write_corpus(source.side(0), tokenizer, tmp_path, "train", must_match=known).origin
+        return write_corpus(source.column("0"), tokenizer, tmp_path, "train", must_match=known).origin
 
     known = None
     known = made(tmp_path / "x")
@@ -497,16 +568,16 @@ def test_a_corpus_is_made_anew_if_its_text_or_its_part_changes(tmp_path):
 
 def test_a_file_that_goes_to_another_label_is_noticed(tmp_path):
     write(tmp_path / "x" / "a" / "1", "text")
-    before = LabelledSource((tmp_path / "x",)).side(0).origin()
+    before = labelled(tmp_path / "x").column("0").origin()
     (tmp_path / "x" / "a").rename(tmp_path / "x" / "b")
-    assert LabelledSource((tmp_path / "x",)).side(0).origin() != before
+    assert labelled(tmp_path / "x").column("0").origin() != before
 
 
 def test_what_is_too_long_is_counted_or_refused_with_its_line(tmp_path):
     path = write(tmp_path / "a.tsv", "a\tb\tlabel\nxx\tx\tk\nxxx\txxx\tk\nx\txxxxx\tk\n")
     source = LabelledTable(train="a.tsv", text=["a", "b"]).sources(tmp_path)["train"]
     tokenizer = train_tokenizer(TokenizerTable(kind="char"), iter(["x"]))
-    corpora = [write_corpus(source.side(at), tokenizer, tmp_path, f"train.{at}") for at in (0, 1)]
+    corpora = [write_corpus(source.column(str(at)), tokenizer, tmp_path, f"train.{at}") for at in (0, 1)]
     # <s>, the tokens of both, and two </s>
     assert [count_long(corpora, source, longest=longest, truncate=True) for longest in (9, 8, 6, 5)] == [0, 2, 2, 3]
     assert count_long(corpora, source, longest=9, truncate=False) == 0
@@ -518,5 +589,5 @@ def test_what_is_too_long_is_counted_or_refused_with_its_line(tmp_path):
 
 def test_one_label_for_all_is_told_of(tmp_path):
     told = "all examples have the same label; there is nothing to tell apart"
-    assert LabelledSource((write(tmp_path / "a.csv", "label,text\na,x\na,y\n"),)).seen.notes() == [told]
-    assert LabelledSource((write(tmp_path / "b.csv", "label,text\na,x\na,y\nb,z\nb,z\n"),)).seen.notes() == []
+    assert labelled(write(tmp_path / "a.csv", "label,text\na,x\na,y\n")).seen.notes() == [told]
+    assert labelled(write(tmp_path / "b.csv", "label,text\na,x\na,y\nb,z\nb,z\n")).seen.notes() == []

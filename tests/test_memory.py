@@ -18,7 +18,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from weft.data.order import Batch
-from weft.data.pair_order import PairBatch
 from weft.errors import ResourceError
 from weft.machine import size
 from weft.models import ngram
@@ -31,6 +30,7 @@ from weft.models.tables import GPT, TEXTBOOK, LanguageTable
 from weft.tasks.lm.objective import LanguageTask
 from weft.tasks.lm.scoring import Context
 from weft.tasks.seq2seq.objective import TranslationTask
+from weft.tasks.seq2seq.order import PairBatch
 from weft.train import memory
 from weft.train.learner import Learner
 from weft.train.loop import Place

@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from weft.data.corpus import Corpus, write_corpus
+from weft.data.dataset import Dataset
 from weft.data.grouped import filled
 from weft.data.order import Lines, Order
-from weft.data.pair_order import PairBatch, Pairs, pairs_by_length
-from weft.data.pairs import PairSource
 from weft.errors import DataError
+from weft.tasks.seq2seq.data import PairFormat
+from weft.tasks.seq2seq.data import pairs as pairs_of
+from weft.tasks.seq2seq.order import PairBatch, Pairs, pairs_by_length
 from weft.text.tokenizers import TokenizerTable, train_tokenizer
 
 MULTI30K = Path(__file__).parents[2] / "shared" / "data" / "multi30k"
@@ -175,9 +177,9 @@ def test_lengths_that_fall_are_filled_by_the_longest_so_far():
 
 @pytest.mark.skipif(not MULTI30K.exists(), reason="Multi30k is not there")
 def test_translations_of_multi30k_pad_little(tmp_path):
-    pairs = PairSource((MULTI30K / "train.en.gz", MULTI30K / "train.de.gz"))
-    words = train_tokenizer(TokenizerTable(kind="space"), (text for pair in pairs.pairs() for text in pair))
-    source, target = (write_corpus(pairs.side(which), words, tmp_path, which) for which in ("source", "target"))
+    pairs = Dataset((MULTI30K / "train.en.gz", MULTI30K / "train.de.gz"), PairFormat())
+    words = train_tokenizer(TokenizerTable(kind="space"), (text for pair in pairs_of(pairs) for text in pair))
+    source, target = (write_corpus(pairs.column(which), words, tmp_path, which) for which in ("source", "target"))
     order = Pairs(source, target, batch_tokens=2048, seed=0)
     assert len(order.lengths) == 29_000
     of_source, of_target = padding(order)

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 
 from weft.config import plain, read_table
 from weft.data.corpus import open_corpus, write_corpus
-from weft.data.pairs import PairSource, PairsTable, fit
+from weft.data.dataset import Dataset
 from weft.errors import ConfigError, DataError
+from weft.tasks.seq2seq.data import PairFormat, PairsTable, fit_side
+from weft.tasks.seq2seq.data import pairs as pairs_of
 from weft.text.tokenizers import TokenizerTable, train_tokenizer
 
 PAIRS = [("a cat", "eine Katze"), ("the dog", "der Hund"), ("", "nichts"), ("nothing", ""), ("é, \u2028 ü", "ß\u0085")]
@@ -31,7 +33,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def read(*paths: Path, columns: tuple[str, str] = ("source", "target")) -> list[tuple[str, str]]:
-    return list(PairSource(paths, columns=columns).pairs())
+    return list(pairs_of(Dataset(paths, PairFormat(named=columns))))
 
 
 def refusal(action, error=DataError) -> str:
@@ -107,18 +109,18 @@ def test_each_file_of_several_has_its_own_header(tmp_path):
 
 def test_line_numbers_are_those_of_the_file(tmp_path):
     path = write(tmp_path / "a.csv", 'source,target\n"one\ntwo",x\ny,"z\n\n"\nlast,line\n')
-    source = PairSource((path,))
-    assert list(source.pairs()) == [("one\ntwo", "x"), ("y", "z\n\n"), ("last", "line")]
+    source = Dataset((path,), PairFormat())
+    assert list(pairs_of(source)) == [("one\ntwo", "x"), ("y", "z\n\n"), ("last", "line")]
     assert [source.place(number) for number in (2, 0)] == [f"{path}: line 7", f"{path}: line 2"]
     en, de = write(tmp_path / "a.en", "a\nb\n"), write(tmp_path / "a.de", "c\nd\n")
-    assert PairSource((en, de)).place(1) == f"{en}: line 2"
-    assert PairSource((en, de)).place(1, "target") == f"{de}: line 2"
+    assert Dataset((en, de), PairFormat()).place(1) == f"{en}: line 2"
+    assert Dataset((en, de), PairFormat()).place(1, "target") == f"{de}: line 2"
 
 
 def test_what_was_seen_is_told_with_three_examples(tmp_path):
     path = write(tmp_path / "a.tsv", "\ufeff\tx\r\n" + as_tsv([*PAIRS, ("three", "drei")]).replace("\n", "\r\n"))
-    seen = PairSource((path,)).seen
-    assert (seen.pairs, seen.source.empty, seen.target.empty, seen.files.crlf) == (7, 2, 1, 7)
+    seen = Dataset((path,), PairFormat()).seen
+    assert (seen.count, seen.source.empty, seen.target.empty, seen.files.crlf) == (7, 2, 1, 7)
     assert seen.source.bytes == sum(len(source.encode()) for source, _ in PAIRS) + 5
     assert seen.characters == sum(len(source + target) for source, target in PAIRS) + 10
     assert seen.describe() == (
@@ -130,9 +132,9 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
         "  e.g.: the dog -> der Hund\n"
         "  e.g.: é, \u2028 ü -> ß\\u{85}"
     )
-    three = PairSource((path, path, path)).seen.describe()
+    three = Dataset((path, path, path), PairFormat()).seen.describe()
     assert three.startswith(f"{path} and {path} and 1 more: 21 pairs of 90 and 93 characters, utf-8, CRLF")
-    assert "LF line ends\n" in PairSource((write(tmp_path / "b.tsv", "a\tb\n"),)).seen.describe()
+    assert "LF line ends\n" in Dataset((write(tmp_path / "b.tsv", "a\tb\n"),), PairFormat()).seen.describe()
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
 )
 def test_blank_lines_are_no_rows(tmp_path, name, text):
     """But empty cells are; and what is said of lines is said of those of the file."""
-    source = PairSource((write(tmp_path / name, text),))
+    source = Dataset((write(tmp_path / name, text),), PairFormat())
     found = [(one.source, one.target, one.line) for one in source.records()]
     head = int(name != "a.jsonl")
     assert found == [("a", "b", 1 + head), ("c", "", 4 + head), ("", "", 5 + head)]
@@ -153,7 +155,7 @@ def test_blank_lines_are_no_rows(tmp_path, name, text):
 
 
 def test_a_blank_line_in_quotes_is_text(tmp_path):
-    source = PairSource((write(tmp_path / "a.csv", 'a,"b\n\nc"\n\nd,e\n'),))
+    source = Dataset((write(tmp_path / "a.csv", 'a,"b\n\nc"\n\nd,e\n'),), PairFormat())
     assert [(one.target, one.line) for one in source.records()] == [("b\n\nc", 1), ("e", 5)]
 
 
@@ -243,7 +245,7 @@ def test_unequal_files_are_refused_with_both_counts_and_where_they_part(tmp_path
         f"{en} has 500 lines and {de} has 499 lines: parallel files have equally many;"
         " by their lengths they part at about line 301, so look there first"
     )
-    assert "part at about line 301" in refusal(lambda: PairSource((de, en)).seen)
+    assert "part at about line 301" in refusal(lambda: Dataset((de, en), PairFormat()).seen)
 
 
 CURE = 'is no .tsv, .csv, .jsonl or .json: name a table so, or give two parallel files, {} = ["a.en", "a.de"]'
@@ -285,33 +287,33 @@ def test_shares_are_of_pairs_and_leave_none_out(tmp_path):
     write(tmp_path / "a.tsv", "".join(f"{number}\tx{number}\n" for number in range(50)))
     table = PairsTable(train="a.tsv", valid=0.1, test=0.2)
     sources = table.sources(tmp_path)
-    assert {name: [int(source) for source, _ in part.pairs()] for name, part in sources.items()} == {
+    assert {name: [int(source) for source, _ in pairs_of(part)] for name, part in sources.items()} == {
         "train": list(range(35)), "valid": list(range(35, 40)), "test": list(range(40, 50)),
     }  # fmt: skip
     assert sources["valid"].place(1) == f"{tmp_path / 'a.tsv'}: line 37"
-    few = PairSource((write(tmp_path / "b.tsv", "a\tb\n"),), high=0.9)
-    assert refusal(lambda: list(few.pairs())) == (
+    few = Dataset((write(tmp_path / "b.tsv", "a\tb\n"),), PairFormat(), high=0.9)
+    assert refusal(lambda: list(pairs_of(few))) == (
         f"{tmp_path / 'b.tsv'}: 1 pair is too few to take the share 0 to 0.9 of them;"
         " give more pairs, or files of their own for valid and test"
     )
 
 
 def test_names_of_sources(tmp_path):
-    assert PairSource((Path("a.en"), Path("a.de"))).name == "a.en and a.de"
-    assert PairSource((Path("a.tsv"),)).name == "a.tsv"
-    several = PairSource((Path("a.tsv"), Path("b.tsv"), Path("c.tsv")))
-    assert (several.name, several.side("target").name) == ("a.tsv and 2 more", "a.tsv and 2 more (target)")
-    assert PairSource((Path("a.en"), Path("a.de"))).side("target").name == "a.de"
+    assert Dataset((Path("a.en"), Path("a.de")), PairFormat()).name == "a.en and a.de"
+    assert Dataset((Path("a.tsv"),), PairFormat()).name == "a.tsv"
+    several = Dataset((Path("a.tsv"), Path("b.tsv"), Path("c.tsv")), PairFormat())
+    assert (several.name, several.column("target").name) == ("a.tsv and 2 more", "a.tsv and 2 more (target)")
+    assert Dataset((Path("a.en"), Path("a.de")), PairFormat()).column("target").name == "a.de"
 
 
 def test_corpora_of_both_sides_are_their_texts_encoded(tmp_path):
     pairs = [*PAIRS, ("two\nlines", "zwei\n\nZeilen")]
-    source = PairSource((write(tmp_path / "a.csv", as_csv(pairs)),))
+    source = Dataset((write(tmp_path / "a.csv", as_csv(pairs)),), PairFormat())
     tokenizer = train_tokenizer(TokenizerTable(kind="bpe", size=300), (text for pair in pairs for text in pair))
     told = []
     for index, which in enumerate(("source", "target")):
         corpus = write_corpus(
-            source.side(which), tokenizer, tmp_path, f"train.{which}", watch=lambda done, total: told.append((done, total))
+            source.column(which), tokenizer, tmp_path, f"train.{which}", watch=lambda done, total: told.append((done, total))
         )
         expected = [[*tokenizer.encode(pair[index]).tolist(), 2] for pair in pairs]
         found = [corpus.tokens[a:b].tolist() for a, b in pairwise(corpus.starts)]
@@ -321,54 +323,54 @@ def test_corpora_of_both_sides_are_their_texts_encoded(tmp_path):
 
 
 def test_the_corpora_of_two_sides_are_not_taken_for_each_other(tmp_path):
-    source = PairSource((write(tmp_path / "a.tsv", "a\tb\n"),))
+    source = Dataset((write(tmp_path / "a.tsv", "a\tb\n"),), PairFormat())
     tokenizer = train_tokenizer(TokenizerTable(kind="char"), iter(["ab"]))
-    known = write_corpus(source.side("source"), tokenizer, tmp_path, "train").origin
+    known = write_corpus(source.column("source"), tokenizer, tmp_path, "train").origin
     message = "is not what {} was made from: side was 'source' and is 'target'; put it back, or start a new run"
     assert (
-        refusal(lambda: write_corpus(source.side("target"), tokenizer, tmp_path, "train", must_match=known))
+        refusal(lambda: write_corpus(source.column("target"), tokenizer, tmp_path, "train", must_match=known))
         == f"{tmp_path / 'a.tsv'} (target): {message.format(tmp_path / 'train.json')}"
     )
-    assert write_corpus(source.side("target"), tokenizer, tmp_path, "train").tokens.tolist() == [4, 2]
+    assert write_corpus(source.column("target"), tokenizer, tmp_path, "train").tokens.tolist() == [4, 2]
 
 
 def test_a_side_of_parallel_files_is_made_anew_only_if_its_own_file_changes(tmp_path, monkeypatch):
     en, de = write(tmp_path / "a.en", "a\nb\n"), write(tmp_path / "a.de", "c\nd\n")
     tokenizer = train_tokenizer(TokenizerTable(kind="char"), iter(["abcde"]))
     known = {
-        which: write_corpus(PairSource((en, de)).side(which), tokenizer, tmp_path, which).origin
+        which: write_corpus(Dataset((en, de), PairFormat()).column(which), tokenizer, tmp_path, which).origin
         for which in ("source", "target")
     }
     write(de, "c\ne\n")
-    again = PairSource((en, de))
-    write_corpus(again.side("source"), tokenizer, tmp_path, "source", must_match=known["source"])
-    assert refusal(lambda: write_corpus(again.side("target"), tokenizer, tmp_path, "target", must_match=known["target"])) == (
+    again = Dataset((en, de), PairFormat())
+    write_corpus(again.column("source"), tokenizer, tmp_path, "source", must_match=known["source"])
+    assert refusal(lambda: write_corpus(again.column("target"), tokenizer, tmp_path, "target", must_match=known["target"])) == (
         f"{de}: is not what {tmp_path / 'target.json'} was made from: {de} has changed; put it back, or start a new run"
     )
 
 
 @pytest.fixture
 def long_lines(tmp_path):
-    source = PairSource((write(tmp_path / "a.tsv", "source\ttarget\nab\tabcdefg\nabcd\ta\nabc\tabcdef\n"),))
+    source = Dataset((write(tmp_path / "a.tsv", "source\ttarget\nab\tabcdefg\nabcd\ta\nabc\tabcdef\n"),), PairFormat())
     tokenizer = train_tokenizer(TokenizerTable(kind="char"), iter(["abcdefg"]))
-    return source, write_corpus(source.side("target"), tokenizer, tmp_path, "train.target")
+    return source, write_corpus(source.column("target"), tokenizer, tmp_path, "train.target")
 
 
 def test_what_is_too_long_is_refused_with_its_line(long_lines, tmp_path):
     source, corpus = long_lines
-    assert refusal(lambda: fit(corpus, source.side("target"), longest=6, truncate=False)) == (
+    assert refusal(lambda: fit_side(corpus, source, "target", longest=6, truncate=False)) == (
         f"{tmp_path / 'a.tsv'}: line 2 (and 1 more): its target has 8 tokens, more than data.longest = 6;"
         " raise that, or set data.truncate = true to have it cut"
     )
-    assert "line 2: its target has 8 tokens" in refusal(lambda: fit(corpus, source.side("target"), longest=7, truncate=False))
-    assert fit(corpus, source.side("target"), longest=8, truncate=False) is corpus
-    assert fit(corpus, source.side("target"), longest=8, truncate=True) is corpus
+    assert "line 2: its target has 8 tokens" in refusal(lambda: fit_side(corpus, source, "target", longest=7, truncate=False))
+    assert fit_side(corpus, source, "target", longest=8, truncate=False) is corpus
+    assert fit_side(corpus, source, "target", longest=8, truncate=True) is corpus
 
 
 @pytest.mark.parametrize("longest", [2, 5, 7])
 def test_what_is_cut_keeps_its_end(longest, long_lines, tmp_path):
     source, corpus = long_lines
-    cut = fit(corpus, source.side("target"), longest=longest, truncate=True)
+    cut = fit_side(corpus, source, "target", longest=longest, truncate=True)
     rows = [corpus.tokens[a:b].tolist() for a, b in pairwise(corpus.starts)]
     found = [cut.tokens[a:b].tolist() for a, b in pairwise(cut.starts)]
     assert found == [row if len(row) <= longest else [*row[: longest - 1], 2] for row in rows]

@@ -20,12 +20,12 @@ from weft.cli.evaluate import Evaluate
 from weft.cli.lines import any_lines, batched
 from weft.cli.main import main
 from weft.data.order import changed
-from weft.data.pair_files import read_records
-from weft.data.pair_order import PairBatch
 from weft.decode.predict import Prediction
 from weft.decode.predict_options import PredictOptions
 from weft.errors import DataError, ModelError, WeftError
 from weft.runs.load import load
+from weft.tasks.seq2seq.files import read_records
+from weft.tasks.seq2seq.order import PairBatch
 from weft.tasks.seq2seq.task import SEQ2SEQ
 from weft.text.gate import Seen
 from weft.text.unpack import read_bytes

@@ -202,7 +202,7 @@ def test_the_loss_is_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> 
     elif name.startswith("classify"):
         examples = list(own.examples())
         said = run.model.log_probs([one.texts for one in examples])
-        head = run.model.model.head
+        head = run.model.head
         assert float(head.temperature) != 1.0  # which is no part of the loss: it is undone here
         scores = torch.from_numpy(said) * float(head.temperature)
         right = torch.tensor([run.vocabulary.labels.index(one.labels[0]) for one in examples])

@@ -19,7 +19,6 @@ import weft
 from weft.cli.main import main
 from weft.config import read_table
 from weft.data.corpus import lines_of
-from weft.data.span_order import Passages
 from weft.errors import ConfigError, DataError
 from weft.models.encoder import Text
 from weft.models.span import SpanHead, SpanModel, SpanTable, answerable, span_model
@@ -27,6 +26,7 @@ from weft.runs.job import borrow_tokenizer
 from weft.runs.resolve import resolve
 from weft.runs.run import AnyRun
 from weft.tasks.qa.objective import Odds, SpanTask, best_of, best_spans
+from weft.tasks.qa.order import Passages
 from weft.tasks.qa.presets import PRESETS as SPAN
 from weft.tensors import read_tensors
 from weft.text.tokenizers import from_words

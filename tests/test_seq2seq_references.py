@@ -13,7 +13,6 @@ from test_references import Array, agree, array, gru_before_equations, lstm_equa
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from weft.data.pair_order import PairBatch
 from weft.models.build import stack
 from weft.models.seq2seq import EncoderDecoder
 from weft.nn import cross
@@ -23,6 +22,7 @@ from weft.nn.cross import SCORES, CrossAttention, Look
 from weft.nn.heads import TokenHead
 from weft.nn.state import leaves
 from weft.tasks.seq2seq.objective import TranslationTask
+from weft.tasks.seq2seq.order import PairBatch
 from weft.tasks.seq2seq.presets import PRESETS as TRANSLATE
 
 EXACT = {"atol": 1e-10, "rtol": 1e-8}

@@ -21,11 +21,13 @@ from weft.cli.main import main
 from weft.compare.evidence import How, gather
 from weft.compare.table import check_same
 from weft.config import plain, read_table
-from weft.data.pairs import PairsTable
 from weft.decode.predict_options import PredictOptions
 from weft.errors import ConfigError, DataError, UsageError
 from weft.metrics.bleu_tokenizers import TOKENIZERS, automatic, check_tokenizer
 from weft.metrics.translation import Decoded, scored, translation_items, translation_scores
+from weft.tasks.seq2seq.data import PairsTable
+from weft.tasks.seq2seq.data import pairs as pairs_of
+from weft.tasks.seq2seq.data import references as references_of
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 ALPHABETS = {
@@ -176,21 +178,21 @@ def test_references_are_columns_of_a_table_or_parallel_files(tmp_path):
     write(tmp_path / "a.tsv", rows)
     table = read_table(PairsTable, {"train": "a.tsv", "target": ["one", "two", "three"]}, at="data")
     source = table.sources(tmp_path)["train"]
-    assert list(source.pairs()) == [("a", "A"), ("b", "B"), ("c", ""), ("d", "")]  # training sees the first
-    assert list(source.references()) == [("A", "AA"), ("B", "BBB"), ("CC", "C"), ("",)]  # an empty one is none
+    assert list(pairs_of(source)) == [("a", "A"), ("b", "B"), ("c", ""), ("d", "")]  # training sees the first
+    assert list(references_of(source)) == [("A", "AA"), ("B", "BBB"), ("CC", "C"), ("",)]  # an empty one is none
     columns = list(zip(*(row.split("\t") for row in rows[1:]), strict=True))
     for name, column in zip(("s", "one", "two", "three"), columns, strict=True):
         write(tmp_path / f"a.{name}", list(column))
     names = [f"a.{name}" for name in ("s", "one", "two", "three")]
     parallel = read_table(PairsTable, {"train": names}, at="data").sources(tmp_path)["train"]
-    assert list(parallel.pairs()) == list(source.pairs()) and list(parallel.references()) == list(source.references())
+    assert list(pairs_of(parallel)) == list(pairs_of(source)) and list(references_of(parallel)) == list(references_of(source))
     assert read_table(PairsTable, plain(table.resolved()), at="data") == table
     lines = [json.dumps(dict(zip(("source", "one", "two", "three"), row.split("\t"), strict=True))) for row in rows[1:]]
     write(tmp_path / "a.jsonl", lines)
     objects = read_table(PairsTable, {"train": "a.jsonl", "target": ["one", "two", "three"]}, at="data").sources(tmp_path)
-    assert list(objects["train"].references()) == list(source.references())
+    assert list(references_of(objects["train"])) == list(references_of(source))
     halves = read_table(PairsTable, {"train": "a.tsv", "valid": 0.75, "target": ["one", "three"]}, at="data").sources(tmp_path)
-    assert list(halves["valid"].references()) == [("B", "BBB"), ("C",), ("",)]
+    assert list(references_of(halves["valid"])) == [("B", "BBB"), ("C",), ("",)]
 
 
 def test_references_that_can_t_be_right(tmp_path):
@@ -207,8 +209,8 @@ def test_references_that_can_t_be_right(tmp_path):
     )
     write(tmp_path / "a.tsv", ["source\tone", "a\tA"])
     source = read_table(PairsTable, {"train": "a.tsv", "target": ["one", "two"]}, at="data").sources(tmp_path)["train"]
-    assert list(source.pairs()) == [("a", "A")]  # training needs the first alone
-    assert refusal(lambda: list(source.references()), DataError) == (
+    assert list(pairs_of(source)) == [("a", "A")]  # training needs the first alone
+    assert refusal(lambda: list(references_of(source)), DataError) == (
         f"{tmp_path / 'a.tsv'}: line 1, its header, has no column 'two'; known: source, one"
     )
 
@@ -234,7 +236,7 @@ def several(runs):
 def test_a_run_is_validated_and_evaluated_with_all_its_references(several, capsys):
     run = weft.load(several, device="cpu")
     files = run.settings.datasets["test"]
-    pairs, references = list(files.pairs()), list(files.references())
+    pairs, references = list(pairs_of(files)), list(references_of(files))
     outputs = [best[0].text for best in run.predict([line for line, _ in pairs], beam=1)]
     metric = BLEU(tokenize="none")  # targets are phones, with spaces between them
     expected = metric.corpus_score(outputs, streams(references)).score
@@ -249,8 +251,8 @@ def test_a_run_is_validated_and_evaluated_with_all_its_references(several, capsy
     assert told["bleu"]["value"] == pytest.approx(BLEU().corpus_score(outputs, streams(references)).score)
     valid = run.settings.datasets["valid"]
     logged = [json.loads(line) for line in (several / "metrics.jsonl").read_text().split("\n")[:-1]]
-    greedy = [best[0].text for best in run.predict([line for line, _ in valid.pairs()], beam=1)]
-    best = BLEU(tokenize="none").corpus_score(greedy, streams(list(valid.references()))).score
+    greedy = [best[0].text for best in run.predict([line for line, _ in pairs_of(valid)], beam=1)]
+    best = BLEU(tokenize="none").corpus_score(greedy, streams(list(references_of(valid)))).score
     assert any(record.get("valid_bleu") == pytest.approx(best) for record in logged)
 
 

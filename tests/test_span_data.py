@@ -13,11 +13,12 @@ from span_toy import asked, write_squad, write_tsv
 
 from weft.config import read_table
 from weft.data.corpus import lines_of
+from weft.data.dataset import Dataset
 from weft.data.grouped import ExampleOrder
-from weft.data.span_files import Reading, Record, Reference, read_records
-from weft.data.span_order import Passages, asked_tokens, windows
-from weft.data.span_source import AskedSource, AskedTable
 from weft.errors import ConfigError, DataError
+from weft.tasks.qa.data import AskedTable, QuestionFormat
+from weft.tasks.qa.files import Reading, Record, Reference, read_records
+from weft.tasks.qa.order import Passages, asked_tokens, windows
 from weft.text.gate import Seen
 from weft.text.offsets import text_between, token_places, tokens_between
 from weft.text.tokenizers import KINDS, TokenizerTable, from_words, train_tokenizer
@@ -233,8 +234,8 @@ def test_shares_are_taken_off_the_end_and_few_questions_are_too_few(tmp_path):
     lines = [[record.line for record in sources[name].records()] for name in ("train", "valid", "test")]
     assert [line for part in lines for line in part] == list(range(2, 42)) and [len(part) for part in lines] == [20, 10, 10]
     assert [row.texts for row in sources["valid"].rows()] == [row[:2] for row in asked(40)[20:30]]
-    few = AskedSource((write_tsv(tmp_path / "b.tsv", asked(3)),), low=0.9, high=1.0)
-    two = AskedSource((path,), low=0.5, high=0.51)
+    few = Dataset((write_tsv(tmp_path / "b.tsv", asked(3)),), QuestionFormat(), 0.9, 1.0)
+    two = Dataset((path,), QuestionFormat(), 0.5, 0.51)
     assert len(list(few.records())) == 1
     with pytest.raises(DataError) as caught:
         list(two.records())
@@ -246,17 +247,17 @@ def test_shares_are_taken_off_the_end_and_few_questions_are_too_few(tmp_path):
 
 def test_what_was_found_is_described(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", a_row(answer="cat"), a_row(answer=None))
-    seen = AskedSource((path,)).seen
+    seen = Dataset((path,), QuestionFormat()).seen
     assert seen.describe().split("\n") == [
         f"{path}: 2 questions, 1 of them without an answer, and passages of 68 characters, utf-8, LF line ends",
         "  note: answers that stand in their passage more than once, and have no start: 1; the first is meant",
         f"  e.g.: Who? | {PASSAGE} -> cat",
         f"  e.g.: Who? | {PASSAGE} -> no answer",
     ]
-    several = AskedSource((path, path, path))
+    several = Dataset((path, path, path), QuestionFormat())
     assert several.name == f"{path} and 2 more"
     assert several.seen.describe().startswith(f"{path} and {path} and 1 more: 6 questions, ")
-    assert several.side("passages").origin() != several.side("questions").origin()
+    assert several.column("passages").origin() != several.column("questions").origin()
 
 
 # ---- tokens

@@ -10,15 +10,18 @@ import pytest
 
 from weft.config import read_table
 from weft.data.check import check_data
+from weft.data.dataset import Dataset
 from weft.data.findings import Checked
-from weft.data.label_files import Reading
-from weft.data.labelled import LabelledSource, LabelledTable
-from weft.data.pairs import PairSource
-from weft.data.span_source import AskedSource
 from weft.data.tables import DataTable
 from weft.errors import DataError
+from weft.tasks.classification.data import LabelledFormat, LabelledTable
+from weft.tasks.classification.files import Reading, Record
+from weft.tasks.qa.data import QuestionFormat
+from weft.tasks.seq2seq.data import PairFormat
+from weft.tasks.seq2seq.data import pairs as pairs_of
 from weft.text.gate import read_lines
 
+LABELLED = Checked(("text",), labels="label", labels_of=lambda record: record.labels)
 REVIEW = Reading(text=("review",), label="sentiment")
 
 
@@ -28,9 +31,13 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
+def labelled(path: Path, reading: Reading | None = None) -> Dataset[Record]:
+    return Dataset((path,), LabelledFormat(reading or Reading()))
+
+
 def read(path: Path, reading: Reading | None = None) -> list[tuple[str, ...]]:
-    source = LabelledSource((path,), reading or Reading())
-    return [(*example.labels, *example.texts) for example in source.examples()]
+    source = labelled(path, reading)
+    return [(*example.labels, *example.texts) for example in source.records()]
 
 
 def refusal(action) -> str:
@@ -47,16 +54,16 @@ def test_a_csv_may_have_semicolons_or_tabs(tmp_path):
     wanted = [("pos", "good; and, cheap"), ("neg", "two\nlines, dull")]
     assert read(write(tmp_path / "a.csv", rows), REVIEW) == wanted
     assert read(write(tmp_path / "a.csv.gz", "\ufeff" + rows), REVIEW) == wanted
-    assert LabelledSource((tmp_path / "a.csv",), REVIEW).seen.notes()[0] == "a.csv: columns are separated by semicolons"
+    assert labelled(tmp_path / "a.csv", REVIEW).seen.notes()[0] == "a.csv: columns are separated by semicolons"
     tabs = write(tmp_path / "b.csv", 'label\ttext\npos\t"a ""b"", c"\n')
     assert read(tabs) == [("pos", 'a "b", c')]
     # commas come first, wherever there is one outside quotes
     assert read(write(tmp_path / "c.csv", "pos,so; so\n")) == [("pos", "so; so")]
     assert read(write(tmp_path / "d.csv", '"a,b";text;label\nx;y;z\n')) == [("z", "y")]
     pairs = write(tmp_path / "p.csv", "source;target\na;b\n")
-    assert list(PairSource((pairs,)).pairs()) == [("a", "b")]
+    assert list(pairs_of(Dataset((pairs,), PairFormat()))) == [("a", "b")]
     asked = write(tmp_path / "q.csv", "question;passage;answer\nWho?;Ida sang.;Ida\n")
-    assert [record.passage for record in AskedSource((asked,)).records()] == ["Ida sang."]
+    assert [record.passage for record in Dataset((asked,), QuestionFormat()).records()] == ["Ida sang."]
 
 
 def test_a_row_that_does_not_fit_names_what_separates(tmp_path):
@@ -75,11 +82,11 @@ def test_a_json_file_is_a_list_of_objects_or_lines(tmp_path):
     assert read(write(tmp_path / "a.json", json.dumps(rows, indent=2))) == wanted
     assert read(write(tmp_path / "b.json.gz", json.dumps(rows))) == wanted
     assert read(write(tmp_path / "c.json", "".join(json.dumps(row) + "\n" for row in rows))) == wanted
-    assert LabelledSource((tmp_path / "a.json",)).place(1) == f"{tmp_path / 'a.json'}: line 6"
+    assert labelled(tmp_path / "a.json").place(1) == f"{tmp_path / 'a.json'}: line 6"
     pairs = write(tmp_path / "p.json", '[{"source": "a", "target": "b"}]')
-    assert list(PairSource((pairs,)).pairs()) == [("a", "b")]
+    assert list(pairs_of(Dataset((pairs,), PairFormat()))) == [("a", "b")]
     asked = write(tmp_path / "q.json", '[{"question": "Who?", "passage": "Ida sang.", "answer": "Ida"}]')
-    assert [record.answers[0].start for record in AskedSource((asked,)).records()] == [0]
+    assert [record.answers[0].start for record in Dataset((asked,), QuestionFormat()).records()] == [0]
 
 
 @pytest.mark.parametrize(
@@ -158,20 +165,20 @@ def test_labels_first_and_no_header_are_read_as_ever(text, tmp_path):
 
 def test_examples_with_labels_of_their_own_are_refused_for_training(tmp_path):
     path = write(tmp_path / "a.tsv", "id\ttext\n" + "".join(f"n{at}\tsome words\n" for at in range(20)))
-    source = LabelledSource((path,), Reading(label="id"))
+    source = labelled(path, Reading(label="id"))
     message = (
         f"{path}: 20 labels for 20 examples, n0, n1, n10 and so on: nearly every example has a label of its own, and none can"
         " be learned; is data.label = 'id' the right column? columns: id, text"
     )
-    assert refusal(source.refuse_own_labels) == message
+    assert source.seen.fault() == message
     # once is enough, for train alone: a test file may have a few examples of each of many labels
-    splits = {name: LabelledSource((path,), Reading(label="id")) for name in ("train", "valid")}
-    found = [one for one in check_data(splits, list, Checked(("text",), labels="label")).findings if one.severity == "error"]
+    splits = {name: labelled(path, Reading(label="id")) for name in ("train", "valid")}
+    found = [one for one in check_data(splits, list, LABELLED).findings if one.severity == "error"]
     assert [(one.name, one.split, one.what) for one in found] == [("own_labels", "train", message)]
     few = write(tmp_path / "b.tsv", "label\ttext\n" + "".join(f"{at % 17}\tsome words\n" for at in range(20)))
-    LabelledSource((few,)).refuse_own_labels()
+    assert labelled(few).seen.fault() is None
     lines = write(tmp_path / "c.txt", "".join(f"w{at} and so on\n" for at in range(12)))
-    assert refusal(LabelledSource((lines,)).refuse_own_labels) == (
+    assert labelled(lines).seen.fault() == (
         f"{lines}: 12 labels for 12 examples, w0, w1, w10 and so on: nearly every example has a label of its own, and none can"
         " be learned; a line is read as a label, white space, and a text"
     )
@@ -180,7 +187,7 @@ def test_examples_with_labels_of_their_own_are_refused_for_training(tmp_path):
 def test_an_error_of_one_file_is_found_once(tmp_path):
     write(tmp_path / "a.csv", HEADERS[0])
     table = read_table(LabelledTable, {"train": "a.csv", "valid": 0.2, "test": 0.2}, at="data")
-    found = check_data(table.sources(tmp_path), list, Checked(("text",), labels="label")).findings
+    found = check_data(table.sources(tmp_path), list, LABELLED).findings
     assert [(one.name, one.split, one.what.partition(":")[2][:32]) for one in found] == [
         ("unreadable", "train", " line 1 looks like a header with")
     ]

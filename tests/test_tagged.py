@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from weft.config import plain, read_table
 from weft.data.corpus import write_corpus
-from weft.data.tag_files import Reading
-from weft.data.tagged import TaggedSource, TaggedTable, refuse_long
+from weft.data.dataset import Dataset
 from weft.errors import ConfigError, DataError
+from weft.tasks.tagging.data import TaggedFormat, TaggedTable, refuse_long, sentence_lengths, tags_of
+from weft.tasks.tagging.data import words as words_of
+from weft.tasks.tagging.files import Reading
 from weft.text.tokenizers import TokenizerTable, train_tokenizer
 
 # "vámonos al mar": two multiword tokens and an empty node; # and blanks in words
@@ -51,7 +53,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def read(*paths: Path, word: str | int | None = None, tag: str | int | None = None) -> list[tuple[tuple[str, ...], ...]]:
-    return [tuple(sentence) for sentence in TaggedSource(paths, Reading(word=word, tag=tag)).sentences()]
+    return [(one.words, one.tags) for one in Dataset(paths, TaggedFormat(Reading(word=word, tag=tag))).records()]
 
 
 def refusal(action, error=DataError) -> str:
@@ -114,7 +116,7 @@ def test_what_is_written_with_tabs_is_read(sentences, between, tmp_path_factory)
 def test_document_starts_are_skipped(tmp_path):
     path = write(tmp_path / "a.conll", f"-DOCSTART- -X- -X- O\n\n{ENTITIES}\n-DOCSTART-\n\nend NN I-NP O")
     assert [words for words, _ in read(path)] == [("EU", "rejects"), ("Peter",), ("end",)]
-    assert TaggedSource((path,)).place(2) == f"{path}: line 10"
+    assert Dataset((path,), TaggedFormat()).place(2) == f"{path}: line 10"
 
 
 def test_each_file_has_its_own_format(tmp_path):
@@ -124,8 +126,8 @@ def test_each_file_has_its_own_format(tmp_path):
 
 def test_what_was_seen_is_told_with_three_examples(tmp_path):
     path = write(tmp_path / "a.conllu", ("\ufeff" + CONLLU).replace("\n", "\r\n"))
-    seen = TaggedSource((path,)).seen
-    assert (seen.sentences, seen.words, seen.characters, seen.bytes, seen.crlf) == (2, 7, 21, 21, 14)
+    seen = Dataset((path,), TaggedFormat()).seen
+    assert (seen.count, seen.words, seen.characters, seen.bytes, seen.crlf) == (2, 7, 21, 21, 14)
     assert seen.describe() == (
         f"{path}: 2 sentences of 7 words (the longest of 5) with 7 tags, utf-8, CRLF line ends in 14 places\n"
         "  note: a.conllu: CoNLL-U, words are FORM, tags UPOS\n"
@@ -135,7 +137,7 @@ def test_what_was_seen_is_told_with_three_examples(tmp_path):
         "  e.g.: 10 000/NUM #/SYM"
     )
     other = write(tmp_path / "b.conll", ENTITIES)
-    assert TaggedSource((other, other, other)).seen.describe().split("\n")[:2] == [
+    assert Dataset((other, other, other), TaggedFormat()).seen.describe().split("\n")[:2] == [
         f"{other} and {other} and 1 more: 6 sentences of 9 words (the longest of 2) with 3 tags, utf-8, LF line ends",
         "  note: b.conll: words are in column 1, tags in column 4 of 4, with blanks between",
     ]
@@ -215,14 +217,14 @@ def test_what_a_table_says_can_be_read_again():
 def test_shares_are_of_sentences_and_come_off_the_end(tmp_path):
     write(tmp_path / "a.conll", "".join(f"w{number} T\nx T\n\n" for number in range(50)))
     sources = TaggedTable(train="a.conll", valid=0.1, test=0.2).sources(tmp_path)
-    assert {name: [int(one.words[0][1:]) for one in part.sentences()] for name, part in sources.items()} == {
+    assert {name: [int(one.words[0][1:]) for one in part.records()] for name, part in sources.items()} == {
         "train": list(range(35)), "valid": list(range(35, 40)), "test": list(range(40, 50)),
     }  # fmt: skip
-    assert sources["valid"].sentence_lengths().tolist() == [2] * 5
-    assert sources["valid"].tags() == ["T"] * 10
+    assert sentence_lengths(sources["valid"]).tolist() == [2] * 5
+    assert tags_of(sources["valid"]) == ["T"] * 10
     assert sources["valid"].place(1) == f"{tmp_path / 'a.conll'}: line 109"
-    few = TaggedSource((write(tmp_path / "b.conll", "a O\n"),), high=0.9)
-    assert refusal(few.tags) == (
+    few = Dataset((write(tmp_path / "b.conll", "a O\n"),), TaggedFormat(), high=0.9)
+    assert refusal(lambda: tags_of(few)) == (
         f"{tmp_path / 'b.conll'}: 1 sentence is too few to take the share 0 to 0.9 of them;"
         " give more sentences, or files of their own for valid and test"
     )
@@ -231,15 +233,15 @@ def test_shares_are_of_sentences_and_come_off_the_end(tmp_path):
 def test_the_lines_of_a_corpus_are_the_words(tmp_path):
     path = write(tmp_path / "a.conllu", CONLLU)
     source = TaggedTable(train="a.conllu").sources(tmp_path)["train"]
-    tokenizer = train_tokenizer(TokenizerTable(kind="char"), source.words().texts())
-    corpus = write_corpus(source.words(), tokenizer, tmp_path, "train.words", watch=lambda done, total: None)
+    tokenizer = train_tokenizer(TokenizerTable(kind="char"), words_of(source).texts())
+    corpus = write_corpus(words_of(source), tokenizer, tmp_path, "train.words", watch=lambda done, total: None)
     words = [word for found, _ in SPANISH for word in found]
     assert [corpus.tokens[a:b].tolist() for a, b in pairwise(corpus.starts)] == [[*tokenizer.encode(word), 2] for word in words]
-    lengths = source.sentence_lengths()
+    lengths = sentence_lengths(source)
     assert (lengths.tolist(), lengths.dtype) == ([5, 2], "int64")
-    assert source.tags() == [tag for _, tags in SPANISH for tag in tags]
+    assert tags_of(source) == [tag for _, tags in SPANISH for tag in tags]
     other = TaggedTable(train="a.conllu", word="lemma").sources(tmp_path)["train"]
-    assert refusal(lambda: write_corpus(other.words(), tokenizer, tmp_path, "train.words", must_match=corpus.origin)) == (
+    assert refusal(lambda: write_corpus(words_of(other), tokenizer, tmp_path, "train.words", must_match=corpus.origin)) == (
         f"{path}: is not what {tmp_path / 'train.words.json'} was made from: word was None and is 'lemma';"
         " put it back, or start a new run"
     )
@@ -247,9 +249,9 @@ def test_the_lines_of_a_corpus_are_the_words(tmp_path):
 
 def test_a_sentence_that_is_too_long_is_refused_with_its_line(tmp_path):
     path = write(tmp_path / "a.conll", "ab O\n\nabc O\nab O\n\nabcdef O\n")
-    source = TaggedSource((path,))
+    source = Dataset((path,), TaggedFormat())
     tokenizer = train_tokenizer(TokenizerTable(kind="char"), iter(["abcdef"]))
-    corpus = write_corpus(source.words(), tokenizer, tmp_path, "train.words")
+    corpus = write_corpus(words_of(source), tokenizer, tmp_path, "train.words")
     refuse_long(corpus, source, longest=8)
     assert refusal(lambda: refuse_long(corpus, source, longest=7)) == (
         f"{path}: line 6: its sentence has 8 tokens, more than data.longest = 7; raise that, or split it with a blank line"
@@ -260,14 +262,14 @@ def test_a_sentence_that_is_too_long_is_refused_with_its_line(tmp_path):
 
 
 def test_a_source_reads_its_files_once_and_keeps_one_of_equal_words(tmp_path, monkeypatch):
-    from weft.data import tagged
+    from weft.tasks.tagging import data as tagged
 
     path, reads, plainly = write(tmp_path / "a.txt", "a N\nb V\n\na N\n\nb V\n"), [], tagged.read_sentences
     monkeypatch.setattr(tagged, "read_sentences", lambda *given: reads.append(given) or plainly(*given))
-    source = TaggedSource((path,), high=0.67)
-    assert [one.words for one in source.sentences()] == [("a", "b"), ("a",)]
-    assert source.tags() == ["N", "V", "N"] and list(source.words().texts()) == ["a", "b", "a"]
-    assert source.sentence_lengths().tolist() == [2, 1] and source.place(1) == f"{path}: line 4"
-    assert source.seen.sentences == 3 and len(reads) == 1
-    first, second = source.sentences()
+    source = Dataset((path,), TaggedFormat(), high=0.67)
+    assert [one.words for one in source.records()] == [("a", "b"), ("a",)]
+    assert tags_of(source) == ["N", "V", "N"] and list(words_of(source).texts()) == ["a", "b", "a"]
+    assert sentence_lengths(source).tolist() == [2, 1] and source.place(1) == f"{path}: line 4"
+    assert source.seen.count == 3 and len(reads) == 1
+    first, second = source.records()
     assert first.words[0] is second.words[0] and first.tags[0] is second.tags[0]

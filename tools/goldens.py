@@ -40,7 +40,7 @@ Json = Any
 # what a clock, a disk or a machine decides, at any depth of JSON
 LEFT_OUT = {
     "seconds", "training_seconds", "tokens_per_second", "peak_memory", "bytes", "trained_with", "environment", "decoding",
-    "decoding_per_second", "free_memory", "weft", "sum",
+    "decoding_per_second", "free_memory", "weft", "date",
 }  # fmt: skip
 CLOCKS = [
     (re.compile(r"\b\d+:\d\d(:\d\d)?\b"), "TIME"),
@@ -68,9 +68,14 @@ class Result(NamedTuple):
     err: str
 
 
+def _left_out(key: str, value: Json) -> bool:
+    """Whether a machine decides it; a sum of a whole document with its times is a string, that of numbers is none."""
+    return value is not None and (key in LEFT_OUT or (key == "sum" and isinstance(value, str)))
+
+
 def _without(value: Json) -> Json:
     if isinstance(value, dict):
-        return {key: "LEFT OUT" if key in LEFT_OUT and inner is not None else _without(inner) for key, inner in value.items()}
+        return {key: "LEFT OUT" if _left_out(key, inner) else _without(inner) for key, inner in value.items()}
     return [_without(inner) for inner in value] if isinstance(value, list) else value
 
 

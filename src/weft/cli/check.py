@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import zip_longest
@@ -18,61 +18,11 @@ from weft.errors import DataError
 from weft.text.columns import columns, places, wrapped
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from weft.data.check import Report
     from weft.data.findings import Checked, Finding
-    from weft.runs.settings import Settings
-    from weft.text.tokenizers import Tokenizer
 
 INDENT = 9  # "warning" and two spaces
 NAME = 6  # "where" and a space
-RUNNING = 40  # characters of a line of running text that is not expected twice
-
-
-def invalid(labels: Sequence[tuple[str, ...]]) -> np.ndarray:
-    """bool (N,): which sentences have tags that mark spans otherwise than their scheme does."""
-    import numpy as np
-
-    from weft.metrics.spans import scheme_of, validate
-
-    scheme = scheme_of({tag for tags in labels for tag in tags})
-    return np.array([scheme is not None and bool(validate(tags, scheme)) for tags in labels], dtype=bool)
-
-
-def plan(settings: Settings) -> tuple[Checked, Callable[[], Sequence[Tokenizer]]]:
-    """What is to be checked, and how the tokenizers are made: as training would, without a run."""
-    from weft.data.findings import Checked
-    from weft.data.labelled import LabelledTable
-    from weft.data.pairs import SIDES, PairsTable
-    from weft.data.span_source import SIDES as ASKED
-    from weft.data.span_source import AskedTable
-    from weft.data.tables import training
-    from weft.data.tagged import TaggedTable
-    from weft.models.baseline_tables import BaselineTable
-    from weft.text.sides import train_sides
-    from weft.text.tokenizers import train_tokenizer
-
-    data, table, train = settings.data, settings.tokenizer, training(settings.datasets)
-    if isinstance(data, PairsTable):
-        source, target = (train.side(side) for side in SIDES)
-        return Checked(SIDES, data.longest, data.truncate), lambda: train_sides(table, source.texts, target.texts)
-    if isinstance(data, LabelledTable):
-        names = tuple(map(str, data.columns()))
-        told = Checked(names if len(names) > 1 else ("text",), data.longest, data.truncate, labels="label")
-        texts = (text for at in range(len(names)) for text in train.side(at).texts())
-        # baselines read terms, and texts of any length
-        unread = isinstance(settings.model, BaselineTable)
-        return told, lambda: [] if unread else [train_tokenizer(table, texts)] * len(names)
-    if isinstance(data, TaggedTable):
-        spelled = settings.model.letters() is not None
-        told = Checked(("sentence",), data.longest, labels="tag", words=True, spelled=spelled, invalid=invalid)
-        return told, lambda: [train_tokenizer(table, train.words().texts())]
-    if isinstance(data, AskedTable):
-        asked = (text for side in ASKED for text in train.side(side).texts())
-        return Checked(("question", "passage"), apart=True), lambda: [train_tokenizer(table, asked)] * 2
-    least = 0 if data.read == "lines" else RUNNING
-    return Checked(("line",), least=least), lambda: [train_tokenizer(table, train.texts())]
 
 
 def size_table(report: Report, told: Checked) -> str:
@@ -172,7 +122,7 @@ class Check(Shared):
         settings = resolve(override(read_toml(self.run_file), self.settings or []), base=self.run_file.parent)
         if self.windows is not None:
             refuse_others(settings)
-        told, tokenizers = plan(settings)
+        told, tokenizers = settings.spec.data.check(settings)
         made = cache(tokenizers)
         with Display(quiet=self.quiet) as display:
             report = check_data(settings.datasets, made, told, watch=display.show)

@@ -19,7 +19,7 @@ SHOWN = 6  # tokens of an input or label in a row; of longer ones the first and 
 
 def refuse_others(settings: Settings) -> None:
     """Refuse a run file whose training reads no windows."""
-    if settings.task != "lm" or settings.kind == "ngram" or settings.data.read != "windows":
+    if not settings.spec.data.windows(settings):
         raise UsageError("--windows: is for networks of task 'lm' that read running text as windows; drop it")
 
 

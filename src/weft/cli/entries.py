@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from weft.cli.output import note, say
 from weft.cli.usage import one_line
@@ -14,6 +14,7 @@ from weft.errors import DataError, UsageError
 if TYPE_CHECKING:
     from weft.cli.lines import Line
     from weft.data.records import Entry, Form, Opened, Values
+    from weft.runs.run import AnyRun
 
 # the texts of a line, and what is wrong with them, if something is
 Parse = Callable[[str], "tuple[tuple[str, ...], str | None]"]
@@ -56,7 +57,7 @@ AS_USUAL = Reads()
 class Inputs:
     """The records that a command is asked about."""
 
-    def __init__(self, run: Any, text: str | None, files: Sequence[Path] | None, reads: Reads = AS_USUAL) -> None:
+    def __init__(self, run: AnyRun, text: str | None, files: Sequence[Path] | None, reads: Reads = AS_USUAL) -> None:
         from weft.data.records import Plain
 
         if text is not None and files:
@@ -66,20 +67,12 @@ class Inputs:
         self.files = [self._open(run, path) for path in files or ()]
         self.form: Form = self.files[0].form if self.files else Plain()
 
-    def _open(self, run: Any, path: Path) -> Opened:
+    def _open(self, run: AnyRun, path: Path) -> Opened:
         from weft.cli.lines import raw_lines
-        from weft.data.records import Opened, Plain
-        from weft.data.use import open_file
+        from weft.data.records import InputFile, Opened, Plain
 
-        lines, table = partial(raw_lines, path, self.encoding), run.settings.data
-        opened = open_file(
-            path,
-            lines,
-            table,
-            labels=run.labels,
-            targets=self.reads.targets,
-            encoding=self.encoding,
-        )
+        file = InputFile(path, partial(raw_lines, path, self.encoding), run.labels, self.reads.targets)
+        opened = run.task.data.open(run.settings.data, file)
         if opened is None:
             return Opened(Plain(), self._of_lines(path))
         return Opened(opened.form, self._checked(path, opened.entries), opened.notes, opened.writes)

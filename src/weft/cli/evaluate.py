@@ -96,6 +96,8 @@ class Evaluate(Searching):
         files = [str(path) for path in self.data or (() if read is None else read.paths)]
         if found.unseen:
             note(self._warning(run.task.says, found.unseen), quiet=self.quiet)
+        for one in found.notes:
+            note(f"weft: {one}", quiet=self.quiet)
         if self.json:
             never = {} if found.unseen is None else {"unseen": found.unseen}
             write_json({"scores": [as_json(score) for score in found.scores], **never, "run": str(self.folder), "data": files})
@@ -105,6 +107,6 @@ class Evaluate(Searching):
         return 0
 
     def _warning(self, what: str, unseen: Counter[str]) -> str:
-        from weft.data.labelled import listed
+        from weft.data.summary import listed
 
         return f"weft: {what} that training never saw count as wrong, {unseen.total():,} in all: {listed(unseen)}"

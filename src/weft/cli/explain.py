@@ -19,6 +19,7 @@ from weft.errors import UsageError
 if TYPE_CHECKING:
     from weft.explain.options import ExplainOptions
     from weft.explain.view import View
+    from weft.runs.run import AnyRun
 
 
 def _views() -> list[str]:
@@ -174,8 +175,9 @@ class Explain(Shared):
         given = {name: getattr(self, name) for name in ExplainOptions.model_fields}
         return ExplainOptions(**given | {"unit": self.unit or []})
 
-    def _text(self, run: Any) -> str:
+    def _text(self, run: AnyRun) -> str:
         from weft.cli.lines import stdin_lines
+        from weft.explain.inputs import explaining
         from weft.explain.views import VIEWS
 
         if self.text is not None:
@@ -184,11 +186,11 @@ class Explain(Shared):
         if self.what and not any(VIEWS[name].reads for name in self.what if name in VIEWS):
             return ""
         lines = list(stdin_lines(run.settings.data.encoding))
-        if len(lines) > 1 and (not run.generates or run.reader.lines):  # running text has as many as it likes
+        if len(lines) > 1 and explaining(run).line(run):  # running text has as many as it likes
             note(f"weft: {len(lines):,} lines are read as one text; explain each by a command of its own", quiet=self.quiet)
         return "\n".join(lines)
 
-    def _show(self, runs: Mapping[str, Any], text: str, what: str | None, options: ExplainOptions) -> View:
+    def _show(self, runs: Mapping[str, AnyRun], text: str, what: str | None, options: ExplainOptions) -> View:
         from weft.cli.display import Display
         from weft.explain.views import show, show_together
 

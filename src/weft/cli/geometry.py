@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -51,7 +51,7 @@ class Geometry(Shared):
         check_kind("--out", self.out)
         if self.most < 2:
             raise UsageError(f"--most: must be 2 or more, not {self.most}")
-        run: Any = load(self.folder, device=self.device)
+        run = load(self.folder, device=self.device)
         with Display(quiet=self.quiet) as display:
 
             def told(done: int, total: int) -> None:

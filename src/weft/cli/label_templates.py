@@ -65,6 +65,7 @@ test = 0.1                         # likewise: what weft evaluate scores; nothin
                                    # coarse = ":": drops what follows it in a label, of NUM:date the date
 # longest = 1000                   # tokens of an example, of both its texts
 # truncate = true                  # cut what is longer; false: refuse it, with its place
+# skip_empty = true                # leave out examples without a text, with a note; false: refuse them
 """
 )
 TOKENIZER = """

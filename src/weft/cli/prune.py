@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from weft.cli.display import Display
     from weft.explain.heads import Heads
     from weft.explain.prune import Pruning
+    from weft.runs.run import AnyRun
 
 
 def _measures() -> list[str]:
@@ -80,7 +81,7 @@ class Prune(Shared):
             raise UsageError(f"--tokens: must be 1 or more, not {self.tokens}")
         if self.out is not None and self.heads is None:
             raise UsageError("--out: a smaller run needs --heads, how many go")
-        run: Any = load(self.folder, device=self.device)
+        run = load(self.folder, device=self.device)
         layers = heads_of(run)
         wanted = 0 if self.heads is None else count(self.heads, len(every(layers)))
         with leaving_nothing(self.out) if self.out is not None else nullcontext():
@@ -103,13 +104,10 @@ class Prune(Shared):
             self._tell(run, found)
         return 0
 
-    def _pruned(self, run: Any, layers: Sequence[Heads], wanted: int, display: Display) -> tuple[Pruning, int]:
+    def _pruned(self, run: AnyRun, layers: Sequence[Heads], wanted: int, display: Display) -> tuple[Pruning, int]:
         """What was found, and on how many tokens."""
         from weft.explain.held_loss import portions
-        from weft.explain.inputs import network
         from weft.explain.prune import prune
-
-        model: Any = network(run)
 
         def told(done: int, total: int) -> None:
             display.show("measuring", done / max(1, total), f"{done:,} of {total:,} times over the data")
@@ -117,10 +115,12 @@ class Prune(Shared):
         with TemporaryDirectory() as place:
             display.show("reading", 0.0)
             parts = portions(run, self.data, Path(place), tokens=self.tokens)
-            found = prune(model, layers, parts, wanted=wanted, at_once=self.at_once, measure=self.measure, told=told)
+            found = prune(
+                run.members[0].model, layers, parts, wanted=wanted, at_once=self.at_once, measure=self.measure, told=told
+            )
         return found, sum(part.size for part in parts)
 
-    def _tell(self, run: Any, found: Pruning) -> None:
+    def _tell(self, run: AnyRun, found: Pruning) -> None:
         from weft.explain.heads import every
         from weft.explain.inputs import network
         from weft.runs.load import load

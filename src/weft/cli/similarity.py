@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -73,7 +73,7 @@ class Similarity(Shared):
         from weft.explain.similarity import heads_alike, layers_alike
         from weft.runs.load import load
 
-        runs: list[Any] = [load(folder, device=self.device) for folder in self.folders]
+        runs = [load(folder, device=self.device) for folder in self.folders]
         run, other = runs[0], runs[1] if len(runs) > 1 else None
 
         def told(done: int, total: int) -> None:

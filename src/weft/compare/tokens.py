@@ -11,8 +11,8 @@ from weft.compare.fitting import with_option
 from weft.runs.folder import RunFolder
 from weft.runs.job import Watcher
 from weft.runs.resolve import resolve
-from weft.runs.settings import Settings
-from weft.tasks.material import tokenizer_files
+from weft.tasks.prepare import prepare
+from weft.text.sides import tokenizer_files
 
 TOKENIZER = "tokenizer"
 
@@ -30,16 +30,12 @@ def train_once(out: Path, values: Sequence[Mapping[str, Any]], watcher: Watcher)
     settings = [resolve(without_test(one), base=out) for one in values]
     if not (folder.path / files.MANIFEST).is_file():
         # of taggers some spell words: what they need is made if any does
-        chosen = next((one for one in settings if _spells(one)), settings[0])
+        chosen = next((one for one in settings if one.spec.data.extended(one)), settings[0])
         with files.building(folder.path) as place:
-            chosen.spec.data.prepare(chosen, RunFolder(place), watcher)
+            prepare(chosen.spec, chosen, RunFolder(place), watcher)
             files.remove(place / "data")  # each run has its own
     files.verify(folder.path)
     return settings[0].spec.data.load(folder)
-
-
-def _spells(settings: Settings) -> bool:
-    return settings.task == "tag" and settings.model.letters() is not None
 
 
 def given(out: Path) -> dict[str, Any]:

@@ -264,9 +264,7 @@ def _surveyed(splits: Mapping[str, Split], told: Checked, watch: Watch) -> tuple
         for look in (odd_texts, misfits, repeats):
             findings += look(name, surveys[name], told)
     findings += overlaps(surveys, told)
-    if told.labels is not None:
-        readable: Mapping[str, Any] = splits
-        findings += label_findings(readable, surveys, told)
+    findings += label_findings({name: splits[name] for name in surveys}, surveys, told)
     return surveys, findings
 
 
@@ -274,7 +272,7 @@ def _counted(split: Any, made: Sequence[Tokenizer], told: Checked) -> list[Count
     """Every side as tokens; none where there are no tokenizers."""
     if not made:
         return []
-    return [count_words(split, made[0])] if told.words else count_tokens(split, made)
+    return count_tokens(split, made) if told.words is None else [count_words(split, made[0], told.words)]
 
 
 def check_data(

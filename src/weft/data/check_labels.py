@@ -7,25 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
 from weft.data.findings import Checked, Finding, by_share, first_rows, of
 from weft.data.survey import Survey
-from weft.text.gate import quoted
+from weft.text.gate import Seen, quoted
 
 FEW = 8  # labels that are named
 Labels = list[tuple[str, ...]]
-
-
-class Labelled(Protocol):
-    """A split whose rows have labels: of a text, or of its words."""
-
-    def labels(self) -> Labels: ...
-
-    def own_labels(self) -> str | None:
-        """What is wrong where nearly every row has a label of its own."""
 
 
 def named(counts: Counter[str]) -> str:
@@ -92,12 +83,29 @@ def invalid(split: str, labels: Labels, told: Checked) -> Iterator[Finding]:
         yield Finding(by_share(count, len(labels)), "invalid_tags", split, what, cure, count, first_rows(wrong))
 
 
-def label_findings(splits: Mapping[str, Labelled], surveys: Mapping[str, Survey], told: Checked) -> Iterator[Finding]:
+def skipped(split: str, seen: Seen, rows: int, told: Checked) -> Iterator[Finding]:
+    """Records of the files without a text, which are left out."""
+    if count := seen.skipped:
+        what = (
+            f"{of(count, count + rows, told.rows)} of its files are empty, and are left out; the first is {seen.first_skipped}"
+        )
+        cure = "take them out, or set data.skip_empty = false to have them refused"
+        yield Finding(by_share(count, count + rows), "skipped", split, what, cure, count)
+
+
+def label_findings(splits: Mapping[str, Any], surveys: Mapping[str, Survey], told: Checked) -> Iterator[Finding]:
     """All that is to be said about the labels of the splits that could be read."""
-    found = {name: splits[name].labels() for name in surveys}
+    if told.labels_of is None:
+        return
+    found: dict[str, Labels] = {name: list(map(told.labels_of, split.records())) for name, split in splits.items()}
     known = {label for row in found.get("train", []) for label in row}
+    files = set[tuple[str, ...]]()  # of shares of one file it is said once
     for name, labels in found.items():
-        if name == "train" and (fault := splits[name].own_labels()):
+        seen = splits[name].seen
+        if (paths := tuple(map(str, splits[name].given))) not in files:
+            yield from skipped(name, seen.files, seen.count, told)
+        files.add(paths)
+        if name == "train" and (fault := seen.fault()):
             yield Finding("error", "own_labels", name, fault, "put that right first", len(labels))
         elif name == "train":
             yield from learned(name, labels, told)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+
+from weft.text.tokenizers import Tokenizer
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
@@ -39,7 +41,8 @@ class Checked:
     truncate: bool = False
     least: int = 0  # characters; shorter lines may come twice: in running text they always do
     labels: str | None = None  # what the labels of rows are called: two sides are then two texts, neither made from the other
-    words: bool = False  # of a row each word by itself becomes tokens
+    labels_of: Callable[[Any], tuple[str, ...]] | None = None  # a record
+    words: Callable[[Any], Sequence[str]] | None = None  # of a record, where each word by itself becomes tokens
     spelled: bool = False  # what is unknown is known by its letters
     invalid: Invalid | None = None
     apart: bool = False  # two sides are two texts, neither made from the other, and have no labels
@@ -52,6 +55,13 @@ class Checked:
     def aligned(self) -> bool:
         """Whether one side should fit the other."""
         return len(self.sides) > 1 and self.labels is None and not self.apart
+
+
+class CheckPlan(NamedTuple):
+    """What a check is told, and how it makes the tokenizer of each side: as training would, without a run."""
+
+    checked: Checked
+    tokenizers: Callable[[], Sequence[Tokenizer]]
 
 
 def percent(count: float, total: float) -> str:

@@ -7,7 +7,7 @@ is added stands behind what was there, which is copied as it was: quotes, spaces
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -27,7 +27,6 @@ from weft.data.rows import (
     misshapen,
     open_rows,
 )
-from weft.data.span_files import squad_questions
 from weft.errors import DataError
 from weft.text.gate import Seen
 
@@ -74,6 +73,15 @@ class Opened:
     entries: Iterator[Entry]
     notes: list[str] = field(default_factory=list)  # how it is read
     writes: str = ""  # what a command says behind them that writes the file again
+
+
+class InputFile(NamedTuple):
+    """A file that a run is used on."""
+
+    path: Path
+    lines: Callable[[], Iterator[str]]  # from its beginning
+    labels: Collection[str] = ()  # labels, or tags, of the run
+    targets: bool = False  # of pairs, read these, too
 
 
 class Used(NamedTuple):
@@ -275,43 +283,7 @@ def _open_json(path: Path, lines: Iterator[str], used: Used) -> Opened:
     return Opened(JsonForm(list(row)), (_json_entry(one, path, used) for one in chain([first], values)))
 
 
-class SquadForm:
-    """SQuAD's own file of predictions: an object with the answer of every question by its id."""
-
-    plain = False
-
-    def __init__(self) -> None:
-        self.begun = False
-
-    def head(self, names: Sequence[str]) -> str:
-        return "{"
-
-    def row(self, entry: Entry, values: Values) -> str:
-        before, self.begun = ",\n" if self.begun else "\n", True
-        said = json.dumps(values["prediction"] or "", ensure_ascii=False)
-        return f"{before}  {json.dumps(entry.raw, ensure_ascii=False)}: {said}"
-
-    def tail(self) -> str:
-        return "\n}\n"
-
-    def like(self, other: Form) -> bool:
-        return isinstance(other, SquadForm)
-
-
-def _open_squad(path: Path, lines: Iterator[str]) -> Opened:
-    questions = squad_questions(path, "\n".join(lines))
-
-    def entries() -> Iterator[Entry]:
-        for one in questions:
-            texts = (one.question, one.passage)
-            yield Entry("\t".join(texts), texts, f"{path}: question {one.number}", str(one.row.get("id", one.number)))
-
-    return Opened(SquadForm(), entries())
-
-
-def open_records(path: Path, lines: Iterator[str], used: Used, *, squad: bool = False) -> Opened:
+def open_records(path: Path, lines: Iterator[str], used: Used) -> Opened:
     """The records of a table or of JSON, whose lines are given."""
-    if squad:
-        return _open_squad(path, lines)
     opened = _open_table if kind_of(path) in ("csv", "tsv") else _open_json
     return opened(path, lines, used)

@@ -8,13 +8,14 @@ from __future__ import annotations
 import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Protocol
 
 import numpy as np
 
+from weft.data.dataset import Dataset, R
 from weft.data.source import Row
 from weft.text.tokenizers import Tokenizer
 
@@ -35,15 +36,6 @@ class Split(Protocol):
         """What the whole files hold; `crlf` is among it."""
 
     def rows(self) -> Iterator[Row]: ...
-
-
-class Sentences(Protocol):
-    """A split whose rows are sentences of words."""
-
-    def words(self) -> Any:
-        """All words, one after another: `texts`."""
-
-    def sentence_lengths(self) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -138,10 +130,9 @@ def count_tokens(split: Split, tokenizers: Sequence[Tokenizer]) -> list[Counted]
     return counted
 
 
-def count_words(split: Sentences, tokenizer: Tokenizer) -> Counted:
+def count_words(dataset: Dataset[R], tokenizer: Tokenizer, words: Callable[[R], Sequence[str]]) -> Counted:
     """Sentences, each word by itself: a tokenizer may cut it otherwise where it stands in a text."""
-    counted, words, sizes = Counted(tokenizer), split.words().texts(), split.sentence_lengths()
-    for low in range(0, len(sizes), ROWS):
-        part = sizes[low : low + ROWS]
-        counted.add(list(islice(words, int(part.sum()))), part)
+    counted, records = Counted(tokenizer), dataset.records()
+    while batch := [words(record) for record in islice(records, ROWS)]:
+        counted.add(list(chain.from_iterable(batch)), np.array([len(sentence) for sentence in batch], np.int64))
     return counted

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from weft.config import Table
 from weft.data.columns import Wanted
+from weft.data.dataset import Dataset, Format, R
 from weft.data.records import Used
 from weft.data.source import Source
 from weft.errors import ConfigError, DataError
@@ -68,6 +69,14 @@ def training(sources: Mapping[str, S]) -> S:
     if "train" not in sources:
         raise ConfigError("data.train: is false, so there is nothing to train on; name files, as in --set data.train=FILE")
     return sources["train"]
+
+
+def datasets(base: Path, format: Format[R], train: Train, valid: Split, test: Split) -> dict[str, Dataset[R]]:
+    """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""
+    return {
+        name: Dataset(tuple(base / path for path in as_paths(files)), format, low, high)
+        for name, (files, low, high) in parts(train, valid, test).items()
+    }
 
 
 def _visible(path: Path, base: Path) -> bool:

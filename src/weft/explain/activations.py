@@ -28,14 +28,13 @@ class Scores(NamedTuple):
 
 
 @torch.no_grad()
-def output_scores(run: Any, reading: Reading) -> Scores | None:
+def output_scores(reading: Reading) -> Scores | None:
     """The scores at each position of a short text; None where there are too many, or nothing is predicted token by token."""
-    tokens, size = reading.sides[0].tokens, getattr(run.vocabulary, "size", CHOICES + 1)
-    if run.settings.task != "lm" or len(tokens) > TOKENS or size > CHOICES:
+    if reading.scores is None or len(reading.sides[0].tokens) > TOKENS:
         return None
-    model: Any = reading.model
-    y, _ = model(torch.tensor([tokens], device=run.device))
-    return Scores([run.vocabulary.show(at) for at in range(size)], model.head.scores(y[0]).double().cpu().numpy())
+    values = reading.scores().double().cpu().numpy()
+    count = values.shape[1]
+    return None if count > CHOICES else Scores([reading.show(at) for at in range(count)], values)
 
 
 def _rows(names: Sequence[str], values: np.ndarray) -> list[list[str]]:

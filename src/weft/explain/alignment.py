@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from weft.errors import UsageError
 from weft.explain.watch import pattern, watch
+from weft.nn.cross import Looks
 
 Rows = tuple[Tensor, Tensor]  # tokens and what of them to keep, (B, T) each
 
@@ -32,7 +33,7 @@ class Alignment(NamedTuple):
 
 def attends_to_source(model: nn.Module) -> list[str]:
     """The names of the leaves that weigh source positions, lowest first."""
-    return [f"{name}.attend" for name, part in model.named_modules() if getattr(part, "to_source", False)]
+    return [f"{name}.attend" for name, part in model.named_modules() if isinstance(part, Looks) and part.to_source]
 
 
 def check_attends(model: nn.Module) -> list[str]:

@@ -14,18 +14,17 @@ from torch import nn
 
 from weft.errors import UsageError
 from weft.explain import guides
-from weft.explain.inputs import Reading, network, read
+from weft.explain.inputs import Reading, network, read, stacks
 from weft.explain.options import ExplainOptions
 from weft.explain.view import CUT, Picture, Piece, View, aligned, listed, told_apart
 from weft.explain.watch import Watched, pattern, watch
-from weft.models.seq2seq import ReadsSource
-from weft.models.tables import StackTable
 from weft.nn.attention import LostHeads
 from weft.nn.cross import Looks
 from weft.nn.pooling import Weighs
 from weft.plots.formatting import on_a_line
 from weft.plots.grid import Map, grid
 from weft.plots.heatmap import heatmap, visible
+from weft.runs.run import AnyRun
 
 NAMES = {  # of the parts, for people
     "cross": "attention from the output to its source",
@@ -124,12 +123,11 @@ def look(reading: Reading, wanted: Sequence[Site], head: int | None, device: tor
     """What each of the sites did, in one pass over the input."""
     with watch(reading.model, [site.name for site in wanted]) as seen:
         reading.say(torch.zeros(1, dtype=torch.long, device=device))
-    encoder = dict(reading.model.named_children()).get("encoder")
-    backwards = isinstance(encoder, ReadsSource) and encoder.reverse
+    backwards = [stack.part for stack in reading.stacks if stack.backwards]
     found = []
     for site in wanted:
         weights = _weights([one for one in seen if one.name == site.name], site.part, head)
-        if backwards and site.part == "encoder":
+        if site.part in backwards:
             weights = weights[:, ::-1, ::-1]
         heads = list(range(1, len(weights) + 1)) if head is None else [head]
         found.append(Looked(site, *_axes(reading, site), weights, heads))
@@ -222,14 +220,14 @@ def _layer_data(one: Looked) -> dict[str, Any]:
     }
 
 
-def _known(run: Any, model: nn.Module) -> list[Site]:
+def _known(run: AnyRun, model: nn.Module) -> list[Site]:
     known = sites(model)
     if not known:
         raise UsageError(f"attention: {run.folder.path} is a run of kind {run.settings.kind!r}, in which nothing attends")
     return known
 
 
-def attention(run: Any, text: str, options: ExplainOptions) -> View:
+def attention(run: AnyRun, text: str, options: ExplainOptions) -> View:
     """The patterns of all heads, or of those asked for; of a translation, while its output is written."""
     reading = read(run, text, options)
     wanted = _chosen(_known(run, reading.model), options)
@@ -254,32 +252,27 @@ def rolled_out(layers: Sequence[np.ndarray]) -> np.ndarray:
     return whole
 
 
-def _rolled(run: Any) -> str:
-    """The part that rollout goes through."""
-    return "decoder" if run.settings.task == "lm" else "encoder"
-
-
-def no_rollout(run: Any) -> str | None:
-    """Why rollout does not apply, if it does not."""
-    table = run.settings.model.encoder if run.settings.task == "translate" else run.settings.model
-    if not (isinstance(table, StackTable) and table.traits.attends):
+def no_rollout(run: AnyRun) -> str | None:
+    """Why rollout does not apply, if it does not: it goes through the stack that is read first."""
+    model = network(run)
+    lowest = None if model is None else stacks(run)[0]
+    if model is None or lowest is None or not lowest.attention:
         return "it follows self-attention from layer to layer, and this run has none below what it says"
-    if table.connection not in CARRIED:
-        return f"it counts what a layer adds to, and connection = {table.connection!r} does not add"
-    part, model = _rolled(run), network(run)
-    if model is None or not any(site.part == part for site in sites(model)):
+    if lowest.table.connection not in CARRIED:
+        return f"it counts what a layer adds to, and connection = {lowest.table.connection!r} does not add"
+    if not any(site.part == lowest.part for site in sites(model)):
         return "it follows self-attention from layer to layer, and all heads of this run were cut out"
     return None
 
 
-def rollout(run: Any, text: str, options: ExplainOptions) -> View:
+def rollout(run: AnyRun, text: str, options: ExplainOptions) -> View:
     """How attention carries input tokens through all layers; of a translation, through those of the encoder."""
     if reason := no_rollout(run):
         raise UsageError(f"rollout: {reason}")
     if options.layer is not None or options.head is not None:
         raise UsageError("rollout: goes through all layers and heads; drop --layer and --head")
     reading = read(run, text, options)
-    part = _rolled(run)
+    part = reading.stacks[0].part
     found = look(reading, [site for site in sites(reading.model) if site.part == part], None, run.device)
     weights = rolled_out([one.weights for one in found])
     what = f"Rollout through {len(found)} layer{'s' if len(found) > 1 else ''}"

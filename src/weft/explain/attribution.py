@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from weft.errors import UsageError
 from weft.explain import guides
-from weft.explain.counted import Counted, of_ngrams, of_terms
+from weft.explain.counted import Counted
 from weft.explain.credit import COMPLETE, attribute, incomplete
-from weft.explain.inputs import Question, Reading, questions, read
+from weft.explain.inputs import Question, Reading, explaining, network, questions, read
 from weft.explain.options import ExplainOptions
 from weft.explain.telling import Telling, untold
 from weft.explain.view import CUT, Picture, Piece, View, aligned, listed, told_apart
@@ -19,6 +19,7 @@ from weft.plots.diverging_heatmap import signed_map
 from weft.plots.formatting import on_a_line
 from weft.plots.heatmap import visible
 from weft.plots.token_heatmap import coloured
+from weft.runs.run import AnyRun
 from weft.text.gate import clean
 
 METHODS = {
@@ -58,13 +59,13 @@ class Found(NamedTuple):
         return np.split(self.values, edges, axis=1)
 
 
-def _name(question: Question, reading: Reading, task: str) -> str:
+def _name(question: Question, reading: Reading, *, places: bool) -> str:
     """What is asked: the choice, of a tag its word too, of an answer which end."""
     place = reading.places[question.place].text
-    return f"{place}/{question.piece.text}" if task in ("tag", "span") else question.piece.text
+    return f"{place}/{question.piece.text}" if places else question.piece.text
 
 
-def _of_network(run: Any, text: str, options: ExplainOptions, telling: Telling) -> Found:
+def _of_network(run: AnyRun, text: str, options: ExplainOptions, telling: Telling) -> Found:
     if options.method == "exact":
         raise UsageError("--method exact: is for linear models of terms; use --method integrated, gradient or occlusion")
     reading = read(run, text, options)
@@ -73,7 +74,7 @@ def _of_network(run: Any, text: str, options: ExplainOptions, telling: Telling) 
     return Found(
         [(side.name, side.pieces) for side in reading.sides],
         [question.piece for question in asked],
-        [_name(question, reading, run.settings.task) for question in asked],
+        [_name(question, reading, places=explaining(run).places) for question in asked],
         found.values,
         found.said,
         found.method,
@@ -92,18 +93,14 @@ def _of_counts(found: Counted) -> Found:
     return Found(sides, found.outputs, names, found.values, found.said, found.method, found.baseline, None, found.added)
 
 
-def _find(run: Any, text: str, options: ExplainOptions, telling: Telling) -> Found:
+def _find(run: AnyRun, text: str, options: ExplainOptions, telling: Telling) -> Found:
     if options.steps is not None and options.method not in (None, "integrated"):
         raise UsageError(f"--steps: is for --method integrated, not for --method {options.method}; drop it")
     if options.baseline is not None and options.method == "gradient":
         raise UsageError("--baseline: the gradient times the input is against nothing; drop it, or use --method integrated")
-    counting: dict[str, Callable[[Any, str, ExplainOptions], Counted]] = {
-        "ngram": of_ngrams,
-        "naive-bayes": of_terms,
-        "regression": of_terms,
-    }
-    if run.settings.kind in counting:
-        return _of_counts(counting[run.settings.kind](run, clean(text, "input"), options))
+    count = explaining(run).attribute
+    if count is not None and network(run) is None:
+        return _of_counts(count(run, clean(text, "input"), options))
     return _of_network(run, text, options, telling)
 
 
@@ -208,7 +205,7 @@ def _lines(found: Found, top: int) -> list[str]:
     return lines
 
 
-def attribution(run: Any, text: str, options: ExplainOptions, telling: Telling = untold) -> View:
+def attribution(run: AnyRun, text: str, options: ExplainOptions, telling: Telling = untold) -> View:
     """The share of each token in the next token, label, tag, filled gap or translation."""
     found = _find(run, text, options, telling)
     what = f"of {on_a_line(found.written)} " if found.written else ""

@@ -10,6 +10,7 @@ Shapes: N tokens of the training text, K of a context.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -19,15 +20,15 @@ import torch
 from weft.data.corpus import Corpus, open_corpus
 from weft.errors import ModelError, UsageError
 from weft.explain import guides
-from weft.explain.inputs import located, special
+from weft.explain.inputs import explaining, located, special
 from weft.explain.options import ExplainOptions
 from weft.explain.view import Picture, Piece, View, aligned, listed
 from weft.models.counts import with_begins
 from weft.plots.bars import Bar, bars
+from weft.runs.run import AnyRun
 from weft.text.gate import clean
 
 LEGEND = (("before", "share of what followed in training", ""), ("after", "P of the model", ""))
-LONGEST = 4  # tokens of a context that are counted for a model that has no order
 
 
 class Context(NamedTuple):
@@ -40,13 +41,13 @@ class Context(NamedTuple):
     said: np.ndarray | None  # (V,): the model's probabilities; None where nothing was ever read so short
 
 
-def no_counts(run: Any) -> str | None:
-    if run.settings.task != "lm":
+def no_counts(run: AnyRun) -> str | None:
+    if explaining(run).context is None:
         return f"a run of task {run.settings.task!r} predicts no next token of a text"
     return None if _corpus(run) is not None else "the tokens that it was trained with are not in its folder"
 
 
-def _corpus(run: Any) -> Corpus | None:
+def _corpus(run: AnyRun) -> Corpus | None:
     with suppress(ModelError):
         corpus = open_corpus(run.folder.data, "train", check=False)
         return corpus if corpus.tokenizer == run.vocabulary.hash else None
@@ -64,7 +65,7 @@ def followers(text: np.ndarray, context: list[int]) -> np.ndarray:
 
 
 @torch.no_grad()
-def _said(run: Any, context: list[int]) -> np.ndarray | None:
+def _said(run: AnyRun, context: list[int]) -> np.ndarray | None:
     if not context:
         return None
     log_probs, _ = run.model.start(torch.tensor([context], device=run.device))
@@ -72,7 +73,7 @@ def _said(run: Any, context: list[int]) -> np.ndarray | None:
     return found
 
 
-def _counted(run: Any, read: list[tuple[int, Piece]], text: np.ndarray) -> Context:
+def _counted(run: AnyRun, read: list[tuple[int, Piece]], text: np.ndarray) -> Context:
     context = [number for number, _ in read]
     after = followers(text, context)
     after = after[after != run.vocabulary.begin]  # what stands before a line is not predicted
@@ -81,13 +82,13 @@ def _counted(run: Any, read: list[tuple[int, Piece]], text: np.ndarray) -> Conte
     return Context([piece for _, piece in read], len(after), tokens[order], counts[order], _said(run, context))
 
 
-def _row(one: Context, at: int, show: Any) -> dict[str, Any]:
+def _row(one: Context, at: int, show: Callable[[int], str]) -> dict[str, Any]:
     token, count = int(one.tokens[at]), int(one.counts[at])
     said = None if one.said is None else round(float(one.said[token]), 6)
     return {"token": show(token), "count": count, "share": round(count / one.seen, 6), "probability": said}
 
 
-def _data(one: Context, top: int, show: Any) -> dict[str, Any]:
+def _data(one: Context, top: int, show: Callable[[int], str]) -> dict[str, Any]:
     rows = [_row(one, at, show) for at in range(min(top, len(one.tokens)))]
     return {"context": [piece.text for piece in one.pieces], "count": one.seen, "followers": len(one.tokens), "tokens": rows}
 
@@ -124,10 +125,10 @@ def _picture(contexts: list[dict[str, Any]]) -> list[Picture]:
     return [Picture("What followed each context in training, and what the model says", bars(groups, LEGEND))] if groups else []
 
 
-def counts(run: Any, text: str, options: ExplainOptions) -> View:
+def counts(run: AnyRun, text: str, options: ExplainOptions) -> View:
     """How often the last tokens of a text stand in the training text, and what followed them there."""
-    corpus = _corpus(run)
-    if corpus is None:
+    corpus, context = _corpus(run), explaining(run).context
+    if corpus is None or context is None:
         raise UsageError(f"--what counts: {no_counts(run)}")
     own = located(run.vocabulary, clean(text, "input"))
     lines = corpus.starts is not None
@@ -135,9 +136,7 @@ def counts(run: Any, text: str, options: ExplainOptions) -> View:
     starts = None if corpus.starts is None else np.asarray(corpus.starts[:-1])
     tokens = np.asarray(corpus.tokens).astype(np.int64)
     whole = tokens if starts is None else with_begins(tokens, starts, run.vocabulary.begin)
-    order = getattr(run.model, "order", None)
-    longest = LONGEST if order is None else order - 1
-    sizes = range(min(longest, len(read)), -1, -1)
+    sizes = range(min(context(run), len(read)), -1, -1)
     found = [_data(_counted(run, read[len(read) - size :], whole), options.top, run.vocabulary.show) for size in sizes]
     data = {"tokens": listed([piece for _, piece in own]), "contexts": found}
     return View("counts", "What followed in the training text", data, _picture(found), _lines(found), guides.COUNTS)

@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 
 from weft.errors import UsageError
-from weft.explain.inputs import Question, Reading
+from weft.explain.inputs import Question, Reading, explaining
 from weft.explain.options import ExplainOptions
 from weft.explain.telling import Telling, one_of, part_of, untold
 from weft.explain.watch import differentiable, replaced, watch
+from weft.runs.run import AnyRun
 
 POSITIONS, SCORES = 1 << 13, 1 << 24  # tokens, and numbers of the distributions, of copies that are read at once
 FEWEST, MOST = 32, 1024  # steps of integrated gradients, where nobody says how many
@@ -44,17 +45,16 @@ class Attributed(NamedTuple):
     added: np.ndarray | None  # (K,): what the values should add up to
 
 
-def baseline_of(run: Any, options: ExplainOptions) -> str:
+def baseline_of(run: AnyRun, options: ExplainOptions) -> str:
     """The name of the baseline: the one given, or else one that training has shown the model."""
-    masked = run.settings.task == "masked-lm"
-    if options.baseline == "mask" and not masked:
+    explain = explaining(run)
+    if options.baseline == "mask" and not explain.masks:
         raise UsageError(f"--baseline mask: {run.folder.path} knows no mask, as only masked language models do; use unk")
     if options.baseline is not None:
         return options.baseline
-    if masked:
+    if explain.masks:
         return "mask"
-    reads = [part for name, part in run.vocabulary.named().items() if name != "letters"]
-    return "unk" if all(part.kind in WORDS for part in reads) else "mean"
+    return "unk" if all(tokenizer.kind in WORDS for tokenizer in explain.tokenizers(run)) else "mean"
 
 
 class Vectors:
@@ -204,7 +204,7 @@ def _completed(
 
 
 def attribute(
-    run: Any, reading: Reading, questions: Sequence[Question], options: ExplainOptions, telling: Telling = untold
+    run: AnyRun, reading: Reading, questions: Sequence[Question], options: ExplainOptions, telling: Telling = untold
 ) -> Attributed:
     """The share that each token has in each answer."""
     method, baseline = options.method or "integrated", baseline_of(run, options)

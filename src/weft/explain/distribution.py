@@ -14,17 +14,18 @@ from torch import Tensor
 
 from weft.decode import choose
 from weft.decode.choose import Adjust, right_aligned
+from weft.decode.steps import Steps
 from weft.errors import UsageError
 from weft.explain import guides
-from weft.explain.inputs import located, never_said, special, written
+from weft.explain.inputs import explaining
 from weft.explain.options import ExplainOptions
+from weft.explain.search import several_models
 from weft.explain.view import Picture, Piece, View, aligned, listed
 from weft.plots.bars import Bar, bars
-from weft.tasks.seq2seq.objective import padded_sources
+from weft.runs.run import AnyRun
 from weft.text.gate import clean
 from weft.text.tokenizers import Tokenizer
 
-STEPS = 8  # of a continuation, unless told
 PANELS = 24  # steps that are drawn; the data has all
 
 
@@ -44,11 +45,11 @@ class Moment(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    steps: Any
-    tokens: list[int]  # begin and all that is read; what comes at each is known
+    steps: Steps[Any]
+    tokens: list[int]  # all that is read and written; what comes at each is known
     first: int  # of `tokens`, the first that is looked at
     state: Any
-    never: list[int]
+    never: Sequence[int]
     tokenizer: Tokenizer
     pieces: list[Piece]
 
@@ -67,40 +68,22 @@ def cuts(options: ExplainOptions, never: Sequence[int]) -> list[Cut]:
     return found
 
 
-def _language(run: Any, text: str, options: ExplainOptions) -> _Asked:
-    """A text, and after it the target given, or what the model itself would write, the best token each time."""
-    tokenizer, end = run.vocabulary, [] if run.reader.end is None else [run.vocabulary.end]
-    own = [number for number, _ in located(tokenizer, text)]
-    if options.target is None:
-        wanted = run.generate(text, length=options.length or STEPS, temperature=0.0)[0][0].tokens
-        pieces = [special(tokenizer, number)[1] for number in wanted]
-    else:
-        found = located(tokenizer, clean(options.target, "--target"))
-        wanted, pieces = [number for number, _ in found] + end, [piece for _, piece in found]
-        pieces += [special(tokenizer, number)[1] for number in end]
-    before = [*run.reader.opening, *own]
-    return _Asked(run.model, [*before, *wanted], len(before), None, never_said(run), tokenizer, pieces)
+def _asked(run: AnyRun, text: str, options: ExplainOptions) -> _Asked:
+    """After what comes before it, the target given, or what the run itself writes."""
+    decode, output = run.task.decode, explaining(run).output
+    if decode is None or output is None:
+        raise UsageError(f"--what distribution: {no_distribution(run)}")
+    found, before = output(run, text, options), list(decode.prompt(run, text))
+    state = None if decode.source is None else decode.source(run, text)
+    tokens, pieces = [*before, *(number for number, _ in found)], [piece for _, piece in found]
+    return _Asked(decode.steps(run), tokens, len(before), state, decode.never(run), decode.target(run), pieces)
 
 
-def _translation(run: Any, text: str, options: ExplainOptions) -> _Asked:
-    """The target given, or what the search finds."""
-    target = run.vocabulary.target
-    found = written(run, text, options)
-    sources = run.reader.members[0].sources([text])
-    state = run.members[0].model.encode(*padded_sources(sources, run.device))
-    tokens = [target.begin, *(number for number, _ in found)]
-    return _Asked(run.model, tokens, 1, state, [target.unk, target.begin], target, [piece for _, piece in found])
-
-
-ASKED: dict[str, Callable[[Any, str, ExplainOptions], _Asked]] = {"lm": _language, "translate": _translation}
-
-
-def no_distribution(run: Any) -> str | None:
+def no_distribution(run: AnyRun) -> str | None:
     """Why a run has no next token, if it has none."""
-    task = run.settings.task
-    if task == "translate" and (len(run.members) > 1 or run.lm is not None):
-        return "several models choose together; explain one run"
-    return None if task in ASKED else f"a run of task {task!r} writes nothing token by token"
+    if run.task.decode is None or explaining(run).output is None:
+        return f"a run of task {run.settings.task!r} writes nothing token by token"
+    return several_models(run)
 
 
 def _normalised(log_probs: Tensor) -> np.ndarray:
@@ -185,10 +168,10 @@ def _lines(steps: Sequence[dict[str, Any]], pieces: Sequence[Piece], filters: Se
     return [*aligned(rows, left=(1,)), f"filters, in this order: {', '.join(cut.name for cut in filters)}"]
 
 
-def distribution(run: Any, text: str, options: ExplainOptions) -> View:
+def distribution(run: AnyRun, text: str, options: ExplainOptions) -> View:
     """The next-token distribution at each step of a continuation (--target, or what greedy decoding writes) or a translation,
     before and after --temperature, --top-k, --top-p and --min-p."""
-    asked = ASKED[run.settings.task](run, clean(text, "input"), options)
+    asked = _asked(run, clean(text, "input"), options)
     if len(asked.tokens) == asked.first:
         raise UsageError("input: nothing comes after it; give --target, or a text that the model goes on with")
     filters = cuts(options, asked.never)

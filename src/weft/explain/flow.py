@@ -28,10 +28,11 @@ from weft.explain.view import Picture, Piece, View, aligned, listed
 from weft.explain.watch import Watched, differentiable, replaced, watch
 from weft.nn.state import each, leaves
 from weft.plots.lines import Axis, Series, lines
+from weft.runs.run import AnyRun
+from weft.train.network import Network
 
 STARTED, TRAINED = "at the start", "trained"
 BACK = "steps back from the loss"
-STEPWISE = ("lm", "translate")  # tasks that read token by token; the others read a text as a whole
 TOLD = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # steps back that a terminal is told of
 FLOOR = 1e-20  # a line that falls below this share of its highest ends there
 
@@ -202,10 +203,12 @@ def _layer_picture(both: Mapping[str, Flow], *, title: str) -> str:
 # ---- the view
 
 
-def fresh(run: Any) -> nn.Module:
+def fresh(run: AnyRun) -> nn.Module:
     """The network of a run as it was before its first step."""
-    tokenizer, settings = run.vocabulary, run.settings
-    build = settings.preset.estimator.shape.build(settings, tokenizer)
+    settings, estimator = run.settings, run.settings.preset.estimator
+    if not isinstance(estimator, Network):
+        raise UsageError(f"gradients: {no_gradients(run)}")
+    build = estimator.shape.build(settings, run.vocabulary)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(settings.seed)
         model: nn.Module = build()
@@ -266,7 +269,7 @@ def _followed(model: nn.Module, reading: Reading, tokens: Tensor, telling: Telli
     return through_time(doubled, tokens, known, telling), through_layers(doubled, loss)
 
 
-def measured(run: Any, text: str, options: ExplainOptions, telling: Telling = untold) -> Measured:
+def measured(run: AnyRun, text: str, options: ExplainOptions, telling: Telling = untold) -> Measured:
     """The gradients of the loss of one token (--position; the last)."""
     reading = read(run, text, options)
     tokens, at = _tokens(reading, options)
@@ -293,14 +296,14 @@ def _lines(flows: Mapping[str, Flow]) -> list[str]:
     return [*aligned(rows, left=()), "the gradient of the loss, as a share of what arrives one step back", *none]
 
 
-def no_gradients(run: Any) -> str | None:
+def no_gradients(run: AnyRun) -> str | None:
     """Why no gradients of a run are followed, if they are not."""
     if network(run) is None:
         return f"a run of kind {run.settings.kind!r} counts, and has no gradients"
     return None
 
 
-def gradients(run: Any, text: str, options: ExplainOptions, telling: Telling = untold) -> View:
+def gradients(run: AnyRun, text: str, options: ExplainOptions, telling: Telling = untold) -> View:
     """How the loss of one token reaches back through the text and down the layers."""
     found, name = measured(run, text, options, telling), run.settings.kind
     pictures = [

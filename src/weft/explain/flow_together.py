@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from weft.errors import UsageError
 from weft.explain import guides
-from weft.explain.flow import STEPWISE, Measured, depth_picture, measured, no_gradients, relative, time_picture
+from weft.explain.flow import Measured, depth_picture, measured, no_gradients, relative, time_picture
+from weft.explain.inputs import explaining
 from weft.explain.options import ExplainOptions
 from weft.explain.telling import Telling, one_of, untold
 from weft.explain.view import Picture, View, aligned
+from weft.runs.run import AnyRun
 
 TOLD = (10, 100)  # steps back that a terminal is told of
 NOTES = (
@@ -19,16 +20,18 @@ NOTES = (
 )
 
 
-def _check(runs: Mapping[str, Any]) -> None:
+def _check(runs: Mapping[str, AnyRun]) -> None:
     """Refuse runs that have no gradients, or none that can be held beside each other."""
-    first, task = next((name, run.settings.task) for name, run in runs.items())
+    first, other = next(iter(runs.items()))
     for name, run in runs.items():
         if reason := no_gradients(run):
             raise UsageError(f"--with: {name}: {reason}")
-        if run.settings.task not in STEPWISE:
+        if not explaining(run).stepwise:
             raise UsageError(f"--with: {name} is of task {run.settings.task!r}, whose losses have no steps back; drop --with")
-        if run.settings.task != task:
-            raise UsageError(f"--with: {name} is of task {run.settings.task!r}, {first} of {task!r}; give runs of one task")
+        if run.task is not other.task:
+            raise UsageError(
+                f"--with: {name} is of task {run.settings.task!r}, {first} of {other.settings.task!r}; give runs of one task"
+            )
 
 
 def _cells(found: Measured, when: str, steps: Sequence[int]) -> Iterator[str]:
@@ -47,7 +50,7 @@ def _lines(found: Mapping[str, Measured]) -> list[str]:
     return [*aligned([head, *rows], left=(0, 1)), *NOTES]
 
 
-def gradients_together(runs: Mapping[str, Any], text: str, options: ExplainOptions, telling: Telling = untold) -> View:
+def gradients_together(runs: Mapping[str, AnyRun], text: str, options: ExplainOptions, telling: Telling = untold) -> View:
     """`gradients` of several runs, by name, each of the text as its own tokenizer cuts it."""
     _check(runs)
     found = {

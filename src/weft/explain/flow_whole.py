@@ -8,7 +8,6 @@ Shapes: T tokens, L layers, D width.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -29,6 +28,7 @@ from weft.explain.view import Picture, View, aligned, listed, told_apart
 from weft.explain.watch import differentiable, watch
 from weft.nn.state import each, leaves
 from weft.plots.lines import Axis, Series, lines
+from weft.runs.run import AnyRun
 
 States = dict[str, list[list[Tensor]]]  # by the name of a part: at each token the tensors of its state
 
@@ -86,17 +86,14 @@ def through_text(model: nn.Module, loss: Callable[[], Tensor]) -> Flow:
     return Flow(named_parts(model, names), np.sqrt(np.array(squares)))
 
 
-def _with(run: Any, model: nn.Module) -> Any:
+def _with(run: AnyRun, model: nn.Module) -> AnyRun:
     """A run like this one, of another network."""
-    other, inner = copy.copy(run), model
-    if not isinstance(run.model, nn.Module):
-        inner = copy.copy(run.model)
-        inner.model = model
-    other.model = inner
+    other = AnyRun(run.folder, run.settings, run.vocabulary, run.device)
+    other.model = model
     return other
 
 
-def _followed(run: Any, model: nn.Module, text: str, options: ExplainOptions, asked: Question) -> tuple[Flow, Depth]:
+def _followed(run: AnyRun, model: nn.Module, text: str, options: ExplainOptions, asked: Question) -> tuple[Flow, Depth]:
     doubled = exact(model)
     reading = read(_with(run, doubled), text, options)
     place = torch.tensor([asked.place], device=run.device)
@@ -123,7 +120,7 @@ def _lines(flows: Mapping[str, Flow], tokens: Sequence[str], loss: str) -> list[
     return [*aligned([["token", *flows], *rows]), f"the gradient of {loss} at each token, as a share of the largest"]
 
 
-def gradients_whole(run: Any, text: str, options: ExplainOptions) -> View:
+def gradients_whole(run: AnyRun, text: str, options: ExplainOptions) -> View:
     """How the loss of a label, a word's tag or a gap (--position; the last) reaches into the text and down the layers."""
     reading = read(run, text, options)
     asked = questions(run, reading, options)[-1]

@@ -24,6 +24,7 @@ from weft.explain.view import Picture, View, aligned
 from weft.plots.lines import Axis, Series, lines
 from weft.plots.scatter import Points, scatter
 from weft.runs.eval_data import Files
+from weft.runs.run import AnyRun
 from weft.text.gate import many
 
 LEAST = 5  # contexts of a word that is compared with itself
@@ -167,7 +168,7 @@ def _stage_of_map(track: Track, layer: int | None) -> int:
 
 
 def measured(
-    run: Any, given: Sample, *, words: Sequence[str] = (), layer: int | None = None, told: Told | None = None
+    run: AnyRun, given: Sample, *, words: Sequence[str] = (), layer: int | None = None, told: Told | None = None
 ) -> list[Found]:
     """How words lie in every stage of each side; of the words of a map, the vectors."""
     known = tracks(run)
@@ -203,7 +204,7 @@ def measured(
 
 
 def _readings(
-    run: Any, given: Sample, known: Sequence[Track], told: Told | None, passes: tuple[int, int]
+    run: AnyRun, given: Sample, known: Sequence[Track], told: Told | None, passes: tuple[int, int]
 ) -> Iterator[tuple[Line, int, list[Tensor]]]:
     """Every text, each of its sides, and of that side the vectors in every stage; `passes`: which one it is, of how many."""
     number, count = passes
@@ -313,7 +314,7 @@ def _data(found: Found) -> dict[str, Any]:
 
 
 def geometry(
-    run: Any,
+    run: AnyRun,
     data: Files | None = None,
     *,
     words: Sequence[str] = (),

@@ -19,6 +19,7 @@ from weft.errors import ConfigError
 from weft.runs.folder import RunFolder
 from weft.runs.job import Job
 from weft.runs.settings import Settings
+from weft.tasks.prepare import prepare
 from weft.train.network import Network
 
 STEP = 1e-5
@@ -60,7 +61,7 @@ def problem(settings: Settings, place: Path, watcher: Any) -> Problem:
     if not isinstance(family, Network):
         raise ConfigError(f"model.kind: {settings.kind!r} is trained without gradients; there is nothing to check")
     folder = RunFolder(place)
-    tokenizer, corpora = settings.spec.data.prepare(settings, folder, watcher)
+    tokenizer, corpora = prepare(settings.spec, settings, folder, watcher)
     job = Job(settings, folder, tokenizer, corpora, watcher)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(settings.seed)

@@ -13,11 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import UsageError
-from weft.explain.inputs import network
+from weft.explain.inputs import network, stacks
 from weft.explain.watch import replaced
-from weft.models.pair_tables import Seq2SeqTable
-from weft.models.tables import StackTable
-from weft.runs.settings import Settings
+from weft.runs.run import AnyRun
 
 
 class Heads(NamedTuple):
@@ -37,38 +35,19 @@ class Head(NamedTuple):
     head: int
 
 
-class Stack(NamedTuple):
-    """Where layers of attention stand in a model, and the table that says how many heads they have."""
-
-    part: str
-    name: str
-    table: StackTable
-    place: int  # of the attention in a block: a decoder's attention to the source stands after its own
-
-
-def stacks(settings: Settings) -> list[Stack]:
-    """The stacks of a run's model that are made of attention."""
-    table, found = settings.model, list[Stack]()
-    if isinstance(table, Seq2SeqTable):
-        found = [Stack("encoder", "encoder.stack", table.encoder, 0)]
-        found += [Stack(part, "decoder.stack", table.decoder, at) for at, part in enumerate(("decoder", "cross"))]
-    elif isinstance(table, StackTable):
-        found = [Stack("decoder", "stack", table, 0) if settings.task == "lm" else Stack("encoder", "encoder.stack", table, 0)]
-    return [one for one in found if one.table.traits.attends]
-
-
-def heads_of(run: Any) -> list[Heads]:
+def heads_of(run: AnyRun) -> list[Heads]:
     """Every layer of attention of a run, from the bottom up; one without heads is refused with the reason."""
-    model, own = network(run), stacks(run.settings)
+    model = network(run)
+    own = [] if model is None else [(stack, at, part) for stack in stacks(run) for at, part in enumerate(stack.attention)]
     if model is None or not own:
         raise UsageError(f"heads: {run.folder.path} is a run of kind {run.settings.kind!r}, which has no heads of attention")
     found = []
-    for one in own:
-        block = len(list(model.get_submodule(f"{one.name}.layers").children())) // one.table.layers
-        for layer in range(one.table.layers):
-            name = f"{one.name}.layers.{layer * block + one.place}.mixer"
+    for stack, place, part in own:
+        block = len(list(model.get_submodule(f"{stack.name}.layers").children())) // stack.table.layers
+        for layer in range(stack.table.layers):
+            name = f"{stack.name}.layers.{layer * block + place}.mixer"
             mixer: Any = model.get_submodule(name)
-            found.append(Heads(one.part, layer + 1, name, mixer.heads, one.table.heads_of(layer)[1]))
+            found.append(Heads(part, layer + 1, name, mixer.heads, stack.table.heads_of(layer)[1]))
     if not every(found):
         raise UsageError(f"heads: {run.folder.path} has lost all its heads of attention already; there is nothing to measure")
     return found
@@ -147,15 +126,15 @@ def _one(values: Sequence[int]) -> int | list[int]:
     return values[0] if len(set(values)) == 1 else list(values)
 
 
-def cut_settings(run: Any, layers: Sequence[Heads], stay: Sequence[Sequence[int]]) -> dict[str, Any]:
+def cut_settings(run: AnyRun, layers: Sequence[Heads], stay: Sequence[Sequence[int]]) -> dict[str, Any]:
     """What resolved.toml says of a run of which only some heads of each layer stay."""
     values: dict[str, Any] = run.settings.to_dict()
     model = network(run)
     for part in dict.fromkeys(one.part for one in layers):
         mine = [(own, list(heads)) for own, heads in zip(layers, stay, strict=True) if own.part == part]
         table = values["model"]
-        if run.settings.task == "translate":
-            table = table["encoder" if part == "encoder" else "decoder"]
+        for key in next(stack.keys for stack in stacks(run) if part in stack.attention):
+            table = table[key]
         counts = [len(heads) for _, heads in mine]
         if part == "cross":
             table["cross_heads"] = counts

@@ -20,23 +20,24 @@ from weft.data.corpus import Corpus, write_corpus
 from weft.data.grouped import in_groups
 from weft.data.opening import opened
 from weft.data.order import by_length, changed, strided
-from weft.data.pair_order import PairBatch, pairs_by_length
-from weft.data.pairs import fit
-from weft.data.span_order import Passages
 from weft.data.tag_order import Sentences
-from weft.data.tagged import refuse_long
 from weft.data.text_order import Labelled
 from weft.errors import DataError, UsageError
 from weft.models.encoder import Text
 from weft.models.tagger import Words
 from weft.runs.eval_data import Files, first_split, held_source
+from weft.tasks.classification.data import labels_of
 from weft.tasks.classification.network import targets, unseen
 from weft.tasks.lm.network import default_context
 from weft.tasks.lm.scoring import check_positions
 from weft.tasks.masked_lm.network import masking
 from weft.tasks.masked_lm.objective import SEED, check_longest, masked, texts
 from weft.tasks.qa.network import answer_tokens, with_places
-from weft.tasks.tagging.objective import learned_tags
+from weft.tasks.qa.order import Passages
+from weft.tasks.seq2seq.data import fit_side
+from weft.tasks.seq2seq.order import PairBatch, pairs_by_length
+from weft.tasks.tagging.data import learned_tags, refuse_long, sentence_lengths
+from weft.tasks.tagging.data import words as words_of
 
 BATCH = 4096  # positions read at once
 
@@ -94,9 +95,9 @@ def _classification(run: Any, source: Any, place: Path) -> Iterator[Portion]:
     """Of texts whose label training saw."""
     model, labels, data = run.model, run.vocabulary.labels, run.settings.data
     columns = [
-        write_corpus(source.side(at), run.vocabulary.tokenizer, place, f"data.{at}") for at in range(len(data.columns()))
+        write_corpus(source.column(str(at)), run.vocabulary.tokenizer, place, f"data.{at}") for at in range(len(data.columns()))
     ]
-    right = source.labels()
+    right = labels_of(source)
     numbers = targets(right, labels, several=data.multi)
     read = Labelled(columns, numbers, unseen(right, labels), data.longest)
 
@@ -114,12 +115,12 @@ def _classification(run: Any, source: Any, place: Path) -> Iterator[Portion]:
 def _tagging(run: Any, source: Any, place: Path) -> Iterator[Portion]:
     """Of sentences whose tags training saw."""
     model, tokens = run.model, run.vocabulary
-    words = write_corpus(source.words(), tokens.tokenizer, place, "words")
+    words = write_corpus(words_of(source), tokens.tokenizer, place, "words")
     refuse_long(words, source, longest=run.settings.data.longest)
-    letters = None if tokens.letters is None else write_corpus(source.words(), tokens.letters, place, "letters")
+    letters = None if tokens.letters is None else write_corpus(words_of(source), tokens.letters, place, "letters")
     numbers = [tokens.labels.index(tag) for tag in learned_tags(source)[0]]
     tags = np.array([-1 if number is None else number for number in numbers], np.int64)
-    edges = np.concatenate([[0], np.cumsum(source.sentence_lengths())]).astype(np.int64)
+    edges = np.concatenate([[0], np.cumsum(sentence_lengths(source))]).astype(np.int64)
     read = Sentences(words, letters, edges, tags)
 
     def nats(members: np.ndarray) -> Tensor:
@@ -140,9 +141,8 @@ def _translation(run: Any, source: Any, place: Path) -> Iterator[Portion]:
         raise UsageError("loss: several models say something together; measure one run")
     model, data, sides = run.members[0].model, run.settings.data, list[Corpus]()
     for which in ("source", "target"):
-        side = source.side(which)
-        corpus = write_corpus(side, getattr(run.vocabulary, which), place, which)
-        sides.append(fit(corpus, side, longest=data.longest, truncate=data.truncate))
+        corpus = write_corpus(source.column(which), getattr(run.vocabulary, which), place, which)
+        sides.append(fit_side(corpus, source, which, longest=data.longest, truncate=data.truncate))
 
     def nats(batch: PairBatch) -> Tensor:
         batch = changed(batch, lambda part: part.to(run.device))
@@ -158,7 +158,7 @@ def _translation(run: Any, source: Any, place: Path) -> Iterator[Portion]:
 def _answering(run: Any, source: Any, place: Path) -> Iterator[Portion]:
     """Of windows; where an answer is not whole in one, it has none there."""
     model, data, tokenizer = run.model, run.settings.data, run.vocabulary
-    asked, about = (write_corpus(source.side(name), tokenizer, place, name) for name in ("questions", "passages"))
+    asked, about = (write_corpus(source.column(name), tokenizer, place, name) for name in ("questions", "passages"))
     spans = [answer_tokens(record, places) for record, places in with_places(source.records(), tokenizer)]
     read = Passages(asked, about, np.array(spans, np.int64).reshape(-1, 2), data.longest, data.stride)
 

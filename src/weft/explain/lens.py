@@ -13,15 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from weft.errors import UsageError
 from weft.explain import guides
-from weft.explain.inputs import Reading, network, read
+from weft.explain.inputs import Reading, explaining, network, read
 from weft.explain.options import ExplainOptions
 from weft.explain.stacks import labels, layers_of, remembers
 from weft.explain.view import Picture, Piece, View, aligned, listed
 from weft.explain.watch import Watched, watch
-from weft.nn.state import select
 from weft.plots.lines import Axis, Series, lines
 from weft.plots.token_table import Guess, guesses
+from weft.runs.run import AnyRun
 
 READ, SAID = "embedding", "output"
 Show = Callable[[int], str]  # a token by its number
@@ -34,24 +35,20 @@ class Lens(NamedTuple):
     log_probs: np.ndarray  # (L, T, V)
 
 
-def _heads(run: Any, reading: Reading) -> tuple[str, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """The stack that is read out, its outlet, and the head: (T, D) -> log-probabilities (T, V)."""
-    model: Any = reading.model
-    task = run.settings.task
-    if task == "lm":
-        return "stack", model.stack.outlet, model.head
-    if task == "masked-lm":
-        # the mask is no answer, and no tokenizer knows it
-        return "encoder", model.encoder.stack.outlet, lambda y: model.log_probs(y)[:, : run.vocabulary.size]
+class Readout(NamedTuple):
+    """How vectors of a stack become predictions, and at which positions."""
 
-    def head(y: Tensor) -> Tensor:
-        source = torch.tensor([reading.sides[0].tokens], device=y.device)
-        _, seen = model.encode(source, torch.ones_like(source, dtype=torch.bool))
-        # heads that copy look at the source for each position as for a row of its own
-        found: Tensor = model.head(y, select(seen, torch.zeros(len(y), dtype=torch.long, device=y.device)))
-        return found
+    stack: str  # as the model has it
+    head: Callable[[Tensor], Tensor]  # what leaves the stack (T, D) -> log-probabilities (T, V)
+    positions: list[int]  # that are looked at
+    following: list[int | None]  # what does come at each of them, where that is known
 
-    return "decoder", model.decoder.stack.outlet, head
+
+def _readout(run: AnyRun, reading: Reading) -> Readout:
+    find = explaining(run).readout
+    if find is None:
+        raise UsageError(f"--what lens: {no_lens(run)}")
+    return find(run, reading)
 
 
 def _ends(calls: dict[str, list[Watched]]) -> list[str]:
@@ -61,12 +58,12 @@ def _ends(calls: dict[str, list[Watched]]) -> list[str]:
 
 
 @torch.no_grad()
-def looked_through(run: Any, reading: Reading) -> Lens:
+def looked_through(run: AnyRun, reading: Reading) -> Lens:
     """What each layer of the stack that speaks says at each position."""
-    place, outlet, head = _heads(run, reading)
-    model: Any = reading.model
-    top = f"{place}.stack.outlet" if place != "stack" else "stack.outlet"
-    names = [name for name in layers_of(model) if name.startswith(place)]
+    stack, head, *_ = _readout(run, reading)
+    model, top = reading.model, f"{stack}.outlet"
+    outlet = model.get_submodule(top)
+    names = [name for name in layers_of(model) if name.startswith(f"{stack}.")]
     with watch(model, [*names, top]) as seen:
         reading.say(torch.zeros(1, dtype=torch.long, device=run.device))
     calls = {name: own for name in names if (own := [one for one in seen if one.name == name])}
@@ -85,14 +82,6 @@ def looked_through(run: Any, reading: Reading) -> Lens:
     found = [(label, head(outlet(state)[0])) for label, state in fitting]
     found.append((SAID, head(final.output[0])))
     return Lens([label for label, _ in found], np.stack([said.float().cpu().numpy() for _, said in found]))
-
-
-def _next_tokens(run: Any, reading: Reading) -> list[int | None]:
-    """What does come at each position, where that is known."""
-    tokens = reading.sides[-1].tokens
-    if run.settings.task == "masked-lm":
-        return [None if token == run.vocabulary.size else token for token in tokens]
-    return [*tokens[1:], reading.choices[-1] if reading.choices else None]
 
 
 def _best(said: np.ndarray, top: int, show: Show) -> list[dict[str, Any]]:
@@ -122,14 +111,6 @@ def _cell(said: np.ndarray, wanted: int | None, top: int, show: Show) -> Guess:
     return Guess(best[0]["token"], min(1.0, best[0]["probability"]), told, wanted == int(said.argmax()))
 
 
-def _columns(run: Any, reading: Reading) -> list[int]:
-    """The positions that are looked at: all, or of a text with gaps those."""
-    tokens = reading.sides[-1].tokens
-    if run.settings.task == "masked-lm":
-        return [at for at, token in enumerate(tokens) if token == run.vocabulary.size]
-    return list(range(len(tokens)))
-
-
 def _table(found: Lens, wanted: Sequence[int | None], pieces: Sequence[Piece], top: int, show: Show) -> Picture:
     rows = [[_cell(said[at], token, top, show) for at, token in enumerate(wanted)] for said in found.log_probs]
     table = guesses(
@@ -153,21 +134,19 @@ def _curve(found: Lens, wanted: Sequence[int | None]) -> list[Picture]:
     return [Picture("From layer to layer", chart)]
 
 
-def no_lens(run: Any) -> str | None:
+def no_lens(run: AnyRun) -> str | None:
     """Why a run has no layers that could say something next, if it has none."""
     if network(run) is None:
         return f"a run of kind {run.settings.kind!r} has no layers"
-    task = run.settings.task
-    return None if task in ("lm", "translate", "masked-lm") else f"a run of task {task!r} predicts no tokens"
+    return None if explaining(run).readout else f"a run of task {run.settings.task!r} predicts no tokens"
 
 
-def lens(run: Any, text: str, options: ExplainOptions) -> View:
+def lens(run: AnyRun, text: str, options: ExplainOptions) -> View:
     """What each layer would say next at each position: of a language model, of the decoder of a translation, at the gaps of a
     masked language model."""
     reading = read(run, text, options)
     found = looked_through(run, reading)
-    columns = _columns(run, reading)
-    wanted = [_next_tokens(run, reading)[at] for at in columns]
+    _, _, columns, wanted = _readout(run, reading)
     pieces = [reading.sides[-1].pieces[at] for at in columns]
     kept = Lens(found.layers, found.log_probs[:, columns])
     data = {"tokens": listed(pieces), "layers": _data(kept, wanted, options.top, reading.show)}

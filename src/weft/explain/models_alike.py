@@ -19,6 +19,7 @@ from weft.explain.vectors import MOST
 from weft.explain.view import Picture, View, aligned
 from weft.plots.similarity_matrix import matrix
 from weft.runs.eval_data import Files
+from weft.runs.run import AnyRun
 from weft.text.gate import many
 
 
@@ -112,7 +113,7 @@ def _drawn(one: Together, paths: Sequence[str], unit: str, layer: int | None, to
 
 
 def models_alike(
-    runs: Sequence[Any],
+    runs: Sequence[AnyRun],
     data: Files | None = None,
     *,
     layer: int | None = None,

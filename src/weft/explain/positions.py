@@ -24,6 +24,7 @@ from weft.explain.view import Picture, View, aligned
 from weft.nn.positions import Alibi, Learned, Relative, Rotary, Sinusoidal
 from weft.plots.diverging_heatmap import signed_map
 from weft.plots.lines import Axis, Series, lines
+from weft.runs.run import AnyRun
 
 COUNT, MOST = 40, 96  # positions that are shown without a text, and of a long one
 WIDE = 64  # numbers of a vector that are drawn
@@ -169,7 +170,7 @@ def sites(model: nn.Module, count: int, options: ExplainOptions) -> list[Site]:
     return found
 
 
-def no_positions(run: Any) -> str | None:
+def no_positions(run: AnyRun) -> str | None:
     """Why a run knows no positions, if it knows none."""
     model = network(run)
     return None if model is not None and _names(model) else f"a run of kind {run.settings.kind!r} has no position encodings"
@@ -228,7 +229,7 @@ def _lines(found: Sequence[Site]) -> Iterator[str]:
         yield from aligned([["distance", *series], *rows], left=())
 
 
-def positions(run: Any, text: str, options: ExplainOptions) -> View:
+def positions(run: AnyRun, text: str, options: ExplainOptions) -> View:
     """The positions of a run: as many as a text has tokens, or 40."""
     model = network(run)
     count = COUNT if not text else max(2, min(MOST, len(read(run, text, options).sides[0].tokens)))

@@ -26,6 +26,7 @@ from weft.plots.diverging_heatmap import signed_map
 from weft.plots.lines import Axis, Series, lines
 from weft.runs.folder import RunFolder, make_folder
 from weft.runs.resolve import resolve
+from weft.runs.run import AnyRun
 from weft.runs.staging import staged
 
 ROUNDS = 8  # of measuring, unless told how many heads go at once
@@ -168,16 +169,17 @@ def _steps(found: Pruning) -> list[str]:
     return aligned(rows, left=(3,))
 
 
-UNITS = {"classify": "nats a text", "tag": "nats a word", "span": "nats a window"}
+def _unit(run: AnyRun) -> str:
+    return f"nats a {run.task.item}"
 
 
-def record(run: Any, found: Pruning, measured: dict[str, Any]) -> dict[str, Any]:
+def record(run: AnyRun, found: Pruning, measured: dict[str, Any]) -> dict[str, Any]:
     """What was found out, for programs; `measured` says with what."""
     whole = every(found.layers)
     return {
         "run": str(run.folder.path),
         **measured,
-        "unit": UNITS.get(run.settings.task, "nats a token"),
+        "unit": _unit(run),
         "heads": len(whole),
         "importance": [{**_told(found.layers, head), "value": found.importance[head]} for head in whole],
         "steps": [{"gone": [_told(found.layers, head) for head in step.gone], "loss": step.loss} for step in found.steps],
@@ -188,12 +190,12 @@ def _told(layers: Sequence[Heads], head: Head) -> dict[str, Any]:
     return {"part": layers[head.layer].part, "layer": layers[head.layer].layer, "head": head.head + 1}
 
 
-def view(run: Any, found: Pruning, measured: dict[str, Any], *, top: int = 8) -> View:
+def view(run: AnyRun, found: Pruning, measured: dict[str, Any], *, top: int = 8) -> View:
     """The importance of all heads, and the loss as some of them are taken away."""
     pictures = _importance(found)
     said = _important(found, WORTH[measured["measure"]], top)
     if len(found.steps) > 1:
-        pictures.insert(0, _curve(found, UNITS.get(run.settings.task, "nats a token")))
+        pictures.insert(0, _curve(found, _unit(run)))
         said += ["", *_steps(found)]
     return View("heads", f"Heads of {run.folder.path}", record(run, found, measured), pictures, said, guides.HEADS_IMPORTANCE)
 
@@ -210,7 +212,7 @@ def free_folder(out: Path) -> RunFolder:
     return folder
 
 
-def write(run: Any, out: Path, found: Pruning, measured: dict[str, Any]) -> RunFolder:
+def write(run: AnyRun, out: Path, found: Pruning, measured: dict[str, Any]) -> RunFolder:
     """A run folder of the model without the heads that are gone. Its run file trains it on; prune.json says what was done; of
     its training before there is nothing in it but the weights."""
     folder = free_folder(out)

@@ -6,7 +6,7 @@ Shapes: K beams, M candidates, V words.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,18 +15,17 @@ from torch import Tensor
 from weft.decode import choose
 from weft.decode.beam import BeamEvent, BeamOptions, Hypothesis, beam
 from weft.decode.choose import Adjust
-from weft.decode.predict import Request, limit_of
-from weft.decode.predict_options import PredictOptions
+from weft.decode.steps import Steps
+from weft.errors import UsageError
 from weft.explain import guides
-from weft.explain.inputs import located, never_said, refuse, special
+from weft.explain.inputs import explaining, located, special
 from weft.explain.options import ExplainOptions
-from weft.explain.view import Picture, View, aligned, listed
+from weft.explain.view import Picture, Piece, View, aligned, listed
 from weft.plots.tree import KINDS, Node, tree
-from weft.tasks.seq2seq.objective import padded_sources
+from weft.runs.run import AnyRun
 from weft.text.gate import clean
 from weft.text.tokenizers import Tokenizer
 
-BEAM, LENGTH = 3, 12  # of language models, whose texts need not end
 ROOT = 0
 
 
@@ -120,48 +119,47 @@ class Tree:
 class _Asked(NamedTuple):
     """A search of one sentence."""
 
-    steps: Any
+    steps: Steps[Any]
     prompt: Tensor
     state: Any
     options: BeamOptions
-    never: list[int]
+    never: Sequence[int]
     tokenizer: Tokenizer
-    pieces: list[Any]
+    pieces: list[Piece]
 
 
-def _language(run: Any, text: str, options: ExplainOptions) -> _Asked:
-    """As `generate --beam`."""
-    tokenizer, found = run.vocabulary, located(run.vocabulary, text)
-    prompt = torch.tensor([[*run.reader.opening, *(number for number, _ in found)]], device=run.device)
-    search = BeamOptions(options.beam or BEAM, options.length or LENGTH, run.reader.end, options.alpha or 0.0)
+def _asked(run: AnyRun, text: str, options: ExplainOptions) -> _Asked:
+    """As `generate --beam`, or as `predict`."""
+    decode = run.task.decode
+    if decode is None:
+        raise UsageError(f"--what search: {no_search(run)}")
+    tokenizer, state = explaining(run).tokenizers(run)[0], None
+    found = located(tokenizer, text)
+    if decode.source is not None:
+        found.append(special(tokenizer, tokenizer.end))
+        with torch.no_grad():
+            state = decode.source(run, text)
+    search = BeamOptions(
+        decode.beam if options.beam is None else options.beam,
+        decode.limit(run, text) if options.length is None else options.length,
+        decode.end(run),
+        decode.alpha if options.alpha is None else options.alpha,
+    )
+    prompt = torch.tensor([list(decode.prompt(run, text))], device=run.device)
     pieces = [piece for _, piece in found]
-    return _Asked(run.model, prompt, None, search, never_said(run), tokenizer, pieces)
+    return _Asked(decode.steps(run), prompt, state, search, decode.never(run), decode.target(run), pieces)
 
 
-def _translation(run: Any, text: str, options: ExplainOptions) -> _Asked:
-    """As `predict`."""
-    sides, wanted = run.vocabulary, PredictOptions(beam=options.beam, alpha=options.alpha, length=options.length)
-    refuse(run.reader.faults([text]))
-    source = run.reader.members[0].sources([text])
-    request = Request(run.model, sides.target, lambda rows: None, [len(source[0])], [[]], run.device)
-    with torch.no_grad():
-        state = run.members[0].model.encode(*padded_sources(source, run.device))
-    prompt = torch.tensor([[sides.target.begin]], device=run.device)
-    search = BeamOptions(wanted.width, limit_of(request, 0, wanted), sides.target.end, wanted.power)
-    pieces = [piece for _, piece in [*located(sides.source, text), special(sides.source, sides.source.end)]]
-    never = [sides.target.unk, sides.target.begin]
-    return _Asked(run.model, prompt, state, search, never, sides.target, pieces)
+def several_models(run: AnyRun) -> str | None:
+    """Why nothing that a run writes is explained, where more than one model chooses it."""
+    return "several models choose together; explain one run" if len(run.members) > 1 or run.lm is not None else None
 
 
-ASKED: dict[str, Callable[[Any, str, ExplainOptions], _Asked]] = {"lm": _language, "translate": _translation}
-
-
-def no_search(run: Any) -> str | None:
+def no_search(run: AnyRun) -> str | None:
     """Why a run searches for nothing, if it does not."""
-    task = run.settings.task
-    if task == "translate" and (len(run.members) > 1 or run.lm is not None):
-        return "several models choose together; explain one run"
-    return None if task in ASKED else f"a run of task {task!r} writes nothing, and searches for nothing"
+    if run.task.decode is None:
+        return f"a run of task {run.settings.task!r} writes nothing, and searches for nothing"
+    return several_models(run)
 
 
 def grown(asked: _Asked) -> tuple[Tree, Hypothesis]:
@@ -215,10 +213,10 @@ def _lines(found: Tree, decode: Callable[[list[int]], str], top: int) -> list[st
     return [f"{len(found.steps) - 1:,} hypotheses were looked at:", *told, "the best:", *aligned(rows, left=(3,))]
 
 
-def search(run: Any, text: str, options: ExplainOptions) -> View:
+def search(run: AnyRun, text: str, options: ExplainOptions) -> View:
     """The beam's tree: of what `generate --beam` writes after a text, or of what `predict` makes of it; --beam, --alpha and
     --length as there."""
-    asked = ASKED[run.settings.task](run, clean(text, "input"), options)
+    asked = _asked(run, clean(text, "input"), options)
     found, best = grown(asked)
     way, tokenizer = found.way(best.tokens), asked.tokenizer
     score = found.steps[way[-1]].score

@@ -18,11 +18,12 @@ from torch import Tensor
 from weft.errors import UsageError
 from weft.explain import guides
 from weft.explain.attention import NAMES, Looked, look, sites
-from weft.explain.inputs import network
+from weft.explain.inputs import network, stacks
 from weft.explain.vectors import MOST, Sample, Track, Unit, sample, tracks, vectors
 from weft.explain.view import Picture, View, aligned
 from weft.plots.similarity_matrix import matrix
 from weft.runs.eval_data import Files
+from weft.runs.run import AnyRun
 from weft.text.gate import many
 
 ROOM = 2**30  # bytes of sums that are kept at once; where they take more, the text is read again
@@ -122,10 +123,10 @@ class Together(NamedTuple):
 
 
 def together(
-    runs: Sequence[Any], data: Files | None = None, *, most: int = MOST, told: Told | None = None
+    runs: Sequence[AnyRun], data: Files | None = None, *, most: int = MOST, told: Told | None = None
 ) -> tuple[str, list[Together]]:
     """What is compared, words or tokens, and the layers of each side; the runs read texts, or all of them pairs."""
-    of_pairs = [one.settings.task == "translate" for one in runs]
+    of_pairs = [len(stacks(one)) > 1 for one in runs]
     if len(set(of_pairs)) > 1:
         other = runs[of_pairs.index(not of_pairs[0])]
         several = "two" if len(runs) == 2 else "runs"
@@ -136,7 +137,9 @@ def together(
     return given.unit, [_side(runs, given, known, side, told) for side in range(len(known[0]))]
 
 
-def _side(runs: Sequence[Any], given: Sample, all_tracks: Sequence[Sequence[Track]], side: int, told: Told | None) -> Together:
+def _side(
+    runs: Sequence[AnyRun], given: Sample, all_tracks: Sequence[Sequence[Track]], side: int, told: Told | None
+) -> Together:
     own = [known[side] for known in all_tracks]
     shared = [_shared([line.units[side] for line in lines]) for lines in given.lines]
 
@@ -161,7 +164,9 @@ def few(one: Together, unit: str) -> list[str]:
     return [told] if one.words < FEW * widest else []
 
 
-def layers_alike(run: Any, data: Files | None = None, other: Any = None, *, most: int = MOST, told: Told | None = None) -> View:
+def layers_alike(
+    run: AnyRun, data: Files | None = None, other: AnyRun | None = None, *, most: int = MOST, told: Told | None = None
+) -> View:
     """Every layer beside every other, of one run, or of one beside those of another on the same text."""
     runs = [run] if other is None else [run, other]
     unit, found = together(runs, data, most=most, told=told)
@@ -216,7 +221,7 @@ def _by_part(found: Sequence[Looked]) -> Iterator[tuple[str, list[str], Tensor]]
         yield part, names, weights
 
 
-def apart(run: Any, data: Files | None = None, *, most: int = LOOKED, told: Told | None = None) -> list[Apart]:
+def apart(run: AnyRun, data: Files | None = None, *, most: int = LOOKED, told: Told | None = None) -> list[Apart]:
     """How far apart every two heads of a part are, the mean over the words that look."""
     model = network(run)
     known = [] if model is None else [site for site in sites(model) if site.part != "pool"]
@@ -243,7 +248,7 @@ def _nearest(one: Apart, top: int) -> list[str]:
     return aligned(rows, left=(0, 1))
 
 
-def heads_alike(run: Any, data: Files | None = None, *, most: int = LOOKED, top: int = 5, told: Told | None = None) -> View:
+def heads_alike(run: AnyRun, data: Files | None = None, *, most: int = LOOKED, top: int = 5, told: Told | None = None) -> View:
     """Every head beside every other of its part: 0 bits apart where they look alike, 1 where they never look at the same."""
     found = apart(run, data, most=most, told=told)
     pictures, said, parts = list[Picture](), list[str](), list[dict[str, Any]]()

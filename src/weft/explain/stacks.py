@@ -1,14 +1,16 @@
-"""The layers of a model by name, and which of them begin anew."""
+"""The stacks of a model, its layers by name, and which of them begin anew."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from torch import nn
 
 from weft.explain.watch import Watched
 from weft.models.parts import part_names
+from weft.models.tables import StackTable
 from weft.nn.attention import LostHeads
 from weft.nn.bridge import Copied, Projected
 from weft.nn.mixers import Both
@@ -18,6 +20,30 @@ LAYER = re.compile(r"(?:^|\.)layers\.\d+$")
 # what holds one mixer or two: where
 HOLDS: dict[type[nn.Module], str] = {Copied: "inner", Projected: "inner", Both: "ahead"}
 ABOVE = ("cross-attention", "feed-forward")  # what belongs to the layer that it stands on
+
+
+class Stack(NamedTuple):
+    """A stack of layers, and the table of the run file that describes it."""
+
+    part: str  # encoder or decoder, for people
+    name: str  # as the model has it
+    side: str  # the sequence that it reads, by the name of its side
+    table: StackTable
+    keys: tuple[str, ...] = ()  # of the table within [model]
+    backwards: bool = False  # it reads from the end
+    crosses: bool = False  # it attends to a source after its own sequence
+
+    @property
+    def attention(self) -> list[str]:
+        """The attention of one of its blocks by part, in order; none where its layers are others."""
+        if not self.table.traits.attends:
+            return []
+        return [self.part, "cross"] if self.crosses else [self.part]
+
+
+def stack_of(name: str, stacks: Sequence[Stack]) -> Stack | None:
+    """The stack that a part of a model belongs to."""
+    return next((stack for stack in stacks if name.startswith(f"{stack.name}.")), None)
 
 
 def layers_of(model: nn.Module) -> list[str]:

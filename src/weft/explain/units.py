@@ -10,22 +10,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
 
 from weft.errors import UsageError
 from weft.explain import guides
 from weft.explain.activations import TOKENS, UNITS, Scores, layer_table, output_scores, score_table
 from weft.explain.cells import inside, recurrent
-from weft.explain.inputs import Reading, network, read
+from weft.explain.inputs import Reading, explaining, network, read
 from weft.explain.options import ExplainOptions
+from weft.explain.stacks import stack_of
 from weft.explain.tracking import Tracks, features, ranked
 from weft.explain.view import Picture, Piece, View, aligned, listed
 from weft.explain.watch import watch
 from weft.plots.diverging_heatmap import signed_map
 from weft.plots.lines import Axis, Series, lines
 from weft.plots.token_heatmap import coloured
-from weft.runs.eval_data import own_or_gone
+from weft.runs.run import AnyRun
 
-JUDGED, FEW = 4000, 50  # letters of text that units are judged by; tokens that are too few
+JUDGED, FEW = 4000, 50  # characters of text that units are judged by; tokens that are too few
 DRAWN = 24  # units of a layer in one heat map
 BAND = 72  # tokens side by side in one
 TOLD = ("hidden", "cell")  # what may follow something in the text
@@ -41,33 +43,33 @@ class Layer(NamedTuple):
     values: dict[str, np.ndarray]  # by quantity, (T, D)
 
 
-def _backwards(name: str, run: Any) -> bool:
+def _backwards(name: str, reading: Reading) -> bool:
     """Whether a part reads from the end."""
-    encoder = getattr(run.settings.model, "encoder", None)
-    turned = name.startswith("encoder.") and getattr(encoder, "reverse", False)
-    return bool(name.endswith(".back")) != bool(turned)
+    stack = stack_of(name, reading.stacks)
+    return name.endswith(".back") != (stack is not None and stack.backwards)
 
 
 def _pieces(reading: Reading, name: str, length: int) -> list[Piece]:
-    """What stands at the positions that a part reads: the source in an encoder, words where those are read."""
-    sides = reading.sides if name.startswith("encoder") else reversed(reading.sides)
+    """What stands at the positions that a part reads: those of its own sequence, words where those are read."""
+    stack = stack_of(name, reading.stacks)
+    sides = sorted(reading.sides, key=lambda side: stack is None or side.name != stack.side)
     known = [*(side.pieces for side in sides), reading.places]
     return next((pieces for pieces in known if len(pieces) == length), [Piece(str(at), 0, 0) for at in range(1, length + 1)])
 
 
-def _names(model: Any) -> list[str]:
+def _names(model: nn.Module) -> list[str]:
     """The recurrent layers, without those that spell words letter by letter."""
     return [name for name in recurrent(model) if ".front." not in name]
 
 
-def no_units(run: Any) -> str | None:
+def no_units(run: AnyRun) -> str | None:
     """Why a run has no recurrent units, if it has none."""
     model = network(run)
     return None if model is not None and _names(model) else f"a run of kind {run.settings.kind!r} has no recurrent layer"
 
 
 @torch.no_grad()
-def layers(run: Any, reading: Reading) -> list[Layer]:
+def layers(run: AnyRun, reading: Reading) -> list[Layer]:
     """Every recurrent layer of a run's network while it reads."""
     names, found = _names(reading.model), list[Layer]()
     with watch(reading.model, names) as seen:
@@ -77,34 +79,13 @@ def layers(run: Any, reading: Reading) -> list[Layer]:
         values = {
             quantity: np.concatenate([part[quantity][0].double().cpu().numpy() for part in parts]) for quantity in parts[0]
         }
-        if _backwards(name, run):
+        if _backwards(name, reading):
             values = {quantity: numbers[::-1] for quantity, numbers in values.items()}
         found.append(Layer(number, name, _pieces(reading, name, len(values["hidden"])), values))
     return found
 
 
 # ---- which units follow what
-
-
-def _held_out(run: Any) -> tuple[str, list[str]]:
-    """Which of its own texts a language model is judged by, and as many of them as are needed; none where they are gone."""
-    if run.settings.task != "lm":
-        return "", []
-    for split in ("valid", "test", "train"):
-        if (source := own_or_gone(run.folder, run.settings, split)) is not None:
-            return split, list(_some(source.texts(), whole=not run.reader.lines))
-    return "", []
-
-
-def _some(texts: Iterator[str], *, whole: bool) -> Iterator[str]:
-    """Texts of about JUDGED letters in all; running text as one."""
-    left, held = JUDGED, list[str]()
-    for text in texts:
-        held.append(text[:left])
-        left -= len(text)
-        if left <= 0:
-            break
-    return iter(["".join(held)] if whole else [text for text in held if text])
 
 
 def _joined(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -118,12 +99,12 @@ def _told(found: Sequence[Layer], text: str) -> tuple[list[dict[str, np.ndarray]
     return states, features(text, [piece for piece in found[0].pieces if piece.stop > piece.start])
 
 
-def track(run: Any, text: str, found: Sequence[Layer], options: ExplainOptions) -> tuple[str, int, list[Tracks]]:
+def track(run: AnyRun, text: str, found: Sequence[Layer], options: ExplainOptions) -> tuple[str, int, list[Tracks]]:
     """What units are judged by, how many tokens that is, and the units that follow each feature best."""
-    split, texts = _held_out(run)
-    longest = getattr(run.model, "longest", None)
+    sample = explaining(run).sample
+    split, texts = ("", list[str]()) if sample is None else sample(run, JUDGED)
     if texts:
-        readings = [read(run, _fitting(run, one, longest), ExplainOptions()) for one in texts]
+        readings = [read(run, one, ExplainOptions()) for one in texts]
         judged = [_told(layers(run, reading), one) for one, reading in zip(texts, readings, strict=True)]
         numbers = [one.number for one in found]
     else:
@@ -144,14 +125,8 @@ def track(run: Any, text: str, found: Sequence[Layer], options: ExplainOptions) 
 
 def _read_by(layer: Layer, reading: Reading, text: str, options: ExplainOptions) -> str:
     """The text whose tokens a layer reads: of a decoder the output."""
-    return (options.target or reading.written) if layer.name.startswith("decoder.") else text
-
-
-def _fitting(run: Any, text: str, longest: int | None) -> str:
-    if longest is None:
-        return text
-    spans = run.vocabulary.spans(text)[: longest - 1]
-    return text[: spans[-1][1]] if spans else ""
+    stack = stack_of(layer.name, reading.stacks)
+    return text if stack is None or stack.side == reading.sides[0].name else options.target or reading.written
 
 
 # ---- pictures
@@ -242,7 +217,7 @@ def _lines(tracks: Sequence[Tracks], judged: str) -> list[str]:
     return [*aligned(rows, left=(0, 3)), judged] if tracks else [f"what units follow takes a longer text to tell: {judged}"]
 
 
-def units(run: Any, text: str, options: ExplainOptions) -> View:
+def units(run: AnyRun, text: str, options: ExplainOptions) -> View:
     """Hidden states, cell states and gates of recurrent layers over a text, and the units that follow quotes, brackets, lines
     and words; --layer and --unit choose."""
     reading = read(run, text, options)
@@ -261,7 +236,7 @@ def units(run: Any, text: str, options: ExplainOptions) -> View:
             pictures += _layer_pictures(one, chosen[one.number])
     if not options.unit:
         pictures = [*_tracking_pictures(found, tracks), *pictures]
-    scores = output_scores(run, reading)
+    scores = output_scores(reading)
     data = {
         "tokens": listed(found[0].pieces),
         **({} if scores is None else {"output": scores.to_json()}),

@@ -10,19 +10,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from weft.data.use import open_file
+from weft.data.records import InputFile
 from weft.errors import DataError, UsageError
-from weft.explain.inputs import READERS, Reading, Side, located, network, read, special
+from weft.explain.inputs import Reading, Side, explaining, network, read, stacks
 from weft.explain.options import ExplainOptions
 from weft.explain.stacks import layers_of
-from weft.explain.watch import watch
-from weft.models.encoder import Text
+from weft.explain.watch import Watched, watch
 from weft.runs.eval_data import Files, first_split, held_source, named
+from weft.runs.run import AnyRun
 from weft.text.gate import clean, read_lines
 
 MOST = 20_000  # words that are read, unless told otherwise
@@ -79,28 +79,27 @@ def _stages(model: nn.Module, stack: str, layers: int, prefix: str) -> list[Stag
     return found
 
 
-def tracks(run: Any) -> list[Track]:
+def tracks(run: AnyRun) -> list[Track]:
     """Every sequence that a run reads, with the places where vectors of it stand."""
-    model, table, task = network(run), run.settings.model, run.settings.task
-    if model is None or task not in READERS:
+    model = network(run)
+    if model is None:
         raise UsageError(f"vectors: {run.folder.path} is a run of kind {run.settings.kind!r}, which has no vectors of words")
-    if task == "translate":
-        reverse = bool(table.encoder.reverse)
-        return [
-            Track("source", _stages(model, "encoder.stack", table.encoder.layers, "encoder "), reverse),
-            Track("output", _stages(model, "decoder.stack", table.decoder.layers, "decoder "), False),
-        ]
-    return [Track("text", _stages(model, "stack" if task == "lm" else "encoder.stack", table.layers, ""), False)]
+    own = stacks(run)
+    prefixes = [f"{stack.part} " if len(own) > 1 else "" for stack in own]
+    return [
+        Track(stack.side, _stages(model, stack.name, stack.table.layers, prefix), stack.backwards)
+        for stack, prefix in zip(own, prefixes, strict=True)
+    ]
 
 
 # ---- what is read
 
 
-def _texts(run: Any, path: Path) -> Iterator[str]:
+def _texts(run: AnyRun, path: Path) -> Iterator[str]:
     """The texts of a file, read as those of training are, or its lines."""
     table = run.settings.data
     lines = partial(read_lines, path, table.encoding)
-    opened = open_file(path, lines, table, labels=run.labels, encoding=table.encoding)
+    opened = run.task.data.open(table, InputFile(path, lines, run.labels))
     if opened is None:
         yield from lines()
         return
@@ -110,10 +109,10 @@ def _texts(run: Any, path: Path) -> Iterator[str]:
         yield entry.text or ""
 
 
-def _lines(run: Any, data: Files | None) -> Iterator[tuple[str, str | None]]:
+def _lines(run: AnyRun, data: Files | None) -> Iterator[tuple[str, str | None]]:
     """Texts, and of pairs their targets: of files, or of the run's own validation or test data."""
-    task, settings = run.settings.task, run.settings
-    if data is not None and task not in ("translate", "span"):
+    settings = run.settings
+    if data is not None and not explaining(run).records:
         for path in named(data):
             yield from ((text, None) for text in _texts(run, path))
         return
@@ -121,33 +120,15 @@ def _lines(run: Any, data: Files | None) -> Iterator[tuple[str, str | None]]:
         source = first_split(run.folder, settings, ("valid", "test"))[1]
     else:
         source = held_source(run.folder, settings, data)
-    if task == "translate":
-        yield from source.pairs()
-    elif task == "span":
-        yield from ((f"{record.question}\t{record.passage}", None) for record in source.records())
-    elif task == "classify":
-        yield from (("\t".join(example.texts), None) for example in source.examples())
-    elif task == "tag":
-        yield from ((" ".join(sentence.words), None) for sentence in source.sentences())
-    else:
-        yield from ((line, None) for piece in source.texts() for line in piece.split("\n"))
+    yield from run.task.data.lines(source)
 
 
-def _room(run: Any) -> int | None:
-    """How many tokens of a text the model reads at once; None where it takes any number, or cuts texts itself."""
-    task, data = run.settings.task, run.settings.data
-    if task == "lm":
-        return int(data.window) - len(run.reader.opening)
-    if task == "masked-lm":
-        return int(run.model.longest or data.window) - 2
-    return None
-
-
-def _pieces(run: Any, text: str) -> Iterator[str]:
+def _pieces(run: AnyRun, text: str) -> Iterator[str]:
     """A text in pieces that the model can read, broken at spaces where there are any."""
-    room = _room(run)
+    explain = explaining(run)
+    room, tokenizer = explain.room(run), explain.tokenizers(run)[0]
     while room is not None:
-        spans = run.vocabulary.spans(text)
+        spans = tokenizer.spans(text)
         if len(spans) <= room:
             break
         cut = spans[room][0]
@@ -158,20 +139,12 @@ def _pieces(run: Any, text: str) -> Iterator[str]:
     yield text
 
 
-def _read(run: Any, text: str, target: str | None) -> Reading:
+def _read(run: AnyRun, text: str, target: str | None) -> Reading:
     """A text as the network reads it; nothing in it is hidden."""
-    if run.settings.task != "masked-lm":
+    unmasked = explaining(run).read_unmasked
+    if unmasked is None:
         return read(run, text, ExplainOptions(target=target))
-    tokenizer, model = run.vocabulary, run.model
-    found = [special(tokenizer, tokenizer.begin), *located(tokenizer, clean(text, "input")), special(tokenizer, tokenizer.end)]
-    tokens, pieces = [token for token, _ in found], [piece for _, piece in found]
-
-    def say(at: Tensor) -> Tensor:
-        row = torch.tensor([tokens], device=at.device)
-        y: Tensor = model(Text(row, torch.ones_like(row, dtype=torch.bool)))
-        return y
-
-    return Reading(model, [Side("text", "encoder.front", "encoder.front.embedding", tokens, pieces)], say, [], None, str)
+    return unmasked(run, clean(text, "input"))
 
 
 def units(side: Side, text: str, *, words: bool) -> list[Unit]:
@@ -187,15 +160,10 @@ def units(side: Side, text: str, *, words: bool) -> list[Unit]:
     return found
 
 
-def _tokenizers(run: Any) -> list[Any]:
-    found: Any = run.vocabulary
-    return [found.source, found.target] if run.settings.task == "translate" else [getattr(found, "tokenizer", found)]
-
-
-def in_words(runs: Sequence[Any]) -> bool:
+def in_words(runs: Sequence[AnyRun]) -> bool:
     """Whether words are looked at: where tokens are pieces of them, or where two runs have tokens of their own."""
-    kinds = {tokenizer.kind for run in runs for tokenizer in _tokenizers(run)}
-    hashes = {tuple(tokenizer.hash for tokenizer in _tokenizers(run)) for run in runs}
+    kinds = {tokenizer.kind for run in runs for tokenizer in explaining(run).tokenizers(run)}
+    hashes = {tuple(tokenizer.hash for tokenizer in explaining(run).tokenizers(run)) for run in runs}
     return not kinds <= set(WHOLE) or len(hashes) > 1
 
 
@@ -212,13 +180,13 @@ class Sample(NamedTuple):
         return "words" if self.words else "tokens"
 
 
-def _line(run: Any, text: str, target: str | None, *, words: bool) -> Line:
+def _line(run: AnyRun, text: str, target: str | None, *, words: bool) -> Line:
     reading = _read(run, text, target)
     texts = [text, target or ""][: len(reading.sides)]
     return Line(text, reading, [units(side, own, words=words) for side, own in zip(reading.sides, texts, strict=True)])
 
 
-def sample(runs: Sequence[Any], data: Files | None, *, most: int = MOST, distinct: bool = False) -> Sample:
+def sample(runs: Sequence[AnyRun], data: Files | None, *, most: int = MOST, distinct: bool = False) -> Sample:
     """Lines of the data, as the first run reads it, until there are `most` words of their first sides; every run reads each.
     `distinct`: a line that occurs again is read once."""
     words, found, seen, left_out, fault = in_words(runs), list[list[Line]](), 0, 0, "it is blank"
@@ -266,7 +234,7 @@ def vectors(line: Line, tracks: Sequence[Track], device: torch.device) -> list[l
     return found
 
 
-def _whole(seen: Sequence[Any], name: str, backwards: bool) -> Tensor:
+def _whole(seen: Sequence[Watched], name: str, backwards: bool) -> Tensor:
     """(T, D) of a part that may have been called for one position after another."""
     outputs = [one.output if isinstance(one.output, Tensor) else one.output[0] for one in seen if one.name == name]
     y = torch.cat(outputs, dim=1)[0].double().cpu()

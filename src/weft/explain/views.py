@@ -12,10 +12,10 @@ from weft.explain.attention import attention, no_rollout, rollout, sites
 from weft.explain.attribution import attribution
 from weft.explain.counts import counts, no_counts
 from weft.explain.distribution import distribution, no_distribution
-from weft.explain.flow import STEPWISE, gradients, no_gradients
+from weft.explain.flow import gradients, no_gradients
 from weft.explain.flow_together import gradients_together
 from weft.explain.flow_whole import gradients_whole
-from weft.explain.inputs import network
+from weft.explain.inputs import explaining, network
 from weft.explain.lens import lens, no_lens
 from weft.explain.options import ExplainOptions
 from weft.explain.positions import no_positions, positions
@@ -24,6 +24,7 @@ from weft.explain.surprisal import no_surprisal, surprisal
 from weft.explain.telling import Telling, untold
 from weft.explain.units import no_units, units
 from weft.explain.view import View
+from weft.runs.run import AnyRun
 from weft.text.gate import clean
 
 TOGETHER = "gradients"  # the view that several runs share
@@ -32,23 +33,23 @@ LONGEST = 20_000  # characters of a text: more can neither be drawn nor read, an
 
 class Entry(NamedTuple):
     show: Callable[..., View]  # (run, text, options); those that take long also `telling`
-    unfit: Callable[[Any], str | None]  # why a run has no such view, if it has none
+    unfit: Callable[[AnyRun], str | None]  # why a run has no such view, if it has none
     long: bool = False  # tells of its progress
     tokens: int = LONGEST  # of a text, at most: where each is seen against each, memory grows with the square of them
     reads: bool = True  # needs a text
 
 
-def _no_attention(run: Any) -> str | None:
+def _no_attention(run: AnyRun) -> str | None:
     model = network(run)
     return None if model is not None and sites(model) else f"in a run of kind {run.settings.kind!r} nothing attends"
 
 
-def _never(run: Any) -> str | None:
+def _never(run: AnyRun) -> str | None:
     return None
 
 
-def _gradients(run: Any, text: str, options: ExplainOptions, telling: Telling) -> View:
-    if run.settings.task in STEPWISE:
+def _gradients(run: AnyRun, text: str, options: ExplainOptions, telling: Telling) -> View:
+    if explaining(run).stepwise:
         return gradients(run, text, options, telling)
     return gradients_whole(run, text, options)
 
@@ -68,12 +69,12 @@ VIEWS: dict[str, Entry] = {
 }
 
 
-def fitting(run: Any) -> list[str]:
+def fitting(run: AnyRun) -> list[str]:
     """The views that a run has."""
     return [name for name, entry in VIEWS.items() if entry.unfit(run) is None]
 
 
-def _check_length(run: Any, text: str, name: str) -> None:
+def _check_length(run: AnyRun, text: str, name: str) -> None:
     if len(text) > LONGEST:
         raise DataError(
             f"explain: the text has {len(text):,} characters, and a view shows at most {LONGEST:,}; give a part of it"
@@ -83,7 +84,7 @@ def _check_length(run: Any, text: str, name: str) -> None:
         raise DataError(f"explain: the text has {found:,} tokens, and {name} shows at most {most:,}; give a part of it")
 
 
-def show(run: Any, text: str, what: str | None, options: ExplainOptions, *, telling: Telling = untold) -> View:
+def show(run: AnyRun, text: str, what: str | None, options: ExplainOptions, *, telling: Telling = untold) -> View:
     """One view of a run and a text; without a name the first that the run has."""
     if what is not None and what not in VIEWS:
         raise UsageError(f"--what: {no_such('view', what, VIEWS)}")
@@ -98,7 +99,7 @@ def show(run: Any, text: str, what: str | None, options: ExplainOptions, *, tell
 
 
 def show_together(
-    runs: Mapping[str, Any], text: str, what: str | None, options: ExplainOptions, *, telling: Telling = untold
+    runs: Mapping[str, AnyRun], text: str, what: str | None, options: ExplainOptions, *, telling: Telling = untold
 ) -> View:
     """Several runs, by name, in one view: their gradients."""
     if what not in (None, TOGETHER):
@@ -108,6 +109,6 @@ def show_together(
     return gradients_together(runs, text, options, telling)
 
 
-def explain(run: Any, text: str, what: str | None, options: ExplainOptions | None, named: Mapping[str, Any]) -> View:
+def explain(run: AnyRun, text: str, what: str | None, options: ExplainOptions | None, named: Mapping[str, Any]) -> View:
     """`show`, with options as they were given: as one object, or by name."""
     return show(run, text, what, chosen(ExplainOptions, options, named))

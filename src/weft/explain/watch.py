@@ -6,12 +6,21 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from weft.errors import UsageError
+
+
+@runtime_checkable
+class Weighing(Protocol):
+    """A part that weighs positions, and says how."""
+
+    @property
+    def weights(self) -> Callable[..., Tensor]:
+        """What it weighs with, from what went into it."""
 
 
 class Watched(NamedTuple):
@@ -106,7 +115,6 @@ def differentiable() -> Iterator[None]:
 
 def pattern(seen: Watched) -> Tensor:
     """The attention weights of a watched call of an `attend`, (B, H, T, S), recomputed from its inputs and without dropout."""
-    weights: Callable[..., Tensor] | None = getattr(seen.part, "weights", None)
-    if weights is None:
+    if not isinstance(seen.part, Weighing):
         raise UsageError(f"pattern: {seen.name!r} has no attention weights; watch the 'attend' in it")
-    return weights(*seen.inputs)
+    return seen.part.weights(*seen.inputs)

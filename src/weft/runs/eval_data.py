@@ -14,9 +14,7 @@ from weft.config import plain, read_table
 from weft.data.check_labels import named as counted_names
 from weft.data.corpus import Corpus, Watch, open_corpus, write_corpus
 from weft.data.opening import opened
-from weft.data.pairs import PairsTable
 from weft.data.record import recorded, stranger
-from weft.data.rows import kind_of
 from weft.data.source import Source
 from weft.data.use import refuse_marked
 from weft.errors import DataError, ModelError, UsageError
@@ -80,22 +78,12 @@ def own_split(folder: RunFolder, settings: Settings) -> tuple[str, Any]:
     return first_split(folder, settings, ("test", "valid"))
 
 
-def refuse_half(paths: Sequence[Path]) -> None:
-    """Refuse one file of the two that pairs may be in."""
-    if len(paths) == 1 and kind_of(paths[0]) == "text":
-        raise UsageError(
-            f"--data {paths[0]}: is no .tsv, .csv, .jsonl or .json; name a table so, or give two parallel files,"
-            " --data SOURCES --data TARGETS"
-        )
-
-
 def held_source(folder: RunFolder, settings: Settings, data: Files | None) -> Any:
     """Labelled texts, tagged sentences, or pairs: of the files of `data`, read as the run's own are, or of the run's own."""
     if data is None:
         return own_split(folder, settings)[1]
     table, paths = settings.data, named(data)
-    if isinstance(table, PairsTable):
-        refuse_half(paths)
+    settings.spec.data.check_files(paths)
     options = {name: value for name, value in plain(table).items() if name not in ("valid", "test")}
     return read_table(type(table), {**options, "train": list(map(str, paths))}, at="data").sources(Path())["train"]
 
@@ -131,7 +119,7 @@ class HeldOut:
         else:
             paths = named(data)
             for path in paths:
-                refuse_marked(path, self.settings.data, tables=True)
+                refuse_marked(path, self.settings.data.train, tables=True)
             source = Source(tuple(paths), self.settings.data.encoding, self.settings.data.read == "lines")
             found = write_corpus(source, self.tokenizer, place, "data", watch=reading)
         return opened(found, self.folder.path, self.tokenizer)

@@ -16,7 +16,8 @@ from weft.lock import Lock
 from weft.runs.folder import RunFolder, make_folder, open_folder
 from weft.runs.resolve import resolve
 from weft.runs.settings import Settings
-from weft.tasks.material import tokenizer_files
+from weft.tasks.prepare import prepare
+from weft.text.sides import tokenizer_files
 from weft.train.device import pick_device
 from weft.train.journal import Journal
 from weft.train.loop import Loop
@@ -94,7 +95,7 @@ def train(values: Mapping[str, Any], out: Path, *, base: Path, watcher: Watcher,
         if changed:
             watcher.note(f"resuming on another machine or set-up, so not bit for bit ({'; '.join(changed)})")
         folder.find_start(watcher.note)
-        tokenizer, corpora = settings.spec.data.prepare(settings, folder, watcher)
+        tokenizer, corpora = prepare(settings.spec, settings, folder, watcher)
         settings.preset.estimator.train(Job(settings, folder, tokenizer, corpora, watcher))
     return folder
 

@@ -7,7 +7,7 @@ numpy when it runs, so that the command line can list tasks without them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,15 +20,26 @@ if TYPE_CHECKING:
     import torch
 
     from weft.data.corpus import Corpus
+    from weft.data.findings import CheckPlan
+    from weft.data.records import InputFile, Opened
     from weft.decode.generate import Continuation, Going
     from weft.decode.options import GenerateOptions
+    from weft.decode.steps import Steps
+    from weft.explain.counted import Counted
+    from weft.explain.inputs import Reading
+    from weft.explain.lens import Readout
+    from weft.explain.options import ExplainOptions
+    from weft.explain.stacks import Stack
+    from weft.explain.surprisal import Surprise
+    from weft.explain.view import Piece
     from weft.metrics.items import Items, Score
     from weft.metrics.metric import Suite
     from weft.runs.folder import RunFolder
-    from weft.runs.job import Job, Watcher
+    from weft.runs.job import Job
     from weft.runs.run import Run
     from weft.runs.settings import Settings
     from weft.tasks.embedding import Embedded
+    from weft.text.tokenizers import Tokenizer
 
 I = TypeVar("I")  # noqa: E741  # an input, as a caller gives it: a text, a pair of texts, a path
 P = TypeVar("P")  # a prediction
@@ -61,28 +72,75 @@ class LabelOptions(Options):
 # ---- data
 
 
-class Data(Protocol):
-    """How the data of a task is read and tokenized."""
+V = TypeVar("V")
+Note = Callable[[str], None]
+Watched = Callable[[Iterator[str]], Iterator[str]]  # texts, with the progress of whoever reads them
 
-    @property
-    def table(self) -> type[Table]:
-        """[data] of the run file."""
 
-    @property
-    def tokenizer(self) -> type[Table]:
-        """[tokenizer] of the run file."""
+class VocabularyBuilder(Protocol[V]):
+    """How what a run reads with is made and kept: a tokenizer, or several, and labels."""
 
-    def prepare(self, settings: Settings, folder: RunFolder, watcher: Watcher) -> Prepared:
-        """Tokenizers and tokens on disk. Tokenizers are the run's own once it has a checkpoint; until then they are made
-        anew, since the text may have changed: trained on the training text, or taken from the file that is named."""
+    def make(self, settings: Settings, dataset: Any, watched: Watched, note: Note) -> V:
+        """From the training data, or from the files that the run file names."""
 
-    def load(self, folder: RunFolder) -> Any:
-        """The tokenizer, or tokenizers, of a run."""
+    def save(self, vocabulary: V, folder: Path) -> None: ...
+
+    def load(self, folder: Path) -> V: ...
+
+
+class Column(NamedTuple):
+    """Texts that become tokens, a corpus for each split."""
+
+    name: str  # its corpus is "train.NAME"; "": running text, whose corpus is "train"
+    tokenizer: Tokenizer
+    texts: Callable[[Any], Iterable[str]] | None = None  # of a record; None: what the data set has by this name
 
 
 class Prepared(NamedTuple):
-    vocabulary: Any  # a Tokenizer, Sides, or LabelledTokens
+    vocabulary: Any
     corpora: Mapping[str, Corpus]  # by split, and column where there are several: train, or train.source and train.target
+
+
+class Fitted(NamedTuple):
+    """The corpora of a split, and how much of it is cut, in words."""
+
+    corpora: Sequence[Corpus]
+    note: str | None = None
+
+
+def keep_all(settings: Settings, dataset: Any, corpora: Sequence[Corpus]) -> Fitted:
+    """Texts of any length are read."""
+    return Fitted(corpora)
+
+
+def accept_files(paths: Sequence[Path]) -> None:
+    """Any files will do."""
+
+
+def never(settings: Settings) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Data:
+    """How the data of a task is read and tokenized. A data set is a `Dataset` of records, or a `Source` of running text."""
+
+    table: type[Table]  # [data] of the run file; it has `sources(base)`, the data set of each split
+    tokenizer: type[Table]  # [tokenizer] of the run file
+    vocabulary: VocabularyBuilder[Any]
+    columns: Callable[[Settings, Any], Sequence[Column]]  # of a vocabulary; (): models read texts themselves
+    check: Callable[[Settings], CheckPlan]  # for `weft check`
+    open: Callable[[Any, InputFile], Opened | None]  # a file for a run with this [data]; None: its records are its lines
+    lines: Callable[[Any], Iterator[tuple[str, str | None]]]  # a data set as lines that a run reads, and writes
+    fit: Callable[[Settings, Any, Sequence[Corpus]], Fitted] = keep_all  # refuse or cut what is too long
+    finish: Callable[[Settings, Prepared, Path, Note], None] | None = None  # what else a new run keeps of its data
+    check_files: Callable[[Sequence[Path]], None] = accept_files  # refuse files that can't be the data of an evaluation
+    extended: Callable[[Settings], bool] = never  # whether a run's vocabulary has parts that others of its task lack
+    windows: Callable[[Settings], bool] = never  # whether training reads windows of running text
+
+    def load(self, folder: RunFolder) -> Any:
+        """The vocabulary of a run."""
+        return self.vocabulary.load(folder.path)
 
 
 # ---- models and their training
@@ -162,6 +220,7 @@ class Evaluation:
     units: int  # how many of those there were
     report: str = ""  # tables for people: scores by label, confusions
     unseen: Counter[str] | None = None  # labels that training never saw, and how often; None where there are no labels
+    notes: tuple[str, ...] = ()  # what is to be known of the data beside its scores
 
     def __iter__(self) -> Iterator[Score]:
         return iter(self.scores)
@@ -301,10 +360,44 @@ class Decode(Generic[I]):
     """How models of a task give texts probabilities and write them."""
 
     score: Callable[[Run[Any, Any], Any, bool, Progress | None], list[Any]]  # texts or pairs; whether long sources are cut
+    prompt: Callable[[Run[Any, Any], I], Sequence[int]]  # the tokens that an output is written after
+    limit: Callable[[Run[Any, Any], I], int]  # how many tokens an output has at most, unless told
+    end: Callable[[Run[Any, Any]], int | None]  # the token that ends an output, if one does
+    never: Callable[[Run[Any, Any]], Sequence[int]]  # tokens that are never written
+    beam: int  # the width of a search, unless told
+    alpha: float = 0.0  # of its length penalty, unless told
+    source: Callable[[Run[Any, Any], I], Any] | None = None  # the state of a decoder that has read an input, in one row
+    steps: Callable[[Run[Any, Any]], Steps[Any]] = field(default=lambda run: run.model)
+    target: Callable[[Run[Any, Any]], Tokenizer] = field(default=lambda run: run.vocabulary)  # of outputs
     generate: Callable[[Run[Any, Any], str | Sequence[str], GenerateOptions, Going | None], list[list[Continuation]]] | None = (
         None
     )
     stream: Callable[[Run[Any, Any], str, GenerateOptions], Iterator[str]] | None = None
+
+
+# ---- explanations
+
+
+@dataclass(frozen=True)
+class Explain:
+    """How models of a task are looked into. Optional functions are views, or parts of views, that not every task has."""
+
+    read: Callable[[Run[Any, Any], str, ExplainOptions], Reading]  # a text as a network reads it
+    stacks: Callable[[Run[Any, Any]], Sequence[Stack]]  # of a network, in the order in which its sequences are read
+    tokenizers: Callable[[Run[Any, Any]], Sequence[Tokenizer]] = field(default=lambda run: [run.vocabulary])  # of the sequences
+    read_unmasked: Callable[[Run[Any, Any], str], Reading] | None = None  # where `read` wants masks in a text
+    attribute: Callable[[Run[Any, Any], str, ExplainOptions], Counted] | None = None  # of models that are no networks
+    surprisal: Callable[[Run[Any, Any], str, ExplainOptions], Surprise] | None = None
+    readout: Callable[[Run[Any, Any], Reading], Readout] | None = None  # how a layer's vectors become tokens, for the lens
+    output: Callable[[Run[Any, Any], str, ExplainOptions], list[tuple[int, Piece]]] | None = None  # tokens of a target, or own
+    context: Callable[[Run[Any, Any]], int] | None = None  # tokens of the longest context that is counted in training text
+    sample: Callable[[Run[Any, Any], int], tuple[str, list[str]]] | None = None  # of its own data: the split, and texts
+    room: Callable[[Run[Any, Any]], int | None] = field(default=lambda run: None)  # tokens of a text that is not split
+    line: Callable[[Run[Any, Any]], bool] = field(default=lambda run: True)  # whether a text is one line
+    places: bool = False  # a prediction is named with its place: tags, ends of answers
+    stepwise: bool = False  # reads token by token, so that gradients go back in time
+    masks: bool = False  # has a vector of the mask
+    records: bool = False  # files are read as data, not as the lines of `predict`
 
 
 # ---- the record
@@ -333,6 +426,7 @@ class Task(Generic[I, P]):
     evaluate_options: type[Table] = Options
     embed: Callable[[Run[I, P], Sequence[Any], str, Progress | None], Embedded] | None = None
     decode: Decode[I] | None = None
+    explain: Explain | None = None
     compare: Compare = Compare()
     decides: tuple[str, ...] = ()  # comparisons go by the first of these that the runs have; (): by their first score
     joins: bool = False  # whether several runs can be one: an ensemble

@@ -42,6 +42,12 @@ class Seen:
     notes: list[str] = field(default_factory=list)
     examples: list[str] = field(default_factory=list)
     columns: tuple[str, ...] = ()  # of the latest table: the names of its header, or the keys of its first object
+    skipped: int = 0  # records that nothing can be done with, and that are left out
+    first_skipped: str = ""  # its place
+
+    def skip(self, place: str) -> None:
+        self.skipped += 1
+        self.first_skipped = self.first_skipped or place
 
     @property
     def newline(self) -> str:
@@ -271,6 +277,12 @@ def read_text(
         for piece in file:
             last = piece[-1]
             yield piece
+
+
+def read_whole(path: Path, encoding: str = "utf-8", seen: Seen | None = None) -> str:
+    """A file as one text, which may be empty."""
+    seen = seen or Seen([path], encoding)
+    return "".join(_pieces(_Reader(path, seen.encoding, seen)))
 
 
 def _lines(pieces: Iterable[str], where: str, longest: int | None) -> Iterator[str]:

@@ -81,3 +81,8 @@ def load_sides(folder: Path) -> Sides:
         return Sides(both, both)
     source, target = (Tokenizer.load(folder / name) for name in SEPARATE)
     return Sides(source, target)
+
+
+def tokenizer_files(folder: Path) -> list[Path]:
+    """Where a run keeps its tokenizer, or its two."""
+    return [folder / name for name in (JOINT, *SEPARATE) if (folder / name).exists()]

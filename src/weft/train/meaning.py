@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from weft.data.labelled import LabelledTable
+from weft.config import plain
 from weft.models.pair_tables import Seq2SeqTable
 from weft.models.seq2seq import scales
 from weft.models.tables import StackTable
@@ -146,7 +146,7 @@ def parts_of(settings: Settings, tokenizer: Any, layers: Mapping[str, int]) -> d
     longest = data.window if settings.task in ("lm", "masked-lm") else data.longest
     head = _words(tokens)
     if settings.task in ("classify", "tag"):
-        head = {"labels": list(tokenizer.labels.names), "data.multi": data.multi if isinstance(data, LabelledTable) else None}
+        head = {"labels": list(tokenizer.labels.names), "data.multi": plain(data).get("multi")}
     parts = {
         "encoder.front": Part(_words(tokens)),
         "encoder.stack": Part(_at("model", _stack(model, layers["encoder"])), _span(model, longest)),

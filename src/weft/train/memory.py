@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.data.corpus import Corpus
-from weft.data.order import B, Batch, changed
-from weft.data.pair_order import PairBatch
+from weft.data.order import B, changed
 from weft.errors import ResourceError
 from weft.machine import free, peak, size
 from weft.models.ngram import bytes_ahead
@@ -18,7 +17,7 @@ from weft.train.learner import Learner
 from weft.train.loop import Place
 from weft.train.tables import TrainTable
 
-AnyBatch = Batch | PairBatch | tuple[Any, ...]  # the last: as a task prepared it
+AnyBatch = tuple[Any, ...]  # tensors, rows first, or None
 
 FIRST = 1024  # positions of a row that are run without asking
 # What a process takes for what is alive: the C library's allocator keeps pieces between others that it can't use, of a small

@@ -58,7 +58,7 @@ def _translations(job: Job, model: Any, device: torch.device) -> Writer:
     task, count = translation_task(job), job.settings.train.samples
     if task.valid is None:
         raise ConfigError("train.samples: are of the validation data, but data.valid is not given; give it, or drop samples")
-    sources = list(islice(job.settings.datasets["valid"].side("source").texts(), count))
+    sources = list(islice(job.settings.datasets["valid"].texts("source"), count))
     held = task.valid
 
     def write(model: Any) -> list[Record]:

@@ -102,7 +102,7 @@ class Baseline:
         for split, source in sources.items():  # there are no tokens that would say so
             write_record(job.folder.data, split, fingerprints(source.paths))
         began = time.perf_counter()
-        examples = list(sources["train"].examples())
+        examples = list(sources["train"].records())
         right = targets([example.labels for example in examples], labels, several=several)
         job.watcher.working("finding terms", 0, 1)
         columns = list(zip(*(example.texts for example in examples), strict=True))
@@ -121,7 +121,7 @@ class Baseline:
         """With the temperature, and the scores, of the validation texts, where there are any."""
         if "valid" not in sources:
             return ready, {}
-        examples, labels, several = list(sources["valid"].examples()), job.tokenizer.labels, ready.model.multi
+        examples, labels, several = list(sources["valid"].records()), job.tokenizer.labels, ready.model.multi
         found = [example.labels for example in examples]
         right = targets(found, labels, several=several)
         scores = ready.model.scores(ready.sparse([example.texts for example in examples]))

@@ -14,6 +14,7 @@ from weft.data.text_order import Labelled, TextBatch
 from weft.errors import ConfigError
 from weft.metrics.metric import metric_names
 from weft.models.classifier import Classifier, classifier
+from weft.tasks.classification.data import labels_of
 from weft.tasks.classification.objective import ClassificationTask, label_metrics
 from weft.text.labels import Labels
 from weft.train.device import pick_device
@@ -45,7 +46,7 @@ def labelled(job: Job, split: str) -> Labelled:
     """A split as tokens and numbers of labels."""
     data = job.settings.data
     columns = [job.corpora[f"{split}.{at}"] for at in range(len(data.columns()))]
-    found = job.settings.datasets[split].labels()
+    found = labels_of(job.settings.datasets[split])
     labels = job.tokenizer.labels
     return Labelled(columns, targets(found, labels, several=data.multi), unseen(found, labels), data.longest)
 

@@ -116,7 +116,7 @@ class ClassifierReader:
     def evaluate(self, data: Files | None, *, strict: bool, watch: Watch | None) -> Evaluation:
         """Scores, and what they were made from, example by example."""
         source, several = held_source(self.folder, self.settings, data), bool(self.settings.data.multi)
-        examples = list(source.examples())
+        examples = list(source.records())
         found = [example.labels for example in examples]
         new = unseen(found, self.tokenizer.labels)
         if strict and new.any():
@@ -125,7 +125,7 @@ class ClassifierReader:
             raise DataError(f"{source.place(at)}: the label {name!r} is not among those of {self.folder.path}")
         if all(self.tokenizer.labels.index(name) is None for names in found for name in names) and new.any():
             counts = Counter(chain.from_iterable(found))
-            raise none_known(source, counts, self.labels, self.folder, what="labels", cure=source.label_place())
+            raise none_known(source, counts, self.labels, self.folder, what="labels", cure=source.seen.label_place())
         texts = [example.texts for example in examples]
         if faults := self.faults(texts):
             raise DataError(f"{source.place(min(faults))}: {faults[min(faults)]}")
@@ -136,7 +136,8 @@ class ClassifierReader:
         report = label_report(self.labels, items, several=several)
         kept = replace(items, outputs=self._outputs(items))
         observed = partial(observe, self.run, examples, kept)
-        return Evaluation(label_scores(items, labelled), kept, observed, "texts/s", len(examples), report, names)
+        scores, notes = label_scores(items, labelled), source.seen.skipped_notes()
+        return Evaluation(scores, kept, observed, "texts/s", len(examples), report, names, notes)
 
     def _outputs(self, items: Items) -> list[str]:
         """The labels that were said of each example, with ", " between."""

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from weft.metrics.labels import MULTI_LABEL, SINGLE_LABEL
 from weft.tasks.classification.compare import COMPARE
+from weft.tasks.classification.data import LabelledTable, LabelledVocabulary, check, columns, fit, lines
+from weft.tasks.classification.explain import EXPLAIN
 from weft.tasks.classification.predict import ClassifierReader, Labelling, Texts, embed, evaluate, inputs, predict
 from weft.tasks.classification.presets import PRESETS
-from weft.tasks.material import LabelledTexts
-from weft.tasks.spec import LabelOptions, Task
+from weft.tasks.classification.records import open_labelled
+from weft.tasks.spec import Data, LabelOptions, Task
+from weft.tasks.vocabulary import WordTable
 
+DATA = Data(
+    table=LabelledTable,
+    tokenizer=WordTable,
+    vocabulary=LabelledVocabulary(),
+    columns=columns,
+    check=check,
+    open=open_labelled,
+    lines=lines,
+    fit=fit,
+)
 CLASSIFICATION: Task[Texts, Labelling] = Task(
     name="classify",
     noun="classifier",
@@ -17,7 +30,7 @@ CLASSIFICATION: Task[Texts, Labelling] = Task(
     counts="texts",
     says="labels",
     use="predict",
-    data=LabelledTexts(),
+    data=DATA,
     presets=PRESETS,
     suites=(SINGLE_LABEL, MULTI_LABEL),
     validation=(SINGLE_LABEL, MULTI_LABEL),
@@ -29,6 +42,7 @@ CLASSIFICATION: Task[Texts, Labelling] = Task(
     inputs=inputs,
     evaluate_options=LabelOptions,
     embed=embed,
+    explain=EXPLAIN,
     labels=lambda run: run.vocabulary.labels.names,
     sizes=lambda run: {"labels": list(run.labels)},
 )

@@ -193,6 +193,17 @@ def _texts(given: str | Sequence[str]) -> list[str]:
     return [given] if isinstance(given, str) else list(given)
 
 
+def prompt(run: Run[str, None], text: str) -> list[int]:
+    """The tokens of a text, and before them what it comes after."""
+    return [*run.reader.opening, *run.vocabulary.encode(text).tolist()]
+
+
+def never(run: Run[str, None]) -> list[int]:
+    """Tokens that no continuation has: special tokens, but for the one that ends it."""
+    endless = [Tokenizer.end] if run.reader.end is None else []
+    return [Tokenizer.unk, Tokenizer.begin, *endless]
+
+
 def evaluate(run: Run[str, None], data: Files | None, options: LanguageOptions, progress: Progress | None) -> Evaluation:
     """Exact scores over a whole text, line by line, or block by block of running text."""
     reader: LanguageReader = run.reader

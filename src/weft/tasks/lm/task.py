@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from weft.data.tables import DataTable
+from weft.data.use import open_text
 from weft.metrics.language import LANGUAGE, LANGUAGE_VALIDATION
 from weft.tasks.lm.compare import COMPARE
-from weft.tasks.lm.predict import LanguageOptions, LanguageReader, evaluate, generate, score, stream
+from weft.tasks.lm.data import choose_opening, reads_windows
+from weft.tasks.lm.explain import EXPLAIN
+from weft.tasks.lm.predict import LanguageOptions, LanguageReader, evaluate, generate, never, prompt, score, stream
 from weft.tasks.lm.presets import PRESETS
-from weft.tasks.material import Texts
-from weft.tasks.spec import Decode, Task
+from weft.tasks.plain_text import check, columns, lines, texts
+from weft.tasks.spec import Data, Decode, Task
+from weft.tasks.vocabulary import TokenizerOnly
+from weft.text.tokenizers import TokenizerTable
 
+BEAM, LENGTH = 3, 12  # of a search; texts need not end
+
+DATA = Data(
+    table=DataTable,
+    tokenizer=TokenizerTable,
+    vocabulary=TokenizerOnly(texts),
+    columns=columns,
+    check=check,
+    open=open_text,
+    lines=lines,
+    finish=choose_opening,
+    windows=reads_windows,
+)
 LM: Task[str, None] = Task(
     name="lm",
     noun="language model",
@@ -17,7 +36,7 @@ LM: Task[str, None] = Task(
     counts="tokens",
     says="tokens",
     use="generate",
-    data=Texts(),
+    data=DATA,
     presets=PRESETS,
     suites=(LANGUAGE,),
     validation=(LANGUAGE_VALIDATION,),
@@ -26,6 +45,16 @@ LM: Task[str, None] = Task(
     reader=LanguageReader,
     evaluate=evaluate,
     evaluate_options=LanguageOptions,
-    decode=Decode(score, generate, stream),
+    decode=Decode(
+        score,
+        prompt,
+        limit=lambda run, text: LENGTH,
+        end=lambda run: run.reader.end,
+        never=never,
+        beam=BEAM,
+        generate=generate,
+        stream=stream,
+    ),
+    explain=EXPLAIN,
 )
 TASK = LM

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from weft.data.tables import DataTable
+from weft.data.use import open_text
 from weft.metrics.masked import MASKED, PSEUDO
 from weft.tasks.masked_lm.compare import COMPARE
+from weft.tasks.masked_lm.explain import EXPLAIN
 from weft.tasks.masked_lm.predict import Filled, FillOptions, MaskedReader, embed, evaluate, predict
 from weft.tasks.masked_lm.presets import PRESETS
-from weft.tasks.material import Texts
-from weft.tasks.spec import Task
+from weft.tasks.plain_text import check, columns, lines, texts
+from weft.tasks.spec import Data, Task
+from weft.tasks.vocabulary import TokenizerOnly
+from weft.text.tokenizers import TokenizerTable
 
+DATA = Data(
+    table=DataTable,
+    tokenizer=TokenizerTable,
+    vocabulary=TokenizerOnly(texts),
+    columns=columns,
+    check=check,
+    open=open_text,
+    lines=lines,
+)
 MASKED_LM: Task[str, Filled] = Task(
     name="masked-lm",
     noun="masked language model",
@@ -17,7 +31,7 @@ MASKED_LM: Task[str, Filled] = Task(
     counts="tokens",
     says="tokens",
     use="fill",
-    data=Texts(),
+    data=DATA,
     presets=PRESETS,
     suites=(PSEUDO,),
     validation=(MASKED,),
@@ -28,5 +42,6 @@ MASKED_LM: Task[str, Filled] = Task(
     predict=predict,
     predict_options=FillOptions,
     embed=embed,
+    explain=EXPLAIN,
 )
 TASK = MASKED_LM

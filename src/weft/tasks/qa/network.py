@@ -9,13 +9,13 @@ import numpy as np
 from torch import nn
 
 from weft.data.grouped import ExampleOrder
-from weft.data.span_files import Record
-from weft.data.span_order import Passages, SpanBatch
 from weft.errors import ConfigError
 from weft.metrics.answers import ANSWERS
 from weft.metrics.metric import metric_names
 from weft.models.span import SpanModel, span_model
+from weft.tasks.qa.files import Record
 from weft.tasks.qa.objective import Held, SpanTask
+from weft.tasks.qa.order import Passages, SpanBatch
 from weft.text.offsets import token_places, tokens_between
 from weft.text.tokenizers import Tokenizer
 from weft.train.device import pick_device

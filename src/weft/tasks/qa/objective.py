@@ -20,11 +20,11 @@ import torch
 from weft.data.corpus import lines_of
 from weft.data.grouped import in_groups
 from weft.data.order import changed
-from weft.data.span_order import Passages, SpanBatch, asked_tokens
 from weft.metrics.answers import ANSWERS, answer_items, answer_metrics, best_overlap, best_threshold, without_answer
 from weft.metrics.metric import Metric, values
 from weft.models.encoder import Text
 from weft.tasks.objective import Loss, Watch
+from weft.tasks.qa.order import Passages, SpanBatch, asked_tokens
 from weft.text.offsets import text_between, token_places
 from weft.text.tokenizers import Tokenizer
 

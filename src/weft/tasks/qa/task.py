@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from weft.metrics.answers import ANSWERS, ANSWERS_OR_NONE
-from weft.tasks.material import AskedTexts
 from weft.tasks.qa.compare import COMPARE
+from weft.tasks.qa.data import AskedTable, check, columns, fit, lines
+from weft.tasks.qa.explain import EXPLAIN
 from weft.tasks.qa.objective import Answer
 from weft.tasks.qa.predict import Pair, embed, evaluate, inputs, predict, reader
 from weft.tasks.qa.presets import PRESETS
-from weft.tasks.spec import Task
+from weft.tasks.qa.records import open_questions
+from weft.tasks.spec import Data, Task
+from weft.tasks.vocabulary import TokenizerOnly, WordTable, all_texts
 
+DATA = Data(
+    table=AskedTable,
+    tokenizer=WordTable,
+    vocabulary=TokenizerOnly(all_texts),
+    columns=columns,
+    check=check,
+    open=open_questions,
+    lines=lines,
+    fit=fit,
+)
 QA: Task[Pair, Answer] = Task(
     name="span",
     noun="reader",
@@ -18,7 +31,7 @@ QA: Task[Pair, Answer] = Task(
     counts="questions",
     says="answers",
     use="predict",
-    data=AskedTexts(),
+    data=DATA,
     presets=PRESETS,
     suites=(ANSWERS, ANSWERS_OR_NONE),
     validation=(ANSWERS, ANSWERS_OR_NONE),
@@ -29,5 +42,6 @@ QA: Task[Pair, Answer] = Task(
     predict=predict,
     inputs=inputs,
     embed=embed,
+    explain=EXPLAIN,
 )
 TASK = QA

@@ -10,6 +10,7 @@ import numpy as np
 from weft.metrics.bleu_tokenizers import automatic
 from weft.metrics.items import Items
 from weft.runs.eval_data import held_source, token_counts
+from weft.tasks.seq2seq.data import references as references_of
 from weft.tasks.spec import Compare, Evidence, Observed
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def observe(run: Run[Any, Any], pairs: Sequence[tuple[str, str]], found: Items) 
     return Observed(found, inputs, [target for _, target in pairs], lengths, "line", rarest=rarest)
 
 
-def references(evidence: Evidence) -> str:
+def scored_against(evidence: Evidence) -> str:
     """What the signature of BLEU says of references and tokens."""
     signature = next((score.signature for score in evidence.scores if score.name == "bleu"), "")
     return " ".join(part for part in signature.split("|") if part.startswith(("nrefs:", "tok:")))
@@ -37,8 +38,8 @@ def one_tokenizer(runs: Sequence[Run[Any, Any]]) -> str:
     """How BLEU splits the outputs of all these runs: `none` where the targets of all are tokens with spaces between them, else
     by what the references of the first are written in."""
     spaced = all(run.vocabulary.target.kind == "space" for run in runs)
-    references = () if spaced else held_source(runs[0].folder, runs[0].settings, None).references()
+    references = () if spaced else references_of(held_source(runs[0].folder, runs[0].settings, None))
     return automatic(references, spaced=spaced)
 
 
-COMPARE = Compare(models="encoder-decoder", references=references, tokenize=one_tokenizer)
+COMPARE = Compare(models="encoder-decoder", references=scored_against, tokenize=one_tokenizer)

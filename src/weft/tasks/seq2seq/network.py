@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from weft.data.order import Order
-from weft.data.pair_order import PairBatch, Pairs
 from weft.errors import ConfigError
 from weft.metrics.bleu_tokenizers import automatic
 from weft.models.seq2seq import EncoderDecoder, encoder_decoder
+from weft.tasks.seq2seq.data import references as references_of
 from weft.tasks.seq2seq.objective import Held, TranslationTask
+from weft.tasks.seq2seq.order import PairBatch, Pairs
 from weft.train.device import pick_device
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 def translation_task(job: Job) -> TranslationTask:
     held = None
     if "valid.source" in job.corpora:
-        references = list(job.settings.datasets["valid"].references())
+        references = list(references_of(job.settings.datasets["valid"]))
         tokenize = automatic(references, spaced=job.tokenizer.target.kind == "space")
         held = Held(job.corpora["valid.source"], job.corpora["valid.target"], references, tokenize)
     return TranslationTask(

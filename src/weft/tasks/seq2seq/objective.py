@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from weft.data.corpus import Corpus
-from weft.data.pair_order import PairBatch, pairs_by_length
 from weft.decode.predict import Request, predict
 from weft.decode.predict_options import PredictOptions
 from weft.metrics.metric import values
 from weft.metrics.translation import TRANSLATION_VALIDATION, translation_items
 from weft.tasks.objective import Loss, Watch
+from weft.tasks.seq2seq.order import PairBatch, pairs_by_length
 from weft.text.tokenizers import Tokenizer
 
 BATCH = 8192  # positions scored at once

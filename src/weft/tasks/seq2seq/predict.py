@@ -13,18 +13,23 @@ import numpy as np
 import torch
 
 from weft.config import read_table
-from weft.data.pairs import PairSource, PairsTable
-from weft.decode.predict import ROWS, Prediction, Request
+from weft.data.dataset import Dataset
+from weft.decode.predict import ROWS, Prediction, Request, limit_of
 from weft.decode.predict import predict as search
 from weft.decode.predict_options import CUT, PredictOptions
 from weft.errors import DataError, UsageError
 from weft.explain.alignment import Alignment, attention_weights, check_attends
+from weft.explain.inputs import refuse as refuse_input
 from weft.metrics.bleu_tokenizers import automatic, check_tokenizer
 from weft.metrics.items import Items
 from weft.metrics.language import Measured, language_scores
 from weft.metrics.translation import scored, translation_items, translation_scores
-from weft.runs.eval_data import named, own_split, refuse_half
+from weft.runs.eval_data import named, own_split
 from weft.tasks.seq2seq.compare import observe
+from weft.tasks.seq2seq.data import PairsTable, refuse_half
+from weft.tasks.seq2seq.data import pairs as pairs_of
+from weft.tasks.seq2seq.data import references as references_of
+from weft.tasks.seq2seq.files import Record
 from weft.tasks.seq2seq.objective import padded_sources
 from weft.tasks.spec import Evaluation, Fault, Files, Progress, Watch, phase
 from weft.text.gate import clean
@@ -118,6 +123,10 @@ class Translator:
         )
         together = states[0] if len(states) == 1 else states
         return together if self.lm is None else (together, None)
+
+    def encode(self, lines: Sequence[str]) -> Any:
+        """The state of `model` that has read these lines, a row each."""
+        return self._encode([member.sources(lines) for member in self.members], range(len(lines)))
 
     # ---- predicting
 
@@ -240,13 +249,13 @@ class Translator:
         if given.tokenize is not None:
             check_tokenizer(given.tokenize)
         files = self._pairs(data)
-        pairs = list(files.pairs())
+        pairs = list(pairs_of(files))
         lines, targets = [line for line, _ in pairs], [target for _, target in pairs]
         # before the search, which takes long, and with the place in the file
         refuse(self.faults(lines, truncate=given.truncate), lambda at: files.place(at, "source"))
         if self.lm is None:
             refuse(self._faults_of_targets(targets), lambda at: files.place(at, "target"))
-        references = list(files.references())
+        references = list(references_of(files))
         split = given.tokenize or automatic(references, spaced=self.tokenizer.target.kind == "space")
         items = translation_items(
             [best[0].text for best in self.predict(lines, given, [""] * len(lines), 1, watch)], references, tokenize=split
@@ -274,14 +283,14 @@ class Translator:
         nats = np.array([-one.log_prob for one in found], np.float64)
         return Items(np.arange(len(found)), {"nats": nats, "tokens": tokens})
 
-    def _pairs(self, data: Files | None) -> PairSource:
+    def _pairs(self, data: Files | None) -> Dataset[Record]:
         """The pairs of some files, read as those of training are, or the run's own."""
         table: PairsTable = self.settings.data
         if data is not None:
             refuse_half(paths := named(data))
             read = {"train": list(map(str, paths)), "encoding": table.encoding, "source": table.source, "target": table.target}
             return read_table(PairsTable, read, at="data").sources(Path())["train"]
-        own: PairSource = own_split(self.folder, self.settings)[1]
+        own: Dataset[Record] = own_split(self.folder, self.settings)[1]
         return own
 
 
@@ -289,6 +298,21 @@ def refuse(faults: Mapping[int, str], place: Callable[[int], str]) -> None:
     """Refuse the first of the lines that have a fault, by its place."""
     if faults:
         raise DataError(f"{place(min(faults))}: {faults[min(faults)]}")
+
+
+def source(run: Run[str, list[Prediction]], line: str) -> Any:
+    """The state of a decoder that has read a line; one that is too long is refused."""
+    reader: Translator = run.reader
+    refuse_input(reader.faults([line]))
+    return reader.encode([line])
+
+
+def limit(run: Run[str, list[Prediction]], line: str) -> int:
+    """How many tokens the output of a line has at most."""
+    reader: Translator = run.reader
+    length = min(len(member.sources([line])[0]) for member in reader.members)
+    request = Request(run.model, run.vocabulary.target, lambda rows: None, [length], [[]], run.device)
+    return limit_of(request, 0, PredictOptions())
 
 
 def predict(

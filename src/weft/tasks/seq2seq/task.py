@@ -3,14 +3,37 @@
 from __future__ import annotations
 
 from weft.decode.predict import Prediction
+from weft.decode.predict_options import ALPHA, BEAM
 from weft.metrics.language import LOSSES
 from weft.metrics.translation import TRANSLATION, TRANSLATION_VALIDATION
-from weft.tasks.material import PairsOfTexts
 from weft.tasks.seq2seq.compare import COMPARE
-from weft.tasks.seq2seq.predict import Seq2SeqEvaluation, Seq2SeqOptions, Translator, evaluate, predict, score
+from weft.tasks.seq2seq.data import PairsTable, PairVocabulary, check, columns, fit, open_pairs, pairs, refuse_half
+from weft.tasks.seq2seq.explain import EXPLAIN
+from weft.tasks.seq2seq.predict import (
+    Seq2SeqEvaluation,
+    Seq2SeqOptions,
+    Translator,
+    evaluate,
+    limit,
+    predict,
+    score,
+    source,
+)
 from weft.tasks.seq2seq.presets import PRESETS
-from weft.tasks.spec import Decode, Task
+from weft.tasks.spec import Data, Decode, Task
+from weft.text.sides import SidesTable
 
+DATA = Data(
+    table=PairsTable,
+    tokenizer=SidesTable,
+    vocabulary=PairVocabulary(),
+    columns=columns,
+    check=check,
+    open=open_pairs,
+    lines=pairs,
+    fit=fit,
+    check_files=refuse_half,
+)
 SEQ2SEQ: Task[str, list[Prediction]] = Task(
     name="translate",
     noun="run of task 'translate'",
@@ -19,7 +42,7 @@ SEQ2SEQ: Task[str, list[Prediction]] = Task(
     counts="lines",
     says="outputs",
     use="predict",
-    data=PairsOfTexts(),
+    data=DATA,
     presets=PRESETS,
     suites=((*TRANSLATION, *LOSSES),),
     validation=(TRANSLATION_VALIDATION,),
@@ -30,7 +53,18 @@ SEQ2SEQ: Task[str, list[Prediction]] = Task(
     predict=predict,
     predict_options=Seq2SeqOptions,
     evaluate_options=Seq2SeqEvaluation,
-    decode=Decode(score),
+    decode=Decode(
+        score,
+        prompt=lambda run, line: [run.vocabulary.target.begin],
+        limit=limit,
+        end=lambda run: run.vocabulary.target.end,
+        never=lambda run: [run.vocabulary.target.unk, run.vocabulary.target.begin],
+        beam=BEAM,
+        alpha=ALPHA,
+        source=source,
+        target=lambda run: run.vocabulary.target,
+    ),
+    explain=EXPLAIN,
     joins=True,
     sizes=lambda run: {"vocabulary": {"source": run.vocabulary.source.size, "target": run.vocabulary.target.size}},
 )

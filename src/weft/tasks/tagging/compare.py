@@ -13,6 +13,7 @@ from weft.metrics.items import Items
 from weft.metrics.spans import scheme_of, tag_counts, types_of
 from weft.runs.eval_data import own_or_gone
 from weft.tasks.spec import Compare, Confused, Evidence, LabelCounts, Observed, Rate
+from weft.tasks.tagging.data import words
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
@@ -34,7 +35,7 @@ def observe(run: Run[Any, Any], given: Sequence[Any], found: Items) -> Observed:
     lengths = np.array([len(one.words) for one in given], np.int64)
     train, classed = own_or_gone(run.folder, run.settings, "train"), {}
     if train is not None:
-        known = Counter(train.words().texts())
+        known = Counter(words(train).texts())
         occurrences = np.array([known[word] for one in given for word in one.words], np.int64)
         said = [tag for line in found.outputs or () for tag in line.split()]
         right = np.array([a == b for a, b in zip(said, " ".join(references).split(), strict=True)], np.float64)

@@ -9,14 +9,16 @@ import numpy as np
 import torch
 from torch import nn
 
+from weft.data.dataset import Dataset
 from weft.data.grouped import ExampleOrder
 from weft.data.tag_order import Sentences, TagBatch
-from weft.data.tagged import TaggedSource
 from weft.errors import ConfigError
 from weft.metrics.metric import metrics_of
 from weft.metrics.spans import allowed, scheme_of
 from weft.models.tagger import Tagger, tagger
-from weft.tasks.tagging.objective import TaggingTask, learned_tags
+from weft.tasks.tagging.data import learned_tags, sentence_lengths, tags_of, words
+from weft.tasks.tagging.files import Sentence
+from weft.tasks.tagging.objective import TaggingTask
 from weft.text.labels import Labels
 from weft.train.device import pick_device
 
@@ -26,13 +28,13 @@ if TYPE_CHECKING:
     from weft.text.labelled_tokens import LabelledTokens
 
 
-def sentences(job: Job, split: str, source: TaggedSource) -> Sentences:
+def sentences(job: Job, split: str, source: Dataset[Sentence]) -> Sentences:
     """A split as tokens and numbers of tags."""
     labels = job.tokenizer.labels
-    given = learned_tags(source)[0] if split == "train" else source.tags()
+    given = learned_tags(source)[0] if split == "train" else tags_of(source)
     numbers = [labels.index(tag) for tag in given]
     tags = np.array([-1 if number is None else number for number in numbers], np.int64)
-    edges = np.concatenate([[0], np.cumsum(source.sentence_lengths())]).astype(np.int64)
+    edges = np.concatenate([[0], np.cumsum(sentence_lengths(source))]).astype(np.int64)
     return Sentences(job.corpora[f"{split}.words"], job.corpora.get(f"{split}.letters"), edges, tags)
 
 
@@ -72,8 +74,8 @@ class Tagging:
         valid, right, known = None, list[tuple[str, ...]](), list[np.ndarray]()
         if "valid.words" in job.corpora:
             sources = job.settings.datasets
-            seen, valid = set(sources["train"].words().texts()), sentences(job, "valid", sources["valid"])
-            for sentence in sources["valid"].sentences():
+            seen, valid = set(words(sources["train"]).texts()), sentences(job, "valid", sources["valid"])
+            for sentence in sources["valid"].records():
                 right.append(sentence.tags)
                 known.append(np.array([word in seen for word in sentence.words]))
             self._check_monitor(job, known)

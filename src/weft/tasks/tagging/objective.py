@@ -6,7 +6,6 @@ Shapes: N sentences, B rows, W words, K tags.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,27 +15,14 @@ from weft.data.corpus import lines_of
 from weft.data.grouped import by_length
 from weft.data.order import changed
 from weft.data.tag_order import Sentences, TagBatch
-from weft.data.tagged import TaggedSource
 from weft.metrics.metric import values
-from weft.metrics.spans import TAGS, Tags, repair, scheme_of, tag_items, types_of, validate
+from weft.metrics.spans import TAGS, Tags, scheme_of, tag_items, types_of
 from weft.models.tagger import Words
 from weft.tasks.objective import Loss, Watch
 from weft.text.labelled_tokens import LabelledTokens
 from weft.text.labels import Labels
 
 BATCH = 8192  # tokens read at once
-
-
-def learned_tags(source: TaggedSource) -> tuple[list[str], int]:
-    """The tags to learn from, one after another: where they mark spans, valid ones that mark the same; and how many sentences
-    had others."""
-    scheme = scheme_of(set(source.tags()))
-    if scheme is None:
-        return source.tags(), 0
-    given = [sentence.tags for sentence in source.sentences()]
-    wrong = [bool(validate(tags, scheme)) for tags in given]
-    mended = [repair(tags, scheme) if bad else tags for tags, bad in zip(given, wrong, strict=True)]
-    return list(chain.from_iterable(mended)), sum(wrong)
 
 
 def tags_of(model: Any, data: Sentences, device: torch.device, watch: Watch | None = None) -> list[np.ndarray]:

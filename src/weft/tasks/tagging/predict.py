@@ -18,6 +18,7 @@ from weft.tasks.embedding import Embedded
 from weft.tasks.label_report import tag_report
 from weft.tasks.spec import Evaluation, Fault, Files, LabelOptions, Options, Progress, Watch, phase
 from weft.tasks.tagging.compare import in_line, observe
+from weft.tasks.tagging.data import words
 from weft.tasks.tagging.objective import WordTagger
 from weft.text.gate import clean
 from weft.text.labelled_tokens import LabelledTokens
@@ -85,7 +86,7 @@ class TaggerReader:
     def evaluate(self, data: Files | None, *, strict: bool, watch: Watch | None) -> Evaluation:
         """Scores, and what they were made from, sentence by sentence."""
         source = held_source(self.folder, self.settings, data)
-        given = list(source.sentences())
+        given = list(source.records())
         if strict:
             self._refuse_unseen(source, given)
         counts = Counter(tag for one in given for tag in one.tags)
@@ -116,7 +117,7 @@ class TaggerReader:
         train = own_or_gone(self.folder, self.settings, "train")
         if train is None:
             return None
-        seen = set(train.words().texts())
+        seen = set(words(train).texts())
         return [np.array([word in seen for word in one.words], dtype=bool) for one in given]
 
 

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from weft.metrics.spans import TAGS
-from weft.tasks.material import TaggedTexts
-from weft.tasks.spec import LabelOptions, Task
+from weft.tasks.spec import Data, LabelOptions, Task
 from weft.tasks.tagging.compare import COMPARE
+from weft.tasks.tagging.data import SpaceTable, TaggedTable, TaggedVocabulary, check, columns, fit, lines, spells
+from weft.tasks.tagging.explain import EXPLAIN
 from weft.tasks.tagging.predict import Sentence, TaggerReader, Tagging, embed, evaluate, predict
 from weft.tasks.tagging.presets import PRESETS
+from weft.tasks.tagging.records import open_tagged
 
+DATA = Data(
+    table=TaggedTable,
+    tokenizer=SpaceTable,
+    vocabulary=TaggedVocabulary(),
+    columns=columns,
+    check=check,
+    open=open_tagged,
+    lines=lines,
+    fit=fit,
+    extended=spells,
+)
 TAGGING: Task[Sentence, Tagging] = Task(
     name="tag",
     noun="tagger",
@@ -17,7 +30,7 @@ TAGGING: Task[Sentence, Tagging] = Task(
     counts="texts",
     says="tags",
     use="predict",
-    data=TaggedTexts(),
+    data=DATA,
     presets=PRESETS,
     suites=(TAGS,),
     validation=(TAGS,),
@@ -28,6 +41,7 @@ TAGGING: Task[Sentence, Tagging] = Task(
     predict=predict,
     evaluate_options=LabelOptions,
     embed=embed,
+    explain=EXPLAIN,
     labels=lambda run: run.vocabulary.labels.names,
     sizes=lambda run: {"labels": list(run.labels)},
 )

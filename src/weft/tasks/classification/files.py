@@ -19,14 +19,15 @@ from typing import NamedTuple
 
 from weft.data.columns import USUAL, Cell, Name, Wanted, read_columns
 from weft.data.rows import kind_of
+from weft.data.source import called
+from weft.data.use import is_conll
 from weft.errors import DataError
-from weft.text.gate import Seen, read_lines, read_text, shown
+from weft.text.gate import Seen, read_lines, read_text, read_whole, shown
 from weft.text.unpack import PACKED
 
 FASTTEXT = "__label__"
-CONLL = (".conllu", ".conll")
 _LINE = re.compile(r"([^ \t]+)[ \t]+(.*)")
-_FASTTEXT_LINE = re.compile(rf"((?:{FASTTEXT}[^ \t]+[ \t]+)+)(.*)")
+_FASTTEXT_LINE = re.compile(rf"((?:{FASTTEXT}[^ \t]+(?:[ \t]+|$))+)(.*)")
 
 
 @dataclass(frozen=True)
@@ -171,14 +172,15 @@ def _read_lines(file: File, reading: Reading, seen: Seen) -> Iterator[tuple[int,
         yield number, *_parted(line, f"{file.path}: line {number}", fasttext=fasttext)
 
 
-def _read_whole(file: File, reading: Reading, seen: Seen) -> Iterator[tuple[int, Cell, tuple[str, ...]]]:
-    text = "".join(read_text(file.path, reading.encoding, seen))
+def _read_whole(file: File, reading: Reading, seen: Seen, *, empty: bool) -> Iterator[tuple[int, Cell, tuple[str, ...]]]:
+    """One that is empty is refused, unless it may be."""
+    text = read_whole(file.path, reading.encoding, seen) if empty else "".join(read_text(file.path, reading.encoding, seen))
     yield 1, file.label or "", (text.removesuffix("\n"),)
 
 
-def _read(file: File, reading: Reading, seen: Seen) -> Iterator[tuple[int, Cell, tuple[str, ...]]]:
+def _read(file: File, reading: Reading, seen: Seen, *, empty: bool) -> Iterator[tuple[int, Cell, tuple[str, ...]]]:
     if file.whole:
-        return _read_whole(file, reading, seen)
+        return _read_whole(file, reading, seen, empty=empty)
     if kind_of(file.path) != "text":
         return _read_table(file, reading, seen)
     return _read_lines(file, reading, seen)
@@ -193,29 +195,32 @@ def _refuse_columns(file: File, reading: Reading) -> None:
             )
 
 
-def is_conll(path: Path) -> bool:
-    """Whether a file is words with tags by its name, packed or not."""
-    name = path.with_suffix("") if path.suffix in PACKED else path
-    return name.suffix.lower() in CONLL
-
-
 def refuse_conll(path: Path) -> None:
     """Refuse words with tags: their lines would be read as texts."""
     if is_conll(path):
         raise DataError(f"{path}: is CoNLL by its name, words with tags; texts with labels are tables, lines or folders")
 
 
-def read_records(files: Sequence[File], reading: Reading, seen: Seen) -> Iterator[Record]:
-    """Every example of the files, in order; one without a text is refused, of two texts one may be empty."""
+def read_records(files: Sequence[File], reading: Reading, seen: Seen, *, skip_empty: bool = True) -> Iterator[Record]:
+    """Every example of the files, in order. One without a text is left out and counted, or refused; of two texts one may be
+    empty."""
+    kept = 0
     for file in files:
         if kind_of(file.path) == "text" or file.whole:
             _refuse_columns(file, reading)
             if file.label is None:
                 refuse_conll(file.path)
-        for line, cell, texts in _read(file, reading, seen):
+        for line, cell, texts in _read(file, reading, seen, empty=skip_empty):
             where = f"{file.path}: line {line}"
             labels = _labels(cell, reading, where)
-            if not any(text.strip() for text in texts):
+            if any(text.strip() for text in texts):
+                kept += 1
+                yield Record(texts, labels, file.path, line)
+            elif skip_empty:
+                seen.skip(where)
+            else:
                 named = f"the label {shown(', '.join(labels), 40)}" if labels else "no label"
                 raise DataError(f"{where} has {named} and no text; give it one, or take it out")
-            yield Record(texts, labels, file.path, line)
+    if not kept and seen.skipped:
+        name = called([file.path for file in files])
+        raise DataError(f"{name}: none of its examples has a text, {seen.skipped:,} were read; is data.text the right column?")

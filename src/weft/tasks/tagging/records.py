@@ -4,13 +4,14 @@ all other columns stay as they are."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from weft.data.records import Entry, Form, Opened, Values
-from weft.data.tag_files import CONLLU, DOCUMENT, ID, Reading, column, ragged, refuse_table
+from weft.data.records import Entry, Form, InputFile, Opened, Values
+from weft.tasks.tagging.data import TaggedTable
+from weft.tasks.tagging.files import CONLLU, DOCUMENT, ID, Reading, column, ragged, refuse_table
 from weft.text.unpack import PACKED
 
 NONE = "_"  # the tag of a word that has none, as CoNLL-U writes it
@@ -140,11 +141,12 @@ def _form(path: Path, sample: Sequence[str], reading: Reading, labels: Collectio
     return TagForm(False, tabs, count, word, at if kept and at != word else count)
 
 
-def open_tagged(path: Path, lines: Callable[[], Iterator[str]], reading: Reading, labels: Collection[str]) -> Opened | None:
+def open_tagged(table: TaggedTable, file: InputFile) -> Opened | None:
     """The sentences of a file of columns; None for a text, a sentence a line."""
+    path, lines = file.path, file.lines
     refuse_table(path)
     sample = _sampled(lines())
-    form = _form(path, sample, reading, labels) if sample else None
+    form = _form(path, sample, table.reading(), file.labels) if sample else None
     if form is None:
         return None
     place = CONLLU[form.tag].upper() if form.conllu else f"column {form.tag + 1}"

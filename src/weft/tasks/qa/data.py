@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
-from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from weft.config import Table
 from weft.data.columns import Wanted
-from weft.data.pairs import SideSeen
+from weft.data.corpus import Corpus
+from weft.data.dataset import Dataset
+from weft.data.findings import Checked, CheckPlan
 from weft.data.records import Used
-from weft.data.source import Counted, Row, called, fingerprints, in_batches
-from weft.data.span_files import Reading, Record, read_records
-from weft.data.tables import Files, Split, check_splits, parts
-from weft.text.gate import SHOWN, Seen, as_paths, listed_files, shown
+from weft.data.source import fingerprints
+from weft.data.summary import ColumnSize
+from weft.data.tables import Files, Split, check_splits, datasets, training
+from weft.tasks.qa.files import Reading, Record, read_records
+from weft.tasks.qa.order import asked_tokens
+from weft.tasks.spec import Column, Fitted
+from weft.tasks.vocabulary import all_texts
+from weft.text.gate import SHOWN, Seen, listed_files, shown
+from weft.text.tokenizers import Tokenizer, train_tokenizer
+
+if TYPE_CHECKING:
+    from weft.runs.settings import Settings
 
 AS_USUAL = Reading()
-SIDES = ("questions", "passages")
+COLUMNS = ("questions", "passages")
 
 
 @dataclass
-class AskedSeen:
-    """What was found in files of questions: shown to the user, so that a wrong guess is noticed early."""
+class QuestionSummary:
+    """What was found in files of questions."""
 
     files: Seen  # line ends, encoding, notes; it counts no lines
-    sides: tuple[SideSeen, SideSeen] = field(default_factory=lambda: (SideSeen(), SideSeen()))
+    sizes: tuple[ColumnSize, ColumnSize] = field(default_factory=lambda: (ColumnSize(), ColumnSize()))
     count: int = 0
     answered: int = 0
     guessed: int = 0
@@ -38,7 +47,7 @@ class AskedSeen:
     @property
     def characters(self) -> int:
         """Of questions and passages."""
-        return sum(side.characters for side in self.sides)
+        return sum(size.characters for size in self.sizes)
 
     @property
     def crlf(self) -> int:
@@ -48,11 +57,20 @@ class AskedSeen:
         self.count += 1
         self.answered += bool(record.answers)
         self.guessed += record.guessed
-        for side, text in zip(self.sides, (record.question, record.passage), strict=True):
-            side.add(text)
+        for size, text in zip(self.sizes, (record.question, record.passage), strict=True):
+            size.add(text)
         if len(self.examples) < 3:
             said = record.answers[0].text[: SHOWN + 1] if record.answers else None
             self.examples.append((record.question[: SHOWN + 1], record.passage[: SHOWN + 1], said))
+
+    def bytes_of(self, column: str) -> int:
+        return self.sizes[COLUMNS.index(column)].bytes
+
+    def strata(self) -> None:
+        """Questions beside each other share a passage: shares are taken off the end."""
+
+    def fault(self) -> None:
+        """Nothing is known that would be wrong with all of them."""
 
     def notes(self) -> list[str]:
         """What is worth knowing."""
@@ -69,7 +87,7 @@ class AskedSeen:
         """Several lines for people: files, sizes, encoding, line ends, notes, examples."""
         rows = [
             f"{listed_files(self.files.paths)}: {self.count:,} questions, {self.count - self.answered:,} of them without an"
-            f" answer, and passages of {self.sides[1].characters:,} characters, {self.files.written}"
+            f" answer, and passages of {self.sizes[1].characters:,} characters, {self.files.written}"
         ]
         rows += [f"  note: {shown(note, 200)}" for note in self.notes()]
         for question, passage, said in self.examples:
@@ -78,75 +96,38 @@ class AskedSeen:
 
 
 @dataclass(frozen=True)
-class AskedSource:
-    """The part from `low` to `high` (shares of the questions) of some files."""
+class QuestionFormat:
+    """Questions about passages."""
 
-    paths: tuple[Path, ...]
     reading: Reading = AS_USUAL
-    low: float = 0.0
-    high: float = 1.0
+    columns: tuple[str, ...] = COLUMNS
+    rows: str = "questions"
+    kept: bool = False
 
     @property
-    def name(self) -> str:
-        """The files, for messages."""
-        return called(self.paths)
+    def encoding(self) -> str:
+        return self.reading.encoding
 
-    @cached_property
-    def seen(self) -> AskedSeen:
-        """What the whole files hold, read once."""
-        seen = AskedSeen(Seen(list(self.paths), self.reading.encoding))
-        for record in read_records(self.paths, self.reading, seen.files):
-            seen.add(record)
-        return seen
+    def files(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
+        return given
 
-    def _span(self) -> tuple[int, int | None]:
-        if (self.low, self.high) == (0.0, 1.0):
-            return 0, None
-        return Counted(self.name, self.seen.count, "questions", "questions").span(self.low, self.high)
+    def apart(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
+        return ()
 
-    def records(self) -> Iterator[Record]:
-        """The questions of the part, with their places."""
-        seen = Seen(list(self.paths), self.reading.encoding)
-        return islice(read_records(self.paths, self.reading, seen), *self._span())
+    def read(self, given: tuple[Path, ...], seen: Seen) -> Iterator[Record]:
+        return read_records(given, self.reading, seen)
 
-    def rows(self) -> Iterator[Row]:
-        for record in self.records():
-            yield Row((record.question, record.passage), (record.path, record.path), record.line)
+    def summary(self, given: tuple[Path, ...], seen: Seen) -> QuestionSummary:
+        return QuestionSummary(seen)
 
-    def side(self, name: str) -> AskedSide:
-        """The texts of one of SIDES."""
-        return AskedSide(self, SIDES.index(name))
+    def texts(self, record: Record) -> tuple[str, ...]:
+        return record.question, record.passage
 
+    def shown(self, column: str) -> str:
+        return column
 
-@dataclass(frozen=True)
-class AskedSide:
-    """The questions, or the passages, each a line: what a corpus is made from."""
-
-    of: AskedSource
-    at: int
-    lines: bool = True
-
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        return self.of.paths
-
-    @property
-    def name(self) -> str:
-        return f"{self.of.name} ({SIDES[self.at]})"
-
-    def texts(self) -> Iterator[str]:
-        for record in self.of.records():
-            yield (record.question, record.passage)[self.at]
-
-    def batches(self) -> Iterator[list[str]]:
-        return in_batches(self.texts())
-
-    def size(self) -> int:
-        return int(self.of.seen.sides[self.at].bytes * (self.of.high - self.of.low))
-
-    def origin(self) -> dict[str, Any]:
-        part = {**asdict(self.of.reading), "side": self.at, "lines": True, "low": self.of.low, "high": self.of.high}
-        return {**part, "files": fingerprints(self.paths)}
+    def origin(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
+        return {**asdict(self.reading), "side": COLUMNS.index(column), "files": fingerprints(given)}
 
 
 class AskedTable(Table):
@@ -188,10 +169,32 @@ class AskedTable(Table):
         """The same with every option that applies filled in: all are."""
         return self
 
-    def sources(self, base: Path) -> dict[str, AskedSource]:
+    def sources(self, base: Path) -> dict[str, Dataset[Record]]:
         """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""
         reading = Reading(self.encoding, self.question, self.passage, self.answer, self.start)
-        return {
-            name: AskedSource(tuple(base / path for path in as_paths(files)), reading, low, high)
-            for name, (files, low, high) in parts(self.train, self.valid, self.test).items()
-        }
+        return datasets(base, QuestionFormat(reading), self.train, self.valid, self.test)
+
+
+# ---- tokens
+
+
+def columns(settings: Settings, vocabulary: Tokenizer) -> list[Column]:
+    return [Column(name, vocabulary) for name in COLUMNS]
+
+
+def fit(settings: Settings, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> Fitted:
+    longest, sizes = settings.data.longest, np.diff(corpora[0].line_starts()) - 1
+    cut = int((asked_tokens(sizes, longest) < sizes).sum())
+    told = f"{cut:,} questions have more than half of data.longest = {longest} tokens, and are cut"
+    return Fitted(corpora, told if cut else None)
+
+
+def check(settings: Settings) -> CheckPlan:
+    train = training(settings.datasets)
+    return CheckPlan(
+        Checked(("question", "passage"), apart=True), lambda: [train_tokenizer(settings.tokenizer, all_texts(train))] * 2
+    )
+
+
+def lines(dataset: Dataset[Record]) -> Iterator[tuple[str, None]]:
+    return ((f"{record.question}\t{record.passage}", None) for record in dataset.records())

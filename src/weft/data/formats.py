@@ -1,0 +1,149 @@
+"""Records that are rows of tables: .tsv, .csv, .jsonl or .json, columns by name. All of it comes through the gate."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from weft.data.columns import Wanted, by_name
+from weft.data.rows import JSON, field_of, json_objects, kind_of, open_table, value_of
+from weft.data.source import fingerprints
+from weft.data.summary import ColumnSize
+from weft.errors import DataError
+from weft.text.gate import SHOWN, Seen, listed_files, many, quoted, shown
+
+
+class TableRecord(NamedTuple):
+    texts: tuple[str, ...]
+    values: tuple[str, ...]  # of the other columns, as they are written
+    path: Path
+    line: int  # where it starts in that file, from 1
+
+
+def number(record: TableRecord, at: int = 0) -> float:
+    """A value of a record as a number; refused with its place where it is none."""
+    text = record.values[at].strip()
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise DataError(f"{record.path}: line {record.line} has {quoted(text, 40)} where a number should be")
+    return found
+
+
+@dataclass
+class TableSummary:
+    """What was found in tables."""
+
+    files: Seen  # line ends, encoding, notes; it counts no lines
+    columns: tuple[str, ...]
+    sizes: tuple[ColumnSize, ...]
+    count: int = 0
+    examples: list[tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)  # texts and values
+
+    @property
+    def characters(self) -> int:
+        """Of all texts."""
+        return sum(size.characters for size in self.sizes)
+
+    @property
+    def crlf(self) -> int:
+        return self.files.crlf
+
+    def add(self, record: TableRecord) -> None:
+        self.count += 1
+        for size, text in zip(self.sizes, record.texts, strict=True):
+            size.add(text)
+        if len(self.examples) < 3:
+            cut = [tuple(text[: SHOWN + 1] for text in cells) for cells in (record.texts, record.values)]
+            self.examples.append((cut[0], cut[1]))
+
+    def bytes_of(self, column: str) -> int:
+        return self.sizes[self.columns.index(column)].bytes
+
+    def strata(self) -> None:
+        """Shares are taken off the end."""
+
+    def fault(self) -> None:
+        """Nothing is known that would be wrong with all of them."""
+
+    def describe(self) -> str:
+        """Several lines for people: files, sizes, encoding, line ends, notes, examples."""
+        rows = [
+            f"{listed_files(self.files.paths)}: {many(self.count, 'example')} of {many(self.characters, 'character')},"
+            f" {self.files.written}"
+        ]
+        blank = [f"blank lines that were skipped: {self.files.blank:,}"] if self.files.blank else []
+        empty = [f"empty {name}: {size.empty:,}" for name, size in zip(self.columns, self.sizes, strict=True) if size.empty]
+        rows += [f"  note: {shown(note, 200)}" for note in [*self.files.notes, *blank, *empty]]
+        for texts, values in self.examples:
+            said = f" -> {shown(', '.join(values))}" if values else ""
+            rows.append(f"  e.g.: {' | '.join(map(shown, texts))}{said}")
+        return "\n".join(rows)
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """The columns that hold texts, each of which becomes a corpus of its name, and those that hold other values."""
+
+    columns: tuple[str, ...]
+    values: tuple[str, ...] = ()
+    encoding: str = "utf-8"
+    rows: str = "examples"
+    kept: bool = False
+
+    def files(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
+        return given
+
+    def apart(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
+        return ()
+
+    def read(self, given: tuple[Path, ...], seen: Seen) -> Iterator[TableRecord]:
+        names = (*self.columns, *self.values)
+        for path in given:
+            if kind_of(path) == "text":
+                raise DataError(f"{path}: is no .tsv, .csv, .jsonl or .json; give a table with the columns {', '.join(names)}")
+            count, read = 0, _read_json if kind_of(path) in JSON else _read_table
+            for line, cells in read(path, names, self.encoding, seen):
+                count += 1
+                texts = len(self.columns)
+                yield TableRecord(tuple(cells[:texts]), tuple(cells[texts:]), path, line)
+            if not count:
+                raise DataError(f"{path}: has a header and nothing below it; give a file with examples in it")
+
+    def summary(self, given: tuple[Path, ...], seen: Seen) -> TableSummary:
+        return TableSummary(seen, self.columns, tuple(ColumnSize() for _ in self.columns))
+
+    def texts(self, record: TableRecord) -> tuple[str, ...]:
+        return record.texts
+
+    def shown(self, column: str) -> str:
+        return column if len(self.columns) > 1 else ""
+
+    def origin(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
+        return {"column": column, "encoding": self.encoding, "files": fingerprints(given)}
+
+
+def _read_table(path: Path, names: tuple[str, ...], encoding: str, seen: Seen) -> Iterator[tuple[int, list[str]]]:
+    table = open_table(path, encoding, seen)
+    places = by_name(path, table.first, [Wanted("", name) for name in names])
+    seen.columns = tuple(table.first)
+    for line, cells in table.rows():
+        yield line, [cells[place] for place in places]
+
+
+def _read_json(path: Path, names: tuple[str, ...], encoding: str, seen: Seen) -> Iterator[tuple[int, list[str]]]:
+    for line, row in json_objects(path, names, encoding, seen):
+        seen.columns = seen.columns or tuple(row)
+        yield line, [_cell(row, name, f"{path}: line {line}") for name in names]
+
+
+def _cell(row: dict[str, Any], name: str, where: str) -> str:
+    """A text, or a number as JSON writes it."""
+    value = value_of(row, name, where)
+    return json.dumps(value) if type(value) in (int, float) else field_of(row, name, where)

@@ -1,0 +1,181 @@
+"""Language models as they are explained: a text, and what comes after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.errors import DataError, UsageError
+from weft.explain.counted import Counted, refuse_gradients
+from weft.explain.inputs import Reading, copies, located, make_side, refuse, special, wanted_tokens
+from weft.explain.lens import Readout
+from weft.explain.options import ExplainOptions
+from weft.explain.stacks import Stack
+from weft.explain.surprisal import Surprise
+from weft.explain.view import Piece
+from weft.runs.eval_data import own_or_gone
+from weft.tasks.lm.predict import LanguageReader, never
+from weft.tasks.spec import Explain
+from weft.text.gate import clean
+
+if TYPE_CHECKING:
+    from weft.runs.run import Run
+
+STEPS = 8  # of a continuation, unless told
+CONTEXT = 4  # tokens of a context that are counted for a network, which has no order
+
+
+def _opening(run: Run[str, None]) -> list[tuple[int, Piece]]:
+    """The tokens that a text comes after; they have no place in it."""
+    return [special(run.vocabulary, number) for number in run.reader.opening]
+
+
+def stacks(run: Run[str, None]) -> list[Stack]:
+    return [Stack("decoder", "stack", "text", run.settings.model)]
+
+
+def read(run: Run[str, None], text: str, options: ExplainOptions) -> Reading:
+    """The text, and after it the target but for its last token; asked about is each token of the target."""
+    refuse(run.reader.faults([text]))
+    tokenizer, model = run.vocabulary, run.model
+    own = [*_opening(run), *located(tokenizer, text)]
+    wanted = [] if options.target is None else wanted_tokens(tokenizer, options.target)
+    # what follows the text has no place in it
+    side = make_side("text", "embedding", [*own, *((number, Piece(piece.text, 0, 0)) for number, piece in wanted[:-1])])
+    side = side._replace(opening=len(run.reader.opening))
+
+    def say(at: Tensor) -> Tensor:
+        y, _ = model(copies(side.tokens, at))
+        found: Tensor = model.head(y[torch.arange(len(at)), at + len(own) - 1])
+        return found
+
+    def scores() -> Tensor:
+        y, _ = model(torch.tensor([side.tokens], device=run.device))
+        found: Tensor = model.head.scores(y[0])
+        return found
+
+    choices, places = [number for number, _ in wanted] or None, [Piece("", 0, 0)] * max(1, len(wanted))
+    return Reading(model, [side], say, places, choices, tokenizer.show, never=never(run), stacks=stacks(run), scores=scores)
+
+
+def readout(run: Run[str, None], reading: Reading) -> Readout:
+    """What each position predicts: the token after it."""
+    tokens = reading.sides[-1].tokens
+    following = [*tokens[1:], reading.choices[-1] if reading.choices else None]
+    return Readout("stack", run.model.head, list(range(len(tokens))), following)
+
+
+def attribute(run: Run[str, None], text: str, options: ExplainOptions) -> Counted:
+    """Next tokens of a model that counts."""
+    refuse_gradients(run, options.method, ("occlusion",))
+    if options.baseline not in (None, "unk"):
+        raise UsageError(f"--baseline {options.baseline}: n-grams have no vectors; a token can only become unk")
+    tokenizer, model = run.vocabulary, run.model
+    own = [*_opening(run), *located(tokenizer, text)]
+    if options.target is None:
+        said = model.start(torch.tensor([[number for number, _ in own]]))[0]
+        said[:, never(run)] = float("-inf")
+        wanted = [special(tokenizer, int(said.argmax()))]
+    else:
+        wanted = wanted_tokens(tokenizer, options.target)
+    tokens = [number for number, _ in [*own, *wanted]]
+    rows = torch.tensor([tokens] * len(tokens))
+    for at in range(len(run.reader.opening), len(tokens) - 1):
+        if tokens[at] not in (tokenizer.begin, tokenizer.end):
+            rows[at + 1, at] = tokenizer.unk  # row 0 is the text itself
+    places = list(range(len(wanted))) if options.position is None else [options.position - 1]
+    if places[0] >= len(wanted):
+        raise UsageError(f"--position: must be from 1 to {len(wanted)}, not {options.position}")
+    scores = model.score(rows).double().numpy()[:, len(own) - 1 :]
+    values = (scores[:1] - scores[1:]).T[places]
+    for row, place in zip(values, places, strict=True):
+        row[len(own) + place :] = 0.0  # what comes later did nothing
+    after = [(number, Piece(piece.text, 0, 0)) for number, piece in wanted]
+    pieces = [piece for _, piece in [*own, *after]][:-1]
+    outputs = [after[place][1] for place in places]
+    return Counted(pieces, outputs, values, scores[0][places], "occlusion", "<unk> in its place")
+
+
+def surprisal(run: Run[str, None], text: str, options: ExplainOptions) -> Surprise:
+    """Any model that steps, n-grams among them."""
+    ends = [special(run.vocabulary, run.reader.end)] if run.reader.end is not None else []
+    pieces = [piece for _, piece in [*located(run.vocabulary, text), *ends]]
+    if not pieces:  # a tokenizer of words has no token for spaces alone
+        raise DataError("input: is empty; there is nothing to be surprised at")
+    (found,) = run.score([text])
+    return Surprise(pieces, -np.array(found.log_probs), "the tokens before it")
+
+
+def output(run: Run[str, None], text: str, options: ExplainOptions) -> list[tuple[int, Piece]]:
+    """The target given, or what the model itself would write, the best token each time."""
+    tokenizer = run.vocabulary
+    if options.target is None:
+        written = run.generate(text, length=options.length or STEPS, temperature=0.0)[0][0].tokens
+        return [special(tokenizer, number) for number in written]
+    ends = [] if run.reader.end is None else [special(tokenizer, tokenizer.end)]
+    return [*located(tokenizer, clean(options.target, "--target")), *ends]
+
+
+def context(run: Run[str, None]) -> int:
+    """How many tokens of a context are counted: as many as an n-gram model sees."""
+    return CONTEXT if run.network is not None else int(run.model.order) - 1
+
+
+# ---- texts of its own
+
+
+def _some(texts: Iterator[str], characters: int, *, whole: bool) -> list[str]:
+    """Texts of about so many characters in all; running text as one."""
+    left, held = characters, list[str]()
+    for text in texts:
+        held.append(text[:left])
+        left -= len(text)
+        if left <= 0:
+            break
+    return ["".join(held)] if whole else [text for text in held if text]
+
+
+def _fitting(run: Run[str, None], text: str) -> str:
+    """As much of a text as the model reads."""
+    if run.model.longest is None:
+        return text
+    spans = run.vocabulary.spans(text)[: run.model.longest - 1]
+    return text[: spans[-1][1]] if spans else ""
+
+
+def sample(run: Run[str, None], characters: int) -> tuple[str, list[str]]:
+    """The split of its own data that is there, and texts of it; none where all are gone."""
+    for split in ("valid", "test", "train"):
+        if (source := own_or_gone(run.folder, run.settings, split)) is not None:
+            found = _some(source.texts(), characters, whole=not run.reader.lines)
+            return split, [_fitting(run, text) for text in found]
+    return "", []
+
+
+def room(run: Run[str, None]) -> int:
+    """How many tokens of a text are read at once."""
+    return int(run.settings.data.window) - len(run.reader.opening)
+
+
+def _line(run: Run[str, None]) -> bool:
+    reader: LanguageReader = run.reader
+    return reader.lines
+
+
+EXPLAIN = Explain(
+    read,
+    stacks,
+    attribute=attribute,
+    surprisal=surprisal,
+    readout=readout,
+    output=output,
+    context=context,
+    sample=sample,
+    room=room,
+    line=_line,
+    stepwise=True,
+)

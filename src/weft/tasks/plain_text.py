@@ -1,0 +1,35 @@
+"""Texts without labels, as language models of both sorts read them: running text, or lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from weft.data.findings import Checked, CheckPlan
+from weft.data.source import Source
+from weft.data.tables import training
+from weft.tasks.spec import Column
+from weft.text.tokenizers import Tokenizer, train_tokenizer
+
+if TYPE_CHECKING:
+    from weft.runs.settings import Settings
+
+RUNNING = 40  # characters of a line of running text that is not expected twice
+
+
+def texts(dataset: Source) -> Iterator[str]:
+    return dataset.texts()
+
+
+def columns(settings: Settings, vocabulary: Tokenizer) -> list[Column]:
+    return [Column("", vocabulary)]
+
+
+def check(settings: Settings) -> CheckPlan:
+    least = 0 if settings.data.read == "lines" else RUNNING
+    train = training(settings.datasets)
+    return CheckPlan(Checked(("line",), least=least), lambda: [train_tokenizer(settings.tokenizer, train.texts())])
+
+
+def lines(dataset: Source) -> Iterator[tuple[str, None]]:
+    return ((line, None) for piece in dataset.texts() for line in piece.split("\n"))

@@ -1,0 +1,57 @@
+"""Questions of a file that a run is used on, and the answers in the form in which SQuAD takes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from weft.data.records import Entry, Form, InputFile, Opened, Values, open_records
+from weft.data.rows import kind_of
+from weft.data.use import refuse_marked
+from weft.tasks.qa.data import AskedTable
+from weft.tasks.qa.files import is_squad, squad_questions
+
+
+class SquadForm:
+    """SQuAD's own file of predictions: an object with the answer of every question by its id."""
+
+    plain = False
+
+    def __init__(self) -> None:
+        self.begun = False
+
+    def head(self, names: Sequence[str]) -> str:
+        return "{"
+
+    def row(self, entry: Entry, values: Values) -> str:
+        before, self.begun = ",\n" if self.begun else "\n", True
+        said = json.dumps(values["prediction"] or "", ensure_ascii=False)
+        return f"{before}  {json.dumps(entry.raw, ensure_ascii=False)}: {said}"
+
+    def tail(self) -> str:
+        return "\n}\n"
+
+    def like(self, other: Form) -> bool:
+        return isinstance(other, SquadForm)
+
+
+def _open_squad(path: Path, lines: Iterator[str]) -> Opened:
+    questions = squad_questions(path, "\n".join(lines))
+
+    def entries() -> Iterator[Entry]:
+        for one in questions:
+            texts = (one.question, one.passage)
+            yield Entry("\t".join(texts), texts, f"{path}: question {one.number}", str(one.row.get("id", one.number)))
+
+    return Opened(SquadForm(), entries())
+
+
+def open_questions(table: AskedTable, file: InputFile) -> Opened | None:
+    """The questions of a table or of SQuAD's JSON; None for a text, a question and a passage a line."""
+    refuse_marked(file.path, table.train)
+    if kind_of(file.path) == "text":
+        return None
+    if is_squad(file.path, table.encoding):
+        return _open_squad(file.path, file.lines())
+    return open_records(file.path, file.lines(), table.used())

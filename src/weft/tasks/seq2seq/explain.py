@@ -1,0 +1,111 @@
+"""Encoder-decoders as they are explained: a source, and the output that is given or found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.decode.predict import Prediction
+from weft.errors import DataError, UsageError
+from weft.explain.inputs import Reading, copies, located, make_side, refuse, special
+from weft.explain.lens import Readout
+from weft.explain.options import ExplainOptions
+from weft.explain.stacks import Stack
+from weft.explain.surprisal import Surprise
+from weft.explain.view import Piece
+from weft.nn.state import select
+from weft.tasks.spec import Explain
+from weft.text.gate import clean
+
+if TYPE_CHECKING:
+    from weft.runs.run import Run
+
+
+def stacks(run: Run[str, list[Prediction]]) -> list[Stack]:
+    table = run.settings.model
+    return [
+        Stack("encoder", "encoder.stack", "source", table.encoder, ("encoder",), backwards=table.encoder.reverse),
+        Stack("decoder", "decoder.stack", "output", table.decoder, ("decoder",), crosses=True),
+    ]
+
+
+def output(run: Run[str, list[Prediction]], text: str, options: ExplainOptions) -> list[tuple[int, Piece]]:
+    """The tokens of a translation: the target given, to its end, or what the search finds."""
+    tokenizer = run.vocabulary.target
+    if options.target is not None:
+        refuse(run.reader.faults_of_pairs([(text, options.target)]))
+        return [*located(tokenizer, clean(options.target, "--target")), special(tokenizer, tokenizer.end)]
+    refuse(run.reader.faults([text]))
+    found = run.predict(text, beam=options.beam, alpha=options.alpha, length=options.length)[0][0]
+    if not found.tokens:
+        raise DataError("input: is empty, and becomes an empty output; there is nothing to explain")
+    pieces, at = list[tuple[int, Piece]](), 0
+    for number in found.tokens:
+        shown = tokenizer.show(number)
+        start = -1 if number == tokenizer.end else found.text.find(shown.strip(), at)
+        at = at if start < 0 else start + len(shown.strip())
+        pieces.append((number, Piece(shown, max(start, 0), at if start >= 0 else 0)))
+    return pieces
+
+
+def read(run: Run[str, list[Prediction]], text: str, options: ExplainOptions) -> Reading:
+    if len(run.members) > 1 or run.lm is not None:
+        raise UsageError("explain: several models say something together; explain one run")
+    sides, model = run.vocabulary, run.members[0].model
+    source = [*located(sides.source, text), special(sides.source, sides.source.end)]
+    target = [special(sides.target, sides.target.begin), *output(run, text, options)]
+    encoded, written = make_side("source", "encoder.front", source), make_side("output", "decoder.front", target[:-1])
+
+    def say(at: Tensor) -> Tensor:
+        tokens = copies(encoded.tokens, at)
+        state = model.encode(tokens, torch.ones_like(tokens, dtype=torch.bool))
+        y, _ = model(copies(written.tokens, at), state)
+        found: Tensor = model.head(y[torch.arange(len(at)), at], state[1])
+        return found
+
+    tokens = [number for number, _ in target[1:]]
+    whole, places, show = sides.target.decode(tokens), [piece for _, piece in target[1:]], sides.target.show
+    return Reading(model, [encoded, written], say, places, tokens, show, written=whole, stacks=stacks(run))
+
+
+def readout(run: Run[str, list[Prediction]], reading: Reading) -> Readout:
+    """What each position of the output predicts: the token after it."""
+    model = run.members[0].model
+
+    def head(y: Tensor) -> Tensor:
+        source = torch.tensor([reading.sides[0].tokens], device=y.device)
+        _, seen = model.encode(source, torch.ones_like(source, dtype=torch.bool))
+        # heads that copy look at the source for each position as for a row of its own
+        found: Tensor = model.head(y, select(seen, torch.zeros(len(y), dtype=torch.long, device=y.device)))
+        return found
+
+    tokens = reading.sides[-1].tokens
+    following = [*tokens[1:], reading.choices[-1] if reading.choices else None]
+    return Readout("decoder.stack", head, list(range(len(tokens))), following)
+
+
+def surprisal(run: Run[str, list[Prediction]], text: str, options: ExplainOptions) -> Surprise:
+    """Each token of a target: of the one given, or of what the run writes."""
+    written = output(run, text, options)
+    target = options.target
+    if target is None:
+        target = run.vocabulary.target.decode([number for number, _ in written])
+        written = [*located(run.vocabulary.target, target), special(run.vocabulary.target, run.vocabulary.target.end)]
+    (found,) = run.score([(text, target)])
+    pieces = [piece for _, piece in written]
+    return Surprise(pieces, -np.array(found.log_probs), "the source and the tokens before it")
+
+
+EXPLAIN = Explain(
+    read,
+    stacks,
+    tokenizers=lambda run: [run.vocabulary.source, run.vocabulary.target],
+    surprisal=surprisal,
+    readout=readout,
+    output=output,
+    stepwise=True,
+    records=True,
+)

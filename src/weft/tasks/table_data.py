@@ -1,0 +1,54 @@
+"""The data of a task whose records have texts that one tokenizer reads: everything but its [data] table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weft.config import Table
+from weft.data.columns import Wanted
+from weft.data.dataset import Dataset
+from weft.data.findings import Checked, CheckPlan
+from weft.data.records import InputFile, Opened, Used
+from weft.data.tables import training
+from weft.data.use import open_columns
+from weft.tasks.spec import Column, Data
+from weft.tasks.vocabulary import TokenizerOnly, WordTable, all_texts
+from weft.text.tokenizers import Tokenizer, train_tokenizer
+
+if TYPE_CHECKING:
+    from weft.runs.settings import Settings
+
+
+def columns(settings: Settings, vocabulary: Tokenizer) -> list[Column]:
+    return [Column(name, vocabulary) for name in training(settings.datasets).format.columns]
+
+
+def check(settings: Settings) -> CheckPlan:
+    train = training(settings.datasets)
+    names = train.format.columns
+    return CheckPlan(Checked(names, apart=True), lambda: [train_tokenizer(settings.tokenizer, all_texts(train))] * len(names))
+
+
+def open_table(table: Any, file: InputFile) -> Opened | None:
+    """The text columns of a table; None for a text, whose records are its lines."""
+    names = table.sources(Path())["train"].format.columns
+    return open_columns(file, Used(tuple(Wanted("", name) for name in names)), table.train)
+
+
+def lines(dataset: Dataset[Any]) -> Iterator[tuple[str, None]]:
+    return (("\t".join(dataset.format.texts(record)), None) for record in dataset.records())
+
+
+def table_data(table: type[Table], tokenizer: type[Table] = WordTable) -> Data:
+    """`table` has `train` and `sources(base)`, data sets whose format is a `TableFormat`."""
+    return Data(
+        table=table,
+        tokenizer=tokenizer,
+        vocabulary=TokenizerOnly(all_texts),
+        columns=columns,
+        check=check,
+        open=open_table,
+        lines=lines,
+    )

@@ -1,0 +1,68 @@
+"""Taggers as they are explained: a sentence, and the tag of each word."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.data.corpus import lines_of
+from weft.data.tag_order import Sentences
+from weft.errors import DataError
+from weft.explain.inputs import Reading, label, located, make_side, refuse, special
+from weft.explain.options import ExplainOptions
+from weft.explain.stacks import Stack
+from weft.explain.view import Piece
+from weft.models.tagger import Words
+from weft.tasks.spec import Explain
+from weft.tasks.tagging.predict import Sentence, Tagging
+
+if TYPE_CHECKING:
+    from weft.runs.run import Run
+
+
+def stacks(run: Run[Sentence, Tagging]) -> list[Stack]:
+    return [Stack("encoder", "encoder.stack", "text", run.settings.model)]
+
+
+def read(run: Run[Sentence, Tagging], text: str, options: ExplainOptions) -> Reading:
+    tokenizer, model, device = run.vocabulary.tokenizer, run.model, run.device
+    refuse(run.reader.faults([text]))
+    places = [Piece(found[0], found.start(), found.end()) for found in re.finditer(r"\S+", text)]
+    if not places:
+        raise DataError("input: has no words, and nothing to tag")
+    words = [place.text for place in places]
+    letters = None if run.vocabulary.letters is None else lines_of(run.vocabulary.letters, words)
+    edges, none = np.array([0, len(words)]), np.zeros(len(words), np.int64)
+    batch = Sentences(lines_of(tokenizer, words), letters, edges, none).batch(np.array([0]))
+    found = [one for place in places for one in located(tokenizer, place.text, place.start)]
+    tokens = [special(tokenizer, tokenizer.begin), *found, special(tokenizer, tokenizer.end)]
+
+    def say(at: Tensor) -> Tensor:
+        parts: list[Any] = [part if part is None else part.to(device).expand(len(at), *part.shape[1:]) for part in batch[:-1]]
+        read = Words(*parts)
+        shares = model.head.marginals(model(read), read.real)[torch.arange(len(at)), at]
+        said: Tensor = shares.clamp(min=torch.finfo(shares.dtype).tiny).log()
+        return said
+
+    def said() -> list[tuple[int, int]]:
+        """A chain's best tags, which are not the best of each word."""
+        return [(place, label(run, tag)) for place, tag in enumerate(run.predict([words])[0].tags)]
+
+    choices = None if options.target is None else [label(run, options.target)] * len(places)
+    return Reading(
+        model,
+        [make_side("text", "encoder.front", tokens)],
+        say,
+        places,
+        choices,
+        lambda at: run.labels[at],
+        said=said,
+        stacks=stacks(run),
+    )
+
+
+EXPLAIN = Explain(read, stacks, tokenizers=lambda run: [run.vocabulary.tokenizer], places=True)

@@ -1,0 +1,165 @@
+"""Data sets of any task: shares, places, columns; and a task of its own, a number for a text, whose data is a few lines."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pytest
+from small_runs import Silent
+
+from weft.config import Table
+from weft.data.dataset import Dataset
+from weft.data.formats import TableFormat, TableRecord, number
+from weft.data.records import InputFile
+from weft.data.tables import Files, Split, datasets
+from weft.errors import DataError
+from weft.runs.folder import RunFolder
+from weft.runs.settings import Settings
+from weft.tasks import registry
+from weft.tasks.classification.task import CLASSIFICATION
+from weft.tasks.prepare import prepare
+from weft.tasks.table_data import table_data
+from weft.text.gate import read_lines
+
+ROWS = [(f"text {at} of\tten"[: 6 + at % 3].replace("\t", " "), at / 2) for at in range(10)]
+
+
+# ---- a toy task: a number for a text
+
+
+class NumberTable(Table):
+    train: Files
+    valid: Split = None
+    test: Split = None
+    encoding: str = "utf-8"
+    text: str = "text"
+    number: str = "number"
+
+    def resolved(self) -> Self:
+        return self
+
+    def sources(self, base: Path) -> dict[str, Dataset[TableRecord]]:
+        form = TableFormat((self.text,), (self.number,), self.encoding)
+        return datasets(base, form, self.train, self.valid, self.test)
+
+
+NUMBERS = table_data(NumberTable)
+
+
+@pytest.fixture
+def toy(monkeypatch) -> str:
+    """The toy task, whose models are another's: only its data is looked at."""
+    from dataclasses import replace
+
+    task: Any = replace(CLASSIFICATION, name="numbers", data=NUMBERS)
+    monkeypatch.setattr(registry, "TASKS", {**registry.TASKS, "numbers": "toy"})
+    monkeypatch.setattr("weft.runs.settings.find_task", lambda name: task)
+    return "numbers"
+
+
+def settings_of(path: Path, task: str, **options: Any) -> Settings:
+    data = NumberTable(train=str(path), **options)
+    return Settings(task, 0, data, NUMBERS.tokenizer(), "lstm", None, None)  # type: ignore[arg-type]
+
+
+def write(path: Path, rows: list[tuple[str, Any]] = ROWS) -> Path:
+    if path.suffix == ".jsonl":
+        lines = [json.dumps({"number": value, "text": text}) for text, value in rows]
+    elif path.suffix == ".json":
+        lines = [json.dumps([{"text": text, "number": value} for text, value in rows])]
+    else:
+        mark = "\t" if path.suffix == ".tsv" else ","
+        lines = [mark.join(["id", "number", "text"]), *(mark.join(["x", str(value), text]) for text, value in rows)]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+def test_the_toy_task_has_a_vocabulary_and_corpora(toy, tmp_path):
+    settings = settings_of(write(tmp_path / "a.tsv"), toy, valid=0.2)
+    folder = RunFolder(tmp_path)
+    vocabulary, corpora = prepare(settings.spec, settings, folder, Silent())
+    assert sorted(corpora) == ["train.text", "valid.text"]
+    for split, rows in (("train", ROWS[:8]), ("valid", ROWS[8:])):
+        corpus = corpora[f"{split}.text"]
+        wanted = [[*vocabulary.encode(text).tolist(), vocabulary.end] for text, _ in rows]
+        starts = corpus.line_starts()
+        assert [corpus.tokens[low:high].tolist() for low, high in pairwise(starts)] == wanted
+        assert [number(record) for record in settings.datasets[split].records()] == [value for _, value in rows]
+    assert NUMBERS.load(folder).hash == vocabulary.hash
+
+
+def test_the_toy_task_is_checked_and_its_files_are_opened(toy, tmp_path):
+    path = write(tmp_path / "a.tsv", [*ROWS, ROWS[0]])
+    settings = settings_of(path, toy)
+    plan = NUMBERS.check(settings)
+    from weft.data.check import check_data
+
+    report = check_data(settings.datasets, plan.tokenizers, plan.checked)
+    assert report.sizes["train"]["rows"] == 11 and report.sizes["train"]["text"]["tokens"] > 11
+    assert "duplicate" in {finding.name for finding in report.findings}
+    other = tmp_path / "b.csv"
+    other.write_text("text,number,more\nabc,1,x\n")
+    opened = NUMBERS.open(settings.data, InputFile(other, lambda: read_lines(other)))
+    assert opened is not None and [entry.texts for entry in opened.entries] == [("abc",)]
+    text = tmp_path / "c.txt"
+    text.write_text("abc\n")
+    assert NUMBERS.open(settings.data, InputFile(text, lambda: read_lines(text))) is None
+    assert list(islice(NUMBERS.lines(settings.datasets["train"]), 2)) == [(ROWS[0][0], None), (ROWS[1][0], None)]
+
+
+# ---- tables
+
+
+@pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "json"])
+def test_tables_of_all_kinds_have_the_same_records(kind, tmp_path):
+    path = write(tmp_path / f"a.{kind}")
+    data = Dataset((path,), TableFormat(("text",), ("number",)))
+    assert [(record.texts[0], number(record)) for record in data.records()] == ROWS
+    assert data.seen.count == 10 and data.seen.characters == sum(len(text) for text, _ in ROWS)
+    first, *rest = data.seen.describe().split("\n")
+    assert first == f"{path}: 10 examples of {data.seen.characters} characters, utf-8, LF line ends"
+    assert rest[-3:] == [f"  e.g.: {text} -> {value}" for text, value in ROWS[:3]]
+
+
+def test_columns_have_names_origins_and_sizes_of_their_own(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("a\tb\nxy\té\nz\t\n")
+    data = Dataset((path,), TableFormat(("a", "b")))
+    one, two = data.column("a"), data.column("b")
+    assert (one.name, two.name) == (f"{path} (a)", f"{path} (b)")
+    assert (list(one.texts()), list(two.texts())) == (["xy", "z"], ["é", ""])
+    assert (one.size(), two.size()) == (3, 2)
+    assert one.origin() != two.origin() and one.origin() == Dataset((path,), TableFormat(("a",))).column("a").origin()
+    assert data.place(1) == f"{path}: line 3"
+    assert "  note: empty b: 1" in data.seen.describe()
+    assert [row.texts for row in data.rows()] == [("xy", "é"), ("z", "")]
+
+
+def test_shares_come_off_the_end(tmp_path):
+    path = write(tmp_path / "a.csv")
+    found = datasets(tmp_path, TableFormat(("text",), ("number",)), path.name, 0.2, 0.3)
+    values = {name: [number(record) for record in part.records()] for name, part in found.items()}
+    wanted = np.arange(10) / 2
+    assert values == {"train": wanted[:5].tolist(), "valid": wanted[5:7].tolist(), "test": wanted[7:].tolist()}
+
+
+def test_tables_that_can_t_be_right(tmp_path):
+    def refusal(name: str, text: str) -> str:
+        path = tmp_path / name
+        path.write_text(text)
+        with pytest.raises(DataError) as caught:
+            [number(record) for record in Dataset((path,), TableFormat(("text",), ("number",))).records()]
+        return str(caught.value).removeprefix(f"{path}: ")
+
+    assert refusal("a.txt", "x\n") == "is no .tsv, .csv, .jsonl or .json; give a table with the columns text, number"
+    assert refusal("a.tsv", "text\tn\nx\t1\n") == "line 1, its header, has no column 'number'; known: text, n"
+    assert refusal("b.tsv", "text\tnumber\n") == "has a header and nothing below it; give a file with examples in it"
+    assert refusal("c.tsv", "text\tnumber\nx\t1\ny\tmany\n") == "line 3 has 'many' where a number should be"
+    assert refusal("d.jsonl", '{"text": "x", "number": "nan"}\n') == "line 1 has 'nan' where a number should be"
+    assert refusal("e.jsonl", '{"text": "x", "number": true}\n') == (
+        "line 1 has a truth value as 'number', not a string; put it in quotes"
+    )

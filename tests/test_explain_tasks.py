@@ -1,0 +1,74 @@
+"""What explanations ask of a task: its record, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from weft.errors import UsageError
+from weft.explain.distribution import distribution
+from weft.explain.options import ExplainOptions
+from weft.explain.search import search
+from weft.explain.surprisal import surprisal
+from weft.explain.views import VIEWS, fitting
+from weft.tasks.registry import TASKS, find_task
+
+ROOT = Path(__file__).parents[1] / "src" / "weft"
+FILES = [
+    *(path for path in sorted((ROOT / "explain").glob("*.py")) if path.stem not in ("held_loss", "gradcheck")),
+    *(ROOT / "cli" / f"{name}.py" for name in ("explain", "prune", "geometry", "similarity", "drawn")),
+]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_no_view_knows_a_task(path):
+    """No name of a task, nothing of its directory, and no run of any kind."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = {name for name in TASKS} & {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    imported = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert not names and not [name for name in imported if re.match(r"weft\.tasks\.(?!spec$)", name)]
+    runs = [node for node in ast.walk(tree) if isinstance(node, ast.arg) and node.arg in ("run", "runs", "other")]
+    assert not [node.arg for node in runs if node.annotation and re.search(r"\bAny\b", ast.unparse(node.annotation))]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_can_be_explained(name):
+    task = find_task(name)
+    assert task.explain is not None
+    # what a run writes is shown step by step wherever it is written
+    assert (task.explain.output is None) == (task.decode is None)
+    # of tokens that are predicted, each has its price and each layer its guess
+    assert (task.explain.surprisal is None) == (task.explain.readout is None) == (task.item != "token")
+
+
+def tagger(task):
+    settings, folder = SimpleNamespace(task="tag", kind="lstm"), SimpleNamespace(path=Path("runs/a"))
+    return SimpleNamespace(task=task, settings=settings, folder=folder, members=[])
+
+
+def test_a_view_that_a_task_lacks_is_refused_wherever_it_is_asked_for():
+    reasons = {
+        search: "--what search: a run of task 'tag' writes nothing, and searches for nothing",
+        distribution: "--what distribution: a run of task 'tag' writes nothing token by token",
+        surprisal: "--what surprisal: a run of task 'tag' predicts no tokens",
+    }
+    for view, told in reasons.items():
+        with pytest.raises(UsageError) as caught:
+            view(tagger(find_task("tag")), "a", ExplainOptions())
+        assert str(caught.value) == told
+
+
+def test_a_task_that_explains_nothing_is_refused():
+    run = tagger(replace(find_task("tag"), explain=None))
+    for view in ("surprisal", "counts"):
+        with pytest.raises(UsageError) as caught:
+            VIEWS[view].unfit(run)
+        assert str(caught.value) == "runs/a: is a run of task 'tag', whose models can't be explained"
+    run.members = [SimpleNamespace(network=None)]
+    with pytest.raises(UsageError):
+        fitting(run)

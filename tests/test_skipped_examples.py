@@ -1,0 +1,49 @@
+"""Examples without a text, from a run file to the scores: left out with a note, or refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from weft.cli.main import main
+
+ROWS = [("good", "a fine film"), ("bad", "dull and long"), ("good", ""), ("bad", "long"), ("good", "fine"), ("bad", " ")]
+NOTE = "examples without a text that were skipped: 2, the first at"
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> Path:
+    table = "label\ttext\n" + "".join(f"{label}\t{text}\n" for label, text in ROWS)
+    (tmp_path / "train.tsv").write_text(table)
+    path = tmp_path / "run.toml"
+    path.write_text('task = "classify"\n[data]\ntrain = "train.tsv"\nvalid = "train.tsv"\n[model]\nkind = "naive-bayes"\n')
+    return path
+
+
+def test_training_and_evaluation_leave_them_out_and_say_so(run_file, tmp_path, capsys):
+    out, place = tmp_path / "run", f"{tmp_path / 'train.tsv'}: line 4"
+    assert main(["train", str(run_file), "--out", str(out)]) == 0
+    assert f"note: {NOTE} {place}" in capsys.readouterr().err.replace("\n", "")
+    assert json.loads((out / "metrics.jsonl").read_text().splitlines()[0])["examples"] == 4
+    assert main(["evaluate", str(out), "--json"]) == 0
+    assert f"weft: {NOTE} {place}\n" in capsys.readouterr().err
+    assert main(["evaluate", str(out), "--quiet"]) == 0
+    assert NOTE not in capsys.readouterr().err
+
+
+def test_they_are_refused_where_that_is_asked_for(run_file, tmp_path, capsys):
+    assert main(["train", str(run_file), "--out", str(tmp_path / "run"), "--set", "data.skip_empty=false"]) == 3
+    refused = f"{tmp_path / 'train.tsv'}: line 4 has the label good and no text; give it one, or take it out"
+    assert refused in capsys.readouterr().err
+    assert main(["check", str(run_file), "--json", "--set", "data.skip_empty=false"]) == 3
+    assert [one["what"] for one in json.loads(capsys.readouterr().out)["findings"] if one["severity"] == "error"] == [refused]
+
+
+def test_a_check_counts_them_once_a_file(run_file, tmp_path, capsys):
+    assert main(["check", str(run_file), "--json"]) == 0
+    found = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["name"] == "skipped"]
+    what = f"2 of 6 texts (33.3 %) of its files are empty, and are left out; the first is {tmp_path / 'train.tsv'}: line 4"
+    cure = "take them out, or set data.skip_empty = false to have them refused"
+    assert [(one["split"], one["count"], one["what"], one["cure"]) for one in found] == [("train", 2, what, cure)]
