@@ -70,26 +70,19 @@ def check_same(groups: Groups) -> None:
     runs = [run for group in groups.values() for run in group]
     first = runs[0]
     refuse_several(runs)
-    outputs = find_task(first.task).compare.outputs  # else each tokenizer reads back a text in its own way
+    compare = find_task(first.task).compare
     for other in runs[1:]:
         if other.task != first.task:
             raise UsageError(f"compare: {first.run} is of task {first.task!r}, {other.run} of {other.task!r}; compare one task")
         same = np.array_equal(first.items.keys, other.items.keys)
-        texts = first.references == other.references and (not outputs or first.inputs == other.inputs)
+        texts = first.references == other.references and (not compare.outputs or first.inputs == other.inputs)
         if not same or not texts:
             raise UsageError(f"compare: {first.run} and {other.run} were measured on different items; give both the same data")
-        if (ours := _references(first)) != (theirs := _references(other)):
+        if (ours := compare.references(first)) != (theirs := compare.references(other)):
             raise UsageError(
                 f"compare: {first.run} and {other.run} were scored with other references or tokenizers "
                 f"({ours} and {theirs}); give both the same data.target"
             )
-
-
-def _references(run: Evidence) -> str:
-    """What the first signature that names a way to split outputs says of references and of it, "" where none does."""
-    signatures = (score.signature.split("|") for score in run.scores)
-    told = ([part for part in parts if part.startswith(("nrefs:", "tok:"))] for parts in signatures)
-    return " ".join(next((parts for parts in told if any(part.startswith("tok:") for part in parts)), []))
 
 
 def stated(groups: Groups) -> str:

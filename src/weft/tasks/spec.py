@@ -314,6 +314,7 @@ class Compare:
     by_label: Callable[[Evidence], LabelCounts] | None = None  # tasks with labels
     confusion: Callable[[Evidence], Confused | None] | None = None  # None: an example may have several labels
     check: Callable[[Mapping[str, Any], Mapping[str, np.ndarray]], Iterator[str]] = refuse_labels  # what is wrong in evidence
+    references: Callable[[Evidence], str] = field(default=lambda evidence: "")  # by what outputs were scored: alike in all rows
     tokenize: Callable[[Sequence[Run[Any, Any]]], str] | None = None  # how the outputs of all these runs are split alike
     contexts: Contexts | None = None
     sentences: Sentences | None = None

@@ -11,7 +11,7 @@ from weft.metrics.bleu_tokenizers import automatic
 from weft.metrics.items import Items
 from weft.runs.eval_data import held_source, token_counts
 from weft.tasks.seq2seq.data import references as references_of
-from weft.tasks.spec import Compare, Observed
+from weft.tasks.spec import Compare, Evidence, Observed
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
@@ -28,6 +28,12 @@ def observe(run: Run[Any, Any], pairs: Sequence[tuple[str, str]], found: Items) 
     return Observed(found, inputs, [target for _, target in pairs], lengths, "line", rarest=rarest)
 
 
+def scored_against(evidence: Evidence) -> str:
+    """What the signature of BLEU says of references and tokens."""
+    signature = next((score.signature for score in evidence.scores if score.name == "bleu"), "")
+    return " ".join(part for part in signature.split("|") if part.startswith(("nrefs:", "tok:")))
+
+
 def one_tokenizer(runs: Sequence[Run[Any, Any]]) -> str:
     """How BLEU splits the outputs of all these runs: `none` where the targets of all are tokens with spaces between them, else
     by what the references of the first are written in."""
@@ -36,4 +42,4 @@ def one_tokenizer(runs: Sequence[Run[Any, Any]]) -> str:
     return automatic(references, spaced=spaced)
 
 
-COMPARE = Compare(models="encoder-decoder", tokenize=one_tokenizer)
+COMPARE = Compare(models="encoder-decoder", references=scored_against, tokenize=one_tokenizer)
