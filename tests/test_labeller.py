@@ -467,7 +467,7 @@ def test_two_texts_are_separated_by_a_tab(runs, capsys, monkeypatch):
 def test_options_of_search_are_refused(runs, capsys, words):
     folder = runs.folder("labels-regression")
     assert refused(capsys, "predict", str(folder), "a cat", *words) == (
-        2, f"{words[0]}: is for runs that write outputs, but {folder} gives labels; drop it"
+        2, f"{words[0]}: not available for task 'classify'"
     )  # fmt: skip
 
 

@@ -597,7 +597,7 @@ def test_a_bad_line_is_an_empty_line_and_the_others_are_not_lost(runs, capsys, m
     assert code == 3
     assert json.loads(lines[1]) == {"source": "ab" * 10, "predictions": [], "error": fault}
     # numbers go on from one batch to the next
-    monkeypatch.setattr("weft.cli.predict.LINES", 2)
+    monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch", 2)
     feed(monkeypatch, b"abc\nfade\n" + b"ab" * 10 + b"\nabc\n")
     code, lines, said = predicted(capsys, str(folder))
     assert (code, lines, said) == (3, [*expected, "", expected[0]], f"weft: line 3: {fault}\n")

@@ -169,6 +169,5 @@ class Train(Shared):
             lines.insert(0, f"best valid {score_name(story.best[0].name)} {story.best[1]:.4f}{at}")
         held_out = len(settings.datasets) > 1
         name = shlex.quote(str(out))  # to be pasted into a shell
-        use = {"lm": "generate", "masked-lm": "fill"}.get(settings.task, "predict")
-        lines.append(f"next: weft evaluate {name}{'' if held_out else ' --data FILE'}, or weft {use} {name}")
+        lines.append(f"next: weft evaluate {name}{'' if held_out else ' --data FILE'}, or weft {settings.spec.use} {name}")
         note("\n".join(lines), quiet=self.quiet)
