@@ -534,7 +534,7 @@ def test_evaluate_by_stride_and_by_carry(here, capsys):
 
 
 def test_an_infinite_score_is_null_and_says_so():
-    from weft.cli.evaluate import as_json, as_table
+    from weft.cli.commands.evaluate import as_json, as_table
     from weft.metrics.items import Score
 
     score = Score("perplexity", float("inf"), 2.0, float("inf"), "s")
