@@ -326,6 +326,15 @@ def test_templates_name_every_task_kind_and_choice():
     assert [name for name in (*ANALYZERS, *EVENTS) if name not in template("classify", "naive-bayes")] == []
 
 
+def test_a_task_is_described_before_it_is_imported():
+    """Its default kind is the first that help and completion name, and its description stands in completion."""
+    assert {name: next(iter(find_templates(name))) for name in TASKS} == {name: task.kind for name, task in TASKS.items()}
+    command = [sys.executable, "-m", "weft.cli.main"]
+    asked = _environment(_WEFT_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="weft init ta")
+    said = subprocess.run(command, capture_output=True, text=True, env=asked).stdout
+    assert '"tag":"give each word of a sentence a tag"' in said
+
+
 def test_init_prints_the_template(capsys):
     assert call(capsys, "init", "lm") == (0, template("lm", "gpt"), "")
     assert call(capsys, "init", "lm", "--kind", "ngram") == (0, template("lm", "ngram"), "")

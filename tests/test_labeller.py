@@ -653,3 +653,10 @@ def test_a_line_that_is_cut_is_told_of(runs, capsys):
     assert main(["predict", folder, "the old cat " * 1000, "--quiet"]) == 0
     assert main(["predict", str(runs.folder("labels-naive-bayes")), "the old cat " * 1000]) == 0  # which reads all of it
     assert capsys.readouterr().err == ""
+
+
+def test_lines_that_are_cut_are_told_of_once(runs, capsys, monkeypatch):
+    monkeypatch.setattr("weft.tasks.classification.lines.LabelLines.batch", 1)
+    feed(monkeypatch, b"the old cat " * 1000 + b"\nthe cat\n" + b"a new axe " * 1000 + b"\n")
+    code, out, err = said_by(capsys, "predict", str(runs.folder("labels-lstm")))
+    assert (code, out.count("\n"), err) == (0, 3, "weft: 2 lines were longer than the model reads, and cut\n")

@@ -37,6 +37,7 @@ def predict_lines(run: AnyRun, options: Table, asked: Asked, *, beside: Path | N
     lines = run.task.lines(run.settings, options)
     note_file(asked.text, f"use --data {asked.text} to read the file", quiet=asked.quiet)
     inputs = Inputs(run, asked.text, asked.data, Reads(lines.split, lines.batch))
+    run.try_predict([], lines.options([]))  # options that this model can't follow are refused before a line is read
     table = lines.tables and not asked.json
     inputs.tell(quiet=asked.quiet, writes=table)
     if table:

@@ -55,14 +55,10 @@ class OutputLines(Lines[str, list[Prediction]]):
 
     def files(self, entry: Entry, prediction: list[Prediction], name: str) -> Mapping[str, bytes]:
         """Where the best output looked: weights, and a picture of them; nothing where none was written."""
-        from weft.plots.heatmap import heatmap
-
         best = prediction[0]
         if best.alignment is None:
             return {}
-        one, title = best.alignment, entry.text or ""
-        picture = heatmap(one.weights, rows=one.target, columns=one.source, title=title, axes=("output", "source"))
         return {
-            f"{name}.json": dumped({**one.to_json(), "text": best.text}, indent=2),
-            f"{name}.svg": picture.encode(),
+            f"{name}.json": dumped({**best.alignment.to_json(), "text": best.text}, indent=2),
+            f"{name}.svg": best.alignment.to_svg(entry.text or "").encode(),
         }
