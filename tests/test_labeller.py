@@ -467,7 +467,7 @@ def test_two_texts_are_separated_by_a_tab(runs, capsys, monkeypatch):
 def test_options_of_search_are_refused(runs, capsys, words):
     folder = runs.folder("labels-regression")
     assert refused(capsys, "predict", str(folder), "a cat", *words) == (
-        2, f"{words[0]}: is for runs that write outputs, but {folder} gives labels; drop it"
+        2, f"{words[0]}: not available for task 'classify'"
     )  # fmt: skip
 
 
@@ -653,3 +653,10 @@ def test_a_line_that_is_cut_is_told_of(runs, capsys):
     assert main(["predict", folder, "the old cat " * 1000, "--quiet"]) == 0
     assert main(["predict", str(runs.folder("labels-naive-bayes")), "the old cat " * 1000]) == 0  # which reads all of it
     assert capsys.readouterr().err == ""
+
+
+def test_lines_that_are_cut_are_told_of_once(runs, capsys, monkeypatch):
+    monkeypatch.setattr("weft.tasks.classification.lines.LabelLines.batch", 1)
+    feed(monkeypatch, b"the old cat " * 1000 + b"\nthe cat\n" + b"a new axe " * 1000 + b"\n")
+    code, out, err = said_by(capsys, "predict", str(runs.folder("labels-lstm")))
+    assert (code, out.count("\n"), err) == (0, 3, "weft: 2 lines were longer than the model reads, and cut\n")
