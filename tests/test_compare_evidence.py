@@ -212,7 +212,7 @@ def test_frequencies_of_hidden_tokens_by_hand(runs, tmp_path, read):
 def test_frequencies_of_words_by_hand(runs):
     found = runs.evidence("speech-window")
     train = load_run(runs.folder("speech-window"), device="cpu").settings.datasets["train"]
-    known = Counter(word for sentence in train.sentences() for word in sentence.words)
+    known = Counter(word for sentence in train.records() for word in sentence.words)
     new = sum(not known[word] for text in found.inputs for word in text.split())
     assert found.frequencies["tokens"].sum(0)[0] == new == found.items.statistics["oov"].sum() > 0
     assert found.frequencies["right"].sum() == found.items.statistics["right"].sum()
