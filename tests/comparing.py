@@ -10,7 +10,7 @@ import pytest
 from small_runs import Silent
 
 from weft.cli.main import main
-from weft.cli.train import is_finished
+from weft.cli.run_folders import is_finished
 from weft.compare.plan import Planned
 from weft.compare.train import Outcome
 from weft.errors import WeftError

@@ -193,7 +193,7 @@ def test_what_the_machine_refuses_is_one_line(monkeypatch, capsys, error):
     def fails():
         raise error
 
-    monkeypatch.setattr("weft.cli.info.about_machine", fails)
+    monkeypatch.setattr("weft.cli.commands.info.about_machine", fails)
     monkeypatch.setattr("weft.cli.main._drop_output", lambda: None)
     told = "memory: there is not enough for this; make the text, the batch or the model smaller"
     assert refused(capsys, "info") == (5, "input or output: Input/output error" if isinstance(error, OSError) else told)
@@ -238,7 +238,7 @@ def test_input_without_end(trained, capsys, monkeypatch):
         with open(name, "rb") if name != "x" else io.BytesIO(b"x" * 200_000) as source:
             monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(source)))
             assert refused(capsys, "score", "runs/run") == (3, told)
-    monkeypatch.setattr("weft.cli.generate.MOST_PROMPTS", 1000)
+    monkeypatch.setattr("weft.cli.commands.generate.MOST_PROMPTS", 1000)
     feed(monkeypatch, b"y\n" * 2000)
     assert refused(capsys, "generate", "runs/run") == (2, "standard input: has more than 1,000 prompts; split it")
 

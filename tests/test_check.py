@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from weft.cli.check import _example
+from weft.cli.commands.check import _example
 from weft.cli.main import main
 from weft.data import check as check_module
 from weft.data import check_labels

@@ -27,7 +27,6 @@ from weft.cli.main import COMMANDS, app, main
 from weft.cli.options import SHARED
 from weft.cli.output import duration, finite, number
 from weft.cli.progress import Smooth, TrainWatcher
-from weft.cli.templates import TEMPLATES, template
 from weft.cli.threads import cpus, set_threads
 from weft.decode.options import GenerateOptions
 from weft.models.baseline_tables import EVENTS
@@ -41,6 +40,7 @@ from weft.nn.mixers import recurrent
 from weft.nn.pooling import POOLS
 from weft.runs.resolve import resolve
 from weft.tasks.registry import TASKS, find_task
+from weft.tasks.templates import find_templates, template
 from weft.text.columns import columns
 from weft.text.grams import ANALYZERS
 from weft.text.tokenizers import KINDS
@@ -203,7 +203,7 @@ def test_completion(tmp_path):
     asked = {"_WEFT_COMPLETE": "complete_bash", "COMP_CWORD": "1"}
     assert ask(**asked, COMP_WORDS="weft ev").split() == ["evaluate"]
     asked["COMP_CWORD"] = "4"
-    assert ask(**asked, COMP_WORDS="weft init lm --kind ").split() == sorted(TEMPLATES["lm"])
+    assert ask(**asked, COMP_WORDS="weft init lm --kind ").split() == sorted(find_templates("lm"))
 
 
 def options_of_the_app():
@@ -249,7 +249,7 @@ def with_sides(text):
     return re.sub(r"^#   (\[|\w+ = )", r"\1", text, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize(("task", "kind"), [(task, kind) for task in TEMPLATES for kind in TEMPLATES[task]])
+@pytest.mark.parametrize(("task", "kind"), [(task, kind) for task in TASKS for kind in find_templates(task)])
 def test_a_template_resolves_and_shows_the_defaults(task, kind):
     text = template(task, kind)
     values = tomllib.loads(text)
@@ -261,7 +261,7 @@ def test_a_template_resolves_and_shows_the_defaults(task, kind):
     assert max(map(len, text.split("\n"))) <= 120
 
 
-@pytest.mark.parametrize("kind", TEMPLATES["translate"])
+@pytest.mark.parametrize("kind", find_templates("translate"))
 def test_a_template_shows_the_sides_of_encoder_decoders_and_every_part_of_them(kind):
     text = template("translate", kind)
     values = tomllib.loads(with_sides(text))
@@ -279,7 +279,7 @@ def test_a_template_shows_the_sides_of_encoder_decoders_and_every_part_of_them(k
 
 
 @pytest.mark.parametrize(
-    ("task", "kind"), [(task, kind) for task in ("classify", "tag", "masked-lm", "span") for kind in TEMPLATES[task]]
+    ("task", "kind"), [(task, kind) for task in ("classify", "tag", "masked-lm", "span") for kind in find_templates(task)]
 )
 def test_a_template_shows_every_part_of_encoders_and_baselines(task, kind):
     text = template(task, kind)
@@ -312,7 +312,7 @@ def _shown(text):
 
 def test_templates_name_every_task_kind_and_choice():
     presets = {task: set(shared.presets) for task, shared in ((name, find_task(name)) for name in TASKS)}
-    assert {task: set(kinds) for task, kinds in TEMPLATES.items()} == presets
+    assert {task: set(find_templates(task)) for task in TASKS} == presets
     network = [*KINDS, *CONNECTIONS, *NORMS, *SCHEDULES, *OPTIMIZERS, *BUDGETS]
     assert [name for name in [*network, *ACTIVATIONS] if name not in template("lm", "gpt")] == []
     assert [name for name in SMOOTHINGS if name not in template("lm", "ngram")] == []
@@ -324,6 +324,15 @@ def test_templates_name_every_task_kind_and_choice():
         encoders = [*network, *ACTIVATIONS, *pooled, *(HEADS if task == "tag" else ())]
         assert [name for name in encoders if name not in template(task, "transformer")] == []
     assert [name for name in (*ANALYZERS, *EVENTS) if name not in template("classify", "naive-bayes")] == []
+
+
+def test_a_task_is_described_before_it_is_imported():
+    """Its default kind is the first that help and completion name, and its description stands in completion."""
+    assert {name: next(iter(find_templates(name))) for name in TASKS} == {name: task.kind for name, task in TASKS.items()}
+    command = [sys.executable, "-m", "weft.cli.main"]
+    asked = _environment(_WEFT_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="weft init ta")
+    said = subprocess.run(command, capture_output=True, text=True, env=asked).stdout
+    assert '"tag":"give each word of a sentence a tag"' in said
 
 
 def test_init_prints_the_template(capsys):
@@ -534,7 +543,7 @@ def test_evaluate_by_stride_and_by_carry(here, capsys):
 
 
 def test_an_infinite_score_is_null_and_says_so():
-    from weft.cli.evaluate import as_json, as_table
+    from weft.cli.commands.evaluate import as_json, as_table
     from weft.metrics.items import Score
 
     score = Score("perplexity", float("inf"), 2.0, float("inf"), "s")
@@ -613,7 +622,7 @@ def test_where_to_compute_can_be_said(here, capsys, monkeypatch, words):
     assert call(capsys, command, "runs/run", *others, "--device", "gpu") == (
         2,
         "",
-        "weft: device: no such device 'gpu'; did you mean 'cpu'? known: auto, cpu, cuda\n",
+        "weft: device: no such device 'gpu'; did you mean 'cuda'? known: auto, cpu, cuda\n",
     )
 
 

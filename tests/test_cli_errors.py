@@ -78,7 +78,7 @@ def test_debug_shows_where_an_error_arose(capsys):
 
 
 def test_what_is_not_expected_keeps_its_traceback(monkeypatch):
-    monkeypatch.setattr("weft.cli.info.about_machine", lambda: 1 // 0)
+    monkeypatch.setattr("weft.cli.commands.info.about_machine", lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         main(["info"])
 
@@ -87,7 +87,7 @@ def test_ctrl_c_in_any_command_is_130(monkeypatch):
     def interrupted():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("weft.cli.info.about_machine", interrupted)
+    monkeypatch.setattr("weft.cli.commands.info.about_machine", interrupted)
     assert main(["info"]) == 130
 
 

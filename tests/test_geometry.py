@@ -24,6 +24,7 @@ from weft.explain import explained
 from weft.explain.geometry import Pairs, Stage, geometry, measured, principal
 from weft.explain.vectors import sample, tracks, vectors
 from weft.plots.scatter import Points, scatter
+from weft.tasks.seq2seq.data import pairs as pairs_of
 
 TRAIN = {"steps": 4, "batch_tokens": 300, "device": "cpu", "validations": 1}
 
@@ -197,7 +198,7 @@ def test_both_sides_of_a_translation(pairs: PairRuns, name: str) -> None:
     given = sample([run], None, most=40)
     (line,) = given.lines[0]
     sides = vectors(line, known, run.device)
-    source, target = next(iter(run.settings.datasets["valid"].pairs()))
+    source, target = next(iter(pairs_of(run.settings.datasets["valid"])))
     assert [len(rows[-1]) for rows in sides] == [len(line.units[0]), len(line.units[1])]
     assert [unit.text for unit in line.units[0]] == list(source)
     # the top of each stack is what the model itself gives

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import weft
+from weft.tasks.registry import TASKS
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src" / "weft").rglob("*.py"))
@@ -289,6 +290,21 @@ def comparing_mixers(path: Path, module: ast.Module) -> Iterator[str]:
             yield f"{node.lineno}: the name of a mixer is compared; ask its row in MIXERS, `table.traits`"
 
 
+# where names of tasks are compared still
+TASKS_COMPARED = {"compare", "explain", "interop", "runs", "tasks", "train", "cli/check_windows.py"}
+
+
+def comparing_tasks(path: Path, module: ast.Module) -> Iterator[str]:
+    """What depends on the task of a run is a field of its record."""
+    place = path.relative_to(ROOT / "src" / "weft")
+    if {place.parts[0], place.as_posix()} & TASKS_COMPARED:
+        return
+    for node in ast.walk(module):
+        inside = ast.walk(node) if isinstance(node, ast.Compare) else []
+        if {part.value for part in inside if isinstance(part, ast.Constant)} & TASKS.keys():
+            yield f"{getattr(node, 'lineno', 0)}: the name of a task is compared; ask its record, `run.task`"
+
+
 KINDS = part_classes()
 Rule = Callable[[Path, ast.Module], Iterator[str]]
 RULES: list[Rule] = [
@@ -305,6 +321,7 @@ RULES: list[Rule] = [
     split_lines,
     asking_for_kinds,
     comparing_mixers,
+    comparing_tasks,
     layering,
 ]
 
@@ -336,6 +353,7 @@ BROKEN: dict[str, str] = {
     "split_lines": "x = text.splitlines()",
     "asking_for_kinds": "hasattr(model, 'encode')",
     "comparing_mixers": "table.mixer not in ('attention', 'window')",
+    "comparing_tasks": "run.settings.task in ('lm', 'translate')",
     "layering": "from weft.cli import main",
 }
 KEPT: dict[str, str] = {
@@ -352,6 +370,7 @@ KEPT: dict[str, str] = {
     "split_lines": "x = text.split('\\n')",
     "asking_for_kinds": "isinstance(x, Tensor | tuple)",
     "comparing_mixers": "new.mixer != old.get('mixer') or table.attention == 'dot' or not table.traits.attends",
+    "comparing_tasks": "run.task.use == 'predict'",
     "layering": "from weft.errors import ModelError\nfrom weft.nn.state import select\nimport torch",
 }
 

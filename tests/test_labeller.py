@@ -117,7 +117,7 @@ def test_temperature_is_fitted_on_validation_texts_and_kept_with_the_weights(run
     assert loaded(runs, "several-gru").reader.model.temperature == pytest.approx(kept.item())
     run = loaded(runs, "labels-gru")
     valid = run.settings.datasets["valid"]
-    examples = list(valid.examples())
+    examples = list(valid.records())
     head = run.model.head
     head.temperature.fill_(1.0)
     scores = run.reader.model.log_probs([example.texts for example in examples])
@@ -254,7 +254,7 @@ def test_other_ways_to_train_learn_too(runs, tmp_path, settings):
 @pytest.mark.parametrize("kind", ["naive-bayes", "regression"])
 def test_a_baseline_is_what_fitting_by_hand_gives(runs, name, kind):
     run = loaded(runs, f"{name}-{kind}")
-    examples = list(run.settings.datasets["train"].examples())
+    examples = list(run.settings.datasets["train"].records())
     columns = list(zip(*(example.texts for example in examples), strict=True))
     table = BayesTable() if kind == "naive-bayes" else RegressionTable()
     features = [Features.fit(column, table.features) for column in columns]
@@ -263,7 +263,7 @@ def test_a_baseline_is_what_fitting_by_hand_gives(runs, name, kind):
     sparse = beside([part.transform(column) for part, column in zip(features, columns, strict=True)])
     fit: Any = bayes.fit if kind == "naive-bayes" else regression.fit
     model = fit(sparse, wanted, len(run.labels), table)
-    tests = [example.texts for example in run.settings.datasets["test"].examples()]
+    tests = [example.texts for example in run.settings.datasets["test"].records()]
     there = beside([part.transform(column) for part, column in zip(features, zip(*tests, strict=True), strict=True)])
     scores = torch.from_numpy(model.scores(there) / run.model.temperature)
     said = torch.nn.functional.logsigmoid(scores) if name == "several" else scores.log_softmax(1)
@@ -339,7 +339,7 @@ def test_what_is_measured_is_what_is_predicted(runs):
     run = loaded(runs, "several-lstm")
     found = run.evaluate(progress=lambda what, done, total: told.append((done, total)))
     scores, items = found.scores, found.items
-    examples = list(run.settings.datasets["test"].examples())
+    examples = list(run.settings.datasets["test"].records())
     found = run.predict([example.texts for example in examples])
     exact = np.mean([set(one.labels) == set(example.labels) for one, example in zip(found, examples, strict=True)])
     assert (scores[0].name, scores[0].value) == ("exact_match", pytest.approx(100 * exact))
@@ -467,7 +467,7 @@ def test_two_texts_are_separated_by_a_tab(runs, capsys, monkeypatch):
 def test_options_of_search_are_refused(runs, capsys, words):
     folder = runs.folder("labels-regression")
     assert refused(capsys, "predict", str(folder), "a cat", *words) == (
-        2, f"{words[0]}: is for runs that write outputs, but {folder} gives labels; drop it"
+        2, f"{words[0]}: not available for task 'classify'"
     )  # fmt: skip
 
 
@@ -653,3 +653,10 @@ def test_a_line_that_is_cut_is_told_of(runs, capsys):
     assert main(["predict", folder, "the old cat " * 1000, "--quiet"]) == 0
     assert main(["predict", str(runs.folder("labels-naive-bayes")), "the old cat " * 1000]) == 0  # which reads all of it
     assert capsys.readouterr().err == ""
+
+
+def test_lines_that_are_cut_are_told_of_once(runs, capsys, monkeypatch):
+    monkeypatch.setattr("weft.tasks.classification.lines.LabelLines.batch", 1)
+    feed(monkeypatch, b"the old cat " * 1000 + b"\nthe cat\n" + b"a new axe " * 1000 + b"\n")
+    code, out, err = said_by(capsys, "predict", str(runs.folder("labels-lstm")))
+    assert (code, out.count("\n"), err) == (0, 3, "weft: 2 lines were longer than the model reads, and cut\n")

@@ -209,6 +209,7 @@ def test_weights_are_chosen_by_the_metrics_that_the_task_brings():
 
     class Counting:
         unit = "token"
+        inner, prepare = 0, None
         monitors = (
             Metric("never_measured", lambda totals: totals[""], "lower"),
             Metric("words_right", lambda totals: totals[""], "higher"),

@@ -16,7 +16,7 @@ from small_runs import train_here
 
 import weft
 from weft.cli import lines
-from weft.cli.evaluate import Evaluate
+from weft.cli.commands.evaluate import Evaluate
 from weft.cli.lines import any_lines, batched
 from weft.cli.main import main
 from weft.data.order import changed
@@ -159,7 +159,7 @@ def test_an_output_with_a_newline_is_one_line(runs, capsys, monkeypatch):
 
 def test_what_training_never_saw_is_told_once(runs, capsys, monkeypatch):
     folder = str(runs.folder("lstm"))
-    monkeypatch.setattr("weft.cli.predict.LINES", 2)
+    monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch", 2)
     feed(monkeypatch, "xa\nyxx\nab\nzü\u202e\n".encode())
     code, found, said = predicted(capsys, folder)
     assert (code, len(found)) == (0, 4)
@@ -208,7 +208,7 @@ def test_long_sources_are_cut_if_asked_wherever_pairs_are_read(runs, capsys, mon
 
 def test_scoring_counts_lines_from_the_first_of_all(runs, capsys, monkeypatch):
     folder = str(runs.folder("learned"))
-    monkeypatch.setattr("weft.cli.score.LINES", 2)
+    monkeypatch.setattr("weft.cli.commands.score.LINES", 2)
     feed(monkeypatch, b"a\tA\n" * 2 + b"a\tA\n" + b"ab" * 10 + b"\tA\n")
     assert main(["score", folder, "--quiet"]) == 3
     cure = f"has 21 tokens, but {folder} reads at most 16; shorten it, or have it cut with --truncate"

@@ -30,6 +30,7 @@ from weft.models.pair_tables import DecoderTable
 from weft.models.tables import LanguageTable, StackTable
 from weft.nn.attention import Headless
 from weft.runs.resolve import resolve
+from weft.tasks.seq2seq.data import pairs
 
 MEASURED: dict[str, Any] = {"measure": "masking", "data": "validation data"}
 SMALL = {"width": 16, "layers": 2, "heads": 4}
@@ -193,22 +194,22 @@ def test_the_loss_is_that_of_evaluate(runs: Runs, name: str, tmp_path: Path) -> 
     own = run.settings.datasets["valid"]
     if name.startswith("lm"):
         with torch.no_grad():
-            nats, _ = type(run).nats(run, None)
+            nats, _ = run.reader.nats(None)
         assert run.settings.datasets.keys() == {"train", "valid"}
         assert found == pytest.approx(float(np.mean(nats, dtype=np.float64)), rel=1e-5)
     elif name.startswith("pairs"):
-        scored = run.score(list(own.pairs()))
+        scored = run.score(list(pairs(own)))
         assert found == pytest.approx(-sum(one.log_prob for one in scored) / sum(len(one.tokens) for one in scored), rel=1e-5)
     elif name.startswith("classify"):
-        examples = list(own.examples())
-        said = run.model.log_probs([one.texts for one in examples])
+        examples = list(own.records())
+        said = run.reader.model.log_probs([one.texts for one in examples])
         head = run.model.head
         assert float(head.temperature) != 1.0  # which is no part of the loss: it is undone here
         scores = torch.from_numpy(said) * float(head.temperature)
         right = torch.tensor([run.vocabulary.labels.index(one.labels[0]) for one in examples])
         assert found == pytest.approx(torch.nn.functional.cross_entropy(scores, right).item(), rel=1e-5)
     elif name.startswith("tag"):
-        sentences = list(own.sentences())
+        sentences = list(own.records())
         assert 0 < found < 10 and sum(one.items for one in parts_of(run, tmp_path / "data")) == sum(
             len(one.words) for one in sentences
         )
@@ -433,7 +434,7 @@ def test_the_command_shows_and_draws(runs: Runs, tmp_path: Path, capsys: pytest.
     told = json.loads(capsys.readouterr().out)
     assert told["heads"] == 8 and sum(len(step["gone"]) for step in told["steps"]) == 3
     assert told["unit"] == "nats a word" and math.isfinite(told["steps"][-1]["loss"])
-    words = [one.words for one in run.settings.datasets["valid"].sentences()]
+    words = [one.words for one in run.settings.datasets["valid"].records()]
     assert told["tokens"] == sum(2 + sum(len(run.vocabulary.tokenizer.encode(word)) for word in some) for some in words)
     assert main(["prune", place, "--heads", "1", "--draw", str(tmp_path / "y.svg"), "--out", str(tmp_path / "small")]) == 0
     said = capsys.readouterr().err

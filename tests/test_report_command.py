@@ -15,8 +15,8 @@ import pytest
 from command_line import refused
 from report_documents import labels, language, tags, translation
 
+from weft.cli.commands.report import Report
 from weft.cli.main import main
-from weft.cli.report import Report
 from weft.compare import evidence
 from weft.errors import ModelError, UsageError
 from weft.report.page import page
@@ -267,6 +267,6 @@ def test_a_page_is_no_other_kind_of_file(runs, capsys):
 
 
 def test_a_run_that_can_t_be_written_to_is_measured_and_left_alone(runs, measured, monkeypatch):
-    monkeypatch.setattr("weft.cli.report.os.access", lambda path, mode: mode != os.W_OK)
+    monkeypatch.setattr("weft.cli.commands.report.os.access", lambda path, mode: mode != os.W_OK)
     assert main(["report", "--quiet", str(runs[0]), "--out", "page.html"]) == 0
     assert measured == ["run"] and not (runs[0] / "evidence").exists() and Path("page.html").exists()

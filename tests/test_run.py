@@ -156,7 +156,7 @@ def test_what_cannot_be_loaded_is_refused(runs, tmp_path):
     assert refusal(ModelError, lambda: weft.load(tmp_path / "nowhere")) == f"{tmp_path / 'nowhere'}: no such run folder"
     assert refusal(ModelError, lambda: weft.load(tmp_path)) == f"{tmp_path}: is no run folder: it has no resolved.toml"
     assert refusal(UsageError, lambda: weft.load(runs.folder("lstm-lines"), device="gpu")) == (
-        "device: no such device 'gpu'; did you mean 'cpu'? known: auto, cpu, cuda"
+        "device: no such device 'gpu'; did you mean 'cuda'? known: auto, cpu, cuda"
     )
 
 

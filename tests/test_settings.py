@@ -199,7 +199,10 @@ def test_the_tokenizer_of_another_run_is_borrowed(tmp_path):
         return str(caught.value)
 
     assert refusal(UsageError, run) == f"--tokenizer-from: {run} has no tokenizer.json"
-    assert refusal(ModelError, tmp_path / "nowhere") == f"{tmp_path / 'nowhere'}: no such run folder"
+    assert (
+        refusal(ModelError, tmp_path / "nowhere")
+        == f"{tmp_path / 'nowhere'}: no such run folder; did you mean {tmp_path / 'other'}?"
+    )
     train_tokenizer(TokenizerTable(), iter(["abc"])).save(run / "tokenizer.json")
     borrowed = borrow_tokenizer(values, run)
     assert borrowed == {**values, "tokenizer": {"file": str((run / "tokenizer.json").resolve())}}

@@ -116,7 +116,7 @@ TRAIN_MESSAGES = [
         "train.schedule: no such choice 'cosin'; did you mean 'cosine'? "
         "known: constant, linear, cosine, inverse-square-root, warmup-stable-decay",
     ),
-    ({"device": "gpu"}, "train.device: no such choice 'gpu'; did you mean 'cpu'? known: auto, cpu, cuda"),
+    ({"device": "gpu"}, "train.device: no such choice 'gpu'; did you mean 'cuda'? known: auto, cpu, cuda"),
     (
         {"precision": "bf16"},
         "train.precision: no such choice 'bf16'; did you mean 'bfloat16'? known: auto, float32, bfloat16",

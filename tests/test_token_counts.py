@@ -16,6 +16,7 @@ from span_toy import asked, span_file, write_tsv
 import weft
 from weft.cli.main import main
 from weft.config import override
+from weft.tasks.seq2seq.data import pairs
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
@@ -50,7 +51,7 @@ def tokens_of(run: Any, name: str) -> int:
     """The tokens of the training data, with <s> and </s> as the task reads them, by its tokenizer alone."""
     source = run.settings.datasets["train"]
     if name == "translate":
-        return sum(1 + len(run.vocabulary.target.encode(target)) for _, target in source.pairs())
+        return sum(1 + len(run.vocabulary.target.encode(target)) for _, target in pairs(source))
     if name == "masked-lm":
         return sum(2 + len(run.vocabulary.encode(text)) for text in source.texts())
     if name == "span":
@@ -58,8 +59,8 @@ def tokens_of(run: Any, name: str) -> int:
         return sum(3 + sum(len(run.vocabulary.encode(text)) for text in (one.question, one.passage)) for one in records)
     encode = run.vocabulary.tokenizer.encode
     if name == "tag":
-        return sum(2 + sum(len(encode(word)) for word in one.words) for one in source.sentences())
-    return sum(1 + sum(1 + len(encode(text)) for text in one.texts) for one in source.examples())
+        return sum(2 + sum(len(encode(word)) for word in one.words) for one in source.records())
+    return sum(1 + sum(1 + len(encode(text)) for text in one.texts) for one in source.records())
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -90,7 +91,7 @@ def test_a_budget_of_tokens_is_spent_in_tokens(name, tmp_path):
 
 def test_what_is_counted_without_a_network_counts_words_and_examples(tmp_path, capsys):
     folder = train_here(LabelRuns(tmp_path).values("labels-regression"), tmp_path / "run").path
-    examples = list(weft.load(folder).settings.datasets["train"].examples())
+    examples = list(weft.load(folder).settings.datasets["train"].records())
     (record,) = metrics(folder)
     assert record["examples"] == len(examples)
     assert record["tokens"] == sum(len(text.split()) for one in examples for text in one.texts)

@@ -30,6 +30,7 @@ from weft.runs.run import AnyRun
 from weft.tasks.lm.task import LM
 from weft.tasks.seq2seq import predict as translator
 from weft.tasks.seq2seq.task import SEQ2SEQ
+from weft.tasks.spec import Fault
 from weft.train import checkpoint
 from weft.train.loop import Stopped
 
@@ -86,7 +87,7 @@ def test_every_kind_trains_and_loads(runs, name):
     assert set(valid[0]) == {
         "step",
         "crc32",
-        *(f"valid_{score}" for score in metric_names(run.settings.preset.estimator.shape.suites)),
+        *(f"valid_{score}" for score in metric_names(run.task.validation)),
     }
     assert valid[-1]["valid_nats_per_token"] < valid[0]["valid_nats_per_token"]
     info = run.info()
@@ -217,7 +218,7 @@ def test_scoring_again_gives_the_same_number_and_a_prefix_is_not_counted(runs, n
     run, words = loaded(runs, name), ["abc", "fade", "cab", "b"]
     end, prefix = run.vocabulary.target.end, "A BB"
     for prefixes in (None, [prefix] * 4):
-        found = run.predict(words, PredictOptions(beam=5, n_best=3, alpha=0.6, length=12), prefixes=prefixes)
+        found = run.predict(words, beam=5, n_best=3, alpha=0.6, length=12, prefixes=prefixes)
         flat = [(word, one) for word, best in zip(words, found, strict=True) for one in best if one.tokens[-1] == end]
         assert flat  # what is cut off at the limit has no </s>, which scoring adds
         again = run.score([(word, one.text) for word, one in flat])
@@ -433,8 +434,8 @@ def test_how_much_an_ensemble_writes_at_most_does_not_depend_on_the_order_of_its
     )
     for folders in ([letters, pieces], [pieces, letters]):
         both = weft.ensemble(folders, device="cpu")
-        fewest = min(len(member.sources([line])[0]) for member in both.members)
-        assert fewest < 55 == max(len(member.sources([line])[0]) for member in both.members)
+        fewest = min(len(member.sources([line])[0]) for member in both.reader.members)
+        assert fewest < 55 == max(len(member.sources([line])[0]) for member in both.reader.members)
         with pytest.raises(ValueError, match="zip"):  # nothing was found
             both.predict([line])
     assert limits == [2 * (-(-fewest // 16) * 16) + 32] * 2
@@ -569,6 +570,22 @@ def test_the_n_best_and_samples_come_with_number_and_score(runs, capsys, monkeyp
     assert [line.split("\t")[2] for line in lines] == [one.text for one in run.predict("abc", samples=3, seed=4)[0]]
 
 
+def test_samples_follow_from_the_number_of_their_line(runs, capsys, monkeypatch):
+    folder, run = str(runs.folder("lstm")), loaded(runs, "lstm")
+    drawn = [[one.text for one in some] for some in run.predict(["abc", "fade", "abc", "bad"], samples=2, seed=4)]
+    assert drawn[0] != drawn[2]
+    assert [[one.text for one in some] for some in run.predict(["abc", "bad"], samples=2, seed=4, numbers=[3, 4])] == drawn[2:]
+    message = "predict: 1 numbers for 2 lines; give one a line"
+    assert refusal(UsageError, lambda: run.predict(["a", "b"], numbers=[1])) == message
+    # neither a line that can't be read, nor one that is too long, nor the end of a batch changes those of the others
+    monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch", 3)
+    feed(monkeypatch, b"\xff\n" + b"ab" * 10 + b"\nabc\nbad\n")
+    code, lines, _ = predicted(capsys, folder, "--samples", "2", "--seed", "4")
+    rows = [line.split("\t") for line in lines]
+    assert (code, [row[0] for row in rows]) == (3, ["1", "2", "3", "3", "4", "4"])
+    assert [row[2] for row in rows] == ["", "", *drawn[2], *drawn[3]]
+
+
 def test_json_is_one_object_a_line(runs, capsys, monkeypatch):
     folder, run = str(runs.folder("lstm")), loaded(runs, "lstm")
     feed(monkeypatch, b"abc\n\n")
@@ -597,12 +614,21 @@ def test_a_bad_line_is_an_empty_line_and_the_others_are_not_lost(runs, capsys, m
     assert code == 3
     assert json.loads(lines[1]) == {"source": "ab" * 10, "predictions": [], "error": fault}
     # numbers go on from one batch to the next
-    monkeypatch.setattr("weft.cli.predict.LINES", 2)
+    monkeypatch.setattr("weft.tasks.seq2seq.lines.OutputLines.batch", 2)
     feed(monkeypatch, b"abc\nfade\n" + b"ab" * 10 + b"\nabc\n")
     code, lines, said = predicted(capsys, str(folder))
     assert (code, lines, said) == (3, [*expected, "", expected[0]], f"weft: line 3: {fault}\n")
     feed(monkeypatch, b"ab" * 10 + b"\n")
     assert predicted(capsys, str(folder), "--truncate") == (0, [run.predict(("ab" * 10)[:15])[0][0].text], "")
+
+
+def test_pairs_that_cannot_be_scored_are_among_the_others(runs):
+    run = loaded(runs, "lstm")
+    first, long, last = run.try_score([("abc", "A"), ("ab" * 10, "A"), ("fade", "A BB")])
+    assert [first, last] == run.score([("abc", "A"), ("fade", "A BB")])
+    reason = f"has 21 tokens, but {run.folder.path} reads at most 16; shorten it, or have it cut with --truncate"
+    assert long == Fault(reason)
+    assert refusal(DataError, lambda: run.score([("abc", "A"), ("ab" * 10, "A")])) == f"line 2: {reason}"
 
 
 def test_several_runs_and_a_language_model_from_the_command_line(runs, capsys):

@@ -10,8 +10,8 @@ from weft import files
 from weft.cli.compare_watch import RunsWatcher, best
 from weft.cli.display import Display
 from weft.cli.progress import TrainWatcher
+from weft.cli.run_folders import is_finished, leaving_nothing
 from weft.cli.signals import Stop
-from weft.cli.train import is_finished, leaving_nothing
 from weft.compare import tokens, tune
 from weft.compare.contexts import check_context
 from weft.compare.kinds import ALL, told, usual

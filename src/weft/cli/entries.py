@@ -25,11 +25,6 @@ def whole(line: str) -> tuple[tuple[str, ...], str | None]:
     return (line,), None
 
 
-def words(line: str) -> tuple[tuple[str, ...], str | None]:
-    """A line that is a sentence of words."""
-    return tuple(line.split()), None
-
-
 def note_file(text: str | None, cure: str, *, quiet: bool) -> None:
     """Say that a text is the name of a file, if it is: it is not opened."""
     if text is None or not text or len(text) > 255 or not text.isprintable():

@@ -13,31 +13,32 @@ import typer
 from typer.exceptions import TyperException
 
 from weft import __version__
-from weft.cli.check import Check
-from weft.cli.compare import Compare
-from weft.cli.convert import Export, Import
-from weft.cli.demo import Demo
-from weft.cli.embed import Embed
-from weft.cli.evaluate import Evaluate
-from weft.cli.explain import Explain
-from weft.cli.fill import Fill
-from weft.cli.generate import Generate
-from weft.cli.geometry import Geometry
-from weft.cli.gradcheck import Gradcheck
-from weft.cli.info import Info
-from weft.cli.init import Init
+from weft.cli.commands.check import Check
+from weft.cli.commands.compare import Compare
+from weft.cli.commands.demo import Demo
+from weft.cli.commands.embed import Embed
+from weft.cli.commands.evaluate import Evaluate
+from weft.cli.commands.explain import Explain
+from weft.cli.commands.export import Export
+from weft.cli.commands.fill import Fill
+from weft.cli.commands.generate import Generate
+from weft.cli.commands.geometry import Geometry
+from weft.cli.commands.gradcheck import Gradcheck
+from weft.cli.commands.import_ import Import
+from weft.cli.commands.info import Info
+from weft.cli.commands.init import Init
+from weft.cli.commands.predict import Predict
+from weft.cli.commands.probe import Probe
+from weft.cli.commands.prune import Prune
+from weft.cli.commands.report import Report
+from weft.cli.commands.score import Score
+from weft.cli.commands.similarity import Similarity
+from weft.cli.commands.train import Train
 from weft.cli.options import Bare, OwnFirst, Shared
 from weft.cli.output import say
-from weft.cli.predict import Predict
-from weft.cli.probe import Probe
-from weft.cli.prune import Prune
-from weft.cli.report import Report
-from weft.cli.score import Score
 from weft.cli.signals import Terminated, terminable
-from weft.cli.similarity import Similarity
 from weft.cli.standard import open_standard_files
 from weft.cli.threads import set_threads
-from weft.cli.train import Train
 from weft.cli.usage import explain, one_line
 from weft.errors import ResourceError, WeftError
 

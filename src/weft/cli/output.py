@@ -56,11 +56,6 @@ def write(text: str) -> None:
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
-def on_one_line(text: str) -> str:
-    """An output as a line: a newline in it, or what no line can hold, as an escape."""
-    return text.replace("\n", "\\n").replace("\0", "\\0")
-
-
 def write_json(value: Mapping[str, Any], *, indent: int | None = 2) -> None:
     """One JSON value; without indent one line of JSONL."""
     write(json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent) + "\n")

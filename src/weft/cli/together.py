@@ -70,10 +70,10 @@ class Searching(Together):
     ] = None
 
 
-def tell_cut(number: int, *, quiet: bool) -> None:
+def tell_cut(number: int, item: str = "line", *, quiet: bool) -> None:
     """Say how many lines were shortened, if any was: nothing in the results shows it."""
     if number:
-        some = "1 line was" if number == 1 else f"{number:,} lines were"
+        some = f"1 {item} was" if number == 1 else f"{number:,} {item}s were"
         note(f"weft: {some} longer than the model reads, and cut", quiet=quiet)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from weft.errors import UsageError
 from weft.explain.watch import pattern, watch
 from weft.nn.cross import Looks
+from weft.plots.heatmap import heatmap
 
 Rows = tuple[Tensor, Tensor]  # tokens and what of them to keep, (B, T) each
 
@@ -29,6 +30,10 @@ class Alignment(NamedTuple):
             "target": self.target,
             "weights": [[round(w, 4) for w in row] for row in self.weights.tolist()],
         }
+
+    def to_svg(self, title: str) -> str:
+        """A heat map."""
+        return heatmap(self.weights, rows=self.target, columns=self.source, title=title, axes=("output", "source"))
 
 
 def attends_to_source(model: nn.Module) -> list[str]:

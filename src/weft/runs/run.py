@@ -26,6 +26,15 @@ if TYPE_CHECKING:
     from weft.tasks.spec import Decode, Task
 
 T = TypeVar("T", bound=Table)
+R = TypeVar("R")
+
+
+def refuse_faults(results: Sequence[R | Fault]) -> list[R]:
+    """The results; the first input that has none is refused."""
+    for number, one in enumerate(results, 1):
+        if isinstance(one, Fault):
+            raise DataError(f"line {number}: {one.reason}")
+    return [one for one in results if not isinstance(one, Fault)]
 
 
 class Run(Generic[I, P]):
@@ -115,10 +124,7 @@ class Run(Generic[I, P]):
         """A prediction for each input; options as one object, or by name. An input that can't be used is refused."""
         given = self.task.inputs(self, inputs)
         found = self.try_predict(given, self._options(self.task.predict_options, options, named), progress=progress)
-        for number, one in enumerate(found, 1):
-            if isinstance(one, Fault):
-                raise DataError(f"line {number}: {one.reason}")
-        return [one for one in found if not isinstance(one, Fault)]
+        return refuse_faults(found)
 
     def evaluate(
         self, data: Files | None = None, options: Table | None = None, *, progress: Progress | None = None, **named: Any
@@ -148,7 +154,12 @@ class Run(Generic[I, P]):
         return self.task.decode
 
     def score(self, inputs: Any, *, truncate: bool = False, progress: Progress | None = None) -> list[Scored]:
-        """The log-probability of each text, and of each of its tokens; of pairs, that of the target given its source."""
+        """The log-probability of each text, and of each of its tokens; of pairs, that of the target given its source. One that
+        can't be scored is refused."""
+        return refuse_faults(self.try_score(inputs, truncate=truncate, progress=progress))
+
+    def try_score(self, inputs: Any, *, truncate: bool = False, progress: Progress | None = None) -> list[Scored | Fault]:
+        """The same; for a text that can't be scored, the reason."""
         return self._decode.score(self, inputs, truncate, progress)
 
     def generate(

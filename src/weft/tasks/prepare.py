@@ -39,11 +39,12 @@ def _vocabulary(task: Task[Any, Any], settings: Settings, folder: RunFolder, wat
         return builder.load(folder.path)
     train = training(settings.datasets)
     watcher.note(train.seen.describe())
+    total = train.seen.characters
 
     def watched(texts: Iterator[str]) -> Iterator[str]:
         done = 0
         for text in texts:
-            watcher.working("reading for the tokenizer", done, train.seen.characters)
+            watcher.working("reading for the tokenizer", done, total)
             done += len(text)
             yield text
         watcher.working("making the tokenizer", 0, 1)

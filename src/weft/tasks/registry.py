@@ -1,22 +1,31 @@
-"""The tasks: their names in run files, and the modules that have their records, imported when a run names one."""
+"""The tasks: their names in run files, and the packages that have their records, imported when a run names one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from weft.tasks.spec import Task
 
-TASKS: Mapping[str, str] = {
-    "lm": "weft.tasks.lm.task",
-    "translate": "weft.tasks.seq2seq.task",
-    "classify": "weft.tasks.classification.task",
-    "tag": "weft.tasks.tagging.task",
-    "masked-lm": "weft.tasks.masked_lm.task",
-    "span": "weft.tasks.qa.task",
+
+class Registered(NamedTuple):
+    """A task, as far as it is known without importing it."""
+
+    package: str
+    kind: str  # of model, unless another is asked for
+    about: str  # in a few words
+
+
+TASKS: Mapping[str, Registered] = {
+    "lm": Registered("weft.tasks.lm", "gpt", "predict the next token of a text"),
+    "translate": Registered("weft.tasks.seq2seq", "seq2seq", "write a text for a text"),
+    "classify": Registered("weft.tasks.classification", "lstm", "give a text, or two, a label, or several"),
+    "tag": Registered("weft.tasks.tagging", "lstm", "give each word of a sentence a tag"),
+    "masked-lm": Registered("weft.tasks.masked_lm", "transformer", "predict tokens that are masked, from both sides"),
+    "span": Registered("weft.tasks.qa", "transformer", "answer a question by a part of a passage"),
 }
 
 
@@ -28,5 +37,5 @@ def known_task(name: Any) -> Task[Any, Any] | None:
 @cache
 def find_task(name: str) -> Task[Any, Any]:
     """The record of a task."""
-    found: Task[Any, Any] = import_module(TASKS[name]).TASK
+    found: Task[Any, Any] = import_module(f"{TASKS[name].package}.task").TASK
     return found

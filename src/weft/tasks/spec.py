@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from weft.runs.run import Run
     from weft.runs.settings import Settings
     from weft.tasks.embedding import Embedded
+    from weft.tasks.lines import Lines
     from weft.text.tokenizers import Tokenizer
 
 I = TypeVar("I")  # noqa: E741  # an input, as a caller gives it: a text, a pair of texts, a path
@@ -187,6 +188,7 @@ class Preset(NamedTuple):
     train: Mapping[str, Any] = {}
     merge: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = override
     choices: Sequence[Choice] = ()  # what a search may change where there are no steps to train: learning rate and width
+    unit: str = "parameters"  # what a model's size is counted by
 
     def merged(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The preset's values under those of a run file."""
@@ -320,6 +322,10 @@ class Compare:
     sentences: Sentences | None = None
 
 
+def none_unknown(run: Run[Any, Any], inputs: Sequence[Any]) -> Sequence[str]:
+    return ()
+
+
 # ---- tasks whose models write tokens
 
 
@@ -359,7 +365,8 @@ def one_or_several(run: Run[Any, Any], given: Any) -> Sequence[Any]:
 class Decode(Generic[I]):
     """How models of a task give texts probabilities and write them."""
 
-    score: Callable[[Run[Any, Any], Any, bool, Progress | None], list[Any]]  # texts or pairs; whether long sources are cut
+    # of texts or pairs, and whether long sources are cut; a Fault for one that can't be scored
+    score: Callable[[Run[Any, Any], Any, bool, Progress | None], list[Any]]
     prompt: Callable[[Run[Any, Any], I], Sequence[int]]  # the tokens that an output is written after
     limit: Callable[[Run[Any, Any], I], int]  # how many tokens an output has at most, unless told
     end: Callable[[Run[Any, Any]], int | None]  # the token that ends an output, if one does
@@ -373,6 +380,12 @@ class Decode(Generic[I]):
         None
     )
     stream: Callable[[Run[Any, Any], str, GenerateOptions], Iterator[str]] | None = None
+    pairs: bool = False  # what is scored is a source and a target, a tab between them; else a text
+    # prompts that can't be continued by as much as is asked for, by their number from 0, and why
+    prompt_faults: Callable[[Run[Any, Any], Sequence[str], GenerateOptions], Mapping[int, str]] = field(
+        default=lambda run, prompts, options: {}
+    )
+    lines: Callable[[Run[Any, Any]], bool] = field(default=lambda run: True)  # whether a continuation is one line
 
 
 # ---- explanations
@@ -423,6 +436,8 @@ class Task(Generic[I, P]):
     predict: Callable[[Run[I, P], Sequence[I], Any, Progress | None], list[P | Fault]] | None = None
     inputs: Callable[[Run[I, P], Any], Sequence[I]] = one_or_several  # what a Python caller gave: one input, or several
     predict_options: type[Table] = Options
+    lines: Callable[[Settings, Any], Lines[I, P]] | None = None  # of `predict`, with its options
+    unknown: Callable[[Run[I, P], Sequence[I]], Sequence[str]] = none_unknown  # what in inputs has no token: read as <unk>
     evaluate_options: type[Table] = Options
     embed: Callable[[Run[I, P], Sequence[Any], str, Progress | None], Embedded] | None = None
     decode: Decode[I] | None = None

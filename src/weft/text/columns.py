@@ -46,3 +46,8 @@ def counted(count: int, item: str) -> str:
     """'1 line', '53 blocks of about 100 bytes'."""
     noun, _, rest = item.partition(" ")
     return f"{count:,} {noun}{'' if count == 1 else 's'}{' ' if rest else ''}{rest}"
+
+
+def on_one_line(text: str) -> str:
+    """An output as a line: a newline in it, or what no line can hold, as an escape."""
+    return text.replace("\n", "\\n").replace("\0", "\\0")

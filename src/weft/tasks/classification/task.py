@@ -6,6 +6,7 @@ from weft.metrics.labels import MULTI_LABEL, SINGLE_LABEL
 from weft.tasks.classification.compare import COMPARE
 from weft.tasks.classification.data import LabelledTable, LabelledVocabulary, check, columns, fit, lines
 from weft.tasks.classification.explain import EXPLAIN
+from weft.tasks.classification.lines import LabelLines
 from weft.tasks.classification.predict import ClassifierReader, Labelling, Texts, embed, evaluate, inputs, predict
 from weft.tasks.classification.presets import PRESETS
 from weft.tasks.classification.records import open_labelled
@@ -40,6 +41,7 @@ CLASSIFICATION: Task[Texts, Labelling] = Task(
     evaluate=evaluate,
     predict=predict,
     inputs=inputs,
+    lines=LabelLines,
     evaluate_options=LabelOptions,
     embed=embed,
     explain=EXPLAIN,

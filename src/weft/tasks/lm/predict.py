@@ -26,7 +26,7 @@ from weft.tasks.lm.compare import observe
 from weft.tasks.lm.network import chosen_context
 from weft.tasks.lm.objective import items
 from weft.tasks.lm.scoring import BATCH, Context, nats_of, surprisal
-from weft.tasks.spec import Evaluation, Files, Options, Progress, Watch, phase
+from weft.tasks.spec import Evaluation, Fault, Files, Options, Progress, Watch, phase
 from weft.text.gate import clean
 from weft.text.tokenizers import Tokenizer
 
@@ -215,10 +215,21 @@ def evaluate(run: Run[str, None], data: Files | None, options: LanguageOptions, 
     return Evaluation(scores, found, partial(observe, run, nats, corpus), "tokens/s scored", len(nats))
 
 
-def score(run: Run[str, None], lines: str | Sequence[str], truncate: bool, progress: Progress | None) -> list[LineScore]:
+def score(
+    run: Run[str, None], lines: str | Sequence[str], truncate: bool, progress: Progress | None
+) -> list[LineScore | Fault]:
     """The log-probability of each line (a string is one), and of each of its tokens."""
     reader: LanguageReader = run.reader
-    return reader.score(_texts(lines), watch=phase(progress, "scoring"))
+    read = [clean(line, f"line {number}") for number, line in enumerate(_texts(lines), 1)]
+    faults = reader.faults(read)
+    whole = [line for at, line in enumerate(read) if at not in faults]
+    found = iter(reader.score(whole, watch=phase(progress, "scoring")))
+    return [Fault(faults[at]) if at in faults else next(found) for at in range(len(read))]
+
+
+def unknown(run: Run[str, None], prompts: Sequence[str]) -> list[str]:
+    reader: LanguageReader = run.reader
+    return reader.unknown(prompts)
 
 
 def generate(

@@ -19,7 +19,7 @@ NGRAMS = (
     Choice("delta", (0.001, 0.01, 0.1, 0.5), ("smoothing", "add-delta")),
 )
 PRESETS: Mapping[str, Preset] = {
-    "ngram": Preset(Counting(), NgramTable, choices=NGRAMS),
+    "ngram": Preset(Counting(), NgramTable, choices=NGRAMS, unit="n-grams"),
     "window": Preset(NETWORK, LanguageTable, {"mixer": "window", "layers": 1, "context": 3}),
     "rnn": Preset(NETWORK, LanguageTable, {"mixer": "rnn"}, RECURRENT),
     "lstm": Preset(NETWORK, LanguageTable, {"mixer": "lstm"}, RECURRENT),

@@ -8,7 +8,7 @@ from weft.metrics.language import LANGUAGE, LANGUAGE_VALIDATION
 from weft.tasks.lm.compare import COMPARE
 from weft.tasks.lm.data import choose_opening, reads_windows
 from weft.tasks.lm.explain import EXPLAIN
-from weft.tasks.lm.predict import LanguageOptions, LanguageReader, evaluate, generate, never, prompt, score, stream
+from weft.tasks.lm.predict import LanguageOptions, LanguageReader, evaluate, generate, never, prompt, score, stream, unknown
 from weft.tasks.lm.presets import PRESETS
 from weft.tasks.plain_text import check, columns, lines, texts
 from weft.tasks.spec import Data, Decode, Task
@@ -45,6 +45,7 @@ LM: Task[str, None] = Task(
     reader=LanguageReader,
     evaluate=evaluate,
     evaluate_options=LanguageOptions,
+    unknown=unknown,
     decode=Decode(
         score,
         prompt,
@@ -54,6 +55,8 @@ LM: Task[str, None] = Task(
         beam=BEAM,
         generate=generate,
         stream=stream,
+        prompt_faults=lambda run, prompts, options: run.reader.faults_of_prompts(prompts, options),
+        lines=lambda run: run.reader.lines,
     ),
     explain=EXPLAIN,
 )

@@ -7,6 +7,7 @@ from weft.data.use import open_text
 from weft.metrics.masked import MASKED, PSEUDO
 from weft.tasks.masked_lm.compare import COMPARE
 from weft.tasks.masked_lm.explain import EXPLAIN
+from weft.tasks.masked_lm.lines import FillLines
 from weft.tasks.masked_lm.predict import Filled, FillOptions, MaskedReader, embed, evaluate, predict
 from weft.tasks.masked_lm.presets import PRESETS
 from weft.tasks.plain_text import check, columns, lines, texts
@@ -41,6 +42,7 @@ MASKED_LM: Task[str, Filled] = Task(
     evaluate=evaluate,
     predict=predict,
     predict_options=FillOptions,
+    lines=lambda settings, options: FillLines(options),
     embed=embed,
     explain=EXPLAIN,
 )

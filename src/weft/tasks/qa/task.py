@@ -6,6 +6,7 @@ from weft.metrics.answers import ANSWERS, ANSWERS_OR_NONE
 from weft.tasks.qa.compare import COMPARE
 from weft.tasks.qa.data import AskedTable, check, columns, fit, lines
 from weft.tasks.qa.explain import EXPLAIN
+from weft.tasks.qa.lines import AnswerLines
 from weft.tasks.qa.objective import Answer
 from weft.tasks.qa.predict import Pair, embed, evaluate, inputs, predict, reader
 from weft.tasks.qa.presets import PRESETS
@@ -41,6 +42,7 @@ QA: Task[Pair, Answer] = Task(
     evaluate=evaluate,
     predict=predict,
     inputs=inputs,
+    lines=lambda settings, options: AnswerLines(options),
     embed=embed,
     explain=EXPLAIN,
 )

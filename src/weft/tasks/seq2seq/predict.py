@@ -91,9 +91,12 @@ class PairScore(NamedTuple):
 class Seq2SeqOptions(PredictOptions):
     """How sources become targets, and what else is wanted of them."""
 
-    prefixes: list[str] | None = None  # what each output must start with
+    prefix: str = ""  # what every output must start with
+    prefixes: list[str] | None = None  # the same of each
     alignments: bool = False  # each prediction that has a token says where it looked
-    first: int = 1  # the number of the first line in a larger input: samples follow from seed and number
+    layer: int | None = None  # of alignments: one, from 1, not the mean
+    head: int | None = None  # likewise
+    numbers: list[int] | None = None  # of the lines in a larger input, from 1: samples follow from seed and number
 
 
 class Seq2SeqEvaluation(PredictOptions):
@@ -164,7 +167,7 @@ class Translator:
         return {int(at): f"its target has {lengths[at]:,} tokens, {cure}" for at in np.flatnonzero(lengths > longest)}
 
     def predict(
-        self, read: Sequence[str], options: PredictOptions, starts: Sequence[str], first: int, watch: Watch | None
+        self, read: Sequence[str], options: PredictOptions, starts: Sequence[str], numbers: Sequence[int], watch: Watch | None
     ) -> list[list[Prediction]]:
         """What each line becomes, a beam's best first, samples as they were drawn; an empty line becomes an empty one."""
         found: list[list[Prediction]] = [[Prediction("", [], 0.0, 0.0)] for _ in read]
@@ -177,15 +180,19 @@ class Translator:
             [min(map(len, line)) for line in zip(*sources, strict=True)],
             [self._forced(starts[number]) for number in filled],
             self.device,
-            [first - 1 + number for number in filled],
+            [numbers[number] - 1 for number in filled],
         )
         for number, predictions in zip(filled, search(request, options, watch=watch), strict=True):
             found[number] = predictions
         return found
 
-    def aligned(self, line: str, predictions: list[Prediction]) -> list[Prediction]:
-        looked = self.align([line] * len(predictions), predictions)
-        return [one._replace(alignment=where) for one, where in zip(predictions, looked, strict=True)]
+    def aligned(
+        self, lines: Sequence[str], found: Sequence[list[Prediction]], layer: int | None, head: int | None
+    ) -> list[list[Prediction]]:
+        """The predictions for each line; those that have a token say where they looked."""
+        pairs = [(line, one) for line, some in zip(lines, found, strict=True) for one in some if one.tokens]
+        looked = iter(self.align([line for line, _ in pairs], [one for _, one in pairs], layer=layer, head=head))
+        return [[one._replace(alignment=next(looked)) if one.tokens else one for one in some] for some in found]
 
     def _forced(self, prefix: str) -> list[int]:
         """The tokens that an output must start with."""
@@ -258,7 +265,9 @@ class Translator:
         references = list(references_of(files))
         split = given.tokenize or automatic(references, spaced=self.tokenizer.target.kind == "space")
         items = translation_items(
-            [best[0].text for best in self.predict(lines, given, [""] * len(lines), 1, watch)], references, tokenize=split
+            [best[0].text for best in self.predict(lines, given, [""] * len(lines), range(1, 1 + len(lines)), watch)],
+            references,
+            tokenize=split,
         )
         how = "/".join([given.describe(), *self._company()])
         scores = translation_scores(items, scored(references, search=how, tokenize=split))
@@ -320,17 +329,21 @@ def predict(
 ) -> list[list[Prediction] | Fault]:
     """What each line becomes, a beam's best first, samples as they were drawn."""
     reader: Translator = run.reader
-    first = options.first
-    read = [clean(line, f"line {number}") for number, line in enumerate(lines, first)]
-    forced = [""] * len(read) if options.prefixes is None else options.prefixes
-    starts = [clean(prefix, f"prefix {number}") for number, prefix in enumerate(forced, first)]
-    if len(starts) != len(read):
-        raise UsageError(f"predict: {len(starts)} prefixes for {len(read)} lines; give one a line")
+    numbers = range(1, 1 + len(lines)) if options.numbers is None else options.numbers
+    if len(numbers) != len(lines):
+        raise UsageError(f"predict: {len(numbers)} numbers for {len(lines)} lines; give one a line")
+    if options.alignments:
+        reader.check_attention()
+    read = [clean(line, f"line {number}") for number, line in zip(numbers, lines, strict=True)]
+    forced = [options.prefix] * len(read) if options.prefixes is None else options.prefixes
+    if len(forced) != len(read):
+        raise UsageError(f"predict: {len(forced)} prefixes for {len(read)} lines; give one a line")
+    starts = [clean(prefix, f"prefix {number}") for number, prefix in zip(numbers, forced, strict=True)]
     faults = reader.faults(read, truncate=options.truncate)
     kept = ["" if at in faults else line for at, line in enumerate(read)]
-    found = reader.predict(kept, options, starts, first, phase(progress, "predicting"))
+    found = reader.predict(kept, options, starts, numbers, phase(progress, "predicting"))
     if options.alignments:
-        found = [reader.aligned(line, one) if line.strip() else one for line, one in zip(kept, found, strict=True)]
+        found = reader.aligned(kept, found, options.layer, options.head)
     return [Fault(faults[at]) if at in faults else one for at, one in enumerate(found)]
 
 
@@ -343,6 +356,15 @@ def evaluate(
 
 def score(
     run: Run[str, list[Prediction]], pairs: Sequence[tuple[str, str]], truncate: bool, progress: Progress | None
-) -> list[PairScore]:
+) -> list[PairScore | Fault]:
     reader: Translator = run.reader
-    return reader.score(pairs, truncate=truncate, watch=phase(progress, "scoring"))
+    read = [(clean(a, f"line {number}"), clean(b, f"line {number}")) for number, (a, b) in enumerate(pairs, 1)]
+    faults = reader.faults_of_pairs(read, truncate=truncate)
+    whole = [pair for at, pair in enumerate(read) if at not in faults]
+    found = iter(reader.score(whole, truncate=truncate, watch=phase(progress, "scoring")))
+    return [Fault(faults[at]) if at in faults else next(found) for at in range(len(read))]
+
+
+def unknown(run: Run[str, list[Prediction]], lines: Sequence[str]) -> list[str]:
+    reader: Translator = run.reader
+    return reader.unknown(lines)

@@ -9,6 +9,7 @@ from weft.metrics.translation import TRANSLATION, TRANSLATION_VALIDATION
 from weft.tasks.seq2seq.compare import COMPARE
 from weft.tasks.seq2seq.data import PairsTable, PairVocabulary, check, columns, fit, open_pairs, pairs, refuse_half
 from weft.tasks.seq2seq.explain import EXPLAIN
+from weft.tasks.seq2seq.lines import OutputLines
 from weft.tasks.seq2seq.predict import (
     Seq2SeqEvaluation,
     Seq2SeqOptions,
@@ -18,6 +19,7 @@ from weft.tasks.seq2seq.predict import (
     predict,
     score,
     source,
+    unknown,
 )
 from weft.tasks.seq2seq.presets import PRESETS
 from weft.tasks.spec import Data, Decode, Task
@@ -52,6 +54,8 @@ SEQ2SEQ: Task[str, list[Prediction]] = Task(
     evaluate=evaluate,
     predict=predict,
     predict_options=Seq2SeqOptions,
+    lines=lambda settings, options: OutputLines(options),
+    unknown=unknown,
     evaluate_options=Seq2SeqEvaluation,
     decode=Decode(
         score,
@@ -62,6 +66,7 @@ SEQ2SEQ: Task[str, list[Prediction]] = Task(
         beam=BEAM,
         alpha=ALPHA,
         source=source,
+        pairs=True,
         target=lambda run: run.vocabulary.target,
     ),
     explain=EXPLAIN,

@@ -7,6 +7,7 @@ from weft.tasks.spec import Data, LabelOptions, Task
 from weft.tasks.tagging.compare import COMPARE
 from weft.tasks.tagging.data import SpaceTable, TaggedTable, TaggedVocabulary, check, columns, fit, lines, spells
 from weft.tasks.tagging.explain import EXPLAIN
+from weft.tasks.tagging.lines import TagLines
 from weft.tasks.tagging.predict import Sentence, TaggerReader, Tagging, embed, evaluate, predict
 from weft.tasks.tagging.presets import PRESETS
 from weft.tasks.tagging.records import open_tagged
@@ -39,6 +40,7 @@ TAGGING: Task[Sentence, Tagging] = Task(
     reader=TaggerReader,
     evaluate=evaluate,
     predict=predict,
+    lines=lambda settings, options: TagLines(options),
     evaluate_options=LabelOptions,
     embed=embed,
     explain=EXPLAIN,

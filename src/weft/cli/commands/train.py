@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,49 +13,11 @@ import typer
 
 from weft.cli.options import FILES, Shared
 from weft.cli.output import duration, note, score_name, write_json
-from weft.errors import DivergedError, LogError, ModelError, ResourceError
-from weft.lock import Lock
+from weft.cli.run_folders import is_finished, leaving_nothing
+from weft.errors import ModelError
 
 if TYPE_CHECKING:
     from weft.runs.settings import Settings
-
-
-@contextmanager
-def leaving_nothing(out: Path) -> Iterator[None]:
-    """If the block fails before there is anything to resume, the folders that it made are gone again."""
-    made = [path for path in (out, *out.parents) if not os.path.exists(path)]  # Path.exists fails on too long a name
-    try:
-        yield
-    except DivergedError:
-        raise  # what it logged on its way is worth a look
-    except Exception:
-        if out in made and not any(os.path.exists(out / name) for name in ("checkpoints", "model.safetensors")):
-            _remove(made)
-        raise
-
-
-def _remove(made: list[Path]) -> None:
-
-    with suppress(OSError, ResourceError):  # somebody else has begun to use it: it is theirs now
-        if made[0].exists():
-            with Lock(made[0]):
-                shutil.rmtree(made[0])
-        for path in made[1:]:
-            path.rmdir()
-
-
-def is_finished(out: Path, settings: Settings) -> bool:
-    """Whether `out` holds this very run, trained to its end, and knows of it; training restores a log that was damaged."""
-    from weft.cli.story import read_story
-    from weft.runs.folder import RunFolder
-
-    folder = RunFolder(out)
-    if not os.path.isfile(folder.resolved) or folder.changes(settings):
-        return False
-    try:
-        return folder.weights.is_file() and read_story(out).done
-    except LogError:
-        return False
 
 
 @dataclass(kw_only=True)
@@ -169,6 +128,5 @@ class Train(Shared):
             lines.insert(0, f"best valid {score_name(story.best[0].name)} {story.best[1]:.4f}{at}")
         held_out = len(settings.datasets) > 1
         name = shlex.quote(str(out))  # to be pasted into a shell
-        use = {"lm": "generate", "masked-lm": "fill"}.get(settings.task, "predict")
-        lines.append(f"next: weft evaluate {name}{'' if held_out else ' --data FILE'}, or weft {use} {name}")
+        lines.append(f"next: weft evaluate {name}{'' if held_out else ' --data FILE'}, or weft {settings.spec.use} {name}")
         note("\n".join(lines), quiet=self.quiet)

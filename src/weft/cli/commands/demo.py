@@ -93,8 +93,8 @@ class Demo(Shared):
 
     def _train(self, story: Story, name: str, values: Mapping[str, Any], out: Path, display: Display) -> int:
         from weft.cli.progress import TrainWatcher
+        from weft.cli.run_folders import is_finished
         from weft.cli.signals import Stop
-        from weft.cli.train import is_finished
         from weft.runs.job import borrow_tokenizer, train
         from weft.runs.resolve import resolve
         from weft.train.loop import Stopped

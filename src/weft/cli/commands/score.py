@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from weft.cli.display import Display
     from weft.data.records import Entry
     from weft.runs.run import AnyRun
-    from weft.tasks.spec import Scored
+    from weft.tasks.spec import Decode, Scored
 
 LINES = 512  # scored at a time, at most
 
@@ -76,12 +76,12 @@ class Score(Together):
         from weft.cli.display import Display
 
         run = self.load()
-        if run.settings.task not in ("lm", "translate"):
+        decode = run.task.decode
+        if decode is None:
             raise UsageError(f"score: {self.folder} is a run of task {run.settings.task!r}, which gives texts no probability")
-        if self.truncate and run.settings.task != "translate":
-            raise UsageError(f"--truncate: is for runs that read sources, and {self.folder} is a language model; drop it")
-        reads = Reads(parse_pair if run.settings.task == "translate" else whole, LINES, targets=True)
-        inputs = Inputs(run, None, self.data, reads)
+        if self.truncate and not decode.pairs:
+            raise UsageError(f"--truncate: is for runs that read sources, and {self.folder} is a {run.task.noun}; drop it")
+        inputs = Inputs(run, None, self.data, Reads(parse_pair if decode.pairs else whole, LINES, targets=True))
         inputs.tell(quiet=self.quiet)
         if not (self.json or self.tokens):
             inputs.refuse_unlike(self.data)
@@ -89,39 +89,34 @@ class Score(Together):
         done, bad = 0, 0
         with Display(quiet=self.quiet) as display:
             for entries in inputs.batches():
-                faults = self._faults(run, entries)
-                found = self._scored(run, [entry for at, entry in enumerate(entries) if at not in faults], display, done)
+                faults, found = self._scored(run, decode, entries, display, done)
                 display.clear()
+                tell_faults(entries, faults)
                 self._print(inputs, entries, faults, found)
                 done, bad = done + len(entries), bad + len(faults)
         return DataError.exit_code if bad else 0
 
-    def _faults(self, run: AnyRun, entries: Sequence[Entry]) -> dict[int, str]:
-        """Say which records have no score, by their number from 0, and why."""
-        faults = faults_in(entries)
-        texts = [("", "") if at in faults else entry.texts for at, entry in enumerate(entries)]
-        if run.settings.task == "translate":
-            found = run.reader.faults_of_pairs(texts, truncate=self.truncate)
-        else:
-            found = run.reader.faults([one[0] for one in texts])
-        faults = {**found, **faults}
-        tell_faults(entries, faults)
-        return faults
+    def _scored(
+        self, run: AnyRun, decode: Decode[Any], entries: Sequence[Entry], display: Display, before: int
+    ) -> tuple[dict[int, str], dict[int, Scored]]:
+        """Why records have no score, and the scores of the others, both by their number in the batch from 0."""
+        from weft.tasks.spec import Fault
 
-    def _scored(self, run: AnyRun, entries: Sequence[Entry], display: Display, before: int) -> list[Scored]:
-        translates = run.settings.task == "translate"
-        unit = "pairs" if translates else "tokens"
+        unit = "pairs" if decode.pairs else "tokens"
 
         def progress(what: str, done: int, total: int) -> None:
             display.show(f"scoring from line {before + 1:,} on", done / total, f"{done:,} of {total:,} {unit}")
 
-        texts = [entry.texts if translates else entry.texts[0] for entry in entries]
-        return run.score(texts, truncate=self.truncate, progress=progress)
+        faults = faults_in(entries)
+        texts = {at: entry.texts for at, entry in enumerate(entries) if at not in faults}
+        given = [both if decode.pairs else both[0] for both in texts.values()]
+        results = dict(zip(texts, run.try_score(given, truncate=self.truncate, progress=progress), strict=True))
+        faults |= {at: one.reason for at, one in results.items() if isinstance(one, Fault)}
+        return faults, {at: one for at, one in results.items() if not isinstance(one, Fault)}
 
-    def _print(self, inputs: Inputs, entries: Sequence[Entry], faults: Mapping[int, str], found: Sequence[Scored]) -> None:
-        scores = iter(found)
+    def _print(self, inputs: Inputs, entries: Sequence[Entry], faults: Mapping[int, str], found: Mapping[int, Scored]) -> None:
         for number, entry in enumerate(entries):
-            score = None if number in faults else next(scores)
+            score = found.get(number)
             if self.json and score is None:
                 write_json(as_fault(entry.text, faults[number], tokens=self.tokens), indent=None)
             elif self.json and score is not None:

@@ -1,129 +1,17 @@
-"""Run files to start from. The options that stand behind a `#` are the defaults; a test holds all of it to the tables.
-
-The texts are written here, and not made from the tables, because those live beside models, and so behind torch.
-"""
+"""Run files of encoder-decoders to start from."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from weft.cli.label_templates import CLASSIFY, MASKED, TAG
-from weft.cli.span_templates import SPAN
-from weft.cli.template_parts import ATTENTION, NONLINEARITY, TOP, quoted, stack, train
-
-# ---- language models
-
-TEXT = """\
-#   weft train run.toml                   train it (Ctrl-C stops and saves; the same command resumes)
-#   weft evaluate runs/run                scores on the test data
-#   weft generate runs/run "A prompt"     see what it writes
-
-task = "lm"                        # a language model: predict the next token
-# seed = 0                         # another seed, another run of the same model
-
-[data]
-train = "train.txt"                # a text file, or several: ["a.txt", "b.txt.gz"]; a path is seen from this file
-valid = 0.05                       # a file, or the share of train that is taken off its end: chooses the best weights
-test = 0.05                        # likewise: what weft evaluate scores; nothing is chosen by it
-# encoding = "utf-8"               # or "latin-1", "cp1252", "utf-16" ...
-# read = "windows"                 # "windows": running text in shuffled windows
-                                   # "stream": running text in order, the state carried on (for recurrent models)
-                                   # "lines": each line stands for itself (names, sentences)
-# window = 256                     # tokens in a window: how far back training can see
-# stride = 256                     # from one window to the next (windows only); smaller: windows overlap
-
-[tokenizer]
-# kind = "char"                    # char, byte, bpe, unigram, wordpiece, word, space
-# size = 8000                      # most tokens kept
-                                   # or the tokenizer of another run: file = "runs/x/tokenizer.json"
-"""
-NGRAM = """
-[model]
-kind = "ngram"                     # by counting; others: window, rnn, lstm, gru, transformer, gpt
-# order = 5                        # tokens in an n-gram: a token is predicted from the order - 1 before it
-# smoothing = "kneser-ney"         # kneser-ney (modified, interpolated), back-off, add-delta, ml
-# prune = []                       # [0, 0, 1]: drop n-grams of three and more tokens that occur once
-# closed = false                   # true: tokens that training never saw can't be predicted at all
-"""
-SIZES = """\
-# dropout = 0.0                    # 0.1 to 0.3 helps when the text is small and training long
-# embedding_dropout = 0.0          # of the embeddings alone; as dropout, unless given
-# tied = false                     # true: one matrix for reading and for predicting tokens
-# connection = {connection:<20}# between layers: plain, residual, post-norm, highway, dense
-# norm = {norm:<26}# none, layer, rms
-"""
-CONTEXT = """\
-# context = 3                      # tokens that a prediction sees
-"""
-SAMPLES = """\
-# samples = 0                      # texts that are written at each validation, for samples.jsonl and the report
-# sample_prompts = []              # what they continue: ["The ", "A "]; their start, unless given
-# sample_length = 100              # tokens of each, at most
-"""
-MUON = """\
-# matrix_lr = 0.02                 # the rate of the matrices
-# momentum = 0.95                  # of the matrices
-"""
-
-
-class Language(NamedTuple):
-    """How the file of a kind of language model differs from the others'."""
-
-    about: str
-    layers: int = 2
-    connection: str = "plain"
-    norm: str = "none"
-    parts: str = ""
-    recurrent: bool = True
-    muon: bool = False
-
-    def text(self, name: str) -> str:
-        sizes = SIZES.format(connection=quoted(self.connection), norm=quoted(self.norm))
-        return TEXT + stack(name, self.about, self.layers, 256) + self.parts + sizes + train(self._recipe())
-
-    def _recipe(self) -> dict[str, str]:
-        values = {"optimizer": "adamw", "schedule": "cosine", "lr": "1e-3", "weight_decay": "0.1", "warmup": "0.02"}
-        values |= {
-            "beta2": "0.99",
-            "muon": "",
-            "budget": "steps = 2000",
-            "batch_tokens": "4096",
-            "smoothing": "",
-            "monitor": "",
-            "samples": SAMPLES,
-        }
-        if self.recurrent:
-            values |= {"lr": "3e-3", "weight_decay": "0.01"}
-        if self.muon:
-            values |= {"optimizer": "muon", "schedule": "linear", "lr": "4e-3", "weight_decay": "0.1", "warmup": "0.0"}
-            values |= {"beta2": "0.95", "muon": MUON}
-        return values
-
-
-class Counted(NamedTuple):
-    """An n-gram model has no layers and needs no training options."""
-
-    def text(self, name: str) -> str:
-        return TEXT + NGRAM
-
-
-_TEXTBOOK = ATTENTION.format(positions='"learned"', activation='"gelu"', qk_norm="false")
-_BEST = ATTENTION.format(positions='"rotary"', activation='"squared-relu"', qk_norm="true")
-
-LM: Mapping[str, Language | Counted] = {
-    "gpt": Language("the best recipe known", 4, "residual", "rms", _BEST, recurrent=False, muon=True),
-    "transformer": Language(
-        "a Transformer as GPT-2 is: learned positions, pre-norm, GELU", 4, "residual", "layer", _TEXTBOOK, recurrent=False
-    ),
-    "lstm": Language("long short-term memory"),
-    "gru": Language("gated recurrent units"),
-    "rnn": Language("the plain recurrent network", parts=NONLINEARITY),
-    "window": Language("a network over the last few tokens", 1, parts=CONTEXT + NONLINEARITY, recurrent=False),
-    "ngram": Counted(),
-}
-
-# ---- encoder-decoders
+from weft.tasks.template_parts import (
+    ATTENTION,
+    NONLINEARITY,
+    quoted,
+    stack,
+    train,
+)
 
 PAIRS = """\
 #   weft check run.toml                   look at the data before it is trained on
@@ -240,7 +128,7 @@ class Pairs(NamedTuple):
 
 _BLOCKS = BLOCKS + ATTENTION.format(positions='"sinusoidal"', activation='"relu"', qk_norm="false")
 
-TRANSLATE: Mapping[str, Pairs] = {
+TEMPLATES: Mapping[str, Pairs] = {
     "seq2seq": Pairs("the best recipe known for small data", width=512, dropout=0.4, feeding="true", bridge="project"),
     "transformer": Pairs(
         "the Transformer of Vaswani et al. 2017, but pre-norm",
@@ -270,24 +158,3 @@ TRANSLATE: Mapping[str, Pairs] = {
         two_way="false",
     ),
 }
-
-
-class Template(Protocol):
-    """What writes the run file of a kind."""
-
-    def text(self, name: str) -> str: ...
-
-
-TEMPLATES: Mapping[str, Mapping[str, Template]] = {
-    "lm": LM,
-    "translate": TRANSLATE,
-    "classify": CLASSIFY,
-    "tag": TAG,
-    "masked-lm": MASKED,
-    "span": SPAN,
-}
-
-
-def template(task: str, name: str) -> str:
-    """The run file for a kind of model."""
-    return TOP + TEMPLATES[task][name].text(name)

@@ -75,15 +75,21 @@ def _parts(run: AnyRun) -> list[dict[str, Any]]:
     ]
 
 
-def about_run(path: Path) -> dict[str, Any]:
+def _opening(run: AnyRun) -> dict[str, list[str]]:
+    """The tokens that a text by itself comes after, of runs that write texts."""
+    if run.task.decode is None or run.task.decode.generate is None:
+        return {}
+    return {"opening": [run.vocabulary.show(number) for number in run.task.decode.prompt(run, "")]}
+
+
+def about_run(run: AnyRun) -> dict[str, Any]:
     """What a run folder holds."""
     from weft.cli.story import read_story
     from weft.config import BUDGETS
     from weft.runs.folder import read_environment
-    from weft.runs.load import load
 
-    run, story = load(path), read_story(path)
-    settings = run.settings.to_dict()
+    path = run.folder.path
+    story, settings = read_story(path), run.settings.to_dict()
     budget = {name: settings["train"][name] for name in BUDGETS if name in settings["train"]}
     parts = [part for part in sorted(path.iterdir()) if not part.name.startswith(".")]
     return {
@@ -95,7 +101,7 @@ def about_run(path: Path) -> dict[str, Any]:
         "tokenizers": {
             name: {"kind": one.kind, "size": one.size, "hash": one.hash} for name, one in run.vocabulary.named().items()
         },
-        **({"opening": [run.vocabulary.show(number) for number in run.reader.opening]} if run.generates else {}),
+        **_opening(run),
         "budget": {} if story.counted or story.imported else budget,
         "progress": story.to_json(),
         "bytes": {part.name: _on_disk(part) for part in parts},
@@ -155,13 +161,12 @@ def _files(value: Any) -> str:
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 
-def describe(found: Mapping[str, Any]) -> str:
-    """The same for people."""
+def describe(found: Mapping[str, Any], unit: str) -> str:
+    """The same for people; the size of the model is counted by `unit`."""
     from weft.machine import size
     from weft.text.gate import quoted
 
     data, disk = found["settings"]["data"], found["bytes"]
-    unit = "n-grams" if found["progress"]["counted"] and found["task"] == "lm" else "parameters"
     missing = "its weights are missing" if found["progress"]["done"] else "not trained yet"
     counted = missing if found["parameters"] is None else f"{found['parameters']:,} {unit}"
     large = [f"{name} {size(count)}" for name, count in disk.items() if count >= 100_000]
@@ -189,15 +194,25 @@ class Info(Shared):
     folder: Annotated[Path | None, typer.Argument(metavar="RUN", help="The run folder.")] = None
 
     def run(self) -> int:
-        found = about_machine() if self.folder is None else about_run(self.folder)
+        if self.folder is None:
+            self._print_machine(about_machine())
+            return 0
+        from weft.runs.load import load
+
+        run = load(self.folder)
+        found = about_run(run)
         if self.json:
             write_json(found)
-        elif self.folder is None:
-            from weft.machine import size
-
-            flat = {**found, "libraries": " ".join(f"{name} {number}" for name, number in found["libraries"].items())}
-            flat["free memory"] = size(flat.pop("free_memory"))
-            write(columns([[name, str(value)] for name, value in flat.items()], left=2))
         else:
-            write(describe(found))
+            write(describe(found, run.settings.preset.unit))
         return 0
+
+    def _print_machine(self, found: dict[str, Any]) -> None:
+        from weft.machine import size
+
+        if self.json:
+            write_json(found)
+            return
+        flat = {**found, "libraries": " ".join(f"{name} {number}" for name, number in found["libraries"].items())}
+        flat["free memory"] = size(flat.pop("free_memory"))
+        write(columns([[name, str(value)] for name, value in flat.items()], left=2))

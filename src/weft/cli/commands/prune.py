@@ -70,7 +70,7 @@ class Prune(Shared):
 
     def run(self) -> int:
         from weft.cli.display import Display
-        from weft.cli.train import leaving_nothing
+        from weft.cli.run_folders import leaving_nothing
         from weft.explain.heads import every, heads_of
         from weft.explain.prune import count, free_folder, view
         from weft.explain.prune import write as write_run

@@ -1,4 +1,4 @@
-"""What the run files of all tasks have in common."""
+"""What the templates of several tasks have in common: parts of run files."""
 
 from __future__ import annotations
 
@@ -42,11 +42,49 @@ ATTENTION = """\
 # activation = {activation:<20}# gelu, gelu-tanh, relu, squared-relu, gated
 # qk_norm = {qk_norm:<23}# queries and keys are normalised: steadier at high rates
 """
-
-
 NONLINEARITY = """\
 # nonlinearity = "tanh"            # f in h = f(W h + U x + b): tanh, relu, sigmoid
 """
+MUON = """\
+# matrix_lr = 0.02                 # the rate of the matrices
+# momentum = 0.95                  # of the matrices
+"""
+
+# ---- encoders: models that label texts, tag words, fill masks, or find answers
+
+COMMANDS = """\
+#   weft check run.toml                   look at the data before it is trained on
+#   weft train run.toml                   train it (Ctrl-C stops and saves; the same command resumes)
+#   weft evaluate runs/run                scores on the test data
+"""
+STACKED = """\
+# two_way = true                   # reads from both ends
+# dropout = {dropout:<23}# the smaller the data, the more, up to 0.5
+                                   # embedding_dropout = 0.1: of the embeddings alone; as dropout, unless given
+                                   # word_dropout = 0.1: share of tokens that training reads as <unk>
+{read}# embedding_norm = {embedding_norm:<16}# embeddings are normalised before the first layer, as in BERT
+# connection = {connection:<20}# between layers: plain, residual, post-norm, highway, dense
+# norm = {norm:<26}# none, layer, rms
+"""
+READ = """\
+                                   # embedding = 300: the size of a token's vector; as width, unless given
+"""
+CONTEXT = """\
+# context = 3                      # tokens that a position sees: itself, in the middle, and those on either side
+"""
+AVERAGE = """\
+# average = 0.99                   # what is kept is an average of the weights, with this decay; or "none"
+"""
+ROTARY = ATTENTION.format(positions='"rotary"', activation='"gelu"', qk_norm="false")
+LEARNED = ATTENTION.format(positions='"learned"', activation='"gelu"', qk_norm="false")
+RECIPE = {
+    "optimizer": "adamw", "beta2": "0.99", "weight_decay": "0.01", "schedule": "cosine", "warmup": "0.05", "muon": "",
+}  # fmt: skip
+PRETRAINED = "Devlin et al. 2019: give --init-from RUN"
+FINE_TUNED = {
+    **RECIPE, "budget": "epochs = 3.0", "batch_tokens": "8192", "lr": "5e-5", "smoothing": "", "schedule": "linear",
+    "warmup": "0.1",
+}  # fmt: skip
 
 
 def quoted(word: str) -> str:

@@ -1,12 +1,24 @@
-"""Run files to start from, of readers: those that answer questions by a part of a passage."""
+"""Run files of question answering to start from."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from weft.cli.label_templates import AVERAGE, COMMANDS, FINE_TUNED, MUON, PRETRAINED, READ
-from weft.cli.template_parts import ATTENTION, NONLINEARITY, quoted, stack, train
+from weft.tasks.template_parts import (
+    AVERAGE,
+    COMMANDS,
+    FINE_TUNED,
+    LEARNED,
+    MUON,
+    NONLINEARITY,
+    PRETRAINED,
+    READ,
+    ROTARY,
+    quoted,
+    stack,
+    train,
+)
 
 ASKED = (
     COMMANDS
@@ -63,8 +75,6 @@ _MUON = {
     "warmup": "0.0",
     "muon": MUON,
 }
-_ROTARY = ATTENTION.format(positions='"rotary"', activation='"gelu"', qk_norm="false")
-_LEARNED = ATTENTION.format(positions='"learned"', activation='"gelu"', qk_norm="false")
 
 
 class Reading(NamedTuple):
@@ -86,9 +96,9 @@ class Reading(NamedTuple):
         return ASKED + stack(name, self.about, self.layers, 256) + model + train(self.recipe)
 
 
-SPAN: Mapping[str, Reading] = {
-    "transformer": Reading("attention between the two texts", 2, 0.1, _ROTARY, "", "residual", "layer", recipe=_MUON),
-    "bert": Reading(PRETRAINED, 4, 0.1, _LEARNED, "", "post-norm", "layer", "true", {**FINE_TUNED, "monitor": SCORED}),
+TEMPLATES: Mapping[str, Reading] = {
+    "transformer": Reading("attention between the two texts", 2, 0.1, ROTARY, "", "residual", "layer", recipe=_MUON),
+    "bert": Reading(PRETRAINED, 4, 0.1, LEARNED, "", "post-norm", "layer", "true", {**FINE_TUNED, "monitor": SCORED}),
     "lstm": Reading("long short-term memory"),
     "gru": Reading("gated recurrent units"),
     "rnn": Reading("the plain recurrent network", parts=NONLINEARITY),

@@ -14,9 +14,10 @@ import typer
 
 from weft.cli.entries import Inputs, as_line, note_file
 from weft.cli.options import DECODING, Device, Shared
-from weft.cli.output import finite, on_one_line, write, write_json
+from weft.cli.output import finite, write, write_json
 from weft.cli.together import no_text, tell, tell_unknown, without
 from weft.errors import DataError, UsageError
+from weft.text.columns import on_one_line
 
 if TYPE_CHECKING:
     from weft.cli.lines import Line
@@ -122,18 +123,21 @@ class Generate(Shared):
         temperatures = self._temperatures()
         options = [self._options(value) for value in temperatures]
         from weft.runs.load import load, ready
-        from weft.tasks.lm.task import LM
 
-        run = ready(load(self.folder, LM, device=self.device))
+        run = load(self.folder, device=self.device)
+        decode = run.task.decode
+        if decode is None or decode.generate is None:
+            raise run.refuse(f"use weft {run.task.use}")
+        ready(run)
         if (lines := self._lines(run)) is None:
             note_file(self.prompt, f"use --prompt-file {self.prompt} to read the file", quiet=self.quiet)
             lines, faults = ["" if self.prompt == "-" else self.prompt or ""], dict[int, str]()
         else:
             broken = no_text(lines)
-            unfit = run.reader.faults_of_prompts(without(lines, broken), options[0])
+            unfit = decode.prompt_faults(run, without(lines, broken), options[0])
             faults = tell(broken, unfit, 0, "" if self.prompt_file is None else f"{self.prompt_file}: ")
         code = self._each(run, lines, faults, options)
-        tell_unknown(Counter(run.reader.unknown(without(lines, faults))), quiet=self.quiet)
+        tell_unknown(Counter(run.task.unknown(run, without(lines, faults))), quiet=self.quiet)
         return code or (DataError.exit_code if faults else 0)
 
     def _temperatures(self) -> list[float | None]:
@@ -241,14 +245,15 @@ class Generate(Shared):
     ) -> None:
         """One a line where lines are what the model writes, and empty ones for what has a fault; running text under a heading
         each, unless there is only one."""
+        by_line = run.task.decode is not None and run.task.decode.lines(run)
         rows = [(line, [] if at in faults else results[at]) for at, line in enumerate(lines)]
         each = options.samples * options.n_best
         for number, (line, some) in enumerate(rows, 1):
             for place, one in enumerate(some, 1):
-                if not run.reader.lines and len(lines) * each > 1:
+                if not by_line and len(lines) * each > 1:
                     of = f"prompt {number}, " if len(lines) > 1 else ""
                     write(f"--- {of}{place} of {len(some)} ---\n")
                 text = ("" if self.no_echo else str(line)) + one.text
-                write((on_one_line(text) if run.reader.lines else text) + "\n")
-            if run.reader.lines and number - 1 in faults:
+                write((on_one_line(text) if by_line else text) + "\n")
+            if by_line and number - 1 in faults:
                 write("\n" * each)

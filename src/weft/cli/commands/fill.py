@@ -1,0 +1,44 @@
+"""`weft fill`: what stands in the gaps of a text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weft.cli.options import Device, Shared
+from weft.errors import UsageError
+
+
+@dataclass(kw_only=True)
+class Fill(Shared):
+    """Print the most probable tokens for each [MASK] of a text, best first: probability and token.
+
+    Without a text, every line of standard input; then the numbers of the line and of its gap stand first. A line that can't
+    be filled gives an empty line, a message, and exit code 3 at the end; the others are not lost.
+    """
+
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
+    text: Annotated[
+        str | None, typer.Argument(metavar="TEXT", help='With gaps: "the [MASK] sat"; <mask> is understood, too.')
+    ] = None
+    n: Annotated[int, typer.Option("--n", metavar="N", help="Tokens for each gap.")] = 5
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", readable=False, help="Read files, not standard input; may be given several times."),
+    ] = None
+    device: Device = "auto"
+
+    def run(self) -> int:
+        from weft.cli.predict_lines import predict_lines
+        from weft.cli.task_options import Flag, options_of
+        from weft.runs.load import load, ready
+
+        if self.text is not None and self.data:
+            raise UsageError("--data: does not go with a text; give one of them")
+        run = load(self.folder, device=self.device)
+        if run.task.use != "fill":
+            raise run.refuse(f"use weft {run.task.use}")
+        return predict_lines(ready(run), options_of(run.task.predict_options, run.settings.task, {"n": Flag(self.n, 5)}), self)

@@ -1,0 +1,59 @@
+"""Lines of classifiers: a text in, or two with a tab between them; labels and their probabilities out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from weft.config import Table
+from weft.tasks.classification.predict import Labelling, Texts
+from weft.tasks.lines import Lines
+
+if TYPE_CHECKING:
+    from weft.data.records import Entry, Values
+    from weft.runs.settings import Settings
+
+
+class LabelLines(Lines[Texts, Labelling]):
+    columns = ("prediction", "probability")
+
+    def __init__(self, settings: Settings, options: Table) -> None:
+        self.texts, self.multi, self.given = len(settings.data.columns()), bool(settings.data.multi), options
+
+    def split(self, line: str) -> tuple[tuple[str, ...], str | None]:
+        texts = (line,) if self.texts == 1 else tuple(line.split("\t"))
+        if line.strip() and len(texts) != self.texts:
+            return (), f"needs {self.texts} texts, separated by tabs, and has {len(texts)}"
+        return texts, None
+
+    def parse(self, texts: tuple[str, ...]) -> Texts | None:
+        return texts if "".join(texts).strip() else None
+
+    def options(self, numbers: Sequence[int]) -> Table:
+        return self.given
+
+    def text(self, prediction: Labelling | None, number: int | None) -> str:
+        """`label<TAB>probability`; where there may be several `a:0.93<TAB>b:0.71`, and an empty line where none is said."""
+        if prediction is None:
+            return "\n"
+        shares = prediction.probabilities
+        if self.multi:
+            return "\t".join(f"{name}:{shares[name]:.4f}" for name in prediction.labels) + "\n"
+        return f"{prediction.labels[0]}\t{shares[prediction.labels[0]]:.4f}\n"
+
+    def json(self, entry: Entry, prediction: Labelling | None) -> dict[str, Any]:
+        if prediction is None:
+            return {"text": entry.text, "labels": [], "probabilities": {}}
+        return {"text": entry.text, "labels": list(prediction.labels), "probabilities": prediction.probabilities}
+
+    def values(self, prediction: Labelling | None) -> Values:
+        """Label and probability, lists of them where there may be several."""
+        if prediction is None:
+            return {"prediction": None, "probability": None}
+        shares = [prediction.probabilities[name] for name in prediction.labels]
+        if self.multi:
+            return {"prediction": list(prediction.labels), "probability": shares}
+        return {"prediction": prediction.labels[0], "probability": shares[0]}
+
+    def truncated(self, prediction: Labelling) -> bool:
+        return prediction.cut

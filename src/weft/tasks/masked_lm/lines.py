@@ -1,0 +1,45 @@
+"""Lines of masked language models: a text with masks in, the most probable tokens of each out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from weft.tasks.lines import Lines
+from weft.tasks.masked_lm.predict import Filled, FillOptions
+
+if TYPE_CHECKING:
+    from weft.data.records import Entry
+
+
+def _shown(token: str) -> str:
+    """A token on one line: white space that can't be told from none as an escape."""
+    return token.encode("unicode_escape").decode() if token != token.strip("\n\r\t\0") or not token.strip() else token
+
+
+class FillLines(Lines[str, Filled]):
+    batch = 256
+    tables = False
+
+    def __init__(self, options: FillOptions) -> None:
+        self.given = options
+
+    def parse(self, texts: tuple[str, ...]) -> str:
+        return texts[0]
+
+    def options(self, numbers: Sequence[int]) -> FillOptions:
+        return self.given
+
+    def text(self, prediction: Filled | None, number: int | None) -> str:
+        """A line for each token, best first: probability and token, behind the numbers of the line and of the mask; of the
+        only text without them, a blank line between masks."""
+        masks = prediction or []
+        if number is None:
+            return "\n".join("".join(f"{one.probability:.4f}\t{_shown(one.token)}\n" for one in mask) for mask in masks)
+        rows = [(place, one) for place, mask in enumerate(masks, 1) for one in mask]
+        return "".join(f"{number}\t{at}\t{one.probability:.4f}\t{_shown(one.token)}\n" for at, one in rows) or "\n"
+
+    def json(self, entry: Entry, prediction: Filled | None) -> dict[str, Any]:
+        """A text and its masks, each with the best first."""
+        masks = [[{"token": one.token, "probability": one.probability} for one in mask] for mask in prediction or []]
+        return {"text": entry.text, "gaps": masks}

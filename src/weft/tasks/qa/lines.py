@@ -1,0 +1,62 @@
+"""Lines of question answering: a question, a tab, and a passage in, an answer out; an empty line where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from weft.config import Table
+from weft.tasks.lines import Lines
+from weft.tasks.qa.objective import Answer
+from weft.tasks.qa.predict import Pair
+from weft.tasks.spec import Fault
+from weft.text.columns import counted
+
+if TYPE_CHECKING:
+    from weft.data.records import Entry, Values
+
+
+def _needs(texts: Sequence[str], how: str = "") -> str:
+    return f"needs a question and a passage, {how}and has {counted(sum(bool(text.strip()) for text in texts), 'text')}"
+
+
+class AnswerLines(Lines[Pair, Answer]):
+    item = "question"
+    columns = ("prediction", "probability")
+
+    def __init__(self, options: Table) -> None:
+        self.given = options
+
+    def split(self, line: str) -> tuple[tuple[str, ...], str | None]:
+        cells = tuple(line.split("\t"))
+        if line.strip() and (len(cells) != 2 or not all(cell.strip() for cell in cells)):
+            return cells, _needs(cells, "separated by a tab, ")
+        return cells, None
+
+    def parse(self, texts: tuple[str, ...]) -> Pair | Fault | None:
+        if not "".join(texts).strip():
+            return None
+        question, passage = texts
+        return (question, passage) if question.strip() and passage.strip() else Fault(_needs(texts))
+
+    def options(self, numbers: Sequence[int]) -> Table:
+        return self.given
+
+    def text(self, prediction: Answer | None, number: int | None) -> str:
+        return "\n" if prediction is None else f"{prediction.text}\n"
+
+    def json(self, entry: Entry, prediction: Answer | None) -> dict[str, Any]:
+        """A question with its answer; of none the text is empty, and of what could not be read all is null."""
+        texts = entry.texts
+        question, passage = (texts[0], texts[1]) if len(texts) == 2 else (entry.text or None, None)
+        said = (None, None, None, None) if prediction is None else prediction[:4]
+        found = dict(zip(("answer", "start", "stop", "probability"), said, strict=True))
+        return {"question": question, "passage": passage, **found}
+
+    def values(self, prediction: Answer | None) -> Values:
+        if prediction is None:
+            return {"prediction": None, "probability": None}
+        return {"prediction": prediction.text, "probability": prediction.probability}
+
+    def truncated(self, prediction: Answer) -> bool:
+        return prediction.cut

@@ -1,0 +1,64 @@
+"""Lines of encoder-decoders: a source in, an output out, or the best few."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from weft.decode.predict import Prediction
+from weft.files import as_json, dumped
+from weft.tasks.lines import Lines
+from weft.tasks.seq2seq.predict import Seq2SeqOptions
+from weft.text.columns import on_one_line
+
+if TYPE_CHECKING:
+    from weft.data.records import Entry, Values
+
+NOTHING = [Prediction("", [], 0.0, 0.0)]
+
+
+class OutputLines(Lines[str, list[Prediction]]):
+    columns = ("prediction",)
+
+    def __init__(self, options: Seq2SeqOptions) -> None:
+        self.given, self.several = options, options.n_best * options.samples > 1
+        self.tables = not self.several
+
+    def parse(self, texts: tuple[str, ...]) -> str:
+        return texts[0]
+
+    def options(self, numbers: Sequence[int]) -> Seq2SeqOptions:
+        return self.given.model_copy(update={"numbers": list(numbers)})
+
+    def text(self, prediction: list[Prediction] | None, number: int | None) -> str:
+        """A line; where several are asked for, each behind the number of the line and its score."""
+        found = prediction or NOTHING
+        if self.several:
+            return "".join(f"{number or 1}\t{one.score:.4f}\t{on_one_line(one.text)}\n" for one in found)
+        return on_one_line(found[0].text) + "\n"
+
+    def json(self, entry: Entry, prediction: list[Prediction] | None) -> dict[str, Any]:
+        found = [
+            {
+                "text": one.text,
+                "score": one.score,
+                "log_prob": one.log_prob,
+                "tokens": len(one.tokens),
+                "cut": one.cut,
+            }
+            for one in prediction or []
+        ]
+        return {"source": entry.text, "predictions": as_json(found)}
+
+    def values(self, prediction: list[Prediction] | None) -> Values:
+        return {"prediction": None if prediction is None else prediction[0].text.replace("\0", "\\0")}
+
+    def files(self, entry: Entry, prediction: list[Prediction], name: str) -> Mapping[str, bytes]:
+        """Where the best output looked: weights, and a picture of them; nothing where none was written."""
+        best = prediction[0]
+        if best.alignment is None:
+            return {}
+        return {
+            f"{name}.json": dumped({**best.alignment.to_json(), "text": best.text}, indent=2),
+            f"{name}.svg": best.alignment.to_svg(entry.text or "").encode(),
+        }
