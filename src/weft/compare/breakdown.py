@@ -18,8 +18,9 @@ from weft.metrics.frequency import FREQUENCIES
 from weft.metrics.items import Array, Function, Items, Sums, sums
 from weft.metrics.labels import f1, ratio
 from weft.metrics.metric import Metric, metrics_of
+from weft.tasks.compare_spec import LabelCounts, Rate
 from weft.tasks.registry import find_task
-from weft.tasks.spec import AnyTask, LabelCounts, Rate
+from weft.tasks.spec import AnyTask
 
 Groups = Mapping[str, Sequence[Evidence]]
 PARTS = (1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 0.95)  # of the items, by length: the longest few stand for themselves

@@ -20,8 +20,8 @@ from weft.errors import ModelError, WeftError
 from weft.metrics.items import Array
 from weft.metrics.metric import Metric, metric_names
 from weft.runs.folder import environment, read_environment
+from weft.tasks.compare_spec import Confused
 from weft.tasks.registry import find_task
-from weft.tasks.spec import Confused
 
 Groups = Mapping[str, Sequence[Evidence]]
 DIFFER, EXTREME = 300, 50  # items where rows differ most, and that are worst, and best, for all

@@ -23,8 +23,8 @@ from weft.errors import UsageError
 from weft.metrics.items import Array, Items
 from weft.metrics.probes import PAIRS, pair_items
 from weft.runs.run import AnyRun
+from weft.tasks.compare_spec import Sentences
 from weft.tasks.registry import TASKS, find_task
-from weft.tasks.spec import Sentences
 
 Watch = Callable[[int, int], None]
 BY = ("sentence", "word")

@@ -10,7 +10,7 @@ import numpy as np
 from weft.metrics.items import Items
 from weft.metrics.labels import SINGLE_LABEL
 from weft.metrics.metric import metrics_of
-from weft.tasks.spec import Compare, Confused, Evidence, LabelCounts, Observed
+from weft.tasks.compare_spec import Compare, Confused, Evidence, LabelCounts, Observed
 
 if TYPE_CHECKING:
     from weft.runs.run import Run

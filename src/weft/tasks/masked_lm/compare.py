@@ -12,9 +12,10 @@ from weft.data.corpus import Corpus, lines_of
 from weft.metrics.frequency import by_frequency
 from weft.metrics.items import Items
 from weft.runs.eval_data import token_counts
+from weft.tasks.compare_spec import Compare, Observed, Rate, Sentences, SentenceScores
 from weft.tasks.lm.compare import decoded
 from weft.tasks.masked_lm.objective import Hidden, pseudo_nats
-from weft.tasks.spec import Compare, Observed, Rate, Sentences, SentenceScores, Watch
+from weft.tasks.spec import Watch
 
 if TYPE_CHECKING:
     from weft.runs.run import Run

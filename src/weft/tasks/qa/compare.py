@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.metrics.items import Items
-from weft.tasks.spec import Compare, Observed
+from weft.tasks.compare_spec import Compare, Observed
 
 if TYPE_CHECKING:
     from weft.runs.run import Run

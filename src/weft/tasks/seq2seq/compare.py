@@ -10,8 +10,8 @@ import numpy as np
 from weft.metrics.bleu_tokenizers import automatic
 from weft.metrics.items import Items
 from weft.runs.eval_data import held_source, token_counts
+from weft.tasks.compare_spec import Compare, Evidence, Observed
 from weft.tasks.seq2seq.data import references as references_of
-from weft.tasks.spec import Compare, Evidence, Observed
 
 if TYPE_CHECKING:
     from weft.runs.run import Run

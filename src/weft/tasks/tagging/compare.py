@@ -12,7 +12,7 @@ from weft.metrics.frequency import by_frequency
 from weft.metrics.items import Items
 from weft.metrics.spans import scheme_of, tag_counts, types_of
 from weft.runs.eval_data import own_or_gone
-from weft.tasks.spec import Compare, Confused, Evidence, LabelCounts, Observed, Rate
+from weft.tasks.compare_spec import Compare, Confused, Evidence, LabelCounts, Observed, Rate
 from weft.tasks.tagging.data import words
 
 if TYPE_CHECKING:
