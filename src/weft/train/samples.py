@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from weft.errors import ConfigError
-from weft.tasks.registry import TASKS, find_task
 
 if TYPE_CHECKING:
     from weft.runs.job import Job
@@ -33,7 +32,7 @@ def check(settings: Settings) -> None:
     """Refuse samples of models that write nothing."""
     samples = settings.spec.samples
     if settings.train.samples and samples is None:
-        writing = [name for name in TASKS if find_task(name).samples is not None]
+        writing = settings.tasks_where(lambda task: task.samples is not None)
         raise ConfigError(
             f"train.samples: a run of task {settings.task!r} writes no text; drop it (tasks that do: {', '.join(writing)})"
         )
