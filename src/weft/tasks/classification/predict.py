@@ -20,6 +20,7 @@ from weft.tasks.classification.compare import observe
 from weft.tasks.classification.network import targets, unseen
 from weft.tasks.classification.objective import Judged, TextLabeller, judged
 from weft.tasks.embedding import Embedded
+from weft.tasks.faults import mark_faults, process_valid, read_texts
 from weft.tasks.label_report import label_report
 from weft.tasks.spec import Evaluation, Fault, Files, LabelOptions, Options, Progress, Watch, phase
 from weft.text.gate import clean, many
@@ -82,17 +83,16 @@ class ClassifierReader:
         """How many texts an example has."""
         return len(self.settings.data.columns())
 
-    def rows(self, texts: Sequence[Texts]) -> list[tuple[str, ...]]:
-        read = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
-        for number, row in enumerate(read, 1):
-            if len(row) != self.columns:
-                raise DataError(f"line {number}: has {many(len(row), 'text')}, but {self.folder.path} reads {self.columns}")
-        return [tuple(clean(text, f"line {number}") for text in row) for number, row in enumerate(read, 1)]
+    def read(self, given: Any) -> tuple[str, ...] | Fault:
+        """The texts of an input, as many as the model reads."""
+        found = read_texts(given)
+        if isinstance(found, Fault) or len(found) == self.columns:
+            return found
+        return Fault(f"has {many(len(found), 'text')}, but {self.folder.path} reads {self.columns}")
 
-    def faults(self, texts: Sequence[Texts]) -> dict[int, str]:
+    def faults(self, rows: Sequence[tuple[str, ...]]) -> dict[int, str]:
         """Which texts are too long to be read, by their number from 0, and what to do: none where data.truncate lets them be
         cut."""
-        rows = self.rows(texts)
         if not rows or self.settings.data.truncate or self.model.longest is None:
             return {}
         lengths, longest = self.model.lengths(rows), self.model.longest
@@ -155,10 +155,8 @@ def predict(
     run: Run[Texts, Labelling], texts: Sequence[Texts], options: Options, progress: Progress | None
 ) -> list[Labelling | Fault]:
     reader: ClassifierReader = run.reader
-    rows = reader.rows(texts)
-    faults = reader.faults(rows)
-    found = iter(reader.predict([row for at, row in enumerate(rows) if at not in faults], phase(progress, "predicting")))
-    return [Fault(faults[at]) if at in faults else next(found) for at in range(len(rows))]
+    rows = mark_faults([reader.read(one) for one in texts], reader.faults)
+    return process_valid(rows, lambda valid: reader.predict(valid, phase(progress, "predicting")))
 
 
 def evaluate(run: Run[Texts, Labelling], data: Files | None, options: LabelOptions, progress: Progress | None) -> Evaluation:

@@ -22,6 +22,7 @@ from weft.decode.options import GenerateOptions, too_long
 from weft.errors import DataError
 from weft.metrics.language import Measured, language_scores
 from weft.runs.eval_data import HeldOut
+from weft.tasks.faults import mark_faults, process_valid, read_text
 from weft.tasks.lm.compare import observe
 from weft.tasks.lm.network import chosen_context
 from weft.tasks.lm.objective import items
@@ -220,11 +221,8 @@ def score(
 ) -> list[LineScore | Fault]:
     """The log-probability of each line (a string is one), and of each of its tokens."""
     reader: LanguageReader = run.reader
-    read = [clean(line, f"line {number}") for number, line in enumerate(_texts(lines), 1)]
-    faults = reader.faults(read)
-    whole = [line for at, line in enumerate(read) if at not in faults]
-    found = iter(reader.score(whole, watch=phase(progress, "scoring")))
-    return [Fault(faults[at]) if at in faults else next(found) for at in range(len(read))]
+    read = mark_faults([read_text(line) for line in _texts(lines)], reader.faults)
+    return process_valid(read, lambda valid: reader.score(valid, watch=phase(progress, "scoring")))
 
 
 def unknown(run: Run[str, None], prompts: Sequence[str]) -> list[str]:

@@ -19,6 +19,7 @@ from weft.models.encoder import Text
 from weft.runs.eval_data import HeldOut
 from weft.tasks import embedding
 from weft.tasks.embedding import Embedded
+from weft.tasks.faults import read_text
 from weft.tasks.masked_lm.compare import observe
 from weft.tasks.masked_lm.objective import Hidden, hidden_items, hidden_nats
 from weft.tasks.spec import Evaluation, Fault, Files, Options, Progress, Watch, phase
@@ -140,10 +141,11 @@ def predict(
         raise UsageError(f"fill: n must be at least 1, not {options.n}")
     reader: MaskedReader = run.reader
     found: list[Filled | Fault] = []
-    for number, text in enumerate(texts, 1):
-        tokens = reader.tokens(clean(text, f"line {number}"))
-        fault = reader.fault(tokens)
-        found.append(reader.fill(tokens, options.n) if fault is None else Fault(fault))
+    for number, given in enumerate(texts, 1):
+        text = read_text(given)
+        tokens = [] if isinstance(text, Fault) else reader.tokens(text)
+        reason = text.reason if isinstance(text, Fault) else reader.fault(tokens)
+        found.append(reader.fill(tokens, options.n) if reason is None else Fault(reason))
         if progress is not None:
             progress("predicting", number, len(texts))
     return found

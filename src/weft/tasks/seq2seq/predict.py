@@ -25,6 +25,7 @@ from weft.metrics.items import Items
 from weft.metrics.language import Measured, language_scores
 from weft.metrics.translation import scored, translation_items, translation_scores
 from weft.runs.eval_data import named, own_split
+from weft.tasks.faults import mark_faults, process_valid, read_text, read_texts
 from weft.tasks.seq2seq.compare import observe
 from weft.tasks.seq2seq.data import PairsTable, refuse_half
 from weft.tasks.seq2seq.data import pairs as pairs_of
@@ -334,17 +335,16 @@ def predict(
         raise UsageError(f"predict: {len(numbers)} numbers for {len(lines)} lines; give one a line")
     if options.alignments:
         reader.check_attention()
-    read = [clean(line, f"line {number}") for number, line in zip(numbers, lines, strict=True)]
+    read = mark_faults([read_text(line) for line in lines], lambda valid: reader.faults(valid, truncate=options.truncate))
     forced = [options.prefix] * len(read) if options.prefixes is None else options.prefixes
     if len(forced) != len(read):
         raise UsageError(f"predict: {len(forced)} prefixes for {len(read)} lines; give one a line")
     starts = [clean(prefix, f"prefix {number}") for number, prefix in zip(numbers, forced, strict=True)]
-    faults = reader.faults(read, truncate=options.truncate)
-    kept = ["" if at in faults else line for at, line in enumerate(read)]
+    kept = ["" if isinstance(line, Fault) else line for line in read]
     found = reader.predict(kept, options, starts, numbers, phase(progress, "predicting"))
     if options.alignments:
         found = reader.aligned(kept, found, options.layer, options.head)
-    return [Fault(faults[at]) if at in faults else one for at, one in enumerate(found)]
+    return [line if isinstance(line, Fault) else one for line, one in zip(read, found, strict=True)]
 
 
 def evaluate(
@@ -354,15 +354,17 @@ def evaluate(
     return reader.evaluate(data, options, phase(progress, "evaluating"))
 
 
+def _read_pair(given: Any) -> tuple[str, str] | Fault:
+    texts = read_texts(given, 2, "must be a source and a target, a tuple of two texts")
+    return texts if isinstance(texts, Fault) else (texts[0], texts[1])
+
+
 def score(
     run: Run[str, list[Prediction]], pairs: Sequence[tuple[str, str]], truncate: bool, progress: Progress | None
 ) -> list[PairScore | Fault]:
     reader: Translator = run.reader
-    read = [(clean(a, f"line {number}"), clean(b, f"line {number}")) for number, (a, b) in enumerate(pairs, 1)]
-    faults = reader.faults_of_pairs(read, truncate=truncate)
-    whole = [pair for at, pair in enumerate(read) if at not in faults]
-    found = iter(reader.score(whole, truncate=truncate, watch=phase(progress, "scoring")))
-    return [Fault(faults[at]) if at in faults else next(found) for at in range(len(read))]
+    read = mark_faults([_read_pair(one) for one in pairs], lambda valid: reader.faults_of_pairs(valid, truncate=truncate))
+    return process_valid(read, lambda valid: reader.score(valid, truncate=truncate, watch=phase(progress, "scoring")))
 
 
 def unknown(run: Run[str, list[Prediction]], lines: Sequence[str]) -> list[str]:
