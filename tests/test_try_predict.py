@@ -1,5 +1,5 @@
-"""Inputs that can't be used, in the middle of others: `try_predict` and `try_score` give the reason where the result would be, and
-all other inputs get theirs; `predict` and `score` refuse the first. For every task, from lists and from generators."""
+"""Inputs that can't be used, in the middle of others: `try_predict` and `try_score` give the reason where the result would be,
+and all other inputs get theirs; `predict` and `score` refuse the first. For every task, from lists and from generators."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def read_text(given: Any) -> str | Fault:
 
 
 def mark_faults(inputs: Sequence[T | Fault], faults: Callable[[list[T]], Mapping[int, str]]) -> list[T | Fault]:
-    """The inputs, with a Fault for each of those that `faults` gives a reason for, by its number from 0 among the valid ones."""
+    """The inputs, with a Fault for each that `faults` has a reason for, by its number from 0 among the valid ones."""
     valid = [(at, one) for at, one in enumerate(inputs) if not isinstance(one, Fault)]
     reasons = faults([one for _, one in valid])
     found = {valid[at][0]: Fault(reason) for at, reason in reasons.items()}

@@ -41,6 +41,7 @@ class NetworkTask(Protocol[E]):
 
     def check(self, settings: Settings) -> None:
         """Refuses tables that are right each for itself but not together."""
+        return None
 
     def build(self, settings: Settings, vocabulary: Any) -> Callable[[], Any]:
         """What makes the model, freshly initialised from torch's default generator."""
