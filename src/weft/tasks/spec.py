@@ -175,14 +175,6 @@ class Scored(Protocol):
     def log_probs(self) -> list[float]: ...
 
 
-class Generate(Protocol):
-    """How prompts are continued: of each the continuations, a beam's best first."""
-
-    def __call__(
-        self, run: Run[Any, Any], prompts: str | Sequence[str], options: GenerateOptions, going: Going | None
-    ) -> list[list[Continuation]]: ...
-
-
 def one_or_several(run: Run[Any, Any], given: Any) -> Sequence[Any]:
     """What a caller gave as inputs: a string is one, all else several."""
     return [given] if isinstance(given, str) else list(given)

@@ -23,7 +23,7 @@ from weft.tasks.embedding import Embedded
 from weft.tasks.faults import mark_faults, process_valid, read_texts
 from weft.tasks.label_report import label_report
 from weft.tasks.spec import Evaluation, Fault, Files, LabelOptions, Options, Progress, Watch, phase
-from weft.text.gate import clean, many
+from weft.text.gate import many
 from weft.text.labelled_tokens import LabelledTokens
 
 if TYPE_CHECKING:
@@ -168,8 +168,5 @@ def embed(run: Run[Texts, Labelling], texts: Sequence[str], pool: str, progress:
     embedding.check_pool(pool)
     if run.network is None:
         raise UsageError(f"{run.folder.path}: is a {run.settings.kind} over terms, which has no encoder of texts")
-    read = [clean(text, f"line {number}") for number, text in enumerate(texts, 1)]
-    corpus, cut = embedding.read(run.vocabulary.tokenizer, read, run.settings.data.longest)
-    return Embedded(
-        embedding.embed(run.model.encoder, corpus, pool=pool, device=run.device, watch=phase(progress, "embedding")), cut
-    )
+    tokenizer, longest = run.vocabulary.tokenizer, run.settings.data.longest
+    return embedding.embed_texts(run, tokenizer, texts, pool, longest=longest, progress=progress)

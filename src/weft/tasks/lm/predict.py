@@ -54,7 +54,7 @@ class LineScore(NamedTuple):
         return float(np.exp(-self.log_prob / len(self.tokens))) if self.tokens else float("nan")
 
 
-def _told(watch: Callable[[int], None], before: int, lengths: Sequence[int], done: int) -> None:
+def _report_scored(watch: Callable[[int], None], before: int, lengths: Sequence[int], done: int) -> None:
     """How many tokens of texts of these lengths are scored, after so many positions, `before` of them before the texts."""
     watch(sum(min(max(0, done - before), length) for length in lengths))
 
@@ -170,8 +170,8 @@ class LanguageReader:
             return [[] for _ in texts]
         tokens = torch.tensor([[*self.opening, *text, *[0] * (width - len(text))] for text in texts], device=self.device)
         before = len(self.opening) - 1  # targets that are none of the text's
-        told = partial(_told, watch, before, [len(text) for text in texts])
-        nats, _ = nats_of(self.model, tokens, None, told)
+        report = partial(_report_scored, watch, before, [len(text) for text in texts])
+        nats, _ = nats_of(self.model, tokens, None, report)
         # padding lies behind a row's last token, so what it would score is cut off
         return [row[before : before + len(text)] for row, text in zip((-nats).tolist(), texts, strict=True)]
 

@@ -23,7 +23,6 @@ from weft.tasks.faults import read_text
 from weft.tasks.masked_lm.compare import observe
 from weft.tasks.masked_lm.objective import Hidden, hidden_items, hidden_nats
 from weft.tasks.spec import Evaluation, Fault, Files, Options, Progress, Watch, phase
-from weft.text.gate import clean
 from weft.text.tokenizers import Tokenizer
 from weft.text.whole_words import pieces
 
@@ -75,11 +74,6 @@ class MaskedReader:
         if longest is not None and len(tokens) > longest:
             return f"has {len(tokens):,} tokens, but {self.folder.path} reads at most {longest}; shorten it"
         return None
-
-    def faults(self, texts: Sequence[str]) -> dict[int, str]:
-        """Which texts can't be filled, by their number from 0, and why."""
-        found = {number: self.fault(self.tokens(text)) for number, text in enumerate(texts)}
-        return {number: fault for number, fault in found.items() if fault is not None}
 
     @property
     def gaps(self) -> re.Pattern[str]:
@@ -161,9 +155,4 @@ def evaluate(run: Run[str, Filled], data: Files | None, options: Options, progre
 
 
 def embed(run: Run[str, Filled], texts: Sequence[str], pool: str, progress: Progress | None) -> Embedded:
-    embedding.check_pool(pool)
-    read = [clean(text, f"line {number}") for number, text in enumerate(texts, 1)]
-    corpus, cut = embedding.read(run.vocabulary, read, run.model.longest)
-    return Embedded(
-        embedding.embed(run.model.encoder, corpus, pool=pool, device=run.device, watch=phase(progress, "embedding")), cut
-    )
+    return embedding.embed_texts(run, run.vocabulary, texts, pool, longest=run.model.longest, progress=progress)

@@ -16,7 +16,6 @@ from weft.tasks.faults import process_valid, read_texts
 from weft.tasks.qa.compare import observe
 from weft.tasks.qa.objective import Answer, PassageReader
 from weft.tasks.spec import Evaluation, Fault, Files, Options, Progress, phase
-from weft.text.gate import clean
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
@@ -62,9 +61,4 @@ def evaluate(run: Run[Pair, Answer], data: Files | None, options: Options, progr
 
 
 def embed(run: Run[Pair, Answer], texts: Sequence[str], pool: str, progress: Progress | None) -> Embedded:
-    embedding.check_pool(pool)
-    read = [clean(text, f"line {number}") for number, text in enumerate(texts, 1)]
-    corpus, cut = embedding.read(run.vocabulary, read, run.settings.data.longest)
-    return Embedded(
-        embedding.embed(run.model.encoder, corpus, pool=pool, device=run.device, watch=phase(progress, "embedding")), cut
-    )
+    return embedding.embed_texts(run, run.vocabulary, texts, pool, longest=run.settings.data.longest, progress=progress)
