@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from fractions import Fraction
 from itertools import product
 from typing import Any
 
@@ -31,7 +33,7 @@ from weft.text.labels import Labels
 from weft.train.device import pick_device
 from weft.train.learner import Learner
 from weft.train.loop import Place
-from weft.train.memory import _corner, batch_bytes, check_batch
+from weft.train.memory import batch_bytes, check_batch
 from weft.train.tables import TrainTable
 
 WORDS, LETTERS, LABELS, LONGEST, WIDTH = 30, 12, 4, 24, 8
@@ -434,6 +436,10 @@ def learners() -> dict[str, tuple[Learner, Any]]:
             Learner(ClassificationTask(valid=None, device=CPU), make_classifier(segments=True)),
             ExampleOrder(labelled, batch_tokens=100, seed=0),
         ),
+        "several labels": (
+            Learner(ClassificationTask(valid=None, device=CPU, several=True), make_classifier(segments=True, several=True)),
+            ExampleOrder(replace(labelled, labels=np.zeros((40, LABELS), np.int64)), batch_tokens=100, seed=0),
+        ),
         "tagger": (
             Learner(tagging, make_tagger(spelling={"width": 6})),
             ExampleOrder(make_sentences(20), batch_tokens=60, seed=0),
@@ -442,15 +448,16 @@ def learners() -> dict[str, tuple[Learner, Any]]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["classifier", "tagger", "words"])
+@pytest.mark.parametrize("name", ["classifier", "several labels", "tagger", "words"])
 def test_memory_is_measured_with_the_largest_batch_and_with_any_corner_of_it(name):
     learner, order = learners()[name]
     batch = order.largest()
     place = Place(CPU, torch.float32)
-    assert check_batch(learner, batch, TrainTable(), place) > 0
+    assert check_batch(learner, order.largest, TrainTable(), place) > 0
     width = max(part.size(1) for part in batch if part is not None)
     for rows, length in product((1, len(batch.tokens)), (1, 2, width // 2, width)):
-        assert batch_bytes(learner, _corner(batch, rows, (length, width)), place) > 0
+        corner = changed(order.largest(Fraction(length, width)), lambda part, rows=rows: part[:rows])
+        assert batch_bytes(learner, corner, place) > 0
 
 
 def test_words_without_tokens_do_not_break_the_measure():
@@ -459,4 +466,4 @@ def test_words_without_tokens_do_not_break_the_measure():
     task = TaggingTask(valid=None, right=[], known=[], labels=Labels(("a",)), device=CPU)
     order = ExampleOrder(data, batch_tokens=60, seed=0)
     assert order.largest().first.size(1) > order.largest().tokens.size(1)
-    assert check_batch(Learner(task, make_tagger()), order.largest(), TrainTable(), Place(CPU, torch.float32)) > 0
+    assert check_batch(Learner(task, make_tagger()), order.largest, TrainTable(), Place(CPU, torch.float32)) > 0

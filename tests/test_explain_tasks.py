@@ -21,7 +21,8 @@ from weft.tasks.registry import TASKS, find_task
 ROOT = Path(__file__).parents[1] / "src" / "weft"
 FILES = [
     *(path for path in sorted((ROOT / "explain").glob("*.py")) if path.stem not in ("held_loss", "gradcheck")),
-    *(ROOT / "cli" / f"{name}.py" for name in ("explain", "prune", "geometry", "similarity", "drawn")),
+    *(ROOT / "cli" / "commands" / f"{name}.py" for name in ("explain", "prune", "geometry", "similarity")),
+    ROOT / "cli" / "drawn.py",
 ]
 
 

@@ -24,12 +24,12 @@ from weft.runs.load import load
 from weft.runs.resolve import resolve
 from weft.tasks.lm.objective import LanguageTask
 from weft.tasks.lm.scoring import Context
-from weft.tasks.objective import Loss, Watch
 from weft.tensors import read_tensors
 from weft.train import checkpoint, memory
 from weft.train.device import pick_device
 from weft.train.learner import Learner
 from weft.train.loop import Loop, Place
+from weft.train.objective import Loss, Watch
 from weft.train.optimizers import optimizers
 from weft.train.schedules import schedule
 from weft.train.tables import TrainTable

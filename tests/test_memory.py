@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tracemalloc
 import weakref
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from weft.data.batch import WHOLE, cropped
 from weft.data.order import Batch
 from weft.errors import ResourceError
 from weft.machine import size
@@ -69,6 +71,11 @@ def model(words: int = 50, window: int = WINDOW, **options: Any) -> LanguageMode
     torch.manual_seed(0)
     table = LanguageTable(**{"width": 16, "layers": 1, **options}).filled()
     return language_model(table, words=words, window=window, vocabulary="")
+
+
+def check(of: Learner, batch: AnyBatch, table: TrainTable, place: Place) -> int:
+    """Of a batch that is shortened as lines and windows are."""
+    return memory.check_batch(of, partial(cropped, batch), table, place)
 
 
 def learner(of: LanguageModel, *, carries: bool = False) -> Learner:
@@ -188,7 +195,7 @@ def test_what_a_batch_needs_is_known_from_three_rows(name, words, carries):
     """With few words the layers count, with many the scores of all words."""
     of, data = learner(model(words, **TABLES[name]), carries=carries), batch(8, words)
     assert (of(data, None).carry is not None) == carries
-    assert memory.check_batch(of, data, TrainTable(), CPU) == pytest.approx(really_needed(of, data), rel=0.05)
+    assert check(of, data, TrainTable(), CPU) == pytest.approx(really_needed(of, data), rel=0.05)
 
 
 def test_the_masks_of_a_long_window_are_counted():
@@ -196,7 +203,7 @@ def test_the_masks_of_a_long_window_are_counted():
     pair of a query and a key that may be one window older."""
     of = learner(model(mixer="attention", positions="rotary", window=1024), carries=True)
     data = Batch(torch.zeros(2, 1025, dtype=torch.long), None)
-    needed = memory.check_batch(of, data, TrainTable(), CPU)
+    needed = check(of, data, TrainTable(), CPU)
     assert needed > 2 * 1024 * 2048 * 8
     assert needed == pytest.approx(really_needed(of, data), rel=0.05)
 
@@ -204,7 +211,7 @@ def test_the_masks_of_a_long_window_are_counted():
 def test_a_mask_that_all_rows_share_is_counted_once():
     of = learner(model(mixer="attention", positions="alibi", heads=8, window=512))
     data = Batch(torch.zeros(16, 513, dtype=torch.long), None)
-    assert memory.check_batch(of, data, TrainTable(), CPU) == pytest.approx(really_needed(of, data), rel=0.05)
+    assert check(of, data, TrainTable(), CPU) == pytest.approx(really_needed(of, data), rel=0.05)
 
 
 def test_pairs_are_measured_as_well():
@@ -216,17 +223,17 @@ def test_pairs_are_measured_as_well():
     data = PairBatch(source, torch.ones_like(source, dtype=torch.bool), target, torch.ones_like(target, dtype=torch.bool))
     task = TranslationTask(valid=None, tokenizer=None, device=CPU.device)
     true = really_needed(Learner(task, of), data)
-    assert true <= memory.check_batch(Learner(task, of), data, TrainTable(), CPU) <= 2 * true
+    assert true <= check(Learner(task, of), data, TrainTable(), CPU) <= 2 * true
 
 
 @pytest.mark.parametrize("accumulate", [1, 2, 3, 4])
 def test_parts_of_a_batch_need_parts_of_the_memory(accumulate):
     of = learner(model(words=3000))
-    whole = memory.check_batch(of, batch(24, 3000), TrainTable(), CPU)
-    part = memory.check_batch(of, batch(24, 3000), TrainTable(accumulate=accumulate), CPU)
+    whole = check(of, batch(24, 3000), TrainTable(), CPU)
+    part = check(of, batch(24, 3000), TrainTable(accumulate=accumulate), CPU)
     gradients = 4 * sum(weight.numel() for weight in of.parameters())
     held = gradients if accumulate > 1 else 0  # those of the parts before
-    assert part == held + memory.check_batch(of, batch(24 // accumulate, 3000), TrainTable(), CPU)
+    assert part == held + check(of, batch(24 // accumulate, 3000), TrainTable(), CPU)
     # gradients are as large as ever
     assert (part - held - gradients) * accumulate == pytest.approx(whole - gradients, rel=0.1)
 
@@ -239,31 +246,31 @@ def test_gradients_of_earlier_parts_are_alive_with_those_of_the_next():
     with live:
         for part in (Batch(data.tokens[:2], None), Batch(data.tokens[2:], None)):
             of(part, None).total.backward()
-    found = memory.check_batch(of, data, TrainTable(accumulate=2), CPU)
+    found = check(of, data, TrainTable(accumulate=2), CPU)
     assert live.most <= found <= 1.5 * live.most
     assert found - 4 * sum(weight.numel() for weight in of.parameters()) < live.most  # which is what was counted before
 
 
 def test_what_the_allocator_keeps_is_counted(monkeypatch):
     of, data = learner(model(words=3000)), batch(24, 3000)
-    found = memory.check_batch(of, data, TrainTable(), CPU)
+    found = check(of, data, TrainTable(), CPU)
     assert found == pytest.approx(2.3 * really_needed(of, data), rel=0.05)  # it is small
     monkeypatch.setattr(memory, "KEPT_MOST", {"cpu": 1000})
-    assert memory.check_batch(of, data, TrainTable(), CPU) == pytest.approx(1000 + 1.3 * really_needed(of, data), rel=0.05)
+    assert check(of, data, TrainTable(), CPU) == pytest.approx(1000 + 1.3 * really_needed(of, data), rel=0.05)
     later = 4 * 2 * sum(weight.numel() for weight in of.parameters())
     free(monkeypatch, later + int(1.2 * really_needed(of, data)))  # enough for all that is alive, and not for the process
-    assert "need about " in refusal(lambda: memory.check_batch(of, data, TrainTable(), CPU))
+    assert "need about " in refusal(lambda: check(of, data, TrainTable(), CPU))
 
 
 @pytest.mark.parametrize(("optimizer", "average", "copies"), [("adamw", "none", 2), ("sgd", 0.9, 2), ("muon", 0.9, 3)])
 def test_room_is_left_for_the_optimiser_and_averages(monkeypatch, optimizer, average, copies):
     of, table = learner(model()), TrainTable(optimizer=optimizer, average=average)
     later = 4 * copies * sum(weight.numel() for weight in of.parameters())
-    needed = memory.check_batch(of, batch(8), table, CPU)
+    needed = check(of, batch(8), table, CPU)
     free(monkeypatch, needed + later)
-    assert memory.check_batch(of, batch(8), table, CPU) == needed
+    assert check(of, batch(8), table, CPU) == needed
     free(monkeypatch, needed + later - 1)
-    assert " for activations and gradients, but " in refusal(lambda: memory.check_batch(of, batch(8), table, CPU))
+    assert " for activations and gradients, but " in refusal(lambda: check(of, batch(8), table, CPU))
 
 
 def test_a_long_row_is_measured_in_growing_parts(monkeypatch):
@@ -278,11 +285,11 @@ def test_a_long_row_is_measured_in_growing_parts(monkeypatch):
     monkeypatch.setattr(memory, "batch_bytes", batch_bytes)
     later = 2 * gradients
     free(monkeypatch, later + gradients + 3 * 10_001**2)
-    assert memory.check_batch(of, data, TrainTable(), CPU) == gradients + 3 * 10_001**2
+    assert check(of, data, TrainTable(), CPU) == gradients + 3 * 10_001**2
     assert lengths == [1024]
     lengths.clear()
     free(monkeypatch, later + gradients + 3 * 9500**2)
-    assert refusal(lambda: memory.check_batch(of, data, TrainTable(), CPU)) == (
+    assert refusal(lambda: check(of, data, TrainTable(), CPU)) == (
         "train.batch_tokens: 3 rows of 10000 tokens need about 285.0 MB for activations and gradients, "
         "but 270.8 MB are free; lower train.batch_tokens, or raise train.accumulate from 1"
     )
@@ -290,14 +297,14 @@ def test_a_long_row_is_measured_in_growing_parts(monkeypatch):
     lengths.clear()
     monkeypatch.setattr(memory, "batch_bytes", lambda learner, batch, place: lengths.append(batch.tokens.size(1)) or 10**6)
     free(monkeypatch, later + 10**7)
-    assert memory.check_batch(of, data, TrainTable(), CPU) == gradients + (10**6 - gradients) * 10_001**2 // 4096**2
+    assert check(of, data, TrainTable(), CPU) == gradients + (10**6 - gradients) * 10_001**2 // 4096**2
     assert lengths == [1024, 2048, 4096]
 
 
 def test_measuring_a_batch_leaves_no_trace():
     of = learner(model(dropout=0.5), carries=True)
     before = {name: weight.clone() for name, weight in of.state_dict().items()}
-    memory.check_batch(of, batch(3), TrainTable(), CPU)
+    check(of, batch(3), TrainTable(), CPU)
     assert all(weight.grad is None for weight in of.parameters())
     assert all(torch.equal(weight, before[name]) for name, weight in of.state_dict().items())
     assert of.training
@@ -305,7 +312,7 @@ def test_measuring_a_batch_leaves_no_trace():
 
 def test_a_batch_of_lines_is_measured_by_its_longest_lines(tmp_path, text, monkeypatch):
     seen = []
-    monkeypatch.setattr(memory, "check_batch", lambda learner, batch, table, place: seen.append(batch))
+    monkeypatch.setattr(memory, "check_batch", lambda learner, widest, table, place: seen.append(widest(WHOLE)))
     train_here(run_file(text, "lstm", data__read="lines", train__steps=1), tmp_path / "run")
     lines = text.read_text().split("\n")[:-1]
     longest = max(map(len, lines[: int(len(lines) * 0.9)])) + 1
@@ -316,14 +323,14 @@ def test_a_batch_of_lines_is_measured_by_its_longest_lines(tmp_path, text, monke
 def test_a_batch_too_large_is_refused_with_the_cure(tmp_path, text, monkeypatch):
     """The weights fit, the activations do not, until the batch is computed in parts."""
     of, data = learner(model(words=3000)), batch(64, 3000)
-    needed = memory.check_batch(of, data, TrainTable(), CPU)
+    needed = check(of, data, TrainTable(), CPU)
     later = 4 * 2 * sum(weight.numel() for weight in of.parameters())
     free(monkeypatch, needed + later - 1)
-    assert refusal(lambda: memory.check_batch(of, data, TrainTable(), CPU)) == (
+    assert refusal(lambda: check(of, data, TrainTable(), CPU)) == (
         f"train.batch_tokens: 64 rows of 32 tokens need about {size(needed)} for activations and gradients, "
         f"but {size(needed - 1)} are free; lower train.batch_tokens, or raise train.accumulate from 1"
     )
-    assert memory.check_batch(of, data, TrainTable(accumulate=2), CPU) < 0.6 * needed
+    assert check(of, data, TrainTable(accumulate=2), CPU) < 0.6 * needed
     free(monkeypatch, 1_000_000)
     values = run_file(text, "lstm", train__batch_tokens=1600)
     assert refusal(lambda: train_here(values, tmp_path / "run")).startswith(

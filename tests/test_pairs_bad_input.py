@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from weft.cli import lines
 from weft.cli.commands.evaluate import Evaluate
 from weft.cli.lines import any_lines, batched
 from weft.cli.main import main
-from weft.data.order import changed
+from weft.data.batch import changed, cropped
 from weft.decode.predict import Prediction
 from weft.decode.predict_options import PredictOptions
 from weft.errors import DataError, ModelError, WeftError
@@ -367,10 +369,10 @@ def test_zstd_data_that_was_cut_is_damaged(tmp_path, keep):
 def test_a_batch_is_measured_by_a_corner_of_the_same_shape():
     """Were the source cut alone, what the target takes would be multiplied, too, and pairs refused that fit."""
     batch = PairBatch(*(torch.zeros(8, size, dtype=torch.long) for size in (4000, 4000, 101, 101)))
-    corner = memory._corner(batch, 4, (1000, 4000))
-    assert [tuple(part.shape) for part in corner] == [(4, 1000), (4, 1000), (4, 26), (4, 26)]
+    corner = cropped(batch, Fraction(1000, 4000))
+    assert [tuple(part.shape) for part in corner] == [(8, 1000), (8, 1000), (8, 26), (8, 26)]
     short = changed(batch, lambda part: part[:, :2])
-    assert [part.size(1) for part in memory._corner(short, 1, (1, 2))] == [2, 2, 2, 2]
+    assert [part.size(1) for part in cropped(short, Fraction(1, 2))] == [2, 2, 2, 2]
 
 
 def test_a_long_source_of_a_short_target_is_not_counted_as_a_long_target(monkeypatch):
@@ -387,7 +389,8 @@ def test_a_long_source_of_a_short_target_is_not_counted_as_a_long_target(monkeyp
     monkeypatch.setattr(memory, "KEPT_MOST", {"cpu": 0})
     batch = PairBatch(*(torch.zeros(1, size, dtype=torch.long) for size in (4096, 4096, 100, 100)))
     table = TrainTable(steps=1).filled()
-    needed = memory.check_batch(torch.nn.Module(), batch, table, Place(torch.device("cpu"), torch.float32))  # type: ignore[arg-type]
+    widest, place = partial(cropped, batch), Place(torch.device("cpu"), torch.float32)
+    needed = memory.check_batch(torch.nn.Module(), widest, table, place)  # type: ignore[arg-type]
     assert 4096 + 100 * 1000 <= needed <= 150_000 and seen[0] == (1024, 25)
 
 

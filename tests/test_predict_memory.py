@@ -84,17 +84,25 @@ def test_the_state_of_a_row_takes_what_was_said_beforehand(name):
     """Whatever the source: its own state, and what is added while a target is read."""
     model = model_of(name)
     for source in source_tokens(4):
-        state = encoded(model, [source])
+        state = start = encoded(model, [source])
         before = sum(part.nbytes for part in leaves(state))
         for read in range(1, 12):
             log_probs, state = model.step(torch.tensor([3]), state)
-            assert model.row_bytes(read) + before == sum(part.nbytes for part in leaves(state)) + 2 * log_probs.nbytes
+            assert model.row_bytes(read, start) + before == sum(part.nbytes for part in leaves(state)) + 2 * log_probs.nbytes
+
+
+def test_a_row_is_measured_from_its_own_state_whatever_the_source_is_made_of(monkeypatch):
+    """A source may be frames of a sound: no made-up tokens are encoded."""
+    model = model_of(GROWING)
+    state = encoded(model, source_tokens(1))
+    monkeypatch.setattr(model, "encode", None)
+    assert room.bytes_of(model, room.Rows(1, 9, state)) > room.bytes_of(model, room.Rows(1, 8, state)) > 0
 
 
 def test_an_ensemble_takes_what_its_parts_take_and_its_tokens_once():
     parts = [model_of(GROWING), model_of(STANDING)]
     both = Ensemble(parts, Mixture([0.5, 0.5]))
-    assert both.row_bytes(9) == sum(part.row_bytes(9) for part in parts)
     state = tuple(encoded(part, source_tokens(1)) for part in parts)
+    assert both.row_bytes(9, state) == sum(part.row_bytes(9, own) for part, own in zip(parts, state, strict=True))
     apart = sum(room.bytes_of(part, room.Rows(3, 9, own)) for part, own in zip(parts, state, strict=True))
     assert room.bytes_of(both, room.Rows(3, 9, state)) == apart - room.COPIES * 3 * 8 * 9

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,16 +14,17 @@ from small_runs import Silent
 from test_loop import CORPUS, CPU, WINDOW, Notebook, small_loop, small_model
 from torch import Tensor, nn
 
+from weft.data.batch import WHOLE, cropped
 from weft.data.order import Batch, Windows
 from weft.decode.choose import uniforms
 from weft.decode.engine import Engine, Request
 from weft.models.language import LanguageModel
 from weft.tasks.lm.objective import LanguageTask
-from weft.tasks.objective import Loss, Watch
 from weft.train import checkpoint, memory
 from weft.train.learner import Learner
 from weft.train.loop import Loop, Stopped
 from weft.train.network import Network
+from weft.train.objective import Loss, Watch
 from weft.train.optimizers import optimizers
 from weft.train.tables import TrainTable
 
@@ -185,8 +188,8 @@ class Named:
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
 
-    def largest(self) -> Batch:
-        return self.batch
+    def largest(self, share: Fraction = WHOLE) -> Batch:
+        return cropped(self.batch, share)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -194,12 +197,12 @@ def test_the_memory_check_sees_a_prepared_batch(training):
     policy, model = Policy(inner=2), small_model("gru").train(training)
     learner = Learner(policy, model)
     order: Any = Named(Batch(torch.randint(3, 9, (8, WINDOW + 1)), None))
-    found = Network.__new__(Network)._largest(learner, order, 0, CPU)
+    found = Network.__new__(Network)._widest(learner, order, 0, CPU)(WHOLE)
     assert isinstance(found, Rollouts) and found.tokens.shape == (8 * EACH, 1 + LENGTH)
     assert model.training is training
-    few = memory.check_batch(learner, found, TrainTable(), CPU)
+    few = memory.check_batch(learner, partial(cropped, found), TrainTable(), CPU)
     more: Sequence[Tensor] = [torch.cat([part] * 4) for part in found]
-    assert memory.check_batch(learner, Rollouts(*more), TrainTable(), CPU) > few
+    assert memory.check_batch(learner, partial(cropped, Rollouts(*more)), TrainTable(), CPU) > few
 
 
 def test_an_ordinary_task_is_given_the_batch_of_the_order():

@@ -16,10 +16,10 @@ from weft.errors import ModelError
 from weft.models.language import LanguageModel, language_model
 from weft.models.tables import LanguageTable
 from weft.nn.state import detach, leaves
-from weft.tasks.objective import Loss
 from weft.train.learner import Learner
 from weft.train.loop import Loop, Place
 from weft.train.muon import Muon, orthogonal
+from weft.train.objective import Loss
 from weft.train.optimizers import Optimizers, optimizers
 from weft.train.schedules import SCHEDULES, schedule
 from weft.train.tables import OPTIMIZERS, TrainTable

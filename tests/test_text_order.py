@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -54,7 +56,7 @@ def test_two_texts_are_one_row_and_segments_tell_them_apart():
 
 
 def test_labels_of_several_come_as_they_are():
-    data = labelled(column([1, 1]))._replace(labels=np.array([[1, 0, 1], [0, 0, 0]]))
+    data = replace(labelled(column([1, 1])), labels=np.array([[1, 0, 1], [0, 0, 0]]))
     assert data.batch(np.array([1, 0])).labels.tolist() == [[0, 0, 0], [1, 0, 1]]
 
 

@@ -430,7 +430,7 @@ def test_how_much_an_ensemble_writes_at_most_does_not_depend_on_the_order_of_its
     line = "abcdef" * 9
     limits: list[int] = []
     monkeypatch.setattr(
-        translator, "predict", lambda request, options, watch: limits.append(limit_of(request, 0, options)) or []
+        translator, "search", lambda request, options, watch: limits.append(limit_of(request, 0, options)) or []
     )
     for folders in ([letters, pieces], [pieces, letters]):
         both = weft.ensemble(folders, device="cpu")

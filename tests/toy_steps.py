@@ -17,7 +17,7 @@ class Toy:
         self.words, self.longest, self.vocabulary = words, longest, vocabulary
         self.steps_taken: list[int] = []  # rows of each step
 
-    def row_bytes(self, tokens):
+    def row_bytes(self, tokens, state=None):
         return 8 * self.words + 8 * 12
 
     def start(self, prompt, keep=None, state=None):

@@ -6,10 +6,13 @@ Shapes: N examples, B rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from itertools import pairwise
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
+
+from weft.data.batch import WHOLE, cropped
 
 B = TypeVar("B", bound=tuple[Any, ...], covariant=True)  # a batch
 POOL = 100  # batches that are filled from one stretch of the shuffled examples, sorted by length
@@ -80,7 +83,8 @@ class Grouped:
 
 
 class Examples(Protocol[B]):
-    """Labelled texts, tagged sentences: whatever is read example by example."""
+    """Labelled texts, tagged sentences, pairs: whatever is read example by example. What most have in common is written here:
+    classes of examples inherit it."""
 
     def lengths(self) -> np.ndarray:
         """int64 (N,): the positions of each example."""
@@ -88,21 +92,40 @@ class Examples(Protocol[B]):
     def batch(self, members: np.ndarray) -> B:
         """The examples of these numbers."""
 
-    def widest(self, members: np.ndarray) -> B:
-        """A batch of these, the longest, that is as large as any can be."""
+    def counted(self, members: np.ndarray) -> int:
+        """What the loss of these is divided by."""
 
     def describe(self, members: np.ndarray) -> str:
         """Which they are, for messages."""
+
+    def known(self) -> np.ndarray:
+        """int64 (M,): those that have a loss, such as texts with a label that training saw."""
+        return np.arange(len(self.lengths()))
+
+    def arranged(self) -> np.ndarray:
+        """int64 (N,): an order in which neighbors are of like length, the short ones first."""
+        return np.argsort(self.lengths(), kind="stable")
+
+    def tokens(self, members: np.ndarray) -> int:
+        """How many tokens are read of these."""
+        return int(self.lengths()[members].sum())
+
+    def widest(self, members: np.ndarray, share: Fraction = WHOLE) -> B:
+        """A batch of as many as these, the longest, that is as large as any can be; or its rows shortened to `share` of their
+        positions."""
+        return cropped(self.batch(members), share)
 
 
 class ExampleOrder(Generic[B]):
     """Examples that stand by themselves, in batches of like length: an Order."""
 
-    def __init__(self, data: Examples[B], *, batch_tokens: int, seed: int) -> None:
-        self.data, self.groups = data, Grouped(data.lengths(), batch_tokens=batch_tokens, seed=seed)
+    def __init__(self, data: Examples[B], *, batch_tokens: int, seed: int, arrange: Arrange | None = None) -> None:
+        self.data = data
+        self.groups = Grouped(data.lengths(), batch_tokens=batch_tokens, seed=seed, arrange=arrange)
 
     @property
     def rows(self) -> int:
+        """Rows of an average batch."""
         return self.groups.rows
 
     def batches(self, epoch: int) -> int:
@@ -114,8 +137,8 @@ class ExampleOrder(Generic[B]):
     def anew(self, index: int) -> bool:
         return True
 
-    def largest(self) -> B:
-        return self.data.widest(self.groups.longest())
+    def largest(self, share: Fraction = WHOLE) -> B:
+        return self.data.widest(self.groups.longest(), share)
 
     def describe(self, epoch: int, index: int) -> str:
         return self.data.describe(self.groups.members(epoch, index))
@@ -123,8 +146,16 @@ class ExampleOrder(Generic[B]):
 
 def by_length(data: Examples[B], *, batch_tokens: int) -> Iterator[tuple[np.ndarray, B]]:
     """Every example once, short ones first: the numbers (B,) of those in the batch, and the batch."""
-    for members in in_groups(data.lengths(), batch_tokens=batch_tokens):
+    for members in alike(data, np.arange(len(data.lengths())), batch_tokens=batch_tokens):
         yield members, data.batch(members)
+
+
+def alike(data: Examples[Any], some: np.ndarray, *, batch_tokens: int) -> Iterator[np.ndarray]:
+    """Some examples (M,) once each, short ones first: int64 (B,), the numbers of those that are read together."""
+    order = data.arranged()
+    order = order[np.isin(order, some)]
+    for low, high in pairwise(filled(data.lengths()[order], batch_tokens).tolist()):
+        yield order[low:high]
 
 
 def in_groups(lengths: np.ndarray, *, batch_tokens: int) -> Iterator[np.ndarray]:

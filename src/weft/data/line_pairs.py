@@ -7,9 +7,11 @@ has nobody left to go with.
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 
+from weft.data.batch import WHOLE, cropped
 from weft.data.corpus import Corpus
 from weft.data.order import Batch, Lines, some
 
@@ -49,8 +51,9 @@ class PairedLines:
     def anew(self, index: int) -> bool:
         return True
 
-    def largest(self) -> Batch:
-        return max((phase.largest() for phase in self.phases), key=lambda batch: batch.tokens.size(1))
+    def largest(self, share: Fraction = WHOLE) -> Batch:
+        largest = max((phase.largest() for phase in self.phases), key=lambda batch: batch.tokens.size(1))
+        return cropped(largest, share)
 
     def describe(self, epoch: int, index: int) -> str:
         phase = self.phases[epoch % 2]

@@ -8,7 +8,10 @@ Shapes: B rows, T positions; a row holds T + 1 tokens, the first T are inputs, t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,8 +19,10 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeVar
 
+from weft.data.batch import WHOLE, cropped
+from weft.data.batch import changed as changed
 from weft.data.corpus import Corpus
-from weft.data.grouped import Grouped, in_groups
+from weft.data.grouped import Examples, Grouped, in_groups
 from weft.data.shuffle import Shuffled
 from weft.errors import DataError
 
@@ -25,16 +30,6 @@ from weft.errors import DataError
 class Batch(NamedTuple):
     tokens: Tensor  # int64 (B, T + 1)
     keep: Tensor | None  # bool (B, T + 1), False on padding; None where there is none
-
-
-B = TypeVar("B", bound=tuple[Any, ...])
-
-
-def changed(batch: B, change: Callable[[Tensor], Tensor]) -> B:
-    """The same batch, of whatever kind, with every tensor changed."""
-    kind: Any = type(batch)
-    new: B = kind._make(None if part is None else change(part) for part in batch)
-    return new
 
 
 Rows = TypeVar("Rows", bound=tuple[Any, ...], covariant=True, default=Batch)
@@ -55,8 +50,8 @@ class Order(Protocol[Rows]):
     def anew(self, index: int) -> bool:
         """Whether this batch does not go on where the one before it stopped: a carried state is dropped."""
 
-    def largest(self) -> Rows:
-        """A batch as large as any: what memory is measured with."""
+    def largest(self, share: Fraction = WHOLE) -> Rows:
+        """A batch as large as any, or its rows shortened to `share` of their positions: what memory is measured with."""
 
     def describe(self, epoch: int, index: int) -> str:
         """Which part of the corpus a batch is, for messages."""
@@ -123,8 +118,8 @@ class Windows:
     def anew(self, index: int) -> bool:
         return True
 
-    def largest(self) -> Batch:
-        return self.batch(0, 0)
+    def largest(self, share: Fraction = WHOLE) -> Batch:
+        return cropped(self.batch(0, 0), share)
 
     def describe(self, epoch: int, index: int) -> str:
         return some(f"{self.corpus.name}, windows of {self.window} tokens from token", self.starts(epoch, index))
@@ -156,8 +151,8 @@ class Streams:
     def anew(self, index: int) -> bool:
         return index == 0
 
-    def largest(self) -> Batch:
-        return self.batch(0, 0)
+    def largest(self, share: Fraction = WHOLE) -> Batch:
+        return cropped(self.batch(0, 0), share)
 
     def describe(self, epoch: int, index: int) -> str:
         first = index * self.window
@@ -177,13 +172,32 @@ def padded(corpus: Corpus, lines: np.ndarray) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(np.concatenate([begin, rows], axis=1)), torch.from_numpy(real)
 
 
+@dataclass(frozen=True)
+class LineExamples(Examples[Batch]):
+    """Lines of a corpus, each by itself."""
+
+    corpus: Corpus
+
+    def lengths(self) -> np.ndarray:
+        """int64 (N,): the tokens of each line, and </s>."""
+        return np.diff(self.corpus.line_starts())
+
+    def batch(self, members: np.ndarray) -> Batch:
+        return Batch(*padded(self.corpus, members))
+
+    def counted(self, members: np.ndarray) -> int:
+        return int(self.lengths()[members].sum())
+
+    def describe(self, members: np.ndarray) -> str:
+        return some(f"{self.corpus.name}, lines", np.sort(members) + 1)
+
+
 class Lines:
     """Every line on its own, in batches of like length."""
 
     def __init__(self, corpus: Corpus, *, batch_tokens: int, seed: int) -> None:
-        # positions of each line: its tokens and </s>
-        self.corpus = corpus
-        self.groups = Grouped(np.diff(corpus.line_starts()), batch_tokens=batch_tokens, seed=seed)
+        self.corpus, self.data = corpus, LineExamples(corpus)
+        self.groups = Grouped(self.data.lengths(), batch_tokens=batch_tokens, seed=seed)
 
     @property
     def rows(self) -> int:
@@ -198,17 +212,17 @@ class Lines:
         return self.groups.batches(epoch)
 
     def batch(self, epoch: int, index: int) -> Batch:
-        return Batch(*padded(self.corpus, self.lines(epoch, index)))
+        return self.data.batch(self.lines(epoch, index))
 
     def anew(self, index: int) -> bool:
         return True
 
-    def largest(self) -> Batch:
+    def largest(self, share: Fraction = WHOLE) -> Batch:
         """The longest lines, as many as fit."""
-        return Batch(*padded(self.corpus, self.groups.longest()))
+        return self.data.widest(self.groups.longest(), share)
 
     def describe(self, epoch: int, index: int) -> str:
-        return some(f"{self.corpus.name}, lines", np.sort(self.lines(epoch, index)) + 1)
+        return self.data.describe(self.lines(epoch, index))
 
 
 class Stretch(NamedTuple):
@@ -222,20 +236,71 @@ class Stretch(NamedTuple):
     lines: np.ndarray | None = None  # int64 (B,), which lines these are; None in running text
 
 
-def strided(corpus: Corpus, *, window: int, stride: int, rows: int) -> Iterator[Stretch]:
+@dataclass(frozen=True)
+class WindowExamples(Examples[Batch]):
     """Running text in windows a stride apart, each counting what the ones before it did not.
 
     The first counts all it has, every other its last `stride` tokens, with window - stride tokens or more before them.
     The last one is moved back so that it is full, too: no padding.
     """
-    total, before = len(corpus.tokens), 1 - len(corpus.opening)  # where the opening begins
-    window = min(window, total - before)
-    starts = np.append(np.arange(before, total - window, stride), total - window)
-    # the end of the window before
-    counted = np.concatenate([[0], starts[:-1] + window])
-    for start in range(0, len(starts), rows):
-        at = starts[start : start + rows]
-        yield Stretch(_gather(corpus, at, window + 1), None, counted[start : start + rows] - at, at, True)
+
+    corpus: Corpus
+    window: int
+    stride: int
+
+    @cached_property
+    def size(self) -> int:
+        """Tokens of each window: all there are, where they are fewer."""
+        return min(self.window, len(self.corpus.tokens) - self._before)
+
+    @property
+    def _before(self) -> int:
+        """Where the opening begins."""
+        return 1 - len(self.corpus.opening)
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """int64 (N,): where each window begins."""
+        last = len(self.corpus.tokens) - self.size
+        return np.append(np.arange(self._before, last, self.stride), last)
+
+    @cached_property
+    def first(self) -> np.ndarray:
+        """int64 (N,): the first target of each that counts."""
+        # the end of the window before
+        counted = np.concatenate([[0], self.starts[:-1] + self.size])
+        first: np.ndarray = counted - self.starts
+        return first
+
+    def lengths(self) -> np.ndarray:
+        return np.full(len(self.starts), self.size)
+
+    def rows(self, members: np.ndarray) -> Tensor:
+        """int64 (B, T + 1): the tokens of these windows."""
+        return _gather(self.corpus, self.starts[members], self.size + 1)
+
+    def batch(self, members: np.ndarray) -> Batch:
+        counts = np.arange(-1, self.size) >= self.first[members][:, None]
+        counts[:, 0] = True
+        return Batch(self.rows(members), torch.from_numpy(counts))
+
+    def counted(self, members: np.ndarray) -> int:
+        return int((self.size - self.first[members]).sum())
+
+    def tokens(self, members: np.ndarray) -> int:
+        """Those that no other window has read."""
+        return self.counted(members)
+
+    def describe(self, members: np.ndarray) -> str:
+        return some(f"{self.corpus.name}, windows of {self.size} tokens from token", self.starts[members])
+
+
+def strided(corpus: Corpus, *, window: int, stride: int, rows: int) -> Iterator[Stretch]:
+    """Running text in windows a stride apart, each counting what the ones before it did not: the last `stride` tokens."""
+    data = WindowExamples(corpus, window, stride)
+    every = np.arange(len(data.starts))
+    for members in (every[low : low + rows] for low in range(0, len(every), rows)):
+        yield Stretch(data.rows(members), None, data.first[members], data.starts[members], True)
 
 
 def carried(corpus: Corpus, *, window: int, rows: int = 1, warm: int = 0) -> Iterator[Stretch]:

@@ -5,6 +5,9 @@ Shapes: N sentences, B rows, S tokens, W words, C letters.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from weft.data.batch import WHOLE, cropped
 from weft.data.corpus import Corpus
+from weft.data.grouped import Examples
 from weft.data.order import some
 from weft.text.tokenizers import Tokenizer
 
@@ -47,7 +52,8 @@ def _spelled(corpus: Corpus, members: list[range], real: np.ndarray) -> tuple[Te
     return torch.from_numpy(letters), torch.from_numpy(spelled)
 
 
-class Sentences(NamedTuple):
+@dataclass(frozen=True)
+class Sentences(Examples[TagBatch]):
     """Sentences whose words are the lines of a corpus: the tokens of each word, then </s>, which is none of it."""
 
     words: Corpus
@@ -79,15 +85,24 @@ class Sentences(NamedTuple):
         whole = [torch.from_numpy(part) for part in (rows, keep, begins, real, right)]
         return TagBatch(whole[0], whole[1], whole[2], whole[3], spelling, spelled, whole[4])
 
-    def widest(self, members: np.ndarray) -> TagBatch:
+    def known(self) -> np.ndarray:
+        """Sentences whose tags training saw."""
+        edges = pairwise(self.edges.tolist())
+        return np.array([at for at, (low, high) in enumerate(edges) if high > low and self.tags[low:high].min() >= 0], np.int64)
+
+    def counted(self, members: np.ndarray) -> int:
+        """Words."""
+        return int(np.diff(self.edges)[members].sum())
+
+    def widest(self, members: np.ndarray, share: Fraction = WHOLE) -> TagBatch:
         """The sentences, spelled as if the longest word were among them; every word as if it began at <s>, so that whatever
         part of the batch is read is whole."""
         batch = self.batch(members)
         batch = batch._replace(first=torch.zeros_like(batch.first))
-        if self.letters is None or batch.letters is None or batch.spelled is None:
-            return batch
-        more = int(np.diff(self.letters.line_starts()).max()) - batch.letters.size(2)
-        return batch._replace(letters=F.pad(batch.letters, (0, more)), spelled=F.pad(batch.spelled, (0, more)))
+        if self.letters is not None and batch.letters is not None and batch.spelled is not None:
+            more = int(np.diff(self.letters.line_starts()).max()) - batch.letters.size(2)
+            batch = batch._replace(letters=F.pad(batch.letters, (0, more)), spelled=F.pad(batch.spelled, (0, more)))
+        return cropped(batch, share)
 
     def describe(self, members: np.ndarray) -> str:
         return some(f"{self.words.name}, sentences", np.sort(members) + 1)

@@ -6,13 +6,17 @@ Shapes: N examples, B rows, S positions, K labels.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from weft.data.batch import WHOLE, cropped
 from weft.data.corpus import Corpus
+from weft.data.grouped import Examples
 from weft.data.order import some
 from weft.text.tokenizers import Tokenizer
 
@@ -50,7 +54,8 @@ def _cut(row: Sequence[np.ndarray], most: int) -> list[np.ndarray]:
     return [np.append(text[: size - 1], text[-1]) for text, size in zip(row, sizes, strict=True)]
 
 
-class Labelled(NamedTuple):
+@dataclass(frozen=True)
+class Labelled(Examples[TextBatch]):
     """Texts as tokens, a corpus for each column, and what is right of each."""
 
     columns: Sequence[Corpus]
@@ -71,8 +76,17 @@ class Labelled(NamedTuple):
         ]
         return TextBatch(*laid_out(rows, longest=self.longest), torch.from_numpy(self.labels[members]))
 
-    def widest(self, members: np.ndarray) -> TextBatch:
-        return self.batch(members)
+    def known(self) -> np.ndarray:
+        """Texts whose label training saw."""
+        return np.flatnonzero(self.labels.min(axis=1) >= 0)
+
+    def counted(self, members: np.ndarray) -> int:
+        return len(members)
+
+    def widest(self, members: np.ndarray, share: Fraction = WHOLE) -> TextBatch:
+        """Labels are no positions: a short text has as many."""
+        batch = self.batch(members)
+        return cropped(batch, share)._replace(labels=batch.labels)
 
     def describe(self, members: np.ndarray) -> str:
         return some(f"{self.columns[0].name}, examples", np.sort(members) + 1)

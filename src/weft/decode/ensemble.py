@@ -99,8 +99,8 @@ class Ensemble:
     def longest(self) -> int | None:
         return min((part.longest for part in self.parts if part.longest is not None), default=None)
 
-    def row_bytes(self, tokens: int) -> int:
-        return sum(part.row_bytes(tokens) for part in self.parts)
+    def row_bytes(self, tokens: int, state: State | None = None) -> int:
+        return sum(part.row_bytes(tokens, past) for part, past in zip(self.parts, self._pasts(state), strict=True))
 
     def start(self, prompt: Tensor, keep: Tensor | None = None, state: State | None = None) -> tuple[Tensor, State]:
         pairs = [part.start(prompt, keep, past) for part, past in zip(self.parts, self._pasts(state), strict=True)]

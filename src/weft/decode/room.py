@@ -24,7 +24,7 @@ class Rows(NamedTuple):
 
 def bytes_of(steps: Steps[Any], rows: Rows) -> int:
     """The most bytes that the rows take in the midst of a step."""
-    held = sum(part.nbytes for part in leaves(rows.state)) + steps.row_bytes(rows.tokens)
+    held = sum(part.nbytes for part in leaves(rows.state)) + steps.row_bytes(rows.tokens, rows.state)
     return COPIES * rows.number * (held + 8 * rows.tokens)  # the tokens themselves are kept, too
 
 

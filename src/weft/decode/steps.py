@@ -23,9 +23,9 @@ class Steps(Protocol[S]):
     def longest(self) -> int | None:
         """How many positions it can read; the search checks it once, before the first step."""
 
-    def row_bytes(self, tokens: int) -> int:
-        """The most bytes that one row takes while so many tokens are read: what its state grows by beyond the one it starts
-        from, and log-probabilities twice."""
+    def row_bytes(self, tokens: int, state: S | None = None) -> int:
+        """The most bytes that one row takes while so many tokens are read: what its state grows by beyond `state`, that of one
+        row where it starts, and log-probabilities twice."""
 
     def start(self, prompt: Tensor, keep: Tensor | None = None, state: S | None = None) -> tuple[Tensor, S]:
         """Read `prompt` (B, T >= 1), right-padded where keep (B, T) is False, on top of `state`;

@@ -29,7 +29,6 @@ from weft.explain.watch import Watched, differentiable, replaced, watch
 from weft.nn.state import each, leaves
 from weft.plots.lines import Axis, Series, lines
 from weft.runs.run import AnyRun
-from weft.train.network import Network
 
 STARTED, TRAINED = "at the start", "trained"
 BACK = "steps back from the loss"
@@ -205,10 +204,10 @@ def _layer_picture(both: Mapping[str, Flow], *, title: str) -> str:
 
 def fresh(run: AnyRun) -> nn.Module:
     """The network of a run as it was before its first step."""
-    settings, estimator = run.settings, run.settings.preset.estimator
-    if not isinstance(estimator, Network):
+    settings, shape = run.settings, run.settings.preset.estimator.shape
+    if shape is None:
         raise UsageError(f"gradients: {no_gradients(run)}")
-    build = estimator.shape.build(settings, run.vocabulary)
+    build = shape.build(settings, run.vocabulary)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(settings.seed)
         model: nn.Module = build()

@@ -20,7 +20,7 @@ from weft.runs.folder import RunFolder
 from weft.runs.job import Job
 from weft.runs.settings import Settings
 from weft.tasks.prepare import prepare
-from weft.train.network import Network
+from weft.train.network import make_objective, read_training
 
 STEP = 1e-5
 ROWS = 2  # of the batch
@@ -57,20 +57,21 @@ class Problem(NamedTuple):
 
 def problem(settings: Settings, place: Path, watcher: Any) -> Problem:
     """What a run file trains, near where it starts: its model in float64, and its own data, tokenised into `place`."""
-    family = settings.preset.estimator
-    if not isinstance(family, Network):
+    shape = settings.preset.estimator.shape
+    if shape is None:
         raise ConfigError(f"model.kind: {settings.kind!r} is trained without gradients; there is nothing to check")
     folder = RunFolder(place)
     tokenizer, corpora = prepare(settings.spec, settings, folder, watcher)
     job = Job(settings, folder, tokenizer, corpora, watcher)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(settings.seed)
-        model: nn.Module = family.shape.build(settings, tokenizer)()
+        model: Any = shape.build(settings, tokenizer)()
         with torch.no_grad():
             for weight in model.parameters():
                 weight.add_(NOISE * torch.randn_like(weight))
-    task = family.shape.task(job, model)
-    batch = changed(family.shape.order(job).batch(0, 0), lambda part: part[:ROWS])
+    train, order = read_training(shape, job)
+    task = make_objective(shape, job, train, model.longest)
+    batch = changed(order.batch(0, 0), lambda part: part[:ROWS])
     model = model.double().eval()
     chance = torch.get_rng_state()
 

@@ -39,7 +39,7 @@ class LanguageModel(nn.Module):
         return build.matrices(self.stack, "stack")
 
     @torch.no_grad()
-    def row_bytes(self, tokens: int) -> int:
+    def row_bytes(self, tokens: int, state: Any = None) -> int:
         """The most bytes that one row takes while so many tokens are read: its state, and log-probabilities twice."""
         prompt = self.head.bias.new_zeros(1, min(2, tokens), dtype=torch.long)
         first, second = (sum(part.nbytes for part in leaves(self(read)[1])) for read in (prompt[:, :1], prompt))

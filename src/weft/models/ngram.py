@@ -106,7 +106,7 @@ class NgramModel:
         """How many of each length."""
         return {f"{order}-grams": count for order, count in enumerate(self.counts, 1)}
 
-    def row_bytes(self, tokens: int) -> int:
+    def row_bytes(self, tokens: int, state: Any = None) -> int:
         """The most bytes that one row takes while so many tokens are read: its state, and log-probabilities twice."""
         return 8 * (self.order - 1) + 2 * 4 * self.size
 

@@ -99,12 +99,11 @@ class EncoderDecoder(nn.Module):
         return self.decoder.stack.positions.longest
 
     @torch.no_grad()
-    def row_bytes(self, tokens: int) -> int:
-        """The most bytes that one row takes while so many tokens are read: what its state grows by beyond that of its source,
-        and log-probabilities twice."""
+    def row_bytes(self, tokens: int, state: Any = None) -> int:
+        """The most bytes that one row takes while so many tokens are read: what its state grows by beyond `state`, that of its
+        source, and log-probabilities twice."""
         prompt = self.head.head.bias.new_zeros(1, min(2, tokens), dtype=torch.long)
-        given = self.encode(prompt[:, :1], torch.ones_like(prompt[:, :1], dtype=torch.bool))
-        states = given, self(prompt[:, :1], given)[1], self(prompt, given)[1]
+        states = state, self(prompt[:, :1], state)[1], self(prompt, state)[1]
         before, first, second = (sum(part.nbytes for part in leaves(state)) for state in states)
         return first - before + (tokens - 1) * (second - first) + 2 * self.head.head.bias.nbytes
 

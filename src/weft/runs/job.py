@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import tomli_w
 
 from weft.data.corpus import Corpus
+from weft.data.opening import opened
 from weft.data.tables import training
 from weft.errors import ConfigError, ModelError, UsageError
 from weft.lock import Lock
@@ -17,10 +18,12 @@ from weft.runs.folder import RunFolder, make_folder, open_folder
 from weft.runs.resolve import resolve
 from weft.runs.settings import Settings
 from weft.tasks.prepare import prepare
+from weft.tasks.registry import TASKS, find_task
 from weft.text.sides import tokenizer_files
 from weft.train.device import pick_device
 from weft.train.journal import Journal
 from weft.train.loop import Loop
+from weft.train.meaning import Weights
 from weft.train.warm import Made, Origin
 
 
@@ -51,6 +54,12 @@ class Job:
     corpora: Mapping[str, Corpus]
     watcher: Watcher
 
+    def columns(self, split: str) -> list[Corpus]:
+        """The tokens of a split, column by column; none where it is not given, or the model reads texts themselves. A text that
+        is not trained on comes after what a text of the run comes after."""
+        found = [corpus for name, corpus in self.corpora.items() if name.partition(".")[0] == split]
+        return found if split == "train" else [opened(corpus, self.folder.path, self.tokenizer) for corpus in found]
+
     def origin(self) -> Origin:
         """The run that this one is to start from, checked."""
         path = Path(self.settings.train.init_from or "")
@@ -62,7 +71,9 @@ class Job:
         except ConfigError as error:
             raise ModelError(f"{folder.resolved}: is damaged, or of another version: {error}") from None
         tokenizer = settings.spec.data.load(folder)
-        return Origin(path, Made(settings, tokenizer), folder.read_weights(tokenizer.hash, logs=settings.kind == "ngram"))
+        return Origin(
+            path, Made(settings, tokenizer), folder.read_weights(tokenizer.hash, logs=settings.preset.estimator.shape is None)
+        )
 
     def journal(self) -> Journal:
         data = {name: corpus.origin for name, corpus in self.corpora.items()}
@@ -100,15 +111,21 @@ def train(values: Mapping[str, Any], out: Path, *, base: Path, watcher: Watcher,
     return folder
 
 
+def _weights(task: Any) -> Weights | None:
+    """What the weights of a task mean that a run file, or a run, names; None where there is no such task."""
+    return find_task(task).weights if isinstance(task, str) and task in TASKS else None
+
+
 def borrow_for_start(values: Mapping[str, Any], run: Path) -> dict[str, Any]:
     """The run file with the tokenizer of the run that it is to start from; of pairs, where that one has a single stack, for the
     side that starts from it, unless both sides must have one tokenizer."""
     model, own = values.get("model"), values.get("tokenizer", {})
-    theirs = open_folder(run).read_resolved().get("task")
+    here, there = _weights(values.get("task")), _weights(open_folder(run).read_resolved().get("task"))
+    two, both = (one is not None and one.in_decoder is not None for one in (here, there))
     joint = not isinstance(model, Mapping) or model.get("shared") or model.get("copying")
-    if values.get("task") != "translate" or theirs == "translate" or joint or not isinstance(own, Mapping):
+    if not two or both or joint or not isinstance(own, Mapping):
         return borrow_tokenizer(values, run)
-    side = "target" if theirs == "lm" else "source"
+    side = "target" if there is not None and there.continues else "source"
     sides = own if "source" in own or "target" in own else {"source": own, "target": own}
     return {**values, "tokenizer": {**sides, side: borrow_tokenizer({}, run)["tokenizer"]}}
 

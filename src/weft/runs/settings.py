@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from weft.config import plain
-from weft.tasks.registry import find_task
+from weft.tasks.registry import TASKS, find_task
 from weft.train.tables import TrainTable
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ class Settings:
     def spec(self) -> Task[Any, Any]:
         """The record of the task."""
         return find_task(self.task)
+
+    def tasks_where(self, holds: Callable[[Task[Any, Any]], bool]) -> list[str]:
+        """The tasks of whose record something holds: for messages, for it imports all of them."""
+        return [name for name in TASKS if holds(find_task(name))]
 
     @property
     def preset(self) -> Preset:

@@ -20,8 +20,8 @@ from weft.data.tag_order import Sentences
 from weft.errors import UsageError
 from weft.models.encoder import Text
 from weft.models.tagger import Words
-from weft.tasks.objective import Watch
 from weft.text.tokenizers import Tokenizer
+from weft.train.objective import Watch
 
 BATCH = 1024  # positions computed at once: as many as stay in a processor's cache
 POOLED = ("mean", "first")  # of all positions, <s> and </s> among them; of <s>

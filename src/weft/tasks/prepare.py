@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft import files
@@ -58,6 +59,15 @@ def _readable(dataset: Any, column: Column) -> Readable:
     """The texts of a column; running text has one, itself."""
     found: Readable = dataset.column(column.name, column.texts) if column.name else dataset
     return found
+
+
+def tokenize(task: Task[Any, Any], settings: Settings, vocabulary: Any, dataset: Any, place: Path) -> Sequence[Corpus]:
+    """The columns of any data set as tokens, which are written into `place`; what is too long is refused, or cut."""
+    made = [
+        write_corpus(_readable(dataset, column), column.tokenizer, place, f"data.{column.name}" if column.name else "data")
+        for column in task.data.columns(settings, vocabulary)
+    ]
+    return task.data.fit(settings, dataset, made).corpora
 
 
 def prepare(task: Task[Any, Any], settings: Settings, folder: RunFolder, watcher: Watcher) -> Prepared:

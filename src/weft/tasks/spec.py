@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from weft.tasks.embedding import Embedded
     from weft.tasks.lines import Lines
     from weft.text.tokenizers import Tokenizer
+    from weft.train.meaning import Weights
+    from weft.train.network import NetworkTask
+    from weft.train.samples import Samples
 
 I = TypeVar("I")  # noqa: E741  # an input, as a caller gives it: a text, a pair of texts, a path
 P = TypeVar("P")  # a prediction
@@ -153,6 +156,10 @@ class Estimator(Protocol):
     @property
     def by_steps(self) -> bool:
         """Whether training goes step by step, by gradients, within a budget; else a model is counted, or solved in one go."""
+
+    @property
+    def shape(self) -> NetworkTask[Any] | None:
+        """What is particular to its networks; None where its models are none."""
 
     def parameters(self, settings: Settings, vocabulary: Any) -> int | None:
         """How many parameters a model will have; None where the data decides."""
@@ -340,6 +347,8 @@ class Task(Generic[I, P]):
     explain: Explain | None = None
     compare: Compare = field(default_factory=Compare)
     decides: tuple[str, ...] = ()  # comparisons go by the first of these that the runs have; (): by their first score
+    weights: Weights | None = None  # what weights of its networks mean, for starts from others; None: by names and shapes alone
+    samples: Samples | None = None  # texts that models write while they are trained
     joins: bool = False  # whether several runs can be one: an ensemble
     labels: Callable[[Run[I, P]], tuple[str, ...]] = field(default=lambda run: ())
     sizes: Callable[[Run[I, P]], Mapping[str, Any]] = field(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -12,10 +12,12 @@ from torch import nn
 from weft import log
 from weft.errors import ResourceError
 from weft.machine import most_used
-from weft.runs.folder import RunFolder
 from weft.train import checkpoint, samples
 from weft.train.cursor import Cursor
 from weft.train.loop import Loop
+
+if TYPE_CHECKING:
+    from weft.runs.folder import RunFolder
 
 
 class Journal:

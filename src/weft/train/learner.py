@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from weft.tasks.objective import Loss, Objective
+from weft.train.objective import Loss, Objective
 
 
 class Learner(nn.Module):

@@ -7,14 +7,11 @@ from the day it exists.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from weft.config import plain
-from weft.models.pair_tables import Seq2SeqTable
-from weft.models.seq2seq import scales
 from weft.models.tables import StackTable
-from weft.text.labelled_tokens import LabelledTokens
+from weft.text.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from weft.runs.settings import Settings
@@ -64,20 +61,21 @@ def _written(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
-def _alike(values: list[Any]) -> Any:
+def one_value(values: list[Any]) -> Any:
     """One value where all layers have the same."""
     return values[0] if values and all(value == values[0] for value in values) else values
 
 
-def _at(at: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def in_table(at: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{at}.{name}": value for name, value in options.items()}
 
 
-def _words(tokenizer: Any) -> dict[str, Any]:
+def words_of(tokenizer: Tokenizer) -> dict[str, Any]:
+    """What says which tokens the rows of an embedding, or of a head, are of."""
     return {"tokenizer": tokenizer.hash[:8]}
 
 
-def _stack(table: StackTable, layers: int) -> dict[str, Any]:
+def stack_options(table: StackTable, layers: int) -> dict[str, Any]:
     """What a stack computes, of its first layers: options that say the same in different words are made equal."""
     free = OF_TRAINING | IN_NAMES | OF_HEAD | TIES
     options = {name: getattr(table, name) for name in type(table).model_fields if name not in free}
@@ -85,7 +83,7 @@ def _stack(table: StackTable, layers: int) -> dict[str, Any]:
         options["feed_forward"] = "some"  # how many hidden units, shapes tell
     if table.traits.attends:
         each = [table.heads_of(layer) for layer in range(layers)]
-        options |= {"heads": _alike([heads for heads, _ in each]), "head_size": _alike([size for _, size in each])}
+        options |= {"heads": one_value([heads for heads, _ in each]), "head_size": one_value([size for _, size in each])}
     if table.slopes is not None:
         options["slopes"] = table.slopes[:layers]
     if table.norm == "layer":
@@ -94,73 +92,74 @@ def _stack(table: StackTable, layers: int) -> dict[str, Any]:
     return options
 
 
-def _head(table: Any) -> dict[str, Any]:
+def head_options(table: Any) -> dict[str, Any]:
     return {name: getattr(table, name) for name in type(table).model_fields if name in OF_HEAD | {"tied"}}
 
 
-def _span(table: StackTable, longest: int) -> int | None:
+def attention_span(table: StackTable, longest: int) -> int | None:
+    """How far attention sees in a stack that is trained on so many positions."""
     return longest if table.traits.attends and not table.two_way else None
+
+
+def encoder_parts(
+    settings: Settings, tokens: Tokenizer, layers: Mapping[str, int], *, longest: int, head: Mapping[str, Any]
+) -> dict[str, Part]:
+    """The parts of a network of one stack, which are an encoder's, and a head: of its first layers. `head` is what decides what
+    the head computes beside the options of [model]."""
+    model: StackTable = settings.model
+    return {
+        "encoder.front": Part(words_of(tokens)),
+        "encoder.stack": Part(in_table("model", stack_options(model, layers["encoder"])), attention_span(model, longest)),
+        "head": Part({**in_table("model", head_options(model)), **head}),
+    }
+
+
+# ---- of the record of a task
+
+
+def _unchanged(name: str) -> str:
+    return name
+
+
+def _one_stack(model: Any) -> dict[str, int]:
+    return {"encoder": model.layers}
+
+
+def _one_scale(model: Any) -> dict[str, float]:
+    return {"encoder": 1.0}
+
+
+class Weights(NamedTuple):
+    """What the weights of a task's networks are called and mean, for runs that start from others. Most networks are an encoder
+    under a head; functions of [model] get it filled."""
+
+    parts: Callable[[Settings, Any, Mapping[str, int]], dict[str, Part]]  # of a vocabulary, and of so many layers
+    layers: Callable[[Any], dict[str, int]] = _one_stack  # of [model]: how many layers each stack has
+    scales: Callable[[Any], dict[str, float]] = _one_scale  # of [model]: what vectors of each embedding are multiplied by
+    named: Callable[[str], str] = _unchanged  # what a weight would be called in a network that has an encoder
+    masked: bool = True  # the last row of the embedding stands for what is masked
+    continues: bool = False  # predicts the next token: fits into a decoder, and has no encoder
+    in_decoder: Callable[[str, Any], str] | None = None  # of [model]: a language model's weight in the decoder of this one
+
+
+def weights_of(settings: Settings) -> Weights | None:
+    """None of what is no network."""
+    return None if settings.preset.estimator.shape is None else settings.spec.weights
 
 
 def layers_of(settings: Settings) -> dict[str, int]:
     """How many layers each stack has; none where there is no network."""
-    model = settings.model
-    if isinstance(model, Seq2SeqTable):
-        return {"encoder": model.encoder.layers, "decoder": model.decoder.layers}
-    return {"encoder": model.layers} if isinstance(model, StackTable) else {}
-
-
-def _joint(table: Seq2SeqTable, layers: int) -> dict[str, Any]:
-    """What a decoder computes where it looks at a source."""
-    free = OF_TRAINING | IN_NAMES | OF_HEAD | TIES
-    options = {name: getattr(table, name) for name in type(table).model_fields if name not in free}
-    if table.decoder.traits.attends:
-        crossed = [table.decoder.cross_heads_of(layer)[0] for layer in range(layers)]
-        return options | {"decoder.cross_heads": _alike(crossed)}
-    if table.attention == "none":  # around recurrent layers it is a part that is there or not
-        return {name: ABSENT for name in options}
-    return options
-
-
-def _pair_parts(settings: Settings, tokenizer: Any, layers: Mapping[str, int]) -> dict[str, Part]:
-    model, longest = settings.model, settings.data.longest
-    parts = {}
-    for side, tokens in (("encoder", tokenizer.source), ("decoder", tokenizer.target)):
-        table = getattr(model, side)
-        parts[f"{side}.front"] = Part(_words(tokens))
-        parts[f"{side}.stack"] = Part(_at(f"model.{side}", _stack(table, layers[side])), _span(table, longest))
-    parts["joint"] = Part(_at("model", _joint(model, layers["decoder"])))
-    parts["shared"] = Part({"model.shared": model.shared})
-    parts["head"] = Part(_at("model", _head(model)) | _words(tokenizer.target))
-    return parts
+    weights = weights_of(settings)
+    return {} if weights is None else weights.layers(settings.model)
 
 
 def parts_of(settings: Settings, tokenizer: Any, layers: Mapping[str, int]) -> dict[str, Part]:
     """The parts of a run's network, of so many layers; those of one stack are an encoder's. None of what is no network."""
-    model, data = settings.model, settings.data
-    if isinstance(model, Seq2SeqTable):
-        return _pair_parts(settings, tokenizer, layers)
-    if not isinstance(model, StackTable):
-        return {}
-    tokens = tokenizer.tokenizer if isinstance(tokenizer, LabelledTokens) else tokenizer
-    longest = data.window if settings.task in ("lm", "masked-lm") else data.longest
-    head = _words(tokens)
-    if settings.task in ("classify", "tag"):
-        head = {"labels": list(tokenizer.labels.names), "data.multi": plain(data).get("multi")}
-    parts = {
-        "encoder.front": Part(_words(tokens)),
-        "encoder.stack": Part(_at("model", _stack(model, layers["encoder"])), _span(model, longest)),
-        "head": Part(_at("model", _head(model)) | head),
-    }
-    if settings.task == "tag" and (spelling := settings.model.letters()) is not None:
-        letters = {**_stack(spelling, spelling.layers), "pool": spelling.pool}
-        parts["spelling"] = Part(_at("model.spelling", letters) | {"letters": tokenizer.letters.hash[:8]})
-    return parts
+    weights = weights_of(settings)
+    return {} if weights is None else weights.parts(settings, tokenizer, layers)
 
 
 def loudness(settings: Settings) -> dict[str, float]:
     """What the vectors of each embedding are multiplied by."""
-    if not isinstance(settings.model, Seq2SeqTable):
-        return {"encoder": 1.0}
-    source, target = scales(settings.model)
-    return {"encoder": source, "decoder": target}
+    weights = weights_of(settings)
+    return {} if weights is None else weights.scales(settings.model)

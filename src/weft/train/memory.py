@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from weft.data.batch import WHOLE, changed
 from weft.data.corpus import Corpus
-from weft.data.order import B, changed
 from weft.errors import ResourceError
 from weft.machine import free, peak, size
 from weft.models.ngram import bytes_ahead
@@ -17,7 +18,8 @@ from weft.train.learner import Learner
 from weft.train.loop import Place
 from weft.train.tables import TrainTable
 
-AnyBatch = tuple[Any, ...]  # tensors, rows first, or None
+AnyBatch = tuple[Any, ...]  # tensors with rows first
+Widest = Callable[[Fraction], AnyBatch]  # the largest batch, with its rows shortened to a share of their positions
 
 FIRST = 1024  # positions of a row that are run without asking
 # What a process takes for what is alive: the C library's allocator keeps pieces between others that it can't use, of a small
@@ -52,12 +54,13 @@ def check_counts(corpus: Corpus, order: int, *, words: int) -> int:
     return needed
 
 
-def check_batch(learner: Learner, batch: AnyBatch, table: TrainTable, place: Place) -> int:
+def check_batch(learner: Learner, widest: Widest, table: TrainTable, place: Place) -> int:
     """Refuse a batch whose activations and gradients do not fit, by running a few of its rows; the bytes it takes at most.
 
     Of long rows first a part is run, and then more, as far as that is needed to know: what is refused is refused before it
     takes the memory.
     """
+    batch = widest(WHOLE)
     width = max(part.size(1) for part in batch if part is not None and part.dim() > 1)
     rows = -(-len(batch[0]) // table.accumulate)
     length, weights = min(width, FIRST), 4 * sum(weight.numel() for weight in learner.parameters())
@@ -65,7 +68,7 @@ def check_batch(learner: Learner, batch: AnyBatch, table: TrainTable, place: Pla
     # of a batch in parts, the gradients of those before are there all the while
     held = weights if rows < len(batch[0]) else 0
     while True:
-        here = batch_bytes(learner, _corner(batch, rows, (length, width)), place)
+        here = batch_bytes(learner, changed(widest(Fraction(length, width)), lambda part: part[:rows]), place)
         grows, there = max(0, here - weights), max(0, free(place.device) - later)  # gradients are as large as ever
         # what a row takes grows with its length at least, and with its square at most
         alive = (here - grows + grows * width**power // length**power for power in (1, 2))
@@ -84,19 +87,6 @@ def check_batch(learner: Learner, batch: AnyBatch, table: TrainTable, place: Pla
 def _taken(alive: int, device: str) -> int:
     """Bytes that a process takes for so many that are alive."""
     return int(KEPT[device] * alive) + min(alive, KEPT_MOST[device])
-
-
-def _corner(batch: B, rows: int, share: tuple[int, int]) -> B:
-    """The first rows of a batch, and of each of its parts a share of the columns: if only the longer side of pairs were cut,
-    what the other one takes would be counted as if it grew, too."""
-    part, whole = share
-
-    def cut(tensor: Tensor) -> Tensor:
-        if tensor.dim() == 1:  # a number a row
-            return tensor[:rows]
-        return tensor[:rows, : max(2, -(-tensor.size(1) * part // whole))]  # 2: an input, and what comes after it
-
-    return changed(batch, cut)
 
 
 def batch_bytes(learner: Learner, batch: AnyBatch, place: Place) -> int:

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from weft.config import no_such
+from weft.data.batch import cropped
+from weft.data.corpus import Corpus
+from weft.data.grouped import ExampleOrder, Examples
 from weft.data.order import Order
 from weft.errors import ConfigError, ModelError
 from weft.metrics.metric import metric_names
-from weft.tasks.objective import Objective
 from weft.train import checkpoint, memory, samples
-from weft.train.device import pick_place
+from weft.train.device import pick_device, pick_place
 from weft.train.learner import Learner
 from weft.train.loop import Loop, Place
+from weft.train.objective import Objective
 from weft.train.optimizers import optimizers
 from weft.train.warm import Made, start_from
 
 AGAIN = "--fresh trains it again"
+E = TypeVar("E", bound=Examples[Any])
+Progress = Callable[[str, int, int], None]  # what is going on, how much of it is done, how much there is
 
 if TYPE_CHECKING:
     from weft.runs.folder import RunFolder
@@ -30,22 +36,48 @@ if TYPE_CHECKING:
     from weft.train.journal import Journal
 
 
-class Shape(Protocol):
-    """What is particular to the networks of one task."""
+class NetworkTask(Protocol[E]):
+    """What is particular to the networks of one task. What most have in common is written here: networks inherit it."""
 
     def check(self, settings: Settings) -> None:
         """Refuses tables that are right each for itself but not together."""
 
-    def alike(self, settings: Settings) -> bool:
-        """Whether compiling pays: batches of one shape, read by mixers that torch's compiler takes."""
-
-    def build(self, settings: Settings, tokenizer: Any) -> Callable[[], Any]:
+    def build(self, settings: Settings, vocabulary: Any) -> Callable[[], Any]:
         """What makes the model, freshly initialised from torch's default generator."""
 
-    def order(self, job: Job) -> Order[Any]: ...
+    def encode(
+        self,
+        settings: Settings,
+        vocabulary: Any,
+        dataset: Any,
+        columns: Sequence[Corpus],
+        *,
+        learned: bool,
+        progress: Progress | None = None,
+    ) -> E:
+        """A data set, and its columns as tokens, as examples: as training learns from it, or as it is measured by."""
 
-    def task(self, job: Job, model: nn.Module) -> Objective:
-        """The task on the run's data, which must fit the model."""
+    def objective(
+        self, settings: Settings, vocabulary: Any, train: E | None, valid: E | None, device: torch.device
+    ) -> Objective:
+        """What is learned from `train` and measured on `valid`; without `train` the plain loss, in which nothing is smoothed or
+        balanced."""
+
+    def compiles(self, settings: Settings) -> bool:
+        """Whether compiling pays: batches of one shape, read by mixers that torch's compiler takes."""
+        return False
+
+    def notes(self, settings: Settings, train: E) -> Sequence[str]:
+        """What is to be said of the training data before the first step."""
+        return ()
+
+    def check_lengths(self, settings: Settings, columns: Sequence[Corpus], longest: int | None) -> None:
+        """Refuses, before the first token, texts that pass the last position that a network can read."""
+        return None
+
+    def order(self, settings: Settings, train: E) -> Order[Any]:
+        """The order in which training reads its examples: those of like length together."""
+        return ExampleOrder(train, batch_tokens=settings.train.batch_tokens, seed=settings.seed)
 
 
 def _misfit(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
@@ -61,12 +93,41 @@ def _misfit(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
     return ""
 
 
+def _encode(shape: NetworkTask[E], job: Job, split: str) -> E:
+    """A split of the run's data."""
+    settings, learned = job.settings, split == "train"
+
+    def progress(name: str, done: int, total: int) -> None:
+        job.watcher.working(f"{name} of {split}", done, total)
+
+    dataset, columns = settings.datasets[split], job.columns(split)
+    return shape.encode(settings, job.tokenizer, dataset, columns, learned=learned, progress=progress)
+
+
+def read_training(shape: NetworkTask[E], job: Job) -> tuple[E, Order[Any]]:
+    """The training data as examples, and the order in which they are read."""
+    train = _encode(shape, job, "train")
+    for note in shape.notes(job.settings, train):
+        job.watcher.note(note)
+    return train, shape.order(job.settings, train)
+
+
+def make_objective(shape: NetworkTask[E], job: Job, train: E, longest: int | None) -> Objective:
+    """What is learned, on data that fits a network that reads so many positions."""
+    settings = job.settings
+    for split in settings.datasets:
+        shape.check_lengths(settings, job.columns(split), longest)
+    device = pick_device(settings.train.device)
+    valid = _encode(shape, job, "valid") if job.columns("valid") else None
+    return shape.objective(settings, job.tokenizer, train, valid, device)
+
+
 class Network:
     """Every model that is a torch module."""
 
     by_steps = True
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: NetworkTask[Any]) -> None:
         self.shape = shape
 
     def check(self, settings: Settings) -> None:
@@ -120,7 +181,8 @@ class Network:
             cursor.best, cursor.best_step = None, step
 
     def loop(self, job: Job) -> Loop:
-        settings, place, order = job.settings, pick_place(job.settings), self.shape.order(job)
+        settings, place = job.settings, pick_place(job.settings)
+        train, order = read_training(self.shape, job)
         build = self.shape.build(settings, job.tokenizer)
         memory.check_weights(build, settings.train, place.device)
         torch.manual_seed(settings.seed)
@@ -128,9 +190,9 @@ class Network:
         if settings.train.init_from is not None and not checkpoint.names(job.folder.path):
             made = Made(settings, job.tokenizer)
             job.watcher.note(start_from(model, made, job.origin(), loose=settings.train.init_loose))
-        learner = Learner(self.shape.task(job, model), model)
-        memory.check_batch(learner, self._largest(learner, order, settings.seed, place), settings.train, place)
-        auto = place.device.type == "cuda" and self.shape.alike(settings)
+        learner = Learner(make_objective(self.shape, job, train, model.longest), model)
+        memory.check_batch(learner, self._widest(learner, order, settings.seed, place), settings.train, place)
+        auto = place.device.type == "cuda" and self.shape.compiles(settings)
         if settings.train.compile is True or (settings.train.compile == "auto" and auto):
             learner.compile()  # in place: saved names, and whoever explains, see the plain model
         steps = optimizers(model, model.matrices(), settings.train)
@@ -138,13 +200,12 @@ class Network:
         loop.writer = samples.writer(job, model, place.device)
         return loop
 
-    def _largest(self, learner: Learner, order: Order[Any], seed: int, place: Place) -> Any:
+    def _widest(self, learner: Learner, order: Order[Any], seed: int, place: Place) -> memory.Widest:
         """The batch that takes the most memory, as it is learned from."""
-        largest = order.largest()
         if learner.task.prepare is None:
-            return largest
+            return order.largest
         with place.autocast():
-            return learner.prepared(place.moved(largest), seed=seed, step=0)
+            return partial(cropped, learner.prepared(place.moved(order.largest()), seed=seed, step=0))
 
     def parameters(self, settings: Settings, vocabulary: Any) -> int:
         build = self.shape.build(settings, vocabulary)

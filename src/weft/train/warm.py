@@ -10,13 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import ConfigError
-from weft.models.decoder_names import in_decoder
-from weft.train.meaning import Part, layers_of, loudness, parts_of
+from weft.train.meaning import Part, Weights, layers_of, loudness, parts_of, weights_of
 
 if TYPE_CHECKING:
     from weft.runs.settings import Settings
 
-ENCODERS = ("masked-lm", "classify", "tag", "span")  # tasks of an encoder under a head, whose last word is the mask
 EMBEDDING, SEGMENTS = "encoder.front.embedding.weight", "encoder.front.segments.weight"
 POSITIONS = "stack.positions.table.weight"
 
@@ -44,23 +42,27 @@ def _some(names: list[str]) -> str:
 # ---- names
 
 
+def _adopts(theirs: Weights, ours: Weights) -> bool:
+    """Whether theirs is a language model, which becomes the decoder of ours."""
+    return theirs.continues and ours.in_decoder is not None
+
+
 def _name(name: str, theirs: Settings, ours: Settings) -> str | None:
     """What a weight of theirs is called here; None where it has no place: a head is of its task."""
-    if theirs.task == ours.task:
+    if theirs.spec is ours.spec:
         return name
-    if theirs.task == "lm":
-        if ours.task == "translate":
-            return in_decoder(name, ours.model)
-        if name.startswith("head."):
-            return None
-        return EMBEDDING if name == "embedding.weight" else f"encoder.{name}"
-    return name if name.startswith("encoder.") and ours.task != "lm" else None
+    there, here = weights_of(theirs), weights_of(ours)
+    if there is None or here is None:
+        return None
+    if there.continues and here.in_decoder is not None:
+        return here.in_decoder(name, ours.model)
+    known = there.named(name)
+    return known if known.startswith("encoder.") and not here.continues else None
 
 
-def _part_of(name: str, task: str) -> str:
-    """The part that a weight of a model of a task belongs to."""
-    if task == "lm":
-        return {"embedding": "encoder.front", "stack": "encoder.stack"}.get(name.split(".")[0], "head")
+def _part_of(name: str, weights: Weights | None) -> str:
+    """The part that a weight of a network belongs to."""
+    name = name if weights is None else weights.named(name)
     if name.startswith("encoder.front.spelling."):
         return "spelling"
     side = ".".join(name.split(".")[:2])
@@ -82,7 +84,7 @@ def _of_one_text(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _with_words(theirs: dict[str, Tensor], ours: Settings, other: Settings) -> dict[str, Tensor]:
     """Embeddings with a row for the mask, the last, where there is one here; it starts as the mean of all."""
-    here, there = (settings.task in ENCODERS for settings in (ours, other))
+    here, there = (weights is not None and weights.masked for weights in map(weights_of, (ours, other)))
     found = theirs.get(EMBEDDING)
     if found is None or here == there:
         return theirs
@@ -121,7 +123,8 @@ def _translated(origin: Origin, settings: Settings, ours: Mapping[str, Tensor]) 
 def _parts(ours: Made, theirs: Made) -> tuple[dict[str, Part], dict[str, Part]]:
     """The parts of both networks by the same names, as far as both have layers."""
     here, there = layers_of(ours.settings), layers_of(theirs.settings)
-    side = "decoder" if (theirs.settings.task, ours.settings.task) == ("lm", "translate") else "encoder"
+    weights = weights_of(theirs.settings), weights_of(ours.settings)
+    side = "decoder" if weights[0] and weights[1] and _adopts(weights[0], weights[1]) else "encoder"
     single = len(there) == 1  # the one stack of theirs has a place here
     if single:
         there = {side: there["encoder"]}
@@ -150,7 +153,7 @@ def _differences(ours: Made, theirs: Made, copied: set[str]) -> dict[str, list[s
         if name in there and copied.intersection(about) and (differs := here[name].against(there[name])):
             found |= {part: [*found.get(part, []), *differs] for part in about}
     louder = loudness(theirs.settings).get("decoder", 1.0) != loudness(ours.settings).get("decoder", 1.0)
-    if louder and {"head", "decoder.front"} <= copied and getattr(ours.settings.model, "tied", False):
+    if louder and {"head", "decoder.front"} <= copied and here["head"].options.get("model.tied"):
         found["head"] = [*found.get("head", []), "model.tied: true makes the embedding, which is scaled here, the output"]
     return found
 
@@ -178,15 +181,15 @@ def _check_shape(name: str, here: Tensor, there: Tensor, run: Path) -> None:
 def start_from(model: nn.Module, made: Made, origin: Origin, *, loose: bool = False) -> str:
     """Copy the weights of another run; in words, what was copied, is new, and was left. Those that have another shape here, or
     would compute something else, are refused, or with `loose` left."""
-    task, run = made.settings.task, origin.path
+    weights, run = weights_of(made.settings), origin.path
     ours: dict[str, Any] = model.state_dict()
     theirs = _translated(origin, made.settings, ours)
     common = [name for name in ours if name in theirs]
     if loose:
         common = [name for name in common if ours[name].shape == theirs[name].shape]
-    differs = _differences(made, origin.made, {_part_of(name, task) for name in common})
+    differs = _differences(made, origin.made, {_part_of(name, weights) for name in common})
     if loose:
-        common = [name for name in common if _part_of(name, task) not in differs]
+        common = [name for name in common if _part_of(name, weights) not in differs]
     elif differs:
         listed = "; ".join(dict.fromkeys(text for texts in differs.values() for text in texts))
         raise ConfigError(
@@ -203,5 +206,5 @@ def start_from(model: nn.Module, made: Made, origin: Origin, *, loose: bool = Fa
     names = {name: _name(name, origin.made.settings, made.settings) for name in origin.tensors}
     folded = {SEGMENTS} - theirs.keys()
     left = [name for name, here in names.items() if here not in common and name not in folded]
-    told = _telling(made, origin.made, {_part_of(name, task) for name in common})
+    told = _telling(made, origin.made, {_part_of(name, weights) for name in common})
     return f"started from {run}: {len(common)} tensors copied, new here: {_some(new)}, left there: {_some(left)}{told}"

@@ -20,8 +20,8 @@ from weft.models import bayes, regression
 from weft.models.linear import LinearModel
 from weft.tasks.classification.network import balance, targets, unseen
 from weft.tasks.classification.objective import Judged, judged, label_metrics
-from weft.tasks.objective import Watch
 from weft.text.features import Features, Sparse, beside
+from weft.train.objective import Watch
 
 if TYPE_CHECKING:
     from weft.runs.folder import RunFolder
@@ -84,7 +84,7 @@ class SparseLabeller:
 class Baseline:
     """Classifiers without a network."""
 
-    by_steps = False
+    by_steps, shape = False, None
 
     def __init__(self, fit: Fit) -> None:
         self.fit = fit

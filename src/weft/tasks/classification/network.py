@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import nn
 
-from weft.data.grouped import ExampleOrder
-from weft.data.text_order import Labelled, TextBatch
+from weft.data.corpus import Corpus
+from weft.data.text_order import Labelled
 from weft.errors import ConfigError
 from weft.metrics.metric import metric_names
 from weft.models.classifier import Classifier, classifier
 from weft.tasks.classification.data import labels_of
+from weft.tasks.classification.files import Record
 from weft.tasks.classification.objective import ClassificationTask, label_metrics
 from weft.text.labels import Labels
-from weft.train.device import pick_device
+from weft.train.meaning import Part, Weights, encoder_parts
+from weft.train.network import NetworkTask, Progress
 
 if TYPE_CHECKING:
-    from weft.runs.job import Job
+    from weft.data.dataset import Dataset
     from weft.runs.settings import Settings
     from weft.text.labelled_tokens import LabelledTokens
 
@@ -42,22 +43,13 @@ def targets(found: Sequence[tuple[str, ...]], labels: Labels, *, several: bool) 
     return rows
 
 
-def labelled(job: Job, split: str) -> Labelled:
-    """A split as tokens and numbers of labels."""
-    data = job.settings.data
-    columns = [job.corpora[f"{split}.{at}"] for at in range(len(data.columns()))]
-    found = labels_of(job.settings.datasets[split])
-    labels = job.tokenizer.labels
-    return Labelled(columns, targets(found, labels, several=data.multi), unseen(found, labels), data.longest)
-
-
 def balance(labels: np.ndarray, size: int) -> torch.Tensor:
     """(K,): how much each label counts so that all count alike, in the mean over the texts 1."""
     counts = np.bincount(labels[labels >= 0].ravel(), minlength=size) if labels.shape[1] == 1 else labels.sum(0)
     return torch.from_numpy(counts.sum() / (size * np.maximum(1, counts))).float()
 
 
-class Classification:
+class Classification(NetworkTask[Labelled]):
     """Networks that say what a text is."""
 
     def check(self, settings: Settings) -> None:
@@ -68,31 +60,53 @@ class Classification:
                 f"train.monitor: {settings.train.monitor!r} is no score where data.multi={several}; use {known[0]!r}"
             )
 
-    def alike(self, settings: Settings) -> bool:
-        return False
-
-    def build(self, settings: Settings, tokenizer: LabelledTokens) -> Callable[[], Classifier]:
+    def build(self, settings: Settings, vocabulary: LabelledTokens) -> Callable[[], Classifier]:
         return lambda: classifier(
             settings.model,
-            words=tokenizer.tokenizer.size + 1,
-            labels=tokenizer.labels.size,
+            words=vocabulary.tokenizer.size + 1,
+            labels=vocabulary.labels.size,
             longest=settings.data.longest,
             segments=len(settings.data.columns()) > 1,
             several=settings.data.multi,
         )
 
-    def order(self, job: Job) -> ExampleOrder[TextBatch]:
-        train = job.settings.train
-        return ExampleOrder(labelled(job, "train"), batch_tokens=train.batch_tokens, seed=job.settings.seed)
+    def encode(
+        self,
+        settings: Settings,
+        vocabulary: LabelledTokens,
+        dataset: Dataset[Record],
+        columns: Sequence[Corpus],
+        *,
+        learned: bool,
+        progress: Progress | None = None,
+    ) -> Labelled:
+        found, labels = labels_of(dataset), vocabulary.labels
+        right = targets(found, labels, several=settings.data.multi)
+        return Labelled(columns, right, unseen(found, labels), settings.data.longest)
 
-    def task(self, job: Job, model: nn.Module) -> ClassificationTask:
+    def objective(
+        self,
+        settings: Settings,
+        vocabulary: LabelledTokens,
+        train: Labelled | None,
+        valid: Labelled | None,
+        device: torch.device,
+    ) -> ClassificationTask:
         weights = None
-        if job.settings.model.balanced:
-            weights = balance(labelled(job, "train").labels, job.tokenizer.labels.size)
+        if train is not None and settings.model.balanced:
+            weights = balance(train.labels, vocabulary.labels.size)
         return ClassificationTask(
-            valid=labelled(job, "valid") if "valid.0" in job.corpora else None,
-            device=pick_device(job.settings.train.device),
-            several=job.settings.data.multi,
+            valid=valid,
+            device=device,
+            several=settings.data.multi,
             weights=weights,
-            smoothing=job.settings.train.label_smoothing,
+            smoothing=settings.train.label_smoothing if train is not None else 0.0,
         )
+
+
+def _parts(settings: Settings, vocabulary: LabelledTokens, layers: Mapping[str, int]) -> dict[str, Part]:
+    head = {"labels": list(vocabulary.labels.names), "data.multi": settings.data.multi}
+    return encoder_parts(settings, vocabulary.tokenizer, layers, longest=settings.data.longest, head=head)
+
+
+WEIGHTS = Weights(_parts)

@@ -20,8 +20,8 @@ from weft.metrics.items import Items
 from weft.metrics.labels import MULTI_LABEL, SINGLE_LABEL, label_items, several_label_items
 from weft.metrics.metric import Metric, values
 from weft.models.encoder import Text
-from weft.tasks.objective import Loss, Watch
 from weft.text.tokenizers import Tokenizer
+from weft.train.objective import Loss, Watch
 
 BATCH = 8192  # positions read at once
 

@@ -7,6 +7,7 @@ from weft.tasks.classification.compare import COMPARE
 from weft.tasks.classification.data import LabelledTable, LabelledVocabulary, check, columns, fit, lines
 from weft.tasks.classification.explain import EXPLAIN
 from weft.tasks.classification.lines import LabelLines
+from weft.tasks.classification.network import WEIGHTS
 from weft.tasks.classification.predict import ClassifierReader, Labelling, Texts, embed, evaluate, inputs, predict
 from weft.tasks.classification.presets import PRESETS
 from weft.tasks.classification.records import open_labelled
@@ -33,6 +34,7 @@ CLASSIFICATION: Task[Texts, Labelling] = Task(
     use="predict",
     data=DATA,
     presets=PRESETS,
+    weights=WEIGHTS,
     suites=(SINGLE_LABEL, MULTI_LABEL),
     validation=(SINGLE_LABEL, MULTI_LABEL),
     decides=("accuracy", "exact_match"),

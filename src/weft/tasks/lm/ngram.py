@@ -12,8 +12,9 @@ from weft.errors import ConfigError
 from weft.log import Log
 from weft.models.ngram import FROM_FILE, NgramModel, estimate
 from weft.models.smoothing import SMOOTHINGS
-from weft.tasks.lm.network import language_task
+from weft.tasks.lm.network import language_objective
 from weft.train import memory, samples
+from weft.train.device import pick_device
 
 if TYPE_CHECKING:
     from weft.runs.folder import RunFolder
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 class Counting:
     """n-gram models."""
 
-    by_steps = False
+    by_steps, shape = False, None
 
     def parameters(self, settings: Settings, vocabulary: Tokenizer) -> None:
         """As many as there are n-grams."""
@@ -47,7 +48,7 @@ class Counting:
         for note in model.notes:
             job.watcher.note(note)
         seconds = time.perf_counter() - began
-        scores = language_task(job, carries=False).validate(model, partial(job.watcher.working, "validating")) or {}
+        scores = self._validated(model, job) or {}
         with Log(job.folder.path / "metrics.jsonl") as metrics, Log(job.folder.path / "timings.jsonl") as timings:
             metrics.restore()
             record = {"step": 1, "tokens": len(corpus.tokens), **{f"valid_{name}": value for name, value in scores.items()}}
@@ -60,6 +61,11 @@ class Counting:
                     written.write({"step": 1, **text})
         job.folder.write_weights(model.arrays(), job.tokenizer.hash, 1)
         job.watcher.counted(model.parameters, scores)
+
+    def _validated(self, model: NgramModel, job: Job) -> dict[str, float] | None:
+        valid, device = job.columns("valid"), pick_device(job.settings.train.device)
+        objective = language_objective(job.settings, valid[0] if valid else None, device, carries=False)
+        return objective.validate(model, partial(job.watcher.working, "validating"))
 
     def load(self, settings: Settings, tokenizer: Tokenizer, folder: RunFolder, device: torch.device) -> NgramModel:
         return NgramModel.from_arrays(folder.read_weights(tokenizer.hash, logs=True), vocabulary=tokenizer.hash)

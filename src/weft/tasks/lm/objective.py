@@ -15,7 +15,7 @@ from weft.metrics.items import Items
 from weft.metrics.language import LANGUAGE_VALIDATION, block_size
 from weft.nn.state import detach
 from weft.tasks.lm.scoring import Context, surprisal
-from weft.tasks.objective import Loss, Watch
+from weft.train.objective import Loss, Watch
 
 
 class LanguageTask:

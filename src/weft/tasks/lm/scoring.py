@@ -17,7 +17,7 @@ from torch import Tensor
 from weft.data.corpus import Corpus
 from weft.data.order import Stretch, by_length, carried, strided
 from weft.errors import DataError, UsageError
-from weft.tasks.objective import Watch
+from weft.train.objective import Watch
 
 BATCH = 16384  # positions computed at once
 PIECE = 4096  # positions of a row computed at once: attention's mask grows with their square

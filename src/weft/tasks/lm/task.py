@@ -8,8 +8,10 @@ from weft.metrics.language import LANGUAGE, LANGUAGE_VALIDATION
 from weft.tasks.lm.compare import COMPARE
 from weft.tasks.lm.data import choose_opening, reads_windows
 from weft.tasks.lm.explain import EXPLAIN
+from weft.tasks.lm.network import WEIGHTS
 from weft.tasks.lm.predict import LanguageOptions, LanguageReader, evaluate, generate, never, prompt, score, stream, unknown
 from weft.tasks.lm.presets import PRESETS
+from weft.tasks.lm.samples import SAMPLES
 from weft.tasks.plain_text import check, columns, lines, texts
 from weft.tasks.spec import Data, Decode, Task
 from weft.tasks.vocabulary import TokenizerOnly
@@ -38,6 +40,8 @@ LM: Task[str, None] = Task(
     use="generate",
     data=DATA,
     presets=PRESETS,
+    weights=WEIGHTS,
+    samples=SAMPLES,
     suites=(LANGUAGE,),
     validation=(LANGUAGE_VALIDATION,),
     decides=("nats_per_token", "bits_per_character"),

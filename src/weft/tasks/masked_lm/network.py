@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 
 from weft.data.corpus import Corpus
 from weft.data.line_pairs import PairedLines, paired
 from weft.data.order import Lines, Order, Windows
+from weft.data.source import Source
 from weft.errors import ConfigError
 from weft.models.masked import MaskedModel, masked_model
 from weft.models.tables import StackTable
+from weft.tasks.masked_lm.gaps import FixedGaps, GapExamples
 from weft.tasks.masked_lm.objective import MaskedTask, Masking, check_longest
 from weft.text.whole_words import begins_word
-from weft.train.device import pick_device
+from weft.train.meaning import Part, Weights, encoder_parts, words_of
+from weft.train.network import NetworkTask, Progress
 
 if TYPE_CHECKING:
-    from weft.runs.job import Job
     from weft.runs.settings import Settings
     from weft.text.tokenizers import Tokenizer
 
 
-class MaskedLanguage:
+class MaskedLanguage(NetworkTask[GapExamples]):
     """Networks that fill gaps in a text."""
 
     def check(self, settings: Settings) -> None:
@@ -41,15 +43,49 @@ class MaskedLanguage:
                 "use read = 'lines'"
             )
 
-    def alike(self, settings: Settings) -> bool:
+    def compiles(self, settings: Settings) -> bool:
         table: StackTable = settings.model
         return settings.data.read != "lines" and table.traits.compiles
 
-    def build(self, settings: Settings, tokenizer: Tokenizer) -> Callable[[], MaskedModel]:
-        return lambda: masked_model(settings.model, words=tokenizer.size, longest=settings.data.window)
+    def build(self, settings: Settings, vocabulary: Tokenizer) -> Callable[[], MaskedModel]:
+        return lambda: masked_model(settings.model, words=vocabulary.size, longest=settings.data.window)
 
-    def order(self, job: Job) -> Order:
-        corpus, data, settings = job.corpora["train"], job.settings.data, job.settings
+    def encode(
+        self,
+        settings: Settings,
+        vocabulary: Tokenizer,
+        dataset: Source,
+        columns: Sequence[Corpus],
+        *,
+        learned: bool,
+        progress: Progress | None = None,
+    ) -> GapExamples:
+        (corpus,) = columns
+        return GapExamples(corpus, partial(masking, settings, vocabulary), settings.data.window)
+
+    def check_lengths(self, settings: Settings, columns: Sequence[Corpus], longest: int | None) -> None:
+        for corpus in columns:
+            check_longest(longest, corpus)
+
+    def objective(
+        self,
+        settings: Settings,
+        vocabulary: Tokenizer,
+        train: GapExamples | None,
+        valid: GapExamples | None,
+        device: torch.device,
+    ) -> MaskedTask:
+        how, window = masking(settings, vocabulary), settings.data.window
+        held = None if valid is None else valid.corpus
+        if held is not None and settings.model.pairs:  # read as training reads
+            held = paired(held, longest=window)
+        if train is None:
+            return FixedGaps(how, valid=held, window=window, device=device)
+        return MaskedTask(how, valid=held, window=window, device=device, smoothing=settings.train.label_smoothing)
+
+    def order(self, settings: Settings, train: GapExamples) -> Order:
+        """Lines, or pairs of them, of like length together; of running text windows at any place. Gaps are made later."""
+        corpus, data = train.corpus, settings.data
         if settings.model.pairs:
             return PairedLines(corpus, longest=data.window, batch_tokens=settings.train.batch_tokens, seed=settings.seed)
         if data.read == "lines":
@@ -57,23 +93,6 @@ class MaskedLanguage:
         rows = max(1, settings.train.batch_tokens // data.window)
         # a row of windows holds one token more than the window: here that is no target, but a part of the text
         return Windows(corpus, window=data.window - 1, stride=data.stride or data.window, rows=rows, seed=settings.seed)
-
-    def task(self, job: Job, model: nn.Module) -> MaskedTask:
-        longest: int | None = model.longest  # type: ignore[assignment]
-        for corpus in job.corpora.values():
-            check_longest(longest, corpus)
-        return MaskedTask(
-            masking(job.settings, job.tokenizer),
-            valid=self._valid(job),
-            window=job.settings.data.window,
-            device=pick_device(job.settings.train.device),
-            smoothing=job.settings.train.label_smoothing,
-        )
-
-    def _valid(self, job: Job) -> Corpus | None:
-        """What is validated with, read as training reads."""
-        corpus, settings = job.corpora.get("valid"), job.settings
-        return corpus if corpus is None or not settings.model.pairs else paired(corpus, longest=settings.data.window)
 
 
 def masking(settings: Settings, tokenizer: Tokenizer) -> Masking:
@@ -92,3 +111,10 @@ def masking(settings: Settings, tokenizer: Tokenizer) -> Masking:
     known = torch.ones(tokenizer.size + 1, dtype=torch.bool)
     known[:-1] = torch.from_numpy(begins)
     return how._replace(begins=known)
+
+
+def _parts(settings: Settings, vocabulary: Tokenizer, layers: Mapping[str, int]) -> dict[str, Part]:
+    return encoder_parts(settings, vocabulary, layers, longest=settings.data.window, head=words_of(vocabulary))
+
+
+WEIGHTS = Weights(_parts)

@@ -22,8 +22,8 @@ from weft.errors import DataError
 from weft.metrics.items import Items
 from weft.metrics.masked import MASKED
 from weft.models.encoder import Text
-from weft.tasks.objective import Loss, Watch
 from weft.text.tokenizers import Tokenizer
+from weft.train.objective import Loss, Watch
 
 BATCH = 8192  # positions computed at once
 LAST = 1 << 52  # what may not be hidden comes after all else

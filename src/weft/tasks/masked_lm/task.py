@@ -8,6 +8,7 @@ from weft.metrics.masked import MASKED, PSEUDO
 from weft.tasks.masked_lm.compare import COMPARE
 from weft.tasks.masked_lm.explain import EXPLAIN
 from weft.tasks.masked_lm.lines import FillLines
+from weft.tasks.masked_lm.network import WEIGHTS
 from weft.tasks.masked_lm.predict import Filled, FillOptions, MaskedReader, embed, evaluate, predict
 from weft.tasks.masked_lm.presets import PRESETS
 from weft.tasks.plain_text import check, columns, lines, texts
@@ -34,6 +35,7 @@ MASKED_LM: Task[str, Filled] = Task(
     use="fill",
     data=DATA,
     presets=PRESETS,
+    weights=WEIGHTS,
     suites=(PSEUDO,),
     validation=(MASKED,),
     decides=("pseudo_nats_per_token",),

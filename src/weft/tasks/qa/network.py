@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import nn
+import torch
 
-from weft.data.grouped import ExampleOrder
+from weft.data.corpus import Corpus
 from weft.errors import ConfigError
 from weft.metrics.answers import ANSWERS
 from weft.metrics.metric import metric_names
 from weft.models.span import SpanModel, span_model
 from weft.tasks.qa.files import Record
 from weft.tasks.qa.objective import Held, SpanTask
-from weft.tasks.qa.order import Passages, SpanBatch
 from weft.text.offsets import token_places, tokens_between
 from weft.text.tokenizers import Tokenizer
-from weft.train.device import pick_device
+from weft.train.meaning import Part, Weights, encoder_parts, words_of
+from weft.train.network import NetworkTask, Progress
 
 if TYPE_CHECKING:
-    from weft.runs.job import Job
+    from weft.data.dataset import Dataset
     from weft.runs.settings import Settings
 
 
@@ -42,23 +42,7 @@ def answer_tokens(record: Record, places: np.ndarray) -> tuple[int, int]:
     return tokens_between(places, answer.start, answer.start + len(answer.text)) or (-1, -1)
 
 
-def passages(job: Job, split: str) -> Held:
-    """A split as tokens, with its answers as tokens; texts and places are kept of what is scored by, not of train."""
-    source, data = job.settings.datasets[split], job.settings.data
-    kept: list[tuple[Record, np.ndarray]] = []
-    spans: list[tuple[int, int]] = []
-    for record, places in with_places(source.records(), job.tokenizer):
-        spans.append(answer_tokens(record, places))
-        if split != "train":
-            kept.append((record, places))
-        job.watcher.working(f"finding answers of {split}", len(spans), job.corpora[f"{split}.questions"].lines)
-    asked, about = (job.corpora[f"{split}.{side}"] for side in ("questions", "passages"))
-    read = Passages(asked, about, np.array(spans, np.int64).reshape(-1, 2), data.longest, data.stride)
-    references = [[answer.text for answer in record.answers] for record, _ in kept]
-    return Held(read, [record.passage for record, _ in kept], [places for _, places in kept], references)
-
-
-class Reading:
+class Reading(NetworkTask[Held]):
     """Networks that answer questions by a part of a passage."""
 
     def check(self, settings: Settings) -> None:
@@ -67,46 +51,74 @@ class Reading:
                 f"train.label_smoothing={settings.train.label_smoothing:g}: answers are learned as they are given; drop it"
             )
 
-    def alike(self, settings: Settings) -> bool:
-        return False
+    def build(self, settings: Settings, vocabulary: Tokenizer) -> Callable[[], SpanModel]:
+        return lambda: span_model(settings.model, words=vocabulary.size + 1, longest=settings.data.longest)
 
-    def build(self, settings: Settings, tokenizer: Tokenizer) -> Callable[[], SpanModel]:
-        return lambda: span_model(settings.model, words=tokenizer.size + 1, longest=settings.data.longest)
-
-    def order(self, job: Job) -> ExampleOrder[SpanBatch]:
-        train, read = job.settings.train, passages(job, "train").data
-        self._tell(job, read)
-        return ExampleOrder(read, batch_tokens=train.batch_tokens, seed=job.settings.seed)
-
-    def _tell(self, job: Job, read: Passages) -> None:
-        """Say what of the answers can't be learned or said: nothing in the scores shows why."""
-        data, sizes = job.settings.data, np.diff(read.spans, axis=1)[:, 0] + 1
-        answered = read.spans[:, 0] >= 0
-        if long := int((sizes[answered] > data.longest_answer).sum()):
-            most = f"data.longest_answer = {data.longest_answer}"
-            job.watcher.note(f"train: {long:,} answers have more than {most} tokens; none so long is said")
-        whole = np.zeros(len(read.spans), dtype=bool)
-        every = np.arange(len(read.cut.question))
-        whole[read.cut.question[read.targets(every)[:, 0] > 0]] = True
-        if torn := int((answered & ~whole).sum()):
-            job.watcher.note(f"train: {torn:,} answers are whole in no window; lower data.stride, or raise data.longest")
-
-    def task(self, job: Job, model: nn.Module) -> SpanTask:
-        valid = passages(job, "valid") if "valid.questions" in job.corpora else None
-        self._check_monitor(job, valid)
-        return SpanTask(
-            valid=valid,
-            longest_answer=job.settings.data.longest_answer,
-            device=pick_device(job.settings.train.device),
+    def encode(
+        self,
+        settings: Settings,
+        vocabulary: Tokenizer,
+        dataset: Dataset[Record],
+        columns: Sequence[Corpus],
+        *,
+        learned: bool,
+        progress: Progress | None = None,
+    ) -> Held:
+        """With the answers as tokens; texts and places are kept of what is scored by, not of what is learned from."""
+        asked, about = columns
+        kept: list[tuple[Record, np.ndarray]] = []
+        spans: list[tuple[int, int]] = []
+        for record, places in with_places(dataset.records(), vocabulary):
+            spans.append(answer_tokens(record, places))
+            if not learned:
+                kept.append((record, places))
+            if progress is not None:
+                progress("finding answers", len(spans), asked.lines)
+        return Held(
+            asked,
+            about,
+            np.array(spans, np.int64).reshape(-1, 2),
+            settings.data.longest,
+            settings.data.stride,
+            texts=[record.passage for record, _ in kept],
+            places=[places for _, places in kept],
+            references=[[answer.text for answer in record.answers] for record, _ in kept],
         )
 
-    def _check_monitor(self, job: Job, valid: Held | None) -> None:
+    def notes(self, settings: Settings, train: Held) -> list[str]:
+        """What of the answers can't be learned or said: nothing in the scores shows why."""
+        data, sizes, found = settings.data, np.diff(train.spans, axis=1)[:, 0] + 1, list[str]()
+        answered = train.spans[:, 0] >= 0
+        if long := int((sizes[answered] > data.longest_answer).sum()):
+            most = f"data.longest_answer = {data.longest_answer}"
+            found.append(f"train: {long:,} answers have more than {most} tokens; none so long is said")
+        whole = np.zeros(len(train.spans), dtype=bool)
+        every = np.arange(len(train.cut.question))
+        whole[train.cut.question[train.targets(every)[:, 0] > 0]] = True
+        if torn := int((answered & ~whole).sum()):
+            found.append(f"train: {torn:,} answers are whole in no window; lower data.stride, or raise data.longest")
+        return found
+
+    def objective(
+        self, settings: Settings, vocabulary: Tokenizer, train: Held | None, valid: Held | None, device: torch.device
+    ) -> SpanTask:
+        if valid is not None:
+            self._check_monitor(settings.train.monitor, valid)
+        return SpanTask(valid=valid, longest_answer=settings.data.longest_answer, device=device)
+
+    def _check_monitor(self, monitor: str | None, valid: Held) -> None:
         """Refuse to be decided by a score that the data does not have."""
-        monitor = job.settings.train.monitor
-        if valid is None or monitor is None or monitor in metric_names([ANSWERS]):
+        if monitor is None or monitor in metric_names([ANSWERS]):
             return
         if len({bool(right) for right in valid.references}) < 2:
             raise ConfigError(
                 f"train.monitor: {monitor!r} is about questions with and without an answer, but data.valid has only one sort; "
                 "use 'answer_f1'"
             )
+
+
+def _parts(settings: Settings, vocabulary: Tokenizer, layers: Mapping[str, int]) -> dict[str, Part]:
+    return encoder_parts(settings, vocabulary, layers, longest=settings.data.longest, head=words_of(vocabulary))
+
+
+WEIGHTS = Weights(_parts)

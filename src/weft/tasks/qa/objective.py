@@ -23,10 +23,10 @@ from weft.data.order import changed
 from weft.metrics.answers import ANSWERS, answer_items, answer_metrics, best_overlap, best_threshold, without_answer
 from weft.metrics.metric import Metric, values
 from weft.models.encoder import Text
-from weft.tasks.objective import Loss, Watch
 from weft.tasks.qa.order import Passages, SpanBatch, asked_tokens
 from weft.text.offsets import text_between, token_places
 from weft.text.tokenizers import Tokenizer
+from weft.train.objective import Loss, Watch
 
 BATCH = 8192  # positions read at once
 TOGETHER = 512  # questions: like lengths are found among their windows
@@ -122,13 +122,13 @@ def places_of(found: Found, passages: Sequence[str], places: Sequence[np.ndarray
 
 
 @dataclass(frozen=True)
-class Held:
-    """Questions to be scored by: as tokens, the passages as texts, where their tokens stand in them, and the right answers."""
+class Held(Passages):
+    """Questions, and what they are scored by: the passages as texts, where their tokens stand in them, and the right answers;
+    none of these where they are only learned from."""
 
-    data: Passages
-    passages: Sequence[str]
-    places: Sequence[np.ndarray]
-    references: Sequence[Sequence[str]]
+    texts: Sequence[str] = ()
+    places: Sequence[np.ndarray] = ()
+    references: Sequence[Sequence[str]] = ()
 
 
 class SpanTask:
@@ -153,9 +153,9 @@ class SpanTask:
         if self.valid is None:
             return None
         held = self.valid
-        found = best_spans(model, held.data, longest_answer=self.longest_answer, device=self.device, watch=watch)
-        places = places_of(found, held.passages, held.places)
-        texts = [text[start:stop] for text, (start, stop) in zip(held.passages, places, strict=True)]
+        found = best_spans(model, held, longest_answer=self.longest_answer, device=self.device, watch=watch)
+        places = places_of(found, held.texts, held.places)
+        texts = [text[start:stop] for text, (start, stop) in zip(held.texts, places, strict=True)]
         shared = np.array([best_overlap(text, right) for text, right in zip(texts, held.references, strict=True)])
         none = np.array([best_overlap("", right) for right in held.references])
         model.head.threshold.fill_(best_threshold(found.margins, shared, none))

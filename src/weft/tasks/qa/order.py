@@ -9,6 +9,7 @@ Shapes: N questions, M windows, B rows, S positions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
 
@@ -16,7 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from weft.data.batch import WHOLE, cropped
 from weft.data.corpus import Corpus
+from weft.data.grouped import Examples
 from weft.data.order import some
 from weft.data.text_order import laid_out
 from weft.text.tokenizers import Tokenizer
@@ -58,7 +61,7 @@ def windows(questions: np.ndarray, passages: np.ndarray, *, longest: int, stride
 
 
 @dataclass(frozen=True)
-class Passages:
+class Passages(Examples[SpanBatch]):
     """Questions and passages as tokens, and what is to be said."""
 
     questions: Corpus
@@ -107,10 +110,14 @@ class Passages:
             rows.append([np.concatenate([question, end]), np.concatenate([part, end])])
         return SpanBatch(*laid_out(rows, longest=self.longest), torch.from_numpy(self.targets(members)))
 
-    def widest(self, members: np.ndarray) -> SpanBatch:
+    def counted(self, members: np.ndarray) -> int:
+        """Windows."""
+        return len(members)
+
+    def widest(self, members: np.ndarray, share: Fraction = WHOLE) -> SpanBatch:
         """The windows as if none held an answer, so that whatever part of the batch is read is whole."""
         batch = self.batch(members)
-        return batch._replace(spans=torch.zeros_like(batch.spans))
+        return cropped(batch, share)._replace(spans=torch.zeros_like(batch.spans))
 
     def describe(self, members: np.ndarray) -> str:
         return some(f"{self.questions.name}, lines", np.sort(np.unique(self.cut.question[members])) + 1)

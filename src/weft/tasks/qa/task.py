@@ -7,6 +7,7 @@ from weft.tasks.qa.compare import COMPARE
 from weft.tasks.qa.data import AskedTable, check, columns, fit, lines
 from weft.tasks.qa.explain import EXPLAIN
 from weft.tasks.qa.lines import AnswerLines
+from weft.tasks.qa.network import WEIGHTS
 from weft.tasks.qa.objective import Answer
 from weft.tasks.qa.predict import Pair, embed, evaluate, inputs, predict, reader
 from weft.tasks.qa.presets import PRESETS
@@ -34,6 +35,7 @@ QA: Task[Pair, Answer] = Task(
     use="predict",
     data=DATA,
     presets=PRESETS,
+    weights=WEIGHTS,
     suites=(ANSWERS, ANSWERS_OR_NONE),
     validation=(ANSWERS, ANSWERS_OR_NONE),
     decides=("answer_f1",),

@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from torch import nn
+import torch
 
+from weft.data.corpus import Corpus
 from weft.data.order import Order
 from weft.errors import ConfigError
 from weft.metrics.bleu_tokenizers import automatic
 from weft.models.seq2seq import EncoderDecoder, encoder_decoder
 from weft.tasks.seq2seq.data import references as references_of
+from weft.tasks.seq2seq.files import Record
 from weft.tasks.seq2seq.objective import Held, TranslationTask
 from weft.tasks.seq2seq.order import PairBatch, Pairs
-from weft.train.device import pick_device
+from weft.train.network import NetworkTask, Progress
 
 if TYPE_CHECKING:
-    from weft.runs.job import Job
+    from weft.data.dataset import Dataset
     from weft.runs.settings import Settings
     from weft.text.sides import Sides
 
 
-def translation_task(job: Job) -> TranslationTask:
-    held = None
-    if "valid.source" in job.corpora:
-        references = list(references_of(job.settings.datasets["valid"]))
-        tokenize = automatic(references, spaced=job.tokenizer.target.kind == "space")
-        held = Held(job.corpora["valid.source"], job.corpora["valid.target"], references, tokenize)
-    return TranslationTask(
-        valid=held,
-        tokenizer=job.tokenizer.target,
-        device=pick_device(job.settings.train.device),
-        smoothing=job.settings.train.label_smoothing,
-    )
-
-
-class Translation:
+class Translation(NetworkTask[Held]):
     """Networks that write a target for a source."""
 
     def check(self, settings: Settings) -> None:
@@ -48,22 +36,42 @@ class Translation:
                     f"are two; use [tokenizer] alone, or {option}=false"
                 )
 
-    def alike(self, settings: Settings) -> bool:
-        return False
-
-    def build(self, settings: Settings, tokenizer: Sides) -> Callable[[], EncoderDecoder]:
+    def build(self, settings: Settings, vocabulary: Sides) -> Callable[[], EncoderDecoder]:
         return lambda: encoder_decoder(
             settings.model,
-            source_words=tokenizer.source.size,
-            target_words=tokenizer.target.size,
+            source_words=vocabulary.source.size,
+            target_words=vocabulary.target.size,
             longest=settings.data.longest,
-            vocabulary=tokenizer.target.hash,
+            vocabulary=vocabulary.target.hash,
         )
 
-    def order(self, job: Job) -> Order[PairBatch]:
-        corpora, settings = job.corpora, job.settings
-        budget = settings.train.batch_tokens
-        return Pairs(corpora["train.source"], corpora["train.target"], batch_tokens=budget, seed=settings.seed)
+    def encode(
+        self,
+        settings: Settings,
+        vocabulary: Sides,
+        dataset: Dataset[Record],
+        columns: Sequence[Corpus],
+        *,
+        learned: bool,
+        progress: Progress | None = None,
+    ) -> Held:
+        source, target = columns
+        if learned:
+            return Held(source, target)
+        references = list(references_of(dataset))
+        return Held(source, target, references, automatic(references, spaced=vocabulary.target.kind == "space"))
 
-    def task(self, job: Job, model: nn.Module) -> TranslationTask:
-        return translation_task(job)
+    def objective(
+        self,
+        settings: Settings,
+        vocabulary: Sides,
+        train: Held | None,
+        valid: Held | None,
+        device: torch.device,
+    ) -> TranslationTask:
+        smoothing = 0.0 if train is None else settings.train.label_smoothing
+        return TranslationTask(valid=valid, tokenizer=vocabulary.target, device=device, smoothing=smoothing)
+
+    def order(self, settings: Settings, train: Held) -> Order[PairBatch]:
+        """Pairs that are alike on both sides together."""
+        return Pairs(train.source, train.target, batch_tokens=settings.train.batch_tokens, seed=settings.seed)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,21 +15,21 @@ from weft.decode.predict import Request, predict
 from weft.decode.predict_options import PredictOptions
 from weft.metrics.metric import values
 from weft.metrics.translation import TRANSLATION_VALIDATION, translation_items
-from weft.tasks.objective import Loss, Watch
-from weft.tasks.seq2seq.order import PairBatch, pairs_by_length
+from weft.tasks.seq2seq.order import PairBatch, PairExamples, pairs_by_length
 from weft.text.tokenizers import Tokenizer
+from weft.train.objective import Loss, Watch
 
 BATCH = 8192  # positions scored at once
 GREEDY = PredictOptions(beam=1)
 
 
-class Held(NamedTuple):
-    """Pairs to measure with: both sides as tokens, what outputs are scored against, and how BLEU splits that."""
+@dataclass(frozen=True)
+class Held(PairExamples):
+    """Pairs, and what they are scored by: what outputs are compared with, and how BLEU splits that; neither where they are only
+    learned from."""
 
-    source: Corpus
-    target: Corpus
-    references: Sequence[Sequence[str]]
-    tokenize: str
+    references: Sequence[Sequence[str]] = ()
+    tokenize: str = ""
 
 
 def nats_of_pairs(model: Any, source: Corpus, target: Corpus, device: torch.device) -> tuple[np.ndarray, np.ndarray]:

@@ -7,14 +7,17 @@ last T are targets. </s> is a token of both sides.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
 
+from weft.data.batch import WHOLE, cropped
 from weft.data.corpus import Corpus
-from weft.data.grouped import Grouped, filled
+from weft.data.grouped import ExampleOrder, Examples, by_length
 from weft.data.order import padded, some
 from weft.errors import DataError
 
@@ -51,46 +54,63 @@ def _snake(lengths: np.ndarray) -> np.ndarray:
     return np.lexsort((np.where(target % 2, source, -source), target))
 
 
-class Pairs:
+@dataclass(frozen=True)
+class PairExamples(Examples[PairBatch]):
+    """Sources and their targets."""
+
+    source: Corpus
+    target: Corpus
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """int64 (N, 2): positions of both sides, </s> counted."""
+        return _lengths(self.source, self.target)
+
+    def lengths(self) -> np.ndarray:
+        """int64 (N,): of the longer side."""
+        longer: np.ndarray = self.sizes.max(axis=1)
+        return longer
+
+    def arranged(self) -> np.ndarray:
+        return _snake(self.sizes)
+
+    def batch(self, members: np.ndarray) -> PairBatch:
+        return _paired(self.source, self.target, members, members)
+
+    def counted(self, members: np.ndarray) -> int:
+        """Tokens of the targets."""
+        return int(self.sizes[members, 1].sum())
+
+    def tokens(self, members: np.ndarray) -> int:
+        return int(self.sizes[members].sum())
+
+    def widest(self, members: np.ndarray, share: Fraction = WHOLE) -> PairBatch:
+        """The longest sources beside the longest targets, pairs or not: no batch is wider on any side. Of both the same share:
+        if only the longer side were cut, what the other one takes would be counted as if it grew, too."""
+        rows = len(members)
+        sources, targets = np.argpartition(-self.sizes, rows - 1, axis=0)[:rows].T
+        return cropped(_paired(self.source, self.target, sources, targets), share)
+
+    def describe(self, members: np.ndarray) -> str:
+        return some(f"{self.source.name} and {self.target.name}, lines", np.sort(members) + 1)
+
+
+class Pairs(ExampleOrder[PairBatch]):
     """Pairs in batches of like lengths: rows times the longer side is at most `batch_tokens`."""
 
     def __init__(self, source: Corpus, target: Corpus, *, batch_tokens: int, seed: int) -> None:
-        self.source, self.target, self.lengths = source, target, _lengths(source, target)
+        data = PairExamples(source, target)
 
         def alike(random: np.random.Generator, part: np.ndarray) -> np.ndarray:
             # few pairs are alike on both sides: without a coin for each, small data fall into the same batches every epoch
-            return _snake(self.lengths[part] + random.integers(2, size=(len(part), 2)))
+            return _snake(data.sizes[part] + random.integers(2, size=(len(part), 2)))
 
-        self.groups = Grouped(self.lengths.max(axis=1), batch_tokens=batch_tokens, seed=seed, arrange=alike)
-
-    @property
-    def rows(self) -> int:
-        """Rows of an average batch."""
-        return self.groups.rows
+        super().__init__(data, batch_tokens=batch_tokens, seed=seed, arrange=alike)
+        self.lengths = data.sizes
 
     def lines(self, epoch: int, index: int) -> np.ndarray:
         """int64 (B,): the numbers of the pairs in a batch, from 0."""
         return self.groups.members(epoch, index)
-
-    def batches(self, epoch: int) -> int:
-        return self.groups.batches(epoch)
-
-    def batch(self, epoch: int, index: int) -> PairBatch:
-        lines = self.lines(epoch, index)
-        return _paired(self.source, self.target, lines, lines)
-
-    def anew(self, index: int) -> bool:
-        return True
-
-    def largest(self) -> PairBatch:
-        """The longest sources beside the longest targets, pairs or not, as many as fit: no batch is wider on any side."""
-        longest = int(self.lengths.max())
-        rows = min(len(self.lengths), max(1, self.groups.batch_tokens // longest))
-        sources, targets = np.argpartition(-self.lengths, rows - 1, axis=0)[:rows].T
-        return _paired(self.source, self.target, sources, targets)
-
-    def describe(self, epoch: int, index: int) -> str:
-        return some(f"{self.source.name} and {self.target.name}, lines", np.sort(self.lines(epoch, index)) + 1)
 
 
 def pairs_by_length(source: Corpus, target: Corpus, *, batch_tokens: int) -> Iterator[tuple[np.ndarray, PairBatch]]:
@@ -98,8 +118,4 @@ def pairs_by_length(source: Corpus, target: Corpus, *, batch_tokens: int) -> Ite
 
     Rows times the longer side is at most `batch_tokens`; a longer pair comes alone.
     """
-    lengths = _lengths(source, target)
-    order = _snake(lengths)
-    for low, high in pairwise(filled(lengths[order].max(axis=1), batch_tokens).tolist()):
-        lines = order[low:high]
-        yield lines, _paired(source, target, lines, lines)
+    return by_length(PairExamples(source, target), batch_tokens=batch_tokens)

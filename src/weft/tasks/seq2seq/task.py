@@ -22,6 +22,8 @@ from weft.tasks.seq2seq.predict import (
     unknown,
 )
 from weft.tasks.seq2seq.presets import PRESETS
+from weft.tasks.seq2seq.samples import SAMPLES
+from weft.tasks.seq2seq.weights import WEIGHTS
 from weft.tasks.spec import Data, Decode, Task
 from weft.text.sides import SidesTable
 
@@ -46,6 +48,8 @@ SEQ2SEQ: Task[str, list[Prediction]] = Task(
     use="predict",
     data=DATA,
     presets=PRESETS,
+    weights=WEIGHTS,
+    samples=SAMPLES,
     suites=((*TRANSLATION, *LOSSES),),
     validation=(TRANSLATION_VALIDATION,),
     decides=("chrf",),  # of lines shorter than four tokens BLEU says nothing, and bins of such lines there will be

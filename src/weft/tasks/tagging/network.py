@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import nn
 
+from weft.data.corpus import Corpus
 from weft.data.dataset import Dataset
-from weft.data.grouped import ExampleOrder
-from weft.data.tag_order import Sentences, TagBatch
+from weft.data.tag_order import Sentences
 from weft.errors import ConfigError
 from weft.metrics.metric import metrics_of
 from weft.metrics.spans import allowed, scheme_of
@@ -20,22 +20,19 @@ from weft.tasks.tagging.data import learned_tags, sentence_lengths, tags_of, wor
 from weft.tasks.tagging.files import Sentence
 from weft.tasks.tagging.objective import TaggingTask
 from weft.text.labels import Labels
-from weft.train.device import pick_device
+from weft.train.meaning import Part, Weights, encoder_parts, in_table, stack_options
+from weft.train.network import NetworkTask, Progress
 
 if TYPE_CHECKING:
-    from weft.runs.job import Job
     from weft.runs.settings import Settings
     from weft.text.labelled_tokens import LabelledTokens
 
 
-def sentences(job: Job, split: str, source: Dataset[Sentence]) -> Sentences:
-    """A split as tokens and numbers of tags."""
-    labels = job.tokenizer.labels
-    given = learned_tags(source)[0] if split == "train" else tags_of(source)
-    numbers = [labels.index(tag) for tag in given]
-    tags = np.array([-1 if number is None else number for number in numbers], np.int64)
-    edges = np.concatenate([[0], np.cumsum(sentence_lengths(source))]).astype(np.int64)
-    return Sentences(job.corpora[f"{split}.words"], job.corpora.get(f"{split}.letters"), edges, tags)
+@dataclass(frozen=True)
+class TaggedExamples(Sentences):
+    """Sentences, and where their words and tags are written."""
+
+    source: Dataset[Sentence]
 
 
 def moves(labels: Labels) -> torch.Tensor | None:
@@ -44,7 +41,7 @@ def moves(labels: Labels) -> torch.Tensor | None:
     return None if scheme is None else torch.from_numpy(allowed(labels.names, scheme))
 
 
-class Tagging:
+class Tagging(NetworkTask[TaggedExamples]):
     """Networks that say what each word of a sentence is."""
 
     def check(self, settings: Settings) -> None:
@@ -53,43 +50,71 @@ class Tagging:
                 f"train.label_smoothing={settings.train.label_smoothing:g}: tags are learned as they are given; drop it"
             )
 
-    def alike(self, settings: Settings) -> bool:
-        return False
-
-    def build(self, settings: Settings, tokenizer: LabelledTokens) -> Callable[[], Tagger]:
+    def build(self, settings: Settings, vocabulary: LabelledTokens) -> Callable[[], Tagger]:
         return lambda: tagger(
             settings.model,
-            words=tokenizer.tokenizer.size + 1,
-            letters=1 if tokenizer.letters is None else tokenizer.letters.size + 1,
-            tags=tokenizer.labels.size,
+            words=vocabulary.tokenizer.size + 1,
+            letters=1 if vocabulary.letters is None else vocabulary.letters.size + 1,
+            tags=vocabulary.labels.size,
             longest=settings.data.longest,
-            allowed=moves(tokenizer.labels),
+            allowed=moves(vocabulary.labels),
         )
 
-    def order(self, job: Job) -> ExampleOrder[TagBatch]:
-        train, source = job.settings.train, job.settings.datasets["train"]
-        return ExampleOrder(sentences(job, "train", source), batch_tokens=train.batch_tokens, seed=job.settings.seed)
+    def encode(
+        self,
+        settings: Settings,
+        vocabulary: LabelledTokens,
+        dataset: Dataset[Sentence],
+        columns: Sequence[Corpus],
+        *,
+        learned: bool,
+        progress: Progress | None = None,
+    ) -> TaggedExamples:
+        """Tags to learn from are mended; those that are measured by stay as they are."""
+        spelled = columns[1] if len(columns) > 1 else None
+        given = learned_tags(dataset)[0] if learned else tags_of(dataset)
+        numbers = [vocabulary.labels.index(tag) for tag in given]
+        tags = np.array([-1 if number is None else number for number in numbers], np.int64)
+        edges = np.concatenate([[0], np.cumsum(sentence_lengths(dataset))]).astype(np.int64)
+        return TaggedExamples(columns[0], spelled, edges, tags, dataset)
 
-    def task(self, job: Job, model: nn.Module) -> TaggingTask:
-        valid, right, known = None, list[tuple[str, ...]](), list[np.ndarray]()
-        if "valid.words" in job.corpora:
-            sources = job.settings.datasets
-            seen, valid = set(words(sources["train"]).texts()), sentences(job, "valid", sources["valid"])
-            for sentence in sources["valid"].records():
+    def objective(
+        self,
+        settings: Settings,
+        vocabulary: LabelledTokens,
+        train: TaggedExamples | None,
+        valid: TaggedExamples | None,
+        device: torch.device,
+    ) -> TaggingTask:
+        right, known = list[tuple[str, ...]](), list[np.ndarray]()
+        if valid is not None:
+            seen = set() if train is None else set(words(train.source).texts())
+            for sentence in valid.source.records():
                 right.append(sentence.tags)
                 known.append(np.array([word in seen for word in sentence.words]))
-            self._check_monitor(job, known)
-        return TaggingTask(
-            valid=valid, right=right, known=known, labels=job.tokenizer.labels, device=pick_device(job.settings.train.device)
-        )
+            self._check_monitor(settings, vocabulary.labels, known)
+        return TaggingTask(valid=valid, right=right, known=known, labels=vocabulary.labels, device=device)
 
-    def _check_monitor(self, job: Job, known: list[np.ndarray]) -> None:
+    def _check_monitor(self, settings: Settings, labels: Labels, known: list[np.ndarray]) -> None:
         """Refuse to be decided by a score that the data does not have."""
-        monitor = job.settings.train.monitor
+        monitor = settings.train.monitor
         if monitor is None:
             return
-        needs = metrics_of(job.settings.spec.validation, [monitor])[monitor].needs
-        if needs == "spans_both" and scheme_of(job.tokenizer.labels.names) is None:
+        needs = metrics_of(settings.spec.validation, [monitor])[monitor].needs
+        if needs == "spans_both" and scheme_of(labels.names) is None:
             raise ConfigError(f"train.monitor: {monitor!r} is about spans, but the tags mark none; use 'token_accuracy'")
         if needs == "oov" and all(words.all() for words in known):
             raise ConfigError(f"train.monitor: {monitor!r} is about new words, but data.valid has none; use 'token_accuracy'")
+
+
+def _parts(settings: Settings, vocabulary: LabelledTokens, layers: Mapping[str, int]) -> dict[str, Part]:
+    head = {"labels": list(vocabulary.labels.names)}
+    parts = encoder_parts(settings, vocabulary.tokenizer, layers, longest=settings.data.longest, head=head)
+    spelling = settings.model.letters()
+    if spelling is not None and vocabulary.letters is not None:
+        letters = {**stack_options(spelling, spelling.layers), "pool": spelling.pool}
+        parts["spelling"] = Part(in_table("model.spelling", letters) | {"letters": vocabulary.letters.hash[:8]})
+    return parts
+
+
+WEIGHTS = Weights(_parts)

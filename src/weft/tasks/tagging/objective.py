@@ -18,9 +18,9 @@ from weft.data.tag_order import Sentences, TagBatch
 from weft.metrics.metric import values
 from weft.metrics.spans import TAGS, Tags, scheme_of, tag_items, types_of
 from weft.models.tagger import Words
-from weft.tasks.objective import Loss, Watch
 from weft.text.labelled_tokens import LabelledTokens
 from weft.text.labels import Labels
+from weft.train.objective import Loss, Watch
 
 BATCH = 8192  # tokens read at once
 

@@ -8,6 +8,7 @@ from weft.tasks.tagging.compare import COMPARE
 from weft.tasks.tagging.data import SpaceTable, TaggedTable, TaggedVocabulary, check, columns, fit, lines, spells
 from weft.tasks.tagging.explain import EXPLAIN
 from weft.tasks.tagging.lines import TagLines
+from weft.tasks.tagging.network import WEIGHTS
 from weft.tasks.tagging.predict import Sentence, TaggerReader, Tagging, embed, evaluate, predict
 from weft.tasks.tagging.presets import PRESETS
 from weft.tasks.tagging.records import open_tagged
@@ -33,6 +34,7 @@ TAGGING: Task[Sentence, Tagging] = Task(
     use="predict",
     data=DATA,
     presets=PRESETS,
+    weights=WEIGHTS,
     suites=(TAGS,),
     validation=(TAGS,),
     decides=("span_f1", "token_accuracy"),

@@ -1,0 +1,30 @@
+"""Batches of any kind: tuples of tensors with rows first, None where a part is not there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+B = TypeVar("B", bound=tuple[Any, ...])
+WHOLE = Fraction(1)
+
+
+def changed(batch: B, change: Callable[[Tensor], Tensor]) -> B:
+    """The same batch, of whatever kind, with every tensor changed."""
+    kind: Any = type(batch)
+    new: B = kind._make(None if part is None else change(part) for part in batch)
+    return new
+
+
+def crop(tensor: Tensor, share: Fraction) -> Tensor:
+    """(B, T, ...): the first `share` of the positions, two at least: an input, and what comes after it."""
+    return tensor[:, : max(2, math.ceil(tensor.size(1) * share))]
+
+
+def cropped(batch: B, share: Fraction) -> B:
+    """Of every tensor (B, T, ...) the first `share` of its positions; a tensor (B,) stays as it is."""
+    return changed(batch, lambda part: part if part.dim() == 1 else crop(part, share))

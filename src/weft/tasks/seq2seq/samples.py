@@ -1,0 +1,39 @@
+"""What encoder-decoders write while they are trained: outputs for the first lines of the validation data."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from weft.errors import ConfigError
+from weft.tasks.seq2seq.data import references
+from weft.tasks.seq2seq.objective import TranslationTask
+from weft.train.samples import Record, Samples, Writer
+
+if TYPE_CHECKING:
+    from weft.runs.job import Job
+
+
+def translations(job: Job, model: Any, device: torch.device) -> Writer:
+    """Greedy outputs for the first lines of the validation data, which say what was meant."""
+    count, columns = job.settings.train.samples, job.columns("valid")
+    if not columns:
+        raise ConfigError("train.samples: are of the validation data, but data.valid is not given; give it, or drop samples")
+    valid = job.settings.datasets["valid"]
+    sources = list(islice(valid.texts("source"), count))
+    meant = [several[0] for several in islice(references(valid), count)]
+    objective = TranslationTask(valid=None, tokenizer=job.tokenizer.target, device=device)
+
+    def write(model: Any) -> list[Record]:
+        written = objective.write(model, columns[0], lines=len(sources))
+        return [
+            {"line": line, "source": source, "text": text, "reference": reference}
+            for line, (source, text, reference) in enumerate(zip(sources, written, meant, strict=False), 1)
+        ]
+
+    return write
+
+
+SAMPLES = Samples(translations)

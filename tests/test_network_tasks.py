@@ -1,0 +1,98 @@
+"""What networks of every task have in common: examples that say what a loss counts, in groups that miss none, and that can be
+shortened for the measure of memory."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from label_runs import LabelRuns
+from pair_runs import make_pairs, pair_file
+from small_runs import Silent, make_text, run_file
+from span_toy import asked, span_file, write_tsv
+
+from weft.config import override
+from weft.data.grouped import Examples, alike
+from weft.data.order import changed
+from weft.runs.folder import RunFolder
+from weft.runs.job import Job
+from weft.runs.resolve import resolve
+from weft.tasks.prepare import prepare
+from weft.train.network import NetworkTask, make_objective, read_training
+
+NAMES = [
+    "lm-windows", "lm-lines", "lm-stream", "masked-windows", "masked-lines", "pairs", "labels", "several", "spans", "asked",
+]  # fmt: skip
+
+
+def values(name: str, place: Path) -> dict[str, Any]:
+    """The run file of a small network."""
+    task, _, read = name.partition("-")
+    if task in ("lm", "masked"):
+        more = {} if task == "lm" else {"task": "masked-lm", "model__kind": "transformer"}
+        return run_file(make_text(place / "text.txt"), "lstm", data__read=read, **more)
+    if name == "pairs":
+        return pair_file(make_pairs(place / "pairs.tsv"), "joint")
+    if name == "asked":
+        return span_file(write_tsv(place / "asked.tsv", asked(60)))
+    return override(LabelRuns(place).values(f"{name}-lstm"), ["model.width=8"])
+
+
+class Read(NamedTuple):
+    shape: NetworkTask[Any]
+    job: Job
+    model: Any
+    train: Examples[Any]
+
+
+@pytest.fixture(params=NAMES)
+def read(request: pytest.FixtureRequest, tmp_path: Path) -> Read:
+    settings = resolve(values(request.param, tmp_path), base=tmp_path)
+    shape, folder = settings.preset.estimator.shape, RunFolder(tmp_path / "run")
+    assert shape is not None
+    folder.path.mkdir()
+    vocabulary, corpora = prepare(settings.spec, settings, folder, Silent())
+    job = Job(settings, folder, vocabulary, corpora, Silent())
+    torch.manual_seed(0)
+    return Read(shape, job, shape.build(settings, vocabulary)().eval(), read_training(shape, job)[0])
+
+
+def test_the_plain_loss_counts_what_examples_say(read: Read) -> None:
+    """Each example that has a loss once; of masked language models a text without a gap counts as one."""
+    settings, examples = read.job.settings, read.train
+    plain = read.shape.objective(settings, read.job.tokenizer, None, None, torch.device("cpu"))
+    groups = list(alike(examples, examples.known(), batch_tokens=512))
+    assert sorted(np.concatenate(groups).tolist()) == examples.known().tolist()
+    for members in groups[:: max(1, len(groups) // 4)]:
+        with torch.no_grad():
+            found = plain.loss(read.model, examples.batch(members), None)
+        assert int(found.count) == max(1, examples.counted(members)) and found.carry is None
+        assert torch.isfinite(found.total) and examples.counted(members) > 0
+        assert examples.describe(members)
+
+
+def test_the_largest_batch_has_a_loss_however_it_is_shortened(read: Read) -> None:
+    train, order = read_training(read.shape, read.job)
+    objective = make_objective(read.shape, read.job, train, read.model.longest)
+    whole, sizes = order.largest(), []
+    for share in (Fraction(1), Fraction(2, 3), Fraction(1, 5), Fraction(1, 1000)):
+        batch = order.largest(share)
+        assert type(batch) is type(whole) and len(batch[0]) == len(whole[0])
+        with torch.no_grad():
+            assert torch.isfinite(objective.loss(read.model, batch, None).total)
+        sizes.append(batch[0].size(1))
+    assert sizes[0] == whole[0].size(1) and sizes == sorted(sizes, reverse=True) and sizes[-1] == 2
+    assert objective.loss(read.model, changed(whole, lambda part: part[:1]), None).total.requires_grad
+
+
+def test_validation_is_read_as_it_is_measured_by(read: Read) -> None:
+    objective = make_objective(read.shape, read.job, read.train, read.model.longest)
+    with torch.no_grad():
+        found = objective.validate(read.model)
+    assert found is not None
+    names = [metric.name for metric in objective.monitors]
+    assert set(found) <= set(names) and list(found) == [name for name in names if name in found]
