@@ -33,7 +33,7 @@ BASE = {"errors", "config", "files", "lock", "log"}
 TEXT = BASE | {"text"}
 MODELS = TEXT | {"machine", "data", "nn", "decode.steps", "models"}
 TRAINING = MODELS | {"decode", "metrics", "tensors", "aside", "train"}
-RECORD = {"tasks.spec", "tasks.compare_spec", "tasks.registry"}  # what a task is, and which there are: no task itself
+RECORD = {"tasks.spec", "tasks.data_spec", "tasks.compare_spec", "tasks.registry"}  # what tasks are: none itself
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "allocations": set(),
@@ -55,6 +55,7 @@ LAYERS: dict[str, set[str]] = {
     "tasks.registry": BASE,
     "tasks.compare_spec": set(),
     "tasks.spec": {"errors", "config", "tasks.compare_spec"},
+    "tasks.data_spec": {"errors", "config"},
     "runs.run": {"errors", "config", "decode.options", "explain.views"} | RECORD,
     "runs": TRAINING | RECORD | {"tasks.prepare"},
     "tasks.prepare": TRAINING | RECORD,

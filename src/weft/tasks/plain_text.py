@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from weft.data.findings import Checked, CheckPlan
 from weft.data.source import Source
 from weft.data.tables import training
-from weft.tasks.spec import Column
+from weft.tasks.data_spec import Column
 from weft.text.tokenizers import Tokenizer, train_tokenizer
 
 if TYPE_CHECKING:
