@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Rename a whole tree by the tables in tools/renames/: code by its types, then modules, strings, run files and documents.
+"""Rename a whole tree by the tables in tools/renames/: code by its types, then strings and documents, then modules.
 
     python3.12 tools/rename.py all --server DIR/bin/basedpyright-langserver --python .venv/bin/python
 
-runs every step; `code`, `modules` and `strings` run one. `--root` is the tree (this one, unless set). Nothing else may change the
-tree meanwhile. What a step did and what it left to a person is written to `--log` (renames.log/). `locals` lists names of local
-variables that say nothing, by function; `check` tells what the tables name that the tree does not have. Python 3.12 or later:
-names inside f-strings have no places before.
+runs every step; `code`, `strings` and `modules` run one. `--root` is the tree (this one, unless set). Nothing else may change
+the tree meanwhile. What a step did and what it left to a person is written to `--log` (renames.log/). `locals` lists names of
+local variables that say nothing, by function; `check` tells what the tables name that the tree does not have. Python 3.12 or
+later: names inside f-strings have no places before. tools/renames/README.md describes the tables.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from renaming import code, locals_list, modules, strings
+from renaming import code, locals_list, modules, repair, strings
 from renaming.index import Index
 from renaming.lsp import Server
 from renaming.table import assign, read_rows
 
 TABLES = Path(__file__).parent / "renames"
-FOLDERS = ("src", "tests", "benchmarks", "examples")
+FOLDERS = ("src", "tests", "examples", "benchmarks")  # in this order: what the last import takes the server long
 
 
 def sources(root: Path) -> list[Path]:
-    return sorted(path for name in FOLDERS for path in (root / name).rglob("*.py"))
+    return [path for name in FOLDERS for path in sorted((root / name).rglob("*.py"))]
 
 
 def write(log: Path, name: str, lines: list[str]) -> None:
@@ -46,8 +46,12 @@ def rename_code(args: argparse.Namespace) -> None:
     write(args.log, "code-clashes", assigned.clashes)
     if args.command == "check":
         return
-    with Server([str(args.server)], args.root, args.python, FOLDERS) as server:
-        found = code.find_edits(server, index, args.root, args.cache)
+    repair.save_names(index, args.log)
+    if str(args.server) == "none":
+        found = code.find_edits(None, index, args.root, args.cache)
+    else:
+        with Server([str(args.server)], args.root, args.python, FOLDERS) as server:
+            found = code.find_edits(server, index, args.root, args.cache)
     write(args.log, "code-unresolved", found.unresolved)
     write(args.log, "code-split", found.split)
     write(args.log, "code-guessed", found.guessed)
@@ -63,19 +67,20 @@ def format_tree(args: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("all", "check", "code", "modules", "strings", "locals"))
+    parser.add_argument("command", choices=("all", "check", "code", "repair", "strings", "modules", "locals"))
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[1])
     parser.add_argument("--server", type=Path, default=Path("basedpyright-langserver"))
     parser.add_argument("--python", type=Path, default=Path(".venv/bin/python"), help="that of the project's environment")
     parser.add_argument("--log", type=Path, default=Path("renames.log"))
     parser.add_argument("--cache", type=Path, help="answers of the language server, for another try on the same tree")
+    parser.add_argument("--tests", action="store_true", help="repair tests by mypy too")
     args = parser.parse_args()
     args.root = args.root.resolve()
     args.python = args.python.absolute()
     if args.command == "locals":
         locals_list.show(args.root)
         return
-    steps = {"code": rename_code, "modules": modules.rename, "strings": strings.rename}
+    steps = {"code": rename_code, "repair": repair.rename, "strings": strings.rename, "modules": modules.rename}  # tables of strings name old paths
     for name in steps if args.command == "all" else ["code" if args.command == "check" else args.command]:
         began = time.monotonic()
         steps[name](args)

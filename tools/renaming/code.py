@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import sys
@@ -13,7 +14,6 @@ from typing import Any, NamedTuple
 from renaming.index import Definition, Index, Place, from_utf16, names_in, to_utf16
 from renaming.lsp import Server
 from renaming.scopes import Scopes
-
 
 Question = tuple[Path, int, int]
 
@@ -53,15 +53,16 @@ def _warm_up(server: Server, index: Index, root: Path) -> None:
 
 
 def _progress(done: int, total: int) -> None:
-    if done % 500 == 0 or done == total:
+    if done % 100 == 0 or done == total:
         print(f"\r{done:,} of {total:,} names", end="\n" if done == total else "", file=sys.stderr, flush=True)
 
 
-def find_edits(server: Server, index: Index, root: Path, cache: Path | None) -> Outcome:
+def find_edits(server: Server | None, index: Index, root: Path, cache: Path | None) -> Outcome:
     """Every name that has to change; nothing is written."""
     changed = [one for one in index.definitions.values() if one.new and one.new != one.key.name]
     candidates = dict(_candidates(index, {one.key.name for one in changed}))
     out = Outcome([], [], [], [])
+    calls = _callable_members(index, changed)
     questions = list[Question]()
     back = dict[Question, Place]()
     plain = dict[Place, Definition | None]()
@@ -74,6 +75,8 @@ def find_edits(server: Server, index: Index, root: Path, cache: Path | None) -> 
                 out.edits.append(Edit(place, definition.key.name, definition.new))
             continue
         line = index.modules[place.path].lines[place.line]
+        if _is_other(calls.get(candidates[place]), line, place.column, candidates[place]):
+            continue
         asked = (root / place.path, place.line, to_utf16(line, place.column))
         questions.append(asked)
         back[asked] = place
@@ -82,8 +85,29 @@ def find_edits(server: Server, index: Index, root: Path, cache: Path | None) -> 
     return out
 
 
+def _callable_members(index: Index, changed: list[Definition]) -> dict[str, bool]:
+    """Names of members that are all methods, or all values: used otherwise they are something else, as `.size(` of tensors."""
+    found = defaultdict[str, set[bool]](set)
+    for one in changed:
+        if one.key.kind == "member":
+            nodes = index.functions.get((one.key.path, f"{one.key.owner}.{one.key.name}"), [])
+            plain = [
+                node
+                for node in nodes
+                if not {ast.unparse(part) for part in node.decorator_list} & {"property", "cached_property"}
+            ]
+            found[one.key.name].add(bool(plain))
+    return {name: next(iter(kinds)) for name, kinds in found.items() if len(kinds) == 1}
+
+
+def _is_other(called: bool | None, line: str, column: int, name: str) -> bool:
+    if called is None or line[:column][-1:] != ".":
+        return False
+    return called != line[column + len(name) :].startswith("(")
+
+
 def _answers(
-    server: Server, index: Index, root: Path, questions: list[Question], cache: Path | None
+    server: Server | None, index: Index, root: Path, questions: list[Question], cache: Path | None
 ) -> Iterator[tuple[Question, list[Question]]]:
     """Where each name is defined; what was asked before of the same tree is not asked again."""
     tree = hashlib.sha256()
@@ -95,16 +119,16 @@ def _answers(
         found = json.loads(cache.read_text())
         if found["tree"] == key:
             known = {_place(root, one): [_place(root, place) for place in places] for one, places in found["known"]}
-    new = [one for one in questions if one not in known]
-    if new:
+    new = [] if server is None else [one for one in questions if one not in known]
+    if new and server is not None:
         _warm_up(server, index, root)
-    for count, (asked, places) in enumerate(server.definitions(new, _progress), 1):
+    for count, (asked, places) in enumerate([] if server is None else server.definitions(new, _progress), 1):
         known[asked] = places
-        if cache is not None and (count % 10_000 == 0 or count == len(new)):
+        if cache is not None and (count % 2_000 == 0 or count == len(new)):
             rows = [[_relative(root, one), [_relative(root, place) for place in places]] for one, places in known.items()]
             cache.write_text(json.dumps({"tree": key, "known": rows}))
     for asked in questions:
-        yield asked, known[asked]
+        yield asked, known.get(asked, [])
 
 
 def _relative(root: Path, one: Question) -> list[Any]:

@@ -38,6 +38,7 @@ class Definition:
     places: list[Place] = field(default_factory=list)
     new: str = ""
     row: str = ""  # the row of the table that named it
+    annotation: ast.expr | None = None  # of a member
 
 
 @dataclass
@@ -81,6 +82,9 @@ class Index:
         for module in self.modules.values():
             _Collector(self, module).visit(module.tree)
         self.subclasses = self._subclasses()
+        self.by_owner = defaultdict[tuple[str, str], list[Key]](list)
+        for key in self.definitions:
+            self.by_owner[key.path, key.owner].append(key)
 
     def add(self, module: Module, key: Key, line: int, byte_column: int) -> None:
         text = module.lines[line]
@@ -108,6 +112,18 @@ class Index:
             if (path := self.file_of(dotted)) is not None:
                 return self.resolve_class(self.modules[path], other, depth + 1)
         return None
+
+    def lineage(self, path: str, name: str, depth: int = 0) -> Iterator[tuple[str, str]]:
+        """A class and those it inherits from, as far as they are of the tree."""
+        module = self.modules[path]
+        if name not in module.classes or depth > 10:
+            return
+        yield path, name
+        for base in module.classes[name].bases:
+            base = base.value if isinstance(base, ast.Subscript) else base
+            last = base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "")
+            if (found := self.resolve_class(module, last)) is not None:
+                yield from self.lineage(*found, depth + 1)
 
     def _subclasses(self) -> dict[tuple[str, str], set[tuple[str, str]]]:
         """Each class with all that inherit from it."""
@@ -217,6 +233,12 @@ class _Collector(ast.NodeVisitor):
                 self._add("param", self.functions[-1], node.id, node.lineno, node.col_offset)
             else:
                 self._bind(node.id, node.lineno, node.col_offset)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        self.generic_visit(node)
+        if self.classes and not self.functions and isinstance(node.target, ast.Name):
+            key = Key(self.module.path, "member", self.classes[-1], node.target.id)
+            self.index.definitions[key].annotation = node.annotation
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")

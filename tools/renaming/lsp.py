@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,15 @@ class Server:
     def __init__(self, command: Sequence[str], root: Path, python: Path, extra_paths: Sequence[str]) -> None:
         self.root, self.python, self.extra_paths = root, python, list(extra_paths)
         self.process = subprocess.Popen(
-            [*command, "--stdio"], cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            [*command, "--stdio"],
+            cwd=root,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={
+                **os.environ,
+                "NODE_OPTIONS": "--max-old-space-size=10000",
+            },  # by default it forgets what it knows every so often
         )
         self._number = 0
         self._answers: Queue[dict[str, Any]] = Queue()
@@ -55,6 +64,7 @@ class Server:
             return {
                 "diagnosticMode": "openFilesOnly",
                 "typeCheckingMode": "off",
+                "useLibraryCodeForTypes": False,  # inferring types of code without any takes minutes
                 "extraPaths": self.extra_paths,
                 "exclude": ["**/.venv", "**/node_modules", "**/__pycache__"],
             }
@@ -94,9 +104,7 @@ class Server:
             result = [self._configuration(item.get("section", "")) for item in message["params"]["items"]]
         self._send({"id": message["id"], "result": result})
 
-    def definitions(
-        self, places: Sequence[Place], progress: Callable[[int, int], None]
-    ) -> Iterator[tuple[Place, list[Place]]]:
+    def definitions(self, places: Sequence[Place], progress: Callable[[int, int], None]) -> Iterator[tuple[Place, list[Place]]]:
         """Each place with the places where its name is defined; none if the server does not know."""
         waiting: dict[int, Place] = {}
         rest = iter(places)

@@ -18,7 +18,9 @@ def _moves(root: Path) -> tuple[dict[str, str], list[str]]:
     """Every file that moves, below src/weft, and rows whose file is gone."""
     rows = [(row[0], row[1]) for row in read_tsv(TABLES / "modules.tsv")]
     base = root / "src" / "weft"
-    files = [path.relative_to(base).as_posix() for path in base.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    files = [
+        path.relative_to(base).as_posix() for path in base.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    ]
     exact = {old: new for old, new in rows if not old.endswith("/")}
     folders = [(old, new) for old, new in rows if old.endswith("/")]
     moves = dict[str, str]()
@@ -68,13 +70,17 @@ class _Names:
         for old, new in packages.items():
             if f"{old}/__init__.py" in moves:
                 self.dotted.setdefault(f"weft.{old}", f"weft.{new}")
-        self._dotted_re = re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, sorted(self.dotted, key=len, reverse=True)))})(?![\w])")
+        self._dotted_re = re.compile(
+            rf"(?<![\w.])(?:{'|'.join(map(re.escape, sorted(self.dotted, key=len, reverse=True)))})(?![\w])"
+        )
         self._path_re = re.compile(
             rf"(?<![\w./-])((?:src/)?(?:weft/)?)({'|'.join(map(re.escape, sorted(self.paths, key=len, reverse=True)))})(?![\w])"
         )
         top = {old: new for old, new in moves.items() if "/" not in old}
         self.top = top
-        self._top_re = re.compile(rf"(?<![\w.-])((?:src/)?weft/)({'|'.join(map(re.escape, sorted(top, key=len, reverse=True))) or '(?!)'})(?![\w])")
+        self._top_re = re.compile(
+            rf"(?<![\w.-])((?:src/)?weft/)({'|'.join(map(re.escape, sorted(top, key=len, reverse=True))) or '(?!)'})(?![\w])"
+        )
         # `from weft.nn import state`: the module is a name of its package
         self.from_package = dict[tuple[str, str], tuple[str, str]]()
         for old, new in self.dotted.items():
@@ -121,7 +127,11 @@ def rename(args: argparse.Namespace) -> None:
     names = _Names(moves)
     changed = 0
     for path in tracked(root):
-        if (path.suffix not in TEXTS and path.name != "Makefile") or path.name in NOT_HERE or "tools" in path.relative_to(root).parts[:1]:
+        if (
+            (path.suffix not in TEXTS and path.name != "Makefile")
+            or path.name in NOT_HERE
+            or "tools" in path.relative_to(root).parts[:1]
+        ):
             continue
         text = path.read_text(encoding="utf-8")
         if (new := names.text(text)) != text:
@@ -130,5 +140,6 @@ def rename(args: argparse.Namespace) -> None:
     print(f"{len(moves)} modules moved, {changed} files rewritten")
     args.log.mkdir(parents=True, exist_ok=True)
     (args.log / "modules.txt").write_text(
-        "".join(f"{line}\n" for line in [*(f"gone: {one}" for one in gone), *(f"clash: {one}" for one in clashes)]), encoding="utf-8"
+        "".join(f"{line}\n" for line in [*(f"gone: {one}" for one in gone), *(f"clash: {one}" for one in clashes)]),
+        encoding="utf-8",
     )

@@ -1,8 +1,8 @@
 """Rename what stands in strings and documents: options and values of run files, flags, metrics, names of files.
 
-A word is renamed where its meaning is certain: under its table in a text of TOML, as `table.option`, as a key of a dict that has
-options of one table only, as a flag of a command that is named before it, as a name that means nothing else. All other places of
-such words, as far as a string is nothing but one, are listed.
+A word is renamed where its meaning is certain: under its table in a text of TOML, as `table.option`, as a key of a dict that
+has options of one table only, as a flag of a command that is named before it, as a name that means nothing else. All other
+places of such words, as far as a string is nothing but one, are listed.
 """
 
 from __future__ import annotations
@@ -23,6 +23,12 @@ TABLES = Path(__file__).parents[1] / "renames"
 SKIPPED = ("CHANGELOG.md", "tools/*", "requirements/*", "constraints.txt", "benchmarks/results/*")
 PLAIN_TASKS = {"lm", "masked-lm", "translate", "classify"}  # as strings they mean nothing else
 
+# options that as a string mean nothing else
+UNIQUE = {
+    *("mixer", "two_way", "feed_forward", "head_size", "every_step", "cross_heads", "attention_size", "min_count", "sublinear"),
+    *("longest_answer", "accumulate", "matrix_lr", "beta2", "layer_decay", "thaw", "sample_length", "ngrams", "slopes"),
+}
+
 
 class Words:
     """The tables."""
@@ -40,16 +46,19 @@ class Words:
         self.flags = defaultdict[str, dict[str, str]](dict)
         for command, old, new, *_ in read_tsv(TABLES / "flags.tsv"):
             self.flags[command][old] = new
+        self.commands = [(row[0], row[1]) for row in read_tsv(TABLES / "commands.tsv")]
         self.metrics = {row[0]: row[1] for row in read_tsv(TABLES / "metrics.tsv")}
         self.files = {row[0]: row[1] for row in read_tsv(TABLES / "files.tsv")}
         self.exact = [(row[0], row[1], row[2]) for row in read_tsv(TABLES / "strings.tsv")]
         every = defaultdict[str, set[str]](set)
-        for command, flags in self.flags.items():
+        for flags in self.flags.values():
             for old, new in flags.items():
                 every[old].add(new)
-        keeps = {"--data", "--suite"}
-        self.any_flag = {old: next(iter(news)) for old, news in every.items() if len(news) == 1 and old not in keeps}
+        sure = {old: next(iter(news)) for old, news in every.items() if len(news) == 1 and old not in ("--data", "--suite")}
+        self.any_flag = sure | self.flags["*"]
         self.tasks = self.values["task"]
+        tables = [names for name, names in self.options.items() if name]
+        self.unique = {old: new for names in tables for old, new in names.items() if old in UNIQUE and old != new}
 
     def table(self, name: str, task: str = "") -> dict[str, str]:
         if name == "data":
@@ -76,10 +85,11 @@ def read_tsv_loose(path: Path) -> list[list[str]]:
 LINE = r"(?:^|(?<=\n)|(?<=\\n)|(?<=[\"']))"
 TOML = re.compile(
     rf"{LINE}(?P<hash>[ \t]*#?[ \t]*)\[(?P<table>(?:data|tokenizer|model|train)(?:\.\w+)*)\](?=\s|\\n|$|[\"'])"
-    rf"|{LINE}(?P<lead>[ \t]*(?:# ?)?)(?P<key>[A-Za-z]\w*)(?P<equals>[ \t]*=[ \t]*)(?P<value>\\?\"[^\"\\\n]*\\?\"|[^\s#\\,\"']+)?"
+    rf"|{LINE}(?P<lead>[ \t]*(?:# ?)?)(?P<key>[A-Za-z]\w*)(?P<equals>[ \t]*=[ \t]*)"
+    r"(?P<value>\\?\"[^\"\\\n]*\\?\"|[^\s#\\,\"']+)?"
 )
 DOTTED = re.compile(
-    r"(?<![\w./\"'-])(?P<table>(?:data|tokenizer|model|train)(?:\.(?:encoder|decoder|features|spelling|source|target))*)"
+    r"(?<![\w./-])(?P<table>(?:data|tokenizer|model|train)(?:\.(?:encoder|decoder|features|spelling|source|target))*)"
     r"\.(?P<key>[A-Za-z]\w*)(?P<rest>=(?P<value>[\w.-]+))?(?![\w(])(?!\.(?:py|md|toml|txt|csv|tsv|json|zst|gz|jsonl)\b)"
 )
 NOT_OPTIONS = re.compile(r"data\.(?:source|train|valid|test|text|label|tag)\b(?=\.(?:txt|csv|tsv))")
@@ -90,7 +100,9 @@ class Texts:
 
     def __init__(self, words: Words) -> None:
         self.words = words
-        self.metric_re = re.compile(rf"(?<![A-Za-z0-9.])((?:valid_|test_|train_)?)({'|'.join(sorted(words.metrics, key=len, reverse=True))})(?![\w(])")
+        self.metric_re = re.compile(
+            rf"(?<![A-Za-z0-9.])((?:valid_|test_|train_)?)({'|'.join(sorted(words.metrics, key=len, reverse=True))})(?![\w(])"
+        )
         self.file_re = re.compile("|".join(rf"(?<![\w]){re.escape(old)}" for old in sorted(words.files, key=len, reverse=True)))
 
     def toml(self, text: str, table: str = "", task: str = "") -> str:
@@ -133,7 +145,7 @@ class Texts:
         known = self.words.flags.get(command, {}) if command else {}
 
         def change(found: re.Match[str]) -> str:
-            return known.get(found[0]) or ("" if command and found[0] in self.words.flags.get(command, {}) else self.words.any_flag.get(found[0])) or found[0]
+            return known.get(found[0]) or self.words.any_flag.get(found[0], found[0])
 
         return re.sub(r"(?<![\w-])--[a-z][a-z-]*(?![\w-])", change, text)
 
@@ -174,10 +186,14 @@ class Python:
         self.listed: list[str] = []
         self.rows = [(old, new) for pattern, old, new in words.exact if fnmatchcase(path, pattern)]
         self.tree = ast.parse(text)
-        command = re.fullmatch(r"src/weft/cli/(\w+)\.py", path)
-        self.command = command[1] if command and command[1] in words.flags else ""
+        self.command = next((command for pattern, command in words.commands if fnmatchcase(path, pattern)), "")
 
     def rewritten(self) -> str:
+        for node in ast.walk(self.tree):  # what a row says of this file goes first, also that a word stays
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                for old, new in self.rows:
+                    if node.value == old:
+                        self.exact[node.lineno, node.col_offset] = new
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Dict):
                 self._dict(node, self._table_of(node))
@@ -188,10 +204,8 @@ class Python:
             elif isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Call):
                 self._sequence(node)
         for node in ast.walk(self.tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                for old, new in self.rows:
-                    if node.value == old:
-                        self._set(node, new)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in self.words.unique:
+                self._set(node, self.words.unique[node.value])
         return self._apply()
 
     # ---- constants by what surrounds them
@@ -219,13 +233,17 @@ class Python:
             return ""
         if {"task", "model"} & {*keys} and {*keys} <= {"task", "seed", "data", "tokenizer", "model", "train"}:
             return "run"
-        fits = [name for name in ("model", "train", "tokenizer", "data", "model.features") if {*keys} <= {*self.words.table(name)}]
+        fits = [
+            name for name in ("model", "train", "tokenizer", "data", "model.features") if {*keys} <= {*self.words.table(name)}
+        ]
         sure = len(keys) > 1 or keys[0] in ("kind", "mixer", "two_way", "feed_forward", "head_size", "batch_tokens")
         return fits[0] if len(fits) == 1 and sure else ""
 
     def _dict(self, node: ast.Dict, table: str, task: str = "") -> None:
         if table == "run":
-            pairs = {key.value: value for key, value in zip(node.keys, node.values, strict=True) if isinstance(key, ast.Constant)}
+            pairs = {
+                key.value: value for key, value in zip(node.keys, node.values, strict=True) if isinstance(key, ast.Constant)
+            }
             said = pairs.get("task")
             task = said.value if isinstance(said, ast.Constant) and isinstance(said.value, str) else ""
             self._value("task", said) if said is not None else None
@@ -252,7 +270,11 @@ class Python:
         """Names of tasks beside a name that can mean nothing else."""
         texts = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
         for part in parts:
-            if isinstance(part, ast.Constant) and part.value in self.words.tasks and (part.value in PLAIN_TASKS or {*texts} & PLAIN_TASKS):
+            if (
+                isinstance(part, ast.Constant)
+                and part.value in self.words.tasks
+                and (part.value in PLAIN_TASKS or {*texts} & PLAIN_TASKS)
+            ):
                 self._set(part, self.words.tasks[str(part.value)])
 
     def _compare(self, node: ast.Compare) -> None:
@@ -279,7 +301,9 @@ class Python:
         table = owner.id if isinstance(owner, ast.Name) else owner.attr if isinstance(owner, ast.Attribute) else ""
         if isinstance(owner, ast.Subscript) and isinstance(owner.slice, ast.Constant):
             table = str(owner.slice.value)
-        if table in ("model", "train", "tokenizer", "features") and node.slice.value in (names := self.words.table(table if table != "features" else "model.features")):
+        if table in ("model", "train", "tokenizer", "features") and node.slice.value in (
+            names := self.words.table(table if table != "features" else "model.features")
+        ):
             self._set(node.slice, names[node.slice.value])
 
     def _sequence(self, node: ast.List | ast.Tuple | ast.Set | ast.Call) -> None:
@@ -293,21 +317,40 @@ class Python:
         if not isinstance(node, ast.Call) or first in ("init", "demo"):
             self._tasks(list(parts))
         if not isinstance(node, ast.Call) and len(parts) > 1 and all(texts):
-            fits = [name for name in ("model", "train", "tokenizer", "data", "model.features") if {*texts} <= {*self.words.table(name)}]
+            fits = [
+                name
+                for name in ("model", "train", "tokenizer", "data", "model.features")
+                if {*texts} <= {*self.words.table(name)}
+            ]
             if len(fits) == 1 and any(self.words.table(fits[0])[text] != text for text in texts):
                 for part, text in zip(parts, texts, strict=True):
                     self._set(part, self.words.table(fits[0])[text])
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             for word in node.keywords:
-                if word.arg in ("kind", "arch", "task", "mixer", "layer_type", "norm", "pooling", "masking", "smoothing", "activation"):
+                if word.arg in (
+                    "kind",
+                    "arch",
+                    "task",
+                    "mixer",
+                    "layer_type",
+                    "norm",
+                    "pooling",
+                    "masking",
+                    "smoothing",
+                    "activation",
+                ):
                     self._value({"kind": "arch", "mixer": "layer_type"}.get(word.arg, word.arg), word.value)
             if name == "getattr" and len(parts) > 1:
                 self._table_words(parts[1])
 
     def _table_words(self, node: ast.expr) -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            news = {names[node.value] for table in ("model", "train", "data", "tokenizer") if node.value in (names := self.words.table(table))}
+            news = {
+                names[node.value]
+                for table in ("model", "train", "data", "tokenizer")
+                if node.value in (names := self.words.table(table))
+            }
             if len(news) == 1:
                 self._set(node, news.pop())
 
@@ -343,7 +386,10 @@ class Python:
             elif (token.start[0], byte_column) in docs:
                 changed = self.texts.document(source)
             else:
-                in_toml = in_toml or TOML.search(source) is not None and re.search(r"\[(?:data|model|train|tokenizer)[\w.]*\]|task = ", source) is not None
+                in_toml = in_toml or (
+                    TOML.search(source) is not None
+                    and re.search(r"\[(?:data|model|train|tokenizer)[\w.]*\]|task = ", source) is not None
+                )
                 changed = self.texts.toml(source, table) if in_toml else source
                 if in_toml and (heads := re.findall(r"\[((?:data|model|train|tokenizer)[\w.]*)\]", source)):
                     table = heads[-1]

@@ -27,7 +27,9 @@ from typing import NamedTuple
 
 from renaming.index import Definition, Index, Key
 
-SYMBOL = re.compile(r"^(?P<owner>[\w.*?\[\]<>]*?)(?:\((?P<param>\w+)\)|:(?P<local>\w+)|~(?P<either>\w+)|(?:(?<=[\w*])\.(?P<member>\w+)))?$")
+SYMBOL = re.compile(
+    r"^(?P<owner>[\w.*?\[\]<>]*?)(?:\((?P<param>\w+)\)|:(?P<local>\w+)|~(?P<either>\w+)|(?:(?<=[\w*])\.(?P<member>\w+)))?$"
+)
 
 
 class Row(NamedTuple):
@@ -108,7 +110,9 @@ def assign(index: Index, rows: list[Row]) -> Assigned:
     found = Assigned([], [], [])
     for row in rows:
         kinds, owner, name = _wanted(row.symbol)
-        known = [key for kind in kinds for key in by_name.get((kind, name), []) if kind == "top" or fnmatchcase(key.owner, owner)]
+        known = [
+            key for kind in kinds for key in by_name.get((kind, name), []) if kind == "top" or fnmatchcase(key.owner, owner)
+        ]
         pattern = _module_pattern(row.modules)
         matches = [key for key in known if fnmatchcase(key.path, pattern)]
         if not matches and "*" not in row.modules + row.symbol:
@@ -155,7 +159,9 @@ def _clashes(index: Index) -> Iterator[tuple[str, Definition]]:
         why = f"{same[0].key.name} becomes the same" if same else ""
         if kind in ("param", "local"):
             if not why and one.new in _bound(index, one.key):
-                before = index.definitions.get(Key(path, "param", owner, one.new)) or index.definitions.get(Key(path, "local", owner, one.new))
+                before = index.definitions.get(Key(path, "param", owner, one.new)) or index.definitions.get(
+                    Key(path, "local", owner, one.new)
+                )
                 why = "" if before is not None and before.new else "is used there"
         elif kind == "member":
             near = [(path, owner), *index.subclasses.get((path, owner), set())]
