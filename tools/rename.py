@@ -3,7 +3,7 @@
 
     python3.12 tools/rename.py all --server DIR/bin/basedpyright-langserver --python .venv/bin/python
 
-runs every step; `code`, `strings` and `modules` run one. `--root` is the tree (this one, unless set). Nothing else may change
+runs every step; `code`, `repair`, `strings` and `modules` run one. `--root` is the tree (this one, unless set). Nothing else may change
 the tree meanwhile. What a step did and what it left to a person is written to `--log` (renames.log/). `locals` lists names of
 local variables that say nothing, by function; `check` tells what the tables name that the tree does not have. Python 3.12 or
 later: names inside f-strings have no places before. tools/renames/README.md describes the tables.
@@ -80,7 +80,12 @@ def main() -> None:
     if args.command == "locals":
         locals_list.show(args.root)
         return
-    steps = {"code": rename_code, "repair": repair.rename, "strings": strings.rename, "modules": modules.rename}  # tables of strings name old paths
+    steps = {
+        "code": rename_code,
+        "repair": repair.rename,
+        "strings": strings.rename,
+        "modules": modules.rename,
+    }  # tables of strings name old paths
     for name in steps if args.command == "all" else ["code" if args.command == "check" else args.command]:
         began = time.monotonic()
         steps[name](args)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import io
 import json
+import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +19,28 @@ from renaming.lsp import Server
 from renaming.scopes import Scopes
 
 Question = tuple[Path, int, int]
+
+
+BUILTIN = {
+    name
+    for kind in (
+        str,
+        bytes,
+        list,
+        dict,
+        tuple,
+        set,
+        int,
+        float,
+        io.BufferedReader,
+        io.StringIO,
+        Path,
+        re.Match,
+        re.Pattern,
+        Counter,
+    )
+    for name in dir(kind)
+} | {"size", "shape", "mean", "max", "min", "sum", "to", "device", "dtype", "item", "view", "where"}
 
 
 class Edit(NamedTuple):
@@ -176,6 +201,11 @@ def _guess(index: Index, place: Place, name: str) -> str | None:
     """What an attribute of a value without a type becomes, if all members of this name become the same."""
     line = index.modules[place.path].lines[place.line]
     if line[: place.column][-1:] != ".":
+        return None
+    for pattern, ending, new in index.endings:
+        if line[: place.column + len(name)].endswith(ending) and fnmatchcase(place.path, pattern):
+            return new
+    if name in BUILTIN:
         return None
     if not index.members:
         for key, definition in index.definitions.items():

@@ -74,6 +74,7 @@ class Index:
         self.definitions: dict[Key, Definition] = {}
         self.at: dict[Place, Definition] = {}
         self.members: dict[str, set[str]] = defaultdict(set)  # new names of members by the old one
+        self.endings: list[tuple[str, str, str]] = []  # of expressions without a type: pattern of files, ending, new name
         self.functions: dict[tuple[str, str], list[Function]] = defaultdict(list)
         for path in paths:
             text = path.read_text(encoding="utf-8")

@@ -13,9 +13,13 @@ from renaming.index import Index, Key
 
 ROUNDS = 8
 ERROR = re.compile(r"^(?P<path>[^:]+):(?P<line>\d+):(?P<column>\d+): error: (?P<text>.*)$")
-ATTRIBUTE = re.compile(r"(?:Item )?\"(?:type\[)?(?P<owner>\w+)(?:\[.*?\])?\]?\"(?: of \".*?\")? has no attribute \"(?P<name>\w+)\"")
-MODULE = re.compile(r"Module \"?(?P<owner>[\w.]+)\"? has no attribute \"(?P<name>\w+)\"|Module has no attribute \"(?P<bare>\w+)\"")
-KEYWORD = re.compile(r"Unexpected keyword argument \"(?P<name>\w+)\" for \"(?P<call>\w+)\"(?: of \"(?P<owner>\w+)\")?")
+ATTRIBUTE = re.compile(
+    r"(?:Item )?\"(?:type\[)?(?P<owner>\w+)(?:\[.*?\])?\]?\"(?: of \".*?\")? has no attribute \"(?P<name>\w+)\""
+)
+MODULE = re.compile(
+    r"Module \"?(?P<owner>[\w.]+)\"? has no attribute \"(?P<name>\w+)\"|Module has no attribute \"(?P<bare>\w+)\""
+)
+KEYWORD = re.compile(r"Unexpected keyword argument \"(?P<name>\w+)\" +(?:for \"(?P<call>\w+)\"(?: of \"(?P<owner>\w+)\")?|\[)")
 UNDEFINED = re.compile(r"Name \"(?P<name>\w+)\" is not defined")
 Names = dict[str, dict[str, str]]  # by owner: old names and new ones; only those that are sure
 
@@ -42,6 +46,7 @@ def save_names(index: Index, log: Path) -> None:
             )
             title = top.new if top is not None and top.new else function
             found[f"{title}()"][key.name].add(one.new or key.name)
+            found[f"{key.path}()"][key.name].add(one.new or key.name)
         if key.kind == "top":
             found["*"][key.name].add(one.new or key.name)
     sure = {owner: {old: next(iter(news)) for old, news in names.items() if len(news) == 1} for owner, names in found.items()}
@@ -50,10 +55,10 @@ def save_names(index: Index, log: Path) -> None:
     (log / "names.json").write_text(json.dumps({owner: names for owner, names in changed.items() if names}), encoding="utf-8")
 
 
-def _edit(text: str, names: Names) -> tuple[str, str, str] | None:
+def _edit(path: str, text: str, names: Names) -> tuple[str, str, str] | None:
     """The pattern of the place, the old name and the new one."""
     if (found := KEYWORD.search(text)) is not None:
-        owners = [f"{found['call']}()", found["call"], found["owner"] or ""]
+        owners = [f"{found['call']}()", found["call"] or "", found["owner"] or "", f"{path}()"]
         pattern, name = r"(?<![\w.])%s(?= ?=[^=])", found["name"]
     elif (found := ATTRIBUTE.search(text)) is not None:
         owners, pattern, name = [found["owner"]], r"(?<=\.)%s\b", found["name"]
@@ -75,7 +80,7 @@ def _round(args: argparse.Namespace, names: Names, targets: list[str]) -> tuple[
     lines = dict[str, list[str]]()
     seen = set[tuple[str, int, str]]()
     for error in errors:
-        edit = _edit(error["text"], names)
+        edit = _edit(error["path"], error["text"], names)
         at = int(error["line"]) - 1
         if edit is None or (error["path"], at, edit[1]) in seen:
             continue

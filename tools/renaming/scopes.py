@@ -98,6 +98,8 @@ class Scopes(ast.NodeVisitor):
             return self._returned(one, owner, is_call=False) if one is not None else None
         if isinstance(value, ast.Call):
             if isinstance(value.func, ast.Name):
+                if value.func.id == "super" and self.classes:
+                    return self.module.path, self.classes[-1]
                 if (found := self.index.resolve_class(self.module, value.func.id)) is not None:
                     return found
                 _, one = self._top(self.module, value.func.id)

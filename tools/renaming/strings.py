@@ -151,7 +151,7 @@ class Texts:
 
     def commands(self, text: str) -> str:
         """Lines with `weft COMMAND ...`."""
-        names = "|".join(name for name in self.words.flags if name[0] != "(")
+        names = "|".join(name for name in self.words.flags if name.isalpha())
 
         def change(found: re.Match[str]) -> str:
             rest = self.flags(found[3], found[2])

@@ -8,6 +8,7 @@ A row is: modules, symbol, new name, note. `modules` is a path below src/weft wi
     function(name)          a parameter; Class.method(name); Class(name) is one of __init__; overriding methods follow
     function:name           a local variable
     function~name           either
+    @text.name              the attribute of a value whose type nobody knows, where the source ends so
 
 and its parts may be patterns: `*(keep)` is the parameter of any function and method, `*.given` the method of any class.
 The new name `=` keeps the old one. Rows without a pattern go before rows with one, those of one module before those of many;
@@ -109,6 +110,9 @@ def assign(index: Index, rows: list[Row]) -> Assigned:
         by_name.setdefault((key.kind, key.name), []).append(key)
     found = Assigned([], [], [])
     for row in rows:
+        if row.symbol.startswith("@"):
+            index.endings.append((_module_pattern(row.modules), row.symbol[1:], row.new))
+            continue
         kinds, owner, name = _wanted(row.symbol)
         known = [
             key for kind in kinds for key in by_name.get((kind, name), []) if kind == "top" or fnmatchcase(key.owner, owner)
