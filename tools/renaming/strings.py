@@ -57,6 +57,7 @@ class Words:
         sure = {old: next(iter(news)) for old, news in every.items() if len(news) == 1 and old not in ("--data", "--suite")}
         self.any_flag = sure | self.flags["*"]
         self.tasks = self.values["task"]
+        self.passing = set[str]()  # functions of tests that take options by name and pass them on
         tables = [names for name, names in self.options.items() if name]
         self.unique = {old: new for names in tables for old, new in names.items() if old in UNIQUE and old != new}
 
@@ -183,6 +184,7 @@ class Python:
     def __init__(self, path: str, text: str, words: Words) -> None:
         self.path, self.text, self.words, self.texts = path, text, words, Texts(words)
         self.exact: dict[tuple[int, int], str] = {}  # line and column of a constant: what it becomes
+        self.keywords: dict[tuple[int, int], tuple[str, str]] = {}  # of calls
         self.listed: list[str] = []
         self.rows = [(old, new) for pattern, old, new in words.exact if fnmatchcase(path, pattern)]
         self.tree = ast.parse(text)
@@ -194,6 +196,9 @@ class Python:
                 for old, new in self.rows:
                     if node.value == old:
                         self.exact[node.lineno, node.col_offset] = new
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Call):
+                self._call(node)
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Dict):
                 self._dict(node, self._table_of(node))
@@ -209,6 +214,19 @@ class Python:
         return self._apply()
 
     # ---- constants by what surrounds them
+
+    def _call(self, node: ast.Call) -> None:
+        """Names of parameters in `parametrize` stay; options that a helper passes on follow."""
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name == "parametrize" and node.args:
+            for part in ast.walk(node.args[0]):
+                if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                    self.exact[part.lineno, part.col_offset] = part.value
+        if self.path.startswith("tests/") and name in self.words.passing:
+            for word in node.keywords:
+                if word.arg in self.words.options["model"]:
+                    self.keywords[word.lineno, word.col_offset] = (word.arg, self.words.options["model"][word.arg])
+                    self._value(self.words.options["model"][word.arg], word.value)
 
     def _set(self, node: ast.AST | None, new: str) -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value != new:
@@ -372,6 +390,11 @@ class Python:
         for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
             if token.type in (tokenize.NEWLINE, tokenize.ENDMARKER):
                 table, in_toml = "", False
+            if token.type == tokenize.NAME:
+                at = (token.start[0], len(lines[token.start[0] - 1][: token.start[1]].encode()))
+                if self.keywords.get(at, ("",))[0] == token.string:
+                    out += [self.text[last : offset(*token.start)], self.keywords[at][1]]
+                    last = offset(*token.end)
             if token.type not in (tokenize.STRING, tokenize.FSTRING_MIDDLE):
                 continue
             begin, end = offset(*token.start), offset(*token.end)
@@ -416,6 +439,10 @@ def rename(args: argparse.Namespace) -> None:
     words = Words()
     texts = Texts(words)
     listed, changed = list[str](), list[str]()
+    for path in (args.root / "tests").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and node.args.kwarg is not None:
+                words.passing.add(node.name)
     for path in tracked(args.root):
         name = path.relative_to(args.root).as_posix()
         if any(fnmatchcase(name, pattern) for pattern in SKIPPED):
