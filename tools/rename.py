@@ -3,8 +3,8 @@
 
     python3.12 tools/rename.py all --server DIR/bin/basedpyright-langserver --python .venv/bin/python
 
-runs every step; `code`, `repair`, `strings` and `modules` run one. `--root` is the tree (this one, unless set). Nothing else
-may change the tree meanwhile. What a step did and what it left to a person is written to `--log` (renames.log/). `locals` lists names of
+runs every step; `code`, `repair`, `strings` and `modules` run one. `--root` is the tree (this one, unless set). Nothing
+else may change the tree meanwhile. What a step did and what it left to a person is in `--log`. `locals` lists names of
 local variables that say nothing, by function; `check` tells what the tables name that the tree does not have. Python 3.12 or
 later: names inside f-strings have no places before. tools/renames/README.md describes the tables.
 """
