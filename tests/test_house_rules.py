@@ -292,13 +292,8 @@ def comparing_mixers(path: Path, module: ast.Module) -> Iterator[str]:
             yield f"{node.lineno}: the name of a mixer is compared; ask its row in MIXERS, `table.traits`"
 
 
-TASKS_COMPARED = {"runs", "train"}  # where names of tasks are compared still
-
-
 def comparing_tasks(path: Path, module: ast.Module) -> Iterator[str]:
     """What depends on the task of a run is a field of its record."""
-    if path.relative_to(ROOT / "src" / "weft").parts[0] in TASKS_COMPARED:
-        return
     for node in ast.walk(module):
         inside = list(ast.walk(node)) if isinstance(node, ast.Compare) else []
         constants = {part.value for part in inside if isinstance(part, ast.Constant)}
