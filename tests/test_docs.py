@@ -25,16 +25,13 @@ from weft.decode.predict_options import PredictOptions
 from weft.metrics.metric import metric_names
 from weft.metrics.translation import TRANSLATION
 from weft.models.baseline_tables import BayesTable, RegressionTable
-from weft.models.classifier import ClassifierTable
-from weft.models.masked import MaskedTable
+from weft.models.encoder_tables import HEADS, ClassifierTable, MaskedTable, SpanTable, SpellingTable, TaggerTable
 from weft.models.ngram import NgramTable
 from weft.models.pair_tables import BRIDGES, DecoderTable, EncoderTable, Seq2SeqTable
 from weft.models.smoothing import SMOOTHINGS
-from weft.models.span import SpanTable
 from weft.models.tables import ADDED, CONNECTIONS, INSIDE, LanguageTable, StackTable
-from weft.models.tagger import HEADS, SpellingTable, TaggerTable
-from weft.nn.cross import SCORES
 from weft.nn.mixers import MIXERS
+from weft.nn.names import SCORES
 from weft.nn.pooling import POOLS
 from weft.runs.resolve import RunTable
 from weft.tasks.classification.data import LabelledTable

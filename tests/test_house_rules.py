@@ -56,7 +56,7 @@ LAYERS: dict[str, set[str]] = {
     "tasks.compare_spec": set(),
     "tasks.spec": {"errors", "config", "tasks.compare_spec"},
     "tasks.data_spec": {"errors", "config"},
-    "runs.run": {"errors", "config", "decode.options", "explain.views"} | RECORD,
+    "runs.run": {"errors", "config", "decode.options", "explain.views", "train.device"} | RECORD,
     "runs": TRAINING | RECORD | {"tasks.prepare"},
     "tasks.prepare": TRAINING | RECORD,
     "explain": TRAINING | RECORD | {"runs", "plots", "tasks.prepare"},

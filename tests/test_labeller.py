@@ -25,7 +25,7 @@ from weft.models import bayes, regression
 from weft.models.baseline_tables import BayesTable, RegressionTable
 from weft.runs.resolve import resolve
 from weft.runs.run import AnyRun
-from weft.tasks.classification.network import balance, targets, unseen
+from weft.tasks.classification.judging import balance, targets, unseen
 from weft.tasks.classification.presets import PRESETS as CLASSIFY
 from weft.tasks.label_report import SHOWN, confusion_table, label_table
 from weft.tensors import read_tensors

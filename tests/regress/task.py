@@ -22,8 +22,8 @@ from weft.data.text_order import TextExamples
 from weft.metrics.items import Items, Sums
 from weft.metrics.metric import Metric, scores, values
 from weft.models import build
-from weft.models.classifier import ClassifierTable
 from weft.models.encoder import Text, TextEncoder, text_encoder
+from weft.models.encoder_tables import ClassifierTable
 from weft.runs.eval_data import held_source
 from weft.runs.run import Run
 from weft.runs.settings import Settings
@@ -33,7 +33,8 @@ from weft.tasks.lines import Lines
 from weft.tasks.spec import Evaluation, Fault, Files, Options, Preset, Progress, Task, Watch, phase
 from weft.tasks.table_data import SplitConfig, table_data
 from weft.text.tokenizers import Tokenizer
-from weft.train.network import Network, NetworkTask
+from weft.train.estimator import NetworkEstimator
+from weft.train.network import NetworkTask
 from weft.train.objective import Loss
 
 BATCH = 8192  # positions that are read at once
@@ -163,7 +164,7 @@ class Regression(NetworkTask[Numbered]):
         return SquaredError(valid, device)
 
 
-NETWORK = Network(Regression())
+NETWORK = NetworkEstimator(Regression)
 TRAIN = {"steps": 100, "batch_tokens": 2048, "lr": 3e-3}
 SHAPE = {"layers": 1, "pool": "mean"}
 PRESETS = {kind: Preset(NETWORK, ClassifierTable, {"mixer": kind, **SHAPE}, TRAIN) for kind in ("gru", "lstm")}

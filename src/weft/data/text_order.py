@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from weft.data.batch import WHOLE, cropped
+from weft.data.batch import WHOLE, as_tensor, cropped
 from weft.data.corpus import Corpus
 from weft.data.grouped import B, Examples
 from weft.data.order import some
 from weft.text.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class TextBatch(NamedTuple):
@@ -39,8 +40,8 @@ def laid_out(rows: Sequence[Sequence[np.ndarray]], *, longest: int) -> tuple[Ten
     segments = None
     if len(rows[0]) > 1:
         first = np.array([1 + len(_cut(row, longest - 1)[0]) for row in rows])
-        segments = torch.from_numpy(((np.arange(width) >= first[:, None]) & keep).astype(np.int64))
-    return torch.from_numpy(padded), torch.from_numpy(keep), segments
+        segments = as_tensor(((np.arange(width) >= first[:, None]) & keep).astype(np.int64))
+    return as_tensor(padded), as_tensor(keep), segments
 
 
 def _cut(row: Sequence[np.ndarray], most: int) -> list[np.ndarray]:
@@ -91,7 +92,7 @@ class Labelled(TextExamples[TextBatch]):
     longest: int
 
     def batch(self, members: np.ndarray) -> TextBatch:
-        return TextBatch(*self.laid_out(members), torch.from_numpy(self.labels[members]))
+        return TextBatch(*self.laid_out(members), as_tensor(self.labels[members]))
 
     def known(self) -> np.ndarray:
         """Texts whose label training saw."""

@@ -9,23 +9,22 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from weft.config import no_such
 from weft.data.corpus import Corpus, lines_of
 from weft.data.grouped import in_groups
 from weft.data.order import changed, padded
-from weft.data.tag_order import Sentences
 from weft.errors import UsageError
-from weft.models.encoder import Text
-from weft.models.tagger import Words
 from weft.tasks.spec import Progress, phase
 from weft.text.gate import clean
 from weft.text.tokenizers import Tokenizer
 from weft.train.objective import Watch
 
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from weft.data.tag_order import Sentences
     from weft.runs.run import AnyRun
 
 BATCH = 1024  # positions computed at once: as many as stay in a processor's cache
@@ -77,6 +76,7 @@ def first_words(tokenizer: Tokenizer, words: Sequence[str], longest: int) -> lis
 
 def embed(encoder: Any, corpus: Corpus, *, pool: str, device: torch.device, watch: Watch | None = None) -> np.ndarray:
     """float32 (N, D): a vector for each line."""
+    from weft.models.encoder import Text
 
     def say(lines: np.ndarray) -> Tensor:
         y, keep = encoder(Text(*(part.to(device) for part in padded(corpus, lines))))
@@ -87,6 +87,7 @@ def embed(encoder: Any, corpus: Corpus, *, pool: str, device: torch.device, watc
 
 def embed_words(encoder: Any, data: Sentences, *, pool: str, device: torch.device, watch: Watch | None = None) -> np.ndarray:
     """float32 (N, D): a vector for each sentence of words."""
+    from weft.models.tagger import Words
 
     def say(sentences: np.ndarray) -> Tensor:
         words = changed(Words(*data.batch(sentences)[:-1]), lambda part: part.to(device))
@@ -107,13 +108,15 @@ def embed_texts(
     return Embedded(embed(run.model.encoder, corpus, pool=pool, device=run.device, watch=watch), truncated)
 
 
-@torch.inference_mode()
 def _in_groups(say: Callable[[np.ndarray], Tensor], lengths: np.ndarray, watch: Watch | None) -> np.ndarray:
     """What `say` makes of each text. Those of like length are read together, so that little padding is computed."""
+    import torch
+
     found: np.ndarray | None = None
     done = 0
     for members in in_groups(lengths, batch_tokens=BATCH):
-        vectors = say(members).float().cpu().numpy()
+        with torch.inference_mode():
+            vectors = say(members).float().cpu().numpy()
         found = np.empty((len(lengths), vectors.shape[1]), np.float32) if found is None else found
         found[members] = vectors
         done += len(members)

@@ -17,8 +17,6 @@ from weft.config import Table
 from weft.tasks.compare_spec import Compare, Observed
 
 if TYPE_CHECKING:
-    import torch
-
     from weft.decode.generate import Continuation, Going
     from weft.decode.options import GenerateOptions
     from weft.decode.steps import Steps
@@ -94,7 +92,7 @@ class Estimator(Protocol):
     def train(self, job: Job) -> None:
         """Leave the run directory with the model's best weights."""
 
-    def load(self, settings: Settings, vocabulary: Any, folder: RunFolder, device: torch.device) -> Any:
+    def load(self, settings: Settings, vocabulary: Any, folder: RunFolder, device: str) -> Any:
         """The model itself, never a wrapper."""
 
 
@@ -260,7 +258,7 @@ class Task(Generic[I, P]):
     evaluate_options: type[Table] = Options
     embed: Callable[[Run[I, P], Sequence[Any], str, Progress | None], Embedded] | None = None
     decode: Decode[I] | None = None
-    explain: Explain | None = None
+    explain: Callable[[], Explain] | None = None  # imports what looks into models
     compare: Compare = field(default_factory=Compare)
     decides: tuple[str, ...] = ()  # comparisons go by the first of these that the runs have; (): by their first score
     weights: Weights | None = None  # what weights of its networks mean, for starts from others; None: by names and shapes alone

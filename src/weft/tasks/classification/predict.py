@@ -17,8 +17,7 @@ from weft.metrics.labels import Labelled, label_scores
 from weft.runs.eval_data import held_source, none_known
 from weft.tasks import embedding
 from weft.tasks.classification.compare import observe
-from weft.tasks.classification.network import targets, unseen
-from weft.tasks.classification.objective import Judged, TextLabeller, judged
+from weft.tasks.classification.judging import Judged, judged, targets, unseen
 from weft.tasks.embedding import Embedded
 from weft.tasks.faults import mark_faults, process_valid, read_texts
 from weft.tasks.label_report import label_report
@@ -70,6 +69,8 @@ class ClassifierReader:
         if self.run.network is None:
             terms: Classifies = self.run.model
             return terms
+        from weft.tasks.classification.objective import TextLabeller
+
         return TextLabeller(
             self.run.network, self.tokenizer.tokenizer, longest=self.settings.data.longest, device=self.run.device
         )

@@ -12,9 +12,8 @@ from weft.metrics.frequency import by_frequency
 from weft.metrics.language import block_size
 from weft.runs.eval_data import token_counts
 from weft.tasks.compare_spec import Compare, Contexts, Observed, Rate, Sentences, SentenceScores
-from weft.tasks.lm.network import chosen_context
-from weft.tasks.lm.objective import items
-from weft.tasks.lm.scoring import FULL
+from weft.tasks.lm.contexts import FULL, chosen_context
+from weft.tasks.lm.scoring import items
 from weft.tasks.plain_text import decode_between
 from weft.tasks.spec import Watch
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.tasks.lines import Lines
-from weft.tasks.qa.objective import Answer
+from weft.tasks.qa.answer import Answer
 from weft.tasks.qa.predict import Pair
 from weft.tasks.spec import Fault
 from weft.text.columns import counted

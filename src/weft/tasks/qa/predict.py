@@ -13,17 +13,20 @@ from weft.runs.eval_data import held_source
 from weft.tasks import embedding
 from weft.tasks.embedding import Embedded
 from weft.tasks.faults import process_valid, read_texts
+from weft.tasks.qa.answer import Answer
 from weft.tasks.qa.compare import observe
-from weft.tasks.qa.objective import Answer, PassageReader
 from weft.tasks.spec import Evaluation, Fault, Files, Options, Progress, phase
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
+    from weft.tasks.qa.objective import PassageReader
 
 Pair = tuple[str, str]  # a question, and the passage that it is about
 
 
 def reader(run: Run[Pair, Answer]) -> PassageReader:
+    from weft.tasks.qa.objective import PassageReader
+
     return PassageReader(run.model, run.vocabulary, data=run.settings.data, device=run.device)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from weft.decode.predict import Prediction
+from weft.decode.prediction import Prediction
 from weft.files import as_json, dumped
 from weft.tasks.lines import Lines
 from weft.tasks.seq2seq.predict import Seq2SeqOptions

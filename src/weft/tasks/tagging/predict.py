@@ -20,12 +20,12 @@ from weft.tasks.label_report import tag_report
 from weft.tasks.spec import Evaluation, Fault, Files, LabelOptions, Options, Progress, Watch, phase
 from weft.tasks.tagging.compare import in_line, observe
 from weft.tasks.tagging.data import words
-from weft.tasks.tagging.objective import WordTagger
 from weft.text.gate import clean
 from weft.text.labelled_tokens import LabelledTokens
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
+    from weft.tasks.tagging.objective import WordTagger
 
 Sentence = str | Sequence[str]
 
@@ -48,6 +48,8 @@ class TaggerReader:
     @cached_property
     def model(self) -> WordTagger:
         """What tags words: `tag`."""
+        from weft.tasks.tagging.objective import WordTagger
+
         return WordTagger(self.run.model, self.tokenizer, device=self.run.device)
 
     @property
