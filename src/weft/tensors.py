@@ -7,7 +7,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -113,15 +113,20 @@ def read_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     except (SafetensorError, OSError, RuntimeError, ValueError) as error:
         raise _unreadable(path, error) from None
     _refuse_doubles(path, names, count)
+    return _share(path, _map(path, names), notes), notes
+
+
+def _map(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """The arrays of these names where they lie in the file; what is changed in them does not reach it."""
     header, start = _read_header(path)
-    mapped = np.memmap(path, np.uint8, mode="c").view(np.ndarray)  # private: what is changed does not reach the file
-    arrays = {name: _mapped(mapped[start:], header[name]) for name in names}
-    return _share(path, arrays, notes), notes
-
-
-def _mapped(data: NDArray[np.uint8], listed: Mapping[str, Any]) -> NDArray[Any]:
-    begin, end = listed["data_offsets"]
-    return data[begin:end].view(ARRAYS[listed["dtype"]]).reshape(listed["shape"])
+    data, arrays = np.memmap(path, np.uint8, mode="c").view(np.ndarray)[start:], dict[str, NDArray[Any]]()
+    try:
+        for name in names:
+            begin, end = header[name]["data_offsets"]
+            arrays[name] = data[begin:end].view(ARRAYS[header[name]["dtype"]]).reshape(header[name]["shape"])
+    except (KeyError, TypeError, ValueError) as error:  # of a type that is not known here, or not the file that it was
+        raise _unreadable(path, error) from None
+    return arrays
 
 
 def _share(path: Path, tensors: dict[str, T], notes: dict[str, str]) -> dict[str, T]:
