@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from glob import glob
 from pathlib import Path
-from typing import Literal, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from weft.config import Table
 from weft.data.columns import Wanted
@@ -23,6 +23,23 @@ Files = str | list[str]
 Split = Files | float | None  # files, a share of train, or none
 Train = Files | Literal[False]  # files; false: the model was trained elsewhere, so there are none
 S = TypeVar("S")
+
+
+def _delimiter(given: str | None) -> str | None:
+    mark = "\t" if given == "tab" else given
+    if mark is not None and (len(mark) != 1 or mark in '"\r\n\0'):
+        raise ValueError(f'must be one character that is no quote and no line end, or "tab", not {given!r}')
+    return mark
+
+
+def _sheet(given: str | int | None) -> str | int | None:
+    if given == "" or (isinstance(given, int) and given < 1):
+        raise ValueError(f"{given!r} names no sheet; give its name, or its place from 1 on")
+    return given
+
+
+Delimiter = Annotated[str | None, AfterValidator(_delimiter)]  # between columns of .csv and .tsv: a character, or "tab"
+Sheet = Annotated[str | int | None, AfterValidator(_sheet)]  # of a workbook: a name, or a place from 1
 
 
 def check_splits(train: Train, valid: Split, test: Split, encoding: str) -> None:

@@ -33,7 +33,7 @@ def refuse_marked(path: Path, train: Train, *, tables: bool = False) -> None:
 def open_columns(file: InputFile, used: Used, train: Train) -> Opened | None:
     """The columns of a table that a run reads; None for a text, whose records are its lines."""
     refuse_marked(file.path, train)
-    return None if kind_of(file.path) == "text" else open_records(file.path, file.lines(), used)
+    return None if kind_of(file.path) == "text" else open_records(file, used)
 
 
 def open_text(table: DataTable, file: InputFile) -> Opened | None:

@@ -16,6 +16,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from weft.errors import DataError
 from weft.text.unpack import read_bytes
@@ -42,6 +43,7 @@ class Seen:
     notes: list[str] = field(default_factory=list)
     examples: list[str] = field(default_factory=list)
     columns: tuple[str, ...] = ()  # of the latest table: the names of its header, or the keys of its first object
+    container: str = ""  # what rows come from that are no lines of text: "Parquet"
     skipped: int = 0  # records that nothing can be done with, and that are left out
     first_skipped: str = ""  # its place
 
@@ -59,6 +61,8 @@ class Seen:
     @property
     def written(self) -> str:
         """How, in a word or two: encoding and line ends."""
+        if self.container and not self.bytes:
+            return self.container
         return f"{self.encoding}, " + (f"CRLF line ends in {self.crlf:,} places" if self.crlf else "LF line ends")
 
     def describe(self) -> str:
@@ -73,6 +77,14 @@ class Seen:
         rows += [f"  note: {shown(note, 200)}" for note in notes]
         rows += [f"  e.g.: {shown(example)}" for example in self.examples]
         return "\n".join(rows)
+
+
+class RawLine(NamedTuple):
+    """A line of a file, and what it has besides: all three joined are what was read."""
+
+    text: str
+    end: str = "\n"  # or "\r\n"; "" where the file ends without one
+    start: str = ""  # a byte order mark
 
 
 def many(count: int, name: str) -> str:

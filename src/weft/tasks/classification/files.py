@@ -13,12 +13,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from weft.data.columns import USUAL, Cell, Name, Wanted, read_columns
-from weft.data.rows import kind_of
+from weft.data.rows import TABLES, TableOptions, kind_of, place_of
 from weft.data.source import called
 from weft.data.use import is_conll
 from weft.errors import DataError
@@ -40,6 +40,16 @@ class Reading:
     multi: bool = False
     separator: str = ","
     coarse: str | None = None
+    delimiter: str | None = None
+    sheet: str | int | None = None
+
+    def tables(self) -> TableOptions:
+        return TableOptions(self.encoding, self.delimiter, self.sheet)
+
+    def origin(self) -> dict[str, Any]:
+        """What is read depends on: all of it, as far as it is given."""
+        usual = {name: value for name, value in asdict(self).items() if name not in ("delimiter", "sheet")}
+        return usual | self.tables().origin()
 
     def columns(self) -> tuple[Wanted, ...]:
         return Wanted("label", self.label), *(Wanted("text", name) for name in self.text)
@@ -137,7 +147,7 @@ def _labels(cell: Cell, reading: Reading, where: str) -> tuple[str, ...]:
 
 
 def _read_table(file: File, reading: Reading, seen: Seen) -> Iterator[tuple[int, Cell, tuple[str, ...]]]:
-    for line, (label, *texts) in read_columns(file.path, reading.columns(), reading.encoding, seen):
+    for line, (label, *texts) in read_columns(file.path, reading.columns(), reading.tables(), seen):
         yield line, label, tuple(text for text in texts if isinstance(text, str))
 
 
@@ -190,9 +200,11 @@ def _refuse_columns(file: File, reading: Reading) -> None:
     for wanted in reading.columns():
         if wanted not in USUAL:
             raise DataError(
-                f"{file.path}: is no .tsv, .csv, .jsonl or .json and has no columns, but data.{wanted.option} names"
-                f" {wanted.name!r}; drop that, or give a table"
+                f"{file.path}: is {TABLES} and has no columns, but data.{wanted.option} names {wanted.name!r}; drop that, or"
+                " give a table"
             )
+    for option, value in reading.tables().origin().items():
+        raise DataError(f"{file.path}: is {TABLES}, but data.{option} = {value!r}; drop that, or name it as the table it is")
 
 
 def refuse_conll(path: Path) -> None:
@@ -211,7 +223,7 @@ def read_records(files: Sequence[File], reading: Reading, seen: Seen, *, skip_em
             if file.label is None:
                 refuse_conll(file.path)
         for line, cell, texts in _read(file, reading, seen, empty=skip_empty):
-            where = f"{file.path}: line {line}"
+            where = place_of(file.path, line)
             labels = _labels(cell, reading, where)
             if any(text.strip() for text in texts):
                 kept += 1
