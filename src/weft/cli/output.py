@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -61,7 +62,7 @@ def write(text: str) -> None:
 def write_exact(text: str) -> None:
     """The same with parts of a file that was read: bytes that are no text, which stand there as surrogates, are written as they
     were, unless that is to a terminal."""
-    if _BYTES.search(text) is None or sys.stdout.isatty() or not hasattr(sys.stdout, "buffer"):
+    if _BYTES.search(text) is None or sys.stdout.isatty() or not isinstance(sys.stdout, io.TextIOWrapper):
         write(text)
         return
     encoding = sys.stdout.encoding or "utf-8"

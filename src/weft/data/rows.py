@@ -27,6 +27,7 @@ TYPED = ("xlsx", "parquet")  # what has rows of cells with types, and no lines
 TABLES = "no .tsv, .csv, .xlsx, .jsonl, .json or .parquet"
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab"}  # that are found, the first of them before the others
 _NAMES = {**SEPARATORS, "|": "pipe", ":": "colon", " ": "blank"}
+CONLL = (".conllu", ".conll", ".conll03", ".iob", ".iob2", ".bio")
 _QUOTED = re.compile('"(?:[^"]|"")*"?')
 
 
@@ -35,6 +36,12 @@ def kind_of(path: Path) -> str:
     name = path.with_suffix("") if path.suffix in PACKED else path
     kind = name.suffix.lower().removeprefix(".").replace("xlsm", "xlsx")
     return kind if kind in (*TEXT_TABLES, *TYPED, *OBJECTS) else "text"
+
+
+def is_conll(path: Path) -> bool:
+    """Whether a file is words with tags by its name, packed or not."""
+    name = path.with_suffix("") if path.suffix in PACKED else path
+    return name.suffix.lower() in CONLL
 
 
 def numbered(path: Path, number: int) -> str:

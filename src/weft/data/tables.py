@@ -14,6 +14,7 @@ from weft.config import Table
 from weft.data.columns import Wanted
 from weft.data.dataset import Dataset, Format, R
 from weft.data.records import Used
+from weft.data.rows import is_conll, kind_of
 from weft.data.source import Source
 from weft.errors import ConfigError, DataError
 from weft.text.gate import as_paths, check_encoding
@@ -96,6 +97,24 @@ def datasets(base: Path, format: Format[R], train: Train, valid: Split, test: Sp
     }
 
 
+def refuse_words(path: Path) -> None:
+    """Refuse words with tags where plain text is read: their markup would be read as text."""
+    if is_conll(path):
+        raise DataError(f"{path}: is CoNLL by its name, words with tags; this run reads plain text: give a sentence a line")
+
+
+def _plain(paths: tuple[Path, ...]) -> tuple[Path, ...]:
+    """The same; tables and words with tags are refused."""
+    for path in paths:
+        refuse_words(path)
+        if (kind := kind_of(path)) != "text":
+            raise DataError(
+                f"{path}: is {kind.upper()} by its name, and language models read plain text; write the texts of its column to"
+                " a .txt file, or name it .txt to learn it as it is"
+            )
+    return paths
+
+
 def _visible(path: Path, base: Path) -> bool:
     return not any(part.startswith(".") for part in path.relative_to(base).parts)
 
@@ -161,6 +180,6 @@ class DataTable(Table):
         """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""
         lines = self.read == "lines"
         return {
-            name: Source(spread(base, files), self.encoding, lines, low, high, apart=not lines and _found(base, files))
+            name: Source(_plain(spread(base, files)), self.encoding, lines, low, high, apart=not lines and _found(base, files))
             for name, (files, low, high) in parts(self.train, self.valid, self.test).items()
         }

@@ -13,7 +13,7 @@ import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,7 +83,7 @@ def _damaged(path: Path, what: str, error: Exception) -> DataError:
     return DataError(f"{path}: is damaged or not {what}: {shown(text[:1].lower() + text[1:], 200)}")
 
 
-def _chosen(path: Path, names: Sequence[str], sheet: str | int | None) -> str:
+def choose_sheet(path: Path, names: Sequence[str], sheet: str | int | None) -> str:
     """The name of a sheet that is asked for by its name or its place, from 1; the first unless one is."""
     if not names:
         raise DataError(f"{path}: has no sheet with cells")
@@ -105,7 +105,7 @@ def open_sheet(path: Path, sheet: str | int | None) -> Sheet:
     except Exception as error:  # of several kinds, whatever is wrong in there
         raise _damaged(path, "an Excel workbook", error) from None
     names = [one.title for one in book.worksheets]
-    name = _chosen(path, names, sheet)
+    name = choose_sheet(path, names, sheet)
     return Sheet(name, len(names), _sheet_rows(path, book, book[name]))
 
 
@@ -166,34 +166,6 @@ def _holds(column: str, key: str) -> bool:
     return key == column or key.startswith(f"{column}.")
 
 
-def read_parquet(path: Path, needed: Sequence[str], others: Sequence[str] | None, seen: Seen) -> Iterator[ParquetRow]:
-    """The rows of a Parquet file, of which some columns are `needed`; read besides are `others`, as far as they are there, or
-    all columns where that is None."""
-    parquet = _package(path, "parquet")
-    try:
-        with parquet.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            for key in needed:
-                if not any(_holds(name, key) for name in names):
-                    raise DataError(f"{path}: has no column {key!r}{nearest(key, [shown(name, 40) for name in names])}")
-            seen.columns, seen.container = tuple(names), "Parquet"
-            keys = [*needed, *(others or ())]
-            wanted = None if others is None else [name for name in names if any(_holds(name, key) for key in keys)]
-            number = 0
-            for batch in file.iter_batches(batch_size=BATCH, columns=wanted, use_threads=False):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield ParquetRow(number, {name: _text_of(row[name]) for name in row}, row)
-    except DataError:
-        raise
-    except OSError as error:
-        if error.errno is not None:
-            raise unreadable(path, error) from None
-        raise _damaged(path, "a Parquet file", error) from None  # as pyarrow has it
-    except Exception as error:
-        raise _damaged(path, "a Parquet file", error) from None
-
-
 def _text_of(value: Any) -> Any:
     """A cell; one of binary data, which holds no text, is bytes still."""
     try:
@@ -205,3 +177,31 @@ def _text_of(value: Any) -> Any:
 def as_json(row: dict[str, Any]) -> dict[str, Any]:
     """A row as JSON can hold it."""
     return {name: _typed(value) for name, value in row.items()}
+
+
+def _columns(path: Path, names: Sequence[str], needed: Sequence[str], others: Sequence[str] | None) -> list[str] | None:
+    """The columns to read; None: all."""
+    for key in needed:
+        if not any(_holds(name, key) for name in names):
+            raise DataError(f"{path}: has no column {key!r}{nearest(key, [shown(name, 40) for name in names])}")
+    keys = [*needed, *(others or ())]
+    return None if others is None else [name for name in names if any(_holds(name, key) for key in keys)]
+
+
+def read_parquet(path: Path, needed: Sequence[str], others: Sequence[str] | None, seen: Seen) -> Iterator[ParquetRow]:
+    """The rows of a Parquet file, of which some columns are `needed`; read besides are `others`, as far as they are there, or
+    all columns where that is None."""
+    parquet = _package(path, "parquet")
+    try:
+        with parquet.ParquetFile(path) as file:
+            seen.columns, seen.container = tuple(file.schema_arrow.names), "Parquet"
+            wanted = _columns(path, seen.columns, needed, others)
+            batches = file.iter_batches(batch_size=BATCH, columns=wanted, use_threads=False)
+            for number, row in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), 1):
+                yield ParquetRow(number, {name: _text_of(value) for name, value in row.items()}, row)
+    except DataError:
+        raise
+    except OSError as error:
+        raise _damaged(path, "a Parquet file", error) if error.errno is None else unreadable(path, error) from None
+    except Exception as error:
+        raise _damaged(path, "a Parquet file", error) from None
