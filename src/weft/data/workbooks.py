@@ -11,7 +11,7 @@ import importlib
 import math
 import warnings
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime
 from itertools import chain, islice
 from pathlib import Path
@@ -22,7 +22,10 @@ from weft.text.gate import Seen, shown
 from weft.text.unpack import MOST_RATIO, PACKED, check_kind, swells, unreadable
 
 BATCH = 1024  # rows at a time
-PACKAGES = {"xlsx": ("openpyxl", "openpyxl"), "parquet": ("pyarrow", "pyarrow.parquet")}  # what to install, what to import
+PACKAGES: dict[str, tuple[str, Callable[[], Any]]] = {  # what to install, and how to import it
+    "xlsx": ("openpyxl", lambda: importlib.import_module("openpyxl")),
+    "parquet": ("pyarrow", lambda: importlib.import_module("pyarrow.parquet")),
+}
 _OLD = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 
@@ -49,12 +52,12 @@ def cell_text(value: Any) -> str:
 
 
 def _package(path: Path, kind: str) -> Any:
-    name, module = PACKAGES[kind]
+    name, load = PACKAGES[kind]
     check_kind(path)
     if path.suffix in PACKED:
         raise DataError(f"{path}: is packed twice, for .{kind} is packed itself; unpack the {path.suffix} first")
     try:
-        return importlib.import_module(module)
+        return load()
     except ImportError:
         raise DataError(f'{path}: .{kind} needs {name}; pip install "weft[{kind}]"') from None
 

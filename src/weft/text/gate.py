@@ -92,6 +92,11 @@ def many(count: int, name: str) -> str:
     return f"{count:,} {name}{'' if count == 1 else 's'}"
 
 
+def subject(count: int, name: str, one: str, several: str) -> str:
+    """The same with a verb that fits: 1 text is, 2 texts are."""
+    return f"{many(count, name)} {one if count == 1 else several}"
+
+
 def listed_files(paths: Sequence[Path]) -> str:
     """Some files, for people: the first two by name."""
     more = f" and {len(paths) - 2} more" if len(paths) > 2 else ""

@@ -307,7 +307,9 @@ def columns(settings: Settings, vocabulary: LabelledTokens) -> list[Column]:
 def fit(settings: Settings, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> Fitted:
     longest = settings.data.longest
     cut = count_long(corpora, dataset, longest=longest, truncate=settings.data.truncate)
-    return Fitted(corpora, f"{cut:,} texts are longer than data.longest = {longest} tokens, and are cut" if cut else None)
+    verb = "is" if cut == 1 else "are"
+    told = f"{many(cut, 'text')} {verb} longer than data.longest = {longest} tokens, and {verb} cut"
+    return Fitted(corpora, told if cut else None)
 
 
 def check(settings: Settings) -> CheckPlan:

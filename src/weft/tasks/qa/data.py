@@ -23,7 +23,7 @@ from weft.tasks.qa.files import Reading, Record, read_records
 from weft.tasks.qa.order import asked_tokens
 from weft.tasks.spec import Column, Fitted
 from weft.tasks.vocabulary import all_texts
-from weft.text.gate import SHOWN, Seen, listed_files, shown
+from weft.text.gate import SHOWN, Seen, listed_files, many, shown, subject
 from weft.text.tokenizers import Tokenizer, train_tokenizer
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ class QuestionSummary:
     def describe(self) -> str:
         """Several lines for people: files, sizes, encoding, line ends, notes, examples."""
         rows = [
-            f"{listed_files(self.files.paths)}: {self.count:,} questions, {self.count - self.answered:,} of them without an"
-            f" answer, and passages of {self.sizes[1].characters:,} characters, {self.files.written}"
+            f"{listed_files(self.files.paths)}: {many(self.count, 'question')}, {self.count - self.answered:,} of them without"
+            f" an answer, and passages of {many(self.sizes[1].characters, 'character')}, {self.files.written}"
         ]
         rows += [f"  note: {shown(note, 200)}" for note in self.notes()]
         for question, passage, said in self.examples:
@@ -189,7 +189,8 @@ def columns(settings: Settings, vocabulary: Tokenizer) -> list[Column]:
 def fit(settings: Settings, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> Fitted:
     longest, sizes = settings.data.longest, np.diff(corpora[0].line_starts()) - 1
     cut = int((asked_tokens(sizes, longest) < sizes).sum())
-    told = f"{cut:,} questions have more than half of data.longest = {longest} tokens, and are cut"
+    verb = "is" if cut == 1 else "are"
+    told = f"{subject(cut, 'question', 'has', 'have')} more than half of data.longest = {longest} tokens, and {verb} cut"
     return Fitted(corpora, told if cut else None)
 
 

@@ -25,7 +25,7 @@ from weft.data.use import open_columns
 from weft.errors import DataError, UsageError
 from weft.tasks.seq2seq.files import DEFAULT, Columns, Record, read_records
 from weft.tasks.spec import Column, Fitted
-from weft.text.gate import SHOWN, Seen, as_paths, listed_files, shown
+from weft.text.gate import SHOWN, Seen, as_paths, listed_files, many, shown
 from weft.text.sides import Sides, load_sides, save_sides, train_sides
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ class PairSummary:
     def describe(self) -> str:
         """Several lines for people: files, sizes, encoding, line ends, notes, examples."""
         rows = [
-            f"{listed_files(self.files.paths)}: {self.count:,} pairs of {self.source.characters:,} and"
-            f" {self.target.characters:,} characters, {self.files.written}"
+            f"{listed_files(self.files.paths)}: {many(self.count, 'pair')} of {self.source.characters:,} and"
+            f" {many(self.target.characters, 'character')}, {self.files.written}"
         ]
         sides = (("sources", self.source), ("targets", self.target))
         empty = [f"empty {name}: {side.empty:,}" for name, side in sides if side.empty]
