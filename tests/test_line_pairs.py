@@ -14,7 +14,7 @@ from small_runs import Silent, make_text, sums, train_here
 from weft.data.corpus import Corpus, lines_of
 from weft.data.line_pairs import PairedLines, paired
 from weft.data.order import Batch
-from weft.models.masked import MaskedTable
+from weft.models.encoder_tables import MaskedTable
 from weft.tasks.masked_lm.objective import as_text, candidates, texts
 from weft.text.tokenizers import from_words
 from weft.train.loop import Stopped

@@ -7,7 +7,7 @@ numpy when it runs, so that the command line can list tasks without them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,11 +17,6 @@ from weft.config import Table
 from weft.tasks.compare_spec import Compare, Observed
 
 if TYPE_CHECKING:
-    import torch
-
-    from weft.data.corpus import Corpus
-    from weft.data.findings import CheckPlan
-    from weft.data.records import InputFile, Opened
     from weft.decode.generate import Continuation, Going
     from weft.decode.options import GenerateOptions
     from weft.decode.steps import Steps
@@ -38,6 +33,7 @@ if TYPE_CHECKING:
     from weft.runs.job import Job
     from weft.runs.run import Run
     from weft.runs.settings import Settings
+    from weft.tasks.data_spec import Data
     from weft.tasks.embedding import Embedded
     from weft.tasks.lines import Lines
     from weft.text.tokenizers import Tokenizer
@@ -73,80 +69,6 @@ class LabelOptions(Options):
     strict: bool = False  # refuse labels that training never saw, instead of counting them as wrong
 
 
-# ---- data
-
-
-V = TypeVar("V")
-Note = Callable[[str], None]
-Watched = Callable[[Iterator[str]], Iterator[str]]  # texts, with the progress of whoever reads them
-
-
-class VocabularyBuilder(Protocol[V]):
-    """How what a run reads with is made and kept: a tokenizer, or several, and labels."""
-
-    def make(self, settings: Settings, dataset: Any, watched: Watched, note: Note) -> V:
-        """From the training data, or from the files that the run file names."""
-
-    def save(self, vocabulary: V, folder: Path) -> None: ...
-
-    def load(self, folder: Path) -> V: ...
-
-
-class Column(NamedTuple):
-    """Texts that become tokens, a corpus for each split."""
-
-    name: str  # its corpus is "train.NAME"; "": running text, whose corpus is "train"
-    tokenizer: Tokenizer
-    texts: Callable[[Any], Iterable[str]] | None = None  # of a record; None: what the data set has by this name
-
-
-class Prepared(NamedTuple):
-    vocabulary: Any
-    corpora: Mapping[str, Corpus]  # by split, and column where there are several: train, or train.source and train.target
-
-
-class Fitted(NamedTuple):
-    """The corpora of a split, and how much of it is cut, in words."""
-
-    corpora: Sequence[Corpus]
-    note: str | None = None
-
-
-def keep_all(settings: Settings, dataset: Any, corpora: Sequence[Corpus]) -> Fitted:
-    """Texts of any length are read."""
-    return Fitted(corpora)
-
-
-def accept_files(paths: Sequence[Path]) -> None:
-    """Any files will do."""
-
-
-def never(settings: Settings) -> bool:
-    return False
-
-
-@dataclass(frozen=True)
-class Data:
-    """How the data of a task is read and tokenized. A data set is a `Dataset` of records, or a `Source` of running text."""
-
-    table: type[Table]  # [data] of the run file; it has `sources(base)`, the data set of each split
-    tokenizer: type[Table]  # [tokenizer] of the run file
-    vocabulary: VocabularyBuilder[Any]
-    columns: Callable[[Settings, Any], Sequence[Column]]  # of a vocabulary; (): models read texts themselves
-    check: Callable[[Settings], CheckPlan]  # for `weft check`
-    open: Callable[[Any, InputFile], Opened | None]  # a file for a run with this [data]; None: its records are its lines
-    lines: Callable[[Any], Iterator[tuple[str, str | None]]]  # a data set as lines that a run reads, and writes
-    fit: Callable[[Settings, Any, Sequence[Corpus]], Fitted] = keep_all  # refuse or cut what is too long
-    finish: Callable[[Settings, Prepared, Path, Note], None] | None = None  # what else a new run keeps of its data
-    check_files: Callable[[Sequence[Path]], None] = accept_files  # refuse files that can't be the data of an evaluation
-    extended: Callable[[Settings], bool] = never  # whether a run's vocabulary has parts that others of its task lack
-    windows: Callable[[Settings], bool] = never  # whether training reads windows of running text
-
-    def load(self, folder: RunFolder) -> Any:
-        """The vocabulary of a run."""
-        return self.vocabulary.load(folder.path)
-
-
 # ---- models and their training
 
 
@@ -170,7 +92,7 @@ class Estimator(Protocol):
     def train(self, job: Job) -> None:
         """Leave the run directory with the model's best weights."""
 
-    def load(self, settings: Settings, vocabulary: Any, folder: RunFolder, device: torch.device) -> Any:
+    def load(self, settings: Settings, vocabulary: Any, folder: RunFolder, device: str) -> Any:
         """The model itself, never a wrapper."""
 
 
@@ -251,14 +173,6 @@ class Scored(Protocol):
     def log_probs(self) -> list[float]: ...
 
 
-class Generate(Protocol):
-    """How prompts are continued: of each the continuations, a beam's best first."""
-
-    def __call__(
-        self, run: Run[Any, Any], prompts: str | Sequence[str], options: GenerateOptions, going: Going | None
-    ) -> list[list[Continuation]]: ...
-
-
 def one_or_several(run: Run[Any, Any], given: Any) -> Sequence[Any]:
     """What a caller gave as inputs: a string is one, all else several."""
     return [given] if isinstance(given, str) else list(given)
@@ -329,13 +243,13 @@ class Task(Generic[I, P]):
     item: str  # what a loss is counted by: "token", "text", "word"
     counts: str  # what progress is counted by: "tokens", "texts", "questions"
     says: str  # what a model of it says of an item: "labels", "tags"
-    use: str  # the command after training: predict, generate, fill
     data: Data
     presets: Mapping[str, Preset]
     suites: Sequence[Suite]  # a run has the metrics of one of them: its data decides which
     validation: Sequence[Suite]  # the same of what validation measures
-    reader: Callable[[Run[I, P]], Any]  # a run's model bound to its vocabulary, as the functions below want it
     evaluate: Callable[[Run[I, P], Files | None, Any, Progress | None], Evaluation]
+    use: str = "predict"  # the command after training: predict, generate, fill
+    reader: Callable[[Run[I, P]], Any] = field(default=lambda run: run.model)  # bound to its vocabulary, as functions here want
     predict: Callable[[Run[I, P], Sequence[I], Any, Progress | None], list[P | Fault]] | None = None
     inputs: Callable[[Run[I, P], Any], Sequence[I]] = one_or_several  # what a Python caller gave: one input, or several
     predict_options: type[Table] = Options
@@ -344,7 +258,7 @@ class Task(Generic[I, P]):
     evaluate_options: type[Table] = Options
     embed: Callable[[Run[I, P], Sequence[Any], str, Progress | None], Embedded] | None = None
     decode: Decode[I] | None = None
-    explain: Explain | None = None
+    explain: Callable[[], Explain] | None = None  # imports what looks into models
     compare: Compare = field(default_factory=Compare)
     decides: tuple[str, ...] = ()  # comparisons go by the first of these that the runs have; (): by their first score
     weights: Weights | None = None  # what weights of its networks mean, for starts from others; None: by names and shapes alone
