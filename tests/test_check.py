@@ -160,7 +160,7 @@ def test_duplicates_and_several_targets(tmp_path):
         "warning", "2 of 40 pairs (5 %) stand there more than once", 2, ["train.tsv:11", "train.tsv:21"],
     )  # fmt: skip
     several = only(report, "several_targets")
-    assert told_of(several, tmp_path) == ("note", "1 sources have several targets", 1, ["train.tsv:5", "train.tsv:13"])
+    assert told_of(several, tmp_path) == ("note", "1 source has several targets", 1, ["train.tsv:5", "train.tsv:13"])
     assert several.examples == (pairs[4], pairs[12])
 
 

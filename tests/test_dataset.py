@@ -155,7 +155,10 @@ def test_tables_that_can_t_be_right(tmp_path):
             [number(record) for record in Dataset((path,), TableFormat(("text",), ("number",))).records()]
         return str(caught.value).removeprefix(f"{path}: ")
 
-    assert refusal("a.txt", "x\n") == "is no .tsv, .csv, .jsonl or .json; give a table with the columns text, number"
+    assert (
+        refusal("a.txt", "x\n")
+        == "is no .tsv, .csv, .xlsx, .jsonl, .json or .parquet; give a table with the columns text, number"
+    )
     assert refusal("a.tsv", "text\tn\nx\t1\n") == "line 1, its header, has no column 'number'; known: text, n"
     assert refusal("b.tsv", "text\tnumber\n") == "has a header and nothing below it; give a file with examples in it"
     assert refusal("c.tsv", "text\tnumber\nx\t1\ny\tmany\n") == "line 3 has 'many' where a number should be"

@@ -69,6 +69,12 @@ def test_pairs_labels_and_tags_do_too(tmp_path):
         assert max(errors(values, tmp_path).values()) < 1e-5
 
 
+@pytest.mark.parametrize("name", ["labels-lstm", "several-lstm"])
+def test_labels_that_are_weighted_by_their_frequency_do_too(tmp_path, name):
+    values = override(LabelRuns(tmp_path).values(name), ["model.width=8", "model.balanced=true"])
+    assert max(errors(values, tmp_path).values()) < 1e-5
+
+
 def test_a_derivative_that_is_known_and_one_that_is_wrong():
     class Wrong(torch.autograd.Function):
         """x^2 with the derivative x."""

@@ -246,7 +246,11 @@ BAD_FILES = [
     ),
     ("a.tsv", "text\tlabel\ttext\nx\ty\tz\n", "line 1, its header, has 2 columns 'text'; rename all but one"),
     ("a.tsv", "text\tlabel\n", "has a header and nothing below it; give a file with examples in it"),
-    ("a.tsv", "pos\n", "line 1 has 1 column, not 2 or more: 'pos'; columns are separated by a tab"),
+    (
+        "a.tsv",
+        "pos\n",
+        "line 1 has 1 column, not 2 or more: 'pos'; columns are separated by a tab; set data.delimiter if it is something else",
+    ),
     ("a.tsv", "a\tx\nb\ty\tz\n", "line 2 has 3 columns, not 2 as line 1 has: 'b', 'y', 'z'; columns are separated by a tab"),
     ("a.csv", "\na,x\n", "line 1 is blank; a table begins with its header, or with its first row; take it out"),
     ("a.tsv", "a\tx\n \ty\n", "line 2 has no label; give it one, or set data.multi = true, where an example may have none"),
@@ -301,7 +305,8 @@ def test_columns_that_are_not_there(tmp_path):
         f'{objects}: has keys and no columns, but data.label = 1; name a key, data.label = "..."'
     )
     lines = write(tmp_path / "a.txt", "a x\n")
-    message = "is no .tsv, .csv, .jsonl or .json and has no columns, but data.{} names {}; drop that, or give a table"
+    tables = ".tsv, .csv, .xlsx, .jsonl, .json or .parquet"
+    message = f"is no {tables} and has no columns, but data.{{}} names {{}}; drop that, or give a table"
     assert refusal(lambda: read(lines, reading=Reading(text=("a", "b")))) == f"{lines}: {message.format('text', repr('a'))}"
     assert refusal(lambda: read(lines, reading=Reading(label=2, text=(1,)))) == f"{lines}: {message.format('label', 2)}"
 
@@ -423,7 +428,7 @@ def test_a_folder_that_can_t_be_listed(tmp_path, monkeypatch):
     assert refusal(lambda: read(tmp_path / "x")) == f"{tmp_path / 'x'}: can't be read: Permission denied"
 
 
-OPTIONS = "train, valid, test, encoding, text, label, multi, separator, coarse, longest, truncate, skip_empty"
+OPTIONS = "train, valid, test, encoding, delimiter, sheet, text, label, multi, separator, coarse, longest, truncate, skip_empty"
 MESSAGES = [
     ({"train": ""}, "data: train='' names no file"),
     ({"train": "a", "valid": 0.5, "test": 0.5}, "data: valid=0.5 and test=0.5 leave nothing of train"),

@@ -182,7 +182,7 @@ def test_long_texts_are_cut_and_counted_or_refused(tmp_path):
     watcher = Silent()
     values = class_file(data, "lstm", "train.steps=1", "data.longest=20")
     train_here(values, tmp_path / "run", watcher)
-    assert any(note == "train: 1 texts are longer than data.longest = 20 tokens, and are cut" for note in watcher.notes)
+    assert any(note == "train: 1 text is longer than data.longest = 20 tokens, and is cut" for note in watcher.notes)
     run = weft.load(tmp_path / "run")
     assert run.task.name == "classify"
     fits, long = run.predict("axe " * 18) + run.predict("axe " * 300)

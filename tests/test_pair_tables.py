@@ -386,7 +386,7 @@ RUN_MESSAGES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         run_file(data={"read": "lines"}),
-        "data.read: no such option; known: train, valid, test, encoding, source, target, longest, truncate",
+        "data.read: no such option; known: train, valid, test, encoding, delimiter, sheet, source, target, longest, truncate",
     ),
 ]
 

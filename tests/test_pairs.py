@@ -163,7 +163,11 @@ def test_a_blank_line_in_quotes_is_text(tmp_path):
 
 BLANK = "line 1 is blank; a table begins with its header, or with its first row; take it out"
 BAD_FILES = [
-    ("a.tsv", "a b\n", "line 1 has 1 column, not 2 or more: 'a b'; columns are separated by a tab"),
+    (
+        "a.tsv",
+        "a b\n",
+        "line 1 has 1 column, not 2 or more: 'a b'; columns are separated by a tab; set data.delimiter if it is something else",
+    ),
     ("a.tsv", "a\tb\nc\n", "line 2 has 1 column, not 2 as line 1 has: 'c'; columns are separated by a tab"),
     ("a.tsv", "a\tb\nc\td\te\n", "line 2 has 3 columns, not 2 as line 1 has: 'c', 'd', 'e'; columns are separated by a tab"),
     (
@@ -248,8 +252,8 @@ def test_unequal_files_are_refused_with_both_counts_and_where_they_part(tmp_path
     assert "part at about line 301" in refusal(lambda: Dataset((de, en), PairFormat()).seen)
 
 
-CURE = 'is no .tsv, .csv, .jsonl or .json: name a table so, or give two parallel files, {} = ["a.en", "a.de"]'
-OPTIONS = "train, valid, test, encoding, source, target, longest, truncate"
+CURE = 'is no .tsv, .csv, .xlsx, .jsonl, .json or .parquet: name a table so, or give two parallel files, {} = ["a.en", "a.de"]'
+OPTIONS = "train, valid, test, encoding, delimiter, sheet, source, target, longest, truncate"
 MESSAGES = [
     ({"train": "a.txt"}, "data: train='a.txt' " + CURE.format("train")),
     ({"train": ["a.en"]}, "data: train='a.en' " + CURE.format("train")),

@@ -22,6 +22,7 @@ from weft.cli.commands.evaluate import Evaluate
 from weft.cli.lines import any_lines, batched
 from weft.cli.main import main
 from weft.data.batch import changed, cropped
+from weft.data.rows import TableOptions
 from weft.decode.predict_options import PredictOptions
 from weft.decode.prediction import Prediction
 from weft.errors import DataError, ModelError, WeftError
@@ -297,7 +298,7 @@ def test_a_least_length_beyond_the_last_position_is_refused(runs, capsys):
 def test_half_of_parallel_files_is_no_data(runs, capsys):
     lstm, half = str(runs.folder("lstm")), str(runs.place / "phones.txt")
     message = (
-        f"--data {half}: is no .tsv, .csv, .jsonl or .json; name a table so, or give two parallel files,"
+        f"--data {half}: is no .tsv, .csv, .xlsx, .jsonl, .json or .parquet; name a table so, or give two parallel files,"
         " --data SOURCES --data TARGETS"
     )
     for command in ("evaluate", "geometry"):
@@ -311,7 +312,7 @@ def test_a_header_in_other_letters_is_no_pair(tmp_path):
     message += "data.target = 'TARGET ', or rename them"
 
     def read(columns: tuple[str, str]) -> list[str]:
-        return [record.target for record in read_records([path], columns, "utf-8", Seen([path], "utf-8"))]
+        return [record.target for record in read_records([path], columns, TableOptions(), Seen([path], "utf-8"))]
 
     assert refusal(DataError, lambda: read(("source", "target"))) == message
     assert read(("Source", "TARGET ")) == ["A BB C"]

@@ -108,7 +108,8 @@ def test_csv_in_csv_out_with_label_and_probability(name, delimiter, bayes, tmp_p
     note = "" if delimiter == "," else "weft: a.csv: columns are separated by semicolons\n"
     found = out(capsys, "predict", bayes, "--data", str(path), err=note)
     added = [["prediction", "probability"], *labels_of(bayes, TEXTS)]
-    assert rows_of(found, delimiter) == [[*row, *more] for row, more in zip(table, added, strict=True)]
+    assert found.startswith("\ufeff") and "\r\n" in found  # as it was
+    assert rows_of(found[1:], delimiter) == [[*row, *more] for row, more in zip(table, added, strict=True)]
     # what evaluate reads is what predict reads: the label is no part of the text
     labelled = write_csv(tmp_path / "b.csv", [["label", "text"], *(["animal", text] for text in TEXTS)])
     assert [row[2:] for row in rows_of(out(capsys, "predict", bayes, "--data", str(labelled)))] == added
@@ -175,9 +176,6 @@ def test_records_that_can_t_be_read_do_not_stop_the_others(bayes, tmp_path, caps
         f"weft: {path}: line 3: has 1 column, not 2 as line 1 has: 'only'; columns are separated by a comma\n"
         f"weft: {path}: line 4 (byte 0xe9) is not utf-8; convert it first\n"
     )
-    found = rows_of(out(capsys, "predict", bayes, "--data", str(path), code=3, err=faults))
-    assert [row[2] for row in found] == ["prediction", "animal", "", "", "tool"]
-    assert [len(row) for row in found] == [4] * 5
     lines = out(capsys, "predict", bayes, "--data", str(path), "--json", code=3, err=faults).split("\n")[:-1]
     told = [json.loads(line) for line in lines]
     assert [one["text"] for one in told] == ["the cat", None, None, "saw"]
@@ -197,6 +195,29 @@ def test_records_that_can_t_be_read_do_not_stop_the_others(bayes, tmp_path, caps
     message = f"weft: {path}: line 2 is not CSV: unexpected end of data; is a quote not closed, or not doubled?"
     told = out(capsys, "predict", bayes, "--data", str(path), code=3, err=f"{message} (.tsv has no quotes)\n")
     assert told == "text,prediction,probability\n"
+
+
+def test_what_is_in_a_file_is_written_as_it_was_to_the_byte(runs, bayes, tmp_path, capsysbinary):
+    """Line ends, byte order marks, and bytes that are no text: only what is added is new."""
+
+    def predicted(folder: str, name: str, data: bytes) -> bytes:
+        (tmp_path / name).write_bytes(data)
+        main(["predict", folder, "--data", str(tmp_path / name)])
+        return capsysbinary.readouterr().out
+
+    rows = [b"the cat,1", b"only", b"b\xe9\xff\xf6,2", b'"two\nlines:\r\nsaw",3', b"axe,4"]
+    ends = [b"\r\n", b"\n", b"\r\n", b"\r\n", b""]
+    whole = b"\xef\xbb\xbftext,n\r\n" + b"".join(row + end for row, end in zip(rows, ends, strict=True))
+    found = predicted(bayes, "a.csv", whole)
+    assert found.startswith(b"\xef\xbb\xbftext,n,prediction,probability\r\nthe cat,1,animal,")
+    assert b'\r\nonly,,,\nb\xe9\xff\xf6,2,,\r\n"two\nlines:\r\nsaw",3,tool,' in found
+    assert found.split(b"\r\n")[-2].startswith(b"axe,4,tool,0.") and found.endswith(b"\r\n")
+    found = predicted(bayes, "a.jsonl", b'{"text": "b\xe9"}\r\n{"text": "the cat"}\n')
+    assert found.startswith(b'{"text": "b\xe9", "prediction": null, "probability": null, "error": "')
+    assert found.split(b"\r\n")[1].startswith(b'{"text": "the cat", "prediction": "animal"') and found.count(b"\r") == 1
+    found = predicted(str(runs.quick("tags")), "a.conll", b"the X\r\ncat X\r\n\r\nb\xe9 X\nx X\n\n")
+    assert [line.split()[:1] for line in found.split(b"\n")] == [[b"the"], [b"cat"], [], [b"b\xe9"], [b"x"], [], []]
+    assert [line.endswith(b"\r") for line in found.split(b"\n")] == [True, True, True, False, False, False, False]
 
 
 def test_several_files_make_one_table_or_none(bayes, tmp_path, capsys):

@@ -172,7 +172,7 @@ def test_what_is_no_json_at_all_is_refused(tmp_path):
     assert refusal(whole).startswith(f"{whole}: is not JSON: ")
     assert refusal(whole).endswith("; of one object a line, name it .jsonl")
     assert refusal(text) == (
-        f"{text}: is no .tsv, .csv, .jsonl or .json; questions are read from a table, or from SQuAD's JSON"
+        f"{text}: is no .tsv, .csv, .xlsx, .jsonl, .json or .parquet; questions are read from a table, or from SQuAD's JSON"
     )
 
 

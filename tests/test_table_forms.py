@@ -199,10 +199,10 @@ def test_an_error_of_one_file_is_found_once(tmp_path):
 @pytest.mark.parametrize(
     ("name", "data", "what"),
     [
-        ("a.parquet", b"PAR1\x15\x80", "a Parquet file; export it as CSV or JSONL first"),
-        ("a.csv", b"PAR1\x15\x80", "a Parquet file; export it as CSV or JSONL first"),
-        ("a.xlsx", b"PK\x03\x04rest", "an Excel workbook; save it as CSV UTF-8 first"),
-        ("a.csv", b"PK\x03\x04[Content_Types].xml xl/workbook.xml", "an Excel workbook; save it as CSV UTF-8 first"),
+        ("a.parquet", b"PAR1\x15\x80", "a Parquet file; export its texts as lines first"),
+        ("a.csv", b"PAR1\x15\x80", "a Parquet file; name it .parquet"),
+        ("a.xlsx", b"PK\x03\x04rest", "an Excel workbook; save its texts as lines first"),
+        ("a.csv", b"PK\x03\x04[Content_Types].xml xl/workbook.xml", "an Excel workbook; name it .xlsx"),
         ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Excel or Word file; save it as CSV UTF-8 or text first"),
         ("a.ods", b"PK\x03\x04rest", "an OpenDocument spreadsheet; save it as CSV first"),
         ("a.docx", b"PK\x03\x04rest", "a Word document; save it as text first"),

@@ -66,7 +66,8 @@ class Inputs:
         from weft.cli.lines import raw_lines
         from weft.data.records import InputFile, Opened, Plain
 
-        file = InputFile(path, partial(raw_lines, path, self.encoding), run.labels, self.reads.targets)
+        read = partial(raw_lines, path, self.encoding)
+        file = InputFile(path, lambda: (line.text for line in read()), run.labels, self.reads.targets, read)
         opened = run.task.data.open(run.settings.data, file)
         if opened is None:
             return Opened(Plain(), self._of_lines(path))
@@ -75,8 +76,8 @@ class Inputs:
     def tell(self, *, quiet: bool, writes: bool = False) -> None:
         """Say how files are read, and, where the command `writes` them again, how."""
         for file in self.files:
-            for one in file.notes:
-                note(f"weft: {one_line(one + (file.writes if writes else ''))}", quiet=quiet)
+            for at, one in enumerate(file.notes):
+                note(f"weft: {one_line(one + (file.writes if writes and at == 0 else ''))}", quiet=quiet)
 
     def refuse_unlike(self, files: Sequence[Path] | None) -> None:
         """Refuse files whose records can't stand in one."""
@@ -106,9 +107,8 @@ class Inputs:
         from weft.cli.lines import fault_of
 
         for entry in entries:
-            line = int(entry.where.rpartition(" ")[2]) if entry.where else 1
             read = f"{entry.raw}\n{entry.text}"  # of SQuAD's questions, the first is an id
-            fault = fault_of(read, line, self.encoding, str(path)) if entry.fault is None else None
+            fault = fault_of(read, self.encoding, entry.where) if entry.fault is None else None
             yield entry if fault is None else entry._replace(text=None, texts=(), where="", fault=str(fault))
 
     def batches(self) -> Iterator[list[Entry]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from weft.errors import DataError
-from weft.text.gate import LONGEST, check_encoding, clean
+from weft.text.gate import LONGEST, RawLine, check_encoding, clean
 from weft.text.unpack import read_bytes
 
 T = TypeVar("T")
@@ -43,15 +43,15 @@ def _decoded(chunks: Iterator[bytes], encoding: str, where: str) -> Iterator[str
         yield text
 
 
-def fault_of(line: str, number: int, encoding: str, where: str) -> DataError | None:
+def fault_of(line: str, encoding: str, where: str) -> DataError | None:
     """Why a line is no text, if it is none."""
     if wrong := _ESCAPED.search(line):
         byte = ord(wrong[0]) - 0xDC00
-        return DataError(f"{where}: line {number} (byte 0x{byte:02x}) is not {encoding}; convert it first")
+        return DataError(f"{where} (byte 0x{byte:02x}) is not {encoding}; convert it first")
     if "\0" in line:
-        return DataError(f"{where}: line {number} holds a NUL character; is it binary data?")
+        return DataError(f"{where} holds a NUL character; is it binary data?")
     try:
-        clean(line, f"{where}: line {number}")  # some encodings, like UTF-7, let half a surrogate pair through
+        clean(line, where)  # some encodings, like UTF-7, let half a surrogate pair through
     except DataError as error:
         return error
     return None
@@ -63,8 +63,15 @@ def _refuse_endless(parts: Sequence[str], number: int, where: str) -> None:
     raise DataError(f"{where}: line {number} has more than {LONGEST:,} characters; is it text?")
 
 
-def _raw_groups(chunks: Iterator[bytes], encoding: str, where: str) -> Iterator[list[str]]:
-    """The lines that end in each chunk, without `\\n`; bytes that are none of the encoding are still in them. A line without
+def _raw_line(text: str, number: int, end: str) -> RawLine:
+    start = "\ufeff" if number == 1 and text.startswith("\ufeff") else ""
+    if end and text.endswith("\r"):
+        return RawLine(text[len(start) : -1], f"\r{end}", start)
+    return RawLine(text[len(start) :], end, start)
+
+
+def _raw_groups(chunks: Iterator[bytes], encoding: str, where: str) -> Iterator[list[RawLine]]:
+    """The lines that end in each chunk; bytes that are none of the encoding are still in them. A line without
     end stops all."""
     open_line: list[str] = []
     number, size = 1, 0
@@ -74,13 +81,13 @@ def _raw_groups(chunks: Iterator[bytes], encoding: str, where: str) -> Iterator[
         size += len(first)
         if size > LONGEST:
             _refuse_endless(open_line, number, where)
-        found: list[str] = []
+        found: list[RawLine] = []
         for other in others:
-            found.append("".join(open_line).removeprefix("\ufeff" if number == 1 else "").removesuffix("\r"))
+            found.append(_raw_line("".join(open_line), number, "\n"))
             open_line, number, size = [other], number + 1, len(other)
         if found:
             yield found
-    if rest := "".join(open_line).removeprefix("\ufeff" if number == 1 else ""):
+    if (rest := _raw_line("".join(open_line), number, "")).text:
         yield [rest]
 
 
@@ -88,7 +95,8 @@ def _groups(chunks: Iterator[bytes], encoding: str, where: str) -> Iterator[list
     """The same; a line that the gate would refuse in a file is a fault."""
     number = 0
     for group in _raw_groups(chunks, encoding, where):
-        yield [fault_of(line, number + at, encoding, where) or line for at, line in enumerate(group, 1)]
+        places = (f"{where}: line {number + at}" for at in range(1, len(group) + 1))
+        yield [fault_of(line.text, encoding, place) or line.text for line, place in zip(group, places, strict=True)]
         number += len(group)
 
 
@@ -97,7 +105,7 @@ def _lines(chunks: Iterator[bytes], encoding: str, where: str) -> Iterator[Line]
     return chain.from_iterable(_groups(chunks, encoding, where))
 
 
-def raw_lines(path: Path, encoding: str) -> Iterator[str]:
+def raw_lines(path: Path, encoding: str) -> Iterator[RawLine]:
     """The lines of a file, whatever bytes they hold."""
     return chain.from_iterable(_raw_groups(read_bytes(path), check_encoding(encoding), str(path)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -15,6 +16,8 @@ from weft.errors import UsageError
 
 # C0 but tab and newline, DEL, C1, and all that Unicode counts as bidirectional controls
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+_BYTES = re.compile("([\udc80-\udcff]+)")  # what stands for bytes that are no text
 
 
 def check_files(named: Mapping[str, Path | None], *, will_be: Path | None = None) -> None:
@@ -54,6 +57,21 @@ def write(text: str) -> None:
         text = harmless(text)
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def write_exact(text: str) -> None:
+    """The same with parts of a file that was read: bytes that are no text, which stand there as surrogates, are written as they
+    were, unless that is to a terminal."""
+    if _BYTES.search(text) is None or sys.stdout.isatty() or not isinstance(sys.stdout, io.TextIOWrapper):
+        write(text)
+        return
+    encoding = sys.stdout.encoding or "utf-8"
+    parts = [
+        part.encode("utf-8", "surrogateescape") if at % 2 else part.encode(encoding, "backslashreplace")
+        for at, part in enumerate(_BYTES.split(text))
+    ]
+    sys.stdout.flush()
+    sys.stdout.buffer.write(b"".join(parts))
 
 
 def write_json(value: Mapping[str, Any], *, indent: int | None = 2) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from weft.cli.entries import Inputs, Reads, faults_in, note_file, tell_faults, written
-from weft.cli.output import write, write_json
+from weft.cli.output import write, write_exact, write_json
 from weft.cli.together import tell_cut, tell_unknown
 from weft.config import Table
 from weft.errors import DataError
@@ -42,7 +42,7 @@ def predict_lines(run: AnyRun, options: Table, asked: Asked, *, beside: Path | N
     inputs.tell(quiet=asked.quiet, writes=table)
     if table:
         inputs.refuse_unlike(asked.data)
-        write(inputs.form.head(lines.columns))
+        write_exact(inputs.form.head(lines.columns))
     loop = _Loop(run, lines, inputs, asked, beside)
     for entries in inputs.batches():
         loop.print(entries)
@@ -91,7 +91,7 @@ class _Loop:
         elif self.inputs.form.plain or not self.lines.tables:
             write(self.lines.text(prediction, None if self.asked.text is not None else number))
         else:
-            write(written(self.inputs, entry, self.lines.values(prediction), fault))
+            write_exact(written(self.inputs, entry, self.lines.values(prediction), fault))
 
     def _write_files(self, named: Mapping[str, bytes], place: Path) -> None:
         from weft import files

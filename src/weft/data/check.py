@@ -18,7 +18,7 @@ from weft.data.check_labels import label_findings
 from weft.data.findings import SEVERITIES, SHOWN, Checked, Finding, Severity, by_share, first_rows, of, percent
 from weft.data.survey import BREAK, DECOMPOSED, PADDED, RETURN, Counted, Split, Survey, count_tokens, count_words, take_survey
 from weft.errors import WeftError
-from weft.text.gate import quoted
+from weft.text.gate import quoted, subject
 from weft.text.tokenizers import Tokenizer
 
 LONGEST = 200  # characters of a row that is shown
@@ -102,7 +102,7 @@ def repeats(split: str, survey: Survey, told: Checked) -> Iterator[Finding]:
     other = np.zeros(rows, dtype=bool)
     other[distinct] = repeated(sources[distinct])
     if count := len(np.unique(sources[other])):
-        what = f"{count:,} sources have several targets"
+        what = f"{subject(count, 'source', 'has', 'have')} several targets"
         cure = "keep one, if one is right: the others teach that it is not, and count as wrong"
         one = sources == sources[np.argmax(other)]
         yield Finding("note", "several_targets", split, what, cure, count, first_rows(one & distinct))

@@ -1,4 +1,4 @@
-"""Some columns of a table (.tsv, .csv, .jsonl, .json), row by row: by the names of its header or keys, or by place, from 1."""
+"""Some columns of a table, row by row: by the names of its header or keys, or by place, from 1."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.data.rows import JSON, OpenTable, brief, field_of, has_key, json_objects, kind_of, open_table, value_of
+from weft.data.objects import field_of, has_key, read_objects, value_of
+from weft.data.rows import OBJECTS, OpenTable, TableOptions, brief, kind_of, numbered, open_table, place_of
 from weft.errors import DataError, nearest
 from weft.text.gate import Seen, clean
 
@@ -26,21 +27,31 @@ class Wanted(NamedTuple):
 USUAL = (Wanted("label", "label"), Wanted("text", "text"))
 
 
-def by_place(path: Path, first: list[str], wanted: Sequence[Wanted]) -> list[int]:
+def by_place(table: OpenTable, wanted: Sequence[Wanted]) -> list[int]:
+    place, count = place_of(table.path, 1), len(table.first)
     for option, name in wanted:
-        if isinstance(name, int) and name > len(first):
-            raise DataError(f"{path}: line 1 has {len(first)} columns, so there is no column {name}, which data.{option} names")
+        if isinstance(name, int) and name > count:
+            raise DataError(f"{place} has {count} columns, so there is no column {name}, which data.{option} names")
     return [int(name) - 1 for _, name in wanted]
 
 
-def by_name(path: Path, first: list[str], wanted: Sequence[Wanted]) -> list[int]:
+def by_name(table: OpenTable, wanted: Sequence[Wanted]) -> list[int]:
+    place, first = place_of(table.path, 1), table.first
     for option, name in wanted:
         if first.count(str(name)) > 1:
-            raise DataError(f"{path}: line 1, its header, has {first.count(str(name))} columns {name!r}; rename all but one")
+            raise DataError(f"{place}, its header, has {first.count(str(name))} columns {name!r}; rename all but one")
         if name not in first:
-            told = f", which data.{option} names" if option else ""
-            raise DataError(f"{path}: line 1, its header, has no column {name!r}{told}{nearest(str(name), brief(first))}")
+            raise no_column(table, str(name), option)
     return [first.index(str(name)) for _, name in wanted]
+
+
+def no_column(table: OpenTable, name: str, option: str) -> DataError:
+    """What is wrong with a header that lacks a column; `option` names it, "" where none does."""
+    told = f", which data.{option} names" if option else ""
+    place, cure = place_of(table.path, 1), table.one_column()
+    if cure:
+        return DataError(f"{place}, its header, has no column {name!r}{told}: {table.separated(table.first)}{cure}")
+    return DataError(f"{place}, its header, has no column {name!r}{told}{nearest(name, brief(table.first))}")
 
 
 # ---- whether the first line is a header
@@ -82,7 +93,7 @@ def _unnamed(path: Path, first: Sequence[str], wanted: Sequence[Wanted]) -> Data
     options = " and ".join(f"data.{option}" for option, _ in wanted)
     places = " and ".join(str(at) for at in range(1, len(wanted) + 1))
     return DataError(
-        f"{path}: line 1 looks like a header without the columns {names}: {', '.join(brief(first))}; set {options}"
+        f"{place_of(path, 1)} looks like a header without the columns {names}: {', '.join(brief(first))}; set {options}"
         f" to two of them, or to places, {places}, if it is no header"
     )
 
@@ -97,9 +108,9 @@ def _places(table: OpenTable, wanted: Sequence[Wanted]) -> tuple[list[int], bool
     """Where the columns stand, from 0, and whether the first line is a header."""
     path, first = table.path, table.first
     if any(isinstance(name, int) for _, name in wanted):
-        return by_place(path, first, wanted), False
+        return by_place(table, wanted), False
     if tuple(wanted) != USUAL or has_names(first, wanted):
-        return by_name(path, first, wanted), True
+        return by_name(table, wanted), True
     if len(first) < len(wanted):
         raise table.misshapen(1, first, f"{len(wanted)} or more")
     if looks_like_header(first, table.ahead(AHEAD)):
@@ -107,14 +118,14 @@ def _places(table: OpenTable, wanted: Sequence[Wanted]) -> tuple[list[int], bool
     return list(range(len(wanted))), False
 
 
-def _read_table(path: Path, wanted: Sequence[Wanted], encoding: str, seen: Seen) -> Iterator[tuple[int, list[Cell]]]:
-    table = open_table(path, encoding, seen)
+def _read_table(path: Path, wanted: Sequence[Wanted], options: TableOptions, seen: Seen) -> Iterator[tuple[int, list[Cell]]]:
+    table = open_table(path, options, seen)
     places, header = _places(table, wanted)
     if header:
         seen.columns = tuple(table.first)
     else:
         told = ", ".join(f"{option} is column {place + 1}" for (option, _), place in zip(wanted, places, strict=True))
-        seen.notes.append(f"{path.name}: line 1 is no header: {told} of {len(table.first)}")
+        seen.notes.append(f"{path.name}: {numbered(path, 1)} is no header: {told} of {len(table.first)}")
         yield 1, [table.first[place] for place in places]
     for line, cells in table.rows():
         yield line, [cells[place] for place in places]
@@ -130,6 +141,13 @@ def _name(value: Any, where: str) -> str | None:
     return clean(value, where) if isinstance(value, str) else None
 
 
+def by_number(path: Path, option: str, name: int) -> DataError:
+    """What is wrong with a column of objects that is given by its place."""
+    what = "has columns with names" if kind_of(path) == "parquet" else "has keys and no columns"
+    named = "column" if kind_of(path) == "parquet" else "key"
+    return DataError(f'{path}: {what}, but data.{option} = {name}; name a {named}, data.{option} = "..."')
+
+
 def _names(row: dict[str, Any], key: str, where: str) -> Cell:
     value, place = value_of(row, key, where) if has_key(row, key) else None, f"{where}, {key!r}"
     names = [_name(inner, place) for inner in value] if isinstance(value, list) else [_name(value, place)]
@@ -143,25 +161,25 @@ def _names(row: dict[str, Any], key: str, where: str) -> Cell:
     return field_of(row, key, where)
 
 
-def _read_jsonl(path: Path, wanted: Sequence[Wanted], encoding: str, seen: Seen) -> Iterator[tuple[int, list[Cell]]]:
+def _read_objects(path: Path, wanted: Sequence[Wanted], options: TableOptions, seen: Seen) -> Iterator[tuple[int, list[Cell]]]:
     for option, name in wanted:
         if isinstance(name, int):
-            raise DataError(f'{path}: has keys and no columns, but data.{option} = {name}; name a key, data.{option} = "..."')
+            raise by_number(path, option, name)
     keys = [str(name) for _, name in wanted]
-    for number, row in json_objects(path, keys, encoding, seen):
-        where = f"{path}: line {number}"
+    for number, row in read_objects(path, keys, options.encoding, seen):
+        where = place_of(path, number)
         seen.columns = seen.columns or tuple(row)
         yield number, [_names(row, keys[0], where), *(field_of(row, key, where) for key in keys[1:])]
 
 
-def read_columns(path: Path, wanted: Sequence[Wanted], encoding: str, seen: Seen) -> Iterator[tuple[int, list[Cell]]]:
+def read_columns(path: Path, wanted: Sequence[Wanted], options: TableOptions, seen: Seen) -> Iterator[tuple[int, list[Cell]]]:
     """The line where each row starts, from 1, and the cells of the columns that are wanted; the first of them holds labels.
 
     Where all names are the usual ones and the first line has none of them, it is no header: the first columns are meant.
     """
-    read = _read_jsonl if kind_of(path) in JSON else _read_table
+    read = _read_objects if kind_of(path) in OBJECTS else _read_table
     count = 0
-    for row in read(path, wanted, encoding, seen):
+    for row in read(path, wanted, options, seen):
         count += 1
         yield row
     if not count:

@@ -19,6 +19,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from weft.data.rows import place_of
 from weft.data.source import Counted, Row, called, in_batches
 from weft.text.gate import Seen
 
@@ -202,7 +203,7 @@ class Dataset(Generic[R]):
         record = next(islice(self.records(), number, None))
         apart = self.format.apart(self.given)
         path = apart[self.format.columns.index(column)] if apart and column is not None else record.path
-        return f"{path}: line {record.line}"
+        return place_of(path, record.line)
 
     def texts(self, column: str) -> Iterator[str]:
         """Those of one column."""

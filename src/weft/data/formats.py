@@ -1,4 +1,4 @@
-"""Records that are rows of tables: .tsv, .csv, .jsonl or .json, columns by name. All of it comes through the gate."""
+"""Records that are rows of tables, or objects, with columns by name. All of it comes through the gate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft.data.columns import Wanted, by_name
-from weft.data.rows import JSON, field_of, json_objects, kind_of, open_table, value_of
+from weft.data.objects import field_of, read_objects, value_of
+from weft.data.rows import OBJECTS, TABLES, TableOptions, kind_of, open_table, place_of
 from weft.data.source import fingerprints
 from weft.data.summary import ColumnSize
 from weft.errors import DataError
@@ -32,7 +33,7 @@ def number(record: TableRecord, at: int = 0) -> float:
     except ValueError:
         found = math.nan
     if not math.isfinite(found):
-        raise DataError(f"{record.path}: line {record.line} has {quoted(text, 40)} where a number should be")
+        raise DataError(f"{place_of(record.path, record.line)} has {quoted(text, 40)} where a number should be")
     return found
 
 
@@ -96,6 +97,11 @@ class TableFormat:
     encoding: str = "utf-8"
     rows: str = "examples"
     kept: bool = False
+    delimiter: str | None = None
+    sheet: str | int | None = None
+
+    def options(self) -> TableOptions:
+        return TableOptions(self.encoding, self.delimiter, self.sheet)
 
     def files(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
         return given
@@ -107,9 +113,9 @@ class TableFormat:
         names = (*self.columns, *self.values)
         for path in given:
             if kind_of(path) == "text":
-                raise DataError(f"{path}: is no .tsv, .csv, .jsonl or .json; give a table with the columns {', '.join(names)}")
-            count, read = 0, _read_json if kind_of(path) in JSON else _read_table
-            for line, cells in read(path, names, self.encoding, seen):
+                raise DataError(f"{path}: is {TABLES}; give a table with the columns {', '.join(names)}")
+            count, read = 0, _read_objects if kind_of(path) in OBJECTS else _read_table
+            for line, cells in read(path, names, self.options(), seen):
                 count += 1
                 texts = len(self.columns)
                 yield TableRecord(tuple(cells[:texts]), tuple(cells[texts:]), path, line)
@@ -126,21 +132,21 @@ class TableFormat:
         return column if len(self.columns) > 1 else ""
 
     def origin(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
-        return {"column": column, "encoding": self.encoding, "files": fingerprints(given)}
+        return {"column": column, "encoding": self.encoding, **self.options().origin(), "files": fingerprints(given)}
 
 
-def _read_table(path: Path, names: tuple[str, ...], encoding: str, seen: Seen) -> Iterator[tuple[int, list[str]]]:
-    table = open_table(path, encoding, seen)
-    places = by_name(path, table.first, [Wanted("", name) for name in names])
+def _read_table(path: Path, names: tuple[str, ...], options: TableOptions, seen: Seen) -> Iterator[tuple[int, list[str]]]:
+    table = open_table(path, options, seen)
+    places = by_name(table, [Wanted("", name) for name in names])
     seen.columns = tuple(table.first)
     for line, cells in table.rows():
         yield line, [cells[place] for place in places]
 
 
-def _read_json(path: Path, names: tuple[str, ...], encoding: str, seen: Seen) -> Iterator[tuple[int, list[str]]]:
-    for line, row in json_objects(path, names, encoding, seen):
+def _read_objects(path: Path, names: tuple[str, ...], options: TableOptions, seen: Seen) -> Iterator[tuple[int, list[str]]]:
+    for line, row in read_objects(path, names, options.encoding, seen):
         seen.columns = seen.columns or tuple(row)
-        yield line, [_cell(row, name, f"{path}: line {line}") for name in names]
+        yield line, [_cell(row, name, place_of(path, line)) for name in names]
 
 
 def _cell(row: dict[str, Any], name: str, where: str) -> str:

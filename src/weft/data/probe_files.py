@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft.config import no_such
-from weft.data.rows import JSON_KINDS, brief, field_of
+from weft.data.objects import JSON_KINDS, field_of
+from weft.data.rows import brief
 from weft.errors import DataError
 from weft.text.gate import clean, quoted, read_lines, shown
 from weft.text.unpack import PACKED

@@ -7,28 +7,35 @@ is added stands behind what was there, which is copied as it was: quotes, spaces
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from weft.data.columns import AHEAD, Wanted, by_name, by_place, has_names, looks_like_header
+from weft.data.columns import AHEAD, Wanted, by_name, by_place, has_names, looks_like_header, no_column
+from weft.data.objects import Value, as_object, field_of, has_key, json_values
 from weft.data.rows import (
+    AS_USUAL,
+    OBJECTS,
     OpenTable,
     Row,
-    Value,
-    as_object,
+    TableOptions,
     brief,
-    field_of,
-    has_key,
-    json_values,
+    csv_cell,
     kind_of,
     misshapen,
+    numbered,
     open_rows,
+    open_workbook,
+    place_of,
 )
+from weft.data.workbooks import as_json, read_parquet
 from weft.errors import DataError
-from weft.text.gate import Seen
+from weft.text.gate import RawLine, Seen, many
+
+_MARKS = re.compile("[,;|\t]")
 
 
 class Entry(NamedTuple):
@@ -40,6 +47,7 @@ class Entry(NamedTuple):
     raw: str
     fault: str | None = None  # why it can't be used
     keys: tuple[str, ...] = ()  # of an object
+    end: str = "\n"  # of its line, as its file has it
 
 
 Values = Mapping[str, Any]  # what is added to a record: a text, a number, several of them, or None
@@ -82,6 +90,10 @@ class InputFile(NamedTuple):
     lines: Callable[[], Iterator[str]]  # from its beginning
     labels: Collection[str] = ()  # labels, or tags, of the run
     targets: bool = False  # of pairs, read these, too
+    raw: Callable[[], Iterator[RawLine]] | None = None  # the same lines, where it matters what else they have
+
+    def raw_lines(self) -> Iterator[RawLine]:
+        return map(RawLine, self.lines()) if self.raw is None else self.raw()
 
 
 class Used(NamedTuple):
@@ -91,6 +103,7 @@ class Used(NamedTuple):
     # where names are the usual ones: all columns of a table without a header, in order; else nothing
     usual: tuple[Wanted, ...] = ()
     joint: str = ","  # between several values in a cell
+    options: TableOptions = AS_USUAL
 
 
 @dataclass(frozen=True)
@@ -130,15 +143,10 @@ def _written(value: Any, joint: str) -> str:
     return "" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def _csv_cell(text: str, separator: str) -> str:
-    if any(mark in text for mark in (separator, '"', "\n", "\r")):
-        return '"' + text.replace('"', '""') + '"'
-    return text
-
-
-def _tsv_cell(text: str) -> str:
+def _tsv_cell(text: str, separator: str) -> str:
     """What no cell can hold as an escape: there are no quotes."""
-    return text.replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
+    text = text.replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
+    return text.replace(separator, f"\\x{ord(separator):02x}")
 
 
 @dataclass(frozen=True)
@@ -150,17 +158,18 @@ class TableForm:
     header: tuple[str, ...] | None  # the cells of the first line, where they are names
     above: str  # that line
     joint: str
+    end: str = "\n"  # of that line
     plain: bool = False
 
-    def _with(self, raw: str, cells: Sequence[str]) -> str:
-        own = [_csv_cell(cell, self.separator) if self.quotes else _tsv_cell(cell) for cell in cells]
-        return self.separator.join([raw, *own]) + "\n"
+    def _with(self, raw: str, cells: Sequence[str], end: str) -> str:
+        own = [csv_cell(cell, self.separator) if self.quotes else _tsv_cell(cell, self.separator) for cell in cells]
+        return self.separator.join([raw, *own]) + end
 
     def head(self, names: Sequence[str]) -> str:
-        return "" if self.header is None else self._with(self.above, free(names, self.header))
+        return "" if self.header is None else self._with(self.above, free(names, self.header), self.end)
 
     def row(self, entry: Entry, values: Values) -> str:
-        return self._with(entry.raw, [_written(value, self.joint) for value in values.values()])
+        return self._with(entry.raw, [_written(value, self.joint) for value in values.values()], entry.end)
 
     def tail(self) -> str:
         return ""
@@ -178,49 +187,56 @@ def _columns(table: OpenTable, used: Used) -> tuple[list[int], bool]:
     be missing."""
     path, first, wanted = table.path, table.first, used.wanted
     if any(isinstance(name, int) for _, name in wanted):
-        return by_place(path, first, wanted), False
+        return by_place(table, wanted), False
     if not used.usual or has_names(first, used.usual):
-        return by_name(path, first, wanted), True
-    if len(first) == 1 == len(wanted):  # nothing but texts
+        return by_name(table, wanted), True
+    if len(first) == 1 == len(wanted):  # nothing but texts, or names between which stands something else
+        if has_names(_MARKS.split(first[0]), used.usual):
+            raise no_column(table, str(wanted[0].name), wanted[0].option)
         return [0], False
     if len(used.usual) == 1:
-        return by_name(path, first, wanted), True
+        return by_name(table, wanted), True
     if len(first) < len(wanted):
         raise table.misshapen(1, first, f"{len(wanted)} or more")
     if looks_like_header(first, table.ahead(AHEAD)):
         names = " and ".join(f"{name!r}" for _, name in wanted)
         raise DataError(
-            f"{path}: line 1 looks like a header, and has no column {names}: {', '.join(brief(first))};"
+            f"{place_of(path, 1)} looks like a header, and has no column {names}: {', '.join(brief(first))};"
             " rename the one that is meant, or take the line out"
         )
     return [used.usual.index(one) for one in wanted], False
 
 
 def _table_entries(rows: Iterator[Row], table: OpenTable, places: Sequence[int]) -> Iterator[Entry]:
-    width = len(table.first)
-    for line, cells, raw in rows:
-        where = f"{table.path}: line {line}"
+    width, before = len(table.first), table.begin.end or "\n"
+    for line, cells, raw, end in rows:
+        where, before = place_of(table.path, line), end or before  # the last line may have no end
         if len(cells) != width:
-            fault = misshapen(cells, f"{width} as line 1 has", table.separator)
+            fault = misshapen(cells, f"{width} as {numbered(table.path, 1)} has", table.separator)
             padded = raw + table.separator * max(0, width - len(cells))
-            yield Entry(None, (), where, padded, fault)
+            yield Entry(None, (), where, padded, fault, end=before)
             continue
         texts = tuple(cells[place] for place in places)
-        yield Entry("\t".join(texts), texts, where, raw)
+        yield Entry("\t".join(texts), texts, where, raw, end=before)
 
 
-def _open_table(path: Path, lines: Iterator[str], used: Used) -> Opened:
-    seen = Seen([path], "utf-8")
-    table = open_rows(path, lines, seen)
+def _open_table(file: InputFile, used: Used) -> Opened:
+    path, seen, sheet = file.path, Seen([file.path], "utf-8"), kind_of(file.path) == "xlsx"
+    table = open_workbook(path, used.options, seen) if sheet else open_rows(path, file.raw_lines(), used.options, seen)
     places, header = _columns(table, used)
     rows = table.filled() if header else chain([table.begin], table.filled())
     form = TableForm(
-        kind_of(path) == "csv", table.separator, tuple(table.first) if header else None, table.begin.raw, used.joint
+        kind_of(path) != "tsv",
+        table.separator or ",",
+        tuple(table.first) if header else None,
+        table.begin.raw,
+        used.joint,
+        table.begin.end or "\n",
     )
     if not header and len(table.first) > 1:
         told = ", ".join(f"{option} is column {at + 1}" for (option, _), at in zip(used.wanted, places, strict=True))
-        seen.notes.append(f"{path.name}: line 1 is no header: {told} of {len(table.first)}")
-    return Opened(form, _table_entries(rows, table, places), seen.notes)
+        seen.notes.append(f"{path.name}: {numbered(path, 1)} is no header: {told} of {len(table.first)}")
+    return Opened(form, _table_entries(rows, table, places), seen.notes, ", written as CSV" if sheet else "")
 
 
 # ---- JSON
@@ -244,9 +260,9 @@ class JsonForm:
         added = dict(zip(names, said.values(), strict=True))
         own = json.dumps(added, ensure_ascii=False, allow_nan=False)
         if not entry.raw:
-            return own + "\n"
+            return own + entry.end
         inner = entry.raw[1:-1].strip()
-        return f"{{{inner}{', ' if inner else ''}{own[1:]}\n"
+        return f"{{{inner}{', ' if inner else ''}{own[1:]}{entry.end}"
 
     def tail(self) -> str:
         return ""
@@ -256,34 +272,42 @@ class JsonForm:
 
 
 def _json_entry(found: Value, path: Path, used: Used) -> Entry:
-    where, keys = f"{path}: line {found.line}", [str(name) for _, name in used.wanted]
+    where, keys = place_of(path, found.line), [str(name) for _, name in used.wanted]
     # an object of a list may have several lines, and what is no object has nothing to add to
     raw = " ".join(found.raw.strip().split("\n")) if isinstance(found.value, dict) else ""
-    own = tuple(found.value) if isinstance(found.value, dict) else ()
+    own, end = tuple(found.value) if isinstance(found.value, dict) else (), found.end or "\n"
     try:
         row = as_object(found.value, keys, where)
         texts = tuple(field_of(row, key, where) for key in keys)
     except DataError as error:
-        return Entry(None, (), "", raw, str(error), own)
-    return Entry("\t".join(texts), texts, where, raw, keys=own)
+        return Entry(None, (), "", raw, str(error), own, end)
+    return Entry("\t".join(texts), texts, where, raw, None, own, end)
 
 
-def _open_json(path: Path, lines: Iterator[str], used: Used) -> Opened:
+def _parquet_values(path: Path, keys: Sequence[str]) -> Iterator[Value]:
+    for number, row, values in read_parquet(path, keys, None, Seen([path], "utf-8")):
+        yield Value(number, row, json.dumps(as_json(values), ensure_ascii=False, allow_nan=False))
+
+
+def _open_objects(file: InputFile, used: Used) -> Opened:
+    path, keys, packed = file.path, [str(name) for _, name in used.wanted], kind_of(file.path) == "parquet"
     for option, name in used.wanted:
         if isinstance(name, int):
-            raise DataError(f"{path}: has keys and no columns, but data.{option} = {name} was trained with; give a table")
-    values = json_values(path, lines, Seen([path], "utf-8"))
+            what = "columns with names" if packed else "keys and no columns"
+            raise DataError(f"{path}: has {what}, but data.{option} = {name} was trained with; give a table")
+    values = _parquet_values(path, keys) if packed else json_values(path, file.raw_lines(), Seen([path], "utf-8"))
     first = next(values, None)
     if first is None:
-        raise DataError(f"{path}: has no object in it; give a file with some")
-    row = as_object(first.value, [str(name) for _, name in used.wanted], f"{path}: line {first.line}")
-    for _, name in used.wanted:
-        if not has_key(row, str(name)):
-            field_of(row, str(name), f"{path}: line {first.line}")  # another file altogether: refused
-    return Opened(JsonForm(list(row)), (_json_entry(one, path, used) for one in chain([first], values)))
+        raise DataError(f"{path}: has no {'row' if packed else 'object'} in it; give a file with some")
+    row = as_object(first.value, keys, place_of(path, first.line))
+    for key in keys:
+        if not has_key(row, key):
+            field_of(row, key, place_of(path, first.line))  # another file altogether: refused
+    entries = (_json_entry(one, path, used) for one in chain([first], values))
+    notes = [f"{path.name}: Parquet, {many(len(row), 'column')}"] if packed else []
+    return Opened(JsonForm(list(row)), entries, notes, ", written as JSONL")
 
 
-def open_records(path: Path, lines: Iterator[str], used: Used) -> Opened:
-    """The records of a table or of JSON, whose lines are given."""
-    opened = _open_table if kind_of(path) in ("csv", "tsv") else _open_json
-    return opened(path, lines, used)
+def open_records(file: InputFile, used: Used) -> Opened:
+    """The records of a table, of JSON or of Parquet."""
+    return (_open_objects if kind_of(file.path) in OBJECTS else _open_table)(file, used)

@@ -1,38 +1,74 @@
-"""Rows of tables (.tsv, .csv) and objects of JSON (.jsonl, .json), with the line where each starts. All comes through the gate.
+"""Rows of tables (.tsv, .csv, .xlsx), with the line or row where each starts. All comes through the gate.
 
 TSV has no quoting: a line is split at its tabs. CSV is what Python's csv module reads, strictly: a quoted field may hold
-commas and newlines; what separates its columns is the comma, the semicolon or the tab that its first line has. JSONL has one
-object a line, and so has a .json file unless it is a list of objects. Every row of a table must have as many columns as its
-first one: a stray tab would else move the target elsewhere, and nobody would notice. Blank lines are no rows, and are skipped.
+commas and newlines; what separates its columns is the comma, the semicolon or the tab that its first line has, unless
+`data.delimiter` says. Every row of a table must have as many columns as its first one: a stray tab would else move the target
+elsewhere, and nobody would notice. Blank lines are no rows, and are skipped.
 """
 
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.errors import DataError, nearest
-from weft.text.gate import Seen, clean, read_lines, shown
+from weft.data.workbooks import open_sheet
+from weft.errors import DataError
+from weft.text.gate import RawLine, Seen, clean, read_lines, shown
 from weft.text.unpack import PACKED
 
-JSON_KINDS = {dict: "an object", list: "a list", str: "a string", int: "a number", float: "a number", bool: "a truth value"}
-JSON = ("jsonl", "json")
-SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab"}
+OBJECTS = ("jsonl", "json", "parquet")  # what has keys, and values that may be objects
+TEXT_TABLES = ("tsv", "csv")
+TYPED = ("xlsx", "parquet")  # what has rows of cells with types, and no lines
+TABLES = "no .tsv, .csv, .xlsx, .jsonl, .json or .parquet"
+SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab"}  # that are found, the first of them before the others
+_NAMES = {**SEPARATORS, "|": "pipe", ":": "colon", " ": "blank"}
+CONLL = (".conllu", ".conll", ".conll03", ".iob", ".iob2", ".bio")
 _QUOTED = re.compile('"(?:[^"]|"")*"?')
-_SPACE = re.compile(r"[ \t\n\r]*")
 
 
 def kind_of(path: Path) -> str:
-    """'tsv', 'csv', 'jsonl' or 'json' by the name, packed or not; 'text' for all else."""
+    """'tsv', 'csv', 'xlsx', 'jsonl', 'json' or 'parquet' by the name, packed or not; 'text' for all else."""
     name = path.with_suffix("") if path.suffix in PACKED else path
-    kind = name.suffix.lower().removeprefix(".")
-    return kind if kind in ("tsv", "csv", *JSON) else "text"
+    kind = name.suffix.lower().removeprefix(".").replace("xlsm", "xlsx")
+    return kind if kind in (*TEXT_TABLES, *TYPED, *OBJECTS) else "text"
+
+
+def is_conll(path: Path) -> bool:
+    """Whether a file is words with tags by its name, packed or not."""
+    name = path.with_suffix("") if path.suffix in PACKED else path
+    return name.suffix.lower() in CONLL
+
+
+def numbered(path: Path, number: int) -> str:
+    """'line 7', or 'row 7' of what has no lines."""
+    return f"{'row' if kind_of(path) in TYPED else 'line'} {number}"
+
+
+def place_of(path: Path, number: int) -> str:
+    """A line, or a row, of a file, for messages: 'a.csv: line 7'."""
+    return f"{path}: {numbered(path, number)}"
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How tables are read."""
+
+    encoding: str = "utf-8"
+    delimiter: str | None = None  # between the columns of .csv and .tsv; None: as their first line has it
+    sheet: str | int | None = None  # of .xlsx, a name, or a place from 1; None: the first
+
+    def origin(self) -> dict[str, Any]:
+        """What is given of it besides the encoding: what a corpus depends on."""
+        given = {"delimiter": self.delimiter, "sheet": self.sheet}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+AS_USUAL = TableOptions()
 
 
 def brief(cells: Sequence[str]) -> list[str]:
@@ -43,11 +79,12 @@ def brief(cells: Sequence[str]) -> list[str]:
 
 
 class Row(NamedTuple):
-    """A row of a table: where it starts, from 1, and how it stands in its file."""
+    """A row of a table: where it starts, from 1, and how it stands in its file; that of a workbook as CSV."""
 
     line: int
     cells: list[str]
     raw: str
+    end: str = "\n"  # behind it
 
 
 def separator_of(path: Path, first: str) -> str:
@@ -59,18 +96,18 @@ def separator_of(path: Path, first: str) -> str:
     return next((mark for mark in SEPARATORS if mark in bare), ",")
 
 
-def _tsv(lines: Iterator[str]) -> Iterator[Row]:
-    for number, line in enumerate(lines, 1):
-        yield Row(number, line.split("\t"), line)
+def _tsv(lines: Iterator[RawLine], separator: str) -> Iterator[Row]:
+    for number, (text, end, start) in enumerate(lines, 1):
+        yield Row(number, text.split(separator), start + text, end)
 
 
-def _csv(lines: Iterator[str], path: Path, separator: str) -> Iterator[Row]:
-    taken: list[str] = []
+def _csv(lines: Iterator[RawLine], path: Path, separator: str) -> Iterator[Row]:
+    taken: list[RawLine] = []
 
     def fed() -> Iterator[str]:
         for line in lines:
             taken.append(line)
-            yield line + "\n"
+            yield line.text + "\n"
 
     reader = csv.reader(fed(), strict=True, delimiter=separator)
     while True:
@@ -89,12 +126,37 @@ def _csv(lines: Iterator[str], path: Path, separator: str) -> Iterator[Row]:
             raise DataError(
                 f"{path}: line {start} is not CSV: {error}; is a quote not closed, or not doubled? (.tsv has no quotes)"
             ) from None
-        yield Row(start, cells, "\n".join(taken))
+        last = taken.pop()
+        before = "".join(line.start + line.text + line.end for line in taken)
+        yield Row(start, cells, before + last.start + last.text, last.end)
 
 
-def split_rows(path: Path, lines: Iterator[str], separator: str) -> Iterator[Row]:
+def split_rows(path: Path, lines: Iterator[RawLine], separator: str) -> Iterator[Row]:
     """The rows of the lines of a table; a blank line is one with a blank cell."""
-    return _tsv(lines) if kind_of(path) == "tsv" else _csv(lines, path, separator)
+    return _tsv(lines, separator) if kind_of(path) == "tsv" else _csv(lines, path, separator)
+
+
+def csv_cell(text: str, separator: str = ",") -> str:
+    """A cell as CSV has it, in quotes where it needs them."""
+    if any(mark in text for mark in (separator, '"', "\n", "\r")):
+        return '"' + text.replace('"', '""') + '"'
+    return text
+
+
+def _sheet_rows(rows: Iterator[tuple[int, list[str]]], seen: Seen) -> Iterator[Row]:
+    """Rows of a workbook: those behind the last that is filled, and cells behind those of the first, are none."""
+    blank, width = 0, 0
+    for number, cells in rows:
+        filled = len(cells)
+        while filled > 0 and not cells[filled - 1]:
+            filled -= 1
+        width = width or max(1, filled)
+        if not filled and number > 1:
+            blank += 1
+            continue
+        seen.blank, blank = seen.blank + blank, 0
+        own = cells[: max(filled, width)] + [""] * (width - len(cells))
+        yield Row(number, own, ",".join(map(csv_cell, own)))
 
 
 def is_blank(cells: Sequence[str]) -> bool:
@@ -106,10 +168,11 @@ class OpenTable:
     """A table whose first row has been read."""
 
     path: Path
-    separator: str
+    separator: str  # "" where cells are not separated by a character
     begin: Row
     seen: Seen
     _rest: Iterator[Row]
+    given: bool = False  # whether it was said what separates columns
 
     @property
     def first(self) -> list[str]:
@@ -117,7 +180,18 @@ class OpenTable:
         return self.begin.cells
 
     def misshapen(self, line: int, cells: Sequence[str], wanted: str) -> DataError:
-        return DataError(f"{self.path}: line {line} {misshapen(cells, wanted, self.separator)}")
+        fault = misshapen(cells, wanted, self.separator)
+        return DataError(f"{place_of(self.path, line)} {fault}{self.one_column() if line == 1 else ''}")
+
+    def separated(self, cells: Sequence[str]) -> str:
+        """Cells, and what was taken for what separates them, for messages."""
+        return _separated(cells, self.separator)
+
+    def one_column(self) -> str:
+        """What to do about a first line with one column, for messages; "" where it has more."""
+        if len(self.first) > 1 or not self.separator:
+            return ""
+        return "; is that what data.delimiter says?" if self.given else "; set data.delimiter if it is something else"
 
     def ahead(self, most: int) -> list[list[str]]:
         """The cells of the next rows, which are still to come; blank lines are among them."""
@@ -129,6 +203,10 @@ class OpenTable:
         self._rest = chain(found, self._rest)
         return [row.cells for row in found]
 
+    def all(self) -> Iterator[Row]:
+        """All rows, the first among them."""
+        return chain([self.begin], self._rest)
+
     def filled(self) -> Iterator[Row]:
         """The rows after the first, whatever their columns; blank lines are none."""
         for row in self._rest:
@@ -139,156 +217,69 @@ class OpenTable:
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
         """The rows after the first, and the line where each starts; all have as many columns."""
-        for line, cells, _ in self.filled():
+        for line, cells, _, _ in self.filled():
             if len(cells) != len(self.first):
-                raise self.misshapen(line, cells, f"{len(self.first)} as line 1 has")
+                raise self.misshapen(line, cells, f"{len(self.first)} as {numbered(self.path, 1)} has")
             yield line, cells
+
+
+def _separated(cells: Sequence[str], separator: str) -> str:
+    told = f"; columns are separated by a {_NAMES.get(separator) or repr(separator)}" if separator else ""
+    return ", ".join(map(repr, brief(cells))) + told
 
 
 def misshapen(cells: Sequence[str], wanted: str, separator: str) -> str:
     """What is wrong with a row that has too few columns, or too many."""
     count = f"{len(cells)} {'column' if len(cells) == 1 else 'columns'}"
-    found = ", ".join(map(repr, brief(cells)))
-    return f"has {count}, not {wanted}: {found}; columns are separated by a {SEPARATORS[separator]}"
+    return f"has {count}, not {wanted}: {_separated(cells, separator)}"
 
 
-def open_rows(path: Path, lines: Iterator[str], seen: Seen) -> OpenTable:
+def _refuse_blank(path: Path, first: Row) -> None:
+    if is_blank(first.cells):
+        place = place_of(path, 1)
+        raise DataError(f"{place} is blank; a table begins with its header, or with its first row; take it out")
+
+
+def open_rows(path: Path, lines: Iterator[RawLine], options: TableOptions, seen: Seen) -> OpenTable:
     """A .tsv or .csv, whose lines are given, with its first row."""
     begin = next(lines, None)
     if begin is None:
         raise DataError(f"{path}: is empty; give a file with text in it")
-    separator = separator_of(path, begin)
+    separator = options.delimiter or separator_of(path, begin.text)
     if separator != {"tsv": "\t"}.get(kind_of(path), ","):
-        seen.notes.append(f"{path.name}: columns are separated by {SEPARATORS[separator]}s")
+        named = f"{_NAMES[separator]}s" if separator in _NAMES else repr(separator)
+        seen.notes.append(f"{path.name}: columns are separated by {named}")
     rows = split_rows(path, chain([begin], lines), separator)
     first = next(rows)
-    if is_blank(first.cells):
-        raise DataError(f"{path}: line 1 is blank; a table begins with its header, or with its first row; take it out")
-    return OpenTable(path, separator, first, seen, rows)
+    _refuse_blank(path, first)
+    return OpenTable(path, separator, first, seen, rows, options.delimiter is not None)
 
 
-def open_table(path: Path, encoding: str, seen: Seen) -> OpenTable:
-    """A .tsv or .csv, with its first row."""
-    return open_rows(path, read_lines(path, encoding, seen), seen)
+def open_workbook(path: Path, options: TableOptions, seen: Seen) -> OpenTable:
+    """A sheet of an .xlsx, with its first row."""
+    sheet = open_sheet(path, options.sheet)
+    among = f", one of {sheet.sheets}" if sheet.sheets > 1 else ""
+    seen.notes.append(f"{path.name}: sheet {sheet.name!r}{among}")
+    seen.container = "Excel"
+    rows = _sheet_rows(sheet.rows, seen)
+    first = next(rows, None)
+    if first is None:
+        raise DataError(f"{path}: sheet {sheet.name!r} is empty; give one with examples in it, or set data.sheet")
+    _refuse_blank(path, first)
+    return OpenTable(path, "", first, seen, rows)
 
 
-# ---- JSON
+def _checked(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
+    """Rows of a workbook; what no text holds is refused."""
+    for row in rows:
+        clean("\t".join(row.cells), place_of(path, row.line))
+        yield row
 
 
-class Value(NamedTuple):
-    """A JSON value, where it starts, from 1, and how it stands in its file."""
-
-    line: int
-    value: Any  # a DataError where it is none
-    raw: str
-
-
-def _listed(path: Path, text: str) -> Iterator[Value]:
-    """The members of a list, each with its line: those of what `json.loads` gives have none."""
-    decoder, line, counted = json.JSONDecoder(), 1, 0
-    place, mark = _after(text, _after(text, 0) + 1), ","
-    while mark == "," and text[place : place + 1] != "]":
-        line, counted = line + text.count("\n", counted, place), place
-        try:
-            value, stop = decoder.raw_decode(text, place)
-        except json.JSONDecodeError as error:
-            raise _no_list(path, text, error.pos, error.msg) from None
-        except (ValueError, RecursionError) as error:
-            raise _no_list(path, text, place, str(error)) from None
-        yield Value(line, value, text[place:stop])
-        place = _after(text, stop)
-        mark = text[place : place + 1]
-        if mark not in (",", "]"):
-            raise _no_list(path, text, place, "Expecting ',' delimiter")
-        place = _after(text, place + 1) if mark == "," else place
-    if _after(text, place + 1) < len(text):
-        raise _no_list(path, text, place + 1, "Extra data")
-
-
-def _after(text: str, place: int) -> int:
-    found = _SPACE.match(text, place)
-    return found.end() if found else place
-
-
-def _no_list(path: Path, text: str, place: int, what: str) -> DataError:
-    line = text.count("\n", 0, place) + 1
-    return DataError(f"{path}: line {line} is not JSON: {what}; a .json file is a list of objects, or an object a line")
-
-
-def json_values(path: Path, lines: Iterator[str], seen: Seen) -> Iterator[Value]:
-    """What the lines of a .jsonl or .json hold: the members of a list, or a value a line; blank lines are counted."""
-    for number, line in enumerate(lines, 1):
-        if kind_of(path) == "json" and line.lstrip().startswith("["):
-            yield from (one._replace(line=one.line + number - 1) for one in _listed(path, "\n".join([line, *lines])))
-            return
-        if not line.strip():
-            seen.blank += 1
-            continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            value = DataError(f"{path}: line {number} is not JSON: {error}; JSONL has one object a line")
-        yield Value(number, value, line)
-
-
-def json_objects(path: Path, keys: Sequence[str], encoding: str, seen: Seen) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a .jsonl or .json, which have these keys, and their lines, from 1."""
-    empty = True
-    for line, value, _ in json_values(path, read_lines(path, encoding, seen), seen):
-        empty = False
-        yield line, as_object(value, keys, f"{path}: line {line}")
-    if empty:
-        raise DataError(f"{path}: is an empty list; give a file with examples in it")
-
-
-def as_object(value: Any, keys: Sequence[str], where: str) -> dict[str, Any]:
-    if isinstance(value, dict):
-        return value
-    if isinstance(value, DataError):
-        raise value
-    *others, last = map(repr, keys)
-    names = f"{', '.join(others)} and {last}" if others else last
-    raise DataError(f"{where} is {JSON_KINDS.get(type(value), 'null')}, not an object with {names}")
-
-
-def _keys(value: dict[str, Any], before: str = "") -> Iterator[str]:
-    """The keys of an object, those of the objects in it behind points."""
-    for key, inner in value.items():
-        if isinstance(inner, dict) and inner:
-            yield from _keys(inner, f"{before}{key}.")
-        else:
-            yield f"{before}{key}"
-
-
-def _inside(value: Any, name: str) -> list[Any]:
-    """What a key holds, or one inside an object by points; an empty list where there is none."""
-    if not isinstance(value, dict):
-        return []
-    if name in value:
-        return [value[name]]
-    ends = [at for at, mark in enumerate(name) if mark == "."]
-    found = (_inside(value.get(name[:at]), name[at + 1 :]) for at in ends)
-    return next((inner for inner in found if inner), [])
-
-
-def has_key(value: dict[str, Any], name: str) -> bool:
-    return bool(_inside(value, name))
-
-
-def value_of(value: dict[str, Any], name: str, where: str) -> Any:
-    """What a key holds: `a`, or `a.b` of an object in an object."""
-    found = _inside(value, name)
-    if not found:
-        raise DataError(f"{where} has no key {name!r}{nearest(name, brief(list(_keys(value))))}")
-    return found[0]
-
-
-def field_of(value: dict[str, Any], name: str, where: str) -> str:
-    """The text that a key holds."""
-    text = value_of(value, name, where)
-    if isinstance(text, dict) and text:
-        inner = ", ".join(brief([f"{name}.{key}" for key in text]))
-        raise DataError(f"{where} has an object as {name!r}, not a string; name a key inside it: {inner}")
-    if not isinstance(text, str):
-        raise DataError(f"{where} has {JSON_KINDS.get(type(text), 'null')} as {name!r}, not a string; put it in quotes")
-    return clean(text, f"{where}, {name!r}")
+def open_table(path: Path, options: TableOptions, seen: Seen) -> OpenTable:
+    """A .tsv, .csv or .xlsx, with its first row."""
+    if kind_of(path) != "xlsx":
+        return open_rows(path, map(RawLine, read_lines(path, options.encoding, seen)), options, seen)
+    table = open_workbook(path, options, seen)
+    rows = _checked(path, table.all())
+    return replace(table, begin=next(rows), _rest=rows)

@@ -6,14 +6,15 @@ import os
 from collections.abc import Mapping
 from glob import glob
 from pathlib import Path
-from typing import Literal, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from weft.config import Table
 from weft.data.columns import Wanted
 from weft.data.dataset import Dataset, Format, R
 from weft.data.records import Used
+from weft.data.rows import is_conll, kind_of
 from weft.data.source import Source
 from weft.errors import ConfigError, DataError
 from weft.text.gate import as_paths, check_encoding
@@ -23,6 +24,23 @@ Files = str | list[str]
 Split = Files | float | None  # files, a share of train, or none
 Train = Files | Literal[False]  # files; false: the model was trained elsewhere, so there are none
 S = TypeVar("S")
+
+
+def _delimiter(given: str | None) -> str | None:
+    mark = "\t" if given == "tab" else given
+    if mark is not None and (len(mark) != 1 or mark in '"\r\n\0'):
+        raise ValueError(f'must be one character that is no quote and no line end, or "tab", not {given!r}')
+    return mark
+
+
+def _sheet(given: str | int | None) -> str | int | None:
+    if given == "" or (isinstance(given, int) and given < 1):
+        raise ValueError(f"{given!r} names no sheet; give its name, or its place from 1 on")
+    return given
+
+
+Delimiter = Annotated[str | None, AfterValidator(_delimiter)]  # between columns of .csv and .tsv: a character, or "tab"
+Sheet = Annotated[str | int | None, AfterValidator(_sheet)]  # of a workbook: a name, or a place from 1
 
 
 def check_splits(train: Train, valid: Split, test: Split, encoding: str) -> None:
@@ -77,6 +95,24 @@ def datasets(base: Path, format: Format[R], train: Train, valid: Split, test: Sp
         name: Dataset(tuple(base / path for path in as_paths(files)), format, low, high)
         for name, (files, low, high) in parts(train, valid, test).items()
     }
+
+
+def refuse_words(path: Path) -> None:
+    """Refuse words with tags where plain text is read: their markup would be read as text."""
+    if is_conll(path):
+        raise DataError(f"{path}: is CoNLL by its name, words with tags; this run reads plain text: give a sentence a line")
+
+
+def _plain(paths: tuple[Path, ...]) -> tuple[Path, ...]:
+    """The same; tables and words with tags are refused."""
+    for path in paths:
+        refuse_words(path)
+        if (kind := kind_of(path)) != "text":
+            raise DataError(
+                f"{path}: is {kind.upper()} by its name, and language models read plain text; write the texts of its column to"
+                " a .txt file, or name it .txt to learn it as it is"
+            )
+    return paths
 
 
 def _visible(path: Path, base: Path) -> bool:
@@ -144,6 +180,6 @@ class DataTable(Table):
         """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""
         lines = self.read == "lines"
         return {
-            name: Source(spread(base, files), self.encoding, lines, low, high, apart=not lines and _found(base, files))
+            name: Source(_plain(spread(base, files)), self.encoding, lines, low, high, apart=not lines and _found(base, files))
             for name, (files, low, high) in parts(self.train, self.valid, self.test).items()
         }

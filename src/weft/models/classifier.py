@@ -39,6 +39,8 @@ class LabelHead(nn.Module):
     def loss(self, scores: Tensor, labels: Tensor, *, weights: Tensor | None = None, smoothing: float = 0.0) -> Tensor:
         """Nats of each row, (B,); labels (B, 1), or (B, K) of 0 and 1 where there may be several. `weights` (K,) say how much
         each label counts."""
+        if weights is not None:
+            weights = weights.to(scores.dtype)  # a model may be checked in float64
         if not self.several:
             return F.cross_entropy(scores, labels[:, 0], weights, reduction="none", label_smoothing=smoothing)
         wanted = labels.to(scores.dtype) * (1 - smoothing) + smoothing / 2

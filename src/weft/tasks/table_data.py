@@ -57,8 +57,8 @@ def check(settings: Settings) -> CheckPlan:
 
 def open_table(table: Any, file: InputFile) -> Opened | None:
     """The text columns of a table; None for a text, whose records are its lines."""
-    names = table.sources(Path())["train"].format.columns
-    return open_columns(file, Used(tuple(Wanted("", name) for name in names)), table.train)
+    form = table.sources(Path())["train"].format
+    return open_columns(file, Used(tuple(Wanted("", name) for name in form.columns), options=form.options()), table.train)
 
 
 def lines(dataset: Dataset[Any]) -> Iterator[tuple[str, None]]:

@@ -16,6 +16,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from weft.errors import DataError
 from weft.text.unpack import read_bytes
@@ -42,6 +43,7 @@ class Seen:
     notes: list[str] = field(default_factory=list)
     examples: list[str] = field(default_factory=list)
     columns: tuple[str, ...] = ()  # of the latest table: the names of its header, or the keys of its first object
+    container: str = ""  # what rows come from that are no lines of text: "Parquet"
     skipped: int = 0  # records that nothing can be done with, and that are left out
     first_skipped: str = ""  # its place
 
@@ -59,6 +61,8 @@ class Seen:
     @property
     def written(self) -> str:
         """How, in a word or two: encoding and line ends."""
+        if self.container and not self.bytes:
+            return self.container
         return f"{self.encoding}, " + (f"CRLF line ends in {self.crlf:,} places" if self.crlf else "LF line ends")
 
     def describe(self) -> str:
@@ -75,9 +79,22 @@ class Seen:
         return "\n".join(rows)
 
 
+class RawLine(NamedTuple):
+    """A line of a file, and what it has besides: all three joined are what was read."""
+
+    text: str
+    end: str = "\n"  # or "\r\n"; "" where the file ends without one
+    start: str = ""  # a byte order mark
+
+
 def many(count: int, name: str) -> str:
     """A number and what it is of, for people: 1 line, 2 lines."""
     return f"{count:,} {name}{'' if count == 1 else 's'}"
+
+
+def subject(count: int, name: str, one: str, several: str) -> str:
+    """The same with a verb that fits: 1 text is, 2 texts are."""
+    return f"{many(count, name)} {one if count == 1 else several}"
 
 
 def listed_files(paths: Sequence[Path]) -> str:

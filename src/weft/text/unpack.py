@@ -23,12 +23,12 @@ RATIO_COUNTS_FROM = 64 << 20
 SIP = 2048  # bytes of zstd data taken at once: what was made to swell becomes 64 MB of them, and no more
 
 # fmt: off
-_ZIP, _EXCEL = b"PK\x03\x04", "an Excel workbook; save it as CSV UTF-8 first"
+_ZIP, _PARQUET, _EXCEL = b"PK\x03\x04", b"PAR1", "an Excel workbook; save its texts as lines first"
 _MAGIC = {
     b"\x1f\x8b": "gzip data; name it .gz", b"\xfd7zXZ\x00": "xz data; name it .xz",
     b"\x28\xb5\x2f\xfd": "zstd data; name it .zst", _ZIP: "a zip archive; unpack it first",
     b"BZh": "bzip2 data; unpack it first", b"%PDF-": "a PDF document; extract its text first",
-    b"PAR1": "a Parquet file; export it as CSV or JSONL first", b"ARROW1": "an Arrow file; export it as CSV or JSONL first",
+    _PARQUET: "a Parquet file; name it .parquet", b"ARROW1": "an Arrow file; export it as CSV or JSONL first",
     b"SQLite format 3\x00": "an SQLite database; export a table as CSV first",
     b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": "an old Excel or Word file; save it as CSV UTF-8 or text first",
 }
@@ -160,7 +160,10 @@ def _damaged(path: Path, what: str) -> DataError:
 def _no_text(chunk: bytes, path: Path) -> str | None:
     """What other program's file begins so, if one does."""
     if chunk.startswith(_ZIP):
-        return _ZIPPED.get(path.suffix.lower()) or (_EXCEL if b"xl/workbook.xml" in chunk else _MAGIC[_ZIP])
+        plain = "an Excel workbook; name it .xlsx" if b"xl/workbook.xml" in chunk else _MAGIC[_ZIP]
+        return _ZIPPED.get(path.suffix.lower(), plain)
+    if chunk.startswith(_PARQUET) and path.suffix.lower() == ".parquet":
+        return "a Parquet file; export its texts as lines first"
     return next((what for magic, what in _MAGIC.items() if chunk.startswith(magic)), None)
 
 

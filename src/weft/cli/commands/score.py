@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.entries import Inputs, Reads, faults_in, tell_faults, whole, written
-from weft.cli.output import finite, write, write_json
+from weft.cli.output import finite, write, write_exact, write_json
 from weft.cli.together import Together
 from weft.errors import DataError, UsageError
 
@@ -85,7 +85,7 @@ class Score(Together):
         inputs.tell(quiet=self.quiet)
         if not (self.json or self.tokens):
             inputs.refuse_unlike(self.data)
-            write(inputs.form.head(("log_prob", "perplexity")))
+            write_exact(inputs.form.head(("log_prob", "perplexity")))
         done, bad = 0, 0
         with Display(quiet=self.quiet) as display:
             for entries in inputs.batches():
@@ -126,5 +126,5 @@ class Score(Together):
             else:
                 values = (None, None) if score is None else (finite(score.log_prob), finite(score.perplexity))
                 added = dict(zip(("log_prob", "perplexity"), values, strict=True))
-                write(written(inputs, entry, added, faults.get(number)))
+                write_exact(written(inputs, entry, added, faults.get(number)))
         sys.stdout.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -22,7 +22,7 @@ from weft.data.records import Used
 from weft.data.rows import brief, kind_of
 from weft.data.source import called, fingerprints
 from weft.data.summary import LISTED, ColumnSize, listed
-from weft.data.tables import Files, Split, check_splits, datasets, training
+from weft.data.tables import Delimiter, Files, Sheet, Split, check_splits, datasets, training
 from weft.errors import DataError
 from weft.models.baseline_tables import BaselineTable
 from weft.tasks.classification.files import Reading, Record, find_files, read_records
@@ -178,7 +178,7 @@ class LabelledFormat:
 
     def origin(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
         # labels decide which examples a share has, and names of files may be labels
-        how, found = {**asdict(self.reading), "text": list(self.reading.text)}, find_files(given)
+        how, found = {**self.reading.origin(), "text": list(self.reading.text)}, find_files(given)
         labels = [{} if file.label is None else {"label": file.label} for file in found]
         prints = fingerprints([file.path for file in found])
         return {"column": int(column), **how, "files": [one | label for one, label in zip(prints, labels, strict=True)]}
@@ -220,6 +220,8 @@ class LabelledTable(Table):
     valid: Split = None  # files, or a share of train, drawn over all labels alike
     test: Split = None  # likewise
     encoding: str = "utf-8"
+    delimiter: Delimiter = None  # between the columns of .csv and .tsv, if not what their first line shows; or "tab"
+    sheet: Sheet = None  # of .xlsx: a name, or a place from 1; the first, unless given
     # columns of tables: keys of JSONL, names in the first line, or places, from 1; of two texts a list
     text: Name | list[Name] = "text"
     label: Name = "label"
@@ -255,11 +257,15 @@ class LabelledTable(Table):
         """Those of the texts, one or two."""
         return tuple(self.text) if isinstance(self.text, list) else (self.text,)
 
+    def reading(self) -> Reading:
+        joint = self.separator or ","
+        return Reading(self.encoding, self.columns(), self.label, self.multi, joint, self.coarse, self.delimiter, self.sheet)
+
     def used(self) -> Used:
         """What a trained run reads of a table: its texts."""
         wanted = tuple(Wanted("text", column) for column in self.columns())
         usual = (Wanted("label", self.label), *wanted) == USUAL
-        return Used(wanted, USUAL if usual else (), self.separator or ",")
+        return Used(wanted, USUAL if usual else (), self.separator or ",", self.reading().tables())
 
     def resolved(self) -> Self:
         """The same with every option that applies filled in."""
@@ -269,8 +275,7 @@ class LabelledTable(Table):
 
     def sources(self, base: Path) -> dict[str, Dataset[Record]]:
         """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""
-        reading = Reading(self.encoding, self.columns(), self.label, self.multi, self.separator or ",", self.coarse)
-        return datasets(base, LabelledFormat(reading, self.skip_empty), self.train, self.valid, self.test)
+        return datasets(base, LabelledFormat(self.reading(), self.skip_empty), self.train, self.valid, self.test)
 
 
 # ---- tokens
@@ -302,7 +307,9 @@ def columns(settings: Settings, vocabulary: LabelledTokens) -> list[Column]:
 def fit(settings: Settings, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> Fitted:
     longest = settings.data.longest
     cut = count_long(corpora, dataset, longest=longest, truncate=settings.data.truncate)
-    return Fitted(corpora, f"{cut:,} texts are longer than data.longest = {longest} tokens, and are cut" if cut else None)
+    verb = "is" if cut == 1 else "are"
+    told = f"{many(cut, 'text')} {verb} longer than data.longest = {longest} tokens, and {verb} cut"
+    return Fitted(corpora, told if cut else None)
 
 
 def check(settings: Settings) -> CheckPlan:

@@ -13,14 +13,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from weft.data.columns import USUAL, Cell, Name, Wanted, read_columns
-from weft.data.rows import kind_of
+from weft.data.rows import TABLES, TableOptions, is_conll, kind_of, place_of
 from weft.data.source import called
-from weft.data.use import is_conll
 from weft.errors import DataError
 from weft.text.gate import Seen, read_lines, read_text, read_whole, shown
 from weft.text.unpack import PACKED
@@ -40,6 +40,16 @@ class Reading:
     multi: bool = False
     separator: str = ","
     coarse: str | None = None
+    delimiter: str | None = None
+    sheet: str | int | None = None
+
+    def tables(self) -> TableOptions:
+        return TableOptions(self.encoding, self.delimiter, self.sheet)
+
+    def origin(self) -> dict[str, Any]:
+        """What is read depends on: all of it, as far as it is given."""
+        usual = {name: value for name, value in asdict(self).items() if name not in ("delimiter", "sheet")}
+        return usual | self.tables().origin()
 
     def columns(self) -> tuple[Wanted, ...]:
         return Wanted("label", self.label), *(Wanted("text", name) for name in self.text)
@@ -137,7 +147,7 @@ def _labels(cell: Cell, reading: Reading, where: str) -> tuple[str, ...]:
 
 
 def _read_table(file: File, reading: Reading, seen: Seen) -> Iterator[tuple[int, Cell, tuple[str, ...]]]:
-    for line, (label, *texts) in read_columns(file.path, reading.columns(), reading.encoding, seen):
+    for line, (label, *texts) in read_columns(file.path, reading.columns(), reading.tables(), seen):
         yield line, label, tuple(text for text in texts if isinstance(text, str))
 
 
@@ -159,7 +169,10 @@ def _parted(line: str, where: str, *, fasttext: bool) -> tuple[Cell, tuple[str, 
 
 def _read_lines(file: File, reading: Reading, seen: Seen) -> Iterator[tuple[int, Cell, tuple[str, ...]]]:
     fasttext: bool | None = None
-    for number, line in enumerate(read_lines(file.path, reading.encoding, seen), 1):
+    lines = read_lines(file.path, reading.encoding, seen)
+    if file.label is None:
+        lines = refuse_tagged(file.path, lines)
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             seen.blank += 1
             continue
@@ -170,6 +183,36 @@ def _read_lines(file: File, reading: Reading, seen: Seen) -> Iterator[tuple[int,
             fasttext = line.startswith(FASTTEXT)
             seen.notes.append(f"{file.path.name}: lines start with {f'{FASTTEXT}, fastText style' if fasttext else 'a label'}")
         yield number, *_parted(line, f"{file.path}: line {number}", fasttext=fasttext)
+
+
+_TAG = re.compile("O|[BIESLU]-[^ \t]+")
+SAMPLE = 400  # lines by which a file is told
+WORDS = 20  # that are needed where it is not plain that there are sentences
+
+
+def _are_tagged(lines: Sequence[str]) -> bool:
+    """Whether lines are words with tags: all of as many columns, the last of which has tags of spans, or far fewer different
+    ones than the first; or CoNLL-U's ten columns."""
+    rows = [line.split() for line in lines if line.strip() and not line.startswith(("# ", "-DOCSTART-"))]
+    if len(rows) < 2 or len(rows[0]) < 2 or len({len(row) for row in rows}) > 1:
+        return False
+    first, last, parted = {row[0] for row in rows}, {row[-1] for row in rows}, "" in lines[:-1]
+    if all(map(_TAG.fullmatch, last)):
+        return last != {"O"} and (parted or len(rows) >= WORDS)
+    if len(rows[0]) == 10:
+        return all(re.fullmatch(r"[0-9]+([-.][0-9]+)?", name) for name in first)
+    return len(rows[0]) == 2 and len(rows) >= WORDS and parted and 3 * len(last) < len(first)
+
+
+def refuse_tagged(path: Path, lines: Iterator[str]) -> Iterator[str]:
+    """The same lines; refused where they are words with tags, which would be read as labels with texts."""
+    sample = list(islice(lines, SAMPLE))
+    if _are_tagged(sample):
+        raise DataError(
+            f'{path}: looks like CoNLL, a word and its tag a line, which task = "tag" reads; texts with labels are tables,'
+            " lines or folders"
+        )
+    return chain(sample, lines)
 
 
 def _read_whole(file: File, reading: Reading, seen: Seen, *, empty: bool) -> Iterator[tuple[int, Cell, tuple[str, ...]]]:
@@ -190,9 +233,11 @@ def _refuse_columns(file: File, reading: Reading) -> None:
     for wanted in reading.columns():
         if wanted not in USUAL:
             raise DataError(
-                f"{file.path}: is no .tsv, .csv, .jsonl or .json and has no columns, but data.{wanted.option} names"
-                f" {wanted.name!r}; drop that, or give a table"
+                f"{file.path}: is {TABLES} and has no columns, but data.{wanted.option} names {wanted.name!r}; drop that, or"
+                " give a table"
             )
+    for option, value in reading.tables().origin().items():
+        raise DataError(f"{file.path}: is {TABLES}, but data.{option} = {value!r}; drop that, or name it as the table it is")
 
 
 def refuse_conll(path: Path) -> None:
@@ -211,7 +256,7 @@ def read_records(files: Sequence[File], reading: Reading, seen: Seen, *, skip_em
             if file.label is None:
                 refuse_conll(file.path)
         for line, cell, texts in _read(file, reading, seen, empty=skip_empty):
-            where = f"{file.path}: line {line}"
+            where = place_of(file.path, line)
             labels = _labels(cell, reading, where)
             if any(text.strip() for text in texts):
                 kept += 1

@@ -64,4 +64,4 @@ def open_labelled(table: LabelledTable, file: InputFile) -> Opened | None:
     """The texts of a table, or lines without their labels; None for a text, whose records are its lines."""
     if kind_of(file.path) == "text":
         return _labelled_lines(table, file)
-    return open_records(file.path, file.lines(), table.used())
+    return open_records(file, table.used())

@@ -31,11 +31,14 @@ task = "classify"                  # a label for a text, or for two
 # seed = 0                         # another seed, another run of the same model
 
 [data]
-train = "train.csv"                # .csv, .tsv, .jsonl; lines that start with their label; a folder with a file, or a
-                                   # folder, for every label; a path is seen from this file
+train = "train.csv"                # .csv, .tsv, .xlsx, .jsonl, .parquet; lines that start with their label; a folder with
+                                   # a file, or a folder, for every label; a path is seen from this file
 valid = 0.1                        # files, or a share of train, drawn over all labels alike: chooses the best weights
 test = 0.1                         # likewise: what weft evaluate scores; nothing is chosen by it
 # encoding = "utf-8"               # or "latin-1", "cp1252", "utf-16" ...
+                                   # delimiter = ";": between the columns of .csv and .tsv, or "tab"; the comma,
+                                   # semicolon or tab of the first line, unless given
+                                   # sheet = "Data": of .xlsx, a name or a place from 1; the first, unless given
 # text = "text"                    # the column of the texts: a name, a key of JSONL, or a place from 1 on; of two texts
                                    # ["premise", "hypothesis"]
 # label = "label"                  # the column of the labels; without a header the first, and the text the next

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,12 +18,12 @@ from weft.data.findings import Checked, CheckPlan
 from weft.data.records import Used
 from weft.data.source import fingerprints
 from weft.data.summary import ColumnSize
-from weft.data.tables import Files, Split, check_splits, datasets, training
+from weft.data.tables import Delimiter, Files, Sheet, Split, check_splits, datasets, training
 from weft.tasks.data_spec import Column, Fitted
 from weft.tasks.qa.files import Reading, Record, read_records
 from weft.tasks.qa.order import asked_tokens
 from weft.tasks.vocabulary import all_texts
-from weft.text.gate import SHOWN, Seen, listed_files, shown
+from weft.text.gate import SHOWN, Seen, listed_files, many, shown, subject
 from weft.text.tokenizers import Tokenizer, train_tokenizer
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ class QuestionSummary:
     def describe(self) -> str:
         """Several lines for people: files, sizes, encoding, line ends, notes, examples."""
         rows = [
-            f"{listed_files(self.files.paths)}: {self.count:,} questions, {self.count - self.answered:,} of them without an"
-            f" answer, and passages of {self.sizes[1].characters:,} characters, {self.files.written}"
+            f"{listed_files(self.files.paths)}: {many(self.count, 'question')}, {self.count - self.answered:,} of them without"
+            f" an answer, and passages of {many(self.sizes[1].characters, 'character')}, {self.files.written}"
         ]
         rows += [f"  note: {shown(note, 200)}" for note in self.notes()]
         for question, passage, said in self.examples:
@@ -127,7 +127,7 @@ class QuestionFormat:
         return column
 
     def origin(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
-        return {**asdict(self.reading), "side": COLUMNS.index(column), "files": fingerprints(given)}
+        return {**self.reading.origin(), "side": COLUMNS.index(column), "files": fingerprints(given)}
 
 
 class AskedTable(Table):
@@ -137,6 +137,8 @@ class AskedTable(Table):
     valid: Split = None  # files, or the share of train that is taken off its end: questions beside each other share a passage
     test: Split = None  # likewise; the order is train, valid, test
     encoding: str = "utf-8"
+    delimiter: Delimiter = None  # between the columns of .csv and .tsv, if not what their first line shows; or "tab"
+    sheet: Sheet = None  # of .xlsx: a name, or a place from 1; the first, unless given
     # columns of tables, or keys of JSONL; SQuAD's JSON has names of its own
     question: str = "question"
     passage: str = "passage"
@@ -159,11 +161,14 @@ class AskedTable(Table):
             raise ValueError(f"stride={self.stride} must be less than longest={self.longest}, or tokens lie between windows")
         return self
 
+    def reading(self) -> Reading:
+        return Reading(self.encoding, self.question, self.passage, self.answer, self.start, self.delimiter, self.sheet)
+
     def used(self) -> Used:
         """What a trained run reads of a table: questions and passages."""
         columns = (Wanted("question", self.question), Wanted("passage", self.passage))
         usual = (self.question, self.passage) == (AS_USUAL.question, AS_USUAL.passage)
-        return Used(columns, columns if usual else ())
+        return Used(columns, columns if usual else (), options=self.reading().tables())
 
     def resolved(self) -> Self:
         """The same with every option that applies filled in: all are."""
@@ -171,8 +176,7 @@ class AskedTable(Table):
 
     def sources(self, base: Path) -> dict[str, Dataset[Record]]:
         """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""
-        reading = Reading(self.encoding, self.question, self.passage, self.answer, self.start)
-        return datasets(base, QuestionFormat(reading), self.train, self.valid, self.test)
+        return datasets(base, QuestionFormat(self.reading()), self.train, self.valid, self.test)
 
 
 # ---- tokens
@@ -185,7 +189,8 @@ def columns(settings: Settings, vocabulary: Tokenizer) -> list[Column]:
 def fit(settings: Settings, dataset: Dataset[Record], corpora: Sequence[Corpus]) -> Fitted:
     longest, sizes = settings.data.longest, np.diff(corpora[0].line_starts()) - 1
     cut = int((asked_tokens(sizes, longest) < sizes).sum())
-    told = f"{cut:,} questions have more than half of data.longest = {longest} tokens, and are cut"
+    verb = "is" if cut == 1 else "are"
+    told = f"{subject(cut, 'question', 'has', 'have')} more than half of data.longest = {longest} tokens, and {verb} cut"
     return Fitted(corpora, told if cut else None)
 
 

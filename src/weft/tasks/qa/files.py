@@ -1,8 +1,8 @@
 """Questions about passages from files, one by one. All of it comes through the gate.
 
-    .tsv .csv   columns by name: question, passage, answer, and start where there is one; an empty answer is none
-    .jsonl      keys by name; an answer is a text, a list of texts (all of them right), or null
-    .json       as SQuAD has it, 1.1 or 2.0: data, paragraphs, qas; or a list of such objects as lines of .jsonl hold
+    .tsv .csv .xlsx  columns by name: question, passage, answer, and start where there is one; an empty answer is none
+    .jsonl .parquet  keys by name; an answer is a text, a list of texts (all of them right), or null
+    .json            as SQuAD has it, 1.1 or 2.0: data, paragraphs, qas; or a list of such objects as lines of .jsonl hold
 
 An answer is a part of its passage. `start` is the character where it stands, from 0; without it, it is the first that reads so.
 """
@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.data.rows import JSON, JSON_KINDS, brief, field_of, has_key, json_objects, kind_of, open_table, value_of
-from weft.errors import DataError, nearest
+from weft.data.columns import no_column
+from weft.data.objects import JSON_KINDS, field_of, has_key, read_objects, value_of
+from weft.data.rows import OBJECTS, TABLES, OpenTable, TableOptions, kind_of, open_table, place_of
+from weft.errors import DataError
 from weft.text.gate import Seen, clean, quoted, read_lines, read_text
 
 DIGITS = 18  # of a start: no passage has more characters than these count
@@ -31,6 +33,16 @@ class Reading:
     passage: str = "passage"
     answer: str = "answer"
     start: str = "start"
+    delimiter: str | None = None
+    sheet: str | int | None = None
+
+    def tables(self) -> TableOptions:
+        return TableOptions(self.encoding, self.delimiter, self.sheet)
+
+    def origin(self) -> dict[str, Any]:
+        """What is read depends on: all of it, as far as it is given."""
+        usual = {name: value for name, value in asdict(self).items() if name not in ("delimiter", "sheet")}
+        return usual | self.tables().origin()
 
 
 class Reference(NamedTuple):
@@ -102,26 +114,25 @@ def _number(cell: str, where: str) -> int | None:
     return int(text)
 
 
-def _places(path: Path, first: list[str], reading: Reading) -> list[int | None]:
+def _places(table: OpenTable, reading: Reading) -> list[int | None]:
     """Where question, passage, answer and start stand, from 0; the last may be missing."""
     found: list[int | None] = []
+    first, place = table.first, place_of(table.path, 1)
     for option in ("question", "passage", "answer", "start"):
         name = getattr(reading, option)
         if first.count(name) > 1:
-            raise DataError(f"{path}: line 1, its header, has {first.count(name)} columns {name!r}; rename all but one")
+            raise DataError(f"{place}, its header, has {first.count(name)} columns {name!r}; rename all but one")
         if name not in first and option != "start":
-            raise DataError(
-                f"{path}: line 1, its header, has no column {name!r}, which data.{option} names{nearest(name, brief(first))}"
-            )
+            raise no_column(table, name, option)
         found.append(first.index(name) if name in first else None)
     return found
 
 
 def _read_table(path: Path, reading: Reading, seen: Seen) -> Iterator[Record]:
-    table = open_table(path, reading.encoding, seen)
-    places = _places(path, table.first, reading)
+    table = open_table(path, reading.tables(), seen)
+    places = _places(table, reading)
     for line, cells in table.rows():
-        where = f"{path}: line {line}"
+        where = place_of(path, line)
         question, passage, answer, start = ("" if place is None else cells[place] for place in places)
         yield _record((question, passage), [(answer, _number(start, where))], path, line, where)
 
@@ -137,15 +148,17 @@ def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
-def _answers(row: dict[str, Any], reading: Reading, where: str) -> list[tuple[str, int | None]]:
+def _answers(row: dict[str, Any], reading: Reading, where: str, *, parquet: bool) -> list[tuple[str, int | None]]:
     """The answers of a line of JSON, and where they start, if that is said."""
     texts = _listed(value_of(row, reading.answer, where))
     starts = _listed(value_of(row, reading.start, where)) if has_key(row, reading.start) else []
     for value in texts:
         if not isinstance(value, str):
             raise DataError(f"{where} has {_kind(value)} among {reading.answer!r}, not a string; put it in quotes")
+    if parquet:  # whose numbers are texts, and "" where there is none
+        starts = [_number(value, where) if isinstance(value, str) else value for value in starts]
     for value in starts:
-        if type(value) is not int:
+        if type(value) is not int and not (parquet and value is None):
             raise DataError(f"{where} has {_kind(value)} as {reading.start!r}; that is a number of characters, from 0")
     if starts and len(starts) != len(texts):
         raise DataError(f"{where} has {len(texts)} answers and {len(starts)} starts; give one to each, or none")
@@ -153,12 +166,12 @@ def _answers(row: dict[str, Any], reading: Reading, where: str) -> list[tuple[st
     return list(zip(found, starts or [None] * len(found), strict=True))
 
 
-def _read_jsonl(path: Path, reading: Reading, seen: Seen) -> Iterator[Record]:
+def _read_objects(path: Path, reading: Reading, seen: Seen) -> Iterator[Record]:
     names = (reading.question, reading.passage, reading.answer)
-    for line, row in json_objects(path, names, reading.encoding, seen):
-        where = f"{path}: line {line}"
+    for line, row in read_objects(path, names, reading.encoding, seen, others=(reading.start,)):
+        where = place_of(path, line)
         cells = field_of(row, reading.question, where), field_of(row, reading.passage, where)
-        yield _record(cells, _answers(row, reading, where), path, line, where)
+        yield _record(cells, _answers(row, reading, where, parquet=kind_of(path) == "parquet"), path, line, where)
 
 
 def _member(row: Any, name: str, kind: type[Any], where: str) -> Any:
@@ -214,7 +227,7 @@ def _read_squad(path: Path, reading: Reading, seen: Seen) -> Iterator[Record]:
 
 
 def no_questions(path: Path) -> DataError:
-    return DataError(f"{path}: is no .tsv, .csv, .jsonl or .json; questions are read from a table, or from SQuAD's JSON")
+    return DataError(f"{path}: is {TABLES}; questions are read from a table, or from SQuAD's JSON")
 
 
 def read_records(paths: Sequence[Path], reading: Reading, seen: Seen) -> Iterator[Record]:
@@ -223,7 +236,7 @@ def read_records(paths: Sequence[Path], reading: Reading, seen: Seen) -> Iterato
         if kind_of(path) == "text":
             raise no_questions(path)
         squad = is_squad(path, reading.encoding)
-        read = _read_squad if squad else _read_jsonl if kind_of(path) in JSON else _read_table
+        read = _read_squad if squad else _read_objects if kind_of(path) in OBJECTS else _read_table
         count = 0
         for record in read(path, reading, seen):
             count += 1

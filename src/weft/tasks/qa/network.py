@@ -15,6 +15,7 @@ from weft.metrics.metric import metric_names
 from weft.models.span import SpanModel, span_model
 from weft.tasks.qa.files import Record
 from weft.tasks.qa.objective import Held, SpanTask
+from weft.text.gate import subject
 from weft.text.offsets import token_places, tokens_between
 from weft.text.tokenizers import Tokenizer
 from weft.train.network import NetworkTask, Progress
@@ -84,12 +85,14 @@ class Reading(NetworkTask[Held]):
         answered = train.spans[:, 0] >= 0
         if long := int((sizes[answered] > data.longest_answer).sum()):
             most = f"data.longest_answer = {data.longest_answer}"
-            found.append(f"train: {long:,} answers have more than {most} tokens; none so long is said")
+            found.append(f"train: {subject(long, 'answer', 'has', 'have')} more than {most} tokens; none so long is said")
         whole = np.zeros(len(train.spans), dtype=bool)
         every = np.arange(len(train.cut.question))
         whole[train.cut.question[train.targets(every)[:, 0] > 0]] = True
         if torn := int((answered & ~whole).sum()):
-            found.append(f"train: {torn:,} answers are whole in no window; lower data.stride, or raise data.longest")
+            found.append(
+                f"train: {subject(torn, 'answer', 'is', 'are')} whole in no window; lower data.stride, or raise data.longest"
+            )
         return found
 
     def objective(

@@ -54,4 +54,4 @@ def open_questions(table: AskedTable, file: InputFile) -> Opened | None:
         return None
     if is_squad(file.path, table.encoding):
         return _open_squad(file.path, file.lines())
-    return open_records(file.path, file.lines(), table.used())
+    return open_records(file, table.used())

@@ -29,10 +29,13 @@ task = "span"                      # answer a question by a part of a passage, o
 # seed = 0                         # another seed, another run of the same model
 
 [data]
-train = "train.jsonl"              # .jsonl, .tsv, .csv, or SQuAD's .json; a path is seen from this file
+train = "train.jsonl"              # .jsonl, .tsv, .csv, .xlsx, .parquet, or SQuAD's .json; a path is seen from this file
 valid = 0.1                        # files, or the share of train that is taken off its end: chooses the best weights
 test = 0.1                         # likewise: what weft evaluate scores; nothing is chosen by it
 # encoding = "utf-8"               # or "latin-1", "cp1252", "utf-16" ...
+                                   # delimiter = ";": between the columns of .csv and .tsv, or "tab"; the comma,
+                                   # semicolon or tab of the first line, unless given
+                                   # sheet = "Data": of .xlsx, a name or a place from 1; the first, unless given
 # question = "question"            # the column, or the key, of the questions
 # passage = "passage"              # that of the passages
 # answer = "answer"                # that of the answers: a part of the passage, or nothing where it has none

@@ -17,15 +17,15 @@ from weft.data.corpus import Corpus
 from weft.data.dataset import Dataset
 from weft.data.findings import Checked, CheckPlan
 from weft.data.records import InputFile, Opened, Used
-from weft.data.rows import kind_of
+from weft.data.rows import AS_USUAL, TABLES, TableOptions, kind_of
 from weft.data.source import fingerprints
 from weft.data.summary import ColumnSize
-from weft.data.tables import Files, Split, check_splits, datasets, training
+from weft.data.tables import Delimiter, Files, Sheet, Split, check_splits, datasets, training
 from weft.data.use import open_columns
 from weft.errors import DataError, UsageError
 from weft.tasks.data_spec import Column, Fitted
 from weft.tasks.seq2seq.files import DEFAULT, Columns, Record, read_records
-from weft.text.gate import SHOWN, Seen, as_paths, listed_files, shown
+from weft.text.gate import SHOWN, Seen, as_paths, listed_files, many, shown
 from weft.text.sides import Sides, load_sides, save_sides, train_sides
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ class PairSummary:
     def describe(self) -> str:
         """Several lines for people: files, sizes, encoding, line ends, notes, examples."""
         rows = [
-            f"{listed_files(self.files.paths)}: {self.count:,} pairs of {self.source.characters:,} and"
-            f" {self.target.characters:,} characters, {self.files.written}"
+            f"{listed_files(self.files.paths)}: {many(self.count, 'pair')} of {self.source.characters:,} and"
+            f" {many(self.target.characters, 'character')}, {self.files.written}"
         ]
         sides = (("sources", self.source), ("targets", self.target))
         empty = [f"empty {name}: {side.empty:,}" for name, side in sides if side.empty]
@@ -95,6 +95,7 @@ class PairFormat:
     columns: tuple[str, ...] = SIDES
     rows: str = "pairs"
     kept: bool = False
+    tables: TableOptions = AS_USUAL  # of tables, whose encoding is the same
 
     def files(self, given: tuple[Path, ...]) -> tuple[Path, ...]:
         return given
@@ -103,7 +104,7 @@ class PairFormat:
         return given[:2] if kind_of(given[0]) == "text" else ()
 
     def read(self, given: tuple[Path, ...], seen: Seen) -> Iterator[Record]:
-        return read_records(self.apart(given) or given, self.named, self.encoding, seen)
+        return read_records(self.apart(given) or given, self.named, replace(self.tables, encoding=self.encoding), seen)
 
     def summary(self, given: tuple[Path, ...], seen: Seen) -> PairSummary:
         return PairSummary(seen)
@@ -116,7 +117,7 @@ class PairFormat:
 
     def origin(self, given: tuple[Path, ...], column: str) -> dict[str, Any]:
         at, apart = SIDES.index(column), self.apart(given)
-        place = {} if apart else {"column": self.named[at]}
+        place = {} if apart else {"column": self.named[at], **self.tables.origin()}
         return {"side": column, **place, "encoding": self.encoding, "files": fingerprints(apart[at : at + 1] or given)}
 
 
@@ -168,8 +169,7 @@ def _check_kinds(name: str, paths: list[Path]) -> None:
         raise ValueError(f"{name} mixes {', '.join(sorted(kinds))} files; give files of one kind")
     if kinds == {"text"} and len(paths) < 2:
         raise ValueError(
-            f"{name}={paths[0].name!r} is no .tsv, .csv, .jsonl or .json: name a table so,"
-            f' or give two parallel files, {name} = ["a.en", "a.de"]'
+            f'{name}={paths[0].name!r} is {TABLES}: name a table so, or give two parallel files, {name} = ["a.en", "a.de"]'
         )
 
 
@@ -180,6 +180,8 @@ class PairsTable(Table):
     valid: Split = None  # files, or the share of train that is taken off its end
     test: Split = None  # likewise; the order is train, valid, test
     encoding: str = "utf-8"
+    delimiter: Delimiter = None  # between the columns of .csv and .tsv, if not what their first line shows; or "tab"
+    sheet: Sheet = None  # of .xlsx: a name, or a place from 1; the first, unless given
     # columns of tables: keys of JSONL, or names in the first line; without such a line the first two columns
     source: str = "source"
     target: str | list[str] = "target"  # of several, training reads the first, and scores know all as references
@@ -199,6 +201,9 @@ class PairsTable(Table):
                 raise ValueError(f"{name}={[] if column == [] else ''!r} names no column")
             if column != name and not tables:
                 raise ValueError(f"{name}={column!r}, but parallel files have no columns; drop it")
+        if self.tables().origin() and not tables:
+            (option, value), *_ = self.tables().origin().items()
+            raise ValueError(f"{option}={value!r}, but parallel files have no columns; drop it")
         if twice := [column for column in self.targets() if self.targets().count(column) > 1]:
             raise ValueError(f"target names the column {twice[0]!r} twice; name each reference once")
         return self
@@ -207,11 +212,14 @@ class PairsTable(Table):
         """The columns of targets: the first to learn from, all as references."""
         return [self.target] if isinstance(self.target, str) else self.target
 
+    def tables(self) -> TableOptions:
+        return TableOptions(self.encoding, self.delimiter, self.sheet)
+
     def used(self, *, targets: bool = False) -> Used:
         """What a trained run reads of a table: its sources, and its (first) targets if they are wanted."""
         columns = (Wanted("source", self.source), Wanted("target", self.targets()[0]))
         usual = (self.source, self.target) == DEFAULT
-        return Used(columns if targets else columns[:1], columns if usual else ())
+        return Used(columns if targets else columns[:1], columns if usual else (), options=self.tables())
 
     def resolved(self) -> Self:
         """The same with every option that applies filled in: all of them do."""
@@ -220,7 +228,7 @@ class PairsTable(Table):
     def sources(self, base: Path) -> dict[str, Dataset[Record]]:
         """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""
         first, *others = self.targets()
-        form = PairFormat(self.encoding, (self.source, first), tuple(others))
+        form = PairFormat(self.encoding, (self.source, first), tuple(others), tables=self.tables())
         return datasets(base, form, self.train, self.valid, self.test)
 
 
@@ -274,6 +282,5 @@ def refuse_half(paths: Sequence[Path]) -> None:
     """Refuse one file of the two that pairs may be in."""
     if len(paths) == 1 and kind_of(paths[0]) == "text":
         raise UsageError(
-            f"--data {paths[0]}: is no .tsv, .csv, .jsonl or .json; name a table so, or give two parallel files,"
-            " --data SOURCES --data TARGETS"
+            f"--data {paths[0]}: is {TABLES}; name a table so, or give two parallel files, --data SOURCES --data TARGETS"
         )

@@ -1,4 +1,4 @@
-"""Files of pairs, record by record: tables (.tsv, .csv, .jsonl, .json), or two parallel texts. All comes through the gate."""
+"""Files of pairs, record by record: tables, objects, or two parallel texts. All comes through the gate."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.data.alignment import first_slip
-from weft.data.rows import JSON, brief, field_of, json_objects, kind_of, open_table
-from weft.errors import DataError, nearest
+from weft.data.columns import no_column
+from weft.data.objects import field_of, read_objects
+from weft.data.rows import OBJECTS, OpenTable, TableOptions, kind_of, open_table, place_of
+from weft.errors import DataError
 from weft.text.gate import Seen, read_lines
 
 Columns = tuple[str, str]
@@ -29,27 +31,29 @@ def _refuse_capitals(path: Path, cells: list[str]) -> None:
     """A header in other letters would be read as the first pair."""
     plain = {cell.strip().lower(): cell for cell in cells}
     if set(DEFAULT) <= set(plain):
+        place = place_of(path, 1)
         names = " and ".join(f"data.{name} = {plain[name]!r}" for name in DEFAULT)
-        raise DataError(f"{path}: line 1 looks like a header, but not like 'source' and 'target'; set {names}, or rename them")
+        raise DataError(f"{place} looks like a header, but not like 'source' and 'target'; set {names}, or rename them")
 
 
-def _header(path: Path, cells: list[str], columns: Columns) -> tuple[int, int] | None:
+def _header(table: OpenTable, columns: Columns) -> tuple[int, int] | None:
     """Where the columns stand; None if the first line is no header, and pairs are the first two columns."""
+    path, cells = table.path, table.first
     if columns == DEFAULT and not set(columns) <= set(cells):
         _refuse_capitals(path, cells)
         return None
     for name in columns:
         if name not in cells:
-            raise DataError(f"{path}: line 1, its header, has no column {name!r}{nearest(name, brief(cells))}")
+            raise no_column(table, name, "")
         if cells.count(name) > 1:
-            raise DataError(f"{path}: line 1, its header, has {cells.count(name)} columns {name!r}; rename all but one")
+            raise DataError(f"{place_of(path, 1)}, its header, has {cells.count(name)} columns {name!r}; rename all but one")
     return cells.index(columns[0]), cells.index(columns[1])
 
 
-def _read_table(path: Path, columns: Columns, encoding: str, seen: Seen) -> Iterator[Record]:
-    table = open_table(path, encoding, seen)
+def _read_table(path: Path, columns: Columns, options: TableOptions, seen: Seen) -> Iterator[Record]:
+    table = open_table(path, options, seen)
     first = table.first
-    places = _header(path, first, columns)
+    places = _header(table, columns)
     if places is None and len(first) < 2:
         raise table.misshapen(1, first, "2 or more")
     source, target = places or (0, 1)
@@ -59,9 +63,9 @@ def _read_table(path: Path, columns: Columns, encoding: str, seen: Seen) -> Iter
         yield Record(cells[source], cells[target], path, line)
 
 
-def _read_jsonl(path: Path, columns: Columns, encoding: str, seen: Seen) -> Iterator[Record]:
-    for number, value in json_objects(path, columns, encoding, seen):
-        where = f"{path}: line {number}"
+def _read_objects(path: Path, columns: Columns, options: TableOptions, seen: Seen) -> Iterator[Record]:
+    for number, value in read_objects(path, columns, options.encoding, seen):
+        where = place_of(path, number)
         yield Record(field_of(value, columns[0], where), field_of(value, columns[1], where), path, number)
 
 
@@ -82,15 +86,15 @@ def _read_parallel(paths: Sequence[Path], encoding: str, seen: Seen) -> Iterator
         yield Record(source, target, paths[0], number)
 
 
-def read_records(paths: Sequence[Path], columns: Columns, encoding: str, seen: Seen) -> Iterator[Record]:
+def read_records(paths: Sequence[Path], columns: Columns, options: TableOptions, seen: Seen) -> Iterator[Record]:
     """Every pair of the files, in order; two that are no tables are parallel."""
     if kind_of(paths[0]) == "text":
-        yield from _read_parallel(paths, encoding, seen)
+        yield from _read_parallel(paths, options.encoding, seen)
         return
     for path in paths:
-        read = _read_jsonl if kind_of(path) in JSON else _read_table
+        read = _read_objects if kind_of(path) in OBJECTS else _read_table
         count = 0
-        for record in read(path, columns, encoding, seen):
+        for record in read(path, columns, options, seen):
             count += 1
             yield record
         if not count:

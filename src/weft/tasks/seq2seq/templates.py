@@ -23,10 +23,14 @@ task = "translate"                 # one line in, one line out: translate, prono
 # seed = 0                         # another seed, another run of the same model
 
 [data]
-train = "train.tsv"                # .tsv, .csv, .jsonl, or two files: ["a.en", "a.de"]; a path is seen from this file
+train = "train.tsv"                # .tsv, .csv, .xlsx, .jsonl, .parquet, or two files: ["a.en", "a.de"]; a path is seen
+                                   # from this file
 valid = 0.05                       # a file, or the share of train that is taken off its end: chooses the best weights
 test = 0.05                        # likewise: what weft evaluate scores; nothing is chosen by it
 # encoding = "utf-8"               # or "latin-1", "cp1252", "utf-16" ...
+                                   # delimiter = ";": between the columns of .csv and .tsv, or "tab"; the comma,
+                                   # semicolon or tab of the first line, unless given
+                                   # sheet = "Data": of .xlsx, a name or a place from 1; the first, unless given
 # source = "source"                # which columns are read: keys of JSONL, or names in the first line of a table;
 # target = "target"                # where that has no names, the first two columns
 # longest = 1000                   # tokens of a side at most: a longer one is refused, with its place

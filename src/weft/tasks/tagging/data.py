@@ -24,7 +24,7 @@ from weft.errors import DataError
 from weft.metrics.spans import repair, scheme_of, validate
 from weft.tasks.data_spec import Column, Fitted
 from weft.tasks.tagging.files import Reading, Sentence, read_sentences
-from weft.text.gate import SHOWN, Seen, listed_files, many, shown
+from weft.text.gate import SHOWN, Seen, listed_files, many, shown, subject
 from weft.text.labelled_tokens import LabelledTokens, load_labelled
 from weft.text.labels import Labels
 from weft.text.tokenizers import KINDS, Tokenizer, TokenizerTable, train_tokenizer
@@ -231,7 +231,8 @@ class TaggedVocabulary:
         letters = made(TokenizerTable(kind="char")) if spells(settings) else None
         tags, mended = learned_tags(dataset)
         if mended:
-            note(f"{mended:,} sentences have tags that no scheme writes so; they are mended, and mark the same spans")
+            told = subject(mended, "sentence", "has", "have")
+            note(f"{told} tags that no scheme writes so; they are mended, and mark the same spans")
         return LabelledTokens(made(settings.tokenizer), Labels.count(tags), letters)
 
     def save(self, vocabulary: LabelledTokens, folder: Path) -> None:

@@ -167,7 +167,7 @@ def _sentence(path: Path, words: list[Word]) -> Sentence:
 
 
 def refuse_table(path: Path) -> None:
-    if kind_of(path) in ("csv", "json", "jsonl"):
+    if kind_of(path) not in ("text", "tsv"):
         raise DataError(f"{path}: is a table; a tagger reads CoNLL-U, words and tags in columns, or a sentence a line")
 
 

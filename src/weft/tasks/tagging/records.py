@@ -12,6 +12,7 @@ from pathlib import Path
 from weft.data.records import Entry, Form, InputFile, Opened, Values
 from weft.tasks.tagging.data import TaggedTable
 from weft.tasks.tagging.files import CONLLU, DOCUMENT, ID, Reading, column, ragged, refuse_table
+from weft.text.gate import RawLine
 from weft.text.unpack import PACKED
 
 NONE = "_"  # the tag of a word that has none, as CoNLL-U writes it
@@ -70,38 +71,41 @@ class TagForm:
         # blanks inside a tag would be columns
         said = iter(tags if self.tabs else ["_".join(tag.split()) for tag in tags])
         whole = bool(entry.texts) or entry.fault is None
-        lines = entry.raw.split("\n")
-        written = [self._tagged(line, next(said, NONE)) if whole and self.cells(line) else line for line in lines]
+        lines = [(line.removesuffix("\r"), "\r" * line.endswith("\r")) for line in entry.raw.split("\n")]
+        written = [
+            (self._tagged(line, next(said, NONE)) if whole and self.cells(line) else line) + before for line, before in lines
+        ]
         return "\n".join(written) + "\n"
 
-    def entries(self, path: Path, lines: Iterator[str]) -> Iterator[Entry]:
+    def entries(self, path: Path, lines: Iterator[RawLine]) -> Iterator[Entry]:
         """The sentences, each with the comments before it and the blank lines behind it; what stands behind the last belongs
         to it."""
-        start, held = 1, list[str]()
+        start, held = 1, list[RawLine]()
         for number, block in self._blocks(lines):
-            if held and any(map(self.cells, block)):
+            if held and any(self.cells(line.text) for line in block):
                 yield self._entry(path, start, held)
                 start, held = number, []
             held += block
         if held:
             yield self._entry(path, start, held)
 
-    def _blocks(self, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+    def _blocks(self, lines: Iterator[RawLine]) -> Iterator[tuple[int, list[RawLine]]]:
         """Lines up to where a sentence begins anew, and the number of the first of them."""
-        block: list[str] = []
+        block: list[RawLine] = []
         start, ended = 1, False
         for number, line in enumerate(lines, 1):
-            if ended and not _is_blank(line):
+            if ended and not _is_blank(line.text):
                 yield start, block
                 block, start, ended = [], number, False
-            ended = ended or (_is_blank(line) and any(map(self.cells, block)))
+            ended = ended or (_is_blank(line.text) and any(self.cells(one.text) for one in block))
             block.append(line)
         if block:
             yield start, block
 
-    def _entry(self, path: Path, start: int, block: Sequence[str]) -> Entry:
-        rows = [(number, cells) for number, line in enumerate(block, start) if (cells := self.cells(line)) is not None]
-        where, raw = f"{path}: line {rows[0][0] if rows else start}", "\n".join(block)
+    def _entry(self, path: Path, start: int, block: Sequence[RawLine]) -> Entry:
+        rows = [(number, cells) for number, line in enumerate(block, start) if (cells := self.cells(line.text)) is not None]
+        where = f"{path}: line {rows[0][0] if rows else start}"
+        raw = "\n".join(line.start + line.text + line.end.removesuffix("\n") for line in block)
         for number, cells in rows:
             if len(cells) != self.count:
                 return Entry(None, (), "", raw, str(ragged(path, number, cells, f"{self.count} as the first line has")))
@@ -152,4 +156,4 @@ def open_tagged(table: TaggedTable, file: InputFile) -> Opened | None:
     place = CONLLU[form.tag].upper() if form.conllu else f"column {form.tag + 1}"
     done = "added as" if form.tag >= form.count else "written to"
     kind = "CoNLL-U" if form.conllu else f"words are in column {form.word + 1} of {form.count}"
-    return Opened(form, form.entries(path, lines()), [f"{path.name}: {kind}"], f", tags are {done} {place}")
+    return Opened(form, form.entries(path, file.raw_lines()), [f"{path.name}: {kind}"], f", tags are {done} {place}")

@@ -1,0 +1,92 @@
+"""Training refuses files that are the data of another task, as evaluation does: their markup would be learned as text."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from command_line import refused
+from label_runs import tagged, write_conll
+
+from weft.errors import DataError
+from weft.tasks.classification.data import LabelledTable
+
+LM = 'task = "{task}"\n[data]\ntrain = "{train}"\n[model]\nkind = "{kind}"\n[train]\nsteps = 1\n'
+
+
+@pytest.mark.parametrize(("task", "kind"), [("lm", "ngram"), ("lm", "lstm"), ("masked-lm", "bert")])
+@pytest.mark.parametrize("command", ["train", "check"])
+@pytest.mark.parametrize(("name", "kind_of"), [("a.csv", "CSV"), ("a.jsonl.gz", "JSONL"), ("a.xlsx", "XLSX"), ("a.tsv", "TSV")])
+def test_language_models_are_not_trained_on_tables(task, kind, command, name, kind_of, tmp_path, capsys):
+    path = tmp_path / name
+    path.write_text("label,text\npos,the cat\n")
+    run_file = tmp_path / "run.toml"
+    run_file.write_text(
+        LM.format(task=task, train=name, kind=kind).replace("[train]\nsteps = 1\n" if kind == "ngram" else "#", "")
+    )
+    words = (command, str(run_file), *(("--out", str(tmp_path / "run")) if command == "train" else ()))
+    assert refused(capsys, *words) == (
+        3,
+        f"{path}: is {kind_of} by its name, and language models read plain text; write the texts of its column to a .txt file,"
+        " or name it .txt to learn it as it is",
+    )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["a.conllu", "a.conll", "a.iob2.gz"])
+def test_nor_on_words_with_tags(name, tmp_path, capsys):
+    path = tmp_path / name
+    path.write_text("EU B-ORG\nrejects O\n\n")
+    (tmp_path / "run.toml").write_text(LM.format(task="lm", train=name, kind="lstm"))
+    assert refused(capsys, "train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")) == (
+        3,
+        f"{path}: is CoNLL by its name, words with tags; this run reads plain text: give a sentence a line",
+    )
+
+
+def labelled(path: Path) -> int:
+    return sum(1 for _ in LabelledTable(train=path.name).sources(path.parent)["train"].records())
+
+
+def speech(count: int) -> list[list[tuple[str, str]]]:
+    """Sentences of many words with few tags that are none of spans."""
+    chance = random.Random(0)
+    return [
+        [("".join(chance.choices("abcdefgh", k=3)), chance.choice(["NN", "VB", "DT"])) for _ in range(8)] for _ in range(count)
+    ]
+
+
+UNIVERSAL = "# text = Das ist\n1\tDas\tder\tPRON\t_\t_\t3\tnsubj\t_\t_\n2\tist\tsein\tAUX\t_\t_\t3\tcop\t_\t_\n\n"
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.dat"])
+def test_classifiers_know_words_with_tags_by_their_looks(name, tmp_path):
+    path = tmp_path / name
+    for write in (
+        lambda: write_conll(path, tagged(30)),
+        lambda: write_conll(path, speech(30)),
+        lambda: path.write_text(UNIVERSAL),
+        lambda: path.write_text("-DOCSTART- -X- O O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\n"),
+    ):
+        write()
+        with pytest.raises(DataError) as caught:
+            labelled(path)
+        assert str(caught.value) == (
+            f'{path}: looks like CoNLL, a word and its tag a line, which task = "tag" reads; texts with labels are tables,'
+            " lines or folders"
+        )
+
+
+def test_and_take_no_other_lines_for_them(tmp_path):
+    path = tmp_path / "a.txt"
+    chance = random.Random(0)
+    words = ["".join(chance.choices("abcdefgh", k=4)) for _ in range(60)]
+    for text in (
+        "\n\n".join(f"{chance.choice(['pos', 'neg'])} {word}" for word in words),  # labels, each with one word
+        "pos B-movie\nneg O\n",
+        "pos a b\nneg c d\n\npos e f\n",
+        "".join(f"{at} {word} O\n" for at, word in enumerate(words)) + "x a\n",
+    ):
+        path.write_text(text)
+        assert labelled(path) > 1

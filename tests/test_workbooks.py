@@ -1,0 +1,354 @@
+"""Excel workbooks and Parquet files: the same rows as those of CSV and JSONL, with places in rows. Tests that need openpyxl or
+pyarrow to write such files are skipped where they are not installed; what is said without them is always tested."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+import zipfile
+from datetime import date, datetime, time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import refused
+from label_runs import class_file, one_label, write_tsv
+from pair_runs import pair_file
+from small_runs import Silent, train_here
+
+from weft.cli.main import main
+from weft.config import read_table
+from weft.data.rows import kind_of
+from weft.data.workbooks import cell_text, choose_sheet
+from weft.errors import ConfigError, DataError
+from weft.tasks.classification.data import LabelledTable
+from weft.tasks.qa.data import AskedTable
+from weft.tasks.seq2seq.data import PairsTable, pairs
+from weft.tasks.tagging.data import TaggedTable
+
+Rows = list[list[Any]]
+
+
+def write_xlsx(path: Path, sheets: dict[str, Rows] | Rows) -> Path:
+    openpyxl = pytest.importorskip("openpyxl", reason="openpyxl is not installed: pip install openpyxl")
+    book = openpyxl.Workbook()
+    book.remove(book.active)
+    for name, rows in (sheets if isinstance(sheets, dict) else {"Sheet": sheets}).items():
+        sheet = book.create_sheet(name)
+        for row in rows:
+            sheet.append(row)
+    book.save(path)
+    return path
+
+
+def write_parquet(path: Path, columns: dict[str, Any], **options: Any) -> Path:
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table(columns), path, **options)
+    return path
+
+
+def labelled(path: Path, **options: Any) -> list[tuple[str, ...]]:
+    source = LabelledTable(train=path.name, **options).sources(path.parent)["train"]
+    return [("+".join(one.labels), *one.texts) for one in source.records()]
+
+
+def refusal(path: Path, **options: Any) -> str:
+    with pytest.raises(DataError) as caught:
+        labelled(path, **options)
+    return str(caught.value).removeprefix(f"{path}: ")
+
+
+# ---- what needs no package
+
+
+@pytest.mark.parametrize(("name", "package"), [("a.xlsx", "openpyxl"), ("a.xlsm", "openpyxl"), ("a.parquet", "pyarrow")])
+def test_without_the_package_it_says_what_to_install(name, package, tmp_path, monkeypatch):
+    for module in (package, f"{package}.parquet"):
+        monkeypatch.setitem(sys.modules, module, None)  # as if it were not there
+    (tmp_path / name).write_bytes(b"PK\x03\x04")
+    kind = kind_of(tmp_path / name)
+    assert refusal(tmp_path / name) == f'.{kind} needs {package}; pip install "weft[{kind}]"'
+    for table, more in ((PairsTable, {}), (AskedTable, {})):
+        with pytest.raises(DataError, match=rf'pip install "weft\[{kind}\]"$'):
+            list(table(train=name, **more).sources(tmp_path)["train"].records())
+
+
+def test_the_packages_are_imported_where_such_a_file_is_named_and_nowhere_else(tmp_path):
+    write_tsv(tmp_path / "a.tsv", one_label(20))
+    code = (
+        "import sys; from pathlib import Path; from weft.tasks.classification.data import LabelledTable\n"
+        f"print(len(list(LabelledTable(train='a.tsv').sources(Path({str(tmp_path)!r}))['train'].records())))\n"
+        "print([name for name in ('openpyxl', 'pyarrow') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "20\n[]\n"
+
+
+def test_a_missing_file_a_folder_and_one_that_is_packed_twice(tmp_path):
+    assert refusal(tmp_path / "a.xlsx") == "no such file"
+    (tmp_path / "b.parquet").write_bytes(b"")
+    (tmp_path / "b.xlsx.gz").write_bytes(b"")
+    assert refusal(tmp_path / "b.xlsx.gz") == "is packed twice, for .xlsx is packed itself; unpack the .gz first"
+
+
+def test_a_file_under_another_name_is_told(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"PAR1\x15\x80")
+    assert refusal(tmp_path / "a.csv") == "is a Parquet file; name it .parquet"
+    (tmp_path / "b.csv").write_bytes(b"PK\x03\x04[Content_Types].xml xl/workbook.xml")
+    assert refusal(tmp_path / "b.csv") == "is an Excel workbook; name it .xlsx"
+
+
+def test_taggers_read_none(tmp_path):
+    for name in ("a.xlsx", "a.parquet"):
+        with pytest.raises(
+            DataError, match="is a table; a tagger reads CoNLL-U, words and tags in columns, or a sentence a line"
+        ):
+            list(TaggedTable(train=name).sources(tmp_path)["train"].records())
+
+
+def test_cells_are_texts_as_a_spreadsheet_shows_them():
+    shown = {
+        "": None, "7": 7, "-7": -7.0, "0.1": 0.1, "0.3": 0.1 + 0.2, "1e+20": 1e20, "TRUE": True, "FALSE": False,
+        "2026-11-16": datetime(2026, 11, 16), "2026-11-16 08:30:00": datetime(2026, 11, 16, 8, 30, 0, 400),
+        "2026-11-17": date(2026, 11, 17), "08:30:00": time(8, 30), " a\nb": " a\nb",
+    }  # fmt: skip
+    assert [cell_text(value) for value in shown.values()] == list(shown)
+    assert cell_text(float("nan")) == ""
+
+
+@pytest.mark.parametrize("given", ["", 0, -1])
+def test_what_is_no_sheet(given):
+    with pytest.raises(ConfigError) as caught:
+        read_table(LabelledTable, {"train": "a.xlsx", "sheet": given}, at="data")
+    assert str(caught.value) == f"data.sheet: {given!r} names no sheet; give its name, or its place from 1 on"
+
+
+# ---- workbooks
+
+
+def test_a_workbook_is_read_as_csv_is(tmp_path):
+    rows = [["id", "label", "text"], [1, "pos", 'a, "b"\nc'], [2.0, 5, "x"], [None, "neg", date(2026, 11, 16)]]
+    path = write_xlsx(tmp_path / "a.xlsx", rows)
+    assert labelled(path) == [("pos", 'a, "b"\nc'), ("5", "x"), ("neg", "2026-11-16")]
+    assert labelled(path, text="id") == [("pos", "1"), ("5", "2")]  # the third has none, and is left out
+    source = LabelledTable(train="a.xlsx").sources(tmp_path)["train"]
+    assert source.seen.describe().split("\n")[:2] == [
+        f"{path}: 3 examples of 19 characters with 3 labels, Excel",
+        "  note: a.xlsx: sheet 'Sheet'",
+    ]
+    assert [one.line for one in source.records()] == [2, 3, 4] and source.place(1) == f"{path}: row 3"
+    plain = write_xlsx(tmp_path / "b.xlsm", [["pos", "one"], ["neg", "two"]])
+    assert labelled(plain) == [("pos", "one"), ("neg", "two")]
+    notes = LabelledTable(train="b.xlsm").sources(tmp_path)["train"].seen.files.notes
+    assert notes[1] == "b.xlsm: row 1 is no header: label is column 1, text is column 2 of 2"
+
+
+def test_pairs_and_questions_too(tmp_path):
+    path = write_xlsx(tmp_path / "a.xlsx", [["source", "target", "n"], [17, "seventeen", 1], ["x", None, 2]])
+    assert list(pairs(PairsTable(train="a.xlsx").sources(tmp_path)["train"])) == [("17", "seventeen"), ("x", "")]
+    write_xlsx(tmp_path / "b.xlsx", [["question", "passage", "answer", "start"], ["Who?", "Ada and Ada", "Ada", 8.0]])
+    (found,) = AskedTable(train="b.xlsx").sources(tmp_path)["train"].records()
+    assert found.answers == (("Ada", 8),)
+    with pytest.raises(ConfigError) as caught:
+        read_table(PairsTable, {"train": [str(path), "b.csv"]}, at="data")
+    assert str(caught.value) == "data: train mixes csv, xlsx files; give files of one kind"
+
+
+def test_sheets_by_name_and_by_place(tmp_path):
+    sheets: dict[str, Rows] = {"First": [["label", "text"], ["a", "x"]], "Second": [["label", "text"], ["b", "y"]], "None": []}
+    path = write_xlsx(tmp_path / "a.xlsx", sheets)
+    assert labelled(path) == labelled(path, sheet=1) == labelled(path, sheet="First") == [("a", "x")]
+    assert labelled(path, sheet=2) == labelled(path, sheet="Second") == [("b", "y")]
+    notes = LabelledTable(train="a.xlsx", sheet=2).sources(tmp_path)["train"].seen.files.notes
+    assert notes == ["a.xlsx: sheet 'Second', one of 3"]
+    assert refusal(path, sheet="Secnd") == (
+        "has no sheet 'Secnd', which data.sheet names; did you mean 'Second'? known: First, Second, None"
+    )
+    assert refusal(path, sheet=4) == "has no sheet 4, which data.sheet names; sheets: First, Second, None"
+    assert refusal(path, sheet=3) == "sheet 'None' is empty; give one with examples in it, or set data.sheet"
+
+
+def test_a_workbook_of_charts_alone_has_nothing_to_read():
+    with pytest.raises(DataError) as caught:
+        choose_sheet(Path("a.xlsx"), [], None)
+    assert str(caught.value) == "a.xlsx: has no sheet with cells"
+
+
+def test_rows_and_cells_that_are_empty(tmp_path):
+    rows: Rows = [["label", "text", None, None], ["a", "x", "", None], [None, None], ["b", "y"], [None, " "[:0]], []]
+    path = write_xlsx(tmp_path / "a.xlsx", rows)
+    assert labelled(path) == [("a", "x"), ("b", "y")]
+    seen = LabelledTable(train="a.xlsx").sources(tmp_path)["train"].seen
+    assert seen.files.blank == 1  # those behind the last are none
+    assert refusal(write_xlsx(tmp_path / "b.xlsx", [["label", "text"], ["a", "x", "z"]])) == (
+        "row 2 has 3 columns, not 2 as row 1 has: 'a', 'x', 'z'"
+    )
+    assert refusal(write_xlsx(tmp_path / "c.xlsx", [[None, ""], ["label", "text"], ["a", "x"]])) == (
+        "row 1 is blank; a table begins with its header, or with its first row; take it out"
+    )
+    assert refusal(write_xlsx(tmp_path / "d.xlsx", [["label", "words"], ["a", "x"]])) == (
+        "row 1, its header, has no column 'text', which data.text names; known: label, words"
+    )
+    assert refusal(write_xlsx(tmp_path / "e.xlsx", [["label", "text"], [None, "x"]])) == (
+        "row 2 has no label; give it one, or set data.multi = true, where an example may have none"
+    )
+
+
+def test_what_is_no_workbook_or_would_swell(tmp_path):
+    pytest.importorskip("openpyxl", reason="openpyxl is not installed: pip install openpyxl")
+    path = tmp_path / "a.xlsx"
+    path.write_text("label,text\n")
+    assert refusal(path) == "is damaged or not an Excel workbook: file is not a zip file"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.txt", "x")
+    assert refusal(path).startswith("is damaged or not an Excel workbook: ")
+    path.write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1 and more")
+    assert refusal(path) == "is an old Excel file, or has a password; save it as .xlsx without one"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("xl/sharedStrings.xml", bytes(80 << 20))
+    assert refusal(path) == "unpacks to more than 200 times its size; save it as CSV UTF-8 if it is meant to"
+
+
+# ---- Parquet
+
+
+def test_parquet_is_read_as_objects_are(tmp_path):
+    columns = {
+        "stars": [5.0, 1.0, None], "about": [{"text": "x", "n": 1}, {"text": "y\nz", "n": 2}, {"text": None, "n": 3}],
+        "tags": [["a", "b"], [], ["c"]], "yes": [True, False, True], "n": [17, 18, 19],
+    }  # fmt: skip
+    path = write_parquet(tmp_path / "a.parquet", columns)
+    assert labelled(path, label="yes", text="about.text") == [("true", "x"), ("false", "y\nz")]
+    assert labelled(path, label="tags", text="n", multi=True) == [("a+b", "17"), ("", "18"), ("c", "19")]
+    assert labelled(path, label="stars", text="n", multi=True) == [("5", "17"), ("1", "18"), ("", "19")]
+    assert refusal(path) == "has no column 'label'; known: stars, about, tags, yes, n"
+    assert refusal(path, label="stars", text="n") == (
+        "row 3 has no label; give it one, or set data.multi = true, where an example may have none"
+    )
+    assert refusal(path, label="n", text="about").startswith(
+        "row 1 has an object as 'about', not a string; name a key inside it:"
+    )
+    assert refusal(path, label=1, text=2) == 'has columns with names, but data.label = 1; name a column, data.label = "..."'
+    source = LabelledTable(train="a.parquet", label="yes", text="n").sources(tmp_path)["train"]
+    assert source.seen.describe().startswith(f"{path}: 3 examples of 6 characters with 2 labels, Parquet\n")
+    assert source.place(2) == f"{path}: row 3"
+
+
+def test_pairs_and_questions_as_hugging_face_has_them(tmp_path):
+    write_parquet(tmp_path / "a.parquet", {"translation": [{"en": "yes", "de": "ja"}, {"en": "no", "de": "nein"}]})
+    table = PairsTable(train="a.parquet", source="translation.en", target="translation.de")
+    assert list(pairs(table.sources(tmp_path)["train"])) == [("yes", "ja"), ("no", "nein")]
+    asked = {
+        "context": ["Ada and Ada"] * 2,
+        "question": ["Who?", "Why?"],
+        "answers": [{"text": ["Ada", "Ada and"], "answer_start": [8, 0]}, {"text": [], "answer_start": []}],
+    }
+    write_parquet(tmp_path / "b.parquet", asked)
+    names = {"passage": "context", "answer": "answers.text", "start": "answers.answer_start"}
+    first, second = AskedTable(train="b.parquet", **names).sources(tmp_path)["train"].records()
+    assert (first.answers, second.answers) == ((("Ada", 8), ("Ada and", 0)), ())
+    plain = {"question": ["Who?"], "passage": ["Ada and Ada"], "answer": ["Ada"], "start": [8]}
+    write_parquet(tmp_path / "c.parquet", plain)
+    (found,) = AskedTable(train="c.parquet").sources(tmp_path)["train"].records()
+    assert found.answers == (("Ada", 8),)
+
+
+def test_what_no_text_holds_is_refused_with_its_row(tmp_path):
+    path = write_parquet(tmp_path / "a.parquet", {"label": ["a"] * 1500, "text": ["x"] * 1400 + ["\0"] * 100})
+    assert refusal(path) == "row 1401, 'text': character 0 is NUL; text has none, is this binary data?"
+    path = write_parquet(tmp_path / "b.parquet", {"label": ["a", "b"], "text": [b"caf\xc3\xa9", b"\xff\x00"]})
+    assert refusal(path) == "row 2 has binary data as 'text', not a string; put it in quotes"
+    path.write_bytes(b"PAR1 and more")
+    assert refusal(path).startswith("is damaged or not a Parquet file: ")
+    assert refusal(write_parquet(path, {"label": [], "text": []})) == "has no rows; give a file with examples in it"
+
+
+def test_large_files_are_read_in_a_stream(tmp_path):
+    """Of 40 MB of text no more than a few rows are in memory at once."""
+    import tracemalloc
+
+    count = 20_000
+    write_parquet(tmp_path / "a.parquet", {"label": ["a"] * count, "text": ["x" * 2000] * count}, row_group_size=1000)
+    source = LabelledTable(train="a.parquet").sources(tmp_path)["train"]
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in source.records()) == count
+        assert tracemalloc.get_traced_memory()[1] < 12 << 20
+    finally:
+        tracemalloc.stop()
+
+
+# ---- runs
+
+
+def test_a_run_is_trained_checked_evaluated_and_used_on_workbooks(tmp_path, capsys):
+    rows: Rows = [["label", "text"], *map(list, one_label(60))]
+    path = write_xlsx(tmp_path / "a.xlsx", {"Notes": [["x"]], "Data": rows})
+    run = str(tmp_path / "run")
+    train_here(class_file(path, "naive-bayes", "data.sheet=Data"), tmp_path / "run", Silent())
+    plain = write_tsv(tmp_path / "a.tsv", one_label(60))
+    train_here(class_file(plain, "naive-bayes"), tmp_path / "same", Silent())
+    assert main(["evaluate", run, "--json"]) == 0
+    scores = [json.loads(capsys.readouterr().out)["scores"]]
+    assert main(["evaluate", str(tmp_path / "same"), "--json"]) == 0
+    assert scores == [json.loads(capsys.readouterr().out)["scores"]]
+    new: Rows = [["id", "text", "when"], [7, 'the "cat"', date(2026, 11, 16)], [8, None, None], [9, "a saw", None]]
+    write_xlsx(tmp_path / "new.xlsx", {"Data": new})
+    assert main(["predict", run, "--data", str(tmp_path / "new.xlsx")]) == 0
+    said = capsys.readouterr()
+    found = list(csv.reader(io.StringIO(said.out), strict=True))
+    assert found[0] == ["id", "text", "when", "prediction", "probability"]
+    assert [row[:4] for row in found[1:]] == [
+        ["7", 'the "cat"', "2026-11-16", "animal"],
+        ["8", "", "", ""],
+        ["9", "a saw", "", "tool"],
+    ]
+    assert said.err == "weft: new.xlsx: sheet 'Data', written as CSV\n"
+    run_file = tmp_path / "run.toml"
+    run_file.write_text(f'task = "classify"\n[data]\ntrain = "{path}"\nsheet = "Data"\n[model]\nkind = "naive-bayes"\n')
+    assert main(["check", str(run_file)]) in (0, 3)
+    assert "a.xlsx:" in capsys.readouterr().out
+    write_xlsx(tmp_path / "bad.xlsx", {"Data": [["text"], ["the cat"], ["a", "b"]]})
+    assert main(["predict", run, "--data", str(tmp_path / "bad.xlsx")]) == 3
+    assert f"weft: {tmp_path / 'bad.xlsx'}: row 3: has 2 columns, not 1 as row 1 has: 'a', 'b'\n" in capsys.readouterr().err
+
+
+def test_parquet_in_jsonl_out(tmp_path, capsys):
+    table = write_tsv(tmp_path / "a.tsv", one_label(60))
+    run = str(tmp_path / "run")
+    train_here(class_file(table, "naive-bayes"), tmp_path / "run", Silent())
+    columns = {"n": [1, 2, 3], "text": ["the cat", None, "a\0b"], "x": [0.5, float("nan"), 2.0], "raw": [b"\xff", None, b"a"]}
+    path = write_parquet(tmp_path / "a.parquet", columns)
+    assert main(["predict", run, "--data", str(path)]) == 3
+    said = capsys.readouterr()
+    found = [json.loads(line) for line in said.out.split("\n")[:-1]]
+    assert [{name: one[name] for name in ("n", "text", "x", "raw")} for one in found] == [
+        {"n": 1, "text": "the cat", "x": 0.5, "raw": None},
+        {"n": 2, "text": None, "x": None, "raw": None},
+        {"n": 3, "text": "a\0b", "x": 2.0, "raw": None},
+    ]
+    assert [one["prediction"] for one in found] == ["animal", None, None]
+    assert said.err == (
+        "weft: a.parquet: Parquet, 4 columns, written as JSONL\n"
+        f"weft: {path}: row 3, 'text': character 1 is NUL; text has none, is this binary data?\n"
+    )
+    train_here(class_file(table, "naive-bayes", "data.text=2", "data.label=1"), tmp_path / "places", Silent())
+    assert refused(capsys, "predict", str(tmp_path / "places"), "--data", str(path)) == (
+        3,
+        f"{path}: has columns with names, but data.text = 2 was trained with; give a table",
+    )
+    other = write_parquet(tmp_path / "b.parquet", {"review": ["x"]})
+    assert refused(capsys, "predict", run, "--data", str(other)) == (3, f"{other}: has no column 'text'; known: review")
+
+
+def test_pairs_of_a_workbook_are_predicted(tmp_path, capsys):
+    rows: Rows = [["source", "target"], *([f"a{number}", f"b{number}"] for number in range(30))]
+    path = write_xlsx(tmp_path / "a.xlsx", rows)
+    train_here(pair_file(path, "lstm", "train.steps=2"), tmp_path / "run", Silent())
+    assert main(["predict", str(tmp_path / "run"), "--data", str(path)]) == 0
+    assert capsys.readouterr().out.startswith("source,target,prediction")
