@@ -59,6 +59,20 @@ def blocks(path: Path, language: str) -> list[str]:
     return [block for name, block in found if name == language]
 
 
+@pytest.mark.parametrize("page", ["docs/design.md", "CONTRIBUTING.md"])
+def test_files_that_the_design_names_are_there(page):
+    named = set(re.findall(r"`([\w/]+\.py)`", (ROOT / page).read_text()))
+    places = [*(ROOT / "src" / "weft" / "tasks").glob("*/"), ROOT / "src" / "weft", ROOT]
+    gone = [name for name in named if not any((place / name.replace("tasks/NAME/", "")).is_file() for place in places)]
+    assert not gone, f"{page} names files that are not there: {', '.join(sorted(gone))}"
+
+
+def test_the_tree_of_the_design_has_every_part():
+    tree = section(DOCS / "design.md", "## One way through")
+    folders = {path.name for path in (ROOT / "src" / "weft").iterdir() if path.is_dir() and not path.name.startswith("_")}
+    assert folders == set(re.findall(r"^  (\w+)/ ", tree, re.MULTILINE))
+
+
 def section(path: Path, heading: str) -> str:
     """What stands under a heading, up to the next of its rank or a higher one."""
     rank = heading.index(" ")

@@ -226,7 +226,7 @@ def test_baselines_read_texts_to_their_end_and_make_no_tokens(tmp_path, capsys):
         splits = ("test", "train", "valid")  # which files were read for each, and no tokens
         assert sorted(path.name for path in (folder / "data").iterdir()) == [f"{split}.files.json" for split in splits]
         run = weft.load(folder)
-        assert run.reader.faults(["axe " * 300]) == {} and run.predict("axe " * 300)[0].labels == ("tool",)
+        assert run.reader.faults([("axe " * 300,)]) == {} and run.predict("axe " * 300)[0].labels == ("tool",)
         assert main(["predict", str(folder), "axe " * 300]) == 0
         assert capsys.readouterr().err == ""
 

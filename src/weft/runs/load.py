@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from weft.config import no_such
-from weft.errors import ConfigError, ModelError, UsageError
+from weft.errors import UsageError
 from weft.runs.folder import RunFolder, open_folder
-from weft.runs.resolve import resolve
+from weft.runs.resolve import read_settings
 from weft.runs.run import Run
 from weft.runs.settings import Settings
 from weft.tasks.spec import I, P, Task
@@ -22,10 +22,7 @@ R = TypeVar("R", bound=Run[Any, Any])
 
 def _read(path: str | Path) -> tuple[RunFolder, Settings]:
     folder = open_folder(Path(path))
-    try:
-        return folder, resolve(folder.read_resolved(), base=folder.path)
-    except ConfigError as error:
-        raise ModelError(f"{folder.resolved}: is damaged, or of another version: {error}") from None
+    return folder, read_settings(folder)
 
 
 def _check_device(name: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -120,19 +120,18 @@ class Run(Generic[I, P]):
     # ---- inputs to outputs
 
     def try_predict(
-        self, inputs: Sequence[I], options: Table | None = None, *, progress: Progress | None = None
+        self, inputs: I | Iterable[I], options: Table | None = None, *, progress: Progress | None = None
     ) -> list[P | Fault]:
         """A prediction for each input; for one that can't be used, the reason."""
         if self.task.predict is None:
             raise self.refuse(f"use weft {self.task.use}")
-        return self.task.predict(self, inputs, options or self.task.predict_options(), progress)
+        return self.task.predict(self, self.task.inputs(self, inputs), options or self.task.predict_options(), progress)
 
     def predict(
-        self, inputs: I | Sequence[I], options: Table | None = None, *, progress: Progress | None = None, **named: Any
+        self, inputs: I | Iterable[I], options: Table | None = None, *, progress: Progress | None = None, **named: Any
     ) -> list[P]:
         """A prediction for each input; options as one object, or by name. An input that can't be used is refused."""
-        given = self.task.inputs(self, inputs)
-        found = self.try_predict(given, self._options(self.task.predict_options, options, named), progress=progress)
+        found = self.try_predict(inputs, self._options(self.task.predict_options, options, named), progress=progress)
         return refuse_faults(found)
 
     def evaluate(

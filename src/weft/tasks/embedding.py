@@ -15,6 +15,8 @@ from weft.data.corpus import Corpus, lines_of
 from weft.data.grouped import in_groups
 from weft.data.order import changed, padded
 from weft.errors import UsageError
+from weft.tasks.spec import Progress, phase
+from weft.text.gate import clean
 from weft.text.tokenizers import Tokenizer
 from weft.train.objective import Watch
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from weft.data.tag_order import Sentences
+    from weft.runs.run import AnyRun
 
 BATCH = 1024  # positions computed at once: as many as stay in a processor's cache
 POOLED = ("mean", "first")  # of all positions, <s> and </s> among them; of <s>
@@ -92,6 +95,17 @@ def embed_words(encoder: Any, data: Sentences, *, pool: str, device: torch.devic
         return pooled(y, keep, pool)
 
     return _in_groups(say, data.lengths(), watch)
+
+
+def embed_texts(
+    run: AnyRun, tokenizer: Tokenizer, texts: Sequence[str], pool: str, *, longest: int | None, progress: Progress | None
+) -> Embedded:
+    """A vector for each text by a run whose model has an `encoder`; a text of more than `longest` positions is truncated."""
+    check_pool(pool)
+    valid = [clean(text, f"line {number}") for number, text in enumerate(texts, 1)]
+    corpus, truncated = read(tokenizer, valid, longest)
+    watch = phase(progress, "embedding")
+    return Embedded(embed(run.model.encoder, corpus, pool=pool, device=run.device, watch=watch), truncated)
 
 
 def _in_groups(say: Callable[[np.ndarray], Tensor], lengths: np.ndarray, watch: Watch | None) -> np.ndarray:

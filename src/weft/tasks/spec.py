@@ -173,14 +173,6 @@ class Scored(Protocol):
     def log_probs(self) -> list[float]: ...
 
 
-class Generate(Protocol):
-    """How prompts are continued: of each the continuations, a beam's best first."""
-
-    def __call__(
-        self, run: Run[Any, Any], prompts: str | Sequence[str], options: GenerateOptions, going: Going | None
-    ) -> list[list[Continuation]]: ...
-
-
 def one_or_several(run: Run[Any, Any], given: Any) -> Sequence[Any]:
     """What a caller gave as inputs: a string is one, all else several."""
     return [given] if isinstance(given, str) else list(given)
@@ -251,13 +243,13 @@ class Task(Generic[I, P]):
     item: str  # what a loss is counted by: "token", "text", "word"
     counts: str  # what progress is counted by: "tokens", "texts", "questions"
     says: str  # what a model of it says of an item: "labels", "tags"
-    use: str  # the command after training: predict, generate, fill
     data: Data
     presets: Mapping[str, Preset]
     suites: Sequence[Suite]  # a run has the metrics of one of them: its data decides which
     validation: Sequence[Suite]  # the same of what validation measures
-    reader: Callable[[Run[I, P]], Any]  # a run's model bound to its vocabulary, as the functions below want it
     evaluate: Callable[[Run[I, P], Files | None, Any, Progress | None], Evaluation]
+    use: str = "predict"  # the command after training: predict, generate, fill
+    reader: Callable[[Run[I, P]], Any] = field(default=lambda run: run.model)  # bound to its vocabulary, as functions here want
     predict: Callable[[Run[I, P], Sequence[I], Any, Progress | None], list[P | Fault]] | None = None
     inputs: Callable[[Run[I, P], Any], Sequence[I]] = one_or_several  # what a Python caller gave: one input, or several
     predict_options: type[Table] = Options

@@ -82,18 +82,9 @@ class TextLabeller:
         self.model, self.tokenizer, self.longest, self.device = model, tokenizer, longest, device
 
     @property
-    def encoder(self) -> Any:
-        """What reads a text, without the head."""
-        return self.model.encoder
-
-    @property
     def temperature(self) -> float:
         """By which scores are divided: 1 where nothing was fitted."""
         return float(self.model.head.temperature)
-
-    @property
-    def parameters(self) -> int:
-        return sum(weight.numel() for weight in self.model.parameters())
 
     def lengths(self, texts: Sequence[tuple[str, ...]]) -> np.ndarray:
         """int64 (N,): the tokens of each example, of all its texts, <s> and every </s> counted."""

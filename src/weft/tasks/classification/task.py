@@ -43,7 +43,6 @@ CLASSIFICATION: Task[Texts, Labelling] = Task(
     item="text",
     counts="texts",
     says="labels",
-    use="predict",
     data=DATA,
     presets=PRESETS,
     weights=WEIGHTS,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from weft.runs.settings import Settings
     from weft.text.tokenizers import Tokenizer
 
-TextExamples = LineExamples | WindowExamples
+CorpusExamples = LineExamples | WindowExamples
 
 
 def language_objective(
@@ -30,7 +30,7 @@ def language_objective(
     return LanguageTask(carries=carries, valid=valid, context=context, device=device, smoothing=smoothing)
 
 
-class Language(NetworkTask[TextExamples]):
+class Language(NetworkTask[CorpusExamples]):
     """Networks that predict the next token of a text."""
 
     def compiles(self, settings: Settings) -> bool:
@@ -51,7 +51,7 @@ class Language(NetworkTask[TextExamples]):
         *,
         learned: bool,
         progress: Progress | None = None,
-    ) -> TextExamples:
+    ) -> CorpusExamples:
         """Lines, or running text in the windows that it is measured by."""
         (corpus,) = columns
         if settings.data.read == "lines":
@@ -67,8 +67,8 @@ class Language(NetworkTask[TextExamples]):
         self,
         settings: Settings,
         vocabulary: Tokenizer,
-        train: TextExamples | None,
-        valid: TextExamples | None,
+        train: CorpusExamples | None,
+        valid: CorpusExamples | None,
         device: torch.device,
     ) -> LanguageTask:
         held = None if valid is None else valid.corpus
@@ -77,7 +77,7 @@ class Language(NetworkTask[TextExamples]):
         carries, smoothing = settings.data.read == "stream", settings.train.label_smoothing
         return language_objective(settings, held, device, carries=carries, smoothing=smoothing)
 
-    def order(self, settings: Settings, train: TextExamples) -> Order:
+    def order(self, settings: Settings, train: CorpusExamples) -> Order:
         """Lines of like length together; of running text windows at any place, or streams, side by side."""
         corpus, data = train.corpus, settings.data
         rows = max(1, settings.train.batch_tokens // data.window)

@@ -20,6 +20,7 @@ from weft.decode.options import GenerateOptions, too_long
 from weft.errors import DataError
 from weft.metrics.language import Measured, language_scores
 from weft.runs.eval_data import HeldOut
+from weft.tasks.faults import mark_faults, process_valid, read_text
 from weft.tasks.lm.compare import observe
 from weft.tasks.lm.contexts import Context, chosen_context
 from weft.tasks.lm.scoring import BATCH, items, nats_of, reading, surprisal
@@ -53,7 +54,7 @@ class LineScore(NamedTuple):
         return float(np.exp(-self.log_prob / len(self.tokens))) if self.tokens else float("nan")
 
 
-def _told(watch: Callable[[int], None], before: int, lengths: Sequence[int], done: int) -> None:
+def _report_scored(watch: Callable[[int], None], before: int, lengths: Sequence[int], done: int) -> None:
     """How many tokens of texts of these lengths are scored, after so many positions, `before` of them before the texts."""
     watch(sum(min(max(0, done - before), length) for length in lengths))
 
@@ -183,9 +184,9 @@ class LanguageReader:
             return [[] for _ in texts]
         tokens = np.array([[*self.opening, *text, *[0] * (width - len(text))] for text in texts], np.int64)
         before = len(self.opening) - 1  # targets that are none of the text's
-        told = partial(_told, watch, before, [len(text) for text in texts])
+        report = partial(_report_scored, watch, before, [len(text) for text in texts])
         with self._inference():
-            nats, _ = nats_of(reading(self.model, self.device), tokens, None, told)
+            nats, _ = nats_of(reading(self.model, self.device), tokens, None, report)
         # padding lies behind a row's last token, so what it would score is cut off
         return [row[before : before + len(text)] for row, text in zip((-nats).tolist(), texts, strict=True)]
 
@@ -235,11 +236,8 @@ def score(
 ) -> list[LineScore | Fault]:
     """The log-probability of each line (a string is one), and of each of its tokens."""
     reader: LanguageReader = run.reader
-    read = [clean(line, f"line {number}") for number, line in enumerate(_texts(lines), 1)]
-    faults = reader.faults(read)
-    whole = [line for at, line in enumerate(read) if at not in faults]
-    found = iter(reader.score(whole, watch=phase(progress, "scoring")))
-    return [Fault(faults[at]) if at in faults else next(found) for at in range(len(read))]
+    read = mark_faults([read_text(line) for line in _texts(lines)], reader.faults)
+    return process_valid(read, lambda valid: reader.score(valid, watch=phase(progress, "scoring")))
 
 
 def unknown(run: Run[str, None], prompts: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ from weft.metrics.frequency import by_frequency
 from weft.metrics.items import Items
 from weft.runs.eval_data import token_counts
 from weft.tasks.compare_spec import Compare, Observed, Rate, Sentences, SentenceScores
-from weft.tasks.lm.compare import decoded
+from weft.tasks.plain_text import decode_between
 from weft.tasks.spec import Watch
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def observe(run: Run[Any, Any], hidden: Hidden, found: Items, corpus: Corpus) ->
         values = {"nats": hidden.nats, "tokens": np.ones(len(hidden.tokens))}
         classed = by_frequency(values, hidden.owners, counts[hidden.tokens], hidden.size)
     edges = np.append(0, np.cumsum(lengths)) if corpus.starts is None else np.asarray(corpus.starts)
-    inputs, item = decoded(run.vocabulary, corpus, edges), "window" if corpus.starts is None else "line"
+    inputs, item = decode_between(run.vocabulary, corpus, edges), "window" if corpus.starts is None else "line"
     return Observed(found, inputs, [""] * len(inputs), lengths, item, classed)
 
 

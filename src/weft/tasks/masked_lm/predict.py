@@ -16,9 +16,9 @@ from weft.metrics.masked import masked_scores
 from weft.runs.eval_data import HeldOut
 from weft.tasks import embedding
 from weft.tasks.embedding import Embedded
+from weft.tasks.faults import read_text
 from weft.tasks.masked_lm.compare import observe
 from weft.tasks.spec import Evaluation, Fault, Files, Options, Progress, Watch, phase
-from weft.text.gate import clean
 from weft.text.tokenizers import Tokenizer
 from weft.text.whole_words import pieces
 
@@ -71,11 +71,6 @@ class MaskedReader:
         if longest is not None and len(tokens) > longest:
             return f"has {len(tokens):,} tokens, but {self.folder.path} reads at most {longest}; shorten it"
         return None
-
-    def faults(self, texts: Sequence[str]) -> dict[int, str]:
-        """Which texts can't be filled, by their number from 0, and why."""
-        found = {number: self.fault(self.tokens(text)) for number, text in enumerate(texts)}
-        return {number: fault for number, fault in found.items() if fault is not None}
 
     @property
     def gaps(self) -> re.Pattern[str]:
@@ -137,10 +132,11 @@ def predict(
         raise UsageError(f"fill: n must be at least 1, not {options.n}")
     reader: MaskedReader = run.reader
     found: list[Filled | Fault] = []
-    for number, text in enumerate(texts, 1):
-        tokens = reader.tokens(clean(text, f"line {number}"))
-        fault = reader.fault(tokens)
-        found.append(reader.fill(tokens, options.n) if fault is None else Fault(fault))
+    for number, given in enumerate(texts, 1):
+        text = read_text(given)
+        tokens = [] if isinstance(text, Fault) else reader.tokens(text)
+        reason = text.reason if isinstance(text, Fault) else reader.fault(tokens)
+        found.append(reader.fill(tokens, options.n) if reason is None else Fault(reason))
         if progress is not None:
             progress("predicting", number, len(texts))
     return found
@@ -158,9 +154,4 @@ def evaluate(run: Run[str, Filled], data: Files | None, options: Options, progre
 
 
 def embed(run: Run[str, Filled], texts: Sequence[str], pool: str, progress: Progress | None) -> Embedded:
-    embedding.check_pool(pool)
-    read = [clean(text, f"line {number}") for number, text in enumerate(texts, 1)]
-    corpus, cut = embedding.read(run.vocabulary, read, run.model.longest)
-    return Embedded(
-        embedding.embed(run.model.encoder, corpus, pool=pool, device=run.device, watch=phase(progress, "embedding")), cut
-    )
+    return embedding.embed_texts(run, run.vocabulary, texts, pool, longest=run.model.longest, progress=progress)

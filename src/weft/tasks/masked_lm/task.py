@@ -56,7 +56,7 @@ MASKED_LM: Task[str, Filled] = Task(
     evaluate=evaluate,
     predict=predict,
     predict_options=FillOptions,
-    lines=lambda settings, options: FillLines(options),
+    lines=FillLines,
     embed=embed,
     explain=find_explain,
 )

@@ -163,18 +163,9 @@ class PassageReader:
         self.data = data  # the run's [data]: how long windows and answers are
 
     @property
-    def encoder(self) -> Any:
-        """What reads, without the head."""
-        return self.model.encoder
-
-    @property
     def threshold(self) -> float:
         """How much better than none an answer must be to be said, in log odds: 0 where nothing was fitted."""
         return float(self.model.head.threshold)
-
-    @property
-    def parameters(self) -> int:
-        return sum(weight.numel() for weight in self.model.parameters())
 
     @torch.inference_mode()
     def answers(self, asked: Sequence[tuple[str, str]], watch: Watch | None = None) -> list[Answer]:

@@ -44,7 +44,6 @@ QA: Task[Pair, Answer] = Task(
     item="window",
     counts="questions",
     says="answers",
-    use="predict",
     data=DATA,
     presets=PRESETS,
     weights=WEIGHTS,
@@ -56,7 +55,7 @@ QA: Task[Pair, Answer] = Task(
     evaluate=evaluate,
     predict=predict,
     inputs=inputs,
-    lines=lambda settings, options: AnswerLines(options),
+    lines=AnswerLines,
     embed=embed,
     explain=find_explain,
 )

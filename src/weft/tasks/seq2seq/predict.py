@@ -10,6 +10,7 @@ import numpy as np
 from weft.decode.predict_options import PredictOptions
 from weft.decode.prediction import Prediction
 from weft.errors import DataError, UsageError
+from weft.tasks.faults import mark_faults, process_valid, read_text, read_texts
 from weft.tasks.spec import Evaluation, Fault, Files, Progress, phase
 from weft.text.gate import clean
 
@@ -93,19 +94,22 @@ def predict(
     numbers = range(1, 1 + len(lines)) if options.numbers is None else options.numbers
     if len(numbers) != len(lines):
         raise UsageError(f"predict: {len(numbers)} numbers for {len(lines)} lines; give one a line")
+    if options.prefix and options.prefixes is not None:
+        raise UsageError("predict: prefix is of all lines, prefixes of each; give one of them")
     if options.alignments:
         reader.check_attention()
-    read = [clean(line, f"line {number}") for number, line in zip(numbers, lines, strict=True)]
+    elif (options.layer, options.head) != (None, None):
+        raise UsageError("--layer and --head: choose among --alignments DIR, which is not given")
+    read = mark_faults([read_text(line) for line in lines], lambda valid: reader.faults(valid, truncate=options.truncate))
     forced = [options.prefix] * len(read) if options.prefixes is None else options.prefixes
     if len(forced) != len(read):
         raise UsageError(f"predict: {len(forced)} prefixes for {len(read)} lines; give one a line")
     starts = [clean(prefix, f"prefix {number}") for number, prefix in zip(numbers, forced, strict=True)]
-    faults = reader.faults(read, truncate=options.truncate)
-    kept = ["" if at in faults else line for at, line in enumerate(read)]
+    kept = ["" if isinstance(line, Fault) else line for line in read]
     found = reader.predict(kept, options, starts, numbers, phase(progress, "predicting"))
     if options.alignments:
         found = reader.aligned(kept, found, options.layer, options.head)
-    return [Fault(faults[at]) if at in faults else one for at, one in enumerate(found)]
+    return [line if isinstance(line, Fault) else one for line, one in zip(read, found, strict=True)]
 
 
 def evaluate(
@@ -115,15 +119,17 @@ def evaluate(
     return reader.evaluate(data, options, phase(progress, "evaluating"))
 
 
+def _read_pair(given: Any) -> tuple[str, str] | Fault:
+    texts = read_texts(given, 2, "must be a source and a target, a tuple of two texts")
+    return texts if isinstance(texts, Fault) else (texts[0], texts[1])
+
+
 def score(
     run: Run[str, list[Prediction]], pairs: Sequence[tuple[str, str]], truncate: bool, progress: Progress | None
 ) -> list[PairScore | Fault]:
     reader: Translator = run.reader
-    read = [(clean(a, f"line {number}"), clean(b, f"line {number}")) for number, (a, b) in enumerate(pairs, 1)]
-    faults = reader.faults_of_pairs(read, truncate=truncate)
-    whole = [pair for at, pair in enumerate(read) if at not in faults]
-    found = iter(reader.score(whole, truncate=truncate, watch=phase(progress, "scoring")))
-    return [Fault(faults[at]) if at in faults else next(found) for at in range(len(read))]
+    read = mark_faults([_read_pair(one) for one in pairs], lambda valid: reader.faults_of_pairs(valid, truncate=truncate))
+    return process_valid(read, lambda valid: reader.score(valid, truncate=truncate, watch=phase(progress, "scoring")))
 
 
 def unknown(run: Run[str, list[Prediction]], lines: Sequence[str]) -> list[str]:
