@@ -106,7 +106,7 @@ class LanguageReader:
     @property
     def device(self) -> torch.device | None:
         """Where a network computes; None: the model counts, and reads arrays."""
-        return None if self.run.network is None else self.run.device
+        return self.run.device if self.settings.preset.estimator.by_steps else None
 
     def _inference(self) -> AbstractContextManager[Any]:
         """No gradients are recorded, where there are any."""
@@ -132,9 +132,10 @@ class LanguageReader:
     ) -> tuple[NDArray[np.float32], Corpus]:
         """Nats of every token of a text, (N,), and its tokens."""
         policy = self.context(context)
-        with TemporaryDirectory() as place, self._inference():  # what was mapped stays when the file is gone
+        with TemporaryDirectory() as place:  # what was mapped stays when the file is gone
             corpus = HeldOut(self.folder, self.settings, self.tokenizer).corpus(data, Path(place), reading)
-            return surprisal(self.model, corpus, policy, device=self.device, watch=watch), corpus
+            with self._inference():
+                return surprisal(self.model, corpus, policy, device=self.device, watch=watch), corpus
 
     # ---- lines
 
