@@ -24,11 +24,11 @@ from comparing import Here, compare
 from weft import files
 from weft.cli import compare_plan
 from weft.cli.main import main
-from weft.cli.story import read_story
-from weft.compare.train import Room, Stopped, Trainer, holder
-from weft.errors import ModelError, ResourceError, UsageError
+from weft.compare.train import Room, Trainer, holder
+from weft.errors import ModelError, ResourceError, TrainingInterrupted, UsageError
 from weft.lock import Lock
 from weft.runs.resolve import resolve
+from weft.runs.story import read_story
 from weft.tensors import read_tensors
 from weft.train import checkpoint
 
@@ -170,7 +170,7 @@ def test_a_comparison_is_deleted_when_the_new_one_is_finished(there, capsys, mon
         assert compare(capsys, *told, "--fresh") == (130, "", "weft: stopped before the first run; here is as it was\n")
     assert (there / "here/report.html").read_bytes() == page and not (there / "here/.set-aside").exists()
     with monkeypatch.context() as patched:
-        patched.setattr(Here, "train", lambda self, plan: (_ for _ in ()).throw(Stopped()))
+        patched.setattr(Here, "train", lambda self, plan: (_ for _ in ()).throw(TrainingInterrupted()))
         for again, said in ((["--fresh"], "the same command, without --fresh,"), ([], "the same command")):
             code, _, err = compare(capsys, *told, *again)
             assert code == 130
@@ -189,7 +189,7 @@ def test_a_refusal_drops_nothing(there, capsys, monkeypatch):
     """Neither the comparison that waits, nor the one that was to replace it, whose run still saves."""
     assert compare(capsys, "run.toml", "--models", "lstm", "--out", "here", "--quiet")[0] == 0
     with monkeypatch.context() as patched:
-        patched.setattr(Here, "train", lambda self, plan: (_ for _ in ()).throw(Stopped()))
+        patched.setattr(Here, "train", lambda self, plan: (_ for _ in ()).throw(TrainingInterrupted()))
         assert compare(capsys, "run.toml", "--models", "lstm", "--out", "here", "--seeds", "2", "--fresh")[0] == 130
     (there / "here/lstm-6").mkdir()
     (there / "bad.toml").write_text(RUN.replace("text.txt", "nowhere.txt"))

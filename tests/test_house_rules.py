@@ -55,7 +55,7 @@ LAYERS: dict[str, set[str]] = {
     "tasks.registry": BASE,
     "tasks.compare_spec": set(),
     "tasks.spec": {"errors", "config", "tasks.compare_spec"},
-    "runs.run": {"errors", "config", "decode.options", "explain.views"} | RECORD,
+    "runs.run": {"errors", "config", "decode.options", "explain.views", "runs.inputs"} | RECORD,
     "runs": TRAINING | RECORD | {"tasks.prepare"},
     "tasks.prepare": TRAINING | RECORD,
     "explain": TRAINING | RECORD | {"runs", "plots", "tasks.prepare"},
@@ -467,7 +467,9 @@ def test_no_file_names_a_place_on_somebody_s_machine():
 
 
 def test_the_public_names():
-    assert sorted(weft.__all__) == ["__version__", "ensemble", "load"]
+    assert sorted(weft.__all__) == [
+        *("Run", "TrainCallback", "TrainProgress", "__version__", "check", "ensemble", "errors", "load", "train"),
+    ]
     assert dir(weft) == sorted(weft.__all__)
     assert re.fullmatch(r"\d+\.\d+\.\d+", weft.__version__)
 

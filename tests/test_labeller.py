@@ -18,7 +18,7 @@ from small_runs import Silent, sums, train_here
 
 import weft
 from weft.cli.main import main
-from weft.errors import ConfigError, DataError, ModelError, UsageError
+from weft.errors import ConfigError, DataError, ModelError, TrainingInterrupted, UsageError
 from weft.metrics.calibration import softmax_temperature
 from weft.metrics.labels import LabelScore
 from weft.models import bayes, regression
@@ -30,7 +30,6 @@ from weft.tasks.classification.presets import PRESETS as CLASSIFY
 from weft.tasks.label_report import SHOWN, confusion_table, label_table
 from weft.tensors import read_tensors
 from weft.text.features import Features, beside
-from weft.train.loop import Stopped
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 NETWORKS = [kind for kind in CLASSIFY if kind not in ("naive-bayes", "regression")]
@@ -102,7 +101,7 @@ def test_of_two_texts_it_matters_which_says_it(runs, kind):
 def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(runs, tmp_path, name):
     values = runs.values(name, "train.steps=8", "train.validations=4", "model.dropout=0.2", "model.balanced=true")
     train_here(values, tmp_path / "whole")
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "cut", Silent(stop_at=5))
     again = Silent()
     train_here(values, tmp_path / "cut", again)

@@ -19,7 +19,7 @@ import weft
 from weft.cli.main import main
 from weft.config import read_table
 from weft.data.corpus import lines_of
-from weft.errors import ConfigError, DataError
+from weft.errors import ConfigError, DataError, TrainingInterrupted
 from weft.models.encoder import Text
 from weft.models.span import SpanHead, SpanModel, SpanTable, answerable, span_model
 from weft.runs.job import borrow_tokenizer
@@ -30,7 +30,6 @@ from weft.tasks.qa.order import Passages
 from weft.tasks.qa.presets import PRESETS as SPAN
 from weft.tensors import read_tensors
 from weft.text.tokenizers import from_words
-from weft.train.loop import Stopped
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 CPU = torch.device("cpu")
@@ -196,7 +195,7 @@ def test_every_other_kind_trains_and_answers(runs, kind):
 def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(runs, tmp_path):
     values = span_file(runs.data, "transformer", "train.steps=8", "train.validations=4", "model.dropout=0.2", "data.longest=20")
     train_here(values, tmp_path / "whole")
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "cut", Silent(stop_at=5))
     again = Silent()
     train_here(values, tmp_path / "cut", again)

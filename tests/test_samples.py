@@ -15,13 +15,12 @@ from small_runs import Silent, make_text, run_file, sums, train_here
 import weft
 from weft.cli.progress import sampled
 from weft.compare.curves import samples_of
-from weft.errors import ConfigError
+from weft.errors import ConfigError, TrainingInterrupted
 from weft.log import read_log, sealed
 from weft.report.page import page
 from weft.report.page_check import fault
 from weft.runs.resolve import resolve
 from weft.runs.run import Run
-from weft.train.loop import Stopped
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +78,7 @@ def test_resumed_there_is_no_text_twice_and_none_is_missing(tmp_path, text):
         if loop.cursor.step == 5:
             raise ZeroDivisionError
 
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "parts", Silent(stop_at=3))
     with pytest.raises(ZeroDivisionError):
         train_here(values, tmp_path / "parts", Silent(look=crash))

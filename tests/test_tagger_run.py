@@ -17,7 +17,7 @@ from small_runs import Silent, sums, train_here
 
 import weft
 from weft.cli.main import main
-from weft.errors import ConfigError, DataError, ModelError, UsageError
+from weft.errors import ConfigError, DataError, ModelError, TrainingInterrupted, UsageError
 from weft.metrics.spans import Span, validate
 from weft.models.tagger import Words
 from weft.runs.job import borrow_tokenizer
@@ -27,7 +27,6 @@ from weft.tasks.tagging.network import moves
 from weft.tasks.tagging.presets import PRESETS as TAG
 from weft.tensors import read_tensors
 from weft.text.labels import Labels
-from weft.train.loop import Stopped
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 QUICK = ("train.steps=2", "train.validations=1")
@@ -106,7 +105,7 @@ def test_other_ways_to_train_learn_too(runs, tmp_path, settings):
 def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(runs, tmp_path, name):
     values = runs.values(name, "train.steps=8", "train.validations=4", "model.dropout=0.2")
     train_here(values, tmp_path / "whole")
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "cut", Silent(stop_at=5))
     again = Silent()
     train_here(values, tmp_path / "cut", again)

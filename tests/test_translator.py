@@ -22,7 +22,7 @@ from weft import files
 from weft.cli.main import main
 from weft.decode.predict import Prediction, limit_of
 from weft.decode.predict_options import PredictOptions
-from weft.errors import DataError, UsageError
+from weft.errors import DataError, TrainingInterrupted, UsageError
 from weft.metrics.metric import metric_names
 from weft.runs.job import borrow_tokenizer
 from weft.runs.load import load
@@ -32,7 +32,6 @@ from weft.tasks.seq2seq import predict as translator
 from weft.tasks.seq2seq.task import SEQ2SEQ
 from weft.tasks.spec import Fault
 from weft.train import checkpoint
-from weft.train.loop import Stopped
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
@@ -117,7 +116,7 @@ def test_a_run_that_was_stopped_arrives_at_the_same_bits(tmp_path, name, stop):
     )
     values = pair_file(pairs, name, *settings)
     train_here(values, tmp_path / "whole")
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "cut", Silent(stop_at=stop))
     train_here(values, tmp_path / "cut")
     assert sums(tmp_path / "cut") == sums(tmp_path / "whole")
@@ -125,7 +124,7 @@ def test_a_run_that_was_stopped_arrives_at_the_same_bits(tmp_path, name, stop):
 
 def test_a_run_without_weights_yet_is_told_of_and_reads_no_line(tmp_path, capsys, monkeypatch):
     values, folder = pair_file(make_pairs(tmp_path / "pairs.tsv", 80), "lstm", "train.steps=10"), tmp_path / "run"
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         train_here(values, folder, Silent(stop_at=1))
     assert main(["info", str(folder)]) == 0
     out = capsys.readouterr().out

@@ -10,7 +10,6 @@ from weft import files
 from weft.cli.compare_watch import RunsWatcher, best
 from weft.cli.display import Display
 from weft.cli.progress import TrainWatcher
-from weft.cli.run_folders import is_finished, leaving_nothing
 from weft.cli.signals import Stop
 from weft.compare import tokens, tune
 from weft.compare.contexts import check_context
@@ -37,6 +36,7 @@ from weft.compare.train import Outcome, Room, Trainer
 from weft.data.tables import training
 from weft.errors import ConfigError, UsageError
 from weft.lock import Lock
+from weft.runs.finished import is_finished, leaving_nothing
 from weft.runs.folder import make_folder
 from weft.runs.resolve import resolve
 from weft.tasks.registry import find_task

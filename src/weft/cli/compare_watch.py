@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from weft.cli.display import Display
 from weft.cli.output import score_name
 from weft.cli.signals import Stop
-from weft.cli.story import read_story
+from weft.runs.story import read_story
 
 if TYPE_CHECKING:
     from weft.compare.train import Outcome, State

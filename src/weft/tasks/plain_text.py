@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from weft.data.findings import Checked, CheckPlan
+from weft.data.memory import MemoryFormat, text_format
 from weft.data.source import Source
-from weft.data.tables import training
+from weft.data.tables import DataTable, training
 from weft.tasks.spec import Column
 from weft.text.tokenizers import Tokenizer, train_tokenizer
 
@@ -33,3 +34,7 @@ def check(settings: Settings) -> CheckPlan:
 
 def lines(dataset: Source) -> Iterator[tuple[str, None]]:
     return ((line, None) for piece in dataset.texts() for line in piece.split("\n"))
+
+
+def in_memory(table: DataTable) -> MemoryFormat:
+    return text_format(lines=table.read == "lines")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from weft.data.corpus import Corpus
     from weft.data.findings import CheckPlan
+    from weft.data.memory import MemoryFormat
     from weft.data.records import InputFile, Opened
     from weft.decode.generate import Continuation, Going
     from weft.decode.options import GenerateOptions
@@ -141,6 +142,7 @@ class Data:
     check_files: Callable[[Sequence[Path]], None] = accept_files  # refuse files that can't be the data of an evaluation
     extended: Callable[[Settings], bool] = never  # whether a run's vocabulary has parts that others of its task lack
     windows: Callable[[Settings], bool] = never  # whether training reads windows of running text
+    in_memory: Callable[[Any], MemoryFormat] | None = None  # records of Python callers, of [data]; None: files alone will do
 
     def load(self, folder: RunFolder) -> Any:
         """The vocabulary of a run."""
@@ -259,9 +261,14 @@ class Generate(Protocol):
     ) -> list[list[Continuation]]: ...
 
 
-def one_or_several(run: Run[Any, Any], given: Any) -> Sequence[Any]:
-    """What a caller gave as inputs: a string is one, all else several."""
-    return [given] if isinstance(given, str) else list(given)
+def is_text(run: Run[Any, Any], given: object) -> bool:
+    """Whether what a caller gave is one input: a string is one, all else several."""
+    return isinstance(given, str)
+
+
+def is_tuple_of_texts(given: object) -> bool:
+    """Whether it is one input of a task whose inputs have several texts."""
+    return isinstance(given, tuple) and all(isinstance(text, str) for text in given)
 
 
 @dataclass(frozen=True)
@@ -337,7 +344,7 @@ class Task(Generic[I, P]):
     reader: Callable[[Run[I, P]], Any]  # a run's model bound to its vocabulary, as the functions below want it
     evaluate: Callable[[Run[I, P], Files | None, Any, Progress | None], Evaluation]
     predict: Callable[[Run[I, P], Sequence[I], Any, Progress | None], list[P | Fault]] | None = None
-    inputs: Callable[[Run[I, P], Any], Sequence[I]] = one_or_several  # what a Python caller gave: one input, or several
+    is_single: Callable[[Run[I, P], object], bool] = is_text  # whether what a Python caller gave is one input, or several
     predict_options: type[Table] = Options
     lines: Callable[[Settings, Any], Lines[I, P]] | None = None  # of `predict`, with its options
     unknown: Callable[[Run[I, P], Sequence[I]], Sequence[str]] = none_unknown  # what in inputs has no token: read as <unk>

@@ -133,8 +133,8 @@ class Compare(Shared):
         from weft.compare.bleu import check_wanted
         from weft.compare.plan import PLAN, earlier
         from weft.compare.scores import refuse_others
-        from weft.compare.train import Stopped
         from weft.config import override, read_toml
+        from weft.errors import TrainingInterrupted
 
         if self.data:
             raise UsageError(f"--data: is for runs that are there; {run_file} names its own, data.test")
@@ -152,7 +152,7 @@ class Compare(Shared):
         with Stop() as stop, Display(quiet=self.quiet) as display:
             try:
                 trained = comparing.train(display, stop)
-            except (Stopped, KeyboardInterrupt):
+            except (TrainingInterrupted, KeyboardInterrupt):
                 display.clear()
                 then = f"and saved in {out}; {self._going_on(out)}"
                 if self.fresh and not stop.saves and (waited or replaces):

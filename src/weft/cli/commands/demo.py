@@ -93,11 +93,11 @@ class Demo(Shared):
 
     def _train(self, story: Story, name: str, values: Mapping[str, Any], out: Path, display: Display) -> int:
         from weft.cli.progress import TrainWatcher
-        from weft.cli.run_folders import is_finished
         from weft.cli.signals import Stop
+        from weft.errors import TrainingInterrupted
+        from weft.runs.finished import is_finished
         from weft.runs.job import borrow_tokenizer, train
         from weft.runs.resolve import resolve
-        from weft.train.loop import Stopped
 
         first = next(iter(story.run_files()))
         if name != first:
@@ -108,7 +108,7 @@ class Demo(Shared):
         with Stop() as stop:
             try:
                 train(values, out / name, base=out, watcher=TrainWatcher(display, stop))
-            except (Stopped, KeyboardInterrupt):
+            except (TrainingInterrupted, KeyboardInterrupt):
                 display.clear()
                 display.line("weft: stopped; the same command goes on")
                 return stop.exit_code

@@ -12,7 +12,7 @@ from weft.tasks.lm.network import WEIGHTS
 from weft.tasks.lm.predict import LanguageOptions, LanguageReader, evaluate, generate, never, prompt, score, stream, unknown
 from weft.tasks.lm.presets import PRESETS
 from weft.tasks.lm.samples import SAMPLES
-from weft.tasks.plain_text import check, columns, lines, texts
+from weft.tasks.plain_text import check, columns, in_memory, lines, texts
 from weft.tasks.spec import Data, Decode, Task
 from weft.tasks.vocabulary import TokenizerOnly
 from weft.text.tokenizers import TokenizerTable
@@ -27,6 +27,7 @@ DATA = Data(
     check=check,
     open=open_text,
     lines=lines,
+    in_memory=in_memory,
     finish=choose_opening,
     windows=reads_windows,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from weft.tasks import embedding
 from weft.tasks.embedding import Embedded
 from weft.tasks.qa.compare import observe
 from weft.tasks.qa.objective import Answer, PassageReader
-from weft.tasks.spec import Evaluation, Fault, Files, Options, Progress, phase
+from weft.tasks.spec import Evaluation, Fault, Files, Options, Progress, is_tuple_of_texts, phase
 from weft.text.gate import clean
 
 if TYPE_CHECKING:
@@ -28,10 +28,9 @@ def reader(run: Run[Pair, Answer]) -> PassageReader:
     return PassageReader(run.model, run.vocabulary, data=run.settings.data, device=run.device)
 
 
-def inputs(run: Run[Pair, Answer], given: Any) -> Sequence[Pair]:
+def is_single(run: Run[Pair, Answer], given: object) -> bool:
     """A tuple of two strings is one question with its passage."""
-    alone = isinstance(given, tuple) and all(isinstance(text, str) for text in given)
-    return [given] if alone else list(given)
+    return is_tuple_of_texts(given)
 
 
 def predict(run: Run[Pair, Answer], asked: Sequence[Pair], options: Options, progress: Progress | None) -> list[Answer | Fault]:

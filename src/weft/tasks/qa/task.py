@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from weft.metrics.answers import ANSWERS, ANSWERS_OR_NONE
 from weft.tasks.qa.compare import COMPARE
-from weft.tasks.qa.data import AskedTable, check, columns, fit, lines
+from weft.tasks.qa.data import AskedTable, check, columns, fit, in_memory, lines
 from weft.tasks.qa.explain import EXPLAIN
 from weft.tasks.qa.lines import AnswerLines
 from weft.tasks.qa.network import WEIGHTS
 from weft.tasks.qa.objective import Answer
-from weft.tasks.qa.predict import Pair, embed, evaluate, inputs, predict, reader
+from weft.tasks.qa.predict import Pair, embed, evaluate, is_single, predict, reader
 from weft.tasks.qa.presets import PRESETS
 from weft.tasks.qa.records import open_questions
 from weft.tasks.spec import Data, Task
@@ -24,6 +24,7 @@ DATA = Data(
     open=open_questions,
     lines=lines,
     fit=fit,
+    in_memory=in_memory,
 )
 QA: Task[Pair, Answer] = Task(
     name="span",
@@ -43,7 +44,7 @@ QA: Task[Pair, Answer] = Task(
     reader=reader,
     evaluate=evaluate,
     predict=predict,
-    inputs=inputs,
+    is_single=is_single,
     lines=lambda settings, options: AnswerLines(options),
     embed=embed,
     explain=EXPLAIN,

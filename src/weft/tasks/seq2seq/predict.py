@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 class Member:
     """One encoder-decoder that reads sources."""
 
-    def __init__(self, run: Run[str, list[Prediction]]) -> None:
+    def __init__(self, run: Run[str, Prediction]) -> None:
         self.run, self.folder, self.settings = run, run.folder, run.settings
         self.tokenizer: Sides = run.vocabulary
 
@@ -108,7 +108,7 @@ class Seq2SeqEvaluation(PredictOptions):
 class Translator:
     """One run or several that share a target tokenizer; a language model may help to choose among what they write."""
 
-    def __init__(self, run: Run[str, list[Prediction]]) -> None:
+    def __init__(self, run: Run[str, Prediction]) -> None:
         self.run, self.device, self.tokenizer = run, run.device, run.vocabulary
         self.folder, self.settings = run.folder, run.settings
         self.members, self.lm, self.weights = [Member(one) for one in run.members], run.lm, run.weights
@@ -309,14 +309,14 @@ def refuse(faults: Mapping[int, str], place: Callable[[int], str]) -> None:
         raise DataError(f"{place(min(faults))}: {faults[min(faults)]}")
 
 
-def source(run: Run[str, list[Prediction]], line: str) -> Any:
+def source(run: Run[str, Prediction], line: str) -> Any:
     """The state of a decoder that has read a line; one that is too long is refused."""
     reader: Translator = run.reader
     refuse_input(reader.faults([line]))
     return reader.encode([line])
 
 
-def limit(run: Run[str, list[Prediction]], line: str) -> int:
+def limit(run: Run[str, Prediction], line: str) -> int:
     """How many tokens the output of a line has at most."""
     reader: Translator = run.reader
     length = min(len(member.sources([line])[0]) for member in reader.members)
@@ -325,9 +325,9 @@ def limit(run: Run[str, list[Prediction]], line: str) -> int:
 
 
 def predict(
-    run: Run[str, list[Prediction]], lines: Sequence[str], options: Seq2SeqOptions, progress: Progress | None
-) -> list[list[Prediction] | Fault]:
-    """What each line becomes, a beam's best first, samples as they were drawn."""
+    run: Run[str, Prediction], lines: Sequence[str], options: Seq2SeqOptions, progress: Progress | None
+) -> list[Prediction | Fault]:
+    """What each line becomes: a beam's best or the first sample, with its alternatives."""
     reader: Translator = run.reader
     numbers = range(1, 1 + len(lines)) if options.numbers is None else options.numbers
     if len(numbers) != len(lines):
@@ -344,18 +344,19 @@ def predict(
     found = reader.predict(kept, options, starts, numbers, phase(progress, "predicting"))
     if options.alignments:
         found = reader.aligned(kept, found, options.layer, options.head)
-    return [Fault(faults[at]) if at in faults else one for at, one in enumerate(found)]
+    best = [one._replace(alternatives=tuple(others)) for one, *others in found]
+    return [Fault(faults[at]) if at in faults else one for at, one in enumerate(best)]
 
 
 def evaluate(
-    run: Run[str, list[Prediction]], data: Files | None, options: Seq2SeqEvaluation, progress: Progress | None
+    run: Run[str, Prediction], data: Files | None, options: Seq2SeqEvaluation, progress: Progress | None
 ) -> Evaluation:
     reader: Translator = run.reader
     return reader.evaluate(data, options, phase(progress, "evaluating"))
 
 
 def score(
-    run: Run[str, list[Prediction]], pairs: Sequence[tuple[str, str]], truncate: bool, progress: Progress | None
+    run: Run[str, Prediction], pairs: Sequence[tuple[str, str]], truncate: bool, progress: Progress | None
 ) -> list[PairScore | Fault]:
     reader: Translator = run.reader
     read = [(clean(a, f"line {number}"), clean(b, f"line {number}")) for number, (a, b) in enumerate(pairs, 1)]
@@ -365,6 +366,6 @@ def score(
     return [Fault(faults[at]) if at in faults else next(found) for at in range(len(read))]
 
 
-def unknown(run: Run[str, list[Prediction]], lines: Sequence[str]) -> list[str]:
+def unknown(run: Run[str, Prediction], lines: Sequence[str]) -> list[str]:
     reader: Translator = run.reader
     return reader.unknown(lines)
