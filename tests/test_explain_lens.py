@@ -130,7 +130,7 @@ def filler(place):
 
 def test_gaps_are_looked_at_where_they_are(filler):
     view = lens(filler, "the [MASK]ld cat", ExplainOptions())
-    (best, *_) = filler.predict("the [MASK]ld cat", n=1)[0][0]
+    (best, *_) = filler.predict("the [MASK]ld cat", n=1)[0]
     assert [token["text"] for token in view.data["tokens"]] == ["[MASK]"]
     (place,) = view.data["layers"][-1]["positions"]
     assert best.token in [one["token"] for one in place["guesses"]]
@@ -178,7 +178,7 @@ def test_of_pairs_it_is_the_target_that_surprises(runs):
     run = weft.load(runs.folder("lstm"))
     for target in ("F A D D E", None):
         view = surprisal(run, "fade", ExplainOptions(target=target))
-        text = run.predict("fade")[0][0].text if target is None else target
+        text = run.predict("fade").text if target is None else target
         np.testing.assert_allclose(view.data["nats"], -np.array(run.score([("fade", text)])[0].log_probs), atol=1e-6)
         assert view.data["tokens"][-1]["text"] == "</s>"
 

@@ -181,7 +181,7 @@ def test_readers_learn_to_answer_and_to_say_nothing(runs, kind):
     assert [answer.text for answer in said] == ["ada ben", "rome", "red", "cat"]
     for answer in said:
         assert answer.text == PASSAGE[answer.start : answer.stop] and 0.3 < answer.probability <= 1
-    (none,) = run.predict(("where is it ?", "ada has a red cat today ."))
+    none = run.predict(("where is it ?", "ada has a red cat today ."))
     assert none[:3] == ("", None, None) and 0 < none.probability <= 1
 
 
@@ -235,7 +235,7 @@ def test_long_passages_are_read_in_windows(runs, tmp_path):
     assert values_of(run)["exact_match"] > 85
     filler = "today we have one . "
     passage = filler * 30 + PASSAGE + " " + filler * 30
-    (answer,) = run.predict(("which colour has it ?", passage))
+    answer = run.predict(("which colour has it ?", passage))
     assert (answer.text, answer.start) == ("red", passage.index("red"))
 
 

@@ -56,7 +56,7 @@ def test_the_last_texts_are_what_the_trained_run_generates(tmp_path, text):
     train_here(small(text, train__validations=1), out)
     run = weft.load(out, device="cpu")
     assert isinstance(run, Run)
-    (wanted,) = run.generate("", length=12, samples=2, seed=3)
+    wanted = run.generate("", length=12, samples=2, seed=3).ranked()
     assert [one["text"] for one in written(out)] == [one.text for one in wanted]
 
 
@@ -126,7 +126,7 @@ def test_translations_of_the_first_lines_with_their_references(tmp_path, pairs):
     translator: Any = weft.load(tmp_path / "run", device="cpu")
     last = found[-3:]
     if json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 4:
-        outputs = [own[0].text for own in translator.predict([one["source"] for one in last], beam=1)]
+        outputs = [own.text for own in translator.predict([one["source"] for one in last], beam=1)]
         assert [one["text"] for one in last] == outputs
 
 
