@@ -187,9 +187,9 @@ def test_what_is_impossible_is_null_and_still_drawn(runs, monkeypatch):
     run = weft.load(runs.folder("lm-ngram"))
     score = run.score
 
-    def never(lines):
-        (found,) = score(lines)
-        return [found._replace(log_probs=[-math.inf, *found.log_probs[1:]])]
+    def never(text):
+        found = score(text)
+        return found._replace(log_probs=[-math.inf, *found.log_probs[1:]])
 
     monkeypatch.setattr(run, "score", never)
     view = surprisal(run, "F A", ExplainOptions())

@@ -431,7 +431,7 @@ def test_the_run_s_own_test_data_is_meant_unless_other_is_given(runs, name, tmp_
     cut = part.index("\n", len(part) // 2) + 1
     for path, text in zip(halves, (part[:cut], part[cut:]), strict=True):
         path.write_text(text, encoding="utf-8")
-    assert run.evaluate([str(path) for path in halves]).scores == run.evaluate().scores
+    assert run.evaluate(halves).scores == run.evaluate().scores
 
 
 def test_where_the_text_is_gone_the_run_folder_has_its_tokens(runs, tmp_path):
@@ -539,7 +539,7 @@ def test_options_may_be_given_by_name(runs):
     run = runs["ngram-windows"]
     named = run.generate("The", length=5, temperature=0)
     assert named == run.generate("The", GenerateOptions(length=5, temperature=0))
-    assert "".join(run.stream("The", length=5, temperature=0)) == named[0][0].text
+    assert "".join(run.stream("The", length=5, temperature=0)) == named.text
     told = refusal(UsageError, lambda: run.generate("The", GenerateOptions(), seed=1))
     assert told == "options: are given as an object and by name (seed); use one of the two"
     told = refusal(UsageError, lambda: run.generate("The", top_q=0.9))

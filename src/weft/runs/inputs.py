@@ -85,7 +85,7 @@ def write_inputs(settings: Settings, folder: RunFolder, held: Mapping[str, objec
 @contextmanager
 def as_files(settings: Settings, data: Any) -> Iterator[Any]:
     """Data of an evaluation as files: those that it names, or one that is there while the block runs."""
-    files_only = settings.spec.data.in_memory is None and isinstance(data, list | tuple)
+    files_only = isinstance(data, list | tuple) and (not data or settings.spec.data.in_memory is None)
     if data is None or isinstance(data, str | Path) or files_only:
         yield data
         return
