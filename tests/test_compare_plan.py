@@ -42,6 +42,7 @@ from weft.runs.resolve import resolve
 from weft.tasks.prepare import prepare
 from weft.tasks.registry import find_task
 from weft.text.tokenizers import TokenizerTable, train_tokenizer
+from weft.train.network import read_training
 
 BASE = Path()
 LM: dict[str, Any] = {
@@ -656,8 +657,8 @@ def test_all_kinds_read_the_same_examples_in_the_same_order(tmp_path):
     def order(variant: Variant, seed: int) -> Any:
         settings = resolve({**variant.values, "seed": seed}, base=tmp_path)
         tokenizer, corpora = prepare(settings.spec, settings, folder, Silent())
-        family: Any = settings.preset.estimator
-        return family.shape.order(Job(settings, folder, tokenizer, corpora, Silent()))
+        shape: Any = settings.preset.estimator.shape
+        return read_training(shape, Job(settings, folder, tokenizer, corpora, Silent()))[1]
 
     orders = [order(variant, 1) for variant in found]
     for epoch in (0, 1):

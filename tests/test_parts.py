@@ -100,7 +100,7 @@ LINES = {"data": {"train": "x"}}
         (task, kind)
         for task, one in ((name, find_task(name)) for name in TASKS)
         for kind, preset in one.presets.items()
-        if hasattr(preset.estimator, "shape")
+        if preset.estimator.shape is not None
     ],
 )
 def test_every_kind_has_only_parts_with_a_name(tmp_path, task, kind):

@@ -242,6 +242,12 @@ def test_options_come_as_one_object_or_by_name(runs):
     assert refusal(UsageError, lambda: run.predict(["a", "b"], prefixes=[])) == (
         "predict: 0 prefixes for 2 lines; give one a line"
     )
+    assert refusal(UsageError, lambda: run.predict(["a"], prefix="A", prefixes=["A"])) == (
+        "predict: prefix is of all lines, prefixes of each; give one of them"
+    )
+    assert run.predict(["a", "b"], prefix="A") == run.predict(["a", "b"], prefixes=["A", "A"])
+    message = "--layer and --head: choose among --alignments DIR, which is not given"
+    assert refusal(UsageError, lambda: run.predict("a", layer=1)) == message
     told: list[tuple[int, int]] = []
     run.predict(["a", "", "b"], progress=lambda what, *done: told.append(done))
     assert told == [(2, 2)]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.config import Overrides, read_run_file
 from weft.errors import TrainingInterrupted
@@ -66,9 +66,21 @@ def train(
     """
     values, base, name = read_run_file(run_file, overrides)
     out = Path("runs") / name if output_dir is None else Path(output_dir)
-    held: dict[str, object] = {}
-    if data is not None:
-        values, held = place_inputs(values, data, out)
+    values, held = (values, {}) if data is None else place_inputs(values, data, out)
+    return _trained(_Plan(values, base, out, held), callback, overwrite=overwrite)
+
+
+class _Plan(NamedTuple):
+    """What is to be trained, and where."""
+
+    values: dict[str, Any]
+    base: Path  # that paths are seen from
+    out: Path
+    held: dict[str, object]  # data in memory, by split
+
+
+def _trained(plan: _Plan, callback: TrainCallback | None, *, overwrite: bool) -> Run[Any, Any]:
+    values, base, out, held = plan
     settings = resolve(values, base=base)  # a wrong run file is refused before anything is looked at
     if not overwrite and is_finished(out, settings):
         if held:
@@ -86,7 +98,7 @@ def train(
     return ready(load(out))
 
 
-def _shown(callback: TrainCallback | None) -> Any:
+def _shown(callback: TrainCallback | None) -> AbstractContextManager[TrainCallback]:
     """The callback, or else a progress bar, while a block runs."""
     if callback is not None:
         return nullcontext(callback)

@@ -9,7 +9,7 @@ from weft.data.findings import Checked, CheckPlan
 from weft.data.memory import MemoryFormat, text_format
 from weft.data.source import Source
 from weft.data.tables import DataTable, training
-from weft.tasks.spec import Column
+from weft.tasks.data_spec import Column
 from weft.text.tokenizers import Tokenizer, train_tokenizer
 
 if TYPE_CHECKING:

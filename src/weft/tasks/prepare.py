@@ -10,7 +10,8 @@ from weft import files
 from weft.data.corpus import Corpus, write_corpus
 from weft.data.source import Readable
 from weft.data.tables import training
-from weft.tasks.spec import Column, Prepared, Task
+from weft.tasks.data_spec import Column, Prepared
+from weft.tasks.spec import Task
 from weft.text.tokenizers import Tokenizer
 from weft.train import checkpoint
 

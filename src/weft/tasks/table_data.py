@@ -14,7 +14,7 @@ from weft.data.memory import MemoryFormat
 from weft.data.records import InputFile, Opened, Used
 from weft.data.tables import training
 from weft.data.use import open_columns
-from weft.tasks.spec import Column, Data
+from weft.tasks.data_spec import Column, Data
 from weft.tasks.vocabulary import TokenizerOnly, WordTable, all_texts
 from weft.text.tokenizers import Tokenizer, train_tokenizer
 

@@ -13,7 +13,7 @@ from weft.text.tokenizers import KINDS, Tokenizer, TokenizerTable, train_tokeniz
 
 if TYPE_CHECKING:
     from weft.runs.settings import Settings
-    from weft.tasks.spec import Note, Watched
+    from weft.tasks.data_spec import Note, Watched
 
 FILE = "tokenizer.json"
 

@@ -88,8 +88,6 @@ class Predict(Searching):
         from weft.cli.task_options import options_of
         from weft.files import in_the_way
 
-        if self.alignments is None and (self.layer, self.head) != (None, None):
-            raise UsageError("--layer and --head: choose among --alignments DIR, which is not given")
         if self.alignments is not None and (file := in_the_way(self.alignments)) is not None:
             raise UsageError(f"--alignments: {file} is a file; name a folder")
         run = self.load()

@@ -27,7 +27,7 @@ from weft.data.tables import Files, Split, check_splits, datasets, training
 from weft.errors import DataError
 from weft.models.baseline_tables import BaselineTable
 from weft.tasks.classification.files import Reading, Record, find_files, read_records
-from weft.tasks.spec import Column, Fitted
+from weft.tasks.data_spec import Column, Fitted
 from weft.tasks.vocabulary import all_texts
 from weft.text.gate import SHOWN, Seen, listed_files, many, shown
 from weft.text.labelled_tokens import LabelledTokens, load_labelled
@@ -36,7 +36,7 @@ from weft.text.tokenizers import train_tokenizer
 
 if TYPE_CHECKING:
     from weft.runs.settings import Settings
-    from weft.tasks.spec import Note, Watched
+    from weft.tasks.data_spec import Note, Watched
 
 AS_USUAL = Reading()
 OWN = 0.9  # labels an occurrence of one: from here on nearly every example has its own

@@ -11,7 +11,8 @@ from weft.tasks.classification.network import WEIGHTS
 from weft.tasks.classification.predict import ClassifierReader, Labelling, Texts, embed, evaluate, is_single, predict
 from weft.tasks.classification.presets import PRESETS
 from weft.tasks.classification.records import open_labelled
-from weft.tasks.spec import Data, LabelOptions, Task
+from weft.tasks.data_spec import Data
+from weft.tasks.spec import LabelOptions, Task
 from weft.tasks.vocabulary import WordTable
 
 DATA = Data(

@@ -10,7 +10,7 @@ from weft.data.opening import FILE, find_opening, write_opening
 
 if TYPE_CHECKING:
     from weft.runs.settings import Settings
-    from weft.tasks.spec import Note, Prepared
+    from weft.tasks.data_spec import Note, Prepared
 
 
 def choose_opening(settings: Settings, prepared: Prepared, folder: Path, note: Note) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft.data.tables import DataTable
 from weft.data.use import open_text
 from weft.metrics.language import LANGUAGE, LANGUAGE_VALIDATION
+from weft.tasks.data_spec import Data
 from weft.tasks.lm.compare import COMPARE
 from weft.tasks.lm.data import choose_opening, reads_windows
 from weft.tasks.lm.explain import EXPLAIN
@@ -13,7 +14,7 @@ from weft.tasks.lm.predict import LanguageOptions, LanguageReader, evaluate, gen
 from weft.tasks.lm.presets import PRESETS
 from weft.tasks.lm.samples import SAMPLES
 from weft.tasks.plain_text import check, columns, in_memory, lines, texts
-from weft.tasks.spec import Data, Decode, Task
+from weft.tasks.spec import Decode, Task
 from weft.tasks.vocabulary import TokenizerOnly
 from weft.text.tokenizers import TokenizerTable
 

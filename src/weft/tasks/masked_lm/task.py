@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft.data.tables import DataTable
 from weft.data.use import open_text
 from weft.metrics.masked import MASKED, PSEUDO
+from weft.tasks.data_spec import Data
 from weft.tasks.masked_lm.compare import COMPARE
 from weft.tasks.masked_lm.explain import EXPLAIN
 from weft.tasks.masked_lm.lines import FillLines
@@ -12,7 +13,7 @@ from weft.tasks.masked_lm.network import WEIGHTS
 from weft.tasks.masked_lm.predict import Filled, FillOptions, MaskedReader, embed, evaluate, predict
 from weft.tasks.masked_lm.presets import PRESETS
 from weft.tasks.plain_text import check, columns, in_memory, lines, texts
-from weft.tasks.spec import Data, Task
+from weft.tasks.spec import Task
 from weft.tasks.vocabulary import TokenizerOnly
 from weft.text.tokenizers import TokenizerTable
 

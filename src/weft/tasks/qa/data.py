@@ -20,9 +20,9 @@ from weft.data.records import Used
 from weft.data.source import fingerprints
 from weft.data.summary import ColumnSize
 from weft.data.tables import Files, Split, check_splits, datasets, training
+from weft.tasks.data_spec import Column, Fitted
 from weft.tasks.qa.files import Reading, Record, read_records
 from weft.tasks.qa.order import asked_tokens
-from weft.tasks.spec import Column, Fitted
 from weft.tasks.vocabulary import all_texts
 from weft.text.gate import SHOWN, Seen, listed_files, shown
 from weft.text.tokenizers import Tokenizer, train_tokenizer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weft.metrics.answers import ANSWERS, ANSWERS_OR_NONE
+from weft.tasks.data_spec import Data
 from weft.tasks.qa.compare import COMPARE
 from weft.tasks.qa.data import AskedTable, check, columns, fit, in_memory, lines
 from weft.tasks.qa.explain import EXPLAIN
@@ -12,7 +13,7 @@ from weft.tasks.qa.objective import Answer
 from weft.tasks.qa.predict import Pair, embed, evaluate, is_single, predict, reader
 from weft.tasks.qa.presets import PRESETS
 from weft.tasks.qa.records import open_questions
-from weft.tasks.spec import Data, Task
+from weft.tasks.spec import Task
 from weft.tasks.vocabulary import TokenizerOnly, WordTable, all_texts
 
 DATA = Data(

@@ -24,14 +24,14 @@ from weft.data.summary import ColumnSize
 from weft.data.tables import Files, Split, check_splits, datasets, training
 from weft.data.use import open_columns
 from weft.errors import DataError, UsageError
+from weft.tasks.data_spec import Column, Fitted
 from weft.tasks.seq2seq.files import DEFAULT, Columns, Record, read_records
-from weft.tasks.spec import Column, Fitted
 from weft.text.gate import SHOWN, Seen, as_paths, listed_files, shown
 from weft.text.sides import Sides, load_sides, save_sides, train_sides
 
 if TYPE_CHECKING:
     from weft.runs.settings import Settings
-    from weft.tasks.spec import Note, Watched
+    from weft.tasks.data_spec import Note, Watched
 
 SIDES = ("source", "target")
 

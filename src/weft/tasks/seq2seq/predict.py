@@ -332,8 +332,12 @@ def predict(
     numbers = range(1, 1 + len(lines)) if options.numbers is None else options.numbers
     if len(numbers) != len(lines):
         raise UsageError(f"predict: {len(numbers)} numbers for {len(lines)} lines; give one a line")
+    if options.prefix and options.prefixes is not None:
+        raise UsageError("predict: prefix is of all lines, prefixes of each; give one of them")
     if options.alignments:
         reader.check_attention()
+    elif (options.layer, options.head) != (None, None):
+        raise UsageError("--layer and --head: choose among --alignments DIR, which is not given")
     read = [clean(line, f"line {number}") for number, line in zip(numbers, lines, strict=True)]
     forced = [options.prefix] * len(read) if options.prefixes is None else options.prefixes
     if len(forced) != len(read):

@@ -6,6 +6,7 @@ from weft.decode.predict import Prediction
 from weft.decode.predict_options import ALPHA, BEAM
 from weft.metrics.language import LOSSES
 from weft.metrics.translation import TRANSLATION, TRANSLATION_VALIDATION
+from weft.tasks.data_spec import Data
 from weft.tasks.seq2seq.compare import COMPARE
 from weft.tasks.seq2seq.data import PairsTable, PairVocabulary, check, columns, fit, in_memory, open_pairs, pairs, refuse_half
 from weft.tasks.seq2seq.explain import EXPLAIN
@@ -24,7 +25,7 @@ from weft.tasks.seq2seq.predict import (
 from weft.tasks.seq2seq.presets import PRESETS
 from weft.tasks.seq2seq.samples import SAMPLES
 from weft.tasks.seq2seq.weights import WEIGHTS
-from weft.tasks.spec import Data, Decode, Task
+from weft.tasks.spec import Decode, Task
 from weft.text.sides import SidesTable
 
 DATA = Data(

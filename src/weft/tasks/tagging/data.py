@@ -22,7 +22,7 @@ from weft.data.summary import listed
 from weft.data.tables import Files, Split, check_splits, datasets, training
 from weft.errors import DataError
 from weft.metrics.spans import repair, scheme_of, validate
-from weft.tasks.spec import Column, Fitted
+from weft.tasks.data_spec import Column, Fitted
 from weft.tasks.tagging.files import Reading, Sentence, read_sentences
 from weft.text.gate import SHOWN, Seen, listed_files, many, shown
 from weft.text.labelled_tokens import LabelledTokens, load_labelled
@@ -31,7 +31,7 @@ from weft.text.tokenizers import KINDS, Tokenizer, TokenizerTable, train_tokeniz
 
 if TYPE_CHECKING:
     from weft.runs.settings import Settings
-    from weft.tasks.spec import Note, Watched
+    from weft.tasks.data_spec import Note, Watched
 
 AS_USUAL = Reading()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from weft.metrics.spans import TAGS
-from weft.tasks.spec import Data, LabelOptions, Task
+from weft.tasks.data_spec import Data
+from weft.tasks.spec import LabelOptions, Task
 from weft.tasks.tagging.compare import COMPARE
 from weft.tasks.tagging.data import SpaceTable, TaggedTable, TaggedVocabulary, check, columns, fit, lines, spells
 from weft.tasks.tagging.explain import EXPLAIN
