@@ -23,6 +23,7 @@ STARS_ALLOWED: dict[str, str] = {
     "weft/runs/run.py:evaluate": "as predict",
     "weft/runs/run.py:generate": "as predict; GenerateOptions refuses unknown ones",
     "weft/runs/run.py:stream": "as generate",
+    "weft/report/compare.py:compare": "as predict; CompareOptions refuses unknown ones",
     "weft/runs/run.py:explain": "as generate; ExplainOptions refuses unknown ones",
 }
 ASSERTS_ALLOWED: dict[str, str] = {}
@@ -464,7 +465,19 @@ def test_no_file_names_a_place_on_somebody_s_machine():
 
 def test_the_public_names():
     assert sorted(weft.__all__) == [
-        *("Run", "TrainCallback", "TrainProgress", "__version__", "check", "ensemble", "errors", "load", "train"),
+        *(
+            "Comparison",
+            "Run",
+            "TrainCallback",
+            "TrainProgress",
+            "__version__",
+            "check",
+            "compare",
+            "ensemble",
+            "errors",
+            "load",
+            "train",
+        ),
     ]
     assert dir(weft) == sorted(weft.__all__)
     assert re.fullmatch(r"\d+\.\d+\.\d+", weft.__version__)

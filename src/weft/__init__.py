@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from weft import errors
+    from weft.report.compare import Comparison, compare
     from weft.runs.callback import TrainCallback, TrainProgress
     from weft.runs.check import check
     from weft.runs.load import ensemble, load
@@ -19,12 +20,26 @@ _PLACES = {  # where public names come from, on first use: `weft --help` and `we
     "Run": "weft.runs.run",
     "TrainCallback": "weft.runs.callback",
     "TrainProgress": "weft.runs.callback",
+    "Comparison": "weft.report.compare",
     "check": "weft.runs.check",
+    "compare": "weft.report.compare",
     "ensemble": "weft.runs.load",
     "load": "weft.runs.load",
     "train": "weft.runs.train",
 }
-__all__ = ["Run", "TrainCallback", "TrainProgress", "__version__", "check", "ensemble", "errors", "load", "train"]
+__all__ = [
+    "Comparison",
+    "Run",
+    "TrainCallback",
+    "TrainProgress",
+    "__version__",
+    "check",
+    "compare",
+    "ensemble",
+    "errors",
+    "load",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

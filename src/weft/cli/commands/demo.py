@@ -79,9 +79,10 @@ class Demo(Shared):
 
     def _compared(self, story: Story, out: Path, display: Display) -> dict[str, Evidence]:
         """Measures what was not measured yet, and makes the folder a comparison, its report included."""
-        from weft.cli.compare_result import Facts, written
-        from weft.cli.measuring import kept_in, measured
+        from weft.cli.compare_result import written
         from weft.compare.evidence import HOW
+        from weft.compare.measuring import kept_in, measured
+        from weft.report.comparison import Facts
 
         command = ["weft", "demo", self.task, *([] if self.out is None else ["--out", str(self.out)])]
         runs = {name: [out / name] for name in story.run_files()}
