@@ -30,13 +30,14 @@ ASSERTS_ALLOWED: dict[str, str] = {}
 
 # What each part may import of weft, besides itself, when it is imported or run; what only a type checker reads is free. A name
 # stands for the module or directory weft.<name>; of a directory and a module in it, the module's own row counts.
-BASE = {"errors", "config", "files", "lock", "log"}
+BASE = {"errors", "config", "html", "files", "lock", "log"}
 TEXT = BASE | {"text"}
 MODELS = TEXT | {"machine", "data", "nn", "decode.steps", "models"}
 TRAINING = MODELS | {"decode", "metrics", "tensors", "aside", "train"}
 RECORD = {"tasks.spec", "tasks.data_spec", "tasks.compare_spec", "tasks.registry"}  # what tasks are: none itself
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
+    "html": set(),
     "allocations": set(),
     "machine": {"allocations"},
     "config": {"errors"},
@@ -55,7 +56,7 @@ LAYERS: dict[str, set[str]] = {
     "train": TRAINING,
     "tasks.registry": BASE,
     "tasks.compare_spec": set(),
-    "tasks.spec": {"errors", "config", "tasks.compare_spec"},
+    "tasks.spec": {"errors", "config", "html", "tasks.compare_spec"},
     "tasks.data_spec": {"errors", "config"},
     "runs.run": {"errors", "config", "decode.options", "explain.views", "runs.inputs"} | RECORD,
     "runs": TRAINING | RECORD | {"tasks.prepare"},

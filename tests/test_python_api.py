@@ -16,12 +16,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from comparing import Here
 from rich.console import Console
 from small_runs import make_text, run_file, sums
 
 import weft
+from weft.compare import comparing
 from weft.config import apply_overrides
-from weft.errors import ConfigError, DataError, TrainingInterrupted, UsageError
+from weft.errors import ConfigError, DataError, ModelError, TrainingInterrupted, UsageError
+from weft.explain.alignment import Alignment
 from weft.runs.progress_bar import progress_bar
 
 ROOT = Path(__file__).parents[1]
@@ -253,6 +256,17 @@ def test_whatever_holds_the_data_the_run_is_the_same(tmp_path, make):
     assert again["accuracy"].value == 100.0 and again.units == 4
 
 
+def test_predictions_of_tables_are_those_of_their_inputs(tmp_path):
+    run = weft.train(BAYES, output_dir=tmp_path / "run", data={"train": REVIEWS})
+    wanted = run.predict([text for text, _ in REVIEWS])
+    for table in (COLUMNS, FakePandas(COLUMNS), FakePolars(COLUMNS), FakeArrow(COLUMNS), FakeArrow(COLUMNS).to_pylist()):
+        assert run.predict(table) == wanted
+    assert run.predict(text for text, _ in REVIEWS) == wanted and run.predict(np.array(COLUMNS["text"])) == wanted
+    with pytest.raises(DataError) as caught:
+        run.predict([{"txt": "good"}])
+    assert str(caught.value) == "inputs: record 1 has no key 'text'; did you mean 'txt'? known: txt"
+
+
 def test_what_was_given_is_kept_and_must_be_given_again(tmp_path):
     out, data = tmp_path / "run", {"train": REVIEWS, "test": REVIEWS[:2]}
     run = weft.train(BAYES, output_dir=out, data=data)
@@ -429,6 +443,82 @@ def test_check_finds_what_the_command_finds(tmp_path):
     found = weft.check(values)
     assert any(one.severity == "error" or one.severity == "warning" for one in found)
     assert weft.check(values, overrides={"data.test": str(tmp_path / "none.csv")})[0].severity == "error"
+
+
+def test_a_comparison_of_a_run_file_and_of_its_runs(lm, tmp_path, monkeypatch):
+    monkeypatch.setattr(comparing, "Trainer", Here)
+    Here.trained = []
+    lm["data"]["test"] = 0.1
+    told = Remembers()
+    options: dict[str, Any] = {"models": ["ngram", "lstm"], "seeds": 2, "max_tokens": 300}
+    found = weft.compare(lm, output_dir=tmp_path / "all", callback=told, **options)
+    assert {row.name: row.seeds for row in found.rows} == {"ngram": [3, 4], "lstm": [3, 4]}
+    assert found.rows[0].best and found.rows[0].score.value <= found.rows[1].score.value
+    assert found.report == tmp_path / "all" / "report.html" and found.report.is_file() and not found.failures
+    assert str(found).split()[0] == "nats/token" and found._repr_html_().count("<tr>") == 3
+    assert {"note", "measuring", "comparing"} <= {*told.told}
+    assert len(Here.trained) == 4
+    again = weft.compare(lm, output_dir=tmp_path / "all", **options)
+    assert len(Here.trained) == 4 and [row.score for row in again.rows] == [row.score for row in found.rows]
+    runs = [weft.load(tmp_path / "all" / "ngram-3"), tmp_path / "all" / "lstm-3", str(tmp_path / "all" / "lstm-4")]
+    other = weft.compare(runs, output_dir=tmp_path / "runs", metric="bits_per_token")
+    assert {len(row.runs) for row in other.rows} == {1, 2} and other.rows[0].deciding.name == "bits_per_token"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_token": 3}, "compare.max_token: no such option; did you mean 'max_tokens'?"),
+        ({"max_tokens": 3, "max_minutes": 1.0}, "compare: max_minutes and max_tokens are two budgets; give one"),
+        ({"seeds": 0}, "compare: seeds must be at least 1, not 0"),
+        ({"data": ["x.txt"]}, "compare: data is for runs that are there; a run file names its own, data.test"),
+    ],
+    ids=str,
+)
+def test_what_can_not_be_compared(lm, tmp_path, options, message):
+    with pytest.raises(UsageError) as caught:
+        weft.compare(lm, output_dir=tmp_path / "all", **options)
+    assert str(caught.value).startswith(message)
+    assert not (tmp_path / "all").exists()
+
+
+def test_what_runs_can_not_be_compared(lm, tmp_path, monkeypatch):
+    with pytest.raises(UsageError) as caught:
+        weft.compare([], output_dir=tmp_path / "all")
+    assert str(caught.value) == "compare: no run is given; give run directories, or a run file"
+    with pytest.raises(UsageError) as caught:
+        weft.compare([tmp_path / "run"], output_dir=tmp_path / "all", grid={"model.layers": [1]})
+    assert str(caught.value) == "compare: grid is for a comparison of a run file; runs that are there are not trained"
+    lm["data"]["test"] = 0.1
+    weft.train(lm, output_dir=tmp_path / "run")
+    (tmp_path / "run" / "model.safetensors").write_bytes(b"x")
+    with pytest.raises(ModelError) as damaged:
+        weft.compare(tmp_path / "run", output_dir=tmp_path / "all")
+    assert str(damaged.value).startswith("compare: no run could be compared: lstm, seed 3: ")
+
+    class Stops(Here):
+        def train(self, plan: Any) -> Any:
+            raise TrainingInterrupted
+
+    monkeypatch.setattr(comparing, "Trainer", Stops)
+    with pytest.raises(TrainingInterrupted) as stopped:
+        weft.compare(lm, models="ngram,lstm", output_dir=tmp_path / "new")
+    told = "the comparison was interrupted and has saved; compare again to go on"
+    assert str(stopped.value) == f"{tmp_path / 'new'}: {told}"
+
+
+def test_notebooks_show_results(tmp_path):
+    run = weft.train(BAYES, output_dir=tmp_path / "run", data={"train": REVIEWS, "test": REVIEWS})
+    evaluation = run.evaluate()
+    assert evaluation._repr_html_().startswith(
+        "<table><thead><tr><th></th><th>value</th><th>low</th><th>high</th></tr></thead><tbody><tr><td>accuracy</td><td>100.0000</td>"
+    )
+    with pytest.raises(KeyError, match="bleu; known: accuracy, "):
+        evaluation["bleu"]
+    shown = run.explain("good <soup>", "attribution")._repr_html_()
+    assert shown.startswith("<h4>") and "<svg" in shown and "<soup>" not in shown
+    alignment = Alignment(["a", "b"], ["A"], np.array([[0.25, 0.75]]))
+    assert "<svg" in alignment._repr_html_()
 
 
 def test_importing_packages_leaves_the_functions_alone():

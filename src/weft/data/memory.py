@@ -89,6 +89,11 @@ def _by_columns(columns: Mapping[str, Iterable[Any]], where: str) -> Iterator[Ro
     return (dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True))
 
 
+def is_table(data: object) -> bool:
+    """Whether data has columns: a dict of them, or a table of another package."""
+    return isinstance(data, Mapping | PolarsFrame | ArrowTable | PandasFrame)
+
+
 def records_of(data: object, where: str) -> Iterator[Any]:
     """The records of whatever a caller gave, one by one."""
     if isinstance(data, Mapping):
@@ -150,6 +155,13 @@ class MemoryFormat:
             return dict(zip(keys, map(_plain, record), strict=False))
         seen = f"has {len(record)} values" if isinstance(record, list | tuple) else f"is {type(record).__name__}"
         raise DataError(f"{where}: {seen}; a record is a dict, or a tuple ({', '.join(keys)})")
+
+    def input_of(self, record: Any, where: str) -> Any:
+        """What a prediction needs of a record: of a dict the values of its input columns; all else is an input itself."""
+        if not isinstance(record, Mapping):
+            return record
+        values = [_plain(value_of(dict(record), key, where)) for key in self.keys()[: self.inputs]]
+        return values[0] if len(values) == 1 else tuple(values)
 
     def lines(self, data: object, where: str) -> Iterator[str]:
         """All records as they are written down."""

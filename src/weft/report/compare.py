@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from weft.compare.table import Row, rows
 from weft.compare.table_text import cells, terminal
 from weft.config import Table, read_run_file, read_table
 from weft.errors import ModelError, TrainingInterrupted, UsageError
+from weft.html import html_table
 from weft.lock import Lock
 from weft.report.comparison import Facts, write_comparison
 from weft.runs.callback import CallbackWatcher, TrainCallback, interruptible
@@ -72,9 +72,7 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         head, *lines = cells(self.rows)
-        heads = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in line)}</tr>" for line in lines)
-        return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+        return html_table(head, lines)
 
 
 class _RunsWatcher:
@@ -222,7 +220,8 @@ def _trained(
         trained = comparing.train(observer)
     except TrainingInterrupted:
         raise TrainingInterrupted(f"{out}: the comparison was interrupted and has saved; compare again to go on") from None
-    facts = Facts(name, "", wanted.metric, trained.failures, tuned=trained.tuned, about=comparing.about)
+    call = f"weft.compare({'...' if isinstance(run_file, Mapping) else repr(str(run_file))}, ...)"
+    facts = Facts(name, call, wanted.metric, trained.failures, tuned=trained.tuned, about=comparing.about)
     return _compared(trained.rows, facts, out, observer, named=True)
 
 
@@ -238,7 +237,7 @@ def _existing(runs: Runs, output_dir: str | Path | None, wanted: CompareOptions,
     refuse_strangers(out)
     make_folder(out)
     groups = {name: [run.path for run in group] for name, group in grouped(found).items()}
-    return _compared(groups, Facts(out.name, "", wanted.metric, damaged), out, observer, data=data)
+    return _compared(groups, Facts(out.name, "weft.compare([...])", wanted.metric, damaged), out, observer, data=data)
 
 
 def _compared(

@@ -10,7 +10,7 @@ from typing import Any
 
 from weft import files
 from weft.config import read_table
-from weft.data.memory import MemoryFormat, is_in_memory, write_memory
+from weft.data.memory import MemoryFormat, is_in_memory, is_table, records_of, write_memory
 from weft.errors import UsageError, nearest
 from weft.runs.folder import INPUTS, RunFolder
 from weft.runs.settings import Settings
@@ -80,6 +80,15 @@ def write_inputs(settings: Settings, folder: RunFolder, held: Mapping[str, objec
         finally:
             if begun:
                 files.remove(new)
+
+
+def inputs_of(settings: Settings, given: Any) -> list[Any]:
+    """What a caller gave to predict from: inputs, or records and tables, whose columns are those that [data] names."""
+    records = list(records_of(given, "inputs") if is_table(given) else given)
+    if not any(isinstance(record, Mapping) for record in records):
+        return records
+    format = _format(settings.spec, settings.to_dict()["data"])
+    return [format.input_of(record, f"inputs: record {number}") for number, record in enumerate(records, 1)]
 
 
 @contextmanager

@@ -133,7 +133,7 @@ class Run(Generic[I, P]):
 
         Args:
             inputs: One input gives one prediction, a list (or any iterable) a list. A text is one input; so is a tuple of
-                texts for models that read several.
+                texts for models that read several. Of dicts, and of tables as in `weft.train`, the input columns are read.
             options: How to predict, as one object of the task's own table.
             progress: Called with the phase, how much is done and how much there is.
             **named: The same options by name, such as `beam=5`.
@@ -149,10 +149,12 @@ class Run(Generic[I, P]):
         Example:
             >>> weft.load("runs/pronounce").predict("giacchetta").text
         """
+        from weft.runs.inputs import inputs_of
+
         single = self.task.is_single(self, inputs)
-        several: Any = [inputs] if single else inputs
+        given: list[Any] = [inputs] if single else inputs_of(self.settings, inputs)
         chosen = self._options(self.task.predict_options, options, named)
-        found = refuse_faults(self.try_predict(list(several), chosen, progress=progress))
+        found = refuse_faults(self.try_predict(given, chosen, progress=progress))
         return found[0] if single else found
 
     def evaluate(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from weft.config import Table
+from weft.html import html_table
 from weft.tasks.compare_spec import Compare, Observed
 
 if TYPE_CHECKING:
@@ -146,7 +147,17 @@ class Evaluation:
         return iter(self.scores)
 
     def __getitem__(self, name: str) -> Score:
-        return next(score for score in self.scores if score.name == name)
+        for score in self.scores:
+            if score.name == name:
+                return score
+        raise KeyError(f"{name}; known: {', '.join(score.name for score in self.scores)}")
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [score.name, *("" if value is None else f"{value:.4f}" for value in (score.value, score.low, score.high))]
+            for score in self.scores
+        ]
+        return html_table(["", "value", "low", "high"], rows)
 
 
 def none_unknown(run: Run[Any, Any], inputs: Sequence[Any]) -> Sequence[str]:
