@@ -27,12 +27,12 @@ from weft.data.corpus import write_corpus
 from weft.runs.folder import RunFolder
 from weft.runs.job import train
 from weft.tasks import prepare
-from weft.train import checkpoint
+from weft.train import saving
 from weft.train.journal import Journal
 
 # what runs in each part of a run, outermost first; a child can be killed before each line of it
 PARTS = {
-    "save": [Journal.keep_best, Journal.save, checkpoint.save, files.publish],
+    "save": [Journal.keep_best, Journal.save, saving.save, files.publish],
     "begin": [train, RunFolder.begin, prepare.prepare, prepare._vocabulary, write_corpus],
     "aside": [Aside.put],
 }

@@ -12,9 +12,9 @@ from torch import Tensor
 from weft.config import read_table
 from weft.models.pair_tables import Seq2SeqTable, spread
 from weft.models.seq2seq import EncoderDecoder, encoder_decoder
-from weft.nn.cross import SCORES
 from weft.nn.memory import Memory
 from weft.nn.mixers import MIXERS, recurrent
+from weft.nn.names import SCORES
 
 WORDS, LONGEST = 11, 32
 BEGIN, END = 1, 2

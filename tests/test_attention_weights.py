@@ -14,7 +14,7 @@ from weft.errors import UsageError
 from weft.explain.alignment import Alignment, attends_to_source, attention_weights
 from weft.explain.watch import pattern, watch
 from weft.models.seq2seq import EncoderDecoder
-from weft.nn.cross import SCORES
+from weft.nn.names import SCORES
 
 LOOKING: dict[str, dict[str, Any]] = {
     **{f"{score}-{name}": {"attention": score, **place} for score in SCORES for name, place in PLACES.items()},

@@ -30,13 +30,13 @@ from weft.cli.progress import Smooth, TrainWatcher
 from weft.cli.threads import cpus, set_threads
 from weft.decode.options import GenerateOptions
 from weft.models.baseline_tables import EVENTS
+from weft.models.encoder_tables import HEADS
 from weft.models.pair_tables import BRIDGES
 from weft.models.smoothing import SMOOTHINGS
 from weft.models.tables import CONNECTIONS, NORMS
-from weft.models.tagger import HEADS
 from weft.nn.attention import ACTIVATIONS
-from weft.nn.cross import SCORES
 from weft.nn.mixers import recurrent
+from weft.nn.names import SCORES
 from weft.nn.pooling import POOLS
 from weft.runs.resolve import resolve
 from weft.tasks.registry import TASKS, find_task

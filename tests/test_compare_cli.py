@@ -540,6 +540,17 @@ def test_a_run_whose_settings_are_damaged_does_not_stop_the_others(there, capsys
     assert code == 4 and line.startswith("all/ngram-5/resolved.toml: is not TOML: ")
 
 
+def test_a_run_whose_settings_mean_nothing_does_not_stop_the_others(there, capsys):
+    assert compare(capsys, "run.toml", "--models", "ngram,lstm", "--out", "all", "--quiet")[0] == 0
+    resolved, told = Path("all/lstm-5/resolved.toml"), "all/lstm-5/resolved.toml: is damaged, or of another version: "
+    whole = resolved.read_text()
+    for old, new in (("kind =", "kid ="), ('task = "', 'task = "x'), ('kind = "lstm', 'kind = "x')):
+        resolved.write_text(whole.replace(old, new))
+        code, out, err = compare(capsys, "all/ngram-5", "all/lstm-5", "--out", "some", "--quiet")
+        assert code == 4 and "ngram" in out and err.startswith(f"weft: lstm-5: {told}")
+        assert refused(capsys, "compare", "all/lstm-5", "--out", "none", "--quiet")[1].startswith(told)
+
+
 def test_what_is_no_run_is_refused(there, capsys):
     (there / "empty").mkdir()
     assert refused(capsys, "compare", "run.toml", "run.toml")[1] == "run.toml: is a run file, not the folder of a run"

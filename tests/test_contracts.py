@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from parts import DIM, MIXER_BUILDERS, STACKS, build_mixer, build_stack
 from torch import Tensor, nn
 
-from weft.nn.mixers import MIXERS, Both, Centred
+from weft.nn.mixers import MIXERS
 from weft.nn.recurrent import GRU, LSTM, RNN, GRUBefore
 from weft.nn.state import each, join, leaves, select
+from weft.nn.two_way import Both, Centred
 
 EVERYTHING: dict[str, Callable[[], nn.Module]] = {
     **{name: lambda name=name: build_mixer(name) for name in MIXER_BUILDERS},

@@ -25,16 +25,13 @@ from weft.decode.predict_options import PredictOptions
 from weft.metrics.metric import metric_names
 from weft.metrics.translation import TRANSLATION
 from weft.models.baseline_tables import BayesTable, RegressionTable
-from weft.models.classifier import ClassifierTable
-from weft.models.masked import MaskedTable
+from weft.models.encoder_tables import HEADS, ClassifierTable, MaskedTable, SpanTable, SpellingTable, TaggerTable
 from weft.models.ngram import NgramTable
 from weft.models.pair_tables import BRIDGES, DecoderTable, EncoderTable, Seq2SeqTable
 from weft.models.smoothing import SMOOTHINGS
-from weft.models.span import SpanTable
 from weft.models.tables import ADDED, CONNECTIONS, INSIDE, LanguageTable, StackTable
-from weft.models.tagger import HEADS, SpellingTable, TaggerTable
-from weft.nn.cross import SCORES
 from weft.nn.mixers import MIXERS
+from weft.nn.names import SCORES
 from weft.nn.pooling import POOLS
 from weft.runs.resolve import RunTable
 from weft.tasks.classification.data import LabelledTable
@@ -60,6 +57,20 @@ def blocks(path: Path, language: str) -> list[str]:
     """The fenced blocks of a page in one language; those of none are commands or their output."""
     found = re.findall(r"^```(\w*)\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL)
     return [block for name, block in found if name == language]
+
+
+@pytest.mark.parametrize("page", ["docs/design.md", "CONTRIBUTING.md"])
+def test_files_that_the_design_names_are_there(page):
+    named = set(re.findall(r"`([\w/]+\.py)`", (ROOT / page).read_text()))
+    places = [*(ROOT / "src" / "weft" / "tasks").glob("*/"), ROOT / "src" / "weft", ROOT]
+    gone = [name for name in named if not any((place / name.replace("tasks/NAME/", "")).is_file() for place in places)]
+    assert not gone, f"{page} names files that are not there: {', '.join(sorted(gone))}"
+
+
+def test_the_tree_of_the_design_has_every_part():
+    tree = section(DOCS / "design.md", "## One way through")
+    folders = {path.name for path in (ROOT / "src" / "weft").iterdir() if path.is_dir() and not path.name.startswith("_")}
+    assert folders == set(re.findall(r"^  (\w+)/ ", tree, re.MULTILINE))
 
 
 def section(path: Path, heading: str) -> str:

@@ -21,9 +21,10 @@ from weft.data.order import changed
 from weft.data.tag_order import Sentences, TagBatch
 from weft.data.text_order import Labelled, TextBatch
 from weft.errors import ConfigError
-from weft.models.classifier import Classifier, ClassifierTable, LabelHead, classifier
+from weft.models.classifier import Classifier, LabelHead, classifier
 from weft.models.encoder import Text
-from weft.models.tagger import HEADS, SpellingTable, Tagger, TaggerTable, Words, tagger
+from weft.models.encoder_tables import HEADS, ClassifierTable, SpellingTable, TaggerTable
+from weft.models.tagger import Tagger, Words, tagger
 from weft.nn.crf import CRF
 from weft.nn.mixers import MIXERS
 from weft.nn.pooling import POOLS, Ends, First, Last

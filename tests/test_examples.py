@@ -20,8 +20,8 @@ from weft.metrics.spans import validate
 from weft.models.pair_tables import BRIDGES
 from weft.models.smoothing import SMOOTHINGS
 from weft.models.tables import ADDED, CONNECTIONS, INSIDE
-from weft.nn.cross import SCORES
 from weft.nn.mixers import MIXERS
+from weft.nn.names import SCORES
 from weft.nn.recurrent import NONLINEARITIES
 from weft.runs.resolve import resolve
 from weft.runs.settings import Settings

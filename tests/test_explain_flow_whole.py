@@ -17,8 +17,8 @@ from weft.explain.flow_whole import gradients_whole, through_text, unrolled
 from weft.explain.inputs import read
 from weft.explain.options import ExplainOptions
 from weft.models.encoder import Text
-from weft.nn.mixers import Both
 from weft.nn.recurrent import GRU, LSTM, RNN, GRUBefore
+from weft.nn.two_way import Both
 from weft.runs.run import Run
 
 TEXT = "the old cat near here"
@@ -135,7 +135,7 @@ def test_layers_that_attend_equal_gradients_of_what_they_read(runs):
     assert (view.data["output"], view.data["position"]) == ("NOUN", 2)
     assert view.title == "Where the loss of 'NOUN' at 'bcdfo' reaches"
     model, kept = exact(run.model), []
-    other = Run(run.folder, run.settings, run.vocabulary, run.device)
+    other = Run(run.folder, run.settings, run.vocabulary, run.device_name)
     other.model = model
     reading = read(other, "the bcdfo near dcbgi", ExplainOptions(target="NOUN"))
     handles = [

@@ -14,11 +14,12 @@ from parts import shaken
 from weft.decode.beam import BeamOptions, beam
 from weft.explain.attention import Site, one_head, sites
 from weft.explain.watch import Watched, pattern, watch
-from weft.models.classifier import ClassifierTable, classifier
+from weft.models.classifier import classifier
 from weft.models.encoder import Text
+from weft.models.encoder_tables import ClassifierTable
 from weft.models.language import LanguageModel, language_model
 from weft.models.tables import ADDED, INSIDE, LanguageTable
-from weft.nn.cross import SCORES
+from weft.nn.names import SCORES
 
 POSITIONS = (*ADDED, *INSIDE)
 LENGTH, WORDS = 11, 13

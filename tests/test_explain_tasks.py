@@ -41,10 +41,11 @@ def test_no_view_knows_a_task(path):
 def test_every_task_can_be_explained(name):
     task = find_task(name)
     assert task.explain is not None
+    explain = task.explain()
     # what a run writes is shown step by step wherever it is written
-    assert (task.explain.output is None) == (task.decode is None)
+    assert (explain.output is None) == (task.decode is None)
     # of tokens that are predicted, each has its price and each layer its guess
-    assert (task.explain.surprisal is None) == (task.explain.readout is None) == (task.item != "token")
+    assert (explain.surprisal is None) == (explain.readout is None) == (task.item != "token")
 
 
 def tagger(task):

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import io
 import json
+import math
 import os
 import pickle
 import random
@@ -21,6 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -341,10 +343,14 @@ def test_a_line_is_in_the_log_whole_or_not_at_all(tmp_path, monkeypatch):
 # ---- tensors
 
 
-@pytest.mark.parametrize("dtype", tensor_files.TYPES, ids=str)
-def test_every_type_and_shape_comes_back(tmp_path, dtype):
+BITS = {torch.bfloat16: torch.uint16, torch.float8_e4m3fn: torch.uint8, torch.float8_e5m2: torch.uint8}
+READERS = [tensor_files.read_tensors, tensor_files.read_arrays]
+
+
+@pytest.mark.parametrize("kind", tensor_files.TYPES)
+def test_every_type_and_shape_comes_back(tmp_path, kind):
     path = tmp_path / "x.safetensors"
-    numbers = torch.randint(0, 2, (3, 4), generator=torch.Generator().manual_seed(0)).to(dtype)
+    numbers = torch.randint(0, 2, (3, 4), generator=torch.Generator().manual_seed(0)).to(getattr(torch, kind))
     tensors = {
         "table": numbers,
         "turned": numbers.t(),
@@ -362,6 +368,35 @@ def test_every_type_and_shape_comes_back(tmp_path, dtype):
     for name, tensor in tensors.items():
         assert found[name].dtype is tensor.dtype and found[name].shape == tensor.shape
         assert found[name].tolist() == tensor.tolist()
+    arrays, metadata = tensor_files.read_arrays(path)
+    assert metadata == {"note": "ü"} and arrays.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        wanted = tensor if tensor.dtype not in BITS else tensor.contiguous().view(BITS[tensor.dtype])  # numpy has no such type
+        assert str(arrays[name].dtype) == str(wanted.dtype).removeprefix("torch.") and arrays[name].shape == tensor.shape
+        assert arrays[name].tolist() == wanted.tolist()
+
+
+def test_arrays_are_written_as_tensors_are(tmp_path):
+    arrays = {"a": np.arange(6.0).reshape(2, 3), "b": np.array(True), "c": np.zeros(0, np.float32)}
+    tensor_files.write_tensors(tmp_path / "1", arrays)
+    tensor_files.write_tensors(tmp_path / "2", {name: torch.from_numpy(one) for name, one in arrays.items()})
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
+
+
+def test_numbers_that_are_none_are_found_in_arrays_as_in_tensors():
+    for values, found, logs in (
+        ([1.0, math.nan], "a", "a"),
+        ([math.inf], "a", "a"),
+        ([-math.inf], "a", None),
+        ([1.0], None, None),
+        ([], None, None),
+        (math.inf, None, None),
+        (math.nan, "a", "a"),
+    ):
+        for one in (np.array(values, np.float32), torch.tensor(values)):
+            assert tensor_files.not_finite({"a": one}) == found
+            assert tensor_files.not_finite({"a": one}, logs=True) == logs
+    assert tensor_files.not_finite({"a": np.array([1, 2])}) is None
 
 
 def test_tied_tensors_are_written_once_and_come_back_tied(tmp_path):
@@ -374,6 +409,9 @@ def test_tied_tensors_are_written_once_and_come_back_tied(tmp_path):
     assert metadata == {}
     assert found["head"].data_ptr() == found["embed"].data_ptr() != found["half"].data_ptr()
     assert all(torch.equal(found[name], tied[name]) for name in tied)
+    arrays, _ = tensor_files.read_arrays(path)
+    assert arrays["head"].ctypes.data == arrays["embed"].ctypes.data != arrays["half"].ctypes.data
+    assert all(np.array_equal(arrays[name], tied[name].numpy()) for name in tied)
 
 
 def test_the_same_tensors_give_the_same_bytes(tmp_path):
@@ -383,13 +421,14 @@ def test_the_same_tensors_give_the_same_bytes(tmp_path):
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
 
 
-def test_reading_maps_the_file_and_never_changes_it(tmp_path):
+@pytest.mark.parametrize("read", READERS)
+def test_reading_maps_the_file_and_never_changes_it(tmp_path, read):
     path = tmp_path / "x.safetensors"
     tensor_files.write_tensors(path, {"a": torch.zeros(100_000)})
     before = path.read_bytes()
-    first, second = tensor_files.read_tensors(path)[0]["a"], tensor_files.read_tensors(path)[0]["a"]
+    first, second = read(path)[0]["a"], read(path)[0]["a"]
     assert str(path) in Path("/proc/self/maps").read_text()
-    first.fill_(1)
+    first += 1
     assert second.sum() == 0
     tensor_files.write_tensors(path, {"a": torch.ones(3)})  # replaced while it is mapped
     assert second.sum() == 0 and first.sum() == 100_000
@@ -417,12 +456,13 @@ def pickles(mark: Path) -> Iterator[bytes]:
         yield buffer.getvalue()
 
 
-def test_a_renamed_pickle_is_never_run_and_the_safe_format_is_named(tmp_path):
+@pytest.mark.parametrize("read", READERS)
+def test_a_renamed_pickle_is_never_run_and_the_safe_format_is_named(tmp_path, read):
     path, mark = tmp_path / "model.safetensors", tmp_path / "mark"
     told = 0
     for raw in pickles(mark):
         path.write_bytes(raw)
-        message = refusal(ModelError, lambda: tensor_files.read_tensors(path))
+        message = refusal(ModelError, lambda: read(path))
         assert message.startswith(f"{path}: is ") and "safetensors" in message
         told += message == f"{path}: is a pickle, which could run code; weft reads safetensors only"
         assert not mark.exists()
@@ -479,12 +519,13 @@ DAMAGED = {
 }
 
 
+@pytest.mark.parametrize("read", READERS)
 @pytest.mark.parametrize("case", DAMAGED)
-def test_a_damaged_or_hostile_tensor_file_is_refused_by_name(tmp_path, case):
+def test_a_damaged_or_hostile_tensor_file_is_refused_by_name(tmp_path, case, read):
     raw, start = DAMAGED[case]
     path = tmp_path / "model.safetensors"
     path.write_bytes(raw)
-    message = refusal(ModelError, lambda: tensor_files.read_tensors(path))
+    message = refusal(ModelError, lambda: read(path))
     assert message.startswith(f"{path}: {start}")
     assert message == f"{path}: {start}" or start == HEAD
     assert "\n" not in message
@@ -496,16 +537,18 @@ def test_a_tensor_file_cut_anywhere_is_refused(tmp_path):
     raw = path.read_bytes()
     for length in range(len(raw)):
         path.write_bytes(raw[:length])
-        assert str(path) in refusal(ModelError, lambda: tensor_files.read_tensors(path))
+        for read in READERS:
+            assert str(path) in refusal(ModelError, lambda read=read: read(path))
 
 
 @pytest.mark.parametrize("count", [100_000, 1_000_000])
-def test_a_header_that_would_cost_much_is_refused_at_once(tmp_path, count):
+@pytest.mark.parametrize("read", READERS)
+def test_a_header_that_would_cost_much_is_refused_at_once(tmp_path, count, read):
     path = tmp_path / "model.safetensors"
     tensors = b",".join(b'"%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}' % n for n in range(count))
     path.write_bytes(raw := packed(b"{" + tensors + b"}"))
     before = time.process_time()
-    message = refusal(ModelError, lambda: tensor_files.read_tensors(path))
+    message = refusal(ModelError, lambda: read(path))
     assert time.process_time() - before < 1
     assert message == (
         f"{path}: its 100000 tensors are over the limit of 65536"

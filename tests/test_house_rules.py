@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -58,7 +58,7 @@ LAYERS: dict[str, set[str]] = {
     "tasks.compare_spec": set(),
     "tasks.spec": {"errors", "config", "html", "tasks.compare_spec"},
     "tasks.data_spec": {"errors", "config"},
-    "runs.run": {"errors", "config", "decode.options", "explain.views", "runs.inputs"} | RECORD,
+    "runs.run": {"errors", "config", "decode.options", "explain.views", "train.device", "runs.inputs"} | RECORD,
     "runs": TRAINING | RECORD | {"tasks.prepare"},
     "tasks.prepare": TRAINING | RECORD,
     "explain": TRAINING | RECORD | {"runs", "plots", "tasks.prepare"},
@@ -294,14 +294,79 @@ def comparing_mixers(path: Path, module: ast.Module) -> Iterator[str]:
             yield f"{node.lineno}: the name of a mixer is compared; ask its row in MIXERS, `table.traits`"
 
 
+TASK_FOLDERS = {registered.package.removeprefix("weft.tasks.") for registered in TASKS.values()}
+# tables that are keyed by the names of tasks and may be, with the reason
+TASK_TABLES_ALLOWED: dict[str, str] = {
+    "weft/cli/commands/demo.py": "content: the two stories that are told, no property of a task",
+    "weft/errors.py": "content: what other programs call a task, beside all other names that people try",
+}
+
+
+def task_folder(path: Path) -> str | None:
+    """The task in whose directory a file is."""
+    parts = path.relative_to(ROOT / "src" / "weft").parts
+    return parts[1] if parts[0] == "tasks" and len(parts) > 2 else None
+
+
+def _mentions_task(node: ast.AST) -> bool:
+    """Whether an expression is about a task: `run.task.name`, `settings.task`, `values["task"]`."""
+    return "task" in _constants([node]) or any("task" in dotted(part).split(".") for part in ast.walk(node))
+
+
+def _constants(nodes: Iterable[ast.AST | None]) -> set[str]:
+    inside = [part for node in nodes if node is not None for part in ast.walk(node)]
+    return {part.value for part in inside if isinstance(part, ast.Constant) and isinstance(part.value, str)}
+
+
 def comparing_tasks(path: Path, module: ast.Module) -> Iterator[str]:
     """What depends on the task of a run is a field of its record."""
+    if task_folder(path) is not None:
+        return
     for node in ast.walk(module):
-        inside = list(ast.walk(node)) if isinstance(node, ast.Compare) else []
-        constants = {part.value for part in inside if isinstance(part, ast.Constant)}
-        named = "task" in constants or any(dotted(part).split(".")[-1] == "task" for part in inside)
-        if named and constants & TASKS.keys():
+        compared = isinstance(node, ast.Compare) and _constants([node]) & TASKS.keys()
+        if (compared and _mentions_task(node)) or (isinstance(node, ast.Match) and _mentions_task(node.subject)):
             yield f"{getattr(node, 'lineno', 0)}: the name of a task is compared; ask its record, `run.task`"
+
+
+def tables_of_tasks(path: Path, module: ast.Module) -> Iterator[str]:
+    """A table that is keyed by the names of tasks is a field of their records."""
+    name = path.relative_to(ROOT / "src").as_posix()
+    if task_folder(path) is not None or name == "weft/tasks/registry.py" or name in TASK_TABLES_ALLOWED:
+        return
+    for node in ast.walk(module):
+        keys = _constants(node.keys) if isinstance(node, ast.Dict) else set()
+        looked_up = isinstance(node, ast.Subscript) and dotted(node.value) != "TASKS" and dotted(node.slice).endswith(".task")
+        if looked_up or len(keys & TASKS.keys()) > 1:
+            yield f"{getattr(node, 'lineno', 0)}: a table keyed by the names of tasks; ask the record, `run.task`"
+
+
+def importing_other_tasks(path: Path, module: ast.Module) -> Iterator[str]:
+    """What two tasks share is in tasks/ itself, or below it."""
+    own = task_folder(path)
+    for node in ast.walk(module) if own is not None else ():
+        for name in imported(node):
+            steps = name.split(".")
+            if steps[:2] == ["weft", "tasks"] and steps[2] in TASK_FOLDERS - {own}:
+                yield f"{getattr(node, 'lineno', 0)}: tasks/{own} imports {name}, of another task"
+
+
+def untyped_runs(path: Path, module: ast.Module) -> Iterator[str]:
+    """A run is a `Run[I, P]`, or an `AnyRun`."""
+    for node in ast.walk(module):
+        name, kind = (node.arg, node.annotation) if isinstance(node, ast.arg) else ("", None)
+        if isinstance(node, ast.AnnAssign):
+            name, kind = dotted(node.target).split(".")[-1], node.annotation
+        if name not in ("run", "runs") or kind is None:
+            continue
+        if ast.unparse(kind) in ("Any", "Any | None", "object") or re.fullmatch(r"\w+\[(str, )?Any\]", ast.unparse(kind)):
+            yield f"{getattr(node, 'lineno', 0)}: {name} is {ast.unparse(kind)}; name its type, Run or AnyRun"
+
+
+def guessing_attributes(path: Path, module: ast.Module) -> Iterator[str]:
+    """An attribute that something may not have is a question of its type."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and dotted(node.func) == "getattr" and len(node.args) > 2:
+            yield f"{node.lineno}: {ast.unparse(node)}; ask for its class, or give it the attribute"
 
 
 KINDS = part_classes()
@@ -321,6 +386,10 @@ RULES: list[Rule] = [
     asking_for_kinds,
     comparing_mixers,
     comparing_tasks,
+    tables_of_tasks,
+    importing_other_tasks,
+    untyped_runs,
+    guessing_attributes,
     layering,
 ]
 
@@ -353,6 +422,10 @@ BROKEN: dict[str, str] = {
     "asking_for_kinds": "hasattr(model, 'encode')",
     "comparing_mixers": "table.mixer not in ('attention', 'window')",
     "comparing_tasks": "run.settings.task in ('lm', 'translate')",
+    "tables_of_tasks": "USED = {'lm': 'generate', 'tag': 'predict'}",
+    "importing_other_tasks": "from weft.tasks.lm.scoring import surprisal",
+    "untyped_runs": "def f(run: Any, other: Any): pass",
+    "guessing_attributes": "getattr(table, 'mixer', None)",
     "layering": "from weft.cli import main",
 }
 KEPT: dict[str, str] = {
@@ -369,7 +442,11 @@ KEPT: dict[str, str] = {
     "split_lines": "x = text.split('\\n')",
     "asking_for_kinds": "isinstance(x, Tensor | tuple)",
     "comparing_mixers": "new.mixer != old.get('mixer') or table.attention == 'dot' or not table.traits.attends",
-    "comparing_tasks": "run.task.use == 'predict'",
+    "comparing_tasks": "run.task.use == 'predict' or masking == 'span' or run.task is task",
+    "tables_of_tasks": "x = {'tag': 1, 'word': 2}, TASKS[self.task], {'task': 'lm', 'data': {}}",
+    "importing_other_tasks": "from weft.tasks.qa.data import fit\nfrom weft.tasks.spec import Task",
+    "untyped_runs": "def f(run: AnyRun, runs: Sequence[Run[Any, Any]], model: Any): pass",
+    "guessing_attributes": "getattr(table, name)",
     "layering": "from weft.errors import ModelError\nfrom weft.nn.state import select\nimport torch",
 }
 
@@ -377,7 +454,7 @@ KEPT: dict[str, str] = {
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_the_rule_itself_sees_a_breach_and_nothing_else(tmp_path, monkeypatch, rule):
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
-    path = tmp_path / "src" / "weft" / "nn" / "broken.py"
+    path = tmp_path / "src" / "weft" / ("tasks/qa" if rule is importing_other_tasks else "nn") / "broken.py"
     path.parent.mkdir(parents=True)
     path.write_text(BROKEN[rule.__name__])
     assert len(list(rule(path, tree(path)))) == 1
@@ -402,6 +479,29 @@ def test_asking_for_a_class_of_a_model_is_seen(monkeypatch):
 )
 def test_comparing_a_mixer_s_name_is_seen(text):
     assert len(list(comparing_mixers(Path("x.py"), ast.parse(text)))) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "values['task'] == 'lm'",
+        "run.task.name != 'masked-lm'",
+        "'tag' == settings.task",
+        "match run.settings.task:\n case 'lm': pass",
+    ],
+)
+def test_comparing_a_task_s_name_is_seen(monkeypatch, text):
+    assert len(list(comparing_tasks(ROOT / "src" / "weft" / "x.py", ast.parse(text)))) == 1
+
+
+@pytest.mark.parametrize("text", ["USED[run.settings.task]", "{**{'lm': 1, 'span': 2}, 'x': 3}"])
+def test_a_table_keyed_by_tasks_is_seen(text):
+    assert len(list(tables_of_tasks(ROOT / "src" / "weft" / "x.py", ast.parse(text)))) == 1
+
+
+@pytest.mark.parametrize("text", ["def f(*, runs: Sequence[Any]): pass", "run: Any = load(path)", "def f(run: object): pass"])
+def test_a_run_of_no_type_is_seen(text):
+    assert len(list(untyped_runs(Path("x.py"), ast.parse(text)))) == 1
 
 
 OURS = {"WeftError", "UsageError", "ConfigError", "DataError", "ModelError", "LogError", "ResourceError", "DivergedError"}
@@ -434,7 +534,7 @@ def test_the_layers_have_no_circle():
 
 
 def test_exceptions_to_the_rules_still_exist():
-    for place in STARS_ALLOWED | ASSERTS_ALLOWED:
+    for place in STARS_ALLOWED | ASSERTS_ALLOWED | TASK_TABLES_ALLOWED:
         name, _, _ = place.partition(":")
         assert name in NAMES, f"{place} is excused and not there"
 

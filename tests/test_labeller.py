@@ -25,7 +25,7 @@ from weft.models import bayes, regression
 from weft.models.baseline_tables import BayesTable, RegressionTable
 from weft.runs.resolve import resolve
 from weft.runs.run import AnyRun
-from weft.tasks.classification.network import balance, targets, unseen
+from weft.tasks.classification.judging import balance, targets, unseen
 from weft.tasks.classification.presets import PRESETS as CLASSIFY
 from weft.tasks.label_report import SHOWN, confusion_table, label_table
 from weft.tensors import read_tensors
@@ -225,7 +225,7 @@ def test_baselines_read_texts_to_their_end_and_make_no_tokens(tmp_path, capsys):
         splits = ("test", "train", "valid")  # which files were read for each, and no tokens
         assert sorted(path.name for path in (folder / "data").iterdir()) == [f"{split}.files.json" for split in splits]
         run = weft.load(folder)
-        assert run.reader.faults(["axe " * 300]) == {} and run.predict("axe " * 300).labels == ("tool",)
+        assert run.reader.faults([("axe " * 300,)]) == {} and run.predict("axe " * 300).labels == ("tool",)
         assert main(["predict", str(folder), "axe " * 300]) == 0
         assert capsys.readouterr().err == ""
 

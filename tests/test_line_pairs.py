@@ -15,7 +15,7 @@ from weft.data.corpus import Corpus, lines_of
 from weft.data.line_pairs import PairedLines, paired
 from weft.data.order import Batch
 from weft.errors import TrainingInterrupted
-from weft.models.masked import MaskedTable
+from weft.models.encoder_tables import MaskedTable
 from weft.tasks.masked_lm.objective import as_text, candidates, texts
 from weft.text.tokenizers import from_words
 

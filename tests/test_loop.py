@@ -22,8 +22,8 @@ from weft.models.tables import LanguageTable
 from weft.nn.state import detach, leaves
 from weft.runs.load import load
 from weft.runs.resolve import resolve
+from weft.tasks.lm.contexts import Context
 from weft.tasks.lm.objective import LanguageTask
-from weft.tasks.lm.scoring import Context
 from weft.tensors import read_tensors
 from weft.train import checkpoint, memory
 from weft.train import loop as loop_module

@@ -18,7 +18,8 @@ from weft.metrics.items import Items
 from weft.metrics.language import Measured
 from weft.metrics.masked import masked_scores
 from weft.models.encoder import Text
-from weft.models.masked import MaskedTable, masked_model
+from weft.models.encoder_tables import MaskedTable
+from weft.models.masked import masked_model
 from weft.runs.resolve import resolve
 from weft.tasks.masked_lm.objective import MaskedTask, Masking, as_text, candidates, masked, pseudo_nats, texts
 from weft.text.tokenizers import Tokenizer, TokenizerTable, from_words, train_tokenizer

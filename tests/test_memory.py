@@ -29,8 +29,8 @@ from weft.models.ngram import NgramTable, bytes_ahead, estimate
 from weft.models.pair_tables import Seq2SeqTable
 from weft.models.seq2seq import encoder_decoder
 from weft.models.tables import GPT, TEXTBOOK, LanguageTable
+from weft.tasks.lm.contexts import Context
 from weft.tasks.lm.objective import LanguageTask
-from weft.tasks.lm.scoring import Context
 from weft.tasks.seq2seq.objective import TranslationTask
 from weft.tasks.seq2seq.order import PairBatch
 from weft.train import memory

@@ -30,12 +30,12 @@ from weft.models.build import stack
 from weft.models.pair_tables import merge
 from weft.models.parts import parts_of
 from weft.models.tables import LanguageTable, StackTable
-from weft.nn.mixers import MIXERS, Both, Mixer
+from weft.nn.mixers import MIXERS, Mixer
 from weft.nn.recurrent import last
+from weft.nn.two_way import Both
 from weft.runs.resolve import resolve
-from weft.tasks.lm.network import default_context
+from weft.tasks.lm.contexts import Context, default_context
 from weft.tasks.lm.presets import NETWORK as language
-from weft.tasks.lm.scoring import Context
 from weft.tasks.presets import RECURRENT
 from weft.tasks.registry import find_task
 from weft.tasks.spec import Preset
@@ -184,7 +184,7 @@ def test_every_option_of_a_row_is_one_of_the_table_and_of_the_class():
 
 
 def test_a_mixer_that_attends_one_way_alone_says_so(monkeypatch):
-    monkeypatch.setitem(MIXERS, "ahead", MIXERS["attention"]._replace(around=None))
+    monkeypatch.setitem(MIXERS, "ahead", MIXERS["attention"]._replace(two_way=None))
     assert stack(table(mixer="ahead", heads=2), window=4)(torch.zeros(1, 3, DIM))[0].shape == (1, 3, DIM)
     with pytest.raises(ConfigError) as caught:
         read_table(StackTable, {"mixer": "ahead", "two_way": True}, at="model")

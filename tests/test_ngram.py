@@ -243,7 +243,7 @@ def test_a_long_text_counted_in_pieces_gives_the_same_model(monkeypatch, tmp_pat
     mapped = np.memmap(tmp_path / "tokens", np.uint32, "r")
     pieces = estimate(mapped, starts, table, size=SIZE, vocabulary="v").arrays()
     assert whole.keys() == pieces.keys()
-    assert all(torch.equal(whole[name], pieces[name]) for name in whole)
+    assert all(np.array_equal(whole[name], pieces[name]) for name in whole)
 
 
 def test_orders_beyond_what_one_number_can_hold_are_sorted_in_several_passes():
@@ -289,9 +289,9 @@ def test_the_hash_table_finds_what_halving_finds():
 def test_arrays_come_back_from_a_mapped_file(tmp_path):
     model = model_of(text(7), order=3)
     tensor_files.write_tensors(tmp_path / "model.safetensors", model.arrays())
-    tensors, _ = tensor_files.read_tensors(tmp_path / "model.safetensors")
+    tensors, _ = tensor_files.read_arrays(tmp_path / "model.safetensors")
     again = NgramModel.from_arrays(tensors, vocabulary="w")
-    assert again.grams[2].keys.ctypes.data == tensors["3.keys"].data_ptr()  # nothing was copied
+    assert again.grams[2].keys.ctypes.data == tensors["3.keys"].ctypes.data  # nothing was copied
     assert (again.order, again.size, again.begin, again.vocabulary, again.longest) == (3, SIZE, 1, "w", None)
     assert again.parameters == model.parameters == sum(model.counts)
     tokens = torch.tensor([[1, 3, 4, 5, 3, 2]])
@@ -305,7 +305,7 @@ def test_everything_pruned_above_single_words_still_sums_to_one(tmp_path):
     assert row(model, (1, 3)).sum().item() == pytest.approx(1)
     tokens = torch.tensor([[1, 3, 4, 2]])
     tensor_files.write_tensors(tmp_path / "model.safetensors", model.arrays())
-    again = NgramModel.from_arrays(tensor_files.read_tensors(tmp_path / "model.safetensors")[0], vocabulary="v")
+    again = NgramModel.from_arrays(tensor_files.read_arrays(tmp_path / "model.safetensors")[0], vocabulary="v")
     assert torch.equal(again.score(tokens), model.score(tokens))
 
 
@@ -314,20 +314,20 @@ def test_everything_pruned_above_single_words_still_sums_to_one(tmp_path):
     [
         ({"shape": None}, "n-gram model: no array 'shape' of 3 numbers; the file is damaged or of another model"),
         (
-            {"shape": torch.tensor([2, 8, 1])},
+            {"shape": np.array([2, 8, 1])},
             "n-gram model: order=2, size=8, begin=1 do not fit its arrays; the file is damaged",
         ),
         (
-            {"shape": torch.tensor([0, 9, 1])},
+            {"shape": np.array([0, 9, 1])},
             "n-gram model: order=0, size=9, begin=1 do not fit its arrays; the file is damaged",
         ),
         (
-            {"shape": torch.tensor([10**15, 9, 1])},
+            {"shape": np.array([10**15, 9, 1])},
             "n-gram model: array '2.back_off' is missing or has the wrong shape; the file is damaged",
         ),
         ({"2.keys": None}, "n-gram model: array '2.keys' is missing or has the wrong shape; the file is damaged"),
         (
-            {"1.back_off": torch.zeros(9, dtype=torch.float64)},
+            {"1.back_off": np.zeros(9)},
             "n-gram model: array '1.back_off' is missing or has the wrong shape; the file is damaged",
         ),
     ],

@@ -15,8 +15,9 @@ from weft.errors import ConfigError
 from weft.models.build import mixer
 from weft.models.tables import StackTable
 from weft.nn.cross import Look
-from weft.nn.mixers import MIXERS, Centred, Mixer, recurrent
+from weft.nn.mixers import MIXERS, Mixer, recurrent
 from weft.nn.recurrent import NONLINEARITIES, RNN, Window, last
+from weft.nn.two_way import Centred
 from weft.tasks.registry import TASKS, find_task
 
 FUNCTIONS: dict[str, Any] = {

@@ -226,7 +226,7 @@ def counted(stretches) -> list[int]:
     found = []
     for stretch in stretches:
         for row, (first, at) in enumerate(zip(stretch.first.tolist(), stretch.at.tolist(), strict=True)):
-            real = stretch.tokens.size(1) if stretch.keep is None else int(stretch.keep[row].sum())
+            real = stretch.tokens.shape[1] if stretch.keep is None else int(stretch.keep[row].sum())
             for target in range(first, real - 1):
                 found.append((at + target, int(stretch.tokens[row, target + 1])))
     return found
@@ -269,7 +269,7 @@ def test_lines_by_length_count_every_token_once_and_say_which_they_are():
     assert sorted(number for number, _ in counted(stretches)) == list(range(len(corpus.tokens)))
     assert sorted(np.concatenate([stretch.lines for stretch in stretches]).tolist()) == list(range(len(lengths)))
     for stretch in stretches:
-        assert stretch.tokens[:, 1:].numel() <= 128 or len(stretch.tokens) == 1
+        assert stretch.tokens[:, 1:].size <= 128 or len(stretch.tokens) == 1
         assert stretch.keep.sum(1).tolist() == [lengths[line] + 2 for line in stretch.lines]
         assert stretch.at.tolist() == corpus.starts[stretch.lines].tolist()
 

@@ -12,8 +12,8 @@ from weft.config import override, plain, read_table
 from weft.errors import ConfigError
 from weft.models.pair_tables import BRIDGES, DecoderTable, EncoderTable, Seq2SeqTable, spread
 from weft.models.seq2seq import encoder_decoder
-from weft.nn.cross import SCORES
 from weft.nn.mixers import recurrent
+from weft.nn.names import SCORES
 from weft.runs.resolve import resolve
 from weft.runs.settings import Settings
 from weft.tasks.registry import find_task

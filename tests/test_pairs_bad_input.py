@@ -22,8 +22,8 @@ from weft.cli.commands.evaluate import Evaluate
 from weft.cli.lines import any_lines, batched
 from weft.cli.main import main
 from weft.data.batch import changed, cropped
-from weft.decode.predict import Prediction
 from weft.decode.predict_options import PredictOptions
+from weft.decode.prediction import Prediction
 from weft.errors import DataError, ModelError, WeftError
 from weft.runs.load import load
 from weft.tasks.seq2seq.files import read_records

@@ -20,8 +20,9 @@ from weft.config import read_table
 from weft.decode.beam import BeamOptions, beam
 from weft.decode.choose import ban
 from weft.decode.ensemble import Ensemble, Fusion, Mixture, Product
-from weft.decode.predict import Prediction, Request, limit_of, predict
+from weft.decode.predict import Request, limit_of, predict
 from weft.decode.predict_options import PredictOptions
+from weft.decode.prediction import Prediction
 from weft.errors import UsageError
 from weft.models.language import language_model
 from weft.models.ngram import NgramTable, estimate

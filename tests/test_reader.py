@@ -21,7 +21,8 @@ from weft.config import read_table
 from weft.data.corpus import lines_of
 from weft.errors import ConfigError, DataError, TrainingInterrupted
 from weft.models.encoder import Text
-from weft.models.span import SpanHead, SpanModel, SpanTable, answerable, span_model
+from weft.models.encoder_tables import SpanTable
+from weft.models.span import SpanHead, SpanModel, answerable, span_model
 from weft.runs.job import borrow_tokenizer
 from weft.runs.resolve import resolve
 from weft.runs.run import AnyRun

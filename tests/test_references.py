@@ -18,9 +18,9 @@ from weft.models.tables import CONNECTIONS, NORMS, LanguageTable, StackTable
 from weft.nn import heads
 from weft.nn.attention import ACTIVATIONS, FeedForward, SelfAttention
 from weft.nn.heads import TokenHead
-from weft.nn.mixers import Both
 from weft.nn.positions import Alibi, Learned, Relative, Rotary, Sinusoidal
 from weft.nn.recurrent import GRU, LSTM, RNN, GRUBefore, Window
+from weft.nn.two_way import Both
 
 Array = NDArray[np.float64]
 EXACT = {"atol": 1e-12, "rtol": 1e-10}

@@ -26,7 +26,7 @@ from weft.report.page_check import fault
 from weft.report.page_data import POINTS, page_data, score_label
 from weft.report.page_parts import COUNTED
 from weft.tasks.registry import TASKS, find_task
-from weft.train.network import Network
+from weft.train.estimator import NetworkEstimator
 
 DOCUMENTS = [translation(), language(), labels(), labels(60), tags()]
 VOID = {"meta", "input", "br", "wbr", "img", "link"}
@@ -332,7 +332,7 @@ def test_the_settings_of_a_model_without_an_optimizer_have_none():
         kind
         for shared in map(find_task, TASKS)
         for kind, preset in shared.presets.items()
-        if not isinstance(preset.estimator, Network)
+        if not isinstance(preset.estimator, NetworkEstimator)
     }
 
 

@@ -18,7 +18,7 @@ from small_runs import Silent, flip, leftovers, make_text, run_file, sums, train
 from weft import files
 from weft.errors import ModelError, TrainingInterrupted
 from weft.tensors import read_tensors, write_tensors
-from weft.train import checkpoint
+from weft.train import checkpoint, saving
 from weft.train.average import Average
 from weft.train.cursor import Cursor
 
@@ -356,11 +356,11 @@ def test_averages_are_in_a_checkpoint_beside_the_weights_and_are_restored(tmp_pa
 def test_without_its_carry_a_resumed_run_would_end_elsewhere(tmp_path, text, monkeypatch):
     values = setup_file(text, "lstm-stream", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
-    fill = checkpoint.fill
-    monkeypatch.setattr(checkpoint, "fill", lambda shape, tensors: None)
+    fill = saving.fill
+    monkeypatch.setattr(saving, "fill", lambda shape, tensors: None)
     shutil.copytree(out, tmp_path / "lost")
     train_here(values, tmp_path / "lost")
-    monkeypatch.setattr(checkpoint, "fill", fill)
+    monkeypatch.setattr(saving, "fill", fill)
     train_here(values, out)
     assert sums(out) == sums(tmp_path / "whole")
     assert sums(tmp_path / "lost")["model"] != sums(out)["model"]

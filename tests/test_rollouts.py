@@ -21,7 +21,7 @@ from weft.decode.engine import Engine, Request
 from weft.errors import TrainingInterrupted
 from weft.models.language import LanguageModel
 from weft.tasks.lm.objective import LanguageTask
-from weft.train import checkpoint, memory
+from weft.train import memory, saving
 from weft.train.learner import Learner
 from weft.train.loop import Loop
 from weft.train.network import Network
@@ -95,7 +95,7 @@ class Kept(Notebook):
     def save(self, loop: Loop) -> None:
         super().save(loop)
         loop.cursor.metrics = 0  # nothing is written beside it
-        checkpoint.save(loop, self.root)
+        saving.save(loop, self.root)
 
 
 def policy_loop(policy: Any, *, dropout: float = 0.0, **train: Any) -> Loop:
@@ -151,7 +151,7 @@ def test_a_stop_while_a_prepared_batch_is_in_use_goes_on_to_its_last_update_and_
     assert journal.saved[-1] == first.cursor.step == saved
     torch.manual_seed(99)
     again = policy_loop(Policy(inner=4, clip=0.2), dropout=0.3, steps=16)
-    checkpoint.restore(again, tmp_path / "checkpoints" / f"{saved:06d}")
+    saving.restore(again, tmp_path / "checkpoints" / f"{saved:06d}")
     again.run(Kept(tmp_path), Silent())
     assert again.cursor.step == 16 and same(weights(whole), weights(again))
 

@@ -27,9 +27,10 @@ from weft.nn.attention import FeedForward, SelfAttention
 from weft.nn.bridge import Copied, Projected, Reminder
 from weft.nn.connections import Plain
 from weft.nn.copying import GenerateOrCopy
-from weft.nn.cross import SCORES, Before, CrossAttention, Feed, InputFeeding, Look, ReadOut
+from weft.nn.cross import Before, CrossAttention, Feed, InputFeeding, Look, ReadOut
 from weft.nn.heads import TokenHead
 from weft.nn.memory import Memory
+from weft.nn.names import SCORES
 from weft.nn.positions import NoPositions
 from weft.nn.recurrent import GRU, LSTM
 from weft.nn.stack import Layer, Stack

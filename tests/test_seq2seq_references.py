@@ -18,8 +18,9 @@ from weft.models.seq2seq import EncoderDecoder
 from weft.nn import cross
 from weft.nn.attention import SelfAttention
 from weft.nn.copying import GenerateOrCopy
-from weft.nn.cross import SCORES, CrossAttention, Look
+from weft.nn.cross import CrossAttention, Look
 from weft.nn.heads import TokenHead
+from weft.nn.names import SCORES
 from weft.nn.state import leaves
 from weft.tasks.seq2seq.objective import TranslationTask
 from weft.tasks.seq2seq.order import PairBatch

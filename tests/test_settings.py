@@ -15,7 +15,7 @@ from weft.models.tables import LanguageTable
 from weft.runs.job import borrow_tokenizer
 from weft.runs.resolve import resolve
 from weft.runs.settings import Settings
-from weft.tasks.lm.network import default_context
+from weft.tasks.lm.contexts import default_context
 from weft.tasks.lm.presets import PRESETS as LM
 from weft.tasks.registry import TASKS, find_task
 from weft.text.tokenizers import TokenizerTable, train_tokenizer

@@ -7,7 +7,8 @@ import torch
 
 from weft.models import build
 from weft.models.encoder import Text, WordDropout, text_encoder
-from weft.models.tagger import Spelling, SpellingTable, distinct
+from weft.models.encoder_tables import SpellingTable
+from weft.models.tagger import Spelling, distinct
 from weft.nn.recurrent import GRU, LSTM, RNN
 
 

@@ -19,9 +19,10 @@ from weft.errors import DataError, UsageError
 from weft.models.language import LanguageModel, language_model
 from weft.models.ngram import NgramModel, NgramTable, estimate
 from weft.tasks.lm import scoring as module
-from weft.tasks.lm.objective import LanguageTask, items
+from weft.tasks.lm.contexts import Context, check_positions, parse_context
+from weft.tasks.lm.objective import LanguageTask
 from weft.tasks.lm.presets import PRESETS as LM
-from weft.tasks.lm.scoring import Context, check_positions, parse_context, stretches, surprisal
+from weft.tasks.lm.scoring import items, stretches, surprisal
 from weft.text.tokenizers import TokenizerTable, train_tokenizer
 
 WORDS, CPU = 9, torch.device("cpu")

@@ -20,8 +20,9 @@ from small_runs import Silent, sums, train_here
 import weft
 from weft import files
 from weft.cli.main import main
-from weft.decode.predict import Prediction, limit_of
+from weft.decode.predict import limit_of
 from weft.decode.predict_options import PredictOptions
+from weft.decode.prediction import Prediction
 from weft.errors import DataError, TrainingInterrupted, UsageError
 from weft.metrics.metric import metric_names
 from weft.runs.job import borrow_tokenizer

@@ -7,36 +7,51 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from weft.errors import ModelError, ResourceError
 from weft.files import refuse_device, writing
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # what a stranger's file may cost before it is refused: a million tensors of no size fit into a small header
 LONGEST_HEADER = 16 * 2**20
 MOST_TENSORS = 65_536
 # fmt: off
-TYPES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
-    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2", torch.bool: "BOOL",
-    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
-    torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.uint8: "U8",
+TYPES = {  # by the name that torch has for each
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "bool": "BOOL",
+    "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
+    "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8",
+}
+ARRAYS = {  # what numpy has no type for is mapped as bits
+    **{short: np.dtype(name) for name, short in TYPES.items() if "float8" not in name and name != "bfloat16"},
+    "BF16": np.dtype("uint16"), "F8_E4M3": np.dtype("uint8"), "F8_E5M2": np.dtype("uint8"),
 }
 # fmt: on
 _SHARED = "weft.shared"
 _SUM = "weft.sum"  # SHA-256 of the header without it, and of all that follows
+T = TypeVar("T")
 _OFFSETS = re.compile(rb'"data_offsets"\s*:\s*\[')
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """A safetensors file, the same bytes for the same tensors. Tied tensors are written once, by their first name."""
+def _as_tensors(given: Mapping[str, Tensor | NDArray[Any]]) -> dict[str, Tensor]:
+    import torch
+
+    return {name: torch.from_numpy(one) if isinstance(one, np.ndarray) else one for name, one in given.items()}
+
+
+def write_tensors(path: Path, given: Mapping[str, Tensor | NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
+    """A safetensors file, the same bytes for the same tensors or arrays. Tied tensors are written once, by their first name."""
+    tensors = _as_tensors(given)
     first: dict[tuple[Any, ...], str] = {}
     shared: dict[str, str] = {}
     for name, tensor in tensors.items():
@@ -51,7 +66,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     offset = 0
     for name in names:
         tensor, end = tensors[name], offset + tensors[name].nbytes
-        header[name] = {"dtype": TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, end]}
+        header[name] = {
+            "dtype": TYPES[str(tensor.dtype).removeprefix("torch.")],
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, end],
+        }
         offset = end
     summed = hashlib.sha256(_packed(header))
     for part in _bytes(tensors, names):
@@ -71,6 +90,8 @@ def _packed(header: Mapping[str, Any]) -> bytes:
 
 def _bytes(tensors: Mapping[str, Tensor], names: list[str]) -> Iterator[memoryview]:
     """One tensor at a time: a model on a GPU is never whole in the host's memory."""
+    import torch
+
     for name in names:
         flat = tensors[name].detach().to("cpu").contiguous().reshape(-1)
         if flat.numel():
@@ -80,34 +101,86 @@ def _bytes(tensors: Mapping[str, Tensor], names: list[str]) -> Iterator[memoryvi
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors by name, mapped from the file and private to the reader, and the metadata; no code of it is run."""
     tensors, notes = read_foreign(path)
+    return _share(path, tensors, notes), notes
+
+
+def read_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """The same as arrays of numpy: torch is not imported."""
+    count = _check_header(path)
+    try:
+        with safe_open(path, framework="np") as file:  # looks whether types, shapes and places fit each other and the file
+            names, notes = list(file.keys()), dict(file.metadata() or {})
+    except (SafetensorError, OSError, RuntimeError, ValueError) as error:
+        raise _unreadable(path, error) from None
+    _refuse_doubles(path, names, count)
+    return _share(path, _map(path, names), notes), notes
+
+
+def _map(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """The arrays of these names where they lie in the file; what is changed in them does not reach it."""
+    header, start = _read_header(path)
+    data, arrays = np.memmap(path, np.uint8, mode="c").view(np.ndarray)[start:], dict[str, NDArray[Any]]()
+    try:
+        for name in names:
+            begin, end = header[name]["data_offsets"]
+            arrays[name] = data[begin:end].view(ARRAYS[header[name]["dtype"]]).reshape(header[name]["shape"])
+    except (KeyError, TypeError, ValueError) as error:  # of a type that is not known here, or not the file that it was
+        raise _unreadable(path, error) from None
+    return arrays
+
+
+def _share(path: Path, tensors: dict[str, T], notes: dict[str, str]) -> dict[str, T]:
+    """With the tensors that are written once under their other names, of a file that is as it was written. What only the file
+    needs is taken out of its notes."""
     for name, owner in _shared(path, notes.pop(_SHARED, "{}")).items():
         if name in tensors or owner not in tensors:
             raise ModelError(f"{path}: is damaged: {name!r} is said to share {owner!r}")
         tensors[name] = tensors[owner]
     _check_sum(path)
     del notes[_SUM]
-    return tensors, notes
+    return tensors
 
 
 def read_notes(path: Path) -> dict[str, str]:
     """The metadata alone, which costs nothing; whether the rest is whole is not looked at."""
     _check_header(path)
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(path, framework="np") as file:
             return dict(file.metadata() or {})
     except (SafetensorError, OSError, RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise ModelError(f"{path}: is damaged or no safetensors file: {reason}") from None
+        raise _unreadable(path, error) from None
 
 
-def not_finite(tensors: Mapping[str, Tensor], *, logs: bool = False) -> str | None:
+def _unreadable(path: Path, error: Exception) -> ModelError:
+    reason = " ".join(str(error).split())
+    return ModelError(f"{path}: is damaged or no safetensors file: {reason}")
+
+
+def _refuse_doubles(path: Path, names: list[str], count: int) -> None:
+    if len(names) != count:
+        raise ModelError(f"{path}: is damaged: it lists a tensor twice")
+
+
+def _bounds(tensor: Tensor | NDArray[Any]) -> tuple[float, float] | None:
+    """The least and the largest of floating-point numbers, a NaN being both; nothing is allocated. None of others, or none."""
+    if isinstance(tensor, np.ndarray):
+        return (float(tensor.min()), float(tensor.max())) if tensor.dtype.kind == "f" and tensor.size else None
+    if not (tensor.is_floating_point() and tensor.numel()):
+        return None
+    import torch
+
+    low, high = (float(bound) for bound in torch.aminmax(tensor.detach()))
+    return low, high
+
+
+def not_finite(tensors: Mapping[str, Tensor] | Mapping[str, NDArray[Any]], *, logs: bool = False) -> str | None:
     """The name of the first tensor with a NaN or an infinity in it. A threshold, which is one number, may be infinite, and so
     may the logarithm of 0."""
     for name, tensor in tensors.items():
-        if not (tensor.is_floating_point() and tensor.numel()):
+        if (bounds := _bounds(tensor)) is None:
             continue
-        low, high = (float(bound) for bound in torch.aminmax(tensor.detach()))  # a NaN is both; nothing is allocated
-        if math.isnan(low) or (tensor.dim() and (high == math.inf or (low == -math.inf and not logs))):
+        low, high = bounds
+        if math.isnan(low) or (tensor.ndim and (high == math.inf or (low == -math.inf and not logs))):
             return name
     return None
 
@@ -121,10 +194,8 @@ def read_foreign(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             notes = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, AttributeError) as error:
-        reason = " ".join(str(error).split())
-        raise ModelError(f"{path}: is damaged or no safetensors file: {reason}") from None
-    if len(names) != count:
-        raise ModelError(f"{path}: is damaged: it lists a tensor twice")
+        raise _unreadable(path, error) from None
+    _refuse_doubles(path, names, count)
     return tensors, notes
 
 
@@ -152,13 +223,20 @@ def _check_header(path: Path) -> int:
     return count
 
 
-def _check_sum(path: Path) -> None:
-    """Refuse a file of which any byte is not as it was written: the format itself would load it with wrong numbers."""
+def _read_header(path: Path) -> tuple[Any, int]:
+    """The header, None where it is no JSON, and where it ends."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        header: Any = None
         with suppress(ValueError, RecursionError):
-            header = json.loads(file.read(length))
+            return json.loads(file.read(length)), 8 + length
+    return None, 8 + length
+
+
+def _check_sum(path: Path) -> None:
+    """Refuse a file of which any byte is not as it was written: the format itself would load it with wrong numbers."""
+    header, start = _read_header(path)
+    with path.open("rb") as file:
+        file.seek(start)
         notes = header.get("__metadata__") if isinstance(header, dict) else None
         noted = notes.pop(_SUM, None) if isinstance(notes, dict) else None
         if noted is None:

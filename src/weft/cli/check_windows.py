@@ -28,7 +28,7 @@ def drawn(order: Windows, tokenizer: Tokenizer, count: int, epoch: int = 0) -> d
     starts = order.grid(epoch)
     rows = []
     for start in starts[:count].tolist():
-        tokens = [tokenizer.show(number) for number in order.at([start]).tokens[0].tolist()]
+        tokens = [tokenizer.show(number) for number in order.rows_at([start])[0].tolist()]
         rows.append({"token": start, "input": tokens[:-1], "label": tokens[1:]})
     return {"window": order.window, "stride": order.stride, "count": len(starts), "windows": rows}
 

@@ -23,7 +23,7 @@ from weft.text.columns import columns
 
 if TYPE_CHECKING:
     from weft.compare.evidence import Evidence
-    from weft.decode.predict import Prediction
+    from weft.decode.prediction import Prediction
     from weft.explain.alignment import Alignment
     from weft.runs.run import Run
 

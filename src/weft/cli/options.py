@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperOption
 
 from weft.errors import UsageError, nearest
 
@@ -108,7 +108,8 @@ def _title(param: Any) -> str:
     """What a parameter stands under in its command's help."""
     if param.param_type_name == "argument":
         return "Arguments"
-    return COMMON if param.name == "help" else getattr(param, "rich_help_panel", None) or "Options"
+    panel = param.rich_help_panel if isinstance(param, TyperOption) else None
+    return COMMON if param.name == "help" else panel or "Options"
 
 
 # of runs that are measured; readable: the gate says what is wrong with data, and that is no fault of the command line

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from difflib import SequenceMatcher
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from typer.exceptions import TyperException
 
@@ -22,6 +22,20 @@ DELETES = ("--fresh",)  # never suggested for what merely looks a little like it
 LIKE = 0.78  # as like as --frehs
 
 
+@runtime_checkable
+class InCommand(Protocol):
+    """What typer raises about a command line that it began to read; its own class of it is not public."""
+
+    ctx: Any  # typer's context; None before a command is known
+
+
+@runtime_checkable
+class AboutOption(Protocol):
+    """What typer raises about one option."""
+
+    option_name: str
+
+
 def one_line(text: str) -> str:
     """`text` such that nothing a file name holds can end the line, or command the terminal."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
@@ -29,7 +43,7 @@ def one_line(text: str) -> str:
 
 def explain(error: TyperException, commands: Collection[str]) -> str:
     """What typer found wrong."""
-    text, context = error.format_message(), getattr(error, "ctx", None)
+    text, context = error.format_message(), error.ctx if isinstance(error, InCommand) else None
     if unknown := re.match(r"No such command '(.*?)'", text):
         return f"no such command {unknown[1]!r}{nearest(unknown[1], commands)}"
     command = "" if context is None or context.parent is None else f"{context.info_name} "
@@ -42,7 +56,7 @@ def explain(error: TyperException, commands: Collection[str]) -> str:
 
 
 def _option(error: TyperException, context: Any) -> str:
-    name = getattr(error, "option_name", "")
+    name = error.option_name if isinstance(error, AboutOption) else ""
     known = [] if context is None else [flag for param in context.command.params for flag in param.opts]
     plain = name.lstrip("-").replace("-", "_")
     setting = next((SETTINGS[one] for one in (plain, *SYNONYMS.get(plain, ())) if one in SETTINGS), None)

@@ -7,11 +7,11 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from weft import __version__, files
 from weft.compare.costs import Cost, cost
@@ -22,7 +22,7 @@ from weft.runs.eval_data import Files, named, own_split
 from weft.runs.load import load as load_run
 from weft.runs.run import AnyRun
 from weft.tasks.spec import Evaluation, Progress
-from weft.tensors import read_tensors, write_tensors
+from weft.tensors import read_arrays, write_tensors
 
 Watch = Callable[[int, int], None]
 VERSION = 4
@@ -107,7 +107,8 @@ def evaluate(run: AnyRun, data: Files | None, how: How, watch: Watch) -> Evaluat
 
 def gather(run: AnyRun, data: Files | None = None, *, how: How = HOW, watch: Watch | None = None) -> Evidence:
     """What a loaded run does on `data`, or on its own test or validation data; `watch(done, total)` is told of progress."""
-    parameters = run.parameters  # reads the weights, which is no decoding
+    import_module("torch")  # now, not while the clock runs: models import it when they first need it
+    parameters, _ = run.parameters, run.reader  # reads the weights, which is no decoding
     clock = _Clock(watch)
     found = evaluate(run, data, how, clock)
     seconds, seen = clock.seconds(), found.observed()
@@ -195,8 +196,7 @@ def save(evidence: Evidence, folder: Path) -> None:
     }
     folder.parent.mkdir(parents=True, exist_ok=True)
     with files.building(folder) as place:
-        plain = {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in tensors.items()}
-        write_tensors(place / "numbers.safetensors", plain)
+        write_tensors(place / "numbers.safetensors", {name: np.ascontiguousarray(one) for name, one in tensors.items()})
         files.write_json(place / "evidence.json", about)
 
 
@@ -206,7 +206,7 @@ def load(folder: Path) -> Evidence:
     about = files.read_json(folder / "evidence.json")
     if not isinstance(about, dict) or about.get("version") != VERSION:
         raise ModelError(f"{folder}: is no evidence of this version of weft; remove it to have it measured again")
-    arrays = {name: tensor.numpy() for name, tensor in _plain(read_tensors(folder / "numbers.safetensors")[0]).items()}
+    arrays = _plain(read_arrays(folder / "numbers.safetensors")[0])
     if wrong := fault(about, arrays, _under(arrays, "statistics.")):
         raise ModelError(f"{folder}: is no evidence: its {wrong} can't be right; remove it to have it measured again")
     named_scores = zip(about["scores"], arrays["scores"].tolist(), strict=True)
@@ -224,9 +224,9 @@ def load(folder: Path) -> Evidence:
     )
 
 
-def _plain(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _plain(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Those of types that evidence has: numpy does not know all others."""
-    return {name: tensor for name, tensor in tensors.items() if tensor.dtype in (torch.float64, torch.int64)}
+    return {name: array for name, array in arrays.items() if array.dtype in (np.float64, np.int64)}
 
 
 def _under(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

@@ -11,6 +11,7 @@ from weft.compare.plan import Refused
 from weft.config import differences
 from weft.errors import ModelError, UsageError
 from weft.runs.folder import open_folder
+from weft.runs.resolve import read_settings
 
 READING = ("window", "stride", "longest", "truncate")  # how much is read at once: of the same data either way
 SHOWN = 48  # characters of a row's name; what tells it from others may take more
@@ -43,7 +44,7 @@ def readable(paths: Sequence[Path]) -> tuple[list[Path], list[Refused]]:
     for path in paths:
         folder = open_folder(path)
         try:
-            folder.read_resolved()
+            read_settings(folder)
             kept.append(path)
         except ModelError as error:
             damaged.append(Refused(path.resolve().name, None, str(error), error.exit_code))

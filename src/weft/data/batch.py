@@ -5,12 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from torch import Tensor
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 B = TypeVar("B", bound=tuple[Any, ...])
 WHOLE = Fraction(1)
+
+
+def as_tensor(array: np.ndarray) -> Tensor:
+    """The same numbers, for a network: torch is imported when the first batch is made."""
+    import torch
+
+    return torch.from_numpy(array)
 
 
 def changed(batch: B, change: Callable[[Tensor], Tensor]) -> B:

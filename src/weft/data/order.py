@@ -12,19 +12,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 from typing_extensions import TypeVar
 
-from weft.data.batch import WHOLE, cropped
+from weft.data.batch import WHOLE, as_tensor, cropped
 from weft.data.batch import changed as changed
 from weft.data.corpus import Corpus
 from weft.data.grouped import Examples, Grouped, in_groups
 from weft.data.shuffle import Shuffled
 from weft.errors import DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Batch(NamedTuple):
@@ -57,13 +58,14 @@ class Order(Protocol[Rows]):
         """Which part of the corpus a batch is, for messages."""
 
 
-def _gather(corpus: Corpus, starts: np.ndarray, length: int) -> Tensor:
+def _gather(corpus: Corpus, starts: np.ndarray, length: int) -> np.ndarray:
     """int64 (B, length): rows of running text from position `starts` (B,) on, where position 0 is the last token of what the
     text comes after, <s> in training; past the end the last token stands again."""
     at = starts[:, None] + np.arange(length) - 1
     rows = corpus.tokens[np.clip(at, 0, len(corpus.tokens) - 1)].astype(np.int64)
     rows[at < 0] = np.array(corpus.opening)[at[at < 0]]
-    return torch.from_numpy(rows)
+    found: np.ndarray = rows
+    return found
 
 
 def some(name: str, numbers: np.ndarray) -> str:
@@ -108,9 +110,13 @@ class Windows:
         """int64 (count,): the same of all windows of an epoch, in the order of the text."""
         return np.sort(np.concatenate([self.starts(epoch, index) for index in range(self.batches(epoch))]))
 
+    def rows_at(self, starts: Sequence[int] | np.ndarray) -> np.ndarray:
+        """int64 (B, T + 1): the tokens of the windows that begin at these positions."""
+        return _gather(self.corpus, np.asarray(starts), self.window + 1)
+
     def at(self, starts: Sequence[int] | np.ndarray) -> Batch:
         """The windows that begin at these positions."""
-        return Batch(_gather(self.corpus, np.asarray(starts), self.window + 1), None)
+        return Batch(as_tensor(self.rows_at(starts)), None)
 
     def batch(self, epoch: int, index: int) -> Batch:
         return self.at(self.starts(epoch, index))
@@ -146,7 +152,8 @@ class Streams:
     def batch(self, epoch: int, index: int) -> Batch:
         first = index * self.window
         width = min(self.window, self.length - first)
-        return Batch(_gather(self.corpus, first + self.length * np.arange(self.rows), width + 1), None)
+        rows = _gather(self.corpus, first + self.length * np.arange(self.rows), width + 1)
+        return Batch(as_tensor(rows), None)
 
     def anew(self, index: int) -> bool:
         return index == 0
@@ -160,7 +167,7 @@ class Streams:
         return f"{self.corpus.name}, tokens {first} to {last} of each of {self.rows} streams of {self.length}"
 
 
-def padded(corpus: Corpus, lines: np.ndarray) -> tuple[Tensor, Tensor]:
+def padded_rows(corpus: Corpus, lines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """<s>, the line, </s>, right-padded with 0, for each of `lines` (B,): tokens and what to keep, both (B, T + 1)."""
     starts = corpus.line_starts()
     first, lengths = starts[lines], starts[lines + 1] - starts[lines]
@@ -169,7 +176,13 @@ def padded(corpus: Corpus, lines: np.ndarray) -> tuple[Tensor, Tensor]:
     rows = np.where(keep, corpus.tokens[np.where(keep, first[:, None] + at, 0)].astype(np.int64), 0)
     begin = np.full((len(lines), 1), corpus.begin)
     real = np.concatenate([np.ones((len(lines), 1), dtype=bool), keep], axis=1)
-    return torch.from_numpy(np.concatenate([begin, rows], axis=1)), torch.from_numpy(real)
+    return np.concatenate([begin, rows], axis=1), real
+
+
+def padded(corpus: Corpus, lines: np.ndarray) -> tuple[Tensor, Tensor]:
+    """The same as tensors."""
+    rows, keep = padded_rows(corpus, lines)
+    return as_tensor(rows), as_tensor(keep)
 
 
 @dataclass(frozen=True)
@@ -228,8 +241,8 @@ class Lines:
 class Stretch(NamedTuple):
     """Rows to score: target j of row b is token `at[b] + j` of the corpus; it counts if j >= first[b] and if kept."""
 
-    tokens: Tensor  # int64 (B, T + 1)
-    keep: Tensor | None  # bool (B, T + 1)
+    tokens: np.ndarray  # int64 (B, T + 1)
+    keep: np.ndarray | None  # bool (B, T + 1)
     first: np.ndarray  # int64 (B,)
     at: np.ndarray  # int64 (B,)
     anew: bool  # whether a carried state is dropped before it
@@ -275,14 +288,14 @@ class WindowExamples(Examples[Batch]):
     def lengths(self) -> np.ndarray:
         return np.full(len(self.starts), self.size)
 
-    def rows(self, members: np.ndarray) -> Tensor:
+    def rows(self, members: np.ndarray) -> np.ndarray:
         """int64 (B, T + 1): the tokens of these windows."""
         return _gather(self.corpus, self.starts[members], self.size + 1)
 
     def batch(self, members: np.ndarray) -> Batch:
         counts = np.arange(-1, self.size) >= self.first[members][:, None]
         counts[:, 0] = True
-        return Batch(self.rows(members), torch.from_numpy(counts))
+        return Batch(as_tensor(self.rows(members)), as_tensor(counts))
 
     def counted(self, members: np.ndarray) -> int:
         return int((self.size - self.first[members]).sum())
@@ -314,7 +327,7 @@ def carried(corpus: Corpus, *, window: int, rows: int = 1, warm: int = 0) -> Ite
     longest = int((edges[1:] - begin).max())
     for offset in range(0, longest, window):
         at, width = begin + offset, min(window, longest - offset)
-        keep = torch.from_numpy(at[:, None] + np.arange(-1, width) < edges[1:, None])
+        keep = at[:, None] + np.arange(-1, width) < edges[1:, None]
         yield Stretch(_gather(corpus, at, width + 1), keep, np.maximum(0, edges[:-1] - at), at, offset == 0)
 
 
@@ -322,5 +335,5 @@ def by_length(corpus: Corpus, *, batch_tokens: int) -> Iterator[Stretch]:
     """Every line once, short ones first; rows times positions is at most `batch_tokens` (a longer line comes alone)."""
     starts = corpus.line_starts()
     for lines in in_groups(np.diff(starts), batch_tokens=batch_tokens):
-        tokens, keep = padded(corpus, lines)
+        tokens, keep = padded_rows(corpus, lines)
         yield Stretch(tokens, keep, np.zeros(len(lines), dtype=np.int64), starts[lines], True, lines)

@@ -191,8 +191,10 @@ def _listed(path: Path, text: str) -> Iterator[Value]:
         line, counted = line + text.count("\n", counted, place), place
         try:
             value, stop = decoder.raw_decode(text, place)
+        except json.JSONDecodeError as error:
+            raise _no_list(path, text, error.pos, error.msg) from None
         except (ValueError, RecursionError) as error:
-            raise _no_list(path, text, getattr(error, "pos", place), getattr(error, "msg", str(error))) from None
+            raise _no_list(path, text, place, str(error)) from None
         yield Value(line, value, text[place:stop])
         place = _after(text, stop)
         mark = text[place : place + 1]

@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from weft.data.batch import WHOLE, cropped
+from weft.data.batch import WHOLE, as_tensor, cropped
 from weft.data.corpus import Corpus
-from weft.data.grouped import Examples
+from weft.data.grouped import B, Examples
 from weft.data.order import some
 from weft.text.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class TextBatch(NamedTuple):
@@ -39,8 +40,8 @@ def laid_out(rows: Sequence[Sequence[np.ndarray]], *, longest: int) -> tuple[Ten
     segments = None
     if len(rows[0]) > 1:
         first = np.array([1 + len(_cut(row, longest - 1)[0]) for row in rows])
-        segments = torch.from_numpy(((np.arange(width) >= first[:, None]) & keep).astype(np.int64))
-    return torch.from_numpy(padded), torch.from_numpy(keep), segments
+        segments = as_tensor(((np.arange(width) >= first[:, None]) & keep).astype(np.int64))
+    return as_tensor(padded), as_tensor(keep), segments
 
 
 def _cut(row: Sequence[np.ndarray], most: int) -> list[np.ndarray]:
@@ -54,39 +55,50 @@ def _cut(row: Sequence[np.ndarray], most: int) -> list[np.ndarray]:
     return [np.append(text[: size - 1], text[-1]) for text, size in zip(row, sizes, strict=True)]
 
 
-@dataclass(frozen=True)
-class Labelled(Examples[TextBatch]):
-    """Texts as tokens, a corpus for each column, and what is right of each."""
+class TextExamples(Examples[B], Protocol[B]):
+    """Texts as tokens, a corpus for each column: what examples of any task that reads a text, or two, have in common."""
 
     columns: Sequence[Corpus]
-    labels: np.ndarray  # int64 (N, 1), -1 where training never saw the label; or (N, K) of 0 and 1
-    unseen: np.ndarray  # int64 (N,): how many of a text's labels training never saw
-    longest: int
+    longest: int  # positions of an example at most; what is longer is truncated
 
     def lengths(self) -> np.ndarray:
         """int64 (N,): the positions of each text."""
         sizes = sum(np.diff(column.line_starts()) for column in self.columns)
         return np.minimum(1 + sizes, self.longest)
 
-    def batch(self, members: np.ndarray) -> TextBatch:
+    def laid_out(self, members: np.ndarray) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The texts of these examples as rows: tokens, keep, segments."""
         starts = [column.line_starts() for column in self.columns]
         rows = [
             [column.tokens[start[at] : start[at + 1]] for column, start in zip(self.columns, starts, strict=True)]
             for at in members.tolist()
         ]
-        return TextBatch(*laid_out(rows, longest=self.longest), torch.from_numpy(self.labels[members]))
+        return laid_out(rows, longest=self.longest)
+
+    def counted(self, members: np.ndarray) -> int:
+        return len(members)
+
+    def describe(self, members: np.ndarray) -> str:
+        return some(f"{self.columns[0].name}, examples", np.sort(members) + 1)
+
+
+@dataclass(frozen=True)
+class Labelled(TextExamples[TextBatch]):
+    """Texts as tokens, and what is right of each."""
+
+    columns: Sequence[Corpus]
+    labels: np.ndarray  # int64 (N, 1), -1 where training never saw the label; or (N, K) of 0 and 1
+    unseen: np.ndarray  # int64 (N,): how many of a text's labels training never saw
+    longest: int
+
+    def batch(self, members: np.ndarray) -> TextBatch:
+        return TextBatch(*self.laid_out(members), as_tensor(self.labels[members]))
 
     def known(self) -> np.ndarray:
         """Texts whose label training saw."""
         return np.flatnonzero(self.labels.min(axis=1) >= 0)
 
-    def counted(self, members: np.ndarray) -> int:
-        return len(members)
-
     def widest(self, members: np.ndarray, share: Fraction = WHOLE) -> TextBatch:
         """Labels are no positions: a short text has as many."""
         batch = self.batch(members)
         return cropped(batch, share)._replace(labels=batch.labels)
-
-    def describe(self, members: np.ndarray) -> str:
-        return some(f"{self.columns[0].name}, examples", np.sort(members) + 1)

@@ -16,6 +16,7 @@ from weft.decode.choose import NOTHING
 from weft.decode.engine import pad
 from weft.decode.pieces import Speller
 from weft.decode.predict_options import PredictOptions
+from weft.decode.prediction import Prediction
 from weft.decode.room import Rows, fitting
 from weft.decode.sampling import Until, sample
 from weft.decode.steps import Steps
@@ -24,21 +25,6 @@ from weft.nn.state import select
 
 ROWS = 64  # sources searched side by side
 STEP = 16  # lengths of sources are rounded up to these: those of one size share a limit
-
-
-class Prediction(NamedTuple):
-    text: str  # with the prefix
-    tokens: list[int]  # that were written, the end token too, without the prefix
-    score: float  # what predictions are ordered by: log_prob, under the length penalty of a beam; samples are in no order
-    log_prob: float  # of `tokens`, under what was searched: beside a language model, its weighted share is in the sum
-    prefix: Sequence[int] = ()  # the tokens that it had to start with
-    cut: bool = False  # the limit ended it, not the end token
-    alignment: Any = None  # where it looked in its source, if that was asked for
-    alternatives: tuple[Prediction, ...] = ()  # the others where several were asked for: a beam's next best, other samples
-
-    def ranked(self) -> list[Prediction]:
-        """This one and its alternatives, in order."""
-        return [self._replace(alternatives=()), *self.alternatives]
 
 
 class Request(NamedTuple):

@@ -88,7 +88,7 @@ def through_text(model: nn.Module, loss: Callable[[], Tensor]) -> Flow:
 
 def _with(run: AnyRun, model: nn.Module) -> AnyRun:
     """A run like this one, of another network."""
-    other = AnyRun(run.folder, run.settings, run.vocabulary, run.device)
+    other = AnyRun(run.folder, run.settings, run.vocabulary, run.device_name)
     other.model = model
     return other
 

@@ -125,7 +125,7 @@ def explaining(run: AnyRun) -> Explain:
     """How a run's task lets its models be looked into."""
     if run.task.explain is None:
         raise UsageError(f"{run.folder.path}: is a run of task {run.settings.task!r}, whose models can't be explained")
-    return run.task.explain
+    return run.task.explain()
 
 
 def stacks(run: AnyRun) -> Sequence[Stack]:

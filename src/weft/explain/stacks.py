@@ -13,8 +13,8 @@ from weft.models.parts import part_names
 from weft.models.tables import StackTable
 from weft.nn.attention import LostHeads
 from weft.nn.bridge import Copied, Projected
-from weft.nn.mixers import Both
 from weft.nn.state import leaves
+from weft.nn.two_way import Both
 
 LAYER = re.compile(r"(?:^|\.)layers\.\d+$")
 # what holds one mixer or two: where

@@ -14,7 +14,7 @@ from weft.errors import UsageError
 from weft.interop import hf_names, hf_tokenizer
 from weft.interop.hf_names import BERT, Row, encoder_rows, gpt2_rows, head_rows
 from weft.interop.hf_shapes import Stacked, with_all_heads, without_bias
-from weft.models.masked import MaskedTable
+from weft.models.encoder_tables import MaskedTable
 from weft.models.ngram import NgramTable
 from weft.models.tables import LanguageTable
 from weft.nn.attention import SelfAttention

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tomli_w
-from torch import Tensor
+from numpy.typing import NDArray
 
 from weft.data.opening import write_opening
 from weft.errors import ConfigError, ModelError, UsageError
@@ -17,12 +17,15 @@ from weft.runs.settings import Settings
 from weft.runs.staging import staged
 from weft.text.tokenizers import Tokenizer
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 class Plan(NamedTuple):
     """A run to be: what its file says, its tensors once its settings are known, what is not as it was."""
 
     values: Mapping[str, Any]  # the run file, without its tokenizer
-    tensors: Callable[[Settings], Mapping[str, Tensor]]
+    tensors: Callable[[Settings], Mapping[str, Tensor] | Mapping[str, NDArray[Any]]]
     notes: list[str]
     opening: str | None = None  # what a text by itself comes after; None: <s>
 

@@ -167,6 +167,11 @@ SINGLE_LABEL = _suite("accuracy", _macro_f1)
 MULTI_LABEL = _suite("exact_match", _macro_f1_of_all)
 
 
+def label_metrics(*, several: bool) -> tuple[Metric, ...]:
+    """What is measured of texts with one label each, or with several."""
+    return MULTI_LABEL if several else SINGLE_LABEL
+
+
 def signature(labelled: Labelled, *, examples: int, unseen: int) -> str:
     """Every choice behind a score, named."""
     return (

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from weft.models.baseline_tables import BayesTable
-from weft.models.linear import Floats, LinearModel, Targets, class_weights, memberships, presence, times, transposed
+from weft.models.linear import Floats, LinearModel, presence, transposed
+from weft.models.linear_fit import Targets, class_weights, memberships, times
 from weft.text.features import Sparse
 
 
@@ -44,7 +45,7 @@ def fit(features: Sparse, targets: Targets, classes: int, table: BayesTable, *, 
     weight, bias = estimate(columns, mine, table.alpha)
     bias += mine.sum(0).log()
     if targets.ndim == 1:
-        return LinearModel(weight, bias - mine.sum().log(), multi=False, binary=binary)
+        return LinearModel(weight.numpy(), (bias - mine.sum().log()).numpy(), multi=False, binary=binary)
     other_weight, other_bias = estimate(columns, 1 - members, table.alpha)
     bias -= other_bias + (1 - members).sum(0).log()
-    return LinearModel(weight - other_weight, bias, multi=True, binary=binary)
+    return LinearModel((weight - other_weight).numpy(), bias.numpy(), multi=True, binary=binary)

@@ -10,10 +10,10 @@ from torch import nn
 from weft.models.tables import StackTable
 from weft.nn.attention import FeedForward, Headless
 from weft.nn.connections import Connection, Dense, Highway, Plain, PostNorm, Residual
-from weft.nn.mixers import Both
 from weft.nn.pooling import POOLS, Ends
 from weft.nn.positions import Alibi, Learned, NoPositions, Relative, Rotary, Sinusoidal
 from weft.nn.stack import Layer, Stack
+from weft.nn.two_way import Both
 
 
 def norm(kind: str, dim: int, *, eps: float | None = None) -> nn.Module:
@@ -77,8 +77,9 @@ def attention(table: StackTable, layer: int, window: int | None) -> nn.Module:
         "dropout": table.attention_dropout or 0.0,
     }
     own = {option: value for option, value in table.mixer_options().items() if option not in HEADED}
-    if table.two_way and table.traits.around is not None:  # a table refuses two_way where there is no such form
-        return table.traits.around(table.width, **built, **own)
+    around = table.traits.around if table.two_way else None
+    if around is not None:  # a table refuses two_way where there is no such form
+        return around(table.width, **built, **own)
     return table.traits.make(table.width, window=window, **built, **own)
 
 
@@ -89,8 +90,8 @@ def mixer(table: StackTable, layer: int, window: int | None, *, inlet: int) -> n
         return attention(table, layer, window)
     if not table.two_way:
         return traits.make(table.width, inlet=inlet, **own)
-    if traits.around is not None:
-        return traits.around(table.width, inlet=inlet, **own)
+    if (around := traits.around) is not None:
+        return around(table.width, inlet=inlet, **own)
     ahead, back = (traits.make(table.width // 2, inlet=inlet, **own) for _ in range(2))
     return Both(ahead, back)
 
@@ -132,7 +133,7 @@ def stack(table: StackTable, *, window: int, inlet: int | None = None) -> Stack:
 
 def pool(kind: str, table: StackTable) -> nn.Module:
     """What makes one vector of all that the stack of a table says."""
-    if kind == "last" and table.two_way and table.traits.around is None:
+    if kind == "last" and table.two_way and table.traits.two_way is None:
         return Ends()  # each direction ends at its own end
     return POOLS[kind](table.width)
 

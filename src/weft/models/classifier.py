@@ -5,30 +5,13 @@ Shapes: B rows, S positions, D width, K labels.
 
 from __future__ import annotations
 
-from typing import Annotated, Self
-
 import torch
 import torch.nn.functional as F
-from pydantic import model_validator
 from torch import Tensor, nn
 
-from weft.config import OneOf
 from weft.models import build
-from weft.models.encoder import Text, TextEncoder, TextEncoderTable, text_encoder
-from weft.nn.pooling import POOLS
-
-
-class ClassifierTable(TextEncoderTable):
-    """An encoder under a pool and a layer of labels."""
-
-    pool: Annotated[str, OneOf(POOLS)] = "mean"  # how a text becomes one vector
-    balanced: bool = False  # in training, every label counts as much as any other, however rare it is
-
-    @model_validator(mode="after")
-    def pools(self) -> Self:
-        if self.pool == "first" and not self.two_way:
-            raise ValueError("pool='first' looks where nothing is read yet, as two_way=false; use pool='last'")
-        return self
+from weft.models.encoder import Text, TextEncoder, text_encoder
+from weft.models.encoder_tables import ClassifierTable
 
 
 class LabelHead(nn.Module):

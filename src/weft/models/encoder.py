@@ -9,28 +9,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from weft.models import build
-from weft.models.tables import EmbeddedTable
+from weft.models.encoder_tables import TextEncoderTable
 from weft.nn.stack import Stack
 from weft.text.pipelines import SPECIALS, UNK
 
 SEGMENTS = 2  # a text, and another one beside it
-
-
-class TextEncoderTable(EmbeddedTable):
-    """A stack that reads a whole text, from both ends unless told otherwise."""
-
-    two_way: bool = True
-    embedding_dropout: float | None = Field(None, ge=0.0, lt=1.0)  # as `dropout`, unless given
-    word_dropout: float = Field(0.0, ge=0.0, lt=1.0)  # share of tokens that training reads as <unk>
-    embedding_norm: bool = False  # embeddings are normalised before the first layer, as in BERT
-
-    def filled(self) -> Any:
-        dropout = self.dropout if self.embedding_dropout is None else self.embedding_dropout
-        return super().filled().model_copy(update={"embedding_dropout": dropout})
 
 
 class Text(NamedTuple):

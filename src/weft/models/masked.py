@@ -5,50 +5,15 @@ Shapes: B rows, S positions, N chosen positions, D width, V words, the mask amon
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Any
 
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from weft.config import OneOf
 from weft.models import build
-from weft.models.encoder import Text, TextEncoder, TextEncoderTable, text_encoder
+from weft.models.encoder import Text, TextEncoder, text_encoder
+from weft.models.encoder_tables import MaskedTable
 from weft.nn.attention import ACTIVATIONS
 from weft.nn.heads import TokenHead
-
-MASKINGS = ("token", "word", "span")
-
-
-class MaskedTable(TextEncoderTable):
-    """An encoder under a head of words, and how gaps are made for it to learn from."""
-
-    tied: bool = True  # one matrix for the embedding and the output
-    transform: bool = False  # a layer of its own before the output, as in BERT
-    pairs: bool = False  # two lines that follow each other are read as one text, <s> a </s> b </s>
-    segments: bool | None = None  # a vector for each of two texts; as `pairs`, unless given
-    share: float = Field(0.15, gt=0.0, le=1.0)  # of the tokens of each text that are to be predicted
-    masking: Annotated[str, OneOf(MASKINGS)] = "token"  # what is hidden together: nothing, the pieces of a word, words in a row
-
-    @model_validator(mode="after")
-    def two_sided(self) -> Self:
-        if not self.two_way:
-            raise ValueError("two_way=false hides what stands after a gap; a masked language model reads both ways")
-        if self.transform and self.activation == "gated":
-            raise ValueError(
-                "transform=true has no gate, which activation='gated' is; use another activation, or transform=false"
-            )
-        if self.tied and self.read() != self.width:
-            raise ValueError(
-                f"tied=true makes the embedding the output, which reads width={self.width}, not embedding={self.embedding}; "
-                f"add tied=false"
-            )
-        return self
-
-    def filled(self) -> Self:
-        segments = self.pairs if self.segments is None else self.segments
-        found: Self = super().filled().model_copy(update={"segments": segments})
-        return found
 
 
 class MaskedModel(nn.Module):
@@ -100,24 +65,3 @@ def masked_model(table: MaskedTable, *, words: int, longest: int) -> MaskedModel
         transform = nn.Sequential(dense, ACTIVATIONS[table.activation or "gelu"](), norm)
     head = TokenHead(table.width, words + 1, weight=front.embedding.weight if table.tied else None)
     return MaskedModel(encoder, transform, head)
-
-
-BERT: Mapping[str, Any] = {
-    "mixer": "attention",
-    "positions": "learned",
-    "connection": "post-norm",
-    "norm": "layer",
-    "layers": 4,
-    "dropout": 0.1,
-    "embedding_norm": True,
-    "transform": True,
-}
-TRANSFORMER: Mapping[str, Any] = {
-    "mixer": "attention",
-    "positions": "rotary",
-    "connection": "residual",
-    "norm": "rms",
-    "layers": 4,
-    "qk_norm": True,
-    "dropout": 0.1,
-}

@@ -15,20 +15,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Annotated, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from weft.config import OneOf, Table
+from weft.data.batch import as_tensor
 from weft.errors import ModelError
 from weft.models import counts
 from weft.models.counts import Level, Tokens, count_ngrams, line_pieces, with_begins
 from weft.models.lookup import Ints, Lookup
 from weft.models.smoothing import SMOOTHINGS, Counted, Smoothed
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SHAPE = "shape"  # the array that holds order, size of the vocabulary and begin token
 MOST = 64  # words in an n-gram
@@ -112,6 +114,8 @@ class NgramModel:
 
     def start(self, prompt: Tensor, keep: Tensor | None = None, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Read `prompt` (B, T) on top of `state`; log-probabilities of the next word (B, V) and the state."""
+        import torch
+
         past = self._past(prompt, state)
         # the last words of each row: padding is on the right, so where they stand depends on its length
         length = prompt.new_full((len(prompt),), prompt.size(1)) if keep is None else keep.sum(1)
@@ -120,22 +124,32 @@ class NgramModel:
 
     def step(self, token: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Read one more word a row (B,); the same pair."""
+        import torch
+
         new = torch.cat([state, token[:, None]], dim=1)[:, 1:]
         return self._rows(new), new
 
     def score(self, tokens: Tensor, keep: Tensor | None = None, state: Tensor | None = None) -> Tensor:
         """Log-probability of every word after the first, (B, T - 1); 0 where keep is False."""
         past = self._past(tokens, state)
-        found = self._score(past.reshape(-1).cpu().numpy()).reshape(past.shape)[:, self.order :]
-        scores = torch.from_numpy(found).to(tokens.device)
+        scores = as_tensor(self._score_rows(past.cpu().numpy())).to(tokens.device)
         return scores if keep is None else scores.masked_fill(~keep[:, 1:], 0.0)
 
     def loss(self, tokens: Tensor, targets: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Nats of every target (B, T), each after the tokens up to its own place, and the state after the last token."""
+        import torch
+
         # the targets are the tokens one place on, but for the last
         nats = -self.score(torch.cat([tokens, targets[:, -1:]], dim=1), None, state)
         past = self._past(tokens, state)
         return nats, past[:, past.size(1) - self.order + 1 :]
+
+    def read(self, tokens: Ints, state: Ints | None = None) -> tuple[Floats, Ints]:
+        """The same of arrays: nats of every token of rows (B, T + 1) after the first, (B, T), and the state after the last but
+        one, as `loss` gives it."""
+        before = np.full((len(tokens), self.order - 1), -1) if state is None else state
+        past = np.concatenate([before, tokens], axis=1)
+        return -self._score_rows(past), past[:, past.shape[1] - self.order : -1]
 
     def score_corpus(self, tokens: Tokens, starts: Ints | None) -> Floats:
         """Log-probability of each id of a text: in lines (`starts`), each after <s>, or running on after one (None)."""
@@ -155,16 +169,16 @@ class NgramModel:
             found[low:high] = np.delete(scores, at + np.arange(last - first))
         return found
 
-    def arrays(self) -> dict[str, Tensor]:
+    def arrays(self) -> dict[str, NDArray[Any]]:
         """Everything as named arrays, for a file; `from_arrays` reads them."""
-        named = {SHAPE: torch.tensor([self.order, self.size, self.begin])}
+        named: dict[str, NDArray[Any]] = {SHAPE: np.array([self.order, self.size, self.begin])}
         for k, level in enumerate(self.grams, start=1):
-            named |= {f"{k}.{name}": torch.from_numpy(part) for name, part in level._asdict().items() if len(part)}
+            named |= {f"{k}.{name}": part for name, part in level._asdict().items() if len(part)}
         return named
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Tensor], *, vocabulary: str) -> NgramModel:
-        """The model that `arrays` gave, on these very tensors: what is mapped from a file stays so."""
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], *, vocabulary: str) -> NgramModel:
+        """The model that `arrays` gave, on these very arrays: what is mapped from a file stays so."""
         if SHAPE not in arrays or arrays[SHAPE].shape != (3,):
             raise ModelError(f"n-gram model: no array {SHAPE!r} of 3 numbers; the file is damaged or of another model")
         order, size, begin = (int(number) for number in arrays[SHAPE])
@@ -175,6 +189,8 @@ class NgramModel:
 
     def _past(self, tokens: Tensor, state: Tensor | None) -> Tensor:
         """`tokens` after what was read before, (B, N - 1 + T)."""
+        import torch
+
         tokens = tokens.long()  # keys of n-grams pass what fewer bits can hold
         if state is None:
             state = tokens.new_full((tokens.size(0), self.order - 1), -1)
@@ -213,6 +229,10 @@ class NgramModel:
             node[at] = row
         return found
 
+    def _score_rows(self, past: Ints) -> Floats:
+        """Log-probability of every word of `past` (B, N - 1 + T) after the first of its T, (B, T - 1)."""
+        return self._score(past.reshape(-1)).reshape(past.shape)[:, self.order :]
+
     def _rows(self, contexts: Tensor) -> Tensor:
         """Log-probabilities of the next word (B, V) after `contexts` (B, N - 1)."""
         batch, width = contexts.shape
@@ -228,7 +248,7 @@ class NgramModel:
             at, _, rows = self._next(k, node, tokens)
             node = np.full(len(tokens), -1)
             node[at] = rows
-        return torch.from_numpy(found).to(contexts.device)
+        return as_tensor(found).to(contexts.device)
 
 
 def _write_children(found: Floats, keys: Ints, log_prob: Floats, rows: Ints, nodes: Ints) -> None:
@@ -241,15 +261,15 @@ def _write_children(found: Floats, keys: Ints, log_prob: Floats, rows: Ints, nod
     found[np.repeat(rows, many), keys[at] - np.repeat(nodes * size, many)] = log_prob[at]
 
 
-def _level(arrays: Mapping[str, Tensor], k: int, order: int) -> Grams:
+def _level(arrays: Mapping[str, NDArray[Any]], k: int, order: int) -> Grams:
     parts = list[NDArray[Any]]()
-    rows = arrays.get(f"{k}.log_prob", torch.zeros(0)).numel()
-    wanted = {"keys": (torch.int64, k > 1), "log_prob": (torch.float32, True), "back_off": (torch.float32, k < order)}
+    rows = arrays.get(f"{k}.log_prob", np.zeros(0)).size
+    wanted = {"keys": (np.int64, k > 1), "log_prob": (np.float32, True), "back_off": (np.float32, k < order)}
     for name, (kind, needed) in wanted.items():
-        part = arrays.get(f"{k}.{name}", torch.zeros(0, dtype=kind))
+        part = arrays.get(f"{k}.{name}", np.zeros(0, kind))
         if part.dtype != kind or part.shape != (needed * rows,):
             raise ModelError(f"n-gram model: array '{k}.{name}' is missing or has the wrong shape; the file is damaged")
-        parts.append(part.numpy())
+        parts.append(part)
     return Grams(*parts)
 
 

@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 from weft.config import OneOf, Table
 from weft.errors import unknown_option
 from weft.models.tables import Cap, Count, EmbeddedTable, Size, StackTable, check_cap
-from weft.nn.cross import SCORES
 from weft.nn.mixers import attending, option_names, recurrent
+from weft.nn.names import SCORES
 
 BRIDGES = ("copy", "project")
 SIDES = ("encoder", "decoder")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from torch import Tensor, nn
 
 from weft.models.classifier import LabelHead
+from weft.models.part import Part
 from weft.models.span import SpanHead
 from weft.nn.attention import FeedForward, Headless
 from weft.nn.bridge import Projected
@@ -39,17 +39,6 @@ PARTS: dict[object, str] = {
 NAMED = {"transform": "output", "outlet": "connections", **dict.fromkeys(("inlet", "embedding", "segments"), "embedding")}
 SIDES = ("encoder", "decoder")
 SPELLING = "spelling"
-
-
-class Part(NamedTuple):
-    side: str  # encoder, decoder or spelling, where a model has several; else ""
-    name: str
-    parameters: int
-    tied: tuple[str, ...] = ()  # other parts that are these same weights
-
-    @property
-    def title(self) -> str:
-        return f"{self.side} {self.name}".lstrip()
 
 
 def _ancestors(name: str) -> Iterator[str]:

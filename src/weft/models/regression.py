@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft.models.baseline_tables import RegressionTable
-from weft.models.linear import Floats, LinearModel, Targets, class_weights, memberships, times, transposed
+from weft.models.linear import Floats, LinearModel, transposed
+from weft.models.linear_fit import Targets, class_weights, memberships, times
 from weft.text.features import Sparse
 
 # the largest entry of the gradient at the end. But for the free biases the objective curves at least as half a square
@@ -103,4 +104,4 @@ def fit(
     weight, bias, notes = minimise(objective, watch)
     if two:
         weight, bias = torch.cat([-weight, weight], 1) / 2, torch.cat([-bias, bias]) / 2
-    return LinearModel(weight, bias, multi=multi, notes=notes)
+    return LinearModel(weight.numpy(), bias.numpy(), multi=multi, notes=notes)

@@ -22,11 +22,11 @@ from weft.nn.copying import Generate, GenerateOrCopy
 from weft.nn.cross import Before, CrossAttention, Feed, InputFeeding, Look, ReadOut
 from weft.nn.heads import TokenHead
 from weft.nn.memory import Memory
-from weft.nn.mixers import flipped
 from weft.nn.positions import NoPositions
 from weft.nn.recurrent import last
 from weft.nn.stack import Layer, Stack
 from weft.nn.state import leaves
+from weft.nn.two_way import flipped
 
 Summary = Callable[[Tensor, Tensor, tuple[Any, ...]], Tensor]
 

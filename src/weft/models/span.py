@@ -9,12 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from weft.models import build
-from weft.models.encoder import Text, TextEncoder, TextEncoderTable, text_encoder
+from weft.models.encoder import Text, TextEncoder, text_encoder
+from weft.models.encoder_tables import SpanTable
 from weft.text.tokenizers import Tokenizer
-
-
-class SpanTable(TextEncoderTable):
-    """An encoder under two scores of each position."""
 
 
 class SpanHead(nn.Module):

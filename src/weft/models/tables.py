@@ -8,9 +8,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from weft.config import OneOf, Table
-from weft.nn.attention import ACTIVATIONS
 from weft.nn.mixers import MIXERS, Mixer, option_names
-from weft.nn.recurrent import NONLINEARITIES
+from weft.nn.names import ACTIVATIONS, NONLINEARITIES
 
 ADDED = ("none", "sinusoidal", "learned")  # positions that any stack can read
 INSIDE = ("relative", "alibi", "rotary")  # positions inside attention
@@ -70,13 +69,13 @@ class StackTable(Table):
             raise ValueError(
                 f"positions={self.positions!r} stand inside attention; mixer={self.mixer!r} takes {', '.join(ADDED)}"
             )
-        if self.two_way and traits.attends and traits.around is None:
+        if self.two_way and traits.attends and traits.two_way is None:
             raise ValueError(f"two_way=true, but mixer={self.mixer!r} reads one way; set two_way=false")
         if self.connection == "post-norm" and self.norm == "none":
             raise ValueError("connection='post-norm' needs norm='layer' or 'rms'")
         if self.norm_eps is not None and self.norm == "none":
             raise ValueError(f"norm_eps={self.norm_eps}, but norm='none' has none")
-        if self.two_way and traits.around is None and self.width % 2:
+        if self.two_way and traits.two_way is None and self.width % 2:
             raise ValueError(
                 f"two_way gives each side half the width: mixer={self.mixer!r}, width={self.width} can't be halved so"
             )

@@ -5,47 +5,18 @@ Shapes: B sentences, S tokens, W words, C letters, D width, K tags.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import NamedTuple
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from weft.config import OneOf
 from weft.models import build
-from weft.models.encoder import Text, TextEncoder, TextEncoderTable, WordDropout, encoder_stack, text_encoder, text_front
+from weft.models.encoder import Text, TextEncoder, WordDropout, encoder_stack, text_encoder, text_front
+from weft.models.encoder_tables import TaggerTable
 from weft.nn.crf import CRF, LinearTags
-from weft.nn.pooling import POOLS
 
-HEADS = ("linear", "crf")
 SHORT = 0.9  # of the words of a batch are spelled apart from the longest, which would pad them
 MULTIPLIER = 6364136223846793005  # Knuth's, of linear congruences
-
-
-class SpellingTable(TextEncoderTable):
-    """An encoder of letters: what a word is spelled like, for those that are rare or new."""
-
-    layers: int = Field(1, ge=1, le=512)
-    width: int = Field(64, ge=1, le=65536)
-    embedding: int | None = Field(32, ge=1, le=65536)
-    pool: Annotated[str, OneOf(POOLS)] = "max"
-
-    @model_validator(mode="after")
-    def spells(self) -> Self:
-        if self.positions == "learned":
-            raise ValueError("positions='learned' end somewhere, and a new word may be longer; use 'sinusoidal'")
-        return self
-
-
-class TaggerTable(TextEncoderTable):
-    """An encoder under a layer of tags."""
-
-    head: Annotated[str, OneOf(HEADS)] = "crf"  # each tag by itself, or the sentence's tags together
-    spelling: SpellingTable | Literal["none"] | None = None  # [model.spelling]: letters beside each word
-
-    def letters(self) -> SpellingTable | None:
-        """The encoder of letters, where there is one."""
-        return None if self.spelling is None or self.spelling == "none" else self.spelling.filled()
 
 
 class Words(NamedTuple):

@@ -5,6 +5,7 @@ Shapes: B rows, T queries, C cached columns, D width, H heads, E size of a head.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
@@ -114,6 +115,9 @@ class LostHeads(Protocol):
     """Attention without heads."""
 
     across: bool | None  # whether it looked at a source; None: at its own text
+
+
+two_way = partial(SelfAttention, window="two-way")
 
 
 class Headless(nn.Module):

@@ -84,9 +84,6 @@ class AdditiveAttend(nn.Module):
         return self.weights(q, k, v, mask, causal).to(v.dtype) @ v
 
 
-SCORES = ("dot", "scaled-dot", "multiplicative", "additive")
-
-
 class Look(nn.Module):
     """What one head finds in a memory (Luong et al. 2015, Bahdanau et al. 2015), by one of four scores of a query and a key:
 

@@ -36,7 +36,7 @@ class EnsembleRun(Run[I, P]):
         if not members:
             raise UsageError("ensemble: no run is given; name at least one")
         first = members[0]
-        super().__init__(first.folder, first.settings, first.vocabulary, first.device)
+        super().__init__(first.folder, first.settings, first.vocabulary, first.device_name)
         self._members, self._weights, self._lm = list(members), weights, lm
 
     @property

@@ -13,10 +13,9 @@ import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from weft import __version__, aside, files, log
 from weft.config import differences, read_toml
@@ -26,10 +25,14 @@ from weft.lock import Lock
 from weft.runs import nearby
 from weft.runs.resolve import resolve
 from weft.runs.settings import Settings
-from weft.tensors import not_finite, read_notes, read_tensors, write_tensors
+from weft.tensors import not_finite, read_arrays, read_notes, read_tensors, write_tensors
 from weft.train import checkpoint
 from weft.train.cursor import Cursor
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+T = TypeVar("T", "Tensor", NDArray[Any])
 FORMAT = "1"
 INPUTS = "inputs"  # data that was given in memory, written down
 # what tokens and labels a run's numbers stand for
@@ -233,7 +236,7 @@ class RunFolder:
 
     # ---- weights
 
-    def write_weights(self, tensors: Mapping[str, Tensor], vocabulary: str, step: int) -> None:
+    def write_weights(self, tensors: Mapping[str, Tensor] | Mapping[str, NDArray[Any]], vocabulary: str, step: int) -> None:
         notes = {"weft": FORMAT, "vocabulary": vocabulary, "settings": _sum(self.resolved.read_bytes()), "step": str(step)}
         if (name := not_finite(tensors, logs=True)) is not None:
             raise DivergedError(f"{self.weights}: {name} would hold NaN or infinity; nothing was changed")
@@ -242,6 +245,15 @@ class RunFolder:
 
     def read_weights(self, vocabulary: str, *, logs: bool = False) -> dict[str, Tensor]:
         """The weights, or logarithms of probabilities; a file of the run that was swapped or changed is refused by name."""
+        return self._read_weights(read_tensors, vocabulary, logs=logs)
+
+    def read_arrays(self, vocabulary: str, *, logs: bool = False) -> dict[str, NDArray[Any]]:
+        """The same as arrays of numpy, of models that need no torch."""
+        return self._read_weights(read_arrays, vocabulary, logs=logs)
+
+    def _read_weights(
+        self, read: Callable[[Path], tuple[dict[str, T], dict[str, str]]], vocabulary: str, *, logs: bool
+    ) -> dict[str, T]:
         if not self.weights.exists():
             raise ModelError(
                 self.waiting()
@@ -249,7 +261,7 @@ class RunFolder:
                 else f"{self.path}: has no model.safetensors yet; train it first (the same command resumes)"
             )
         cursor = self._last_cursor()  # first: the weights may become newer meanwhile, but not older
-        tensors, notes = read_tensors(self.weights)
+        tensors, notes = read(self.weights)
         if notes.get("weft") != FORMAT:
             raise ModelError(f"{self.weights}: is of version {notes.get('weft')!r}; this weft reads version {FORMAT}")
         if notes.get("vocabulary") != vocabulary:
@@ -307,6 +319,8 @@ def read_environment(path: Path) -> dict[str, Any]:
 
 def environment() -> dict[str, Any]:
     """What a run's numbers may depend on beside its run file."""
+    import torch
+
     return {
         "weft": __version__,
         "python": platform.python_version(),

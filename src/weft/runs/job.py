@@ -12,11 +12,11 @@ import tomli_w
 from weft.data.corpus import Corpus
 from weft.data.opening import opened
 from weft.data.tables import training
-from weft.errors import ConfigError, ModelError, UsageError
+from weft.errors import ConfigError, UsageError
 from weft.lock import Lock
 from weft.runs.folder import RunFolder, make_folder, open_folder
 from weft.runs.inputs import write_inputs
-from weft.runs.resolve import resolve
+from weft.runs.resolve import read_settings, resolve
 from weft.runs.settings import Settings
 from weft.tasks.prepare import prepare
 from weft.tasks.registry import TASKS, find_task
@@ -67,10 +67,7 @@ class Job:
         if not (path / "model.safetensors").is_file():
             raise ConfigError(f"train.init_from: {path} has no model.safetensors; name the folder of a trained run")
         folder = open_folder(path)
-        try:
-            settings = resolve(folder.read_resolved(), base=folder.path)
-        except ConfigError as error:
-            raise ModelError(f"{folder.resolved}: is damaged, or of another version: {error}") from None
+        settings = read_settings(folder)
         tokenizer = settings.spec.data.load(folder)
         return Origin(
             path, Made(settings, tokenizer), folder.read_weights(tokenizer.hash, logs=settings.preset.estimator.shape is None)

@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from weft.config import no_such
-from weft.errors import ConfigError, ModelError, UsageError
+from weft.errors import UsageError
 from weft.runs.folder import RunFolder, open_folder
-from weft.runs.resolve import resolve
+from weft.runs.resolve import read_settings
 from weft.runs.run import Run
 from weft.runs.settings import Settings
 from weft.tasks.spec import I, P, Task
-
-if TYPE_CHECKING:
-    import torch
 
 DEVICES = ("auto", "cpu", "cuda")
 LM_WEIGHT = 0.3
@@ -25,22 +22,19 @@ R = TypeVar("R", bound=Run[Any, Any])
 
 def _read(path: str | Path) -> tuple[RunFolder, Settings]:
     folder = open_folder(Path(path))
-    try:
-        return folder, resolve(folder.read_resolved(), base=folder.path)
-    except ConfigError as error:
-        raise ModelError(f"{folder.resolved}: is damaged, or of another version: {error}") from None
+    return folder, read_settings(folder)
 
 
-def _device(name: str) -> torch.device:
-    import torch
-
-    from weft.train.device import pick_device
-
+def _check_device(name: str) -> None:
+    """Refuse a device that is not there. torch is asked only where it has to say something."""
     if name not in DEVICES:
         raise UsageError(f"device: {no_such('device', name, DEVICES)}")
-    if name == "cuda" and not torch.cuda.is_available():
+    if name != "cuda":
+        return
+    import torch
+
+    if not torch.cuda.is_available():
         raise UsageError("device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'")
-    return pick_device(name)
 
 
 @overload
@@ -55,9 +49,9 @@ def load(path: str | Path, task: Task[I, P] | None = None, *, device: str = "aut
     """The run in a directory that `weft train` wrote. Its files are checked; none of them is run. Its weights, which it may not
     have yet, are read when they are first needed. With `task`, a run of another task is refused, and the type checker knows
     the predictions: `load("runs/x", CLASSIFICATION)`."""
-    place = _device(device)
+    _check_device(device)
     folder, settings = _read(path)
-    run = Run[Any, Any](folder, settings, settings.spec.data.load(folder), place)
+    run = Run[Any, Any](folder, settings, settings.spec.data.load(folder), device)
     if task is not None and task.name != settings.task:
         raise run.refuse(f"use weft {run.task.use}")
     return run

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import Field
 
 from weft.config import OneOf, Table, no_such, read_table
-from weft.errors import ConfigError
+from weft.errors import ConfigError, ModelError
 from weft.runs.settings import Settings
 from weft.tasks.registry import TASKS, find_task
 from weft.train.tables import BUDGETS, TrainTable
+
+if TYPE_CHECKING:
+    from weft.runs.folder import RunFolder
 
 T = TypeVar("T", bound=Table)
 
@@ -32,8 +35,8 @@ def resolve(values: Mapping[str, Any], *, base: Path) -> Settings:
     """Table defaults, then the preset's values, then the run file's; paths are seen from `base`."""
     run = read_table(RunTable, values, at="")
     options = dict(run.model)
-    spec = find_task(run.task)
-    presets, material = spec.presets, spec.data
+    task = find_task(run.task)
+    presets = task.presets
     if "kind" not in options:
         raise ConfigError(f"model.kind: is needed and not given; known: {', '.join(presets)}")
     kind = options.pop("kind")
@@ -44,10 +47,10 @@ def resolve(values: Mapping[str, Any], *, base: Path) -> Settings:
     preset = presets[kind]
     model = read_table(preset.table, preset.merged(options), at="model")
     train = read_table(TrainTable, _trained(preset.train, run.train), at="train")
-    data: Any = read_table(material.table, run.data, at="data")
+    data: Any = read_table(task.data.table, run.data, at="data")
     data, tokenizer = (
         _placed(data.resolved(), base),
-        _placed(read_table(material.tokenizer, run.tokenizer, at="tokenizer"), base),
+        _placed(read_table(task.data.tokenizer, run.tokenizer, at="tokenizer"), base),
     )
     settings = Settings(run.task, run.seed, data, tokenizer, kind, model.filled(), _placed(train.filled(), base))
     preset.estimator.check(settings)
@@ -83,3 +86,11 @@ def _placed(table: T, base: Path) -> T:
         return _utf_8(str((base / value).absolute())) if isinstance(value, str) else value
 
     return table.model_copy(update={name: absolute(value) for name, value in named.items()} | inner)
+
+
+def read_settings(folder: RunFolder) -> Settings:
+    """The settings of a trained run."""
+    try:
+        return resolve(folder.read_resolved(), base=folder.path)
+    except ConfigError as error:
+        raise ModelError(f"{folder.resolved}: is damaged, or of another version: {error}") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -43,8 +43,15 @@ class Run(Generic[I, P]):
     Its weights, which it may not have yet, are read when they are first needed.
     """
 
-    def __init__(self, folder: RunFolder, settings: Settings, vocabulary: Any, device: torch.device) -> None:
-        self.folder, self.settings, self.vocabulary, self.device = folder, settings, vocabulary, device
+    def __init__(self, folder: RunFolder, settings: Settings, vocabulary: Any, device: str) -> None:
+        self.folder, self.settings, self.vocabulary, self.device_name = folder, settings, vocabulary, device
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Where its network computes."""
+        from weft.train.device import pick_device
+
+        return pick_device(self.device_name)
 
     @property
     def task(self) -> Task[I, P]:
@@ -54,11 +61,13 @@ class Run(Generic[I, P]):
     @cached_property
     def model(self) -> Any:
         """The model itself: a torch module, an n-gram model, a linear model."""
-        return self.settings.preset.estimator.load(self.settings, self.vocabulary, self.folder, self.device)
+        return self.settings.preset.estimator.load(self.settings, self.vocabulary, self.folder, self.device_name)
 
     @property
     def network(self) -> nn.Module | None:
         """The model, if it is a network."""
+        if not self.settings.preset.estimator.by_steps:
+            return None
         from torch import nn
 
         return self.model if isinstance(self.model, nn.Module) else None
@@ -111,12 +120,13 @@ class Run(Generic[I, P]):
     # ---- inputs to outputs
 
     def try_predict(
-        self, inputs: Sequence[I], options: Table | None = None, *, progress: Progress | None = None
+        self, inputs: I | Iterable[I], options: Table | None = None, *, progress: Progress | None = None
     ) -> list[P | Fault]:
         """A prediction for each input; for one that can't be used, the reason."""
         if self.task.predict is None:
             raise self.refuse(f"use weft {self.task.use}")
-        return self.task.predict(self, inputs, options or self.task.predict_options(), progress)
+        several: Any = [inputs] if self.task.is_single(self, inputs) else inputs
+        return self.task.predict(self, list(several), options or self.task.predict_options(), progress)
 
     @overload
     def predict(

@@ -6,22 +6,26 @@ Shapes: N texts, S positions, D width.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from weft.config import no_such
 from weft.data.corpus import Corpus, lines_of
 from weft.data.grouped import in_groups
 from weft.data.order import changed, padded
-from weft.data.tag_order import Sentences
 from weft.errors import UsageError
-from weft.models.encoder import Text
-from weft.models.tagger import Words
+from weft.tasks.spec import Progress, phase
+from weft.text.gate import clean
 from weft.text.tokenizers import Tokenizer
 from weft.train.objective import Watch
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from weft.data.tag_order import Sentences
+    from weft.runs.run import AnyRun
 
 BATCH = 1024  # positions computed at once: as many as stay in a processor's cache
 POOLED = ("mean", "first")  # of all positions, <s> and </s> among them; of <s>
@@ -72,6 +76,7 @@ def first_words(tokenizer: Tokenizer, words: Sequence[str], longest: int) -> lis
 
 def embed(encoder: Any, corpus: Corpus, *, pool: str, device: torch.device, watch: Watch | None = None) -> np.ndarray:
     """float32 (N, D): a vector for each line."""
+    from weft.models.encoder import Text
 
     def say(lines: np.ndarray) -> Tensor:
         y, keep = encoder(Text(*(part.to(device) for part in padded(corpus, lines))))
@@ -82,6 +87,7 @@ def embed(encoder: Any, corpus: Corpus, *, pool: str, device: torch.device, watc
 
 def embed_words(encoder: Any, data: Sentences, *, pool: str, device: torch.device, watch: Watch | None = None) -> np.ndarray:
     """float32 (N, D): a vector for each sentence of words."""
+    from weft.models.tagger import Words
 
     def say(sentences: np.ndarray) -> Tensor:
         words = changed(Words(*data.batch(sentences)[:-1]), lambda part: part.to(device))
@@ -91,13 +97,26 @@ def embed_words(encoder: Any, data: Sentences, *, pool: str, device: torch.devic
     return _in_groups(say, data.lengths(), watch)
 
 
-@torch.inference_mode()
+def embed_texts(
+    run: AnyRun, tokenizer: Tokenizer, texts: Sequence[str], pool: str, *, longest: int | None, progress: Progress | None
+) -> Embedded:
+    """A vector for each text by a run whose model has an `encoder`; a text of more than `longest` positions is truncated."""
+    check_pool(pool)
+    valid = [clean(text, f"line {number}") for number, text in enumerate(texts, 1)]
+    corpus, truncated = read(tokenizer, valid, longest)
+    watch = phase(progress, "embedding")
+    return Embedded(embed(run.model.encoder, corpus, pool=pool, device=run.device, watch=watch), truncated)
+
+
 def _in_groups(say: Callable[[np.ndarray], Tensor], lengths: np.ndarray, watch: Watch | None) -> np.ndarray:
     """What `say` makes of each text. Those of like length are read together, so that little padding is computed."""
+    import torch
+
     found: np.ndarray | None = None
     done = 0
     for members in in_groups(lengths, batch_tokens=BATCH):
-        vectors = say(members).float().cpu().numpy()
+        with torch.inference_mode():
+            vectors = say(members).float().cpu().numpy()
         found = np.empty((len(lengths), vectors.shape[1]), np.float32) if found is None else found
         found[members] = vectors
         done += len(members)

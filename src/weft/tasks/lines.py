@@ -10,18 +10,25 @@ from weft.tasks.spec import Fault
 
 if TYPE_CHECKING:
     from weft.data.records import Entry, Values
+    from weft.runs.settings import Settings
 
 I_co = TypeVar("I_co", covariant=True)  # an input, as the task's `predict` takes it
 P_contra = TypeVar("P_contra", contravariant=True)  # a prediction
 
 
 class Lines(Protocol[I_co, P_contra]):
-    """What a line is to a task, and how a prediction is printed. It is made for one run and the options of one command."""
+    """What a line is to a task, and how a prediction is printed. It is made for one run and the options of one command. What
+    most have in common is written here: lines of tasks inherit it."""
 
+    settings: Settings
+    given: Any  # the options of the command
     batch: int = 1024  # lines predicted at a time, at most
     item: str = "line"  # what notes count
     columns: Sequence[str] = ()  # that a table gets
     tables: bool = True  # whether a table in is a table out; else records are printed as lines are
+
+    def __init__(self, settings: Settings, options: Any) -> None:
+        self.settings, self.given = settings, options
 
     def split(self, line: str) -> tuple[tuple[str, ...], str | None]:
         """The texts of a line, and what is wrong with them, if something is."""
@@ -32,6 +39,8 @@ class Lines(Protocol[I_co, P_contra]):
 
     def options(self, numbers: Sequence[int]) -> Table:
         """How to predict from inputs that have these numbers, from 1, among all lines."""
+        given: Table = self.given
+        return given
 
     def text(self, prediction: P_contra | None, number: int | None) -> str:
         """A prediction as one line or several, with newlines; None: there is none. `number` is that of its line, None where

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from weft.data.corpus import Corpus
 from weft.data.findings import Checked, CheckPlan
 from weft.data.memory import MemoryFormat, text_format
 from weft.data.source import Source
@@ -30,6 +34,11 @@ def check(settings: Settings) -> CheckPlan:
     least = 0 if settings.data.read == "lines" else RUNNING
     train = training(settings.datasets)
     return CheckPlan(Checked(("line",), least=least), lambda: [train_tokenizer(settings.tokenizer, train.texts())])
+
+
+def decode_between(tokenizer: Tokenizer, corpus: Corpus, edges: np.ndarray) -> list[str]:
+    """The texts between edges (N + 1,) of tokens."""
+    return [tokenizer.decode(corpus.tokens[low:high].tolist()) for low, high in pairwise(edges.tolist())]
 
 
 def lines(dataset: Source) -> Iterator[tuple[str, None]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from weft.models import masked
+from weft.models import encoder_tables
 
 RECURRENT: Mapping[str, Any] = {"lr": 3e-3, "weight_decay": 0.01, "schedule": "cosine", "batch_tokens": 4096}
 MUON: Mapping[str, Any] = {
@@ -23,4 +23,4 @@ BLOCKS: Mapping[str, Any] = {
     "mixer": "attention", "positions": "rotary", "connection": "residual", "norm": "layer", "layers": 2, "dropout": 0.3,
 }  # fmt: skip
 # a masked language model's own encoder, without its head, so that weights fit
-PRETRAINED: Mapping[str, Any] = {name: value for name, value in masked.BERT.items() if name != "transform"}
+PRETRAINED: Mapping[str, Any] = {name: value for name, value in encoder_tables.BERT.items() if name != "transform"}

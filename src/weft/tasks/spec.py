@@ -18,8 +18,6 @@ from weft.html import html_table
 from weft.tasks.compare_spec import Compare, Observed
 
 if TYPE_CHECKING:
-    import torch
-
     from weft.decode.generate import Continuation, Going
     from weft.decode.options import GenerateOptions
     from weft.decode.steps import Steps
@@ -95,7 +93,7 @@ class Estimator(Protocol):
     def train(self, job: Job) -> None:
         """Leave the run directory with the model's best weights."""
 
-    def load(self, settings: Settings, vocabulary: Any, folder: RunFolder, device: torch.device) -> Any:
+    def load(self, settings: Settings, vocabulary: Any, folder: RunFolder, device: str) -> Any:
         """The model itself, never a wrapper."""
 
 
@@ -186,14 +184,6 @@ class Scored(Protocol):
     def log_probs(self) -> list[float]: ...
 
 
-class Generate(Protocol):
-    """How prompts are continued: of each the continuations, a beam's best first."""
-
-    def __call__(
-        self, run: Run[Any, Any], prompts: str | Sequence[str], options: GenerateOptions, going: Going | None
-    ) -> list[list[Continuation]]: ...
-
-
 def is_text(run: Run[Any, Any], given: object) -> bool:
     """Whether what a caller gave is one input: a string is one, all else several."""
     return isinstance(given, str)
@@ -269,13 +259,13 @@ class Task(Generic[I, P]):
     item: str  # what a loss is counted by: "token", "text", "word"
     counts: str  # what progress is counted by: "tokens", "texts", "questions"
     says: str  # what a model of it says of an item: "labels", "tags"
-    use: str  # the command after training: predict, generate, fill
     data: Data
     presets: Mapping[str, Preset]
     suites: Sequence[Suite]  # a run has the metrics of one of them: its data decides which
     validation: Sequence[Suite]  # the same of what validation measures
-    reader: Callable[[Run[I, P]], Any]  # a run's model bound to its vocabulary, as the functions below want it
     evaluate: Callable[[Run[I, P], Files | None, Any, Progress | None], Evaluation]
+    use: str = "predict"  # the command after training: predict, generate, fill
+    reader: Callable[[Run[I, P]], Any] = field(default=lambda run: run.model)  # bound to its vocabulary, as functions here want
     predict: Callable[[Run[I, P], Sequence[I], Any, Progress | None], list[P | Fault]] | None = None
     is_single: Callable[[Run[I, P], object], bool] = is_text  # whether what a Python caller gave is one input, or several
     predict_options: type[Table] = Options
@@ -284,7 +274,7 @@ class Task(Generic[I, P]):
     evaluate_options: type[Table] = Options
     embed: Callable[[Run[I, P], Sequence[Any], str, Progress | None], Embedded] | None = None
     decode: Decode[I] | None = None
-    explain: Explain | None = None
+    explain: Callable[[], Explain] | None = None  # imports what looks into models
     compare: Compare = field(default_factory=Compare)
     decides: tuple[str, ...] = ()  # comparisons go by the first of these that the runs have; (): by their first score
     weights: Weights | None = None  # what weights of its networks mean, for starts from others; None: by names and shapes alone

@@ -1,18 +1,20 @@
-"""The data of a task whose records have texts that one tokenizer reads: everything but its [data] table."""
+"""The data of a task whose records have texts that one tokenizer reads: everything but the columns of its [data] table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import model_validator
 
 from weft.config import Table
 from weft.data.columns import Wanted
-from weft.data.dataset import Dataset
+from weft.data.dataset import Dataset, Format, R
 from weft.data.findings import Checked, CheckPlan
 from weft.data.memory import MemoryFormat
 from weft.data.records import InputFile, Opened, Used
-from weft.data.tables import training
+from weft.data.tables import Split, Train, check_splits, datasets, training
 from weft.data.use import open_columns
 from weft.tasks.data_spec import Column, Data
 from weft.tasks.vocabulary import TokenizerOnly, WordTable, all_texts
@@ -20,6 +22,28 @@ from weft.text.tokenizers import Tokenizer, train_tokenizer
 
 if TYPE_CHECKING:
     from weft.runs.settings import Settings
+
+
+class SplitConfig(Table):
+    """The splits of a data set; a task adds its columns and limits, and `sources(base)`."""
+
+    train: Train
+    valid: Split = None  # files, or the fraction of train that is taken off its end
+    test: Split = None  # likewise; the order is train, valid, test
+    encoding: str = "utf-8"
+
+    @model_validator(mode="after")
+    def fits(self) -> Self:
+        check_splits(self.train, self.valid, self.test, self.encoding)
+        return self
+
+    def resolved(self) -> Self:
+        """The same with every option that applies filled in."""
+        return self
+
+    def read_as(self, format: Format[R], base: Path) -> dict[str, Dataset[R]]:
+        """The data set of each split that is given; paths are relative to `base`, the run file's directory."""
+        return datasets(base, format, self.train, self.valid, self.test)
 
 
 def columns(settings: Settings, vocabulary: Tokenizer) -> list[Column]:

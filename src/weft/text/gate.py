@@ -101,18 +101,25 @@ def quoted(text: str, most: int = SHOWN) -> str:
     return f"{mark}{shown(text, most)}{mark}"
 
 
-def clean(text: str, where: str) -> str:
-    """`text` itself; refused where it holds what no file could: a lone surrogate or a NUL."""
+def invalid_text(text: object) -> str | None:
+    """Why something is no text that a file could hold, if it is none: it is no string, or has a NUL or a lone surrogate."""
+    if not isinstance(text, str):
+        return f"must be a string, not {type(text).__name__}"
     at = text.find("\0")
     if at >= 0:
-        raise DataError(f"{where}: character {at} is NUL; text has none, is this binary data?")
+        return f"character {at} is NUL; text has none, is this binary data?"
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         code = f"U+{ord(text[error.start]):04X}"
-        raise DataError(
-            f"{where}: character {error.start} is {code}, half of a surrogate pair; send whole characters"
-        ) from None
+        return f"character {error.start} is {code}, half of a surrogate pair; send whole characters"
+    return None
+
+
+def clean(text: str, where: str) -> str:
+    """`text` itself; refused where it is none that a file could hold."""
+    if (reason := invalid_text(text)) is not None:
+        raise DataError(f"{where}: {reason}")
     return text
 
 

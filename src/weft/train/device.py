@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from weft.errors import UsageError
-from weft.train.loop import Place
 
 if TYPE_CHECKING:
+    import torch
+
     from weft.runs.settings import Settings
+    from weft.train.loop import Place
 
 
 def pick_device(name: str) -> torch.device:
+    import torch
+
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
@@ -26,6 +28,10 @@ def pick_device(name: str) -> torch.device:
 
 def pick_place(settings: Settings) -> Place:
     """bf16 where a GPU has it, float32 elsewhere, unless the run file says so."""
+    import torch
+
+    from weft.train.loop import Place
+
     device, wanted = pick_device(settings.train.device), settings.train.precision
     if wanted == "auto":
         wanted = "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"

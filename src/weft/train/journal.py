@@ -12,7 +12,7 @@ from torch import nn
 from weft import log
 from weft.errors import ResourceError
 from weft.machine import most_used
-from weft.train import checkpoint, samples
+from weft.train import samples, saving
 from weft.train.cursor import Cursor
 from weft.train.loop import Loop
 
@@ -69,7 +69,7 @@ class Journal:
         self.metrics.sync()
         if self.samples is not None:
             self.samples.sync()
-        checkpoint.save(loop, self.folder.path, self.known)
+        saving.save(loop, self.folder.path, self.known)
         cursor = loop.cursor
         self.timings.write(
             {

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from weft.config import no_such
 from weft.data.batch import cropped
 from weft.data.corpus import Corpus
 from weft.data.grouped import ExampleOrder, Examples
 from weft.data.order import Order
-from weft.errors import ConfigError, ModelError
-from weft.metrics.metric import metric_names
-from weft.train import checkpoint, memory, samples
+from weft.errors import ModelError
+from weft.train import checkpoint, memory, samples, saving
 from weft.train.device import pick_device, pick_place
 from weft.train.learner import Learner
 from weft.train.loop import Loop, Place
@@ -38,9 +36,6 @@ if TYPE_CHECKING:
 
 class NetworkTask(Protocol[E]):
     """What is particular to the networks of one task. What most have in common is written here: networks inherit it."""
-
-    def check(self, settings: Settings) -> None:
-        """Refuses tables that are right each for itself but not together."""
 
     def build(self, settings: Settings, vocabulary: Any) -> Callable[[], Any]:
         """What makes the model, freshly initialised from torch's default generator."""
@@ -123,24 +118,10 @@ def make_objective(shape: NetworkTask[E], job: Job, train: E, longest: int | Non
 
 
 class Network:
-    """Every model that is a torch module."""
-
-    by_steps = True
+    """How every model that is a torch module is trained and loaded."""
 
     def __init__(self, shape: NetworkTask[Any]) -> None:
         self.shape = shape
-
-    def check(self, settings: Settings) -> None:
-        monitor = settings.train.monitor
-        if monitor is not None and monitor not in (known := metric_names(settings.spec.validation)):
-            raise ConfigError(f"train.monitor: {no_such('score', monitor, known)}")
-        for option in ("patience", "monitor"):
-            if getattr(settings.train, option) not in (None, "none") and settings.data.valid is None:
-                raise ConfigError(
-                    f"train.{option}: is about validations, but data.valid is not given; give it, or drop {option}"
-                )
-        samples.check(settings)
-        self.shape.check(settings)
 
     @torch.inference_mode(False)  # gradients are kept, whatever the caller has switched off
     def train(self, job: Job) -> None:
@@ -158,7 +139,7 @@ class Network:
 
     def _resume(self, loop: Loop, job: Job, journal: Journal, start: Path) -> None:
         """Everything as the checkpoint has it."""
-        checkpoint.restore(loop, start)
+        saving.restore(loop, start)
         self._check_best(loop, job)
         for told in journal.restore(loop.cursor, checkpoint.read_metrics(start, loop.cursor)):
             job.watcher.note(told)
@@ -212,7 +193,7 @@ class Network:
         with torch.device("meta"):  # no memory is taken for them
             return sum(int(weight.numel()) for weight in build().parameters())
 
-    def load(self, settings: Settings, tokenizer: Any, folder: RunFolder, device: torch.device) -> Any:
+    def load(self, settings: Settings, tokenizer: Any, folder: RunFolder, device: str) -> Any:
         tensors = folder.read_weights(tokenizer.hash)  # first: what resolved.toml says is believed only if they know it
         build = self.shape.build(settings, tokenizer)
         with torch.device("meta"):  # takes no memory, whatever the sizes are that a stranger wrote
@@ -221,4 +202,4 @@ class Network:
             raise ModelError(f"{folder.weights}: does not fit resolved.toml: {misfit}")
         model: nn.Module = build()
         model.load_state_dict(tensors)
-        return model.to(device).eval()
+        return model.to(pick_device(device)).eval()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
-
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from weft.metrics.metric import Metric
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 Watch = Callable[[int, int], None]  # done, in all
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-
 from weft.errors import ConfigError
 
 if TYPE_CHECKING:
+    import torch
+
     from weft.runs.job import Job
     from weft.runs.settings import Settings
 

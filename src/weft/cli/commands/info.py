@@ -15,6 +15,9 @@ from weft.cli.output import duration, score_name, write, write_json
 from weft.text.columns import aligned, columns
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from weft.models.part import Part
     from weft.runs.run import AnyRun
 
 DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia")  # of GPUs: of Linux, of WSL, of ROCm
@@ -56,12 +59,21 @@ def _on_disk(path: Path) -> int:
     return sum(part.stat().st_size for part in (path.rglob("*") if path.is_dir() else [path]) if part.is_file())
 
 
+def _network_parts(model: nn.Module) -> list[Part]:
+    from weft.models.parts import parts_of
+
+    return parts_of(model)
+
+
+def _counted_parts(counts: Mapping[str, int]) -> list[Part]:
+    from weft.models.part import Part
+
+    return [Part("", name, count) for name, count in counts.items()]
+
+
 def _parts(run: AnyRun) -> list[dict[str, Any]]:
     """The parameters of a run's model by part, with their shares."""
-    from weft.models.parts import Part, parts_of
-
-    model = run.network
-    found = parts_of(model) if model is not None else [Part("", name, count) for name, count in run.model.parts().items()]
+    found = _network_parts(run.network) if run.network is not None else _counted_parts(run.model.parts())
     total = max(1, sum(part.parameters for part in found))
     return [
         {

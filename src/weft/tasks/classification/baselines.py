@@ -8,18 +8,16 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
 
 from weft.data.record import write_record
 from weft.data.source import fingerprints
 from weft.errors import ConfigError, ModelError
 from weft.log import Log
 from weft.metrics.calibration import sigmoid_temperature, softmax_temperature
+from weft.metrics.labels import label_metrics
 from weft.metrics.metric import values
-from weft.models import bayes, regression
-from weft.models.linear import LinearModel
-from weft.tasks.classification.network import balance, targets, unseen
-from weft.tasks.classification.objective import Judged, judged, label_metrics
+from weft.models.linear import LinearModel, log_sigmoid, log_softmax
+from weft.tasks.classification.judging import Judged, balance, judged, targets, unseen
 from weft.text.features import Features, Sparse, beside
 from weft.train.objective import Watch
 
@@ -37,11 +35,15 @@ class Fit(Protocol):
 
 
 def fit_bayes(features: Sparse, right: Any, classes: int, table: Any, weights: Any, job: Job) -> LinearModel:
+    from weft.models import bayes
+
     job.watcher.working("counting terms", 0, 1)
     return bayes.fit(features, right, classes, table, weights=weights)
 
 
 def fit_regression(features: Sparse, right: Any, classes: int, table: Any, weights: Any, job: Job) -> LinearModel:
+    from weft.models import regression
+
     def watch(asked: int) -> None:
         job.watcher.working("solving the regression", min(asked, regression.STEPS - 1), regression.STEPS)
 
@@ -76,9 +78,8 @@ class SparseLabeller:
         return Judged(self.log_probs(texts, watch), np.zeros(len(texts), dtype=bool))
 
     def tempered(self, scores: np.ndarray) -> np.ndarray:
-        tempered = torch.from_numpy(scores / self.temperature)
-        said = torch.nn.functional.logsigmoid(tempered) if self.model.multi else tempered.log_softmax(1)
-        return said.numpy()
+        tempered = scores / self.temperature
+        return log_sigmoid(tempered) if self.model.multi else log_softmax(tempered)
 
 
 class Baseline:
@@ -107,7 +108,7 @@ class Baseline:
         job.watcher.working("finding terms", 0, 1)
         columns = list(zip(*(example.texts for example in examples), strict=True))
         features = [Features.fit(column, settings.model.features) for column in columns]
-        weights = balance(right, labels.size).double().numpy() if settings.model.balanced else None
+        weights = balance(right, labels.size).astype(np.float64) if settings.model.balanced else None
         sparse = beside([part.transform(column) for part, column in zip(features, columns, strict=True)])
         wanted = right.astype(bool) if several else right[:, 0]
         model = self.fit(sparse, wanted, labels.size, settings.model, weights, job)
@@ -136,17 +137,17 @@ class Baseline:
             metrics.restore()
             metrics.write({"step": 1, **read, **{f"valid_{name}": value for name, value in scores.items()}})
             timings.write({"step": 1, "seconds": seconds})
-        tensors = {**ready.model.tensors(), "temperature": torch.tensor(ready.temperature, dtype=torch.float64)}
-        job.folder.write_weights(tensors, _vocabulary(job.tokenizer, ready.features), 1)
+        arrays = {**ready.model.arrays(), "temperature": np.array(ready.temperature, np.float64)}
+        job.folder.write_weights(arrays, _vocabulary(job.tokenizer, ready.features), 1)
         job.watcher.counted(ready.parameters, scores)
 
-    def load(self, settings: Settings, tokenizer: LabelledTokens, folder: RunFolder, device: torch.device) -> SparseLabeller:
+    def load(self, settings: Settings, tokenizer: LabelledTokens, folder: RunFolder, device: str) -> SparseLabeller:
         paths = [folder.path / f"features.{at}.json" for at in range(len(settings.data.columns()))]
         features = [Features.load(path) for path in paths]
-        tensors = folder.read_weights(_vocabulary(tokenizer, features))
-        if "temperature" not in tensors:
+        arrays = folder.read_arrays(_vocabulary(tokenizer, features))
+        if "temperature" not in arrays:
             raise ModelError(f"{folder.weights}: has no temperature; the file is damaged")
-        return SparseLabeller(features, LinearModel.from_tensors(tensors), float(tensors["temperature"]))
+        return SparseLabeller(features, LinearModel.from_arrays(arrays), float(arrays["temperature"]))
 
 
 def _vocabulary(tokenizer: LabelledTokens, features: Sequence[Features]) -> str:

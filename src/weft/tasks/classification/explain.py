@@ -104,7 +104,7 @@ def attribute(run: Run[Texts, Labelling], text: str, options: ExplainOptions) ->
         without = run.model.log_probs(fewer)[:, asked] if fewer else np.zeros((0, len(asked)))
         pieces = _some([Piece(word[0], word.start(), word.end()) for word in words])
         return Counted(pieces, outputs, (said - without).T, said, "occlusion", "the word left out")
-    weight, row = run.model.model.weight.numpy(), run.model.sparse([whole])
+    weight, row = run.model.model.weight, run.model.sparse([whole])
     values = (row.values > 0).astype(np.float64) if run.model.model.binary else row.values
     mine = weight[row.indices][:, asked]
     if not run.model.model.multi:  # a softmax sees only by how much a label's weight differs from those of all

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.config import Table
@@ -18,7 +17,8 @@ class LabelLines(Lines[Texts, Labelling]):
     columns = ("prediction", "probability")
 
     def __init__(self, settings: Settings, options: Table) -> None:
-        self.texts, self.multi, self.given = len(settings.data.columns()), bool(settings.data.multi), options
+        super().__init__(settings, options)
+        self.texts, self.multi = len(settings.data.columns()), bool(settings.data.multi)
 
     def split(self, line: str) -> tuple[tuple[str, ...], str | None]:
         texts = (line,) if self.texts == 1 else tuple(line.split("\t"))
@@ -28,9 +28,6 @@ class LabelLines(Lines[Texts, Labelling]):
 
     def parse(self, texts: tuple[str, ...]) -> Texts | None:
         return texts if "".join(texts).strip() else None
-
-    def options(self, numbers: Sequence[int]) -> Table:
-        return self.given
 
     def text(self, prediction: Labelling | None, number: int | None) -> str:
         """`label<TAB>probability`; where there may be several `a:0.93<TAB>b:0.71`, and an empty line where none is said."""

@@ -6,7 +6,7 @@ Shapes: N texts, B rows, S positions, K labels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,10 +16,10 @@ from weft.data.grouped import by_length, in_groups
 from weft.data.order import changed
 from weft.data.text_order import Labelled, TextBatch, laid_out
 from weft.metrics.calibration import sigmoid_temperature, softmax_temperature
-from weft.metrics.items import Items
-from weft.metrics.labels import MULTI_LABEL, SINGLE_LABEL, label_items, several_label_items
-from weft.metrics.metric import Metric, values
+from weft.metrics.labels import label_metrics
+from weft.metrics.metric import values
 from weft.models.encoder import Text
+from weft.tasks.classification.judging import Judged, judged
 from weft.text.tokenizers import Tokenizer
 from weft.train.objective import Loss, Watch
 
@@ -36,19 +36,6 @@ def scores_of(model: Any, data: Labelled, device: torch.device, watch: Watch | N
         if watch is not None:
             watch(done, len(found))
     return found
-
-
-def label_metrics(*, several: bool) -> tuple[Metric, ...]:
-    """What is measured of texts with one label each, or with several."""
-    return MULTI_LABEL if several else SINGLE_LABEL
-
-
-def judged(log_probs: np.ndarray, labels: np.ndarray, unseen: np.ndarray, *, several: bool) -> Items:
-    """What was said of texts (N, K), beside what is right of them: (N, 1), or (N, K) where there may be several."""
-    keys = np.arange(len(labels))
-    if several:
-        return several_label_items(np.exp(log_probs), labels.astype(bool), unseen, keys)
-    return label_items(log_probs, labels[:, 0], keys)
 
 
 class ClassificationTask:
@@ -88,13 +75,6 @@ class ClassificationTask:
         return values(judged(log_probs, labels, self.valid.unseen, several=self.several), self.monitors)
 
 
-class Judged(NamedTuple):
-    """Log-probabilities of labels, and which of the texts were cut to what the model reads."""
-
-    log_probs: np.ndarray  # float64 (N, K)
-    cut: np.ndarray  # bool (N,)
-
-
 class TextLabeller:
     """A classifier that reads text."""
 
@@ -102,18 +82,9 @@ class TextLabeller:
         self.model, self.tokenizer, self.longest, self.device = model, tokenizer, longest, device
 
     @property
-    def encoder(self) -> Any:
-        """What reads a text, without the head."""
-        return self.model.encoder
-
-    @property
     def temperature(self) -> float:
         """By which scores are divided: 1 where nothing was fitted."""
         return float(self.model.head.temperature)
-
-    @property
-    def parameters(self) -> int:
-        return sum(weight.numel() for weight in self.model.parameters())
 
     def lengths(self, texts: Sequence[tuple[str, ...]]) -> np.ndarray:
         """int64 (N,): the tokens of each example, of all its texts, <s> and every </s> counted."""

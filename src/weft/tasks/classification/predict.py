@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,12 +17,12 @@ from weft.metrics.labels import Labelled, label_scores
 from weft.runs.eval_data import held_source, none_known
 from weft.tasks import embedding
 from weft.tasks.classification.compare import observe
-from weft.tasks.classification.network import targets, unseen
-from weft.tasks.classification.objective import Judged, TextLabeller, judged
+from weft.tasks.classification.judging import Judged, judged, targets, unseen
 from weft.tasks.embedding import Embedded
+from weft.tasks.faults import mark_faults, process_valid, read_texts
 from weft.tasks.label_report import label_report
 from weft.tasks.spec import Evaluation, Fault, Files, LabelOptions, Options, Progress, Watch, is_tuple_of_texts, phase
-from weft.text.gate import clean, many
+from weft.text.gate import many
 from weft.text.labelled_tokens import LabelledTokens
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ class ClassifierReader:
         if self.run.network is None:
             terms: Classifies = self.run.model
             return terms
+        from weft.tasks.classification.objective import TextLabeller
+
         return TextLabeller(
             self.run.network, self.tokenizer.tokenizer, longest=self.settings.data.longest, device=self.run.device
         )
@@ -82,17 +84,16 @@ class ClassifierReader:
         """How many texts an example has."""
         return len(self.settings.data.columns())
 
-    def rows(self, texts: Sequence[Texts]) -> list[tuple[str, ...]]:
-        read = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
-        for number, row in enumerate(read, 1):
-            if len(row) != self.columns:
-                raise DataError(f"line {number}: has {many(len(row), 'text')}, but {self.folder.path} reads {self.columns}")
-        return [tuple(clean(text, f"line {number}") for text in row) for number, row in enumerate(read, 1)]
+    def read(self, given: Any) -> tuple[str, ...] | Fault:
+        """The texts of an input, as many as the model reads."""
+        found = read_texts(given)
+        if isinstance(found, Fault) or len(found) == self.columns:
+            return found
+        return Fault(f"has {many(len(found), 'text')}, but {self.folder.path} reads {self.columns}")
 
-    def faults(self, texts: Sequence[Texts]) -> dict[int, str]:
+    def faults(self, rows: Sequence[tuple[str, ...]]) -> dict[int, str]:
         """Which texts are too long to be read, by their number from 0, and what to do: none where data.truncate lets them be
         cut."""
-        rows = self.rows(texts)
         if not rows or self.settings.data.truncate or self.model.longest is None:
             return {}
         lengths, longest = self.model.lengths(rows), self.model.longest
@@ -154,10 +155,8 @@ def predict(
     run: Run[Texts, Labelling], texts: Sequence[Texts], options: Options, progress: Progress | None
 ) -> list[Labelling | Fault]:
     reader: ClassifierReader = run.reader
-    rows = reader.rows(texts)
-    faults = reader.faults(rows)
-    found = iter(reader.predict([row for at, row in enumerate(rows) if at not in faults], phase(progress, "predicting")))
-    return [Fault(faults[at]) if at in faults else next(found) for at in range(len(rows))]
+    rows = mark_faults([reader.read(one) for one in texts], reader.faults)
+    return process_valid(rows, lambda valid: reader.predict(valid, phase(progress, "predicting")))
 
 
 def evaluate(run: Run[Texts, Labelling], data: Files | None, options: LabelOptions, progress: Progress | None) -> Evaluation:
@@ -169,8 +168,5 @@ def embed(run: Run[Texts, Labelling], texts: Sequence[str], pool: str, progress:
     embedding.check_pool(pool)
     if run.network is None:
         raise UsageError(f"{run.folder.path}: is a {run.settings.kind} over terms, which has no encoder of texts")
-    read = [clean(text, f"line {number}") for number, text in enumerate(texts, 1)]
-    corpus, cut = embedding.read(run.vocabulary.tokenizer, read, run.settings.data.longest)
-    return Embedded(
-        embedding.embed(run.model.encoder, corpus, pool=pool, device=run.device, watch=phase(progress, "embedding")), cut
-    )
+    tokenizer, longest = run.vocabulary.tokenizer, run.settings.data.longest
+    return embedding.embed_texts(run, tokenizer, texts, pool, longest=longest, progress=progress)

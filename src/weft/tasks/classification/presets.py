@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from weft.errors import ConfigError
+from weft.metrics.labels import label_metrics
+from weft.metrics.metric import metric_names
 from weft.models.baseline_tables import BayesTable, RegressionTable
-from weft.models.classifier import ClassifierTable
+from weft.models.encoder_tables import ClassifierTable
 from weft.tasks.classification.baselines import Baseline, fit_bayes, fit_regression
-from weft.tasks.classification.network import Classification
 from weft.tasks.presets import BLOCKS, FINE_TUNED, PRETRAINED
 from weft.tasks.spec import Choice, Preset
-from weft.train.network import Network
+from weft.train.estimator import NetworkEstimator
 
-NETWORK = Network(Classification())
+if TYPE_CHECKING:
+    from weft.runs.settings import Settings
+    from weft.train.network import NetworkTask
+
+
+def find_network() -> NetworkTask[Any]:
+    from weft.tasks.classification.network import Classification
+
+    return Classification()
+
+
+def check(settings: Settings) -> None:
+    """Refuse options that do not go together."""
+    known = metric_names([label_metrics(several=settings.data.multi)])
+    if settings.train.monitor is not None and settings.train.monitor not in known:
+        several = str(settings.data.multi).lower()
+        raise ConfigError(f"train.monitor: {settings.train.monitor!r} is no score where data.multi={several}; use {known[0]!r}")
+
+
+NETWORK = NetworkEstimator(find_network, check)
 TRAIN: Mapping[str, Any] = {
     "steps": 1000, "batch_tokens": 2048, "lr": 3e-3, "weight_decay": 0.01, "schedule": "cosine", "warmup": 0.05,
     "label_smoothing": 0.1, "average": 0.99,

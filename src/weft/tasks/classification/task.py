@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from weft.metrics.labels import MULTI_LABEL, SINGLE_LABEL
 from weft.tasks.classification.compare import COMPARE
 from weft.tasks.classification.data import LabelledTable, LabelledVocabulary, check, columns, fit, in_memory, lines
-from weft.tasks.classification.explain import EXPLAIN
 from weft.tasks.classification.lines import LabelLines
-from weft.tasks.classification.network import WEIGHTS
 from weft.tasks.classification.predict import ClassifierReader, Labelling, Texts, embed, evaluate, is_single, predict
 from weft.tasks.classification.presets import PRESETS
 from weft.tasks.classification.records import open_labelled
+from weft.tasks.classification.weights import WEIGHTS
 from weft.tasks.data_spec import Data
 from weft.tasks.spec import LabelOptions, Task
 from weft.tasks.vocabulary import WordTable
+
+if TYPE_CHECKING:
+    from weft.tasks.spec import Explain
+
+
+def find_explain() -> Explain:
+    from weft.tasks.classification.explain import EXPLAIN
+
+    return EXPLAIN
+
 
 DATA = Data(
     table=LabelledTable,
@@ -33,7 +44,6 @@ CLASSIFICATION: Task[Texts, Labelling] = Task(
     item="text",
     counts="texts",
     says="labels",
-    use="predict",
     data=DATA,
     presets=PRESETS,
     weights=WEIGHTS,
@@ -48,7 +58,7 @@ CLASSIFICATION: Task[Texts, Labelling] = Task(
     lines=LabelLines,
     evaluate_options=LabelOptions,
     embed=embed,
-    explain=EXPLAIN,
+    explain=find_explain,
     labels=lambda run: run.vocabulary.labels.names,
     sizes=lambda run: {"labels": list(run.labels)},
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,11 +12,10 @@ from weft.metrics.frequency import by_frequency
 from weft.metrics.language import block_size
 from weft.runs.eval_data import token_counts
 from weft.tasks.compare_spec import Compare, Contexts, Observed, Rate, Sentences, SentenceScores
-from weft.tasks.lm.network import chosen_context
-from weft.tasks.lm.objective import items
-from weft.tasks.lm.scoring import FULL
+from weft.tasks.lm.contexts import FULL, chosen_context
+from weft.tasks.lm.scoring import items
+from weft.tasks.plain_text import decode_between
 from weft.tasks.spec import Watch
-from weft.text.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,11 +39,6 @@ def text_edges(corpus: Corpus) -> np.ndarray:
     return np.unique(np.concatenate([[0], marks[begins, 0], [len(corpus.tokens)]]))
 
 
-def decoded(tokenizer: Tokenizer, corpus: Corpus, edges: np.ndarray) -> list[str]:
-    """The texts between edges (N + 1,) of tokens."""
-    return [tokenizer.decode(corpus.tokens[low:high].tolist()) for low, high in pairwise(edges.tolist())]
-
-
 def observe(run: Run[str, None], nats: np.ndarray, corpus: Corpus) -> Observed:
     """Line by line, or block by block of running text."""
     edges, tokens = text_edges(corpus), np.asarray(corpus.tokens).astype(np.int64)
@@ -55,7 +48,7 @@ def observe(run: Run[str, None], nats: np.ndarray, corpus: Corpus) -> Observed:
         owners = np.repeat(np.arange(len(lengths)), lengths)
         values = {"nats": nats.astype(np.float64), "tokens": np.ones(len(tokens))}
         classed = by_frequency(values, owners, counts[tokens], len(lengths))
-    inputs = decoded(run.vocabulary, corpus, edges)
+    inputs = decode_between(run.vocabulary, corpus, edges)
     each = round(int(corpus.marks[-1, 2]) / max(1, len(inputs)), -1)  # blocks are whole lines, so longer than was asked for
     item = f"block of about {each:,.0f} bytes" if corpus.starts is None else "line"
     unknown = float(np.mean(tokens == run.vocabulary.unk))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,42 +10,17 @@ import torch
 from weft.data.corpus import Corpus
 from weft.data.order import LineExamples, Lines, Order, Streams, WindowExamples, Windows
 from weft.data.source import Source
-from weft.errors import ConfigError
 from weft.models.language import LanguageModel, language_model
 from weft.models.tables import StackTable
+from weft.tasks.lm.contexts import check_positions, default_context
 from weft.tasks.lm.objective import LanguageTask
-from weft.tasks.lm.scoring import Context, check_positions, parse_context
-from weft.train.meaning import Part, Weights, encoder_parts, words_of
 from weft.train.network import NetworkTask, Progress
 
 if TYPE_CHECKING:
     from weft.runs.settings import Settings
     from weft.text.tokenizers import Tokenizer
 
-TextExamples = LineExamples | WindowExamples
-
-
-def default_context(settings: Settings) -> Context:
-    """The policy `full`: lines by themselves; running text by a carried state, or by windows that overlap by half where the
-    model was trained on windows and knows nothing else: attention, and positions that begin with each window.
-
-    Measured (examples/positions.toml, one model for each kind of positions): carried on beyond its window, attention is worse
-    than in windows with any kind, by 0.008 nats (rotary) to 3.1 (sinusoidal). Strides of a quarter or less cost twice as much
-    and more, and gain nothing.
-    """
-    window, model = settings.data.window, settings.model
-    if settings.data.read == "lines":
-        return Context("reset", window)
-    within = settings.preset.estimator.by_steps and (model.traits.attends or model.positions != "none")
-    if within and settings.data.read == "windows":
-        return Context("stride", window, -(-window // 2), full=True)
-    return Context("carry", window, full=True)
-
-
-def chosen_context(settings: Settings, text: str | None) -> Context:
-    """The policy that is asked for, as a run of these settings follows it; None: `full`."""
-    data, default = settings.data, default_context(settings)
-    return default if text is None else parse_context(text, lines=data.read == "lines", window=data.window, default=default)
+CorpusExamples = LineExamples | WindowExamples
 
 
 def language_objective(
@@ -55,12 +30,8 @@ def language_objective(
     return LanguageTask(carries=carries, valid=valid, context=context, device=device, smoothing=smoothing)
 
 
-class Language(NetworkTask[TextExamples]):
+class Language(NetworkTask[CorpusExamples]):
     """Networks that predict the next token of a text."""
-
-    def check(self, settings: Settings) -> None:
-        if settings.data.read == "stream" and settings.model.positions == "learned":
-            raise ConfigError("model.positions: 'learned' has a last position, but data.read='stream' runs on; use 'rotary'")
 
     def compiles(self, settings: Settings) -> bool:
         table: StackTable = settings.model
@@ -80,7 +51,7 @@ class Language(NetworkTask[TextExamples]):
         *,
         learned: bool,
         progress: Progress | None = None,
-    ) -> TextExamples:
+    ) -> CorpusExamples:
         """Lines, or running text in the windows that it is measured by."""
         (corpus,) = columns
         if settings.data.read == "lines":
@@ -96,8 +67,8 @@ class Language(NetworkTask[TextExamples]):
         self,
         settings: Settings,
         vocabulary: Tokenizer,
-        train: TextExamples | None,
-        valid: TextExamples | None,
+        train: CorpusExamples | None,
+        valid: CorpusExamples | None,
         device: torch.device,
     ) -> LanguageTask:
         held = None if valid is None else valid.corpus
@@ -106,7 +77,7 @@ class Language(NetworkTask[TextExamples]):
         carries, smoothing = settings.data.read == "stream", settings.train.label_smoothing
         return language_objective(settings, held, device, carries=carries, smoothing=smoothing)
 
-    def order(self, settings: Settings, train: TextExamples) -> Order:
+    def order(self, settings: Settings, train: CorpusExamples) -> Order:
         """Lines of like length together; of running text windows at any place, or streams, side by side."""
         corpus, data = train.corpus, settings.data
         rows = max(1, settings.train.batch_tokens // data.window)
@@ -116,17 +87,3 @@ class Language(NetworkTask[TextExamples]):
             case "stream":
                 return Streams(corpus, window=data.window, rows=rows)
         return Windows(corpus, window=data.window, stride=data.stride or data.window, rows=rows, seed=settings.seed)
-
-
-def _parts(settings: Settings, vocabulary: Tokenizer, layers: Mapping[str, int]) -> dict[str, Part]:
-    return encoder_parts(settings, vocabulary, layers, longest=settings.data.window, head=words_of(vocabulary))
-
-
-def _named(name: str) -> str:
-    """A weight of a language model as if its embedding and its stack were an encoder."""
-    if name.startswith("head."):
-        return name
-    return "encoder.front.embedding.weight" if name == "embedding.weight" else f"encoder.{name}"
-
-
-WEIGHTS = Weights(_parts, named=_named, masked=False, continues=True)

@@ -6,15 +6,16 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
 from weft.errors import ConfigError
 from weft.log import Log
+from weft.metrics.language import LANGUAGE_VALIDATION
 from weft.models.ngram import FROM_FILE, NgramModel, estimate
 from weft.models.smoothing import SMOOTHINGS
-from weft.tasks.lm.network import language_objective
-from weft.train import memory, samples
-from weft.train.device import pick_device
+from weft.tasks.lm.contexts import default_context
+from weft.tasks.lm.scoring import surprisal
+from weft.train import samples
 
 if TYPE_CHECKING:
     from weft.runs.folder import RunFolder
@@ -37,6 +38,10 @@ class Counting:
             raise ConfigError("train.init_from: an n-gram model is counted anew and starts from no weights; drop it")
 
     def train(self, job: Job) -> None:
+        import torch
+
+        from weft.train import memory
+
         corpus, settings = job.corpora["train"], job.settings
         if settings.model.smoothing == FROM_FILE:
             names = ", ".join(SMOOTHINGS)
@@ -63,9 +68,11 @@ class Counting:
         job.watcher.counted(model.parameters, scores)
 
     def _validated(self, model: NgramModel, job: Job) -> dict[str, float] | None:
-        valid, device = job.columns("valid"), pick_device(job.settings.train.device)
-        objective = language_objective(job.settings, valid[0] if valid else None, device, carries=False)
-        return objective.validate(model, partial(job.watcher.working, "validating"))
+        valid, watch = job.columns("valid"), partial(job.watcher.working, "validating")
+        if not valid:
+            return None
+        nats = surprisal(model, valid[0], default_context(job.settings), device=None, watch=watch)
+        return {LANGUAGE_VALIDATION[0].name: float(nats.mean(dtype=np.float64))}
 
-    def load(self, settings: Settings, tokenizer: Tokenizer, folder: RunFolder, device: torch.device) -> NgramModel:
-        return NgramModel.from_arrays(folder.read_weights(tokenizer.hash, logs=True), vocabulary=tokenizer.hash)
+    def load(self, settings: Settings, tokenizer: Tokenizer, folder: RunFolder, device: str) -> NgramModel:
+        return NgramModel.from_arrays(folder.read_arrays(tokenizer.hash, logs=True), vocabulary=tokenizer.hash)

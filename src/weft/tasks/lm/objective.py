@@ -6,15 +6,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from weft.data.corpus import Corpus
 from weft.data.order import Batch
-from weft.metrics.items import Items
-from weft.metrics.language import LANGUAGE_VALIDATION, block_size
+from weft.metrics.language import LANGUAGE_VALIDATION
 from weft.nn.state import detach
-from weft.tasks.lm.scoring import Context, surprisal
+from weft.tasks.lm.contexts import Context
+from weft.tasks.lm.scoring import surprisal
 from weft.train.objective import Loss, Watch
 
 
@@ -44,13 +43,3 @@ class LanguageTask:
             return None
         nats = surprisal(model, self.valid, self.context, device=self.device, watch=watch)
         return {self.monitors[0].name: float(nats.mean(dtype=np.float64))}
-
-
-def items(nats: NDArray[np.float32], corpus: Corpus, edges: NDArray[np.int64] | None = None) -> Items:
-    """What was measured, line by line, or block by block of running text; or between token edges that are given."""
-    if edges is None:
-        blocks = np.append(np.arange(0, len(nats), block_size(len(nats))), len(nats))
-        edges = blocks if corpus.starts is None else np.asarray(corpus.starts)
-    summed = np.add.reduceat(nats.astype(np.float64), edges[:-1])
-    counts = {name: values.astype(np.float64) for name, values in corpus.units(edges).items()}
-    return Items(np.arange(len(edges) - 1), {"nats": summed, "tokens": np.diff(edges).astype(np.float64), **counts})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
@@ -10,27 +11,27 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from weft.data.corpus import Corpus
 from weft.data.grouped import filled
 from weft.data.opening import read_opening
-from weft.decode import generate as decoding
-from weft.decode.generate import Continuation, Frame, Going
 from weft.decode.options import GenerateOptions, too_long
 from weft.errors import DataError
 from weft.metrics.language import Measured, language_scores
 from weft.runs.eval_data import HeldOut
+from weft.tasks.faults import mark_faults, process_valid, read_text
 from weft.tasks.lm.compare import observe
-from weft.tasks.lm.network import chosen_context
-from weft.tasks.lm.objective import items
-from weft.tasks.lm.scoring import BATCH, Context, nats_of, surprisal
+from weft.tasks.lm.contexts import Context, chosen_context
+from weft.tasks.lm.scoring import BATCH, items, nats_of, reading, surprisal
 from weft.tasks.spec import Evaluation, Fault, Files, Options, Progress, Watch, phase
 from weft.text.gate import clean
 from weft.text.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
+    import torch
+
+    from weft.decode.generate import Continuation, Frame, Going
     from weft.runs.run import Run
 
 
@@ -53,7 +54,7 @@ class LineScore(NamedTuple):
         return float(np.exp(-self.log_prob / len(self.tokens))) if self.tokens else float("nan")
 
 
-def _told(watch: Callable[[int], None], before: int, lengths: Sequence[int], done: int) -> None:
+def _report_scored(watch: Callable[[int], None], before: int, lengths: Sequence[int], done: int) -> None:
     """How many tokens of texts of these lengths are scored, after so many positions, `before` of them before the texts."""
     watch(sum(min(max(0, done - before), length) for length in lengths))
 
@@ -62,7 +63,7 @@ class LanguageReader:
     """A language model that reads texts: what they come after, and what ends them."""
 
     def __init__(self, run: Run[str, None]) -> None:
-        self.run, self.folder, self.settings, self.device = run, run.folder, run.settings, run.device
+        self.run, self.folder, self.settings = run, run.folder, run.settings
         self.tokenizer: Tokenizer = run.vocabulary
 
     @property
@@ -88,6 +89,8 @@ class LanguageReader:
     @property
     def frame(self) -> Frame:
         """What a text stands between."""
+        from weft.decode.generate import Frame
+
         return Frame(self.end, self.opening)
 
     @property
@@ -100,13 +103,25 @@ class LanguageReader:
         """The policy that is asked for, as this run follows it; None: `full`."""
         return chosen_context(self.settings, text)
 
+    @property
+    def device(self) -> torch.device | None:
+        """Where a network computes; None: the model counts, and reads arrays."""
+        return None if self.run.network is None else self.run.device
+
+    def _inference(self) -> AbstractContextManager[Any]:
+        """No gradients are recorded, where there are any."""
+        if self.device is None:
+            return nullcontext()
+        import torch
+
+        return torch.inference_mode()
+
     # ---- whole texts
 
     def measured(self, context: str | None = None) -> Measured:
         """How a text is measured, for signatures."""
         return Measured(str(self.context(context)), "line" if self.lines else "block", self.tokenizer.hash)
 
-    @torch.inference_mode()
     def nats(
         self,
         data: Files | None = None,
@@ -117,7 +132,7 @@ class LanguageReader:
     ) -> tuple[NDArray[np.float32], Corpus]:
         """Nats of every token of a text, (N,), and its tokens."""
         policy = self.context(context)
-        with TemporaryDirectory() as place:  # what was mapped stays when the file is gone
+        with TemporaryDirectory() as place, self._inference():  # what was mapped stays when the file is gone
             corpus = HeldOut(self.folder, self.settings, self.tokenizer).corpus(data, Path(place), reading)
             return surprisal(self.model, corpus, policy, device=self.device, watch=watch), corpus
 
@@ -162,15 +177,15 @@ class LanguageReader:
         cure = f"but {self.folder.path} reads at most {room}; shorten it"
         return {int(at): f"has {lengths[at]:,} tokens, {cure}" for at in np.flatnonzero(lengths > room)}
 
-    @torch.inference_mode()
     def _score(self, texts: list[list[int]], watch: Callable[[int], None]) -> list[list[float]]:
         width = max(map(len, texts))
         if width == 0:
             return [[] for _ in texts]
-        tokens = torch.tensor([[*self.opening, *text, *[0] * (width - len(text))] for text in texts], device=self.device)
+        tokens = np.array([[*self.opening, *text, *[0] * (width - len(text))] for text in texts], np.int64)
         before = len(self.opening) - 1  # targets that are none of the text's
-        told = partial(_told, watch, before, [len(text) for text in texts])
-        nats, _ = nats_of(self.model, tokens, None, told)
+        report = partial(_report_scored, watch, before, [len(text) for text in texts])
+        with self._inference():
+            nats, _ = nats_of(reading(self.model, self.device), tokens, None, report)
         # padding lies behind a row's last token, so what it would score is cut off
         return [row[before : before + len(text)] for row, text in zip((-nats).tolist(), texts, strict=True)]
 
@@ -220,11 +235,8 @@ def score(
 ) -> list[LineScore | Fault]:
     """The log-probability of each line (a string is one), and of each of its tokens."""
     reader: LanguageReader = run.reader
-    read = [clean(line, f"line {number}") for number, line in enumerate(_texts(lines), 1)]
-    faults = reader.faults(read)
-    whole = [line for at, line in enumerate(read) if at not in faults]
-    found = iter(reader.score(whole, watch=phase(progress, "scoring")))
-    return [Fault(faults[at]) if at in faults else next(found) for at in range(len(read))]
+    read = mark_faults([read_text(line) for line in _texts(lines)], reader.faults)
+    return process_valid(read, lambda valid: reader.score(valid, watch=phase(progress, "scoring")))
 
 
 def unknown(run: Run[str, None], prompts: Sequence[str]) -> list[str]:
@@ -236,6 +248,8 @@ def generate(
     run: Run[str, None], prompts: str | Sequence[str], options: GenerateOptions, going: Going | None
 ) -> list[list[Continuation]]:
     """Continuations of each prompt (a string is one), a beam's best first."""
+    from weft.decode import generate as decoding
+
     read = [clean(text, f"prompt {number}") for number, text in enumerate(_texts(prompts), 1)]
     frame = run.reader.frame
     return decoding.generate(run.model, run.vocabulary, read, options, frame=frame, device=run.device, going=going)
@@ -243,5 +257,7 @@ def generate(
 
 def stream(run: Run[str, None], prompt: str, options: GenerateOptions) -> Iterator[str]:
     """One continuation, piece by piece as it is found."""
+    from weft.decode import generate as decoding
+
     frame = run.reader.frame
     return decoding.stream(run.model, run.vocabulary, clean(prompt, "prompt"), options, frame=frame, device=run.device)

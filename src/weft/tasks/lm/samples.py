@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from weft.data.opening import read_opening
-from weft.decode.generate import Frame, generate
 from weft.decode.options import GenerateOptions
 from weft.errors import ConfigError
 from weft.text.gate import clean
 from weft.train.samples import Record, Samples, Writer
 
 if TYPE_CHECKING:
+    import torch
+
     from weft.runs.job import Job
 
 
 def continuations(job: Job, model: Any, device: torch.device) -> Writer:
     """Continuations of each prompt, by the run's seed: the same numbers are drawn at each validation."""
+    from weft.decode.generate import Frame, generate
+
     settings, tokenizer = job.settings, job.tokenizer
     prompts = [clean(text, f"train.sample_prompts, {at}") for at, text in enumerate(settings.train.sample_prompts, 1)] or [""]
     length, longest = settings.train.sample_length, model.longest

@@ -7,26 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from weft.data.corpus import Corpus
 from weft.data.order import Stretch, by_length, carried, strided
-from weft.errors import DataError, UsageError
-from weft.train.objective import Watch
+from weft.metrics.items import Items
+from weft.metrics.language import block_size
+from weft.tasks.lm.contexts import Context, check_positions
+from weft.tasks.spec import Watch
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+# of rows of tokens (R, T + 1), after a state or None: the nats of every token after the first, (R, T), and the new state
+Read = Callable[[NDArray[np.int64], Any], tuple[NDArray[np.float32], Any]]
 
 BATCH = 16384  # positions computed at once
 PIECE = 4096  # positions of a row computed at once: attention's mask grows with their square
-FULL = "full"  # the policy that gives every token its past, as far as a model reads: how, its run decides
 ROWS = 32  # parts of a text that are read side by side where a state is carried
 
 
 class Scored(Protocol):
-    """What the policies below need of a model: n-gram and networks alike."""
+    """What the policies below need of a model of tensors."""
 
     @property
     def longest(self) -> int | None:
@@ -34,54 +40,6 @@ class Scored(Protocol):
 
     def loss(self, tokens: Tensor, targets: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         """Nats of every target, (B, T), and the state after the last token."""
-
-
-class Context(NamedTuple):
-    """What a token may be predicted from.
-
-    reset: its own line. carry: all before it, by a state that is carried on (before each of up to 32 places where the text is
-    cut to be read side by side, `warm` tokens are read that don't count). stride: a window of `window` tokens that moves by
-    `stride`, so that each token has at least window - stride tokens before it, but at the start. Under the policy `full` it is
-    the run that decides which of the three.
-    """
-
-    kind: str
-    window: int
-    stride: int = 0
-    full: bool = False
-
-    def __str__(self) -> str:
-        before = "full/" if self.full else ""
-        match self.kind:
-            case "stride":
-                return f"{before}stride:{self.stride}/{self.window}"
-            case "carry":
-                return f"{before}carry:warm-{self.warm}"
-        return "reset:line"
-
-    @property
-    def warm(self) -> int:
-        """Tokens that are read, not counted, before each part of a carried text: more than any n-gram looks back."""
-        return max(self.window, 64)
-
-
-def parse_context(text: str, *, lines: bool, window: int, default: Context) -> Context:
-    """`full`, which is the default, `stride`, `stride:32`, `carry` or `reset`, as the command line gives it."""
-    if text == FULL:
-        return default
-    kind, colon, number = text.partition(":")
-    if lines != (kind == "reset"):
-        raise UsageError(f"--context: {text!r} does not fit data that is read as {'lines' if lines else 'running text'}")
-    if kind == "stride":
-        # the length first: Python refuses to read a number of thousands of digits
-        if colon and not (number.isdecimal() and len(number) < 20 and 1 <= int(number) <= window):
-            raise UsageError(f"--context: the stride must be from 1 to the window of {window}, not {number!r}")
-        return Context("stride", window, int(number) if colon else window)
-    if text == "carry":
-        return Context("carry", window)
-    if text == "reset":
-        return default
-    raise UsageError(f"--context: must be full, reset, carry, stride or stride:N, not {text!r}")
 
 
 def stretches(corpus: Corpus, context: Context) -> Iterator[Stretch]:
@@ -95,35 +53,48 @@ def stretches(corpus: Corpus, context: Context) -> Iterator[Stretch]:
     return carried(corpus, window=max(1, BATCH // rows), rows=rows, warm=context.warm)
 
 
-def check_positions(longest: int | None, corpus: Corpus, context: Context) -> None:
-    """Refuse, before the first token, a text that would pass the last position a model can read."""
-    if longest is None:
-        return
-    if corpus.starts is not None:
-        lengths = np.diff(corpus.starts)
-        line = int(lengths.argmax())
-        if lengths[line] > longest:
-            raise DataError(
-                f"data: line {line + 1} of {corpus.name} has {lengths[line]} tokens, but the model reads at most {longest}; "
-                f"shorten it, or train with data.window = {lengths[line]} or other positions"
-            )
-    elif context.kind == "carry" and len(corpus.tokens) + len(corpus.opening) - 1 > longest:
-        raise UsageError(f"--context: 'carry' runs on, but the model reads at most {longest} positions; use 'stride'")
+class Reads(Protocol):
+    """The same of a model of arrays, which needs no torch."""
+
+    @property
+    def longest(self) -> int | None: ...
+
+    def read(self, tokens: NDArray[np.int64], state: Any = None) -> tuple[NDArray[np.float32], Any]: ...
 
 
-def nats_of(model: Scored, tokens: Tensor, state: Any = None, watch: Callable[[int], None] | None = None) -> tuple[Tensor, Any]:
+def _on(model: Any, device: torch.device) -> Read:
+    """How a model of tensors on a device reads arrays."""
+    import torch
+
+    def read(rows: NDArray[np.int64], state: Any) -> tuple[NDArray[np.float32], Any]:
+        tokens = torch.from_numpy(rows).to(device)
+        nats, state = model.loss(tokens[:, :-1], tokens[:, 1:], state)
+        found: NDArray[np.float32] = nats.float().cpu().numpy()
+        return found, state
+
+    return read
+
+
+def reading(model: Scored | Reads, device: torch.device | None) -> Read:
+    """How a model reads rows of tokens: on a device, or, where there is none, arrays as they are."""
+    found: Read = model.read if device is None else _on(model, device)  # type: ignore[union-attr]
+    return found
+
+
+def nats_of(
+    read: Read, tokens: NDArray[np.int64], state: Any = None, watch: Callable[[int], None] | None = None
+) -> tuple[NDArray[np.float32], Any]:
     """Nats of every token after the first, (B, T - 1), and the state: a long text piece by piece, equal to all at once.
 
     `watch(positions done)` is told of every piece but the last, when all is done.
     """
     parts = []
-    for start in range(0, tokens.size(1) - 1, PIECE):
+    for start in range(0, tokens.shape[1] - 1, PIECE):
         if start and watch is not None:
             watch(start)
-        piece = tokens[:, start : start + PIECE + 1]
-        nats, state = model.loss(piece[:, :-1], piece[:, 1:], state)
+        nats, state = read(tokens[:, start : start + PIECE + 1], state)
         parts.append(nats)
-    return torch.cat(parts, dim=1), state
+    return np.concatenate(parts, axis=1), state
 
 
 def _tell(watch: Watch | None, heap: NDArray[np.int64], total: int, positions: int) -> None:
@@ -133,22 +104,32 @@ def _tell(watch: Watch | None, heap: NDArray[np.int64], total: int, positions: i
 
 
 def surprisal(
-    model: Scored, corpus: Corpus, context: Context, *, device: torch.device, watch: Watch | None = None
+    model: Scored | Reads, corpus: Corpus, context: Context, *, device: torch.device | None, watch: Watch | None = None
 ) -> NDArray[np.float32]:
-    """Nats of every predicted token, (N,), in the order of the corpus."""
+    """Nats of every predicted token, (N,), in the order of the corpus; without a device, of a model of arrays."""
+    read = reading(model, device)
     check_positions(model.longest, corpus, context)
     found = np.full(len(corpus.tokens), np.nan, dtype=np.float32)
     state, done = None, 0
     for part in stretches(corpus, context):
-        tokens = part.tokens.to(device)
-        column = np.arange(tokens.size(1) - 1)
+        column = np.arange(part.tokens.shape[1] - 1)
         counts = column >= part.first[:, None]
         if part.keep is not None:
-            counts &= part.keep[:, 1:].numpy()
+            counts &= part.keep[:, 1:]
         heap = done + np.cumsum(counts.sum(0))
         told = partial(_tell, watch, heap, len(found))
-        nats, state = nats_of(model, tokens, None if part.anew else state, told)
-        found[(part.at[:, None] + column)[counts]] = nats.float().cpu().numpy()[counts]
+        nats, state = nats_of(read, part.tokens, None if part.anew else state, told)
+        found[(part.at[:, None] + column)[counts]] = nats[counts]
         told(len(column))
         done = int(heap[-1])
     return found
+
+
+def items(nats: NDArray[np.float32], corpus: Corpus, edges: NDArray[np.int64] | None = None) -> Items:
+    """What was measured, line by line, or block by block of running text; or between token edges that are given."""
+    if edges is None:
+        blocks = np.append(np.arange(0, len(nats), block_size(len(nats))), len(nats))
+        edges = blocks if corpus.starts is None else np.asarray(corpus.starts)
+    summed = np.add.reduceat(nats.astype(np.float64), edges[:-1])
+    counts = {name: values.astype(np.float64) for name, values in corpus.units(edges).items()}
+    return Items(np.arange(len(edges) - 1), {"nats": summed, "tokens": np.diff(edges).astype(np.float64), **counts})

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from weft.data.tables import DataTable
 from weft.data.use import open_text
 from weft.metrics.language import LANGUAGE, LANGUAGE_VALIDATION
 from weft.tasks.data_spec import Data
 from weft.tasks.lm.compare import COMPARE
 from weft.tasks.lm.data import choose_opening, reads_windows
-from weft.tasks.lm.explain import EXPLAIN
-from weft.tasks.lm.network import WEIGHTS
 from weft.tasks.lm.predict import LanguageOptions, LanguageReader, evaluate, generate, never, prompt, score, stream, unknown
 from weft.tasks.lm.presets import PRESETS
 from weft.tasks.lm.samples import SAMPLES
+from weft.tasks.lm.weights import WEIGHTS
 from weft.tasks.plain_text import check, columns, in_memory, lines, texts
 from weft.tasks.spec import Decode, Task
 from weft.tasks.vocabulary import TokenizerOnly
 from weft.text.tokenizers import TokenizerTable
 
 BEAM, LENGTH = 3, 12  # of a search; texts need not end
+
+if TYPE_CHECKING:
+    from weft.tasks.spec import Explain
+
+
+def find_explain() -> Explain:
+    from weft.tasks.lm.explain import EXPLAIN
+
+    return EXPLAIN
+
 
 DATA = Data(
     table=DataTable,
@@ -64,6 +75,6 @@ LM: Task[str, None] = Task(
         prompt_faults=lambda run, prompts, options: run.reader.faults_of_prompts(prompts, options),
         lines=lambda run: run.reader.lines,
     ),
-    explain=EXPLAIN,
+    explain=find_explain,
 )
 TASK = LM

@@ -6,19 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from weft.data.corpus import Corpus, lines_of
 from weft.metrics.frequency import by_frequency
 from weft.metrics.items import Items
 from weft.runs.eval_data import token_counts
 from weft.tasks.compare_spec import Compare, Observed, Rate, Sentences, SentenceScores
-from weft.tasks.lm.compare import decoded
-from weft.tasks.masked_lm.objective import Hidden, pseudo_nats
+from weft.tasks.plain_text import decode_between
 from weft.tasks.spec import Watch
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
+    from weft.tasks.masked_lm.objective import Hidden
 
 
 def observe(run: Run[Any, Any], hidden: Hidden, found: Items, corpus: Corpus) -> Observed:
@@ -29,18 +28,22 @@ def observe(run: Run[Any, Any], hidden: Hidden, found: Items, corpus: Corpus) ->
         values = {"nats": hidden.nats, "tokens": np.ones(len(hidden.tokens))}
         classed = by_frequency(values, hidden.owners, counts[hidden.tokens], hidden.size)
     edges = np.append(0, np.cumsum(lengths)) if corpus.starts is None else np.asarray(corpus.starts)
-    inputs, item = decoded(run.vocabulary, corpus, edges), "window" if corpus.starts is None else "line"
+    inputs, item = decode_between(run.vocabulary, corpus, edges), "window" if corpus.starts is None else "line"
     return Observed(found, inputs, [""] * len(inputs), lengths, item, classed)
 
 
-@torch.inference_mode()
 def score_sentences(run: Run[Any, Any], texts: Sequence[str], whole: np.ndarray, watch: Watch | None) -> SentenceScores:
     """By the pseudo-log-likelihood (Salazar et al. 2020): the nats of every token, when it alone is hidden."""
+    import torch
+
+    from weft.tasks.masked_lm.objective import pseudo_nats
+
     longest, lengths = run.model.longest, run.vocabulary.encode_flat(texts)[1]
     long = np.zeros(len(texts), bool) if longest is None else lengths + 2 > longest  # <s> and </s> are positions, too
     kept = ["" if over else text for text, over in zip(texts, long, strict=True)]
     corpus = lines_of(run.vocabulary, kept)
-    items = pseudo_nats(run.model, corpus, window=run.settings.data.window, device=run.device, watch=watch)
+    with torch.inference_mode():
+        items = pseudo_nats(run.model, corpus, window=run.settings.data.window, device=run.device, watch=watch)
     return SentenceScores(-items.statistics["nats"], items.statistics["tokens"].astype(np.int64), long)
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.tasks.lines import Lines
-from weft.tasks.masked_lm.predict import Filled, FillOptions
+from weft.tasks.masked_lm.predict import Filled
 
 if TYPE_CHECKING:
     from weft.data.records import Entry
@@ -21,14 +20,8 @@ class FillLines(Lines[str, Filled]):
     batch = 256
     tables = False
 
-    def __init__(self, options: FillOptions) -> None:
-        self.given = options
-
     def parse(self, texts: tuple[str, ...]) -> str:
         return texts[0]
-
-    def options(self, numbers: Sequence[int]) -> FillOptions:
-        return self.given
 
     def text(self, prediction: Filled | None, number: int | None) -> str:
         """A line for each token, best first: probability and token, behind the numbers of the line and of the mask; of the

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,6 @@ from weft.models.tables import StackTable
 from weft.tasks.masked_lm.gaps import FixedGaps, GapExamples
 from weft.tasks.masked_lm.objective import MaskedTask, Masking, check_longest
 from weft.text.whole_words import begins_word
-from weft.train.meaning import Part, Weights, encoder_parts, words_of
 from weft.train.network import NetworkTask, Progress
 
 if TYPE_CHECKING:
@@ -28,20 +27,6 @@ if TYPE_CHECKING:
 
 class MaskedLanguage(NetworkTask[GapExamples]):
     """Networks that fill gaps in a text."""
-
-    def check(self, settings: Settings) -> None:
-        if settings.data.read == "stream":
-            raise ConfigError(
-                "data.read: 'stream' goes on from text to text, but a masked language model reads each one whole; "
-                "use 'lines' or 'windows'"
-            )
-        if settings.data.read == "windows" and settings.data.window < 3:
-            raise ConfigError(f"data.window: {settings.data.window} has no room for a token between <s> and </s>; at least 3")
-        if settings.model.pairs and settings.data.read != "lines":
-            raise ConfigError(
-                f"model.pairs: true reads two lines as one text, but data.read = {settings.data.read!r} knows no lines; "
-                "use read = 'lines'"
-            )
 
     def compiles(self, settings: Settings) -> bool:
         table: StackTable = settings.model
@@ -111,10 +96,3 @@ def masking(settings: Settings, tokenizer: Tokenizer) -> Masking:
     known = torch.ones(tokenizer.size + 1, dtype=torch.bool)
     known[:-1] = torch.from_numpy(begins)
     return how._replace(begins=known)
-
-
-def _parts(settings: Settings, vocabulary: Tokenizer, layers: Mapping[str, int]) -> dict[str, Part]:
-    return encoder_parts(settings, vocabulary, layers, longest=settings.data.window, head=words_of(vocabulary))
-
-
-WEIGHTS = Weights(_parts)

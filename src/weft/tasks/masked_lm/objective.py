@@ -7,7 +7,7 @@ Shapes: B rows, S positions, V words, N texts.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from weft.data.batch import as_tensor
 from weft.data.corpus import Corpus
 from weft.data.grouped import in_groups
 from weft.data.order import Batch, changed, padded, strided
@@ -149,7 +150,7 @@ def texts(corpus: Corpus, *, window: int, batch_tokens: int = BATCH) -> Iterator
     inner, key = min(window - 2, len(corpus.tokens)), 0
     for part in strided(corpus, window=inner, stride=inner, rows=max(1, batch_tokens // window)):
         begin, end = (torch.full((len(part.at), 1), mark) for mark in (Tokenizer.begin, Tokenizer.end))
-        tokens = torch.cat([begin, part.tokens[:, 1:], end], dim=1)
+        tokens = torch.cat([begin, as_tensor(part.tokens[:, 1:]), end], dim=1)
         keep = torch.ones_like(tokens, dtype=torch.bool)
         # the last window was moved back to be full: what another one has read is left out
         tokens, keep = _dropped(tokens, keep, part.first)
@@ -273,3 +274,16 @@ def hidden_items(hidden: Hidden) -> Items:
 def pseudo_nats(model: Any, corpus: Corpus, *, window: int, device: torch.device, watch: Watch | None = None) -> Items:
     """The negative pseudo-log-likelihood of every line, or window, in nats, and how many tokens it has."""
     return hidden_items(hidden_nats(model, corpus, window=window, device=device, watch=watch))
+
+
+@torch.inference_mode()
+def best_tokens(
+    model: Any, tokens: Sequence[int], count: int, *, among: range, device: torch.device
+) -> list[list[tuple[int, float]]]:
+    """For each mask in a text, whose number follows the last of `among`, the most probable tokens of these, best first, and
+    their probabilities."""
+    row = torch.tensor([tokens], device=device)
+    y = model(Text(row, torch.ones_like(row, dtype=torch.bool)))[row == among.stop]
+    found = model.log_probs(y).exp()[:, among.start : among.stop].topk(min(count, len(among)))
+    numbers, values = (found.indices + among.start).tolist(), found.values.tolist()
+    return [list(zip(*best, strict=True)) for best in zip(numbers, values, strict=True)]

@@ -9,25 +9,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-
 from weft.data.corpus import Corpus
 from weft.errors import UsageError
 from weft.metrics.language import Measured
 from weft.metrics.masked import masked_scores
-from weft.models.encoder import Text
 from weft.runs.eval_data import HeldOut
 from weft.tasks import embedding
 from weft.tasks.embedding import Embedded
+from weft.tasks.faults import read_text
 from weft.tasks.masked_lm.compare import observe
-from weft.tasks.masked_lm.objective import Hidden, hidden_items, hidden_nats
 from weft.tasks.spec import Evaluation, Fault, Files, Options, Progress, Watch, phase
-from weft.text.gate import clean
 from weft.text.tokenizers import Tokenizer
 from weft.text.whole_words import pieces
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
+    from weft.tasks.masked_lm.objective import Hidden
 
 MASKS = ("[MASK]", "<mask>")
 _MASK = re.compile("|".join(map(re.escape, MASKS)))
@@ -75,11 +72,6 @@ class MaskedReader:
             return f"has {len(tokens):,} tokens, but {self.folder.path} reads at most {longest}; shorten it"
         return None
 
-    def faults(self, texts: Sequence[str]) -> dict[int, str]:
-        """Which texts can't be filled, by their number from 0, and why."""
-        found = {number: self.fault(self.tokens(text)) for number, text in enumerate(texts)}
-        return {number: fault for number, fault in found.items() if fault is not None}
-
     @property
     def gaps(self) -> re.Pattern[str]:
         """What a gap looks like in a text."""
@@ -94,16 +86,12 @@ class MaskedReader:
             found += [self.tokenizer.size, *ids.tolist()]
         return [*found, self.tokenizer.end]
 
-    @torch.inference_mode()
     def fill(self, tokens: list[int], n: int) -> list[list[Filling]]:
-        row = torch.tensor([tokens], device=self.device)
-        y = self.model(Text(row, torch.ones_like(row, dtype=torch.bool)))[row == self.tokenizer.size]
+        from weft.tasks.masked_lm.objective import best_tokens
+
         # special tokens are no text, and the mask is no answer
-        found = self.model.log_probs(y).exp()[:, 3 : self.tokenizer.size].topk(min(n, self.tokenizer.size - 3))
-        return [
-            [Filling(self._shown(number + 3), value) for number, value in zip(numbers, values, strict=True)]
-            for numbers, values in zip(found.indices.tolist(), found.values.tolist(), strict=True)
-        ]
+        found = best_tokens(self.model, tokens, n, among=range(3, self.tokenizer.size), device=self.device)
+        return [[Filling(self._shown(number), value) for number, value in best] for best in found]
 
     def _shown(self, number: int) -> str:
         """A token as it looks in a text; what is no whole character, by its name."""
@@ -120,6 +108,10 @@ class MaskedReader:
         reading: Watch | None = None,
     ) -> tuple[Hidden, Corpus]:
         """Nats of every token of a text when it alone is hidden, and the text's tokens."""
+        import torch
+
+        from weft.tasks.masked_lm.objective import hidden_nats
+
         window = self.settings.data.window
         with TemporaryDirectory() as place, torch.inference_mode():  # what was mapped stays when the file is gone
             corpus = HeldOut(self.folder, self.settings, self.tokenizer).corpus(data, Path(place), reading)
@@ -140,10 +132,11 @@ def predict(
         raise UsageError(f"fill: n must be at least 1, not {options.n}")
     reader: MaskedReader = run.reader
     found: list[Filled | Fault] = []
-    for number, text in enumerate(texts, 1):
-        tokens = reader.tokens(clean(text, f"line {number}"))
-        fault = reader.fault(tokens)
-        found.append(reader.fill(tokens, options.n) if fault is None else Fault(fault))
+    for number, given in enumerate(texts, 1):
+        text = read_text(given)
+        tokens = [] if isinstance(text, Fault) else reader.tokens(text)
+        reason = text.reason if isinstance(text, Fault) else reader.fault(tokens)
+        found.append(reader.fill(tokens, options.n) if reason is None else Fault(reason))
         if progress is not None:
             progress("predicting", number, len(texts))
     return found
@@ -151,6 +144,8 @@ def predict(
 
 def evaluate(run: Run[str, Filled], data: Files | None, options: Options, progress: Progress | None) -> Evaluation:
     """Pseudo-perplexity over a whole text, line by line, or window by window of running text."""
+    from weft.tasks.masked_lm.objective import hidden_items
+
     reader: MaskedReader = run.reader
     hidden, corpus = reader.nats(data, watch=phase(progress, "evaluating"), reading=phase(progress, "tokenising"))
     items = hidden_items(hidden)
@@ -159,9 +154,4 @@ def evaluate(run: Run[str, Filled], data: Files | None, options: Options, progre
 
 
 def embed(run: Run[str, Filled], texts: Sequence[str], pool: str, progress: Progress | None) -> Embedded:
-    embedding.check_pool(pool)
-    read = [clean(text, f"line {number}") for number, text in enumerate(texts, 1)]
-    corpus, cut = embedding.read(run.vocabulary, read, run.model.longest)
-    return Embedded(
-        embedding.embed(run.model.encoder, corpus, pool=pool, device=run.device, watch=phase(progress, "embedding")), cut
-    )
+    return embedding.embed_texts(run, run.vocabulary, texts, pool, longest=run.model.longest, progress=progress)

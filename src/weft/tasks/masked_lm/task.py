@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from weft.data.tables import DataTable
 from weft.data.use import open_text
 from weft.metrics.masked import MASKED, PSEUDO
 from weft.tasks.data_spec import Data
 from weft.tasks.masked_lm.compare import COMPARE
-from weft.tasks.masked_lm.explain import EXPLAIN
 from weft.tasks.masked_lm.lines import FillLines
-from weft.tasks.masked_lm.network import WEIGHTS
 from weft.tasks.masked_lm.predict import Filled, FillOptions, MaskedReader, embed, evaluate, predict
 from weft.tasks.masked_lm.presets import PRESETS
+from weft.tasks.masked_lm.weights import WEIGHTS
 from weft.tasks.plain_text import check, columns, in_memory, lines, texts
 from weft.tasks.spec import Task
 from weft.tasks.vocabulary import TokenizerOnly
 from weft.text.tokenizers import TokenizerTable
+
+if TYPE_CHECKING:
+    from weft.tasks.spec import Explain
+
+
+def find_explain() -> Explain:
+    from weft.tasks.masked_lm.explain import EXPLAIN
+
+    return EXPLAIN
+
 
 DATA = Data(
     table=DataTable,
@@ -46,8 +57,8 @@ MASKED_LM: Task[str, Filled] = Task(
     evaluate=evaluate,
     predict=predict,
     predict_options=FillOptions,
-    lines=lambda settings, options: FillLines(options),
+    lines=FillLines,
     embed=embed,
-    explain=EXPLAIN,
+    explain=find_explain,
 )
 TASK = MASKED_LM

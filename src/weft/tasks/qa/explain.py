@@ -13,7 +13,7 @@ from weft.explain.options import ExplainOptions
 from weft.explain.stacks import Stack
 from weft.explain.view import Piece
 from weft.models.encoder import Text
-from weft.tasks.qa.objective import Answer
+from weft.tasks.qa.answer import Answer
 from weft.tasks.qa.predict import Pair
 from weft.tasks.spec import Explain
 

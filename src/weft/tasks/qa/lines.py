@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from weft.config import Table
 from weft.tasks.lines import Lines
-from weft.tasks.qa.objective import Answer
+from weft.tasks.qa.answer import Answer
 from weft.tasks.qa.predict import Pair
 from weft.tasks.spec import Fault
 from weft.text.columns import counted
@@ -24,9 +23,6 @@ class AnswerLines(Lines[Pair, Answer]):
     item = "question"
     columns = ("prediction", "probability")
 
-    def __init__(self, options: Table) -> None:
-        self.given = options
-
     def split(self, line: str) -> tuple[tuple[str, ...], str | None]:
         cells = tuple(line.split("\t"))
         if line.strip() and (len(cells) != 2 or not all(cell.strip() for cell in cells)):
@@ -38,9 +34,6 @@ class AnswerLines(Lines[Pair, Answer]):
             return None
         question, passage = texts
         return (question, passage) if question.strip() and passage.strip() else Fault(_needs(texts))
-
-    def options(self, numbers: Sequence[int]) -> Table:
-        return self.given
 
     def text(self, prediction: Answer | None, number: int | None) -> str:
         return "\n" if prediction is None else f"{prediction.text}\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +17,6 @@ from weft.tasks.qa.files import Record
 from weft.tasks.qa.objective import Held, SpanTask
 from weft.text.offsets import token_places, tokens_between
 from weft.text.tokenizers import Tokenizer
-from weft.train.meaning import Part, Weights, encoder_parts, words_of
 from weft.train.network import NetworkTask, Progress
 
 if TYPE_CHECKING:
@@ -44,12 +43,6 @@ def answer_tokens(record: Record, places: np.ndarray) -> tuple[int, int]:
 
 class Reading(NetworkTask[Held]):
     """Networks that answer questions by a part of a passage."""
-
-    def check(self, settings: Settings) -> None:
-        if settings.train.label_smoothing:
-            raise ConfigError(
-                f"train.label_smoothing={settings.train.label_smoothing:g}: answers are learned as they are given; drop it"
-            )
 
     def build(self, settings: Settings, vocabulary: Tokenizer) -> Callable[[], SpanModel]:
         return lambda: span_model(settings.model, words=vocabulary.size + 1, longest=settings.data.longest)
@@ -115,10 +108,3 @@ class Reading(NetworkTask[Held]):
                 f"train.monitor: {monitor!r} is about questions with and without an answer, but data.valid has only one sort; "
                 "use 'answer_f1'"
             )
-
-
-def _parts(settings: Settings, vocabulary: Tokenizer, layers: Mapping[str, int]) -> dict[str, Part]:
-    return encoder_parts(settings, vocabulary, layers, longest=settings.data.longest, head=words_of(vocabulary))
-
-
-WEIGHTS = Weights(_parts)

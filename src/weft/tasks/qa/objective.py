@@ -23,6 +23,7 @@ from weft.data.order import changed
 from weft.metrics.answers import ANSWERS, answer_items, answer_metrics, best_overlap, best_threshold, without_answer
 from weft.metrics.metric import Metric, values
 from weft.models.encoder import Text
+from weft.tasks.qa.answer import Answer
 from weft.tasks.qa.order import Passages, SpanBatch, asked_tokens
 from weft.text.offsets import text_between, token_places
 from weft.text.tokenizers import Tokenizer
@@ -30,16 +31,6 @@ from weft.train.objective import Loss, Watch
 
 BATCH = 8192  # positions read at once
 TOGETHER = 512  # questions: like lengths are found among their windows
-
-
-class Answer(NamedTuple):
-    """A part of a passage, and the characters where it starts and stops; no answer is an empty text without a place."""
-
-    text: str
-    start: int | None
-    stop: int | None
-    probability: float
-    cut: bool = False  # the question was longer than the model reads
 
 
 class Found(NamedTuple):
@@ -172,18 +163,9 @@ class PassageReader:
         self.data = data  # the run's [data]: how long windows and answers are
 
     @property
-    def encoder(self) -> Any:
-        """What reads, without the head."""
-        return self.model.encoder
-
-    @property
     def threshold(self) -> float:
         """How much better than none an answer must be to be said, in log odds: 0 where nothing was fitted."""
         return float(self.model.head.threshold)
-
-    @property
-    def parameters(self) -> int:
-        return sum(weight.numel() for weight in self.model.parameters())
 
     @torch.inference_mode()
     def answers(self, asked: Sequence[tuple[str, str]], watch: Watch | None = None) -> list[Answer]:

@@ -11,18 +11,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from weft.data.batch import WHOLE, cropped
+from weft.data.batch import WHOLE, as_tensor, cropped
 from weft.data.corpus import Corpus
 from weft.data.grouped import Examples
 from weft.data.order import some
 from weft.data.text_order import laid_out
 from weft.text.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MARKS = 3  # <s>, and </s> twice
 
@@ -108,7 +109,7 @@ class Passages(Examples[SpanBatch]):
             question = self.questions.tokens[asked[number] : asked[number] + self.asked[number]]
             part = self.passages.tokens[low : low + int(self.cut.size[at])]
             rows.append([np.concatenate([question, end]), np.concatenate([part, end])])
-        return SpanBatch(*laid_out(rows, longest=self.longest), torch.from_numpy(self.targets(members)))
+        return SpanBatch(*laid_out(rows, longest=self.longest), as_tensor(self.targets(members)))
 
     def counted(self, members: np.ndarray) -> int:
         """Windows."""
@@ -117,7 +118,7 @@ class Passages(Examples[SpanBatch]):
     def widest(self, members: np.ndarray, share: Fraction = WHOLE) -> SpanBatch:
         """The windows as if none held an answer, so that whatever part of the batch is read is whole."""
         batch = self.batch(members)
-        return cropped(batch, share)._replace(spans=torch.zeros_like(batch.spans))
+        return cropped(batch, share)._replace(spans=batch.spans * 0)
 
     def describe(self, members: np.ndarray) -> str:
         return some(f"{self.questions.name}, lines", np.sort(np.unique(self.cut.question[members])) + 1)

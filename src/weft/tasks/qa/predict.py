@@ -4,27 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.errors import DataError
 from weft.metrics.answers import Asked, answer_items, answer_scores
 from weft.runs.eval_data import held_source
 from weft.tasks import embedding
 from weft.tasks.embedding import Embedded
+from weft.tasks.faults import process_valid, read_texts
+from weft.tasks.qa.answer import Answer
 from weft.tasks.qa.compare import observe
-from weft.tasks.qa.objective import Answer, PassageReader
 from weft.tasks.spec import Evaluation, Fault, Files, Options, Progress, is_tuple_of_texts, phase
-from weft.text.gate import clean
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
+    from weft.tasks.qa.objective import PassageReader
 
 Pair = tuple[str, str]  # a question, and the passage that it is about
 
 
 def reader(run: Run[Pair, Answer]) -> PassageReader:
+    from weft.tasks.qa.objective import PassageReader
+
     return PassageReader(run.model, run.vocabulary, data=run.settings.data, device=run.device)
 
 
@@ -33,18 +35,21 @@ def is_single(run: Run[Pair, Answer], given: object) -> bool:
     return is_tuple_of_texts(given)
 
 
+def _read(given: Any) -> Pair | Fault:
+    texts = read_texts(given, 2, "must be a question and a passage, a tuple of two texts")
+    if isinstance(texts, Fault):
+        return texts
+    question, passage = texts
+    empty = next((name for name, text in (("question", question), ("passage", passage)) if not text.strip()), None)
+    return (question, passage) if empty is None else Fault(f"has an empty {empty}")
+
+
 def predict(run: Run[Pair, Answer], asked: Sequence[Pair], options: Options, progress: Progress | None) -> list[Answer | Fault]:
     """The answer to each question about its passage; an empty text where there is none."""
-    read: list[Pair] = []
-    for number, row in enumerate(asked, 1):
-        if isinstance(row, str) or len(row) != 2:
-            raise DataError(f"line {number}: must be a question and a passage, a tuple of two texts")
-        question, passage = (clean(text, f"line {number}") for text in row)
-        for name, text in (("question", question), ("passage", passage)):
-            if not text.strip():
-                raise DataError(f"line {number}: has an empty {name}")
-        read.append((question, passage))
-    return [*run.reader.answers(read, phase(progress, "predicting"))] if read else []
+    return process_valid(
+        [_read(one) for one in asked],
+        lambda valid: run.reader.answers(valid, phase(progress, "predicting")) if valid else [],
+    )
 
 
 def evaluate(run: Run[Pair, Answer], data: Files | None, options: Options, progress: Progress | None) -> Evaluation:
@@ -58,9 +63,4 @@ def evaluate(run: Run[Pair, Answer], data: Files | None, options: Options, progr
 
 
 def embed(run: Run[Pair, Answer], texts: Sequence[str], pool: str, progress: Progress | None) -> Embedded:
-    embedding.check_pool(pool)
-    read = [clean(text, f"line {number}") for number, text in enumerate(texts, 1)]
-    corpus, cut = embedding.read(run.vocabulary, read, run.settings.data.longest)
-    return Embedded(
-        embedding.embed(run.model.encoder, corpus, pool=pool, device=run.device, watch=phase(progress, "embedding")), cut
-    )
+    return embedding.embed_texts(run, run.vocabulary, texts, pool, longest=run.settings.data.longest, progress=progress)

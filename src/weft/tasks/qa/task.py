@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from weft.metrics.answers import ANSWERS, ANSWERS_OR_NONE
 from weft.tasks.data_spec import Data
+from weft.tasks.qa.answer import Answer
 from weft.tasks.qa.compare import COMPARE
 from weft.tasks.qa.data import AskedTable, check, columns, fit, in_memory, lines
-from weft.tasks.qa.explain import EXPLAIN
 from weft.tasks.qa.lines import AnswerLines
-from weft.tasks.qa.network import WEIGHTS
-from weft.tasks.qa.objective import Answer
 from weft.tasks.qa.predict import Pair, embed, evaluate, is_single, predict, reader
 from weft.tasks.qa.presets import PRESETS
 from weft.tasks.qa.records import open_questions
+from weft.tasks.qa.weights import WEIGHTS
 from weft.tasks.spec import Task
 from weft.tasks.vocabulary import TokenizerOnly, WordTable, all_texts
+
+if TYPE_CHECKING:
+    from weft.tasks.spec import Explain
+
+
+def find_explain() -> Explain:
+    from weft.tasks.qa.explain import EXPLAIN
+
+    return EXPLAIN
+
 
 DATA = Data(
     table=AskedTable,
@@ -34,7 +45,6 @@ QA: Task[Pair, Answer] = Task(
     item="window",
     counts="questions",
     says="answers",
-    use="predict",
     data=DATA,
     presets=PRESETS,
     weights=WEIGHTS,
@@ -46,8 +56,8 @@ QA: Task[Pair, Answer] = Task(
     evaluate=evaluate,
     predict=predict,
     is_single=is_single,
-    lines=lambda settings, options: AnswerLines(options),
+    lines=AnswerLines,
     embed=embed,
-    explain=EXPLAIN,
+    explain=find_explain,
 )
 TASK = QA

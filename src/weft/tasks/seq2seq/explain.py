@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.decode.predict import Prediction
+from weft.decode.prediction import Prediction
 from weft.errors import DataError, UsageError
 from weft.explain.inputs import Reading, copies, located, make_side, refuse, special
 from weft.explain.lens import Readout

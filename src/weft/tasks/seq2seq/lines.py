@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from weft.decode.predict import Prediction
+from weft.decode.prediction import Prediction
 from weft.files import as_json, dumped
 from weft.tasks.lines import Lines
 from weft.tasks.seq2seq.predict import Seq2SeqOptions
@@ -13,6 +13,7 @@ from weft.text.columns import on_one_line
 
 if TYPE_CHECKING:
     from weft.data.records import Entry, Values
+    from weft.runs.settings import Settings
 
 NOTHING = Prediction("", [], 0.0, 0.0)
 
@@ -20,15 +21,17 @@ NOTHING = Prediction("", [], 0.0, 0.0)
 class OutputLines(Lines[str, Prediction]):
     columns = ("prediction",)
 
-    def __init__(self, options: Seq2SeqOptions) -> None:
-        self.given, self.several = options, options.n_best * options.samples > 1
+    def __init__(self, settings: Settings, options: Seq2SeqOptions) -> None:
+        super().__init__(settings, options)
+        self.several = options.n_best * options.samples > 1
         self.tables = not self.several
 
     def parse(self, texts: tuple[str, ...]) -> str:
         return texts[0]
 
     def options(self, numbers: Sequence[int]) -> Seq2SeqOptions:
-        return self.given.model_copy(update={"numbers": list(numbers)})
+        given: Seq2SeqOptions = self.given
+        return given.model_copy(update={"numbers": list(numbers)})
 
     def text(self, prediction: Prediction | None, number: int | None) -> str:
         """A line; where several are asked for, each behind the number of the line and its score."""

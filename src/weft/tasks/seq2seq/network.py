@@ -9,7 +9,6 @@ import torch
 
 from weft.data.corpus import Corpus
 from weft.data.order import Order
-from weft.errors import ConfigError
 from weft.metrics.bleu_tokenizers import automatic
 from weft.models.seq2seq import EncoderDecoder, encoder_decoder
 from weft.tasks.seq2seq.data import references as references_of
@@ -26,15 +25,6 @@ if TYPE_CHECKING:
 
 class Translation(NetworkTask[Held]):
     """Networks that write a target for a source."""
-
-    def check(self, settings: Settings) -> None:
-        joint = settings.tokenizer.source is None
-        for option in ("shared", "copying"):
-            if getattr(settings.model, option) and not joint:
-                raise ConfigError(
-                    f"model.{option}: true needs one tokenizer for both sides, but [tokenizer.source] and [tokenizer.target] "
-                    f"are two; use [tokenizer] alone, or {option}=false"
-                )
 
     def build(self, settings: Settings, vocabulary: Sides) -> Callable[[], EncoderDecoder]:
         return lambda: encoder_decoder(

@@ -5,19 +5,20 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from weft.errors import ConfigError
 from weft.tasks.seq2seq.data import references
-from weft.tasks.seq2seq.objective import TranslationTask
 from weft.train.samples import Record, Samples, Writer
 
 if TYPE_CHECKING:
+    import torch
+
     from weft.runs.job import Job
 
 
 def translations(job: Job, model: Any, device: torch.device) -> Writer:
     """Greedy outputs for the first lines of the validation data, which say what was meant."""
+    from weft.tasks.seq2seq.objective import TranslationTask
+
     count, columns = job.settings.train.samples, job.columns("valid")
     if not columns:
         raise ConfigError("train.samples: are of the validation data, but data.valid is not given; give it, or drop samples")

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from weft.decode.predict import Prediction
+from typing import TYPE_CHECKING
+
 from weft.decode.predict_options import ALPHA, BEAM
+from weft.decode.prediction import Prediction
 from weft.metrics.language import LOSSES
 from weft.metrics.translation import TRANSLATION, TRANSLATION_VALIDATION
 from weft.tasks.data_spec import Data
 from weft.tasks.seq2seq.compare import COMPARE
 from weft.tasks.seq2seq.data import PairsTable, PairVocabulary, check, columns, fit, in_memory, open_pairs, pairs, refuse_half
-from weft.tasks.seq2seq.explain import EXPLAIN
 from weft.tasks.seq2seq.lines import OutputLines
 from weft.tasks.seq2seq.predict import (
     Seq2SeqEvaluation,
     Seq2SeqOptions,
-    Translator,
     evaluate,
     limit,
     predict,
+    reader,
     score,
     source,
     unknown,
@@ -27,6 +28,16 @@ from weft.tasks.seq2seq.samples import SAMPLES
 from weft.tasks.seq2seq.weights import WEIGHTS
 from weft.tasks.spec import Decode, Task
 from weft.text.sides import SidesTable
+
+if TYPE_CHECKING:
+    from weft.tasks.spec import Explain
+
+
+def find_explain() -> Explain:
+    from weft.tasks.seq2seq.explain import EXPLAIN
+
+    return EXPLAIN
+
 
 DATA = Data(
     table=PairsTable,
@@ -47,7 +58,6 @@ SEQ2SEQ: Task[str, Prediction] = Task(
     item="token",
     counts="lines",
     says="outputs",
-    use="predict",
     data=DATA,
     presets=PRESETS,
     weights=WEIGHTS,
@@ -56,11 +66,11 @@ SEQ2SEQ: Task[str, Prediction] = Task(
     validation=(TRANSLATION_VALIDATION,),
     decides=("chrf",),  # of lines shorter than four tokens BLEU says nothing, and bins of such lines there will be
     compare=COMPARE,
-    reader=Translator,
+    reader=reader,
     evaluate=evaluate,
     predict=predict,
     predict_options=Seq2SeqOptions,
-    lines=lambda settings, options: OutputLines(options),
+    lines=OutputLines,
     unknown=unknown,
     evaluate_options=Seq2SeqEvaluation,
     decode=Decode(
@@ -75,7 +85,7 @@ SEQ2SEQ: Task[str, Prediction] = Task(
         pairs=True,
         target=lambda run: run.vocabulary.target,
     ),
-    explain=EXPLAIN,
+    explain=find_explain,
     joins=True,
     sizes=lambda run: {"vocabulary": {"source": run.vocabulary.source.size, "target": run.vocabulary.target.size}},
 )

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from weft.models.decoder_names import in_decoder
 from weft.models.pair_tables import Seq2SeqTable
-from weft.models.seq2seq import scales
 from weft.train.meaning import (
     ABSENT,
     IN_NAMES,
@@ -59,6 +58,8 @@ def _layers(model: Seq2SeqTable) -> dict[str, int]:
 
 
 def _scales(model: Seq2SeqTable) -> dict[str, float]:
+    from weft.models.seq2seq import scales
+
     source, target = scales(model)
     return {"encoder": source, "decoder": target}
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from weft.config import Table
 from weft.tasks.lines import Lines
 from weft.tasks.tagging.predict import Sentence, Tagging
 
@@ -16,17 +14,11 @@ NOTHING = Tagging([], [], [])
 
 
 class TagLines(Lines[Sentence, Tagging]):
-    def __init__(self, options: Table) -> None:
-        self.given = options
-
     def split(self, line: str) -> tuple[tuple[str, ...], str | None]:
         return tuple(line.split()), None
 
     def parse(self, texts: tuple[str, ...]) -> Sentence | None:
         return texts or None
-
-    def options(self, numbers: Sequence[int]) -> Table:
-        return self.given
 
     def text(self, prediction: Tagging | None, number: int | None) -> str:
         """`word/TAG word/TAG`."""

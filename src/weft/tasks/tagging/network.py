@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,6 @@ from weft.tasks.tagging.data import learned_tags, sentence_lengths, tags_of, wor
 from weft.tasks.tagging.files import Sentence
 from weft.tasks.tagging.objective import TaggingTask
 from weft.text.labels import Labels
-from weft.train.meaning import Part, Weights, encoder_parts, in_table, stack_options
 from weft.train.network import NetworkTask, Progress
 
 if TYPE_CHECKING:
@@ -43,12 +42,6 @@ def moves(labels: Labels) -> torch.Tensor | None:
 
 class Tagging(NetworkTask[TaggedExamples]):
     """Networks that say what each word of a sentence is."""
-
-    def check(self, settings: Settings) -> None:
-        if settings.train.label_smoothing:
-            raise ConfigError(
-                f"train.label_smoothing={settings.train.label_smoothing:g}: tags are learned as they are given; drop it"
-            )
 
     def build(self, settings: Settings, vocabulary: LabelledTokens) -> Callable[[], Tagger]:
         return lambda: tagger(
@@ -105,16 +98,3 @@ class Tagging(NetworkTask[TaggedExamples]):
             raise ConfigError(f"train.monitor: {monitor!r} is about spans, but the tags mark none; use 'token_accuracy'")
         if needs == "oov" and all(words.all() for words in known):
             raise ConfigError(f"train.monitor: {monitor!r} is about new words, but data.valid has none; use 'token_accuracy'")
-
-
-def _parts(settings: Settings, vocabulary: LabelledTokens, layers: Mapping[str, int]) -> dict[str, Part]:
-    head = {"labels": list(vocabulary.labels.names)}
-    parts = encoder_parts(settings, vocabulary.tokenizer, layers, longest=settings.data.longest, head=head)
-    spelling = settings.model.letters()
-    if spelling is not None and vocabulary.letters is not None:
-        letters = {**stack_options(spelling, spelling.layers), "pool": spelling.pool}
-        parts["spelling"] = Part(in_table("model.spelling", letters) | {"letters": vocabulary.letters.hash[:8]})
-    return parts
-
-
-WEIGHTS = Weights(_parts)

@@ -75,10 +75,6 @@ class WordTagger:
         self.model, self.read, self.device = model, read, device
 
     @property
-    def parameters(self) -> int:
-        return sum(weight.numel() for weight in self.model.parameters())
-
-    @property
     def longest(self) -> int | None:
         """How many tokens a sentence may have, <s> and </s> counted; None where it may have any number."""
         longest: int | None = self.model.longest

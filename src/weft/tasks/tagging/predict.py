@@ -15,16 +15,17 @@ from weft.metrics.spans import Span, Tagged, scheme_of, spans, tag_items, tag_sc
 from weft.runs.eval_data import held_source, none_known, own_or_gone
 from weft.tasks import embedding
 from weft.tasks.embedding import Embedded
+from weft.tasks.faults import mark_faults, process_valid, read_texts
 from weft.tasks.label_report import tag_report
 from weft.tasks.spec import Evaluation, Fault, Files, LabelOptions, Options, Progress, Watch, phase
 from weft.tasks.tagging.compare import in_line, observe
 from weft.tasks.tagging.data import words
-from weft.tasks.tagging.objective import WordTagger
 from weft.text.gate import clean
 from weft.text.labelled_tokens import LabelledTokens
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
+    from weft.tasks.tagging.objective import WordTagger
 
 Sentence = str | Sequence[str]
 
@@ -47,6 +48,8 @@ class TaggerReader:
     @cached_property
     def model(self) -> WordTagger:
         """What tags words: `tag`."""
+        from weft.tasks.tagging.objective import WordTagger
+
         return WordTagger(self.run.model, self.tokenizer, device=self.run.device)
 
     @property
@@ -121,14 +124,20 @@ class TaggerReader:
         return [np.array([word in seen for word in one.words], dtype=bool) for one in given]
 
 
+def _words(given: Any) -> list[str] | Fault:
+    """The words of a sentence, which is a string or a list of words."""
+    texts = read_texts(given)
+    if isinstance(texts, Fault):
+        return texts
+    return texts[0].split() if isinstance(given, str) else list(texts)
+
+
 def predict(
     run: Run[Sentence, Tagging], sentences: Sequence[Sentence], options: Options, progress: Progress | None
 ) -> list[Tagging | Fault]:
     reader: TaggerReader = run.reader
-    read = reader.words(sentences)
-    faults = reader.long(read)
-    found = iter(reader.predict([words for at, words in enumerate(read) if at not in faults], phase(progress, "predicting")))
-    return [Fault(faults[at]) if at in faults else next(found) for at in range(len(read))]
+    read = mark_faults([_words(one) for one in sentences], reader.long)
+    return process_valid(read, lambda valid: reader.predict(valid, phase(progress, "predicting")))
 
 
 def evaluate(run: Run[Sentence, Tagging], data: Files | None, options: LabelOptions, progress: Progress | None) -> Evaluation:

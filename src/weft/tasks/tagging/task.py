@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from weft.metrics.spans import TAGS
 from weft.tasks.data_spec import Data
 from weft.tasks.spec import LabelOptions, Task
 from weft.tasks.tagging.compare import COMPARE
 from weft.tasks.tagging.data import SpaceTable, TaggedTable, TaggedVocabulary, check, columns, fit, lines, spells
-from weft.tasks.tagging.explain import EXPLAIN
 from weft.tasks.tagging.lines import TagLines
 from weft.tasks.tagging.memory import in_memory
-from weft.tasks.tagging.network import WEIGHTS
 from weft.tasks.tagging.predict import Sentence, TaggerReader, Tagging, embed, evaluate, predict
 from weft.tasks.tagging.presets import PRESETS
 from weft.tasks.tagging.records import open_tagged
+from weft.tasks.tagging.weights import WEIGHTS
+
+if TYPE_CHECKING:
+    from weft.tasks.spec import Explain
+
+
+def find_explain() -> Explain:
+    from weft.tasks.tagging.explain import EXPLAIN
+
+    return EXPLAIN
+
 
 DATA = Data(
     table=TaggedTable,
@@ -34,7 +45,6 @@ TAGGING: Task[Sentence, Tagging] = Task(
     item="word",
     counts="texts",
     says="tags",
-    use="predict",
     data=DATA,
     presets=PRESETS,
     weights=WEIGHTS,
@@ -45,10 +55,10 @@ TAGGING: Task[Sentence, Tagging] = Task(
     reader=TaggerReader,
     evaluate=evaluate,
     predict=predict,
-    lines=lambda settings, options: TagLines(options),
+    lines=TagLines,
     evaluate_options=LabelOptions,
     embed=embed,
-    explain=EXPLAIN,
+    explain=find_explain,
     labels=lambda run: run.vocabulary.labels.names,
     sizes=lambda run: {"labels": list(run.labels)},
 )

@@ -1,0 +1,45 @@
+"""What finding the weights of linear models over sparse features takes, in torch.
+
+Shapes: N texts, C columns (terms), K classes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from weft.errors import DataError
+from weft.models.linear import Floats
+from weft.text.features import Sparse
+
+Targets = NDArray[np.int64] | NDArray[np.bool_]
+
+
+def times(features: Sparse, matrix: Tensor) -> Tensor:
+    """X W, (N, K), of a sparse X (N, C) and W (C, K)."""
+    indices, offsets = torch.from_numpy(features.indices), torch.from_numpy(features.indptr)
+    values = torch.from_numpy(features.values).to(matrix.dtype)
+    return F.embedding_bag(indices, matrix, offsets, mode="sum", per_sample_weights=values, include_last_offset=True)
+
+
+def memberships(targets: Targets, classes: int, rows: int) -> Tensor:
+    """Which text is of which class as 0 and 1, (N, K), from the class of each text (N,) or all its labels (N, K)."""
+    if targets.shape not in ((rows,), (rows, classes)):
+        raise DataError(f"targets of shape {targets.shape} do not fit {rows:,} texts and {classes} classes")
+    if targets.ndim == 2:
+        return torch.from_numpy(targets.astype(np.float64))
+    if rows and not 0 <= targets.min() <= targets.max() < classes:
+        raise DataError(f"targets from {targets.min()} to {targets.max()}, but classes are numbered from 0 to {classes - 1}")
+    return F.one_hot(torch.from_numpy(targets.astype(np.int64)), classes).double()
+
+
+def class_weights(weights: Floats | None, classes: int) -> Tensor:
+    """How many times a text of each class counts, (K,); once where nothing is given."""
+    if weights is None:
+        return torch.ones(classes, dtype=torch.float64)
+    if weights.shape != (classes,) or not (np.isfinite(weights) & (weights > 0)).all():
+        raise DataError(f"class weights must be {classes} positive numbers, one a class, not {weights.tolist()}")
+    return torch.from_numpy(weights.astype(np.float64))

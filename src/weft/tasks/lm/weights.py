@@ -1,0 +1,26 @@
+"""What the weights of language models mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from weft.train.meaning import Part, Weights, encoder_parts, words_of
+
+if TYPE_CHECKING:
+    from weft.runs.settings import Settings
+    from weft.text.tokenizers import Tokenizer
+
+
+def _parts(settings: Settings, vocabulary: Tokenizer, layers: Mapping[str, int]) -> dict[str, Part]:
+    return encoder_parts(settings, vocabulary, layers, longest=settings.data.window, head=words_of(vocabulary))
+
+
+def _named(name: str) -> str:
+    """A weight of a language model as if its embedding and its stack were an encoder."""
+    if name.startswith("head."):
+        return name
+    return "encoder.front.embedding.weight" if name == "embedding.weight" else f"encoder.{name}"
+
+
+WEIGHTS = Weights(_parts, named=_named, masked=False, continues=True)

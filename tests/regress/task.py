@@ -1,0 +1,240 @@
+"""A number for a text: regression by mean squared error over an encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from weft.data.corpus import Corpus, lines_of
+from weft.data.dataset import Dataset
+from weft.data.formats import TableFormat, TableRecord, number
+from weft.data.grouped import by_length
+from weft.data.order import changed
+from weft.data.text_order import TextExamples
+from weft.metrics.items import Items, Sums
+from weft.metrics.metric import Metric, scores, values
+from weft.models import build
+from weft.models.encoder import Text, TextEncoder, text_encoder
+from weft.models.encoder_tables import ClassifierTable
+from weft.runs.eval_data import held_source
+from weft.runs.run import Run
+from weft.runs.settings import Settings
+from weft.tasks.compare_spec import Observed
+from weft.tasks.faults import process_valid, read_text
+from weft.tasks.lines import Lines
+from weft.tasks.spec import Evaluation, Fault, Files, Options, Preset, Progress, Task, Watch, phase
+from weft.tasks.table_data import SplitConfig, table_data
+from weft.text.tokenizers import Tokenizer
+from weft.train.estimator import NetworkEstimator
+from weft.train.network import NetworkTask
+from weft.train.objective import Loss
+
+BATCH = 8192  # positions that are read at once
+
+# ---- data
+
+
+class NumberConfig(SplitConfig):
+    text: str = "text"  # the column of the text
+    number: str = "number"  # the column of its number
+    longest: int = Field(256, ge=2)  # tokens of a text, <s> and </s> counted; a longer one is truncated
+
+    def sources(self, base: Path) -> dict[str, Dataset[TableRecord]]:
+        return self.read_as(TableFormat((self.text,), (self.number,), self.encoding), base)
+
+
+class NumberBatch(NamedTuple):
+    tokens: Tensor  # int64 (B, S)
+    keep: Tensor  # bool (B, S)
+    numbers: Tensor  # float32 (B,)
+
+
+@dataclass(frozen=True)
+class Numbered(TextExamples[NumberBatch]):
+    columns: Sequence[Corpus]
+    numbers: np.ndarray  # float64 (N,)
+    longest: int
+
+    def batch(self, members: np.ndarray) -> NumberBatch:
+        return NumberBatch(*self.laid_out(members)[:2], torch.from_numpy(self.numbers[members]).float())
+
+
+# ---- metrics
+
+
+def _pearson(total: Sums) -> np.ndarray:
+    n, x, y = total["count"], total["said"], total["meant"]
+    spread = np.sqrt((n * total["said_squared"] - x * x) * (n * total["meant_squared"] - y * y))
+    found: np.ndarray = (n * total["product"] - x * y) / np.where(spread > 0, spread, np.nan)
+    return found
+
+
+METRICS = (
+    Metric("rmse", lambda total: np.sqrt(total["squared"] / total["count"]), "lower"),
+    Metric("mae", lambda total: total["absolute"] / total["count"], "lower"),
+    Metric("pearson", _pearson, "higher", single="rmse"),
+)
+
+
+def number_items(said: np.ndarray, meant: np.ndarray) -> Items:
+    statistics = {
+        "count": np.ones(len(said)), "squared": (said - meant) ** 2, "absolute": np.abs(said - meant), "said": said,
+        "meant": meant, "said_squared": said**2, "meant_squared": meant**2, "product": said * meant,
+    }  # fmt: skip
+    return Items(np.arange(len(said)), statistics, [f"{value:.3f}" for value in said])
+
+
+# ---- the model and its training
+
+
+class Regressor(nn.Module):
+    def __init__(self, encoder: TextEncoder, pool: nn.Module, width: int) -> None:
+        super().__init__()
+        self.encoder, self.pool, self.head = encoder, pool, nn.Linear(width, 1)
+
+    @property
+    def longest(self) -> int | None:
+        return self.encoder.longest
+
+    def matrices(self) -> set[str]:
+        return build.matrices(self.encoder.stack, "encoder.stack")
+
+    def forward(self, text: Text) -> Tensor:
+        numbers: Tensor = self.head(self.pool(*self.encoder(text)))[:, 0].float()
+        return numbers
+
+
+@torch.inference_mode()
+def read_numbers(model: nn.Module, data: Numbered, device: torch.device, watch: Watch | None = None) -> np.ndarray:
+    """float64 (N,)"""
+    found, done = np.zeros(len(data.numbers)), 0
+    for members, batch in by_length(data, batch_tokens=BATCH):
+        text = changed(Text(batch.tokens, batch.keep), lambda part: part.to(device))
+        found[members], done = model(text).double().cpu().numpy(), done + len(members)
+        if watch is not None:
+            watch(done, len(found))
+    return found
+
+
+class SquaredError:
+    unit, monitors = "example", METRICS
+    inner, prepare = 0, None
+
+    def __init__(self, valid: Numbered | None, device: torch.device) -> None:
+        self.valid, self.device = valid, device
+
+    def loss(self, model: nn.Module, batch: NumberBatch, carry: None) -> Loss:
+        errors = (model(Text(batch.tokens, batch.keep)) - batch.numbers) ** 2
+        return Loss(errors.sum(), torch.tensor(len(errors), device=errors.device), None, batch.keep.sum())
+
+    def validate(self, model: nn.Module, watch: Watch | None = None) -> dict[str, float] | None:
+        if self.valid is None:
+            return None
+        return values(number_items(read_numbers(model, self.valid, self.device, watch), self.valid.numbers), METRICS)
+
+
+class Regression(NetworkTask[Numbered]):
+    def build(self, settings: Settings, vocabulary: Tokenizer) -> Callable[[], Regressor]:
+        table, words, longest = settings.model, vocabulary.size + 1, settings.data.longest
+        return lambda: Regressor(text_encoder(table, words=words, longest=longest), build.pool(table.pool, table), table.width)
+
+    def encode(
+        self,
+        settings: Settings,
+        vocabulary: Tokenizer,
+        dataset: Dataset[TableRecord],
+        columns: Sequence[Corpus],
+        *,
+        learned: bool,
+        progress: Progress | None = None,
+    ) -> Numbered:
+        return Numbered(columns, np.array([*map(number, dataset.records())]), settings.data.longest)
+
+    def objective(
+        self, settings: Settings, vocabulary: Tokenizer, train: Numbered | None, valid: Numbered | None, device: torch.device
+    ) -> SquaredError:
+        return SquaredError(valid, device)
+
+
+NETWORK = NetworkEstimator(Regression)
+TRAIN = {"steps": 100, "batch_tokens": 2048, "lr": 3e-3}
+SHAPE = {"layers": 1, "pool": "mean"}
+PRESETS = {kind: Preset(NETWORK, ClassifierTable, {"mixer": kind, **SHAPE}, TRAIN) for kind in ("gru", "lstm")}
+
+# ---- predictions
+
+
+class Estimate(NamedTuple):
+    value: float
+    truncated: bool = False
+
+
+class NumberLines(Lines[str, Estimate]):
+    columns = ("prediction",)
+
+    def parse(self, texts: tuple[str, ...]) -> str | None:
+        return texts[0] if texts[0].strip() else None
+
+    def text(self, prediction: Estimate | None, number: int | None) -> str:
+        return "\n" if prediction is None else f"{prediction.value:.3f}\n"
+
+    def json(self, entry: Any, prediction: Estimate | None) -> dict[str, Any]:
+        return {"text": entry.text, "number": prediction and prediction.value}
+
+    def values(self, prediction: Estimate | None) -> dict[str, Any]:
+        return {"prediction": prediction and prediction.value}
+
+    def truncated(self, prediction: Estimate) -> bool:
+        return prediction.truncated
+
+
+def _read(run: Run[str, Estimate], texts: Sequence[str]) -> Numbered:
+    return Numbered([lines_of(run.vocabulary, texts)], np.zeros(len(texts)), run.settings.data.longest)
+
+
+def predict(
+    run: Run[str, Estimate], texts: Sequence[str], options: Options, progress: Progress | None
+) -> list[Estimate | Fault]:
+    def estimate(valid: list[str]) -> list[Estimate]:
+        data = _read(run, valid)
+        long = 1 + np.diff(data.columns[0].line_starts()) > data.longest
+        found = read_numbers(run.model, data, run.device, phase(progress, "predicting"))
+        return [Estimate(float(value), bool(over)) for value, over in zip(found, long, strict=True)]
+
+    return process_valid([read_text(text) for text in texts], estimate)
+
+
+def evaluate(run: Run[str, Estimate], data: Files | None, options: Options, progress: Progress | None) -> Evaluation:
+    records = list(held_source(run.folder, run.settings, data).records())
+    texts, meant = [record.texts[0] for record in records], np.array([*map(number, records)])
+    read = _read(run, texts)
+    items = number_items(read_numbers(run.model, read, run.device, phase(progress, "evaluating")), meant)
+    lengths = np.diff(read.columns[0].line_starts()) - 1
+    observed = partial(Observed, items, texts, [f"{value:g}" for value in meant], lengths, "text")
+    signed = f"regression|tok:{run.vocabulary.hash[:8]}"
+    return Evaluation(scores(items, METRICS, signed), items, observed, "texts/s", len(records))
+
+
+TASK: Task[str, Estimate] = Task(
+    name="regress",
+    noun="regression model",
+    does="gives texts numbers",
+    item="text",
+    counts="texts",
+    says="numbers",
+    data=table_data(NumberConfig),
+    presets=PRESETS,
+    suites=(METRICS,),
+    validation=(METRICS,),
+    evaluate=evaluate,
+    predict=predict,
+    lines=NumberLines,
+)

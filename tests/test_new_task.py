@@ -1,0 +1,170 @@
+"""A task that is added: one file, tests/regress/task.py, and one line of the registry. Nothing else is changed, and every
+command does for it what it does for the others."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import feed, refused
+from comparing import compare
+from regress.task import TASK, Estimate
+from small_runs import Silent, sums, train_here
+
+import weft
+from weft.cli.main import main
+from weft.config import read_toml
+from weft.errors import DataError, TrainingInterrupted
+from weft.runs.load import load
+from weft.tasks import registry, templates
+from weft.tasks.registry import Registered, find_task
+from weft.tasks.spec import Fault
+
+VALUES = {"good": 2.0, "fine": 1.0, "poor": -1.0, "bad": -2.0, "film": 0.0, "the": 0.0, "was": 0.0}
+RUN = """
+task = "regress"
+seed = 1
+[data]
+train = "films.tsv"
+valid = 0.1
+test = 0.2
+longest = 9
+[model]
+kind = "gru"
+width = 16
+[train]
+steps = 60
+batch_tokens = 256
+validations = 3
+lr = 0.02
+device = "cpu"
+"""
+
+
+def films(count: int, *, seed: int = 0) -> list[tuple[str, float]]:
+    chance, found = random.Random(seed), []
+    for _ in range(count):
+        words = chance.choices(list(VALUES), k=chance.randint(2, 7))
+        found.append((" ".join(words), sum(VALUES[word] for word in words)))
+    return found
+
+
+def write(path: Path, rows: list[tuple[str, float]]) -> Path:
+    path.write_text("text\tnumber\n" + "".join(f"{text}\t{value:g}\n" for text, value in rows))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def regress(monkeypatch, tmp_path) -> Iterator[None]:
+    """The line of the registry, and data to learn from."""
+    monkeypatch.setitem(registry.TASKS, "regress", Registered("regress", "gru", "give a text a number"))  # type: ignore[arg-type]
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "films.tsv", films(160))
+    (tmp_path / "run.toml").write_text(RUN)
+    yield
+    find_task.cache_clear()
+    templates.find_templates.cache_clear()
+
+
+@pytest.fixture
+def trained(tmp_path) -> Path:
+    return train_here(read_toml(tmp_path / "run.toml"), tmp_path / "run").path
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert main([*words]) == code, capsys.readouterr()
+    return capsys.readouterr().out
+
+
+def test_it_is_one_file_of_a_length_that_can_be_read():
+    assert Path(__file__).parent.joinpath("regress", "task.py").read_text().count("\n") <= 240
+
+
+def test_its_data_is_checked_and_its_gradients_are_right(capsys):
+    found = json.loads(said(capsys, "check", "run.toml", "--json"))
+    assert found["splits"]["train"]["rows"] == 112 and found["splits"]["test"]["rows"] == 32
+    found = json.loads(said(capsys, "gradcheck", "run.toml", "--entries", "1", "--json"))
+    right = {row["tensor"]: row["right"] for row in found["tensors"]}
+    assert "head.weight" in right and all(right.values())
+    assert 'task = "regress"' in (init := said(capsys, "init", "regress")) and 'kind = "gru"' in init
+    rows = write(Path("films.tsv"), films(40)).read_text().split("\n")
+    Path("films.tsv").write_text("\n".join([rows[0], rows[1], "bad\tlow", *rows[3:]]))
+    with pytest.raises(DataError) as caught:
+        train_here(read_toml(Path("run.toml")), Path("other"))
+    assert "line 3 has 'low' where a number should be" in str(caught.value)
+
+
+def test_it_learns_and_a_stopped_run_arrives_where_a_whole_one_does(tmp_path, trained):
+    values = read_toml(tmp_path / "run.toml")
+    with pytest.raises(TrainingInterrupted):
+        train_here(values, tmp_path / "stopped", Silent(stop_at=25))
+    watcher = Silent()
+    train_here(values, tmp_path / "stopped", watcher)
+    assert "resuming at step 25" in watcher.notes and sums(tmp_path / "stopped") == sums(trained)
+    scores = {score.name: score.value for score in weft.load(trained).evaluate()}
+    assert list(scores) == ["rmse", "mae", "pearson"] and scores["pearson"] > 0.9
+
+
+def test_its_scores_are_those_of_its_predictions(trained):
+    run, rows = load(trained, TASK), films(160)[128:]
+    found = np.array([one.value for one in run.predict([text for text, _ in rows])])
+    gold = np.array([value for _, value in rows])
+    scored = run.evaluate()
+    assert scored["rmse"].value == pytest.approx(math.sqrt(((found - gold) ** 2).mean()), rel=1e-5)
+    assert scored["mae"].value == pytest.approx(np.abs(found - gold).mean(), rel=1e-5)
+    assert scored["pearson"].value == pytest.approx(np.corrcoef(found, gold)[0, 1], rel=1e-5)
+    assert scored["rmse"].low < scored["rmse"].value < scored["rmse"].high
+    assert run.evaluate("films.tsv").units == 160
+    observed = scored.observed()
+    assert observed.inputs[0] == rows[0][0] and observed.lengths[0] == len(rows[0][0].split())
+
+
+def test_it_predicts_lines_tables_and_from_python(trained, capsys, monkeypatch):
+    feed(monkeypatch, b"good film\n\nbad \xff\nthe bad film\n" + b"film " * 20 + b"\n")
+    assert main(["predict", str(trained)]) == 3
+    printed = capsys.readouterr()
+    lines = printed.out.split("\n")
+    assert float(lines[0]) > 1 and lines[1] == lines[2] == "" and float(lines[3]) < -1 and len(lines) == 6
+    assert "line 3" in printed.err and "1 line was longer" in printed.err.replace("1 lines were", "1 line was")
+    feed(monkeypatch, b"good film\n\n")
+    rows = [json.loads(line) for line in said(capsys, "predict", str(trained), "--json").split("\n") if line]
+    assert rows == [{"text": "good film", "number": pytest.approx(float(lines[0]), abs=1e-3)}, {"text": "", "number": None}]
+    Path("new.csv").write_text("id,text\n7,good film\n8,the bad film\n")
+    table = said(capsys, "predict", str(trained), "--data", "new.csv").split("\n")
+    assert table[0] == "id,text,prediction" and table[1].startswith("7,good film,") and len(table) == 4
+    run: Any = weft.load(trained)
+    found = run.try_predict(iter(["good film", "a\0b", 7, "film " * 20]))
+    assert isinstance(found[0], Estimate) and not found[0].truncated and found[3].truncated
+    assert found[1:3] == [Fault("character 1 is NUL; text has none, is this binary data?"), Fault("must be a string, not int")]
+
+
+def test_info_and_what_it_can_t_do(trained, capsys):
+    assert "gru (regress)" in said(capsys, "info", str(trained))
+    assert json.loads(said(capsys, "info", str(trained), "--json"))["task"] == "regress"
+    for command in ("generate", "fill"):
+        message = f"{trained}: is a regression model, which gives texts numbers; use weft predict"
+        assert refused(capsys, command, str(trained), "good") == (2, message)
+    no_encoder = f"{trained}: is a run of task 'regress', which has no encoder of texts"
+    assert refused(capsys, "embed", str(trained), "good") == (2, no_encoder)
+    closed = f"{trained}: is a run of task 'regress', whose models can't be explained"
+    assert refused(capsys, "explain", str(trained), "good") == (2, closed)
+    assert refused(capsys, "prune", str(trained)) == (2, closed)
+
+
+def test_it_is_compared_and_reported(capsys, tmp_path):
+    for kind in ("gru", "lstm"):
+        values = read_toml(tmp_path / "run.toml")
+        train_here({**values, "model": {**values["model"], "kind": kind}}, tmp_path / kind)
+    code, out, err = compare(capsys, "gru", "lstm", "--out", "compared", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert [row["name"] for row in found["rows"]] and len(found["rows"]) == 2
+    assert "rmse" in out and "pearson" in out
+    page = (tmp_path / "compared" / "report.html").read_text(encoding="utf-8")
+    assert "rmse" in page and "regression model" in page

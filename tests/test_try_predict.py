@@ -1,0 +1,124 @@
+"""Inputs that can't be used, in the middle of others: `try_predict` and `try_score` give the reason where the result would be,
+and all other inputs get theirs; `predict` and `score` refuse the first. For every task, from lists and from generators."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_runs import train_here
+
+import weft
+from weft.config import read_toml
+from weft.errors import DataError
+from weft.tasks.spec import Fault
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+import golden_data
+from golden_cases import scenes
+
+SCENES = {scene.name: scene for scene in scenes()}
+NUL = "character 1 is NUL; text has none, is this binary data?"
+HALF = "character 0 is U+D800, half of a surrogate pair; send whole characters"
+TWO = "must be a question and a passage, a tuple of two texts"
+ASKED = "Eva bought a hat in Rome."
+# two inputs that are good, and those that are not with the reason of each
+INPUTS: dict[str, tuple[list[Any], dict[Any, str]]] = {
+    "classify-lstm": (
+        ["the film was good", "never again"],
+        {"a\0b": NUL, "\ud800": HALF, 7: "must be a string, not int", ("a", "b"): "has 2 texts, but RUN reads 1"},
+    ),
+    "pairs-transformer": (
+        [("the cat sleeps", "a cat"), ("a dog", "no dog")],
+        {("a", "b\0"): NUL, "alone": "has 1 text, but RUN reads 2", ("a", None): "must be a string, not NoneType"},
+    ),
+    "tag-lstm": (
+        ["Ned leaves Paris", ("Eva", "sleeps")],
+        {"a\0b": NUL, ("Eva", "\ud800"): HALF, None: "must be a string, not NoneType"},
+    ),
+    "span-lstm": (
+        [("Who bought a hat?", ASKED), ("Where?", ASKED)],
+        {
+            "alone": TWO,
+            ("a", "b", "c"): TWO,
+            ("a\0?", ASKED): NUL,
+            (" ", ASKED): "has an empty question",
+            ("Who?", ""): "has an empty passage",
+            ("Who?", 7): "must be a string, not int",
+        },
+    ),
+    "masked-transformer": (
+        ["The cat [MASK] a hat.", "The [MASK] dog."],
+        {"a\0[MASK]": NUL, "no mask": "has no [MASK]; write it where a token is missing", 7: "must be a string, not int"},
+    ),
+    "bahdanau": (
+        ["the cat sees a hat", "the dog"],
+        {"a\0b": NUL, 7: "must be a string, not int", "the cat " * 60: "has 121 tokens, but RUN reads at most 60; shorten it"},
+    ),
+}
+SCORED: dict[str, tuple[list[Any], dict[Any, str]]] = {
+    "lm-lstm-lines": (["The cat sees a hat.", "A dog."], {"a\0b": NUL, 7: "must be a string, not int"}),
+    "bahdanau": (
+        [("the cat", "le chat"), ("the dog", "le chien")],
+        {
+            ("the\0", "le"): "character 3" + NUL[11:],
+            "alone": "must be a source and a target, a tuple of two texts",
+            ("a", 7): "",
+        },
+    ),
+}
+SCORED["bahdanau"][1]["a", 7] = "must be a string, not int"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("runs")
+    golden_data.make(found)
+    return found
+
+
+def loaded(place: Path, name: str) -> Any:
+    if not (place / name).exists():
+        (place / f"{name}.toml").write_text(SCENES[name].run_file.replace("steps = 12", "steps = 1"), encoding="utf-8")
+        train_here(read_toml(place / f"{name}.toml"), place / name)
+    return weft.load(place / name)
+
+
+def reasons_given(run: Any, found: list[Any]) -> list[str | None]:
+    return [
+        one.reason.replace(str(run.folder.path), "RUN").replace(", or have it cut with --truncate", "")
+        if isinstance(one, Fault)
+        else None
+        for one in found
+    ]
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_faults_stand_where_their_predictions_would(name, place):
+    run, (good, bad) = loaded(place, name), INPUTS[name]
+    mixed = [good[0], *bad, good[1]]
+    found = run.try_predict(mixed)
+    assert reasons_given(run, found) == [None, *bad.values(), None]
+    assert [found[0], found[-1]] == run.try_predict(good) == run.predict(good)
+    assert run.try_predict(one for one in mixed) == found
+    assert run.predict(one for one in good) == run.predict(good)
+    for one, reason in bad.items():
+        with pytest.raises(DataError) as caught:
+            run.predict([good[0], one])
+        assert reasons_given(run, [Fault(str(caught.value))]) == [f"line 2: {reason}"]
+    assert run.try_predict([]) == [] and len(run.try_predict(good[0])) == 1
+
+
+@pytest.mark.parametrize("name", SCORED)
+def test_faults_stand_where_their_scores_would(name, place):
+    run, (good, bad) = loaded(place, name), SCORED[name]
+    found = run.try_score([good[0], *bad, good[1]])
+    assert reasons_given(run, found) == [None, *bad.values(), None]
+    assert [found[0].log_prob, found[-1].log_prob] == pytest.approx([one.log_prob for one in run.score(good)], rel=1e-5)
+    assert run.score(one for one in good) == run.score(good)
+    for one, reason in bad.items():
+        with pytest.raises(DataError) as caught:
+            run.score([good[0], one])
+        assert str(caught.value) == f"line 2: {reason}"

@@ -1,0 +1,118 @@
+"""Commands that compute with no network start without torch, which takes longer to import than most of them take to run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+import golden_data  # noqa: E402
+from golden_cases import scenes  # noqa: E402
+
+from weft.cli.main import main  # noqa: E402
+from weft.models.encoder_tables import POOLS as NAMED_POOLS  # noqa: E402
+from weft.nn import attention, names, pooling, recurrent  # noqa: E402
+from weft.nn.mixers import MIXERS  # noqa: E402
+from weft.tasks.lm.scoring import reading  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+SCENES = {scene.name: scene for scene in scenes()}
+# a run file of each task; those of models without a network are trained
+CHECKED = ("lm-gpt", "bahdanau", "classify-bert", "tag-lstm", "masked-transformer", "span-transformer")
+TRAINED = ("lm-ngram", "classify-naive-bayes", "classify-regression", "multi-regression")
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    """A folder with data, run files, runs that were counted or solved, and a comparison of two of them."""
+    folder, before = tmp_path_factory.mktemp("without-torch"), Path.cwd()
+    golden_data.make(folder)
+    os.chdir(folder)
+    try:
+        for name in (*CHECKED, *TRAINED):
+            Path(f"{name}.toml").write_text(SCENES[name].run_file, encoding="utf-8")
+        Path("lines.txt").write_text("The soup was good.\n", encoding="utf-8")
+        for name in TRAINED:
+            assert main(["train", f"{name}.toml", "--out", f"runs/{name}", "-q"]) == 0
+        assert main(["compare", *COMPARE, "-q"]) == 0
+    finally:
+        os.chdir(before)
+    return folder
+
+
+COMPARE = ["runs/classify-naive-bayes", "runs/classify-regression", "--out", "runs/compared"]
+COMMANDS = [
+    *(["check", f"{name}.toml", "--json"] for name in (*CHECKED, *TRAINED)),
+    ["check", "lm-gpt.toml", "--windows", "2"],
+    ["init", "classify"],
+    ["--help"],
+    ["evaluate", "runs/lm-ngram"],
+    ["score", "runs/lm-ngram", "--data", "lines.txt"],
+    *(["info", f"runs/{name}"] for name in TRAINED),
+    ["compare", *COMPARE],
+]
+CHILD = """
+import json, sys
+from weft.cli.main import main
+found = [[main(words), "torch" in sys.modules] for words in json.loads(sys.argv[1])]
+print(json.dumps(found))
+"""
+
+
+def child(folder: Path, script: str, *words: str) -> str:
+    """The last line that a script prints, in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words], cwd=folder, capture_output=True, text=True, env=environment, check=True
+    )
+    return done.stdout.rstrip("\n").rpartition("\n")[2]
+
+
+def test_commands_of_models_that_are_no_networks_start_without_torch(here):
+    """All in one process: from the first on that imports it, torch is there."""
+    found = json.loads(child(here, CHILD, json.dumps(COMMANDS)))
+    told = [" ".join(words) for words, one in zip(COMMANDS, found, strict=True) if one != [0, False]]
+    assert not told
+
+
+def test_runs_are_loaded_without_torch(here):
+    script = "import sys, weft\nfor name in sys.argv[1:]:\n    weft.load(f'runs/{name}').info()\nprint('torch' in sys.modules)"
+    assert child(here, script, *TRAINED) == "False"
+
+
+def test_names_that_tables_know_are_those_of_the_functions():
+    assert tuple(recurrent.NONLINEARITIES) == names.NONLINEARITIES
+    assert tuple(attention.ACTIVATIONS) == names.ACTIVATIONS
+    assert tuple(pooling.POOLS) == names.POOLS == NAMED_POOLS
+
+
+def test_rows_of_mixers_name_classes_that_are_there():
+    for row in MIXERS.values():
+        assert isinstance(row.make, type) and issubclass(row.make, torch.nn.Module)
+        assert (row.two_way is None) == (row.around is None)
+
+
+def test_a_model_of_counts_reads_arrays_as_it_reads_tensors(here, monkeypatch):
+    import weft
+
+    monkeypatch.chdir(here)
+    model = weft.load("runs/lm-ngram").model
+    rows = np.random.default_rng(0).integers(1, model.size, (3, 12))
+    state = None
+    for low, high in ((0, 5), (4, 9), (8, 12)):  # each piece begins with the last token of the one before
+        piece = rows[:, low:high]
+        nats, after = reading(model, None)(piece, state)
+        tensors, wanted = model.loss(
+            torch.from_numpy(piece[:, :-1]), torch.from_numpy(piece[:, 1:]), None if state is None else torch.from_numpy(state)
+        )
+        assert nats.dtype == np.float32 and np.array_equal(nats, tensors.numpy())
+        assert np.array_equal(after, wanted.numpy())
+        state = after
