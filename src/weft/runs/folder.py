@@ -2,7 +2,7 @@
 
 run.toml as written, resolved.toml with every option, tokenizer.json, data/ (tokens on disk), model.safetensors (the best
 weights), metrics.jsonl (functions of the run only), timings.jsonl, checkpoints/, environment.json; with train.samples,
-samples.jsonl.
+samples.jsonl; of data that was given in memory, inputs/.
 """
 
 from __future__ import annotations
