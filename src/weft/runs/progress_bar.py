@@ -11,6 +11,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from weft.runs.callback import TrainCallback, TrainProgress
 
+WHOLE = 10_000  # steps of the bar
+
 
 def visible(console: Console) -> bool:
     """Whether somebody sees a line that is drawn over; rich draws in notebooks by ipywidgets."""
@@ -21,11 +23,14 @@ class ProgressBar(TrainCallback):
     """A bar that becomes that of each piece of work in turn; it goes when all is done."""
 
     def __init__(self, progress: Progress) -> None:
-        self.bar, self._metrics = progress, ""
-        self._task = progress.add_task("", total=1.0, detail="")
+        self.bar, self._metrics, self._phase = progress, "", ""
+        self._task = progress.add_task("", total=WHOLE, detail="")
 
     def _show(self, phase: str, part: float, detail: str = "") -> None:
-        self.bar.update(self._task, description=phase, completed=part, detail=detail)
+        if phase != self._phase:  # the time that is left is that of new work
+            self.bar.reset(self._task, completed=round(WHOLE * part))
+            self._phase = phase
+        self.bar.update(self._task, description=phase, completed=round(WHOLE * part), detail=detail)
 
     def on_progress(self, phase: str, done: int, total: int) -> None:
         self._show(phase, done / max(1, total))
