@@ -28,11 +28,11 @@ import numpy as np
 import tomli_w
 
 import weft
-from weft.cli.story import read_story
 from weft.compare.significance import Estimate, Resampled, estimate, resampled
 from weft.metrics.items import Function, Items
 from weft.metrics.labels import SINGLE_LABEL
 from weft.metrics.spans import TAGS
+from weft.runs.story import read_story
 from weft.tasks.tagging.data import TaggedTable
 from weft.text.gate import read_lines
 

@@ -167,7 +167,7 @@ def decode(chosen: argparse.Namespace) -> dict[str, float]:
     began = time.process_time()
     found = run.predict(lines, options)
     seconds = time.process_time() - began
-    if {len(best[0].tokens) for best in found} != {LENGTH}:
+    if {len(best.tokens) for best in found} != {LENGTH}:
         raise SystemExit(f"weft: not {LENGTH} tokens a sentence")
     return {"count": len(lines), "seconds": seconds}
 

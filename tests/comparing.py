@@ -10,10 +10,10 @@ import pytest
 from small_runs import Silent
 
 from weft.cli.main import main
-from weft.cli.run_folders import is_finished
 from weft.compare.plan import Planned
 from weft.compare.train import Outcome
 from weft.errors import WeftError
+from weft.runs.finished import is_finished
 from weft.runs.job import train
 from weft.runs.resolve import resolve
 

@@ -22,13 +22,13 @@ from command_line import refused
 from comparing import Here, compare
 
 from weft import files
-from weft.cli import compare_plan
 from weft.cli.main import main
-from weft.cli.story import read_story
-from weft.compare.train import Room, Stopped, Trainer, holder
-from weft.errors import ModelError, ResourceError, UsageError
+from weft.compare import comparing, evidence, measuring, tokens
+from weft.compare.train import Room, Trainer, holder
+from weft.errors import ModelError, ResourceError, TrainingInterrupted, UsageError
 from weft.lock import Lock
 from weft.runs.resolve import resolve
+from weft.runs.story import read_story
 from weft.tensors import read_tensors
 from weft.train import checkpoint
 
@@ -64,7 +64,7 @@ def there(tmp_path, monkeypatch) -> Path:
     (tmp_path / "text.txt").write_text(NAMES)
     (tmp_path / "run.toml").write_text(RUN)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(compare_plan, "Trainer", Here)
+    monkeypatch.setattr(comparing, "Trainer", Here)
     monkeypatch.setattr(Here, "trained", [], raising=False)
     return tmp_path
 
@@ -103,7 +103,7 @@ def test_one_command_to_a_table_and_a_page(there, capsys):
         raise AssertionError("it was measured again")
 
     monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.setattr("weft.compare.evidence.gather", fails)
+    monkeypatch.setattr(evidence, "gather", fails)
     Here.trained.clear()
     again = compare(capsys, *words)
     monkeypatch.undo()
@@ -166,11 +166,11 @@ def test_a_comparison_is_deleted_when_the_new_one_is_finished(there, capsys, mon
         os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patched:
-        patched.setattr("weft.compare.tokens.train_once", pressed)
+        patched.setattr(tokens, "train_once", pressed)
         assert compare(capsys, *told, "--fresh") == (130, "", "weft: stopped before the first run; here is as it was\n")
     assert (there / "here/report.html").read_bytes() == page and not (there / "here/.set-aside").exists()
     with monkeypatch.context() as patched:
-        patched.setattr(Here, "train", lambda self, plan: (_ for _ in ()).throw(Stopped()))
+        patched.setattr(Here, "train", lambda self, plan: (_ for _ in ()).throw(TrainingInterrupted()))
         for again, said in ((["--fresh"], "the same command, without --fresh,"), ([], "the same command")):
             code, _, err = compare(capsys, *told, *again)
             assert code == 130
@@ -189,7 +189,7 @@ def test_a_refusal_drops_nothing(there, capsys, monkeypatch):
     """Neither the comparison that waits, nor the one that was to replace it, whose run still saves."""
     assert compare(capsys, "run.toml", "--models", "lstm", "--out", "here", "--quiet")[0] == 0
     with monkeypatch.context() as patched:
-        patched.setattr(Here, "train", lambda self, plan: (_ for _ in ()).throw(Stopped()))
+        patched.setattr(Here, "train", lambda self, plan: (_ for _ in ()).throw(TrainingInterrupted()))
         assert compare(capsys, "run.toml", "--models", "lstm", "--out", "here", "--seeds", "2", "--fresh")[0] == 130
     (there / "here/lstm-6").mkdir()
     (there / "bad.toml").write_text(RUN.replace("text.txt", "nowhere.txt"))
@@ -208,7 +208,7 @@ def test_a_comparison_that_compares_nothing_replaces_none(there, capsys, monkeyp
     assert code == 6 and err.endswith("\nweft: the comparison that was to be replaced is back in here\n")
     assert (there / "here/report.html").read_bytes() == page and not (there / "here/.set-aside").exists()
     with monkeypatch.context() as patched:
-        patched.setattr("weft.cli.measuring._evidence", lambda *_: (_ for _ in ()).throw(ModelError("damaged")))
+        patched.setattr(measuring, "_evidence", lambda *_: (_ for _ in ()).throw(ModelError("damaged")))
         code, _, err = compare(capsys, "run.toml", "--models", "lstm", "--seeds", "2", "--out", "here", "--fresh", "--quiet")
     assert code == 4 and err.endswith("\nweft: the comparison that was to be replaced is kept in here/.set-aside\n")
     assert (there / "here/.set-aside/report.html").read_bytes() == page
@@ -228,7 +228,7 @@ def test_a_comparison_that_compares_nothing_replaces_none(there, capsys, monkeyp
 def test_stopped_while_it_is_measured_it_goes_on_without_fresh(there, capsys, monkeypatch):
     assert compare(capsys, "run.toml", "--models", "lstm", "--out", "here", "--quiet")[0] == 0
     with monkeypatch.context() as patched:
-        patched.setattr("weft.cli.measuring._evidence", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(measuring, "_evidence", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         code, _, err = compare(capsys, "run.toml", "--models", "lstm", "--seeds", "2", "--out", "here", "--fresh", "--quiet")
     assert code == 130 and err == (
         "weft: stopped; what was measured is kept, and the same command, without --fresh, goes on; the comparison before it is "
@@ -453,7 +453,7 @@ def test_measuring_holds_the_folder_and_sweeps_it(there, capsys):
         raise ResourceError(found)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("weft.compare.evidence.gathered", held)
+        patch.setattr(evidence, "gathered", held)
         code, said = refused(capsys, "compare", *words)
     assert code == 5 and said.startswith(f"{there / 'all'}: in use by process ")
     assert not left.exists()
@@ -463,7 +463,7 @@ def test_ctrl_c_while_measuring_says_that_nothing_is_lost(there, capsys, monkeyp
     def pressed(*ignored: object, **others: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("weft.compare.evidence.gather", pressed)
+    monkeypatch.setattr(evidence, "gather", pressed)
     code, out, err = compare(capsys, "run.toml", "--models", "ngram", "--quiet")
     assert (code, out) == (130, "")
     assert err == "weft: stopped; what was measured is kept, and the same command goes on\n"
@@ -572,8 +572,8 @@ time.sleep(60)
 def test_ctrl_c_stops_every_run(there, capsys, monkeypatch):
     """The runs are scripts that wait for it; that a real one saves is what test_resume.py is about."""
     (there / "slow.py").write_text(SLOW)
-    monkeypatch.setattr(compare_plan, "Trainer", Trainer)
-    monkeypatch.setattr(compare_plan, "Room", partial(Room, command=(sys.executable, "-S", "-E", "slow.py")))
+    monkeypatch.setattr(comparing, "Trainer", Trainer)
+    monkeypatch.setattr(comparing, "Room", partial(Room, command=(sys.executable, "-S", "-E", "slow.py")))
 
     def press() -> None:
         while len(list(there.glob("here/*.ready"))) < 2:

@@ -14,9 +14,8 @@ from small_runs import make_text, run_file, train_here
 
 import weft
 from weft import files
-from weft.cli import compare_plan
 from weft.cli.main import main
-from weft.compare import table
+from weft.compare import comparing, table
 from weft.compare.contexts import check_context
 from weft.compare.evidence import How, gathered
 from weft.compare.evidence import load as load_evidence
@@ -160,7 +159,7 @@ def test_only_language_models_have_a_context_policy(tmp_path):
 
 def test_a_run_file_is_refused_before_anything_is_trained(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(compare_plan, "Trainer", Here)
+    monkeypatch.setattr(comparing, "Trainer", Here)
     monkeypatch.setattr(Here, "trained", [], raising=False)
     make_text(tmp_path / "text.txt", words=300)
     (tmp_path / "run.toml").write_text(RUN)

@@ -17,9 +17,9 @@ from comparing import Here, compare
 from report_documents import language
 
 from weft import files
-from weft.cli import compare_plan
 from weft.cli.main import main
 from weft.cli.probe_table import as_table
+from weft.compare import comparing
 from weft.report.page import page
 from weft.report.page_check import fault
 
@@ -63,7 +63,7 @@ def there(tmp_path, monkeypatch) -> Path:
     (tmp_path / "run.toml").write_text(RUN.format(task="lm"))
     (tmp_path / "pairs.tsv").write_text(TSV)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(compare_plan, "Trainer", Here)
+    monkeypatch.setattr(comparing, "Trainer", Here)
     monkeypatch.setattr(Here, "trained", [], raising=False)
     return tmp_path
 

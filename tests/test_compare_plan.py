@@ -11,7 +11,7 @@ import tomli_w
 import torch
 from small_runs import Silent, make_text, run_file, train_here
 
-from weft.compare import sizes, tokens
+from weft.compare import fitting, sizes, tokens
 from weft.compare.fitting import fitted, leaves, tried, with_option
 from weft.compare.groups import find, grouped, is_comparison
 from weft.compare.kinds import parse_models, told, usual
@@ -168,7 +168,7 @@ def test_no_message_decides_what_applies(values, monkeypatch):
 
     kinds = list(find_task(values["task"]).presets)
     before = [fitted(values, kind, base=BASE) for kind in kinds]
-    monkeypatch.setattr("weft.compare.fitting.resolve", in_other_words)
+    monkeypatch.setattr(fitting, "resolve", in_other_words)
     assert [fitted(values, kind, base=BASE) for kind in kinds] == before
 
 

@@ -18,7 +18,8 @@ import pytest
 
 from weft import files
 from weft.compare.plan import Planned, Variant
-from weft.compare.train import Outcome, Progress, Room, State, Stopped, Trainer, holder, progress
+from weft.compare.train import Outcome, Progress, Room, State, Trainer, holder, progress
+from weft.errors import TrainingInterrupted
 from weft.lock import Lock
 from weft.log import Log
 from weft.train.tables import TrainTable
@@ -141,7 +142,7 @@ def test_the_run_file_is_the_plan_s(place):
 
 def test_when_stopped_all_save_and_nothing_else_begins(place):
     looks = Looks(lambda: (place / "slow1-0" / "ready").exists() and (place / "slow2-0" / "ready").exists())
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         trainer(place, looks, jobs=2).train(plan(place, "slow1", "slow2", "later"))
     assert (place / "slow1-0" / "saved").exists() and (place / "slow2-0" / "saved").exists()
     assert not (place / "later-0").exists()
@@ -219,7 +220,7 @@ def test_progress_by_each_budget(tmp_path):
 def test_the_watcher_sees_where_all_stand(place):
     looks = Looks(lambda: (place / "slow-0" / "ready").exists() and len(looks.seen) > 3)
     write_metrics(place / "slow-0", [{"step": 4, "epoch": 0, "tokens": 9, "train_nats_per_token": 1.0}])
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         trainer(place, looks).train(plan(place, "a", "slow", "later"))
     last = looks.seen[-1]
     assert [(state.progress.share, state.running) for state in last] == [(1.0, False), (0.4, True), (0.0, False)]

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from small_runs import make_text, run_file, train_here
 
-from weft.cli.compare_watch import best
 from weft.compare import tune
 from weft.compare.fitting import with_option
 from weft.compare.plan import Planned, Variant
@@ -21,6 +20,7 @@ from weft.metrics.language import LANGUAGE
 from weft.metrics.metric import metrics_of
 from weft.metrics.translation import TRANSLATION
 from weft.runs.resolve import resolve
+from weft.runs.story import best
 from weft.train.tables import TrainTable
 
 BASE = Path()

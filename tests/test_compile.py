@@ -7,9 +7,9 @@ import torch
 from small_runs import Silent, make_text, run_file, train_here
 from torch import nn
 
+from weft.errors import TrainingInterrupted
 from weft.tensors import read_tensors
 from weft.train.learner import Learner
-from weft.train.loop import Stopped
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_a_compiled_run_is_the_plain_one(tmp_path, graphs, model, read):
     train_here(run_file(text, model, **options), tmp_path / "plain", plain)
     assert graphs == []
     values = run_file(text, model, **options, train__compile=True)
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "run", Silent(stop_at=4))
     train_here(values, tmp_path / "run", compiled)
     assert compiled.losses == pytest.approx(plain.losses[4:], abs=1e-4)

@@ -17,6 +17,7 @@ from command_line import refused
 from weft.cli import demo_language, demo_pronunciation
 from weft.cli.main import main
 from weft.cli.progress import TrainWatcher
+from weft.compare import evidence
 from weft.explain.alignment import Alignment
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
@@ -113,7 +114,7 @@ def test_the_demo_trains_three_models_and_tells_who_is_right_how_often(words, ca
 
 
 def test_the_demo_prints_a_table_a_word_and_an_alignment_and_trains_and_measures_once(words, capsys, monkeypatch):
-    monkeypatch.setattr("weft.compare.evidence.gather", None)
+    monkeypatch.setattr(evidence, "gather", None)
     weights = words / "transformer/model.safetensors"
     before = weights.stat().st_mtime_ns
     assert main(["demo"]) == 0

@@ -105,11 +105,11 @@ def test_a_page_says_once_what_its_drawings_look_like():
 def test_a_beam_of_one_is_the_greedy_output(pairs):
     run, differ = weft.load(pairs.folder("sutskever"), device="cpu"), 0
     for text in ("abcde", "fa", "b", "cafe"):
-        (found,) = run.predict(text, beam=1)[0]
+        found = run.predict(text, beam=1)
         view = run.explain(text, "search", beam=1)
         assert (view.data["output"], view.data["alpha"]) == (found.text, 1.0)
         assert view.data["score"] == pytest.approx(found.score, abs=1e-5)
-        differ += run.predict(text, beam=2)[0][0].text != found.text
+        differ += run.predict(text, beam=2).text != found.text
     assert differ  # a search with a length penalty would have gone on
 
 
@@ -131,7 +131,7 @@ def test_the_answer_that_is_explained_is_the_one_that_is_said(reader):
     run = weft.load(reader, device="cpu")
     run.model.head.threshold.fill_(-100.0)  # an answer is always said
     for question, passage, _ in asked(12, seed=5):
-        (answer,) = run.predict((question, passage))
+        answer = run.predict((question, passage))
         first, last = run.explain(f"{question}\t{passage}", "attribution", method="gradient").data["outputs"]
         assert [first["text"], last["text"]] == [answer.text.split()[0], answer.text.split()[-1]]
     run.model.head.threshold.fill_(100.0)
@@ -152,7 +152,7 @@ def test_what_comes_next_is_never_a_token_that_is_never_written(tmp_path):
     run = weft.load(tmp_path / "run")
     (said,) = run.explain("w1 w2", "attribution").data["outputs"]
     assert run.model.start(torch.tensor([[1]]))[0].argmax() == run.vocabulary.unk  # here is nothing but unknown words
-    assert said["text"] == run.vocabulary.show(run.generate("w1 w2", temperature=0.0, length=1)[0][0].tokens[0]) != "<unk>"
+    assert said["text"] == run.vocabulary.show(run.generate("w1 w2", temperature=0.0, length=1).tokens[0]) != "<unk>"
 
 
 # ---- what nobody knows

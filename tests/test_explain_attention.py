@@ -43,7 +43,7 @@ def language(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("kind", ["transformer", "lstm", "bahdanau"])
 def test_attention_to_the_source_is_what_the_aligner_finds(pairs, kind):
     run = weft.load(pairs.folder(kind))
-    best = run.predict("badac", beam=3)[0]
+    best = run.predict("badac", beam=3).ranked()
     data = attention(run, "badac", ExplainOptions(beam=3, part="cross")).data
     mean = np.mean([np.mean(layer["weights"], axis=0) for layer in data["layers"]], axis=0)
     aligned = run.reader.align(["badac"], best[:1])[0]

@@ -267,7 +267,7 @@ def test_the_parts_of_the_answer_have_places_in_the_text(runs):
         ("<s>", 0, 0), ("the", 0, 3), ("mr", 5, 7), ("bcdfo", 8, 13), ("here", 14, 18), ("</s>", 0, 0),
     ]  # fmt: skip
     assert [one["start"] for one in data["outputs"]] == [0, 5, 8, 14]
-    tagging = run.predict("the  mr bcdfo here")[0]
+    tagging = run.predict("the  mr bcdfo here")
     assert [one["text"] for one in data["outputs"]] == tagging.tags
     one = attribution(run, "the  mr bcdfo here", ExplainOptions(method="gradient", position=3, target="O")).data
     assert [(one["name"], one["start"]) for one in one["outputs"]] == [("bcdfo/O", 8)]
@@ -275,11 +275,11 @@ def test_the_parts_of_the_answer_have_places_in_the_text(runs):
 
 def test_probabilities_are_those_the_run_says(runs):
     labels = runs("labels:labels-lstm")
-    said = labels.predict("here the old cat")[0]
+    said = labels.predict("here the old cat")
     asked = attribution(labels, "here the old cat", ExplainOptions(method="gradient", target="tool")).data["outputs"][0]
     assert asked["probability"] == pytest.approx(said.probabilities["tool"], rel=1e-4)
     translator = runs("pairs:lstm")
-    best = translator.predict("badac", beam=3)[0][0]
+    best = translator.predict("badac", beam=3)
     data = attribution(translator, "badac", ExplainOptions(method="gradient", beam=3)).data
     assert [one["text"] for one in data["outputs"]] == [translator.vocabulary.target.show(token) for token in best.tokens]
     assert sum(one["log_prob"] for one in data["outputs"]) == pytest.approx(best.log_prob, abs=1e-4)
@@ -290,7 +290,7 @@ def test_probabilities_are_those_the_run_says(runs):
     assert [(one["text"], one["log_prob"]) for one in forced["outputs"]] == [("A", pytest.approx(score.log_probs[1], abs=1e-4))]
     language = runs("lm:transformer")
     data = attribution(language, "the c", ExplainOptions(method="occlusion", target="at")).data
-    scored = language.score("the cat")[0].log_probs[-2:] if not language.reader.lines else []
+    scored = language.score("the cat").log_probs[-2:] if not language.reader.lines else []
     assert [one["log_prob"] for one in data["outputs"]] == pytest.approx(scored, abs=1e-4)
 
 
@@ -357,7 +357,7 @@ def test_linear_models_add_up_exactly(runs, kind):
     assert data["completeness"][0]["sum"] == pytest.approx(scores[at] - scores.mean(), abs=1e-9)
     assert data["method"] == "exact" and {one["text"] for one in data["tokens"]} >= {"cat", "old cat"}
     gone = attribution(run, "the old cat", ExplainOptions(target="tool", method="occlusion")).data
-    whole, without = run.predict("the old cat")[0], run.predict("the  cat")[0]
+    whole, without = run.predict("the old cat"), run.predict("the  cat")
     expected = np.log(whole.probabilities["tool"]) - np.log(without.probabilities["tool"])
     assert gone["sides"][0]["values"][0][1] == pytest.approx(expected, abs=1e-5)
     assert (gone["tokens"][1]["start"], gone["tokens"][1]["stop"]) == (4, 7)

@@ -130,7 +130,7 @@ def filler(place):
 
 def test_gaps_are_looked_at_where_they_are(filler):
     view = lens(filler, "the [MASK]ld cat", ExplainOptions())
-    (best, *_) = filler.predict("the [MASK]ld cat", n=1)[0][0]
+    (best, *_) = filler.predict("the [MASK]ld cat", n=1)[0]
     assert [token["text"] for token in view.data["tokens"]] == ["[MASK]"]
     (place,) = view.data["layers"][-1]["positions"]
     assert best.token in [one["token"] for one in place["guesses"]]
@@ -178,7 +178,7 @@ def test_of_pairs_it_is_the_target_that_surprises(runs):
     run = weft.load(runs.folder("lstm"))
     for target in ("F A D D E", None):
         view = surprisal(run, "fade", ExplainOptions(target=target))
-        text = run.predict("fade")[0][0].text if target is None else target
+        text = run.predict("fade").text if target is None else target
         np.testing.assert_allclose(view.data["nats"], -np.array(run.score([("fade", text)])[0].log_probs), atol=1e-6)
         assert view.data["tokens"][-1]["text"] == "</s>"
 
@@ -187,9 +187,9 @@ def test_what_is_impossible_is_null_and_still_drawn(runs, monkeypatch):
     run = weft.load(runs.folder("lm-ngram"))
     score = run.score
 
-    def never(lines):
-        (found,) = score(lines)
-        return [found._replace(log_probs=[-math.inf, *found.log_probs[1:]])]
+    def never(text):
+        found = score(text)
+        return found._replace(log_probs=[-math.inf, *found.log_probs[1:]])
 
     monkeypatch.setattr(run, "score", never)
     view = surprisal(run, "F A", ExplainOptions())

@@ -119,7 +119,7 @@ def lstm(tmp_path_factory):
 def test_the_best_of_the_tree_is_what_predict_says(runs, name):
     run = weft.load(runs.folder(name))
     view = search(run, "fade", ExplainOptions(beam=4))
-    found = run.predict("fade", beam=4)[0][0]
+    found = run.predict("fade", beam=4)
     assert view.data["output"] == found.text and view.data["score"] == pytest.approx(found.score)
     way = [one for one in view.data["hypotheses"] if one["best"]]
     assert [one["token"] for one in way] == [run.vocabulary.target.show(token) for token in found.tokens]
@@ -132,7 +132,7 @@ def test_the_best_of_the_tree_is_what_predict_says(runs, name):
 def test_the_best_of_the_tree_is_what_generate_says(lstm, runs):
     for run, text in ((lstm, "the "), (weft.load(runs.folder("lm-ngram")), "F A")):
         view = search(run, text, ExplainOptions(beam=3, length=6, alpha=0.7))
-        found = run.generate(text, beam=3, length=6, alpha=0.7)[0][0]
+        found = run.generate(text, beam=3, length=6, alpha=0.7)
         assert view.data["score"] == pytest.approx(found.score)
         assert [one["token"] for one in view.data["hypotheses"] if one["best"]] == [
             run.vocabulary.show(token) for token in found.tokens
@@ -146,9 +146,9 @@ def test_a_beam_of_one_is_greedy_in_every_command(lstm, runs):
     """`generate`, `predict` and `explain` alike, at any alpha: all end at the first end."""
     words = weft.load(runs.folder("lm-ngram"))
     for text in ("", "F", "F A", "K"):
-        greedy = words.generate(text, temperature=0.0, length=9)[0][0]
+        greedy = words.generate(text, temperature=0.0, length=9)
         for alpha in (0.0, 1.0, 3.0):
-            found = words.generate(text, beam=1, alpha=alpha, length=9)[0][0]
+            found = words.generate(text, beam=1, alpha=alpha, length=9)
             assert (found.text, found.tokens) == (greedy.text, greedy.tokens)
             assert found.log_prob == pytest.approx(greedy.log_prob)
             view = search(words, text, ExplainOptions(beam=1, alpha=alpha, length=9))
@@ -156,9 +156,9 @@ def test_a_beam_of_one_is_greedy_in_every_command(lstm, runs):
     for name in ("lstm", "transformer"):
         run = weft.load(runs.folder(name))
         for text in ("fade", "bad", "e"):
-            greedy = run.predict(text, temperature=0.0)[0][0]
+            greedy = run.predict(text, temperature=0.0)
             for alpha in (0.0, 1.0, 3.0):
-                assert run.predict(text, beam=1, alpha=alpha)[0][0].tokens == greedy.tokens
+                assert run.predict(text, beam=1, alpha=alpha).tokens == greedy.tokens
                 view = search(run, text, ExplainOptions(beam=1, alpha=alpha))
                 assert view.data["output"] == greedy.text and view.data["alpha"] == alpha
                 kept = [one for one in view.data["hypotheses"] if one["fate"] in ("kept", "ended", "limit")]
@@ -216,15 +216,13 @@ def test_each_step_before_and_after_equals_the_filters_by_hand(lstm):
 
 def test_without_a_target_it_is_what_the_model_writes(lstm, runs):
     view = distribution(lstm, "the ", ExplainOptions(length=4, min_p=0.1))
-    assert (
-        "".join(token["text"] for token in view.data["tokens"]) == lstm.generate("the ", temperature=0.0, length=4)[0][0].text
-    )
+    assert "".join(token["text"] for token in view.data["tokens"]) == lstm.generate("the ", temperature=0.0, length=4).text
     for step in view.data["steps"]:
         came = next(token for token in step["tokens"] if token["came"])
         assert came["cut"] is None and came["after"] >= came["before"]
     run = weft.load(runs.folder("luong"))
     view = distribution(run, "fade", ExplainOptions(top_k=2))
-    nats = -np.array(run.score([("fade", run.predict("fade")[0][0].text)])[0].log_probs)
+    nats = -np.array(run.score([("fade", run.predict("fade").text)])[0].log_probs)
     before = [next(token for token in step["tokens"] if token["came"])["before"] for step in view.data["steps"]]
     np.testing.assert_allclose(before, np.exp(-nats), atol=1e-4)
     assert all(step["left"][-1] == 2 for step in view.data["steps"])

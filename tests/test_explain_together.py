@@ -154,11 +154,11 @@ def test_attention_under_a_beam_is_that_of_the_steps_that_wrote_the_output(tmp_p
     model = run.members[0].model
     names = attends_to_source(model)
     with watch(model, names) as seen:
-        best = run.predict("badac", beam=1)[0][0]
+        best = run.predict("badac", beam=1)
     steps = [pattern(one)[0].detach().numpy() for one in seen if one.name == names[-1]]
     # the first steps measured how much memory a row takes
     stepped = np.concatenate(steps, axis=1)[:, -len(best.tokens) :]
     np.testing.assert_allclose(view["layers"][-1]["weights"], stepped, atol=1e-4)
     wide = asked(capsys, str(run.folder.path), "badac", "--what", "attention", "--beam", "4")["views"][0]
-    found = run.predict("badac", beam=4)[0][0]
+    found = run.predict("badac", beam=4)
     assert [token["text"] for token in wide["output"]] == [run.vocabulary.target.show(number) for number in found.tokens]

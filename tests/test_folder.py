@@ -18,7 +18,7 @@ from small_runs import Silent, flip, make_text, run_file, sums, train_here
 
 import weft
 from weft.config import read_toml
-from weft.errors import DataError, InUseError, ModelError, ResourceError, UsageError, WeftError
+from weft.errors import DataError, InUseError, ModelError, ResourceError, TrainingInterrupted, UsageError, WeftError
 from weft.lock import Lock
 from weft.runs import folder as folder
 from weft.runs.folder import RunFolder, make_folder, open_folder
@@ -28,7 +28,6 @@ from weft.tasks.registry import TASKS, find_task
 from weft.tensors import read_tensors, write_tensors
 from weft.text.tokenizers import Tokenizer
 from weft.train import checkpoint
-from weft.train.loop import Stopped
 
 KINDS = [(task, kind) for task, shared in ((name, find_task(name)) for name in TASKS) for kind in shared.presets]
 
@@ -115,7 +114,7 @@ def test_another_spelling_of_the_same_run_resumes_it_and_the_first_one_is_kept(r
 def test_a_run_is_resumed_from_another_place(tmp_path, text, monkeypatch):
     """Paths of a run file are seen from where it lies, once and for all."""
     values = small(text, data__train=text.name)
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         train(values, tmp_path / "run", base=text.parent, watcher=Silent(stop_at=1))
     monkeypatch.chdir(tmp_path)
     train(values, Path("run"), base=text.parent, watcher=Silent())
@@ -276,7 +275,7 @@ def late(text: Path, **options: Any) -> dict[str, Any]:
 
 def stopped_early(run: Path, values: dict[str, Any]) -> None:
     """A run that is to replace the one in the folder has a checkpoint, but no weights yet."""
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         train_here(values, run, Silent(stop_at=1), fresh=True)
     assert checkpoint.names(run) == ["000001"] and not (run / "model.safetensors").exists()
 
@@ -509,7 +508,7 @@ def test_the_environment_is_what_numbers_depend_on(finished):
 def stopped(tmp_path: Path) -> tuple[dict[str, Any], Path]:
     """A run stopped after its first step, with text of its own."""
     values = small(make_text(tmp_path / "text.txt"))
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "run", Silent(stop_at=1))
     return values, tmp_path / "run"
 

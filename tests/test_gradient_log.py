@@ -15,6 +15,7 @@ from test_loop import metrics, run, small_loop, small_model
 
 from weft.cli.main import main
 from weft.compare.curves import curve
+from weft.errors import TrainingInterrupted
 from weft.log import sealed
 from weft.report.page import page
 from weft.report.page_check import fault
@@ -22,7 +23,7 @@ from weft.report.page_data import page_data
 from weft.train import loop as training
 from weft.train.cursor import Cursor
 from weft.train.gradients import summarize
-from weft.train.loop import Loop, Stopped
+from weft.train.loop import Loop
 from weft.train.schedules import schedule
 
 NAMES = ("grad_norm", "grad_norm_max", "learning_rate", "clipped_steps")
@@ -75,7 +76,7 @@ def test_stopped_between_two_lines_a_run_logs_as_if_it_had_not_been(tmp_path, mo
     values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__steps=9, train__validations=1, train__clip=0.5)
     train_here(values, tmp_path / "whole")
     for step in (2, 3, 6):
-        with pytest.raises(Stopped):
+        with pytest.raises(TrainingInterrupted):
             train_here(values, tmp_path / "parts", Silent(stop_at=step))
     train_here(values, tmp_path / "parts")
     assert sums(tmp_path / "parts") == sums(tmp_path / "whole")

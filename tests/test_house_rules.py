@@ -23,19 +23,21 @@ STARS_ALLOWED: dict[str, str] = {
     "weft/runs/run.py:evaluate": "as predict",
     "weft/runs/run.py:generate": "as predict; GenerateOptions refuses unknown ones",
     "weft/runs/run.py:stream": "as generate",
+    "weft/report/compare.py:compare": "as predict; CompareOptions refuses unknown ones",
     "weft/runs/run.py:explain": "as generate; ExplainOptions refuses unknown ones",
 }
 ASSERTS_ALLOWED: dict[str, str] = {}
 
 # What each part may import of weft, besides itself, when it is imported or run; what only a type checker reads is free. A name
 # stands for the module or directory weft.<name>; of a directory and a module in it, the module's own row counts.
-BASE = {"errors", "config", "files", "lock", "log"}
+BASE = {"errors", "config", "html", "files", "lock", "log"}
 TEXT = BASE | {"text"}
 MODELS = TEXT | {"machine", "data", "nn", "decode.steps", "models"}
 TRAINING = MODELS | {"decode", "metrics", "tensors", "aside", "train"}
 RECORD = {"tasks.spec", "tasks.data_spec", "tasks.compare_spec", "tasks.registry"}  # what tasks are: none itself
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
+    "html": set(),
     "allocations": set(),
     "machine": {"allocations"},
     "config": {"errors"},
@@ -54,9 +56,9 @@ LAYERS: dict[str, set[str]] = {
     "train": TRAINING,
     "tasks.registry": BASE,
     "tasks.compare_spec": set(),
-    "tasks.spec": {"errors", "config", "tasks.compare_spec"},
+    "tasks.spec": {"errors", "config", "html", "tasks.compare_spec"},
     "tasks.data_spec": {"errors", "config"},
-    "runs.run": {"errors", "config", "decode.options", "explain.views", "train.device"} | RECORD,
+    "runs.run": {"errors", "config", "decode.options", "explain.views", "train.device", "runs.inputs"} | RECORD,
     "runs": TRAINING | RECORD | {"tasks.prepare"},
     "tasks.prepare": TRAINING | RECORD,
     "explain": TRAINING | RECORD | {"runs", "plots", "tasks.prepare"},
@@ -563,7 +565,21 @@ def test_no_file_names_a_place_on_somebody_s_machine():
 
 
 def test_the_public_names():
-    assert sorted(weft.__all__) == ["__version__", "ensemble", "load"]
+    assert sorted(weft.__all__) == [
+        *(
+            "Comparison",
+            "Run",
+            "TrainCallback",
+            "TrainProgress",
+            "__version__",
+            "check",
+            "compare",
+            "ensemble",
+            "errors",
+            "load",
+            "train",
+        ),
+    ]
     assert dir(weft) == sorted(weft.__all__)
     assert re.fullmatch(r"\d+\.\d+\.\d+", weft.__version__)
 

@@ -14,12 +14,11 @@ from small_runs import Silent, make_text, run_file, sums, train_here
 
 from weft.cli.main import main
 from weft.config import override
-from weft.errors import ConfigError
+from weft.errors import ConfigError, TrainingInterrupted
 from weft.runs.job import borrow_for_start, borrow_tokenizer
 from weft.runs.load import ensemble, load
 from weft.tasks.seq2seq.task import SEQ2SEQ
 from weft.tensors import read_tensors
-from weft.train.loop import Stopped
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 # a rate at which nothing moves: what a run ends with is what it started from
@@ -61,7 +60,7 @@ def test_it_says_what_is_new_and_what_was_left(runs, tmp_path):
 def test_a_run_that_was_stopped_goes_on_from_its_own_weights(runs, tmp_path):
     values = from_run(runs, runs.folder("lstm"), "train.steps=6", "train.validations=1")
     train_here(values, tmp_path / "whole")
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "cut", Silent(stop_at=3))
     watcher = Silent()
     train_here(values, tmp_path / "cut", watcher)
@@ -77,7 +76,7 @@ def test_the_command_line_takes_weights_and_tokenizers(runs, tmp_path, capsys):
     assert f"started from {first}: " in capsys.readouterr().err
     old, new = load(first, SEQ2SEQ, device="cpu"), load(tmp_path / "run", SEQ2SEQ, device="cpu")
     assert new.vocabulary.hash == old.vocabulary.hash
-    assert new.predict(["abc"])[0][0].text == old.predict(["abc"])[0][0].text
+    assert new.predict(["abc"])[0].text == old.predict(["abc"])[0].text
 
 
 def test_another_shape_is_refused(runs, tmp_path):

@@ -18,7 +18,7 @@ from small_runs import Silent, sums, train_here
 
 import weft
 from weft.cli.main import main
-from weft.errors import ConfigError, DataError, ModelError, UsageError
+from weft.errors import ConfigError, DataError, ModelError, TrainingInterrupted, UsageError
 from weft.metrics.calibration import softmax_temperature
 from weft.metrics.labels import LabelScore
 from weft.models import bayes, regression
@@ -30,7 +30,6 @@ from weft.tasks.classification.presets import PRESETS as CLASSIFY
 from weft.tasks.label_report import SHOWN, confusion_table, label_table
 from weft.tensors import read_tensors
 from weft.text.features import Features, beside
-from weft.train.loop import Stopped
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 NETWORKS = [kind for kind in CLASSIFY if kind not in ("naive-bayes", "regression")]
@@ -91,7 +90,7 @@ def test_of_two_texts_it_matters_which_says_it(runs, kind):
     assert values_of(run)["accuracy"] >= 95
     found = run.predict([("the cat", "a new"), ("a new", "the cat")])
     assert [one.labels for one in found] == [("first",), ("second",)]
-    (alone,) = run.predict(("the cat", "a new"))  # a tuple is one pair
+    alone = run.predict(("the cat", "a new"))  # a tuple is one pair
     assert alone.labels == found[0].labels and alone.probabilities == pytest.approx(found[0].probabilities, abs=1e-6)
     with pytest.raises(DataError) as caught:
         run.predict(["the cat"])
@@ -102,7 +101,7 @@ def test_of_two_texts_it_matters_which_says_it(runs, kind):
 def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(runs, tmp_path, name):
     values = runs.values(name, "train.steps=8", "train.validations=4", "model.dropout=0.2", "model.balanced=true")
     train_here(values, tmp_path / "whole")
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "cut", Silent(stop_at=5))
     again = Silent()
     train_here(values, tmp_path / "cut", again)
@@ -185,7 +184,7 @@ def test_long_texts_are_cut_and_counted_or_refused(tmp_path):
     assert any(note == "train: 1 text is longer than data.longest = 20 tokens, and is cut" for note in watcher.notes)
     run = weft.load(tmp_path / "run")
     assert run.task.name == "classify"
-    fits, long = run.predict("axe " * 18) + run.predict("axe " * 300)
+    fits, long = run.predict("axe " * 18), run.predict("axe " * 300)
     assert fits == long._replace(cut=False) and long.cut
     with pytest.raises(DataError, match=r"has 32 tokens, more than data\.longest = 20; raise that"):
         train_here(class_file(data, "lstm", "data.longest=20", "data.truncate=false"), tmp_path / "other")
@@ -226,7 +225,7 @@ def test_baselines_read_texts_to_their_end_and_make_no_tokens(tmp_path, capsys):
         splits = ("test", "train", "valid")  # which files were read for each, and no tokens
         assert sorted(path.name for path in (folder / "data").iterdir()) == [f"{split}.files.json" for split in splits]
         run = weft.load(folder)
-        assert run.reader.faults([("axe " * 300,)]) == {} and run.predict("axe " * 300)[0].labels == ("tool",)
+        assert run.reader.faults([("axe " * 300,)]) == {} and run.predict("axe " * 300).labels == ("tool",)
         assert main(["predict", str(folder), "axe " * 300]) == 0
         assert capsys.readouterr().err == ""
 
@@ -323,7 +322,7 @@ def test_predictions_are_probabilities_and_do_not_depend_on_their_batch(runs, ki
     texts = [text for _, text in one_label(40, seed=5)] + ["", "words never seen"]
     together = run.predict(texts)
     for text, found in zip(texts, together, strict=True):
-        alone = run.predict(text)[0]
+        alone = run.predict(text)
         assert alone.labels == found.labels
         assert alone.probabilities == pytest.approx(found.probabilities, abs=1e-5)
         assert sum(found.probabilities.values()) == pytest.approx(1)

@@ -14,10 +14,10 @@ from small_runs import Silent, make_text, sums, train_here
 from weft.data.corpus import Corpus, lines_of
 from weft.data.line_pairs import PairedLines, paired
 from weft.data.order import Batch
+from weft.errors import TrainingInterrupted
 from weft.models.encoder_tables import MaskedTable
 from weft.tasks.masked_lm.objective import as_text, candidates, texts
 from weft.text.tokenizers import from_words
-from weft.train.loop import Stopped
 
 TOKENIZER = from_words(list("abcdefghij"))
 
@@ -111,7 +111,7 @@ def test_a_run_on_pairs_goes_on_as_if_it_had_not_stopped_over_both_sorts_of_epoc
     text = make_text(tmp_path / "text.txt", words=200)
     values = run_file(text, pairs=True, masking="span", dropout=0.1)
     train_here(values, tmp_path / "whole")
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "cut", Silent(stop_at=9))
     train_here(values, tmp_path / "cut")
     assert sums(tmp_path / "cut") == sums(tmp_path / "whole")

@@ -26,6 +26,7 @@ from weft.tasks.lm.contexts import Context
 from weft.tasks.lm.objective import LanguageTask
 from weft.tensors import read_tensors
 from weft.train import checkpoint, memory
+from weft.train import loop as loop_module
 from weft.train.device import pick_device
 from weft.train.learner import Learner
 from weft.train.loop import Loop, Place
@@ -152,7 +153,7 @@ def test_tokens_are_those_that_the_loss_counts():
 def test_a_budget_in_minutes(monkeypatch):
     """By a clock that a second passes on at each look: an update is timed by its begin and its end."""
     now = iter(range(1_000_000))
-    monkeypatch.setattr("weft.train.loop.time.perf_counter", lambda: float(next(now)))
+    monkeypatch.setattr(loop_module.time, "perf_counter", lambda: float(next(now)))
     loop = small_loop(small_model(), minutes=0.1)
     run(loop)
     assert loop.cursor.seconds == 6.0
@@ -273,7 +274,7 @@ def test_the_run_folder_has_the_best_and_the_last_weights(tmp_path, text, monkey
 
 def test_a_long_run_saves_every_minute_too(monkeypatch):
     now = iter(range(0, 1_000_000, 25))
-    monkeypatch.setattr("weft.train.loop.time.monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(loop_module.time, "monotonic", lambda: float(next(now)))
     assert run(small_loop(small_model(), steps=9, validations=1)).saved == [3, 6, 9]
 
 

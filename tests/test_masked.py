@@ -13,7 +13,7 @@ from small_runs import Silent, make_text, sums, train_here
 
 from weft.data.corpus import lines_of, write_corpus
 from weft.data.source import Source
-from weft.errors import ConfigError, DataError
+from weft.errors import ConfigError, DataError, TrainingInterrupted
 from weft.metrics.items import Items
 from weft.metrics.language import Measured
 from weft.metrics.masked import masked_scores
@@ -24,7 +24,6 @@ from weft.runs.resolve import resolve
 from weft.tasks.masked_lm.objective import MaskedTask, Masking, as_text, candidates, masked, pseudo_nats, texts
 from weft.text.tokenizers import Tokenizer, TokenizerTable, from_words, train_tokenizer
 from weft.text.whole_words import begins_word
-from weft.train.loop import Stopped
 
 WORDS = 50
 MASK = WORDS  # what stands for a hidden token
@@ -294,7 +293,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_not(tmp_path, kind, read):
     values = run_file(make_text(tmp_path / "text.txt"), kind, segments=kind == "bert", dropout=0.1)
     values["data"] |= {"read": read, "window": 24 if read == "windows" else 64}
     train_here(values, tmp_path / "whole")
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "cut", Silent(stop_at=5))
     train_here(values, tmp_path / "cut")
     assert sums(tmp_path / "cut") == sums(tmp_path / "whole")
@@ -311,7 +310,7 @@ def test_it_learns_what_stands_on_both_sides(tmp_path):
     import weft
 
     run: Any = weft.load(tmp_path / "run", device="cpu")
-    right = [run.predict(f"a{i} [MASK] b{j}", n=1)[0][0][0].token == f"m{(i + j) % 6}" for i in range(6) for j in range(6)]
+    right = [run.predict(f"a{i} [MASK] b{j}", n=1)[0][0].token == f"m{(i + j) % 6}" for i in range(6) for j in range(6)]
     assert np.mean(right) > 0.9
 
 

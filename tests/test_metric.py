@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
-from weft.cli.story import read_story
 from weft.log import Log
 from weft.metrics.items import Items
 from weft.metrics.labels import MULTI_LABEL, SINGLE_LABEL, label_items, several_label_items
 from weft.metrics.metric import Metric, metric_names, metrics_of, scores, values
 from weft.metrics.probes import PAIRS
+from weft.runs.story import read_story
 from weft.tasks.registry import TASKS, find_task
 
 LOWER = {

@@ -22,8 +22,8 @@ from pydantic.fields import FieldInfo
 from torch import Tensor, nn
 
 import weft
-from weft.cli import compare_plan
 from weft.cli.main import main
+from weft.compare import comparing
 from weft.config import Table, plain, read_table, read_toml
 from weft.errors import ConfigError
 from weft.models.build import stack
@@ -241,7 +241,7 @@ def there(tmp_path, monkeypatch) -> Path:
     (tmp_path / "run.toml").write_text(RUN)
     (tmp_path / "pairs.toml").write_text(PAIRED)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(compare_plan, "Trainer", Here)
+    monkeypatch.setattr(comparing, "Trainer", Here)
     monkeypatch.setattr(Here, "trained", [], raising=False)
     preset = Preset(language, LanguageTable, {"mixer": "smoothing"}, RECURRENT)
     monkeypatch.setitem(find_task("lm").presets, "smoothing", preset)  # type: ignore[arg-type]

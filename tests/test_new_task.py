@@ -20,12 +20,11 @@ from small_runs import Silent, sums, train_here
 import weft
 from weft.cli.main import main
 from weft.config import read_toml
-from weft.errors import DataError
+from weft.errors import DataError, TrainingInterrupted
 from weft.runs.load import load
 from weft.tasks import registry, templates
 from weft.tasks.registry import Registered, find_task
 from weft.tasks.spec import Fault
-from weft.train.loop import Stopped
 
 VALUES = {"good": 2.0, "fine": 1.0, "poor": -1.0, "bad": -2.0, "film": 0.0, "the": 0.0, "was": 0.0}
 RUN = """
@@ -103,7 +102,7 @@ def test_its_data_is_checked_and_its_gradients_are_right(capsys):
 
 def test_it_learns_and_a_stopped_run_arrives_where_a_whole_one_does(tmp_path, trained):
     values = read_toml(tmp_path / "run.toml")
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "stopped", Silent(stop_at=25))
     watcher = Silent()
     train_here(values, tmp_path / "stopped", watcher)

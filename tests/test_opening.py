@@ -110,9 +110,9 @@ def test_the_first_letter_is_as_probable_as_it_begins_lines(runs):
     follows = Counter(text[at + 1] for at in range(len(text) - 1) if text[at - 1 : at + 1] == ".\n")
     for name in NAMES:
         expected = math.log(follows[name[0]] / follows.total())
-        assert run.score(name)[0].log_probs[0] == pytest.approx(expected, abs=1e-6)
-    assert run.score("x")[0].log_prob == -math.inf
-    drawn = [one.text[0] for one in run.generate("", length=3, samples=50)[0]]
+        assert run.score(name).log_probs[0] == pytest.approx(expected, abs=1e-6)
+    assert run.score("x").log_prob == -math.inf
+    drawn = [one.text[0] for one in run.generate("", length=3, samples=50).ranked()]
     assert set(drawn) == {name[0] for name in NAMES}
 
 
@@ -130,10 +130,10 @@ def test_every_view_of_a_text_begins_alike(runs, name):
     assert len(scored.tokens) == len(wanted) + (name == "lines")
     following[[0, 1, *([] if name == "lines" else [2])]] = -math.inf
     best = int(following.argmax())
-    greedy = run.generate(text, length=1, temperature=0.0)[0][0]
+    greedy = run.generate(text, length=1, temperature=0.0)
     assert greedy.tokens == [best]
     assert "".join(run.stream(text, length=1, temperature=0.0)) == greedy.text
-    assert run.generate(text, length=1, beam=2)[0][0].tokens == [best]
+    assert run.generate(text, length=1, beam=2).tokens == [best]
     bits = run.explain(text, "surprisal").data["bits"]
     np.testing.assert_allclose(np.array(bits[: len(wanted)]) * math.log(2), -wanted, atol=1e-5)
     steps = run.explain(text, "distribution", length=1).data["steps"]
@@ -167,17 +167,17 @@ def test_a_text_that_is_evaluated_begins_alike(runs, tmp_path):
     for name in ("ngram", "lstm", "gpt"):
         run = runs[name]
         (value,) = (one.value for one in run.evaluate(tmp_path / "text.txt").scores if one.name == "nats_per_token")
-        assert value == pytest.approx(-run.score("Ida finds a")[0].log_prob / 11, rel=1e-5)
+        assert value == pytest.approx(-run.score("Ida finds a").log_prob / 11, rel=1e-5)
 
 
 def test_an_opening_of_two_tokens_takes_two_positions(runs, tmp_path):
     run = runs["sentences"]  # learned positions, 16 of them
     assert (run.model.longest, run.reader.room) == (16, 15)
-    assert len(run.score("a" * 15)[0].tokens) == 15
+    assert len(run.score("a" * 15).tokens) == 15
     with pytest.raises(DataError) as caught:
         run.score("a" * 16)
     assert str(caught.value) == f"line 1: has 16 tokens, but {run.folder.path} reads at most 15; shorten it"
-    assert len(run.generate("", length=15)[0][0].tokens) == 15
+    assert len(run.generate("", length=15).tokens) == 15
     with pytest.raises(UsageError) as refused:
         run.generate("", length=16)
     assert str(refused.value) == (
@@ -195,8 +195,8 @@ def test_words_are_spelled_as_at_the_start_of_a_line(tmp_path):
     assert isinstance(run, Run)
     for options in ({"seed": 1}, {"beam": 2}):
         found = run.generate(["", "Ida"], length=5, **options)
-        assert found[0][0].text.split()[0] in NAMES and found[0][0].text[0].isupper()
-        assert found[1][0].text.startswith(" finds ")
+        assert found[0].text.split()[0] in NAMES and found[0].text[0].isupper()
+        assert found[1].text.startswith(" finds ")
 
 
 # ---- kept with the run

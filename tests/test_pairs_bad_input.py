@@ -57,7 +57,7 @@ def predicted(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, lis
 
 def outputs(runs: PairRuns, *words: str) -> list[str]:
     run = load(runs.folder("lstm"), SEQ2SEQ, device="cpu")
-    return [best[0].text for best in run.predict(list(words))]
+    return [best.text for best in run.predict(list(words))]
 
 
 # ---- lines that are no text
@@ -291,8 +291,8 @@ def test_a_least_length_beyond_the_last_position_is_refused(runs, capsys):
     assert refused(capsys, "predict", folder, "abc", "--least", "17") == (2, message.format(16, 17))
     assert refused(capsys, "predict", folder, "abc", "--least", "15", "--prefix", "A BB") == (2, message.format(14, 15))
     run = load(folder, SEQ2SEQ, device="cpu")
-    assert len(run.predict("abc", least=16)[0][0].tokens) == 16
-    assert len(run.predict("abc", least=14, prefixes=["A BB"])[0][0].tokens) == 14
+    assert len(run.predict("abc", least=16).tokens) == 16
+    assert len(run.predict("abc", least=14, prefixes=["A BB"]).tokens) == 14
 
 
 def test_half_of_parallel_files_is_no_data(runs, capsys):

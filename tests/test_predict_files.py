@@ -83,7 +83,7 @@ def rows_of(text: str, delimiter: str = ",") -> list[list[str]]:
 
 def labels_of(folder: str, texts: list[str]) -> list[list[str]]:
     run = weft.load(folder, device="cpu")
-    found = {text: run.predict(text)[0] for text in texts if text.strip()}
+    found = {text: run.predict(text) for text in texts if text.strip()}
     return [
         [found[text].labels[0], f"{found[text].probabilities[found[text].labels[0]]:.4f}"] if text in found else ["", ""]
         for text in texts
@@ -238,7 +238,7 @@ def test_several_labels_stand_in_one_cell(runs, tmp_path, capsys):
     found = rows_of(out(capsys, "predict", folder, "--data", str(tmp_path / "a.csv")))
     run = weft.load(folder, device="cpu")
     for row in found[1:]:
-        said = run.predict(row[0])[0]
+        said = run.predict(row[0])
         assert row[1:] == [",".join(said.labels), ",".join(f"{said.probabilities[name]:.4f}" for name in said.labels)]
     (tmp_path / "a.jsonl").write_text('{"text": "the cat saw red axe"}\n')
     assert isinstance(json.loads(out(capsys, "predict", folder, "--data", str(tmp_path / "a.jsonl")))["prediction"], list)
@@ -248,7 +248,7 @@ def test_two_texts_are_two_columns(runs, tmp_path, capsys):
     folder = str(runs.folder("pairs-naive-bayes"))
     (tmp_path / "a.csv").write_text("two,one\nthe cat,a thing\n")
     found = rows_of(out(capsys, "predict", folder, "--data", str(tmp_path / "a.csv")))
-    assert found[1][2] == weft.load(folder, device="cpu").predict(("a thing", "the cat"))[0].labels[0]
+    assert found[1][2] == weft.load(folder, device="cpu").predict(("a thing", "the cat")).labels[0]
 
 
 # ---- lines
@@ -402,7 +402,7 @@ def test_questions_of_tables_and_of_squad(runs, tmp_path, capsys):
 def test_sources_are_read_and_outputs_added(runs, tmp_path, capsys):
     folder, words = str(runs.quick("pairs")), ["abc", "fade"]
     run = weft.load(folder, device="cpu")
-    wanted = [run.predict(word)[0][0].text for word in words]
+    wanted = [run.predict(word).text for word in words]
     (tmp_path / "a.tsv").write_text("abc\tA BB C\nfade\tF A DD E\n")
     note = "weft: a.tsv: line 1 is no header: source is column 1 of 2\n"
     data = ("--data", str(tmp_path / "a.tsv"))

@@ -163,7 +163,7 @@ def test_a_pruned_translator_does_all_that_a_run_does(runs: Runs, tmp_path: Path
     with torch.no_grad():
         greedy, wide = smaller.predict(["abc", "fade"], beam=1), smaller.predict(["abc", "fade"], beam=3)
     assert len(greedy) == len(wide) == 2
-    best = greedy[0][0]
+    best = greedy[0]
     scored = smaller.score([("abc", best.text)])[0].log_probs[: len(best.tokens)]  # with the cache, and without
     assert sum(scored) == pytest.approx(best.log_prob, rel=1e-4)
     assert main(["evaluate", small, "--data", data, "--quiet"]) == 0

@@ -19,7 +19,7 @@ import weft
 from weft.cli.main import main
 from weft.config import read_table
 from weft.data.corpus import lines_of
-from weft.errors import ConfigError, DataError
+from weft.errors import ConfigError, DataError, TrainingInterrupted
 from weft.models.encoder import Text
 from weft.models.encoder_tables import SpanTable
 from weft.models.span import SpanHead, SpanModel, answerable, span_model
@@ -31,7 +31,6 @@ from weft.tasks.qa.order import Passages
 from weft.tasks.qa.presets import PRESETS as SPAN
 from weft.tensors import read_tensors
 from weft.text.tokenizers import from_words
-from weft.train.loop import Stopped
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 CPU = torch.device("cpu")
@@ -183,7 +182,7 @@ def test_readers_learn_to_answer_and_to_say_nothing(runs, kind):
     assert [answer.text for answer in said] == ["ada ben", "rome", "red", "cat"]
     for answer in said:
         assert answer.text == PASSAGE[answer.start : answer.stop] and 0.3 < answer.probability <= 1
-    (none,) = run.predict(("where is it ?", "ada has a red cat today ."))
+    none = run.predict(("where is it ?", "ada has a red cat today ."))
     assert none[:3] == ("", None, None) and 0 < none.probability <= 1
 
 
@@ -197,7 +196,7 @@ def test_every_other_kind_trains_and_answers(runs, kind):
 def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(runs, tmp_path):
     values = span_file(runs.data, "transformer", "train.steps=8", "train.validations=4", "model.dropout=0.2", "data.longest=20")
     train_here(values, tmp_path / "whole")
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "cut", Silent(stop_at=5))
     again = Silent()
     train_here(values, tmp_path / "cut", again)
@@ -237,7 +236,7 @@ def test_long_passages_are_read_in_windows(runs, tmp_path):
     assert values_of(run)["exact_match"] > 85
     filler = "today we have one . "
     passage = filler * 30 + PASSAGE + " " + filler * 30
-    (answer,) = run.predict(("which colour has it ?", passage))
+    answer = run.predict(("which colour has it ?", passage))
     assert (answer.text, answer.start) == ("red", passage.index("red"))
 
 

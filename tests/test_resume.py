@@ -16,12 +16,11 @@ from killable import Killable, lines
 from small_runs import Silent, flip, leftovers, make_text, run_file, sums, train_here
 
 from weft import files
-from weft.errors import ModelError
+from weft.errors import ModelError, TrainingInterrupted
 from weft.tensors import read_tensors, write_tensors
 from weft.train import checkpoint, saving
 from weft.train.average import Average
 from weft.train.cursor import Cursor
-from weft.train.loop import Stopped
 
 SETUPS: dict[str, dict[str, Any]] = {
     "window": {"model": "window"},
@@ -153,7 +152,7 @@ def test_stopped_after_every_step_a_run_ends_as_if_it_had_not_been(tmp_path, tex
     losses = []
     for step in range(1, steps):
         watcher = Silent(stop_at=step)
-        with pytest.raises(Stopped):
+        with pytest.raises(TrainingInterrupted):
             train_here(values, out, watcher)
         losses += watcher.losses
         assert steps_saved(out) == step
@@ -191,7 +190,7 @@ def test_patience_is_counted_over_stops(tmp_path, text):
     assert ended < 40
     assert len(whole.losses) == ended
     for step in range(1, ended):
-        with pytest.raises(Stopped):
+        with pytest.raises(TrainingInterrupted):
             train_here(values, tmp_path / "stopped", Silent(stop_at=step))
     train_here(values, tmp_path / "stopped")
     assert sums(tmp_path / "stopped") == sums(tmp_path / "whole")
@@ -203,7 +202,7 @@ def test_patience_is_counted_over_stops(tmp_path, text):
 def stopped_run(tmp_path: Path, values: dict[str, Any], step: int) -> Path:
     """A run that was stopped at `step`; the uninterrupted one lies beside it."""
     train_here(values, tmp_path / "whole")
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "stopped", Silent(stop_at=step))
     return tmp_path / "stopped"
 

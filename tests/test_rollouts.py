@@ -18,11 +18,12 @@ from weft.data.batch import WHOLE, cropped
 from weft.data.order import Batch, Windows
 from weft.decode.choose import uniforms
 from weft.decode.engine import Engine, Request
+from weft.errors import TrainingInterrupted
 from weft.models.language import LanguageModel
 from weft.tasks.lm.objective import LanguageTask
 from weft.train import memory, saving
 from weft.train.learner import Learner
-from weft.train.loop import Loop, Stopped
+from weft.train.loop import Loop
 from weft.train.network import Network
 from weft.train.objective import Loss, Watch
 from weft.train.optimizers import optimizers
@@ -145,7 +146,7 @@ def test_a_stop_while_a_prepared_batch_is_in_use_goes_on_to_its_last_update_and_
     whole.run(Notebook(), Silent())
     first = policy_loop(Policy(inner=4, clip=0.2), dropout=0.3, steps=16)
     journal = Kept(tmp_path)
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         first.run(journal, Silent(stop_at=stop))
     assert journal.saved[-1] == first.cursor.step == saved
     torch.manual_seed(99)

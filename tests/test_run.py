@@ -215,12 +215,12 @@ def test_greedy_text_is_the_same_each_time_and_in_any_company(runs, name):
     run, options = runs[name], GenerateOptions(length=8, temperature=0.0)
     prompts = ["an", "", "otto"]
     found = run.generate(prompts, options)
-    assert [len(many) for many in found] == [1, 1, 1]
-    assert [many[0].tokens for many in found] == [many[0].tokens for many in runs[name].generate(prompts, options)]
-    for prompt, many in zip(prompts, found, strict=True):
-        alone = run.generate(prompt, options)[0][0]
-        assert (alone.tokens, alone.text) == (many[0].tokens, many[0].text)
-        assert alone.log_prob == pytest.approx(many[0].log_prob, abs=1e-4)
+    assert [one.alternatives for one in found] == [(), (), ()]
+    assert [one.tokens for one in found] == [one.tokens for one in runs[name].generate(prompts, options)]
+    for prompt, one in zip(prompts, found, strict=True):
+        alone = run.generate(prompt, options)
+        assert (alone.tokens, alone.text) == (one.tokens, one.text)
+        assert alone.log_prob == pytest.approx(one.log_prob, abs=1e-4)
         # the argmax path, read anew each time
         tokens = [*first(run), *run.vocabulary.encode(prompt).tolist()]
         for token in alone.tokens:
@@ -236,19 +236,19 @@ def test_greedy_text_is_the_same_each_time_and_in_any_company(runs, name):
 def test_a_stream_is_what_generate_gives(runs, name, options):
     run, options = runs[name], GenerateOptions(length=9, **options)
     for prompt in ("", "th"):
-        assert "".join(run.stream(prompt, options)) == run.generate([prompt], options)[0][0].text
+        assert "".join(run.stream(prompt, options)) == run.generate([prompt], options)[0].text
 
 
 def test_without_options_text_is_drawn_by_seed_0(runs):
     run = runs["lstm-lines"]
-    assert run.generate("a") == run.generate(["a"], GenerateOptions())
+    assert [run.generate("a")] == run.generate(["a"], GenerateOptions())
     assert run.generate("a", GenerateOptions(seed=1, length=30)) != run.generate("a", GenerateOptions(length=30))
     assert run.generate([]) == []
-    assert "".join(run.stream()) == run.generate()[0][0].text
+    assert "".join(run.stream()) == run.generate().text
 
 
 def test_attention_writes_on_beyond_its_window(runs):
-    found = runs["gpt-windows"].generate("to be", GenerateOptions(length=60, temperature=0.0))[0][0]
+    found = runs["gpt-windows"].generate("to be", GenerateOptions(length=60, temperature=0.0))
     assert len(found.tokens) == 60 and math.isfinite(found.log_prob)
     assert refusal(UsageError, lambda: runs["transformer-windows"].generate("to be", GenerateOptions(length=60))) == (
         "--length: 7 prompt tokens and 60 more need 66 positions, but the model reads at most 16; use --length 10"
@@ -317,7 +317,7 @@ def test_batches_and_pieces_change_no_score(runs, name, monkeypatch):
 
 
 def test_a_string_is_one_line(runs):
-    assert runs["ngram-lines"].score("anna") == runs["ngram-lines"].score(["anna"])
+    assert [runs["ngram-lines"].score("anna")] == runs["ngram-lines"].score(["anna"])
 
 
 def test_a_line_longer_than_the_last_position_is_refused(runs):
@@ -431,7 +431,7 @@ def test_the_run_s_own_test_data_is_meant_unless_other_is_given(runs, name, tmp_
     cut = part.index("\n", len(part) // 2) + 1
     for path, text in zip(halves, (part[:cut], part[cut:]), strict=True):
         path.write_text(text, encoding="utf-8")
-    assert run.evaluate([str(path) for path in halves]).scores == run.evaluate().scores
+    assert run.evaluate(halves).scores == run.evaluate().scores
 
 
 def test_where_the_text_is_gone_the_run_folder_has_its_tokens(runs, tmp_path):
@@ -539,7 +539,7 @@ def test_options_may_be_given_by_name(runs):
     run = runs["ngram-windows"]
     named = run.generate("The", length=5, temperature=0)
     assert named == run.generate("The", GenerateOptions(length=5, temperature=0))
-    assert "".join(run.stream("The", length=5, temperature=0)) == named[0][0].text
+    assert "".join(run.stream("The", length=5, temperature=0)) == named.text
     told = refusal(UsageError, lambda: run.generate("The", GenerateOptions(), seed=1))
     assert told == "options: are given as an object and by name (seed); use one of the two"
     told = refusal(UsageError, lambda: run.generate("The", top_q=0.9))

@@ -24,14 +24,13 @@ from small_runs import Silent, flip, make_text, run_file, sums, train_here
 import weft
 from weft import files
 from weft.cli.main import main
-from weft.cli.story import read_story
 from weft.data.source import Source, fingerprints
-from weft.errors import DataError, DivergedError, LogError, ModelError, ResourceError, WeftError
+from weft.errors import DataError, DivergedError, LogError, ModelError, ResourceError, TrainingInterrupted, WeftError
 from weft.runs import folder as folder
 from weft.runs.folder import RunFolder
+from weft.runs.story import read_story
 from weft.tensors import read_tensors, write_tensors
 from weft.train import checkpoint
-from weft.train.loop import Stopped
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 LINK = "is a link, and none is followed inside a folder of weft; remove it"
@@ -51,7 +50,7 @@ def small(text: Path, **options: Any) -> dict[str, Any]:
 
 
 def stop(values: dict[str, Any], out: Path, step: int) -> None:
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         train_here(values, out, Silent(stop_at=step))
 
 

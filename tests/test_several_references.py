@@ -237,7 +237,7 @@ def test_a_run_is_validated_and_evaluated_with_all_its_references(several, capsy
     run = weft.load(several, device="cpu")
     files = run.settings.datasets["test"]
     pairs, references = list(pairs_of(files)), list(references_of(files))
-    outputs = [best[0].text for best in run.predict([line for line, _ in pairs], beam=1)]
+    outputs = [best.text for best in run.predict([line for line, _ in pairs], beam=1)]
     metric = BLEU(tokenize="none")  # targets are phones, with spaces between them
     expected = metric.corpus_score(outputs, streams(references)).score
     found = {one.name: one for one in run.evaluate(None, PredictOptions(beam=1)).scores}
@@ -251,7 +251,7 @@ def test_a_run_is_validated_and_evaluated_with_all_its_references(several, capsy
     assert told["bleu"]["value"] == pytest.approx(BLEU().corpus_score(outputs, streams(references)).score)
     valid = run.settings.datasets["valid"]
     logged = [json.loads(line) for line in (several / "metrics.jsonl").read_text().split("\n")[:-1]]
-    greedy = [best[0].text for best in run.predict([line for line, _ in pairs_of(valid)], beam=1)]
+    greedy = [best.text for best in run.predict([line for line, _ in pairs_of(valid)], beam=1)]
     best = BLEU(tokenize="none").corpus_score(greedy, streams(list(references_of(valid)))).score
     assert any(record.get("valid_bleu") == pytest.approx(best) for record in logged)
 
@@ -280,7 +280,7 @@ def test_parallel_files_of_evaluate_may_have_several_references(runs, tmp_path):
     ]
     found = {one.name: one for one in run.evaluate(files, PredictOptions(beam=1)).scores}
     assert found["bleu"].signature.startswith("nrefs:var|")
-    outputs = [best[0].text for best in run.predict(["abc", "fade"], beam=1)]
+    outputs = [best.text for best in run.predict(["abc", "fade"], beam=1)]
     assert found["chrf"].value == pytest.approx(CHRF().corpus_score(outputs, [["A", "F A"], ["B", None]]).score)
 
 

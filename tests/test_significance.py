@@ -10,6 +10,7 @@ import pytest
 from evidence_parts import system
 from scipy import stats
 
+from weft.compare import significance
 from weft.compare.significance import (
     Resampled,
     contrast,
@@ -199,7 +200,7 @@ def test_runs_are_resampled_alike_whether_together_or_alone(monkeypatch):
     rng = np.random.default_rng(0)
     runs = [mean_items(rng.normal(0, 1, 30)) for _ in range(3)]
     together = resampled(runs, {"": RATE}, samples=50)
-    monkeypatch.setattr("weft.compare.significance.CHUNK", 1)
+    monkeypatch.setattr(significance, "CHUNK", 1)
     for run, other in zip(together, resampled(runs, {"": RATE}, samples=50), strict=True):
         np.testing.assert_allclose(run[""].again, other[""].again)
 

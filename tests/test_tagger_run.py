@@ -17,7 +17,7 @@ from small_runs import Silent, sums, train_here
 
 import weft
 from weft.cli.main import main
-from weft.errors import ConfigError, DataError, ModelError, UsageError
+from weft.errors import ConfigError, DataError, ModelError, TrainingInterrupted, UsageError
 from weft.metrics.spans import Span, validate
 from weft.models.tagger import Words
 from weft.runs.job import borrow_tokenizer
@@ -27,7 +27,6 @@ from weft.tasks.tagging.network import moves
 from weft.tasks.tagging.presets import PRESETS as TAG
 from weft.tensors import read_tensors
 from weft.text.labels import Labels
-from weft.train.loop import Stopped
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 QUICK = ("train.steps=2", "train.validations=1")
@@ -57,7 +56,7 @@ def test_every_kind_finds_names(runs, kind):
     found = values_of(run)
     assert found["span_f1"] >= 90
     assert found["oov_accuracy"] >= 90  # names are new, and known by what stands before them
-    one = run.predict("the old mr dcbfo here")[0]
+    one = run.predict("the old mr dcbfo here")
     assert one.words == ["the", "old", "mr", "dcbfo", "here"]
     assert one.tags == ["O", "O", "O", "B-PER", "O"]
     assert one.spans == [Span("PER", 3, 4)]
@@ -80,7 +79,7 @@ def test_without_spelling_new_words_are_all_alike(runs, tmp_path):
     assert not (folder / "tokenizer.letters.json").exists()
     assert run.vocabulary.letters is None
     assert values_of(run)["oov_accuracy"] < 80
-    assert run.predict("ggggo")[0].tags == run.predict("ggggi")[0].tags
+    assert run.predict("ggggo").tags == run.predict("ggggi").tags
     for wrong, said in (
         ("model.spelling=all", "model.spelling: must be a valid dictionary or instance of SpellingTable, not 'all'"),
         ("model.spelling.widht=3", "model.spelling.widht: no such option; did you mean 'width'?"),
@@ -106,7 +105,7 @@ def test_other_ways_to_train_learn_too(runs, tmp_path, settings):
 def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(runs, tmp_path, name):
     values = runs.values(name, "train.steps=8", "train.validations=4", "model.dropout=0.2")
     train_here(values, tmp_path / "whole")
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "cut", Silent(stop_at=5))
     again = Silent()
     train_here(values, tmp_path / "cut", again)
@@ -247,7 +246,7 @@ def test_sentences_beyond_learned_positions_are_refused(runs, tmp_path, capsys, 
     options = ("model.positions=learned", "data.longest=30", *QUICK)
     folder = train_here(runs.values("speech-lstm", *options), tmp_path / "run").path
     run = loaded(folder)
-    assert len(run.predict("the " * 28)[0].tags) == 28
+    assert len(run.predict("the " * 28).tags) == 28
     with pytest.raises(DataError) as caught:
         run.predict(["the", "the " * 29])
     assert str(caught.value) == f"line 2: has 31 tokens, but {folder} reads at most 30; split it"
@@ -326,7 +325,7 @@ def test_scores_with_a_table_of_tags_and_of_what_was_taken_for_what(runs, capsys
     folder = runs.folder("speech-lstm")
     data = write_conll(tmp_path / "new.txt", [[("the", "X")], [("old", "X"), ("bcdfo", "ADJ"), ("here", "X")]])
     _, out, _ = said_by(capsys, "evaluate", str(folder), "--data", str(data), "--quiet")
-    (one,), (three,) = loaded(folder).predict("the"), loaded(folder).predict("old bcdfo here")
+    one, three = loaded(folder).predict("the"), loaded(folder).predict("old bcdfo here")
     given = [*one.tags, *three.tags]
     assert [given[at] for at in (0, 1, 3)] == ["X"] * 3
     taken = given[2]  # for ADJ, which training never saw

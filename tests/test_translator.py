@@ -23,7 +23,7 @@ from weft.cli.main import main
 from weft.decode.predict import limit_of
 from weft.decode.predict_options import PredictOptions
 from weft.decode.prediction import Prediction
-from weft.errors import DataError, UsageError
+from weft.errors import DataError, TrainingInterrupted, UsageError
 from weft.metrics.metric import metric_names
 from weft.runs.job import borrow_tokenizer
 from weft.runs.load import load
@@ -33,7 +33,6 @@ from weft.tasks.seq2seq import translator
 from weft.tasks.seq2seq.task import SEQ2SEQ
 from weft.tasks.spec import Fault
 from weft.train import checkpoint
-from weft.train.loop import Stopped
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
@@ -118,7 +117,7 @@ def test_a_run_that_was_stopped_arrives_at_the_same_bits(tmp_path, name, stop):
     )
     values = pair_file(pairs, name, *settings)
     train_here(values, tmp_path / "whole")
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         train_here(values, tmp_path / "cut", Silent(stop_at=stop))
     train_here(values, tmp_path / "cut")
     assert sums(tmp_path / "cut") == sums(tmp_path / "whole")
@@ -126,7 +125,7 @@ def test_a_run_that_was_stopped_arrives_at_the_same_bits(tmp_path, name, stop):
 
 def test_a_run_without_weights_yet_is_told_of_and_reads_no_line(tmp_path, capsys, monkeypatch):
     values, folder = pair_file(make_pairs(tmp_path / "pairs.tsv", 80), "lstm", "train.steps=10"), tmp_path / "run"
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingInterrupted):
         train_here(values, folder, Silent(stop_at=1))
     assert main(["info", str(folder)]) == 0
     out = capsys.readouterr().out
@@ -174,7 +173,7 @@ def test_learning_goes_on_until_the_words_are_right(tmp_path):
     settings = ("train.steps=150", "model.width=48", "model.dropout=0.0", "train.average=0.9", "train.validations=1")
     train_here(pair_file(pairs, "lstm", *settings), tmp_path / "run")
     run = load(tmp_path / "run", SEQ2SEQ, device="cpu")
-    assert [best[0].text for best in run.predict(["abc", "fade", "cab"])] == ["A BB C", "F A DD E", "C A BB"]
+    assert [best.text for best in run.predict(["abc", "fade", "cab"])] == ["A BB C", "F A DD E", "C A BB"]
     assert {score.name: score.value for score in run.evaluate().scores}["exact_match"] >= 90
 
 
@@ -197,13 +196,13 @@ def test_empty_lines_stay_empty_and_all_lines_keep_their_order(runs, name):
     run = loaded(runs, name)
     found = run.predict(WORDS, length=9)
     assert len(found) == len(WORDS)
-    for word, (best,) in zip(WORDS, found, strict=True):
+    for word, best in zip(WORDS, found, strict=True):
         if not word.strip():
             assert best == Prediction("", [], 0.0, 0.0)
         else:
-            same([best], run.predict(word, length=9)[0])
+            same([best], run.predict(word, length=9).ranked())
             assert best.text == run.vocabulary.target.decode(best.tokens)
-    assert run.predict([]) == [] and run.predict(["", " "]) == [[Prediction("", [], 0.0, 0.0)]] * 2
+    assert run.predict([]) == [] and run.predict(["", " "]) == [Prediction("", [], 0.0, 0.0)] * 2
 
 
 @every_model
@@ -211,7 +210,7 @@ def test_a_batch_of_32_words_equals_one_at_a_time(runs, name):
     run, words = loaded(runs, name), [line.split("\t")[0] for line in runs.pairs.read_text().splitlines()[:32]]
     together = run.predict(words, beam=4, n_best=2, length=9)
     for at in range(0, 32, 9):
-        same(together[at], run.predict(words[at], beam=4, n_best=2, length=9)[0])
+        same(together[at].ranked(), run.predict(words[at], beam=4, n_best=2, length=9).ranked())
 
 
 @every_model
@@ -220,7 +219,7 @@ def test_scoring_again_gives_the_same_number_and_a_prefix_is_not_counted(runs, n
     end, prefix = run.vocabulary.target.end, "A BB"
     for prefixes in (None, [prefix] * 4):
         found = run.predict(words, beam=5, n_best=3, alpha=0.6, length=12, prefixes=prefixes)
-        flat = [(word, one) for word, best in zip(words, found, strict=True) for one in best if one.tokens[-1] == end]
+        flat = [(word, one) for word, best in zip(words, found, strict=True) for one in best.ranked() if one.tokens[-1] == end]
         assert flat  # what is cut off at the limit has no </s>, which scoring adds
         again = run.score([(word, one.text) for word, one in flat])
         skipped = 0 if prefixes is None else len(run.vocabulary.target.encode(prefix))
@@ -233,7 +232,7 @@ def test_scoring_again_gives_the_same_number_and_a_prefix_is_not_counted(runs, n
 def test_options_come_as_one_object_or_by_name(runs):
     run = loaded(runs, "lstm")
     assert run.predict("abc", beam=3, n_best=2) == run.predict("abc", PredictOptions(beam=3, n_best=2))
-    assert len(run.predict("abc", samples=3)[0]) == 3
+    assert len(run.predict("abc", samples=3).ranked()) == 3
     assert refusal(UsageError, lambda: run.predict("abc", PredictOptions(), beam=3)) == (
         "options: are given as an object and by name (beam); use one of the two"
     )
@@ -272,7 +271,7 @@ def test_a_line_that_is_too_long_is_refused_with_its_number_or_cut_on_request(ru
     assert refusal(DataError, lambda: run.score([("ab", "A"), ("c", "C"), (long, "A")])) == message
     assert run.reader.faults(["ab", "c", long]) == {2: message.removeprefix("line 3: ")}
     assert run.reader.faults([long], truncate=True) == {}
-    same(run.predict(long, truncate=True)[0], run.predict(long[:15])[0])
+    same(run.predict(long, truncate=True).ranked(), run.predict(long[:15]).ranked())
     cut, whole = run.score([(long, "A B")], truncate=True)[0], run.score([(long[:15], "A B")])[0]
     assert cut.log_probs == pytest.approx(whole.log_probs, abs=1e-5)
     assert refusal(DataError, lambda: run.score([("ab", "A"), ("ab", "A " * 16)])) == (
@@ -290,8 +289,8 @@ def test_a_prefix_that_can_t_be_spelled_is_refused(runs):
 
 def test_what_is_banned_is_not_written(runs):
     run = loaded(runs, "lstm")
-    said = {token for best in run.predict(["abc", "fade"]) for token in best[0].text.split()}
-    kept = {token for best in run.predict(["abc", "fade"], ban=sorted(said)) for token in best[0].text.split()}
+    said = {token for best in run.predict(["abc", "fade"]) for token in best.text.split()}
+    kept = {token for best in run.predict(["abc", "fade"], ban=sorted(said)) for token in best.text.split()}
     assert said and not said & kept
     assert refusal(UsageError, lambda: run.predict("abc", ban=["A BB"])) == (
         "--ban 'A BB': is 2 tokens of this vocabulary; ban one token at a time"
@@ -331,7 +330,7 @@ def test_evaluating_counts_what_was_predicted(runs, name):
     pairs = [tuple(line.split("\t")) for line in runs.pairs.read_text().splitlines()[216:]]
     options = PredictOptions(beam=2, length=9)
     scores = {score.name: score for score in run.evaluate(None, options).scores}
-    written = [best[0].text.split() for best in run.predict([source for source, _ in pairs], options)]
+    written = [best.text.split() for best in run.predict([source for source, _ in pairs], options)]
     exact = np.mean([said == target.split() for said, (_, target) in zip(written, pairs, strict=True)])
     assert scores["exact_match"].value == pytest.approx(100 * exact)
     assert "beam:2/alpha:1" in scores["exact_match"].signature
@@ -378,8 +377,8 @@ def test_an_ensemble_is_the_mean_of_what_its_members_say(runs):
             mean = np.log(np.einsum("m,mt->t", shares, np.exp([member[number] for member in alone])))
             assert one.log_probs == pytest.approx(mean.tolist(), abs=1e-4)
         for word, best in zip(["abc", "fade"], both.predict(["abc", "fade"], beam=4), strict=True):
-            (again,) = both.score([(word, best[0].text)])
-            assert best[0].log_prob == pytest.approx(again.log_prob, abs=1e-4)
+            again = both.score((word, best.text))
+            assert best.log_prob == pytest.approx(again.log_prob, abs=1e-4)
     assert {score.name for score in both.evaluate(None, PredictOptions(beam=1)).scores} >= {"exact_match", "nats_per_token"}
     assert refusal(UsageError, lambda: weft.ensemble(folders, weights=[0.5, 0.5])) == ("ensemble: 3 models, but 2 weights")
     assert refusal(UsageError, lambda: weft.ensemble(folders[:2], weights=[0.9, 0.9])) == (
@@ -468,9 +467,9 @@ def test_a_language_model_beside_adds_its_log_probabilities(runs, kind):
             expected = np.array(without.log_probs) + 0.7 * np.array(beside)
             assert one.log_probs == pytest.approx(expected.tolist(), abs=1e-4)
         for best in fused.predict(["abc", "", "fade"], n_best=2):
-            for one in best:
+            for one in best.ranked():
                 assert one.score == pytest.approx(one.log_prob / max(1, len(one.tokens)), abs=1e-4)
-        (best,) = fused.predict("abc")[0]
+        best = fused.predict("abc")
         assert best.log_prob == pytest.approx(fused.score([("abc", best.text)])[0].log_prob, abs=1e-4)
 
 
@@ -512,7 +511,7 @@ def test_a_run_is_asked_for_what_it_can_do(runs):
 )
 def test_a_prediction_is_aligned_with_its_line_prefix_and_all(runs, name, options):
     run, words = loaded(runs, name), ["abc", "fade", "b"]
-    outputs = [best[0] for best in run.predict(words, prefixes=["A", "", "B"], length=6, **options)]
+    outputs = run.predict(words, prefixes=["A", "", "B"], length=6, **options)
     for word, output, one in zip(words, outputs, run.reader.align(words, outputs), strict=True):
         assert one.source == [*word, "</s>"]
         assert one.target == [run.vocabulary.target.show(token) for token in [*output.prefix, *output.tokens]]
@@ -524,7 +523,7 @@ def test_a_prediction_is_aligned_with_its_line_prefix_and_all(runs, name, option
 
 def test_more_lines_than_are_read_at_once_are_aligned_too(runs):
     run, words = loaded(runs, "bahdanau"), ["abc", "fade", "b"] * 30
-    found = run.reader.align(words, [best[0] for best in run.predict(words, beam=1, length=6)])
+    found = run.reader.align(words, run.predict(words, beam=1, length=6))
     assert len(found) == 90
     np.testing.assert_allclose(found[0].weights, found[87].weights, atol=1e-5)
     assert run.reader.align([], []) == []
@@ -551,7 +550,7 @@ def predicted(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, lis
 
 def test_one_line_in_one_line_out(runs, capsys, monkeypatch):
     folder, run = str(runs.folder("lstm")), loaded(runs, "lstm")
-    expected = [best[0].text for best in run.predict(["abc", "", "fade"])]
+    expected = [best.text for best in run.predict(["abc", "", "fade"])]
     feed(monkeypatch, b"abc\n\nfade\n")
     assert predicted(capsys, folder) == (0, expected, "")
     assert predicted(capsys, folder, "abc") == (0, expected[:1], "")
@@ -559,10 +558,10 @@ def test_one_line_in_one_line_out(runs, capsys, monkeypatch):
     assert predicted(capsys, folder, "--data", str(runs.place / "words.txt")) == (0, expected, "")
     feed(monkeypatch, b"")
     assert predicted(capsys, folder) == (0, [], "")
-    greedy = [best[0].text for best in run.predict(["abc", "fade"], beam=1, ban=["A"], length=4)]
+    greedy = [best.text for best in run.predict(["abc", "fade"], beam=1, ban=["A"], length=4)]
     feed(monkeypatch, b"abc\nfade\n")
     assert predicted(capsys, folder, "--beam", "1", "--ban", "A", "--length", "4") == (0, greedy, "")
-    prefixed = run.predict("abc", prefixes=["CC"])[0][0].text
+    prefixed = run.predict("abc", prefixes=["CC"]).text
     assert predicted(capsys, folder, "abc", "--prefix", "CC") == (0, [prefixed], "") and prefixed.startswith("CC")
 
 
@@ -571,17 +570,18 @@ def test_the_n_best_and_samples_come_with_number_and_score(runs, capsys, monkeyp
     feed(monkeypatch, b"abc\nfade\n")
     code, lines, _ = predicted(capsys, folder, "--n-best", "2", "--alpha", "0.5")
     found = run.predict(["abc", "fade"], n_best=2, alpha=0.5)
-    expected = [f"{number}\t{one.score:.4f}\t{one.text}" for number, best in enumerate(found, 1) for one in best]
+    expected = [f"{number}\t{one.score:.4f}\t{one.text}" for number, best in enumerate(found, 1) for one in best.ranked()]
     assert (code, lines) == (0, expected)
     code, lines, _ = predicted(capsys, folder, "abc", "--samples", "3", "--seed", "4")
-    assert [line.split("\t")[2] for line in lines] == [one.text for one in run.predict("abc", samples=3, seed=4)[0]]
+    assert [line.split("\t")[2] for line in lines] == [one.text for one in run.predict("abc", samples=3, seed=4).ranked()]
 
 
 def test_samples_follow_from_the_number_of_their_line(runs, capsys, monkeypatch):
     folder, run = str(runs.folder("lstm")), loaded(runs, "lstm")
-    drawn = [[one.text for one in some] for some in run.predict(["abc", "fade", "abc", "bad"], samples=2, seed=4)]
+    drawn = [[one.text for one in some.ranked()] for some in run.predict(["abc", "fade", "abc", "bad"], samples=2, seed=4)]
     assert drawn[0] != drawn[2]
-    assert [[one.text for one in some] for some in run.predict(["abc", "bad"], samples=2, seed=4, numbers=[3, 4])] == drawn[2:]
+    again = run.predict(["abc", "bad"], samples=2, seed=4, numbers=[3, 4])
+    assert [[one.text for one in some.ranked()] for some in again] == drawn[2:]
     message = "predict: 1 numbers for 2 lines; give one a line"
     assert refusal(UsageError, lambda: run.predict(["a", "b"], numbers=[1])) == message
     # neither a line that can't be read, nor one that is too long, nor the end of a batch changes those of the others
@@ -597,7 +597,7 @@ def test_json_is_one_object_a_line(runs, capsys, monkeypatch):
     folder, run = str(runs.folder("lstm")), loaded(runs, "lstm")
     feed(monkeypatch, b"abc\n\n")
     code, lines, _ = predicted(capsys, folder, "--json", "--n-best", "2")
-    found = run.predict("abc", n_best=2)[0]
+    found = run.predict("abc", n_best=2).ranked()
     assert code == 0
     first, second = (json.loads(line) for line in lines)
     assert first == {
@@ -612,7 +612,7 @@ def test_json_is_one_object_a_line(runs, capsys, monkeypatch):
 
 def test_a_bad_line_is_an_empty_line_and_the_others_are_not_lost(runs, capsys, monkeypatch):
     folder, run = runs.folder("lstm"), loaded(runs, "lstm")
-    expected = [best[0].text for best in run.predict(["abc", "fade"])]
+    expected = [best.text for best in run.predict(["abc", "fade"])]
     fault = f"has 21 tokens, but {folder} reads at most 16; shorten it, or have it cut with --truncate"
     feed(monkeypatch, b"abc\n" + b"ab" * 10 + b"\nfade\n")
     assert predicted(capsys, str(folder)) == (3, [expected[0], "", expected[1]], f"weft: line 2: {fault}\n")
@@ -626,7 +626,7 @@ def test_a_bad_line_is_an_empty_line_and_the_others_are_not_lost(runs, capsys, m
     code, lines, said = predicted(capsys, str(folder))
     assert (code, lines, said) == (3, [*expected, "", expected[0]], f"weft: line 3: {fault}\n")
     feed(monkeypatch, b"ab" * 10 + b"\n")
-    assert predicted(capsys, str(folder), "--truncate") == (0, [run.predict(("ab" * 10)[:15])[0][0].text], "")
+    assert predicted(capsys, str(folder), "--truncate") == (0, [run.predict(("ab" * 10)[:15]).text], "")
 
 
 def test_pairs_that_cannot_be_scored_are_among_the_others(runs):
@@ -640,9 +640,9 @@ def test_pairs_that_cannot_be_scored_are_among_the_others(runs):
 
 def test_several_runs_and_a_language_model_from_the_command_line(runs, capsys):
     lstm, other, lm = (str(runs.folder(name)) for name in ("lstm", "transformer", "lm-ngram"))
-    both = weft.ensemble([lstm, other], lm=lm, lm_weight=0.5, device="cpu").predict("abc")[0][0].text
+    both = weft.ensemble([lstm, other], lm=lm, lm_weight=0.5, device="cpu").predict("abc").text
     assert predicted(capsys, lstm, "abc", "--with", other, "--lm", lm, "--lm-weight", "0.5") == (0, [both], "")
-    both = weft.ensemble([lstm, other], device="cpu").predict("abc")[0][0].text
+    both = weft.ensemble([lstm, other], device="cpu").predict("abc").text
     assert predicted(capsys, lstm, "abc", "--with", other) == (0, [both], "")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -147,17 +147,65 @@ def override(values: Mapping[str, Any], settings: Iterable[str]) -> dict[str, An
         parts = name.strip().split(".")
         if not equals or not all(parts):
             raise ConfigError(f"--set {setting}: must look like model.width=512")
-        owner = new
-        for part in parts[:-1]:
-            inner = owner.get(part, {})
-            if not isinstance(inner, dict):
-                raise ConfigError(f"--set {setting}: {part} is a value, not a table")
-            owner[part] = owner = dict(inner)
-        if parts[:-1] == ["train"] and parts[-1] in BUDGETS:
-            for budget in BUDGETS:
-                owner.pop(budget, None)
-        owner[parts[-1]] = _value(text)
+        _put(new, parts, _value(text), f"--set {setting}")
     return new
+
+
+def _put(values: dict[str, Any], parts: Sequence[str], value: Any, told: str) -> None:
+    """Sets one option of nested tables, which are copied on the way."""
+    owner = values
+    for part in parts[:-1]:
+        inner = owner.get(part, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"{told}: {part} is a value, not a table")
+        owner[part] = owner = dict(inner)
+    if parts[:-1] == ["train"] and parts[-1] in BUDGETS:
+        for budget in BUDGETS:
+            owner.pop(budget, None)
+    owner[parts[-1]] = value
+
+
+Overrides = Iterable[str] | Mapping[str, Any]
+
+
+def _options(table: Mapping[str, Any], at: tuple[str, ...] = ()) -> Iterator[tuple[list[str], Any]]:
+    """Every option of nested tables, whose keys may have dots, with the path to it."""
+    for name, value in table.items():
+        path = (*at, *str(name).split("."))
+        if isinstance(value, Mapping):
+            yield from _options(value, path)
+        else:
+            yield list(path), value
+
+
+def apply_overrides(values: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
+    """A run file with options changed, as a Python caller gives them.
+
+    Args:
+        values: The run file as nested dicts.
+        overrides: Strings such as `"model.width=512"`, or a dict, nested or with dotted keys.
+
+    Returns:
+        The changed run file; `values` stays as it is.
+
+    Raises:
+        ConfigError: An override is no `a.b=VALUE`, or names a value where a table should be.
+    """
+    if not isinstance(overrides, Mapping):
+        return override(values, [overrides] if isinstance(overrides, str) else overrides)
+    new = {key: dict(value) if isinstance(value, dict) else value for key, value in values.items()}
+    for parts, value in _options(overrides):
+        _put(new, parts, value, ".".join(parts))
+    return new
+
+
+def read_run_file(run_file: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> tuple[dict[str, Any], Path, str]:
+    """A run file that a Python caller gives: its options, the folder that its paths are seen from, and its name. A dict is seen
+    from here, and is called "run"."""
+    if isinstance(run_file, Mapping):
+        return apply_overrides(run_file, overrides), Path(), "run"
+    path = Path(run_file)
+    return apply_overrides(read_toml(path), overrides), path.parent, path.stem
 
 
 def _value(text: str) -> Any:

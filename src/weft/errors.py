@@ -8,7 +8,8 @@ WeftError               1  anything below; also a failure that fits none of them
 │   └── LogError        4  a log of a run that is damaged
 ├── ResourceError       5  memory, disk, or a folder in use
 │   └── InUseError      5  another process holds the folder
-└── DivergedError       6  the loss, a gradient or a weight became NaN or Inf
+├── DivergedError       6  the loss, a gradient or a weight became NaN or Inf
+└── TrainingInterrupted 130  training was stopped on request, and has saved
 
 The number is the exit code of the command line; signals give 129 (SIGHUP), 130 (SIGINT) and 143 (SIGTERM).
 """
@@ -65,6 +66,12 @@ class InUseError(ResourceError):
 
 class DivergedError(WeftError):
     exit_code = 6
+
+
+class TrainingInterrupted(WeftError):
+    """Training was stopped on request, by Ctrl-C or a callback, and has saved: the same call, or command, resumes it."""
+
+    exit_code = 130
 
 
 # fmt: off

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from weft.cli.measuring import COMPARISON, REPORT
 from weft.cli.output import check_files, note, terminal_width, write, write_json
 
 if TYPE_CHECKING:
     from weft.cli.display import Display
     from weft.compare.evidence import Evidence
-    from weft.compare.plan import Refused
-    from weft.data.probe_files import Pair
+    from weft.report.comparison import Facts
 
 Groups = Mapping[str, Sequence["Evidence"]]
 
@@ -39,19 +36,6 @@ class Wanted(NamedTuple):
         check_files(tables, will_be=out)
 
 
-class Facts(NamedTuple):
-    """What a comparison is about, beside its runs."""
-
-    title: str
-    command: str  # that makes it again
-    score: str | None  # what decides; None: the task's own
-    failures: Sequence[Refused]
-    suites: Sequence[Path] = ()
-    pairs: Sequence[Pair] = ()  # those of the suites
-    tuned: Mapping[str, Any] | None = None  # the search for settings of each row
-    about: Mapping[str, str] | None = None  # what all rows have in common: tokenizer, budget
-
-
 def _with_pairs(found: Mapping[str, Any], evidence: Groups, facts: Facts, display: Display) -> dict[str, Any]:
     """The comparison with what its runs prefer of minimal pairs, as breakdowns and as the table of them."""
     from weft.cli.probe_table import as_json, signature
@@ -72,27 +56,12 @@ def _with_pairs(found: Mapping[str, Any], evidence: Groups, facts: Facts, displa
 
 def written(evidence: Groups, facts: Facts, out: Path, display: Display) -> dict[str, Any]:
     """comparison.json and report.html in `out`; what the first of them holds."""
-    from weft import files
-    from weft.compare.document import document
-    from weft.compare.plan import settle
-    from weft.report.page import page
-    from weft.report.page_check import SUM, seal
+    from weft.report.comparison import write_comparison
 
-    display.show("comparing", 0.0)
-    found = document(evidence, title=facts.title, score=facts.score, command=facts.command)
-    found["failures"] = [failure._asdict() for failure in facts.failures]
-    found["tuning"] = dict(facts.tuned or {})
-    found["about"] |= {"date": time.strftime("%Y-%m-%d %H:%M"), **(facts.about or {})}
-    if facts.pairs:
-        found = _with_pairs(found, evidence, facts, display)
-    # what the file holds, not what was in memory: a report that is made again is the same
-    found = dict(files.as_json(found))
-    found[SUM] = seal(found)
-    files.write_json(out / COMPARISON, found)
-    files.write_text(out / REPORT, page(found))
-    settle(out)
-    display.clear()
-    return found
+    def extended(found: Mapping[str, Any]) -> dict[str, Any]:
+        return _with_pairs(found, evidence, facts, display) if facts.pairs else dict(found)
+
+    return write_comparison(evidence, facts, out, display, extended)
 
 
 def give_failures(facts: Facts) -> None:

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.cli.display import Display
 from weft.cli.output import score_name
+from weft.cli.progress import TrainWatcher
 from weft.cli.signals import Stop
-from weft.cli.story import read_story
+from weft.runs.story import best
 
 if TYPE_CHECKING:
     from weft.compare.train import Outcome, State
-    from weft.metrics.metric import Metric
 
 MOST = 12  # runs that are shown at once
-
-
-def best(out: Path) -> tuple[Metric, float] | None:
-    """What a run is judged by, and its best value on the validation data."""
-    return read_story(out).best
 
 
 def _said(state: State, width: int) -> str:
@@ -62,3 +56,28 @@ class RunsWatcher:
 
     def stopping(self) -> bool:
         return self.stop.asked
+
+
+class CompareObserver:
+    """A comparison as the terminal sees it; a signal stops it."""
+
+    def __init__(self, display: Display, stop: Stop) -> None:
+        self.display, self.stop = display, stop
+
+    def line(self, text: str) -> None:
+        self.display.line(text)
+
+    def show(self, what: str, share: float, detail: str = "") -> None:
+        self.display.show(what, share, detail)
+
+    def clear(self) -> None:
+        self.display.clear()
+
+    def training(self) -> TrainWatcher:
+        return TrainWatcher(self.display, self.stop)
+
+    def runs(self, what: str) -> RunsWatcher:
+        return RunsWatcher(self.display, self.stop, what)
+
+    def saving(self) -> None:
+        self.stop.saves = True

@@ -76,15 +76,15 @@ def run_files() -> dict[str, dict[str, Any]]:
 
 def told(name: str, found: Evidence) -> Row:
     """What a trained model's row of the table says, and a sample."""
-    from weft.cli.story import read_timing
     from weft.decode.options import GenerateOptions
     from weft.runs.load import load
+    from weft.runs.story import read_timing
     from weft.tasks.lm.task import LM
 
     scores = {score.name: score.value for score in found.scores}
     seconds, speed = read_timing(found.run)
     options = GenerateOptions(length=90, temperature=0.8, top_p=0.9, seed=1)
-    sample = PROMPT + load(found.run, LM).generate(PROMPT, options)[0][0].text
+    sample = PROMPT + load(found.run, LM).generate(PROMPT, options).text
     return Row(name, found.cost.parameters, scores["bits_per_character"], speed, seconds, sample)
 
 

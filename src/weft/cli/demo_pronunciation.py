@@ -160,12 +160,12 @@ def picture(found: Alignment) -> str:
     return "".join(f"{line.rstrip()}\n" for line in (head, *rows))
 
 
-def draw(run: Run[str, list[Prediction]], out: Path) -> tuple[str, Path]:
+def draw(run: Run[str, Prediction], out: Path) -> tuple[str, Path]:
     """The alignment of a word as lines, and the heat map of it as a file."""
     from weft import files
     from weft.plots.heatmap import heatmap
 
-    said = run.predict(DRAWN)[0][0]
+    said = run.predict(DRAWN)
     found, path = run.reader.align([DRAWN], [said])[0], out / f"{DRAWN}.svg"
     files.write_text(path, heatmap(found.weights, rows=found.target, columns=found.source, title=f"{DRAWN}: {said.text}"))
     return picture(found), path
@@ -182,7 +182,7 @@ def prompted(lines: Iterator[str]) -> Iterator[str]:
         yield line
 
 
-def converse(runs: dict[str, Run[str, list[Prediction]]]) -> None:
+def converse(runs: dict[str, Run[str, Prediction]]) -> None:
     """Pronounce what is typed, until an empty line or the end."""
     from weft.cli.lines import stdin_lines
 
@@ -193,7 +193,7 @@ def converse(runs: dict[str, Run[str, list[Prediction]]]) -> None:
         if not word:
             say(f"weft: {line.strip()}: no letter from a to z")
             continue
-        answers = [[f"  {name}", run.predict(word, truncate=True)[0][0].text] for name, run in runs.items()]
+        answers = [[f"  {name}", run.predict(word, truncate=True).text] for name, run in runs.items()]
         write(columns(answers, left=2))
 
 

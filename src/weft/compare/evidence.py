@@ -157,8 +157,8 @@ def _samples(run: AnyRun) -> tuple[str, ...]:
     if not run.generates:
         return ()
     length = LONGEST if run.reader.room is None else min(LONGEST, run.reader.room)
-    (found,) = run.generate("", length=length, samples=SAMPLES, seed=0)
-    return tuple(one.text for one in found)
+    found = run.generate("", length=length, samples=SAMPLES, seed=0)
+    return tuple(one.text for one in found.ranked())
 
 
 def key(run: AnyRun, data: Files | None = None, how: How = HOW) -> str:

@@ -16,7 +16,7 @@ import tomli_w
 
 from weft import files
 from weft.compare.plan import Planned
-from weft.errors import InUseError, ModelError, ResourceError, WeftError
+from weft.errors import InUseError, ModelError, ResourceError, TrainingInterrupted, WeftError
 from weft.lock import Lock
 from weft.log import read_log
 from weft.runs.resolve import resolve
@@ -176,7 +176,8 @@ class Trainer:
         self._held: set[Path] = set()  # runs that somebody else works on
 
     def train(self, plan: Sequence[Planned]) -> list[Outcome]:
-        """How each of them ended, in the order of the plan; raises Stopped when the watcher wants it, all having saved."""
+        """How each of them ended, in the order of the plan; raises TrainingInterrupted when the watcher wants it, all
+        having saved."""
         room = self.room._replace(jobs=max(1, min(self.room.jobs, len(plan))))  # fewer runs have more threads each
         files.make_folders(room.place.parent)
         files.own_folder(room.place)
@@ -195,7 +196,7 @@ class Trainer:
                 self._look(plan, running, ended)
                 if self.watcher.stopping():
                     self._stop(running)
-                    raise Stopped
+                    raise TrainingInterrupted
         finally:
             self._stop(running)  # an error of our own: nothing goes on without us
         return [ended[planned.out] for planned in plan]
@@ -239,7 +240,3 @@ class Trainer:
         for child in list(running):
             child.wait()
             running.remove(child)
-
-
-class Stopped(Exception):
-    """Somebody asked the comparison to stop; every run has saved."""

@@ -34,6 +34,11 @@ class Continuation(NamedTuple):
     tokens: list[int]  # all that were generated, the end token and those of a stop string too
     score: float  # what continuations are ordered by: log_prob, under the length penalty of a beam
     log_prob: float  # of `tokens`, under the model itself
+    alternatives: tuple[Continuation, ...] = ()  # the others where several were asked for: a beam's next best, other samples
+
+    def ranked(self) -> list[Continuation]:
+        """This one and its alternatives, in order."""
+        return [self._replace(alternatives=()), *self.alternatives]
 
 
 class Frame(NamedTuple):

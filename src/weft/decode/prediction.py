@@ -14,3 +14,8 @@ class Prediction(NamedTuple):
     prefix: Sequence[int] = ()  # the tokens that it had to start with
     cut: bool = False  # the limit ended it, not the end token
     alignment: Any = None  # where it looked in its source, if that was asked for
+    alternatives: tuple[Prediction, ...] = ()  # the others where several were asked for: a beam's next best, other samples
+
+    def ranked(self) -> list[Prediction]:
+        """This one and its alternatives, in order."""
+        return [self._replace(alternatives=()), *self.alternatives]

@@ -31,6 +31,10 @@ class Alignment(NamedTuple):
             "weights": [[round(w, 4) for w in row] for row in self.weights.tolist()],
         }
 
+    def _repr_html_(self) -> str:
+        """The heat map, for notebooks."""
+        return self.to_svg("")
+
     def to_svg(self, title: str) -> str:
         """A heat map."""
         return heatmap(self.weights, rows=self.target, columns=self.source, title=title, axes=("output", "source"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from html import escape
 from typing import Any, NamedTuple
 
 from weft.plots.formatting import on_a_line
@@ -31,6 +32,12 @@ class View(NamedTuple):
     pictures: list[Picture]
     lines: Sequence[str] = ()  # the same in a few words, for a terminal
     guide: str = ""  # how to read the pictures
+
+    def _repr_html_(self) -> str:
+        """The pictures, for notebooks."""
+        figures = [f"<figure>{one.svg}<figcaption>{escape(one.caption)}</figcaption></figure>" for one in self.pictures]
+        guide = f"<p>{escape(self.guide)}</p>" if self.guide else ""
+        return f"<h4>{escape(self.title)}</h4>{guide}{''.join(figures)}"
 
 
 CUT = "the text is longer than the model reads, and was cut"

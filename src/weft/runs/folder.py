@@ -2,7 +2,7 @@
 
 run.toml as written, resolved.toml with every option, tokenizer.json, data/ (tokens on disk), model.safetensors (the best
 weights), metrics.jsonl (functions of the run only), timings.jsonl, checkpoints/, environment.json; with train.samples,
-samples.jsonl.
+samples.jsonl; of data that was given in memory, inputs/.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", "Tensor", NDArray[Any])
 FORMAT = "1"
+INPUTS = "inputs"  # data that was given in memory, written down
 # what tokens and labels a run's numbers stand for
 MEANINGS = (*(f"tokenizer{side}.json" for side in ("", ".source", ".target", ".letters")), "labels.json", OPENING)
 
@@ -61,6 +62,10 @@ class RunFolder:
         return self.path / "data"
 
     @property
+    def inputs(self) -> Path:
+        return self.path / INPUTS
+
+    @property
     def resolved(self) -> Path:
         return self.path / "resolved.toml"
 
@@ -76,7 +81,7 @@ class RunFolder:
     def refuse_links(self) -> None:
         """Refuse a link, a pipe or a device where a run has a folder: what is written, moved or removed there would be somebody
         else's. Call under the lock, before anything is changed."""
-        for name in ("data", "checkpoints", "evidence", "tensorboard", aside.NAME):
+        for name in ("data", INPUTS, "checkpoints", "evidence", "tensorboard", aside.NAME):
             files.refuse_link(self.path / name)
 
     def refuse_strangers(self) -> None:
@@ -180,7 +185,7 @@ class RunFolder:
 
     def _places(self) -> list[Path]:
         """Where killed processes may have left something unfinished."""
-        return [place for place in (self.path, self.data, checkpoint.place(self.path)) if place.is_dir()]
+        return [place for place in (self.path, self.data, self.inputs, checkpoint.place(self.path)) if place.is_dir()]
 
     def settle(self) -> None:
         """Finish what a process left that was killed when the run was: it may still have the run that it replaces, and more

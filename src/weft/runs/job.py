@@ -15,6 +15,7 @@ from weft.data.tables import training
 from weft.errors import ConfigError, UsageError
 from weft.lock import Lock
 from weft.runs.folder import RunFolder, make_folder, open_folder
+from weft.runs.inputs import write_inputs
 from weft.runs.resolve import read_settings, resolve
 from weft.runs.settings import Settings
 from weft.tasks.prepare import prepare
@@ -86,9 +87,17 @@ def _refuse_loss(settings: Settings, out: Path) -> None:
             raise UsageError(f"{out}: --fresh would delete {path}, which this run starts from; choose another --out")
 
 
-def train(values: Mapping[str, Any], out: Path, *, base: Path, watcher: Watcher, fresh: bool = False) -> RunFolder:
+def train(
+    values: Mapping[str, Any],
+    out: Path,
+    *,
+    base: Path,
+    watcher: Watcher,
+    fresh: bool = False,
+    held: Mapping[str, object] | None = None,
+) -> RunFolder:
     """Train what a run file says into `out`, or go on where an earlier process stopped; paths are seen from `base`. A `fresh`
-    run takes the place of one that is there, once it has weights."""
+    run takes the place of one that is there, once it has weights. `held` is data in memory, by split, that goes into `out`."""
     settings = resolve(values, base=base)
     training(settings.datasets)  # before a folder is made, or data is read
     pick_device(settings.train.device)
@@ -99,6 +108,7 @@ def train(values: Mapping[str, Any], out: Path, *, base: Path, watcher: Watcher,
     with Lock(out), folder.or_as_it_was():
         if folder.begin(settings, tomli_w.dumps(dict(values)), fresh=fresh):
             watcher.note(f"{out}: the run that was to be replaced is back; nothing was saved of the other")
+        write_inputs(settings, folder, held or {})
         changed = folder.note_environment()
         if changed:
             watcher.note(f"resuming on another machine or set-up, so not bit for bit ({'; '.join(changed)})")

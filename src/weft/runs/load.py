@@ -46,9 +46,26 @@ def load(path: str | Path, task: None = None, *, device: str = "auto") -> Run[An
 
 
 def load(path: str | Path, task: Task[I, P] | None = None, *, device: str = "auto") -> Run[Any, Any]:
-    """The run in a directory that `weft train` wrote. Its files are checked; none of them is run. Its weights, which it may not
-    have yet, are read when they are first needed. With `task`, a run of another task is refused, and the type checker knows
-    the predictions: `load("runs/x", CLASSIFICATION)`."""
+    """Load the run in a directory that `weft.train` or `weft train` wrote.
+
+    Its files are checked; none of them is run as code. Its weights, which it may not have yet, are read when they are first
+    needed.
+
+    Args:
+        path: The run directory.
+        task: Refuse runs of another task; a type checker then knows the predictions: `load("runs/x", CLASSIFICATION)`.
+        device: "cpu" or "cuda"; "auto", a GPU if there is one.
+
+    Returns:
+        The run: `predict`, `evaluate`, `score`, `generate`, `embed`, `explain`.
+
+    Raises:
+        ModelError: There is no run, or it is damaged.
+        UsageError: It is of another task than `task`, or the device is not there.
+
+    Example:
+        >>> weft.load("runs/run").evaluate()
+    """
     _check_device(device)
     folder, settings = _read(path)
     run = Run[Any, Any](folder, settings, settings.spec.data.load(folder), device)
@@ -71,8 +88,25 @@ def ensemble(
     lm_weight: float = LM_WEIGHT,
     device: str = "auto",
 ) -> Run[Any, Any]:
-    """Several runs of encoder-decoders as one: the weighted mean of their probabilities (equal weights unless given), and
-    beside it `lm_weight` times the log-probability of a language model of the targets."""
+    """Join several encoder-decoder runs into one, which predicts by the weighted mean of their probabilities.
+
+    Args:
+        paths: Run directories; the runs share a target tokenizer.
+        weights: How much each of them counts; all alike by default.
+        lm: A run of a language model of the targets that helps to choose.
+        lm_weight: How much of its log-probability is added.
+        device: "cpu" or "cuda"; "auto", a GPU if there is one.
+
+    Returns:
+        A run with the same methods.
+
+    Raises:
+        ModelError: A run is missing or damaged.
+        UsageError: The runs do not fit together, or a weight is wrong.
+
+    Example:
+        >>> weft.ensemble(["runs/a", "runs/b"]).predict("giacchetta").text
+    """
     from weft.runs.ensemble import EnsembleRun, FusionLM
 
     members = [load(path, device=device) for path in paths]

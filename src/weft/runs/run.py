@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from weft.config import Table
 from weft.errors import DataError, UsageError
-from weft.tasks.spec import Evaluation, Fault, Files, I, P, Progress, Scored
+from weft.tasks.spec import Evaluation, Fault, I, P, Progress, Scored, is_tuple_of_texts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -125,20 +125,75 @@ class Run(Generic[I, P]):
         """A prediction for each input; for one that can't be used, the reason."""
         if self.task.predict is None:
             raise self.refuse(f"use weft {self.task.use}")
-        return self.task.predict(self, self.task.inputs(self, inputs), options or self.task.predict_options(), progress)
+        several: Any = [inputs] if self.task.is_single(self, inputs) else inputs
+        return self.task.predict(self, list(several), options or self.task.predict_options(), progress)
+
+    @overload
+    def predict(
+        self, inputs: list[I], options: Table | None = None, *, progress: Progress | None = None, **named: Any
+    ) -> list[P]: ...
+
+    @overload
+    def predict(self, inputs: I, options: Table | None = None, *, progress: Progress | None = None, **named: Any) -> P: ...
 
     def predict(
-        self, inputs: I | Iterable[I], options: Table | None = None, *, progress: Progress | None = None, **named: Any
-    ) -> list[P]:
-        """A prediction for each input; options as one object, or by name. An input that can't be used is refused."""
-        found = self.try_predict(inputs, self._options(self.task.predict_options, options, named), progress=progress)
-        return refuse_faults(found)
+        self, inputs: I | list[I], options: Table | None = None, *, progress: Progress | None = None, **named: Any
+    ) -> P | list[P]:
+        """Predict the output of one input, or of each of a list.
+
+        Args:
+            inputs: One input gives one prediction, a list (or any iterable) a list. A text is one input; so is a tuple of
+                texts for models that read several. Of dicts, and of tables as in `weft.train`, the input columns are read.
+            options: How to predict, as one object of the task's own table.
+            progress: Called with the phase, how much is done and how much there is.
+            **named: The same options by name, such as `beam=5`.
+
+        Returns:
+            A prediction of the task, or a list of them; where several outputs were asked for, the others are the best one's
+            `alternatives`.
+
+        Raises:
+            DataError: An input can't be used; `try_predict` refuses none.
+            UsageError: An option is unknown or wrong, or models of this task predict nothing.
+
+        Example:
+            >>> weft.load("runs/pronounce").predict("giacchetta").text
+        """
+        from weft.runs.inputs import inputs_of
+
+        single = self.task.is_single(self, inputs)
+        given: list[Any] = [inputs] if single else inputs_of(self.settings, inputs)
+        chosen = self._options(self.task.predict_options, options, named)
+        found = refuse_faults(self.try_predict(given, chosen, progress=progress))
+        return found[0] if single else found
 
     def evaluate(
-        self, data: Files | None = None, options: Table | None = None, *, progress: Progress | None = None, **named: Any
+        self, data: object = None, options: Table | None = None, *, progress: Progress | None = None, **named: Any
     ) -> Evaluation:
-        """Scores with confidence intervals: on `data`, or on the run's own test or validation data."""
-        return self.task.evaluate(self, data, self._options(self.task.evaluate_options, options, named), progress)
+        """Evaluate the model, with confidence intervals.
+
+        Args:
+            data: A path, a list of paths, or data in memory as in `weft.train`; the run's own test data by default, or else
+                its validation data.
+            options: How to evaluate, as one object of the task's own table.
+            progress: Called with the phase, how much is done and how much there is.
+            **named: The same options by name.
+
+        Returns:
+            The scores, and the statistics of single items that they were computed from.
+
+        Raises:
+            DataError: The data can't be used.
+            UsageError: An option is unknown or wrong, or the run has no such data.
+
+        Example:
+            >>> run.evaluate([("Great soup.", "good"), ("Far too slow.", "bad")])["accuracy"].value
+        """
+        from weft.runs.inputs import as_files
+
+        chosen = self._options(self.task.evaluate_options, options, named)
+        with as_files(self.settings, data) as files:
+            return self.task.evaluate(self, files, chosen, progress)
 
     def embed(self, texts: Sequence[Any], *, pool: str = "mean", progress: Progress | None = None) -> np.ndarray:
         """float32 (N, D): a vector for each text, the mean over its positions or that of its first token. A text longer than
@@ -161,31 +216,84 @@ class Run(Generic[I, P]):
             )
         return self.task.decode
 
-    def score(self, inputs: Any, *, truncate: bool = False, progress: Progress | None = None) -> list[Scored]:
-        """The log-probability of each text, and of each of its tokens; of pairs, that of the target given its source. One that
-        can't be scored is refused."""
-        return refuse_faults(self.try_score(inputs, truncate=truncate, progress=progress))
+    @overload
+    def score(self, inputs: list[Any], *, truncate: bool = False, progress: Progress | None = None) -> list[Scored]: ...
+
+    @overload
+    def score(self, inputs: str | tuple[str, str], *, truncate: bool = False, progress: Progress | None = None) -> Scored: ...
+
+    def score(self, inputs: Any, *, truncate: bool = False, progress: Progress | None = None) -> Scored | list[Scored]:
+        """The log-probability of a text and of each of its tokens; of a pair, that of the target given its source.
+
+        Args:
+            inputs: One text, or one pair, gives one result; a list gives a list.
+            truncate: Cut sources that are longer than the model reads, instead of refusing them.
+            progress: Called with the phase, how much is done and how much there is.
+
+        Returns:
+            Log-probabilities in nats, or a list of them.
+
+        Raises:
+            DataError: A text can't be scored; `try_score` refuses none.
+            UsageError: Models of this task give texts no probability.
+
+        Example:
+            >>> weft.load("runs/run").score("Ida lives by the river.").perplexity
+        """
+        single = is_tuple_of_texts(inputs) if self._decode.pairs else isinstance(inputs, str)
+        found = refuse_faults(self.try_score([inputs] if single else inputs, truncate=truncate, progress=progress))
+        return found[0] if single else found
 
     def try_score(self, inputs: Any, *, truncate: bool = False, progress: Progress | None = None) -> list[Scored | Fault]:
         """The same; for a text that can't be scored, the reason."""
         return self._decode.score(self, inputs, truncate, progress)
 
+    @overload
+    def generate(
+        self, prompts: list[str], options: GenerateOptions | None = None, *, going: Going | None = None, **named: Any
+    ) -> list[Continuation]: ...
+
+    @overload
+    def generate(
+        self, prompts: str = "", options: GenerateOptions | None = None, *, going: Going | None = None, **named: Any
+    ) -> Continuation: ...
+
     def generate(
         self,
-        prompts: str | Sequence[str] = "",
+        prompts: str | list[str] = "",
         options: GenerateOptions | None = None,
         *,
         going: Going | None = None,
         **named: Any,
-    ) -> list[list[Continuation]]:
-        """Continuations of each prompt, a beam's best first; options as one object or by name: `generate("The", top_p=0.9)`.
-        `going(tokens written, tokens at most)` is asked at each step of a beam; once it says no, what is found is given."""
+    ) -> Continuation | list[Continuation]:
+        """Continue a prompt, or each of a list.
+
+        Args:
+            prompts: One prompt gives one continuation, a list a list.
+            options: How to generate, as one object.
+            going: Called at each step of a beam with the tokens written and the tokens at most; once it returns False, what
+                is found is returned.
+            **named: The same options by name, such as `top_p=0.9`.
+
+        Returns:
+            The continuation, a beam's best, or a list of them; where several were asked for, the others are its
+            `alternatives`.
+
+        Raises:
+            DataError: A prompt can't be continued.
+            UsageError: An option is unknown or wrong, or models of this task continue no prompts.
+
+        Example:
+            >>> weft.load("runs/run").generate("Ida ", top_p=0.9, seed=1).text
+        """
         generate = None if self.task.decode is None else self.task.decode.generate
         if generate is None:
             raise self.refuse(f"use weft {self.task.use}")
         from weft.decode.options import GenerateOptions, chosen
 
-        return generate(self, prompts, chosen(GenerateOptions, options, named), going)
+        found = generate(self, prompts, chosen(GenerateOptions, options, named), going)
+        best = [one._replace(alternatives=tuple(others)) for one, *others in found]
+        return best[0] if isinstance(prompts, str) else best
 
     def stream(self, prompt: str = "", options: GenerateOptions | None = None, **named: Any) -> Iterator[str]:
         """One continuation, piece by piece as it is found."""

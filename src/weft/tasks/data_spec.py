@@ -15,6 +15,7 @@ from weft.config import Table
 if TYPE_CHECKING:
     from weft.data.corpus import Corpus
     from weft.data.findings import CheckPlan
+    from weft.data.memory import MemoryFormat
     from weft.data.records import InputFile, Opened
     from weft.runs.folder import RunFolder
     from weft.runs.settings import Settings
@@ -85,6 +86,7 @@ class Data:
     check_files: Callable[[Sequence[Path]], None] = accept_files  # refuse files that can't be the data of an evaluation
     extended: Callable[[Settings], bool] = never  # whether a run's vocabulary has parts that others of its task lack
     windows: Callable[[Settings], bool] = never  # whether training reads windows of running text
+    in_memory: Callable[[Any], MemoryFormat] | None = None  # records of Python callers, of [data]; None: files alone will do
 
     def load(self, folder: RunFolder) -> Any:
         """The vocabulary of a run."""

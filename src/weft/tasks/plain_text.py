@@ -10,8 +10,9 @@ import numpy as np
 
 from weft.data.corpus import Corpus
 from weft.data.findings import Checked, CheckPlan
+from weft.data.memory import MemoryFormat, text_format
 from weft.data.source import Source
-from weft.data.tables import training
+from weft.data.tables import DataTable, training
 from weft.tasks.data_spec import Column
 from weft.text.tokenizers import Tokenizer, train_tokenizer
 
@@ -42,3 +43,7 @@ def decode_between(tokenizer: Tokenizer, corpus: Corpus, edges: np.ndarray) -> l
 
 def lines(dataset: Source) -> Iterator[tuple[str, None]]:
     return ((line, None) for piece in dataset.texts() for line in piece.split("\n"))
+
+
+def in_memory(table: DataTable) -> MemoryFormat:
+    return text_format(lines=table.read == "lines")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from weft.config import Table
+from weft.html import html_table
 from weft.tasks.compare_spec import Compare, Observed
 
 if TYPE_CHECKING:
@@ -144,7 +145,17 @@ class Evaluation:
         return iter(self.scores)
 
     def __getitem__(self, name: str) -> Score:
-        return next(score for score in self.scores if score.name == name)
+        for score in self.scores:
+            if score.name == name:
+                return score
+        raise KeyError(f"{name}; known: {', '.join(score.name for score in self.scores)}")
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [score.name, *("" if value is None else f"{value:.4f}" for value in (score.value, score.low, score.high))]
+            for score in self.scores
+        ]
+        return html_table(["", "value", "low", "high"], rows)
 
 
 def none_unknown(run: Run[Any, Any], inputs: Sequence[Any]) -> Sequence[str]:
@@ -173,9 +184,14 @@ class Scored(Protocol):
     def log_probs(self) -> list[float]: ...
 
 
-def one_or_several(run: Run[Any, Any], given: Any) -> Sequence[Any]:
-    """What a caller gave as inputs: a string is one, all else several."""
-    return [given] if isinstance(given, str) else list(given)
+def is_text(run: Run[Any, Any], given: object) -> bool:
+    """Whether what a caller gave is one input: a string is one, all else several."""
+    return isinstance(given, str)
+
+
+def is_tuple_of_texts(given: object) -> bool:
+    """Whether it is one input of a task whose inputs have several texts."""
+    return isinstance(given, tuple) and all(isinstance(text, str) for text in given)
 
 
 @dataclass(frozen=True)
@@ -251,7 +267,7 @@ class Task(Generic[I, P]):
     use: str = "predict"  # the command after training: predict, generate, fill
     reader: Callable[[Run[I, P]], Any] = field(default=lambda run: run.model)  # bound to its vocabulary, as functions here want
     predict: Callable[[Run[I, P], Sequence[I], Any, Progress | None], list[P | Fault]] | None = None
-    inputs: Callable[[Run[I, P], Any], Sequence[I]] = one_or_several  # what a Python caller gave: one input, or several
+    is_single: Callable[[Run[I, P], object], bool] = is_text  # whether what a Python caller gave is one input, or several
     predict_options: type[Table] = Options
     lines: Callable[[Settings, Any], Lines[I, P]] | None = None  # of `predict`, with its options
     unknown: Callable[[Run[I, P], Sequence[I]], Sequence[str]] = none_unknown  # what in inputs has no token: read as <unk>

@@ -12,6 +12,7 @@ from weft.config import Table
 from weft.data.columns import Wanted
 from weft.data.dataset import Dataset, Format, R
 from weft.data.findings import Checked, CheckPlan
+from weft.data.memory import MemoryFormat
 from weft.data.records import InputFile, Opened, Used
 from weft.data.tables import Split, Train, check_splits, datasets, training
 from weft.data.use import open_columns
@@ -65,6 +66,12 @@ def lines(dataset: Dataset[Any]) -> Iterator[tuple[str, None]]:
     return (("\t".join(dataset.format.texts(record)), None) for record in dataset.records())
 
 
+def in_memory(table: Any) -> MemoryFormat:
+    """The columns of texts, and then those of other values."""
+    format = table.sources(Path())["train"].format
+    return MemoryFormat((*format.columns, *format.values), inputs=len(format.columns))
+
+
 def table_data(table: type[Table], tokenizer: type[Table] = WordTable) -> Data:
     """`table` has `train` and `sources(base)`, data sets whose format is a `TableFormat`."""
     return Data(
@@ -75,4 +82,5 @@ def table_data(table: type[Table], tokenizer: type[Table] = WordTable) -> Data:
         check=check,
         open=open_table,
         lines=lines,
+        in_memory=in_memory,
     )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.data.order import Order, changed
-from weft.errors import DivergedError
+from weft.errors import DivergedError, TrainingInterrupted
 from weft.metrics.metric import Metric
 from weft.nn.state import join, select
 from weft.tensors import not_finite
@@ -27,10 +27,6 @@ from weft.train.tables import TrainTable
 SAVE_SECONDS = 60.0  # at most this much work is lost to a power cut
 LINES = 200  # of metrics.jsonl in a run
 B = TypeVar("B", bound=tuple[Any, ...])  # a batch: tensors (B, ...), None where one is not needed
-
-
-class Stopped(Exception):
-    """Somebody asked the run to stop; it has saved."""
 
 
 class Journal(Protocol):
@@ -214,8 +210,8 @@ class Loop:
     # ---- the run
 
     def run(self, journal: Journal, watcher: Watcher) -> None:
-        """Train until the budget or the patience is spent; raises Stopped, having saved, when the watcher wants it. What is to
-        be saved while a prepared batch is in use is saved after the last update from it."""
+        """Train until the budget or the patience is spent; raises TrainingInterrupted, having saved, when the watcher
+        wants it. What is to be saved while a prepared batch is in use is saved after the last update from it."""
         cursor, saved = self.cursor, time.monotonic()
         due, stopping = False, False
         while not cursor.done:
@@ -242,7 +238,7 @@ class Loop:
                 journal.save(self)
                 saved, due = time.monotonic(), False
             if stopping and not cursor.done:
-                raise Stopped
+                raise TrainingInterrupted
 
     def _due(self, parts: int) -> int:
         """How many of `parts` equal parts of the budget are over."""

@@ -18,9 +18,10 @@ from weft.errors import UsageError
 from weft.lock import Lock
 
 if TYPE_CHECKING:
-    from weft.cli.compare_result import Facts, Wanted
+    from weft.cli.compare_result import Wanted
     from weft.compare.plan import Asked, Refused
     from weft.data.probe_files import Pair
+    from weft.report.comparison import Facts
 
 
 @dataclass(kw_only=True)
@@ -127,14 +128,15 @@ class Compare(Shared):
     def _plan(self, run_file: Path) -> int:
         import torch
 
-        from weft.cli.compare_plan import Comparing, Place
+        from weft.cli.compare_watch import CompareObserver
         from weft.cli.display import Display
         from weft.cli.signals import Stop
         from weft.compare.bleu import check_wanted
+        from weft.compare.comparing import Comparing, Place
         from weft.compare.plan import PLAN, earlier
         from weft.compare.scores import refuse_others
-        from weft.compare.train import Stopped
         from weft.config import override, read_toml
+        from weft.errors import TrainingInterrupted
 
         if self.data:
             raise UsageError(f"--data: is for runs that are there; {run_file} names its own, data.test")
@@ -151,8 +153,8 @@ class Compare(Shared):
         waited, replaces = earlier(out).is_there(), self.fresh and (out / PLAN).is_file()
         with Stop() as stop, Display(quiet=self.quiet) as display:
             try:
-                trained = comparing.train(display, stop)
-            except (Stopped, KeyboardInterrupt):
+                trained = comparing.train(CompareObserver(display, stop))
+            except (TrainingInterrupted, KeyboardInterrupt):
                 display.clear()
                 then = f"and saved in {out}; {self._going_on(out)}"
                 if self.fresh and not stop.saves and (waited or replaces):
@@ -175,10 +177,10 @@ class Compare(Shared):
     # ---- runs
 
     def _existing(self) -> int:
-        from weft.cli.measuring import refuse_missing, refuse_policy
         from weft.cli.probing import refuse_files
         from weft.compare.bleu import check_wanted
         from weft.compare.groups import find, grouped, is_comparison, readable
+        from weft.compare.measuring import refuse_missing, refuse_policy, refuse_strangers
         from weft.compare.scores import refuse_others
         from weft.runs.folder import make_folder
 
@@ -206,20 +208,9 @@ class Compare(Shared):
         refuse_missing(self.data or ())
         out = self.out or Path("runs/comparison")
         self._wanted().check(out)
-        self._refuse_strangers(out)
+        refuse_strangers(out)
         make_folder(out)
         return self._finish(rows, self._facts(out.name, damaged, pairs), out)
-
-    def _refuse_strangers(self, out: Path) -> None:
-        """Leave a folder alone that holds something else than a comparison of runs."""
-        from weft.cli.measuring import COMPARISON, EVIDENCE
-        from weft.compare.plan import PLAN, earlier
-
-        if (out / PLAN).exists() or earlier(out).is_there():
-            raise UsageError(f"{out}: holds the comparison of a run file; choose another --out")
-        there = sorted(path.name for path in out.iterdir() if path.name[0] != ".") if out.is_dir() else []
-        if there and not {COMPARISON, EVIDENCE} & set(there):
-            raise UsageError(f"{out}: is no comparison and not empty ({there[0]}); choose another --out")
 
     # ---- both
 
@@ -234,7 +225,7 @@ class Compare(Shared):
         return read_pairs(self.suite, quiet=self.quiet)
 
     def _facts(self, title: str, failures: Sequence[Refused], pairs: Sequence[Pair]) -> Facts:
-        from weft.cli.compare_result import Facts
+        from weft.report.comparison import Facts
 
         return Facts(title, self._command(), self.score, failures, self.suite or (), pairs)
 
@@ -260,8 +251,8 @@ class Compare(Shared):
         """Measure, write, print; the exit code is that of the first run that failed, if one did."""
         from weft.cli.compare_result import give, give_failures, written
         from weft.cli.display import Display
-        from weft.cli.measuring import REPORT, failed, kept_in, measured
         from weft.compare.evidence import How
+        from weft.compare.measuring import REPORT, failed, kept_in, measured
         from weft.compare.plan import bring_back, earlier
 
         how = How(tokenize=self.tokenize, context=self.context)

@@ -79,9 +79,10 @@ class Demo(Shared):
 
     def _compared(self, story: Story, out: Path, display: Display) -> dict[str, Evidence]:
         """Measures what was not measured yet, and makes the folder a comparison, its report included."""
-        from weft.cli.compare_result import Facts, written
-        from weft.cli.measuring import kept_in, measured
+        from weft.cli.compare_result import written
         from weft.compare.evidence import HOW
+        from weft.compare.measuring import kept_in, measured
+        from weft.report.comparison import Facts
 
         command = ["weft", "demo", self.task, *([] if self.out is None else ["--out", str(self.out)])]
         runs = {name: [out / name] for name in story.run_files()}
@@ -93,11 +94,11 @@ class Demo(Shared):
 
     def _train(self, story: Story, name: str, values: Mapping[str, Any], out: Path, display: Display) -> int:
         from weft.cli.progress import TrainWatcher
-        from weft.cli.run_folders import is_finished
         from weft.cli.signals import Stop
+        from weft.errors import TrainingInterrupted
+        from weft.runs.finished import is_finished
         from weft.runs.job import borrow_tokenizer, train
         from weft.runs.resolve import resolve
-        from weft.train.loop import Stopped
 
         first = next(iter(story.run_files()))
         if name != first:
@@ -108,7 +109,7 @@ class Demo(Shared):
         with Stop() as stop:
             try:
                 train(values, out / name, base=out, watcher=TrainWatcher(display, stop))
-            except (Stopped, KeyboardInterrupt):
+            except (TrainingInterrupted, KeyboardInterrupt):
                 display.clear()
                 display.line("weft: stopped; the same command goes on")
                 return stop.exit_code

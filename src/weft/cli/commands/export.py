@@ -29,9 +29,9 @@ class Export(Bare):
 
     def run(self) -> int:
         check_format(self.to)
-        from weft.cli.run_folders import leaving_nothing
         from weft.interop.arpa_run import export_arpa
         from weft.interop.hf_export import export_folder
+        from weft.runs.finished import leaving_nothing
         from weft.runs.load import load
 
         export = export_arpa if self.to == "arpa" else export_folder

@@ -209,7 +209,9 @@ class Generate(Shared):
         """The continuations of each line, and the exit code of the search."""
         # one with a fault is continued as an empty one, for what is drawn for the others depends on their numbers
         prompts = without(lines, faults) if len(faults) < len(lines) else []
-        return self._search(run, prompts, options) if options.beam is not None else (run.generate(prompts, options), 0)
+        if options.beam is not None:
+            return self._search(run, prompts, options)
+        return [one.ranked() for one in run.generate(prompts, options)], 0
 
     def _stream(self, run: AnyRun, prompt: str, options: GenerateOptions) -> None:
         pieces = run.stream(prompt, options)
@@ -233,7 +235,7 @@ class Generate(Shared):
                 return not stop.asked
 
             found = run.generate(prompts, options, going=going)
-        return found, stop.exit_code if stop.asked else 0
+        return [one.ranked() for one in found], stop.exit_code if stop.asked else 0
 
     def _print(
         self,

@@ -40,7 +40,7 @@ class Import(Bare):
         check_format(self.format)
         if self.tokenizer_from is not None and self.format != "arpa":
             raise UsageError(f"--tokenizer-from: a model of format {self.format!r} brings its own tokenizer; drop it")
-        from weft.cli.run_folders import leaving_nothing
+        from weft.runs.finished import leaving_nothing
 
         with leaving_nothing(self.out):
             notes = self._import().notes

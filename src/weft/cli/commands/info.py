@@ -96,9 +96,9 @@ def _opening(run: AnyRun) -> dict[str, list[str]]:
 
 def about_run(run: AnyRun) -> dict[str, Any]:
     """What a run folder holds."""
-    from weft.cli.story import read_story
     from weft.config import BUDGETS
     from weft.runs.folder import read_environment
+    from weft.runs.story import read_story
 
     path = run.folder.path
     story, settings = read_story(path), run.settings.to_dict()

@@ -70,10 +70,10 @@ class Prune(Shared):
 
     def run(self) -> int:
         from weft.cli.display import Display
-        from weft.cli.run_folders import leaving_nothing
         from weft.explain.heads import every, heads_of
         from weft.explain.prune import count, free_folder, view
         from weft.explain.prune import write as write_run
+        from weft.runs.finished import leaving_nothing
         from weft.runs.load import load
 
         check_kind("--draw", self.draw)

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.cli.measuring import COMPARISON, EVIDENCE, REPORT, failed, measured, refuse_missing, refuse_policy
 from weft.cli.options import FILES, Context, Data, Device, Shared
 from weft.cli.output import check_files, say, write, write_json
 from weft.cli.usage import one_line
+from weft.compare.measuring import COMPARISON, EVIDENCE, REPORT, failed, measured, refuse_missing, refuse_policy
 from weft.errors import ModelError, UsageError
 
 PLAN = "plan.toml"  # what a comparison that is not finished has

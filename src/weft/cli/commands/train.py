@@ -13,8 +13,8 @@ import typer
 
 from weft.cli.options import FILES, Shared
 from weft.cli.output import duration, note, score_name, write_json
-from weft.cli.run_folders import is_finished, leaving_nothing
 from weft.errors import ModelError
+from weft.runs.finished import is_finished, leaving_nothing
 
 if TYPE_CHECKING:
     from weft.runs.settings import Settings
@@ -85,16 +85,16 @@ class Train(Shared):
         from weft.cli.display import Display
         from weft.cli.progress import TrainWatcher
         from weft.cli.signals import Stop
+        from weft.errors import TrainingInterrupted
         from weft.runs.folder import RunFolder
         from weft.runs.job import train
-        from weft.train.loop import Stopped
 
         folder = RunFolder(out)
         waited, replaces = folder.aside.is_there(), self.fresh and os.path.isfile(folder.resolved)
         with leaving_nothing(out), Stop() as stop, Display(quiet=self.quiet) as display:
             try:
                 train(values, out, base=self.run_file.parent, watcher=TrainWatcher(display, stop), fresh=self.fresh)
-            except Stopped:
+            except TrainingInterrupted:
                 display.clear()
                 display.line(f"weft: stopped and saved in {out}; {self._resuming(out)}")
                 return stop.exit_code
@@ -115,7 +115,7 @@ class Train(Shared):
         return f"the same command{', without --fresh,' if self.fresh else ''} resumes{kept}"
 
     def _summarise(self, out: Path, settings: Settings, *, seconds: float | None = None) -> None:
-        from weft.cli.story import read_story
+        from weft.runs.story import read_story
 
         story = read_story(out)
         if self.json:

@@ -18,6 +18,7 @@ from weft.data.columns import USUAL, Name, Wanted
 from weft.data.corpus import Corpus
 from weft.data.dataset import Dataset
 from weft.data.findings import Checked, CheckPlan
+from weft.data.memory import MemoryFormat
 from weft.data.records import Used
 from weft.data.rows import brief, kind_of
 from weft.data.source import called, fingerprints
@@ -323,3 +324,8 @@ def check(settings: Settings) -> CheckPlan:
 
 def lines(dataset: Dataset[Record]) -> Iterator[tuple[str, None]]:
     return (("\t".join(record.texts), None) for record in dataset.records())
+
+
+def in_memory(table: LabelledTable) -> MemoryFormat:
+    """A text, or two, and the label; where an example may have several, a list of them."""
+    return MemoryFormat((*table.columns(), table.label), inputs=len(table.columns()))

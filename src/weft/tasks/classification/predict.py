@@ -21,7 +21,7 @@ from weft.tasks.classification.judging import Judged, judged, targets, unseen
 from weft.tasks.embedding import Embedded
 from weft.tasks.faults import mark_faults, process_valid, read_texts
 from weft.tasks.label_report import label_report
-from weft.tasks.spec import Evaluation, Fault, Files, LabelOptions, Options, Progress, Watch, phase
+from weft.tasks.spec import Evaluation, Fault, Files, LabelOptions, Options, Progress, Watch, is_tuple_of_texts, phase
 from weft.text.gate import many
 from weft.text.labelled_tokens import LabelledTokens
 
@@ -146,10 +146,9 @@ class ClassifierReader:
         return [", ".join(name for name, hit in zip(self.labels, row, strict=True) if hit) for row in said.tolist()]
 
 
-def inputs(run: Run[Texts, Labelling], given: Any) -> Sequence[Texts]:
+def is_single(run: Run[Texts, Labelling], given: object) -> bool:
     """A string is one text; for runs that read two, a tuple of two strings is one input."""
-    pair = run.reader.columns > 1 and isinstance(given, tuple) and all(isinstance(text, str) for text in given)
-    return [given] if isinstance(given, str) or pair else list(given)
+    return isinstance(given, str) or (run.reader.columns > 1 and is_tuple_of_texts(given))
 
 
 def predict(

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from weft.metrics.labels import MULTI_LABEL, SINGLE_LABEL
 from weft.tasks.classification.compare import COMPARE
-from weft.tasks.classification.data import LabelledTable, LabelledVocabulary, check, columns, fit, lines
+from weft.tasks.classification.data import LabelledTable, LabelledVocabulary, check, columns, fit, in_memory, lines
 from weft.tasks.classification.lines import LabelLines
-from weft.tasks.classification.predict import ClassifierReader, Labelling, Texts, embed, evaluate, inputs, predict
+from weft.tasks.classification.predict import ClassifierReader, Labelling, Texts, embed, evaluate, is_single, predict
 from weft.tasks.classification.presets import PRESETS
 from weft.tasks.classification.records import open_labelled
 from weft.tasks.classification.weights import WEIGHTS
@@ -35,6 +35,7 @@ DATA = Data(
     open=open_labelled,
     lines=lines,
     fit=fit,
+    in_memory=in_memory,
 )
 CLASSIFICATION: Task[Texts, Labelling] = Task(
     name="classify",
@@ -53,7 +54,7 @@ CLASSIFICATION: Task[Texts, Labelling] = Task(
     reader=ClassifierReader,
     evaluate=evaluate,
     predict=predict,
-    inputs=inputs,
+    is_single=is_single,
     lines=LabelLines,
     evaluate_options=LabelOptions,
     embed=embed,

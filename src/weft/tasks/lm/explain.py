@@ -106,7 +106,7 @@ def surprisal(run: Run[str, None], text: str, options: ExplainOptions) -> Surpri
     pieces = [piece for _, piece in [*located(run.vocabulary, text), *ends]]
     if not pieces:  # a tokenizer of words has no token for spaces alone
         raise DataError("input: is empty; there is nothing to be surprised at")
-    (found,) = run.score([text])
+    found = run.score(text)
     return Surprise(pieces, -np.array(found.log_probs), "the tokens before it")
 
 
@@ -114,7 +114,7 @@ def output(run: Run[str, None], text: str, options: ExplainOptions) -> list[tupl
     """The target given, or what the model itself would write, the best token each time."""
     tokenizer = run.vocabulary
     if options.target is None:
-        written = run.generate(text, length=options.length or STEPS, temperature=0.0)[0][0].tokens
+        written = run.generate(text, length=options.length or STEPS, temperature=0.0).tokens
         return [special(tokenizer, number) for number in written]
     ends = [] if run.reader.end is None else [special(tokenizer, tokenizer.end)]
     return [*located(tokenizer, clean(options.target, "--target")), *ends]

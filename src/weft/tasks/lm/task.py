@@ -14,7 +14,7 @@ from weft.tasks.lm.predict import LanguageOptions, LanguageReader, evaluate, gen
 from weft.tasks.lm.presets import PRESETS
 from weft.tasks.lm.samples import SAMPLES
 from weft.tasks.lm.weights import WEIGHTS
-from weft.tasks.plain_text import check, columns, lines, texts
+from weft.tasks.plain_text import check, columns, in_memory, lines, texts
 from weft.tasks.spec import Decode, Task
 from weft.tasks.vocabulary import TokenizerOnly
 from weft.text.tokenizers import TokenizerTable
@@ -39,6 +39,7 @@ DATA = Data(
     check=check,
     open=open_text,
     lines=lines,
+    in_memory=in_memory,
     finish=choose_opening,
     windows=reads_windows,
 )

@@ -13,7 +13,7 @@ from weft.tasks.masked_lm.lines import FillLines
 from weft.tasks.masked_lm.predict import Filled, FillOptions, MaskedReader, embed, evaluate, predict
 from weft.tasks.masked_lm.presets import PRESETS
 from weft.tasks.masked_lm.weights import WEIGHTS
-from weft.tasks.plain_text import check, columns, lines, texts
+from weft.tasks.plain_text import check, columns, in_memory, lines, texts
 from weft.tasks.spec import Task
 from weft.tasks.vocabulary import TokenizerOnly
 from weft.text.tokenizers import TokenizerTable
@@ -36,6 +36,7 @@ DATA = Data(
     check=check,
     open=open_text,
     lines=lines,
+    in_memory=in_memory,
 )
 MASKED_LM: Task[str, Filled] = Task(
     name="masked-lm",

@@ -15,6 +15,7 @@ from weft.data.columns import Wanted
 from weft.data.corpus import Corpus
 from weft.data.dataset import Dataset
 from weft.data.findings import Checked, CheckPlan
+from weft.data.memory import MemoryFormat
 from weft.data.records import Used
 from weft.data.source import fingerprints
 from weft.data.summary import ColumnSize
@@ -203,3 +204,8 @@ def check(settings: Settings) -> CheckPlan:
 
 def lines(dataset: Dataset[Record]) -> Iterator[tuple[str, None]]:
     return ((f"{record.question}\t{record.passage}", None) for record in dataset.records())
+
+
+def in_memory(table: AskedTable) -> MemoryFormat:
+    """A question, its passage, the answer (a text, a list of texts, or None), and where it starts, which may be missing."""
+    return MemoryFormat((table.question, table.passage, table.answer, table.start), inputs=2, optional=(table.start,))

@@ -55,7 +55,7 @@ def read(run: Run[Pair, Answer], text: str, options: ExplainOptions) -> Reading:
         return [inside[0], inside[-1]] if inside else []
 
     def said() -> list[tuple[int, int]]:
-        answer = run.predict((parts[0], parts[1]))[0]
+        answer = run.predict((parts[0], parts[1]))
         if answer.start is None or answer.stop is None:
             return [(0, 0), (1, 0)]  # <s> is no answer
         return list(enumerate(ends(answer.start, answer.stop)))

@@ -15,7 +15,7 @@ from weft.tasks.embedding import Embedded
 from weft.tasks.faults import process_valid, read_texts
 from weft.tasks.qa.answer import Answer
 from weft.tasks.qa.compare import observe
-from weft.tasks.spec import Evaluation, Fault, Files, Options, Progress, phase
+from weft.tasks.spec import Evaluation, Fault, Files, Options, Progress, is_tuple_of_texts, phase
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
@@ -30,10 +30,9 @@ def reader(run: Run[Pair, Answer]) -> PassageReader:
     return PassageReader(run.model, run.vocabulary, data=run.settings.data, device=run.device)
 
 
-def inputs(run: Run[Pair, Answer], given: Any) -> Sequence[Pair]:
+def is_single(run: Run[Pair, Answer], given: object) -> bool:
     """A tuple of two strings is one question with its passage."""
-    alone = isinstance(given, tuple) and all(isinstance(text, str) for text in given)
-    return [given] if alone else list(given)
+    return is_tuple_of_texts(given)
 
 
 def _read(given: Any) -> Pair | Fault:

@@ -8,9 +8,9 @@ from weft.metrics.answers import ANSWERS, ANSWERS_OR_NONE
 from weft.tasks.data_spec import Data
 from weft.tasks.qa.answer import Answer
 from weft.tasks.qa.compare import COMPARE
-from weft.tasks.qa.data import AskedTable, check, columns, fit, lines
+from weft.tasks.qa.data import AskedTable, check, columns, fit, in_memory, lines
 from weft.tasks.qa.lines import AnswerLines
-from weft.tasks.qa.predict import Pair, embed, evaluate, inputs, predict, reader
+from weft.tasks.qa.predict import Pair, embed, evaluate, is_single, predict, reader
 from weft.tasks.qa.presets import PRESETS
 from weft.tasks.qa.records import open_questions
 from weft.tasks.qa.weights import WEIGHTS
@@ -36,6 +36,7 @@ DATA = Data(
     open=open_questions,
     lines=lines,
     fit=fit,
+    in_memory=in_memory,
 )
 QA: Task[Pair, Answer] = Task(
     name="span",
@@ -54,7 +55,7 @@ QA: Task[Pair, Answer] = Task(
     reader=reader,
     evaluate=evaluate,
     predict=predict,
-    inputs=inputs,
+    is_single=is_single,
     lines=AnswerLines,
     embed=embed,
     explain=find_explain,

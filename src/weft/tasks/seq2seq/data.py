@@ -16,6 +16,7 @@ from weft.data.columns import Wanted
 from weft.data.corpus import Corpus
 from weft.data.dataset import Dataset
 from weft.data.findings import Checked, CheckPlan
+from weft.data.memory import MemoryFormat
 from weft.data.records import InputFile, Opened, Used
 from weft.data.rows import AS_USUAL, TABLES, TableOptions, kind_of
 from weft.data.source import fingerprints
@@ -284,3 +285,8 @@ def refuse_half(paths: Sequence[Path]) -> None:
         raise UsageError(
             f"--data {paths[0]}: is {TABLES}; name a table so, or give two parallel files, --data SOURCES --data TARGETS"
         )
+
+
+def in_memory(table: PairsTable) -> MemoryFormat:
+    """A source, and its target, or several."""
+    return MemoryFormat((table.source, *table.targets()))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from weft.runs.run import Run
 
 
-def stacks(run: Run[str, list[Prediction]]) -> list[Stack]:
+def stacks(run: Run[str, Prediction]) -> list[Stack]:
     table = run.settings.model
     return [
         Stack("encoder", "encoder.stack", "source", table.encoder, ("encoder",), backwards=table.encoder.reverse),
@@ -32,14 +32,14 @@ def stacks(run: Run[str, list[Prediction]]) -> list[Stack]:
     ]
 
 
-def output(run: Run[str, list[Prediction]], text: str, options: ExplainOptions) -> list[tuple[int, Piece]]:
+def output(run: Run[str, Prediction], text: str, options: ExplainOptions) -> list[tuple[int, Piece]]:
     """The tokens of a translation: the target given, to its end, or what the search finds."""
     tokenizer = run.vocabulary.target
     if options.target is not None:
         refuse(run.reader.faults_of_pairs([(text, options.target)]))
         return [*located(tokenizer, clean(options.target, "--target")), special(tokenizer, tokenizer.end)]
     refuse(run.reader.faults([text]))
-    found = run.predict(text, beam=options.beam, alpha=options.alpha, length=options.length)[0][0]
+    found = run.predict(text, beam=options.beam, alpha=options.alpha, length=options.length)
     if not found.tokens:
         raise DataError("input: is empty, and becomes an empty output; there is nothing to explain")
     pieces, at = list[tuple[int, Piece]](), 0
@@ -51,7 +51,7 @@ def output(run: Run[str, list[Prediction]], text: str, options: ExplainOptions) 
     return pieces
 
 
-def read(run: Run[str, list[Prediction]], text: str, options: ExplainOptions) -> Reading:
+def read(run: Run[str, Prediction], text: str, options: ExplainOptions) -> Reading:
     if len(run.members) > 1 or run.lm is not None:
         raise UsageError("explain: several models say something together; explain one run")
     sides, model = run.vocabulary, run.members[0].model
@@ -71,7 +71,7 @@ def read(run: Run[str, list[Prediction]], text: str, options: ExplainOptions) ->
     return Reading(model, [encoded, written], say, places, tokens, show, written=whole, stacks=stacks(run))
 
 
-def readout(run: Run[str, list[Prediction]], reading: Reading) -> Readout:
+def readout(run: Run[str, Prediction], reading: Reading) -> Readout:
     """What each position of the output predicts: the token after it."""
     model = run.members[0].model
 
@@ -87,14 +87,14 @@ def readout(run: Run[str, list[Prediction]], reading: Reading) -> Readout:
     return Readout("decoder.stack", head, list(range(len(tokens))), following)
 
 
-def surprisal(run: Run[str, list[Prediction]], text: str, options: ExplainOptions) -> Surprise:
+def surprisal(run: Run[str, Prediction], text: str, options: ExplainOptions) -> Surprise:
     """Each token of a target: of the one given, or of what the run writes."""
     written = output(run, text, options)
     target = options.target
     if target is None:
         target = run.vocabulary.target.decode([number for number, _ in written])
         written = [*located(run.vocabulary.target, target), special(run.vocabulary.target, run.vocabulary.target.end)]
-    (found,) = run.score([(text, target)])
+    found = run.score((text, target))
     pieces = [piece for _, piece in written]
     return Surprise(pieces, -np.array(found.log_probs), "the source and the tokens before it")
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from weft.data.records import Entry, Values
     from weft.runs.settings import Settings
 
-NOTHING = [Prediction("", [], 0.0, 0.0)]
+NOTHING = Prediction("", [], 0.0, 0.0)
 
 
-class OutputLines(Lines[str, list[Prediction]]):
+class OutputLines(Lines[str, Prediction]):
     columns = ("prediction",)
 
     def __init__(self, settings: Settings, options: Seq2SeqOptions) -> None:
@@ -33,14 +33,14 @@ class OutputLines(Lines[str, list[Prediction]]):
         given: Seq2SeqOptions = self.given
         return given.model_copy(update={"numbers": list(numbers)})
 
-    def text(self, prediction: list[Prediction] | None, number: int | None) -> str:
+    def text(self, prediction: Prediction | None, number: int | None) -> str:
         """A line; where several are asked for, each behind the number of the line and its score."""
-        found = prediction or NOTHING
+        found = NOTHING if prediction is None else prediction
         if self.several:
-            return "".join(f"{number or 1}\t{one.score:.4f}\t{on_one_line(one.text)}\n" for one in found)
-        return on_one_line(found[0].text) + "\n"
+            return "".join(f"{number or 1}\t{one.score:.4f}\t{on_one_line(one.text)}\n" for one in found.ranked())
+        return on_one_line(found.text) + "\n"
 
-    def json(self, entry: Entry, prediction: list[Prediction] | None) -> dict[str, Any]:
+    def json(self, entry: Entry, prediction: Prediction | None) -> dict[str, Any]:
         found = [
             {
                 "text": one.text,
@@ -49,19 +49,18 @@ class OutputLines(Lines[str, list[Prediction]]):
                 "tokens": len(one.tokens),
                 "cut": one.cut,
             }
-            for one in prediction or []
+            for one in ([] if prediction is None else prediction.ranked())
         ]
         return {"source": entry.text, "predictions": as_json(found)}
 
-    def values(self, prediction: list[Prediction] | None) -> Values:
-        return {"prediction": None if prediction is None else prediction[0].text.replace("\0", "\\0")}
+    def values(self, prediction: Prediction | None) -> Values:
+        return {"prediction": None if prediction is None else prediction.text.replace("\0", "\\0")}
 
-    def files(self, entry: Entry, prediction: list[Prediction], name: str) -> Mapping[str, bytes]:
+    def files(self, entry: Entry, prediction: Prediction, name: str) -> Mapping[str, bytes]:
         """Where the best output looked: weights, and a picture of them; nothing where none was written."""
-        best = prediction[0]
-        if best.alignment is None:
+        if prediction.alignment is None:
             return {}
         return {
-            f"{name}.json": dumped({**best.alignment.to_json(), "text": best.text}, indent=2),
-            f"{name}.svg": best.alignment.to_svg(entry.text or "").encode(),
+            f"{name}.json": dumped({**prediction.alignment.to_json(), "text": prediction.text}, indent=2),
+            f"{name}.svg": prediction.alignment.to_svg(entry.text or "").encode(),
         }

@@ -61,13 +61,13 @@ def refuse(faults: Mapping[int, str], place: Callable[[int], str]) -> None:
         raise DataError(f"{place(min(faults))}: {faults[min(faults)]}")
 
 
-def reader(run: Run[str, list[Prediction]]) -> Translator:
+def reader(run: Run[str, Prediction]) -> Translator:
     from weft.tasks.seq2seq.translator import Translator
 
     return Translator(run)
 
 
-def source(run: Run[str, list[Prediction]], line: str) -> Any:
+def source(run: Run[str, Prediction], line: str) -> Any:
     """The state of a decoder that has read a line; one that is too long is refused."""
     from weft.explain.inputs import refuse as refuse_input
 
@@ -76,7 +76,7 @@ def source(run: Run[str, list[Prediction]], line: str) -> Any:
     return reader.encode([line])
 
 
-def limit(run: Run[str, list[Prediction]], line: str) -> int:
+def limit(run: Run[str, Prediction], line: str) -> int:
     """How many tokens the output of a line has at most."""
     from weft.decode.predict import Request, limit_of
 
@@ -87,9 +87,9 @@ def limit(run: Run[str, list[Prediction]], line: str) -> int:
 
 
 def predict(
-    run: Run[str, list[Prediction]], lines: Sequence[str], options: Seq2SeqOptions, progress: Progress | None
-) -> list[list[Prediction] | Fault]:
-    """What each line becomes, a beam's best first, samples as they were drawn."""
+    run: Run[str, Prediction], lines: Sequence[str], options: Seq2SeqOptions, progress: Progress | None
+) -> list[Prediction | Fault]:
+    """What each line becomes: a beam's best or the first sample, with its alternatives."""
     reader: Translator = run.reader
     numbers = range(1, 1 + len(lines)) if options.numbers is None else options.numbers
     if len(numbers) != len(lines):
@@ -109,11 +109,12 @@ def predict(
     found = reader.predict(kept, options, starts, numbers, phase(progress, "predicting"))
     if options.alignments:
         found = reader.aligned(kept, found, options.layer, options.head)
-    return [line if isinstance(line, Fault) else one for line, one in zip(read, found, strict=True)]
+    best = [one._replace(alternatives=tuple(others)) for one, *others in found]
+    return [line if isinstance(line, Fault) else one for line, one in zip(read, best, strict=True)]
 
 
 def evaluate(
-    run: Run[str, list[Prediction]], data: Files | None, options: Seq2SeqEvaluation, progress: Progress | None
+    run: Run[str, Prediction], data: Files | None, options: Seq2SeqEvaluation, progress: Progress | None
 ) -> Evaluation:
     reader: Translator = run.reader
     return reader.evaluate(data, options, phase(progress, "evaluating"))
@@ -125,13 +126,13 @@ def _read_pair(given: Any) -> tuple[str, str] | Fault:
 
 
 def score(
-    run: Run[str, list[Prediction]], pairs: Sequence[tuple[str, str]], truncate: bool, progress: Progress | None
+    run: Run[str, Prediction], pairs: Sequence[tuple[str, str]], truncate: bool, progress: Progress | None
 ) -> list[PairScore | Fault]:
     reader: Translator = run.reader
     read = mark_faults([_read_pair(one) for one in pairs], lambda valid: reader.faults_of_pairs(valid, truncate=truncate))
     return process_valid(read, lambda valid: reader.score(valid, truncate=truncate, watch=phase(progress, "scoring")))
 
 
-def unknown(run: Run[str, list[Prediction]], lines: Sequence[str]) -> list[str]:
+def unknown(run: Run[str, Prediction], lines: Sequence[str]) -> list[str]:
     reader: Translator = run.reader
     return reader.unknown(lines)

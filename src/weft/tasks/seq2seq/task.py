@@ -10,7 +10,7 @@ from weft.metrics.language import LOSSES
 from weft.metrics.translation import TRANSLATION, TRANSLATION_VALIDATION
 from weft.tasks.data_spec import Data
 from weft.tasks.seq2seq.compare import COMPARE
-from weft.tasks.seq2seq.data import PairsTable, PairVocabulary, check, columns, fit, open_pairs, pairs, refuse_half
+from weft.tasks.seq2seq.data import PairsTable, PairVocabulary, check, columns, fit, in_memory, open_pairs, pairs, refuse_half
 from weft.tasks.seq2seq.lines import OutputLines
 from weft.tasks.seq2seq.predict import (
     Seq2SeqEvaluation,
@@ -48,9 +48,10 @@ DATA = Data(
     open=open_pairs,
     lines=pairs,
     fit=fit,
+    in_memory=in_memory,
     check_files=refuse_half,
 )
-SEQ2SEQ: Task[str, list[Prediction]] = Task(
+SEQ2SEQ: Task[str, Prediction] = Task(
     name="translate",
     noun="run of task 'translate'",
     does="writes outputs for sources",

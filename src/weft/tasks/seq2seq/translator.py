@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 class Member:
     """One encoder-decoder that reads sources."""
 
-    def __init__(self, run: Run[str, list[Prediction]]) -> None:
+    def __init__(self, run: Run[str, Prediction]) -> None:
         self.run, self.folder, self.settings = run, run.folder, run.settings
         self.tokenizer: Sides = run.vocabulary
 
@@ -72,7 +72,7 @@ class Member:
 class Translator:
     """One run or several that share a target tokenizer; a language model may help to choose among what they write."""
 
-    def __init__(self, run: Run[str, list[Prediction]]) -> None:
+    def __init__(self, run: Run[str, Prediction]) -> None:
         self.run, self.device, self.tokenizer = run, run.device, run.vocabulary
         self.folder, self.settings = run.folder, run.settings
         self.members, self.lm, self.weights = [Member(one) for one in run.members], run.lm, run.weights

@@ -10,6 +10,7 @@ from weft.tasks.spec import LabelOptions, Task
 from weft.tasks.tagging.compare import COMPARE
 from weft.tasks.tagging.data import SpaceTable, TaggedTable, TaggedVocabulary, check, columns, fit, lines, spells
 from weft.tasks.tagging.lines import TagLines
+from weft.tasks.tagging.memory import in_memory
 from weft.tasks.tagging.predict import Sentence, TaggerReader, Tagging, embed, evaluate, predict
 from weft.tasks.tagging.presets import PRESETS
 from weft.tasks.tagging.records import open_tagged
@@ -34,6 +35,7 @@ DATA = Data(
     open=open_tagged,
     lines=lines,
     fit=fit,
+    in_memory=in_memory,
     extended=spells,
 )
 TAGGING: Task[Sentence, Tagging] = Task(

@@ -94,6 +94,11 @@ def read_story(path: Path) -> Story:
     return Story(True, last["step"], tokens, None, best, best_step, counted=True, examples=examples)
 
 
+def best(path: Path) -> tuple[Metric, float] | None:
+    """What a run is judged by, and its best value on the validation data."""
+    return read_story(path).best
+
+
 def read_timing(path: Path) -> tuple[float, float]:
     """Seconds of training, and tokens read in each of them."""
     last = (read_log(path / "timings.jsonl") or [{}])[-1]

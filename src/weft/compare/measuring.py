@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from weft.errors import DataError, ModelError
+from weft.errors import DataError, ModelError, UsageError
 
 if TYPE_CHECKING:
-    from weft.cli.display import Display
     from weft.compare.evidence import Evidence, How
+    from weft.compare.observer import Progress
     from weft.compare.plan import Refused
 
 COMPARISON, REPORT, EVIDENCE = "comparison.json", "report.html", "evidence"
@@ -58,6 +58,17 @@ def refuse_policy(runs: Sequence[Path], context: str | None) -> None:
         check_context(settings, context, str(run))
 
 
+def refuse_strangers(out: Path) -> None:
+    """Leave a folder alone that holds something else than a comparison of runs."""
+    from weft.compare.plan import PLAN, earlier
+
+    if (out / PLAN).exists() or earlier(out).is_there():
+        raise UsageError(f"{out}: holds the comparison of a run file; choose another --out")
+    there = sorted(path.name for path in out.iterdir() if path.name[0] != ".") if out.is_dir() else []
+    if there and not {COMPARISON, EVIDENCE} & set(there):
+        raise UsageError(f"{out}: is no comparison and not empty ({there[0]}); choose another --out")
+
+
 def refuse_missing(data: Sequence[Path]) -> None:
     """Refuse a file that is not there before anything is made or measured."""
     from weft.text.unpack import is_pattern
@@ -70,7 +81,7 @@ def refuse_missing(data: Sequence[Path]) -> None:
 def measured(
     groups: Mapping[str, Sequence[Path]],
     kept: Callable[[Path], Path | None],
-    display: Display,
+    display: Progress,
     how: How,
     *,
     data: Sequence[Path] | None = None,

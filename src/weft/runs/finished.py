@@ -41,8 +41,8 @@ def _remove(made: list[Path]) -> None:
 
 def is_finished(out: Path, settings: Settings) -> bool:
     """Whether `out` holds this very run, trained to its end, and knows of it; training restores a log that was damaged."""
-    from weft.cli.story import read_story
     from weft.runs.folder import RunFolder
+    from weft.runs.story import read_story
 
     folder = RunFolder(out)
     if not os.path.isfile(folder.resolved) or folder.changes(settings):

@@ -1,4 +1,4 @@
-"""`weft compare RUN.TOML`: from what was asked for to runs that are trained."""
+"""A comparison of a run file: from what was asked for to runs that are trained."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft import files
-from weft.cli.compare_watch import RunsWatcher, best
-from weft.cli.display import Display
-from weft.cli.progress import TrainWatcher
-from weft.cli.run_folders import is_finished, leaving_nothing
-from weft.cli.signals import Stop
 from weft.compare import tokens, tune
 from weft.compare.contexts import check_context
 from weft.compare.kinds import ALL, told, usual
+from weft.compare.observer import Observer
 from weft.compare.plan import (
     RUN_FILES,
     Asked,
@@ -37,8 +33,10 @@ from weft.compare.train import Outcome, Room, Trainer
 from weft.data.tables import training
 from weft.errors import ConfigError, UsageError
 from weft.lock import Lock
+from weft.runs.finished import is_finished, leaving_nothing
 from weft.runs.folder import make_folder
 from weft.runs.resolve import resolve
+from weft.runs.story import best
 from weft.tasks.registry import find_task
 from weft.train.device import pick_device
 from weft.train.tables import BUDGETS
@@ -113,7 +111,7 @@ class Comparing:
         for variant in self.found.variants:
             check_context(resolve(variant.values, base=self.place.out), context, variant.name)
 
-    def train(self, display: Display, stop: Stop) -> Trained:
+    def train(self, observer: Observer) -> Trained:
         """Tokenizer, sizes, settings, and then all runs; what an earlier process did is kept."""
         out = self.place.out
         plan = as_toml(self.values, self.asked)
@@ -126,53 +124,53 @@ class Comparing:
                     refuse_used(out)
                 with or_as_it_was(out, fresh=self.place.fresh):
                     begin(out, plan, fresh=self.place.fresh)
-                    chosen = self._prepared(display, stop)
-        stop.saves = True  # from here on a signal lets the runs save
+                    chosen = self._prepared(observer)
+        observer.saving()  # from here on a signal lets the runs save
         with Lock(out):
-            chosen = self._tuned(chosen, display, stop)
+            chosen = self._tuned(chosen, observer)
             runs = planned(chosen, range(self.seed, self.seed + self.asked.seeds), out)
-            outcomes = self._trainer(display, stop, "training", out / RUN_FILES).train(runs)
-            display.clear()
+            outcomes = self._trainer(observer, "training", out / RUN_FILES).train(runs)
+            observer.clear()
         return self._trained(chosen, outcomes)
 
-    def _prepared(self, display: Display, stop: Stop) -> list[Variant]:
+    def _prepared(self, observer: Observer) -> list[Variant]:
         """The variants with their one tokenizer, and with the size that is wanted."""
         out, variants = self.place.out, self.found.variants
         for note in [*([] if self.chosen is None else [self.chosen]), *self.found.notes]:
-            display.line(note)
-        tokenizer = tokens.train_once(out, [variant.values for variant in variants], TrainWatcher(display, stop))
-        display.clear()
+            observer.line(note)
+        tokenizer = tokens.train_once(out, [variant.values for variant in variants], observer.training())
+        observer.clear()
         given = tokens.given(out)
         variants = [variant._replace(values={**variant.values, "tokenizer": given}) for variant in variants]
         if self.asked.params is None:
             return variants
-        return [self._sized(variant, self.asked.params, tokenizer, display) for variant in variants]
+        return [self._sized(variant, self.asked.params, tokenizer, observer) for variant in variants]
 
-    def _sized(self, variant: Variant, target: int, tokenizer: Any, display: Display) -> Variant:
+    def _sized(self, variant: Variant, target: int, tokenizer: Any, observer: Observer) -> Variant:
         if not resolve(variant.values, base=self.place.out).preset.estimator.by_steps:
-            display.line(f"{variant.name}: --params does not apply: the data decides its size")
+            observer.line(f"{variant.name}: --params does not apply: the data decides its size")
             return variant
         try:
             found = sized(variant.values, target, tokenizer, base=self.place.out)
         except ConfigError as error:
             raise ConfigError(f"{variant.name}: {error}") from None
-        display.line(f"{variant.name}: width {found.width}, {found.parameters:,} parameters")
+        observer.line(f"{variant.name}: width {found.width}, {found.parameters:,} parameters")
         return variant._replace(values=found.values)
 
-    def _tuned(self, variants: Sequence[Variant], display: Display, stop: Stop) -> list[Variant]:
+    def _tuned(self, variants: Sequence[Variant], observer: Observer) -> list[Variant]:
         """The variants with the settings that won."""
         if self.asked.tune is None:
             return list(variants)
         out = self.place.out / TUNE
         files.own_folder(out)
-        trainer = self._trainer(display, stop, "tuning", out / RUN_FILES)
+        trainer = self._trainer(observer, "tuning", out / RUN_FILES)
         search = tune.Search(self.asked.tune, self._fixed(), self.seed, out, trainer.train, best)
         winners = {one.variant.name: one for one in tune.tune(variants, search)}
         files.write_json(out / "trials.json", {name: one.tried for name, one in winners.items()})
         self.tuned = {name: one.to_json() for name, one in winners.items()}
-        display.clear()
+        observer.clear()
         for name, one in winners.items():
-            display.line(_won(name, one))
+            observer.line(_won(name, one))
         return [winners[variant.name].variant for variant in variants]
 
     def _fixed(self) -> list[str]:
@@ -181,9 +179,9 @@ class Comparing:
         fixed = [named.get(option, option.removeprefix("model.")) for option, _ in self.asked.grid]
         return fixed + (["width"] if self.asked.params is not None else [])
 
-    def _trainer(self, display: Display, stop: Stop, what: str, run_files: Path) -> Trainer:
+    def _trainer(self, observer: Observer, what: str, run_files: Path) -> Trainer:
         room = Room(run_files, self.place.jobs, self.place.threads)
-        return Trainer(room, RunsWatcher(display, stop, what), is_finished)
+        return Trainer(room, observer.runs(what), is_finished)
 
     def _trained(self, chosen: Sequence[Variant], outcomes: Sequence[Outcome]) -> Trained:
         rows: dict[str, list[Path]] = {variant.name: [] for variant in chosen}

@@ -1,0 +1,60 @@
+"""Tagged sentences of Python callers, written down as columns: a word and its tag a line."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from weft.data.memory import MemoryFormat, Row
+from weft.errors import DataError, nearest
+from weft.tasks.tagging.data import TaggedTable
+from weft.tasks.tagging.files import CONLLU, DOCUMENT
+
+WORDS, TAGS = "words", "tags"
+
+
+def _cells(value: Any, name: str, where: str) -> list[str]:
+    cells = value.split() if isinstance(value, str) else value
+    if not isinstance(cells, list) or not all(isinstance(cell, str) for cell in cells):
+        raise DataError(f"{where}: {name!r} must be a list of strings, or a string with blanks between them")
+    for cell in cells:
+        if not cell.strip() or "\t" in cell or "\n" in cell or cell == DOCUMENT:
+            raise DataError(f"{where}: {name!r} holds {cell!r}, which can't stand in a column; change it, or leave it out")
+    return cells
+
+
+def _places(table: TaggedTable) -> tuple[int, int, int]:
+    """Where the file has words and tags, from 0, and how many columns; names are those of CoNLL-U."""
+    if isinstance(table.word, str) or isinstance(table.tag, str):
+        names = [table.word or "form", table.tag or "upos"]
+        for name in names:
+            if isinstance(name, str) and name not in CONLLU:
+                raise DataError(f"data: no such column {name!r}{nearest(name, CONLLU)}")
+        word, tag = (CONLLU.index(name) if isinstance(name, str) else name - 1 for name in names)
+        return word, tag, len(CONLLU)
+    word = 0 if table.word is None else table.word - 1
+    tag = max(word + 1, 1) if table.tag is None else table.tag - 1
+    return word, tag, max(word, tag) + 1
+
+
+def _write(places: tuple[int, int, int], row: Row, where: str) -> str:
+    """A sentence: a line for each word, and an empty one."""
+    word, tag, count = places
+    words, tags = (_cells(row[name], name, where) for name in (WORDS, TAGS))
+    if not words or len(words) != len(tags):
+        raise DataError(f"{where}: has {len(words)} words and {len(tags)} tags; give every word a tag")
+    lines = []
+    for number, (one, its) in enumerate(zip(words, tags, strict=True), 1):
+        cells = ["_"] * count
+        if count == len(CONLLU):
+            cells[0] = str(number)
+        cells[word], cells[tag] = one, its
+        lines.append("\t".join(cells) + "\n")
+    return "".join(lines) + "\n"
+
+
+def in_memory(table: TaggedTable) -> MemoryFormat:
+    """The words of a sentence, and their tags: lists of strings."""
+    places = _places(table)
+    suffix = ".conllu" if places[2] == len(CONLLU) else ".conll"
+    return MemoryFormat((WORDS, TAGS), suffix=suffix, write=partial(_write, places))

@@ -1,0 +1,542 @@
+"""weft from Python: training with callbacks and data in memory, one result for one input, and types that hold."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from comparing import Here
+from rich.console import Console
+from small_runs import make_text, run_file, sums
+
+import weft
+from weft.compare import comparing
+from weft.config import apply_overrides
+from weft.errors import ConfigError, DataError, ModelError, TrainingInterrupted, UsageError
+from weft.explain.alignment import Alignment
+from weft.runs.progress_bar import progress_bar
+
+ROOT = Path(__file__).parents[1]
+REVIEWS = [("good soup", "yes"), ("bad soup", "no"), ("nice room", "yes"), ("awful room", "no")]
+BAYES: dict[str, Any] = {"task": "classify", "model": {"kind": "naive-bayes"}}
+NGRAM: dict[str, Any] = {"task": "lm", "model": {"kind": "ngram", "order": 2}}
+
+
+@pytest.fixture
+def lm(tmp_path: Path) -> dict[str, Any]:
+    return run_file(make_text(tmp_path / "text.txt"), "lstm", train__steps=6, train__validations=2)
+
+
+class Remembers(weft.TrainCallback):
+    """Stops after a step, if it is told to."""
+
+    def __init__(self, last: int | None = None) -> None:
+        self.last, self.steps, self.told = last, list[weft.TrainProgress](), list[str]()
+
+    def on_note(self, text: str) -> None:
+        self.told.append("note")
+
+    def on_progress(self, phase: str, done: int, total: int) -> None:
+        self.told.append(phase)
+
+    def on_step(self, state: weft.TrainProgress, loss: float) -> None:
+        assert loss > 0
+        self.steps.append(state)
+
+    def on_validation(self, state: weft.TrainProgress, metrics: Mapping[str, float]) -> None:
+        self.told.append(next(iter(metrics)))
+
+    def on_fit(self, num_parameters: int, metrics: Mapping[str, float]) -> None:
+        self.told.append(f"fit {num_parameters}")
+
+    def should_stop(self) -> bool:
+        return bool(self.steps) and self.steps[-1].step == self.last
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+# ---- training
+
+
+def test_a_callback_hears_of_everything(lm, tmp_path):
+    callback = Remembers()
+    run = weft.train(lm, output_dir=tmp_path / "run", callback=callback)
+    assert run.folder.path == tmp_path / "run" and run.settings.kind == "lstm"
+    assert [state.step for state in callback.steps] == [1, 2, 3, 4, 5, 6]
+    last = callback.steps[-1]
+    assert (last.total_steps, last.progress, last.best_step) == (6, 1.0, callback.steps[2].step)
+    assert {"note", "tokenising train", "validating", "nats_per_token"} <= {*callback.told}
+    counted = Remembers()
+    weft.train({**lm, "model": {"kind": "ngram"}, "train": {}}, output_dir=tmp_path / "counted", callback=counted)
+    assert not counted.steps and counted.told[-1].startswith("fit ")
+
+
+def test_a_run_that_is_stopped_and_resumed_is_the_one_that_was_not(lm, tmp_path):
+    weft.train(lm, output_dir=tmp_path / "whole")
+    with pytest.raises(TrainingInterrupted) as caught:
+        weft.train(lm, output_dir=tmp_path / "run", callback=Remembers(last=4))
+    assert str(caught.value) == f"{tmp_path / 'run'}: training was interrupted and has saved; train again to resume"
+    assert caught.value.exit_code == 130
+    weft.train(lm, output_dir=tmp_path / "run")
+    assert sums(tmp_path / "run") == sums(tmp_path / "whole")
+    again = Remembers()
+    assert weft.train(lm, output_dir=tmp_path / "run", callback=again).parameters and not again.steps  # it is finished
+    weft.train(lm, output_dir=tmp_path / "run", callback=again, overwrite=True)
+    assert len(again.steps) == 6
+
+
+class Interrupted(Remembers):
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+
+    def on_step(self, state: weft.TrainProgress, loss: float) -> None:
+        super().on_step(state, loss)
+        if state.step == 3 and self.how == "raised":
+            raise KeyboardInterrupt
+        if state.step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("how", ["raised", "sent"])
+def test_an_interrupt_saves_and_stops(lm, tmp_path, how):
+    before = signal.getsignal(signal.SIGINT)
+    callback = Interrupted(how)
+    with pytest.raises(TrainingInterrupted):
+        weft.train(lm, output_dir=tmp_path / "run", callback=callback)
+    assert [state.step for state in callback.steps] == [1, 2, 3]
+    assert signal.getsignal(signal.SIGINT) is before
+    resumed = Remembers()
+    weft.train(lm, output_dir=tmp_path / "run", callback=resumed)
+    assert [state.step for state in resumed.steps] == [4, 5, 6]
+
+
+def test_before_the_first_step_an_interrupt_is_one(lm, tmp_path):
+    class Early(weft.TrainCallback):
+        def on_note(self, text: str) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        weft.train(lm, output_dir=tmp_path / "run", callback=Early())
+
+
+def test_any_thread_may_train(lm, tmp_path):
+    found: list[weft.Run[Any, Any]] = []
+    thread = threading.Thread(target=lambda: found.append(weft.train(lm, output_dir=tmp_path / "run")))
+    thread.start()
+    thread.join()
+    assert found[0].parameters
+
+
+def test_the_directory_is_that_of_the_command_line(lm, tmp_path, monkeypatch):
+    import tomli_w
+
+    monkeypatch.chdir(tmp_path)
+    file = {**lm, "model": {"kind": "ngram"}, "train": {}}
+    Path("mine.toml").write_text(tomli_w.dumps(file))
+    assert weft.train("mine.toml").folder.path == Path("runs/mine")
+    assert weft.train(file, overrides={"model": {"order": 2}}).folder.path == Path("runs/run")
+
+
+def test_overrides_are_strings_or_a_dict():
+    values = {"task": "lm", "model": {"kind": "lstm", "width": 8}, "train": {"steps": 5}}
+    wanted = {"task": "lm", "model": {"kind": "lstm", "width": 16}, "train": {"epochs": 2}}
+    for overrides in (["model.width=16", "train.epochs=2"], {"model.width": 16, "train": {"epochs": 2}}):
+        assert apply_overrides(values, overrides) == wanted
+    assert apply_overrides(values, "model.width=16")["model"] == wanted["model"]
+    assert values["train"] == {"steps": 5}
+    with pytest.raises(ConfigError, match=r"^task\.kind: task is a value, not a table$"):
+        apply_overrides(values, {"task.kind": 1})
+
+
+def test_the_bar_is_one_line_in_a_terminal_and_nothing_elsewhere(lm, tmp_path, capsys):
+    state = weft.TrainProgress(3, 6, 0, 100, 1.0, 0.5, None, 0)
+    for terminal in (True, False):
+        stream = io.StringIO()
+        with progress_bar(Console(file=stream, force_terminal=terminal, width=100)) as bar:
+            bar.on_progress("tokenising train", 2, 2)
+            bar.on_step(state, 1.25)
+            bar.on_validation(state, {"nats_per_token": 2.5})
+            bar.on_step(state, 1.5)
+        said = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+        assert ("3/6  loss 1.5000  nats_per_token 2.5000" in said) == terminal
+        assert bool(said) == terminal
+        assert "0:00:00" not in said.partition("loss")[2]  # what is done of one work is not done of another
+    weft.train(lm, output_dir=tmp_path / "run")
+    assert capsys.readouterr() == ("", "")
+
+
+# ---- data in memory
+
+
+class FakePandas:
+    """What weft asks of pandas.DataFrame."""
+
+    def __init__(self, columns: dict[str, list[Any]]) -> None:
+        self._columns = columns
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self._columns)
+
+    def itertuples(self, *, index: bool, name: str | None) -> Iterator[tuple[Any, ...]]:
+        assert not index and name is None
+        return iter(zip(*self._columns.values(), strict=True))
+
+
+class FakePolars:
+    """Of polars.DataFrame."""
+
+    def __init__(self, columns: dict[str, list[Any]]) -> None:
+        self._columns = columns
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self._columns)
+
+    def iter_rows(self, *, named: bool = False) -> Iterator[dict[str, Any]]:
+        assert named
+        return (dict(zip(self._columns, row, strict=True)) for row in zip(*self._columns.values(), strict=True))
+
+
+class FakeArrow:
+    """Of pyarrow.Table."""
+
+    def __init__(self, columns: dict[str, list[Any]]) -> None:
+        self._columns = columns
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        return [dict(zip(self._columns, row, strict=True)) for row in zip(*self._columns.values(), strict=True)]
+
+
+COLUMNS = {"label": [label for _, label in REVIEWS], "text": [text for text, _ in REVIEWS], "when": [1, 2, 3, float("nan")]}
+
+
+def real(package: str, make: str) -> Any:
+    """A table of a package that may not be installed."""
+    return getattr(pytest.importorskip(package), make)(COLUMNS)
+
+
+@pytest.mark.parametrize(
+    "make",
+    {
+        "tuples": lambda: REVIEWS,
+        "lists": lambda: [list(one) for one in REVIEWS],
+        "dicts": lambda: [{"text": text, "label": label, "more": object()} for text, label in REVIEWS],
+        "generator": lambda: (one for one in REVIEWS),
+        "columns": lambda: COLUMNS,
+        "arrays": lambda: {name: np.array(column, dtype=object) for name, column in COLUMNS.items()},
+        "pandas-like": lambda: FakePandas(COLUMNS),
+        "polars-like": lambda: FakePolars(COLUMNS),
+        "arrow-like": lambda: FakeArrow(COLUMNS),
+        "pandas": lambda: real("pandas", "DataFrame"),
+        "polars": lambda: real("polars", "DataFrame"),
+        "pyarrow": lambda: real("pyarrow", "table"),
+    }.items(),
+    ids=lambda one: one[0],
+)
+def test_whatever_holds_the_data_the_run_is_the_same(tmp_path, make):
+    run = weft.train(BAYES, output_dir=tmp_path / "run", data={"train": make[1]()})
+    written = (tmp_path / "run" / "inputs" / "train.jsonl").read_text()
+    assert [json.loads(line) for line in written.splitlines()] == [{"text": text, "label": label} for text, label in REVIEWS]
+    assert run.predict("good room").labels == ("yes",)
+    again = run.evaluate(make[1]())
+    assert again["accuracy"].value == 100.0 and again.units == 4
+
+
+def test_predictions_of_tables_are_those_of_their_inputs(tmp_path):
+    run = weft.train(BAYES, output_dir=tmp_path / "run", data={"train": REVIEWS})
+    wanted = run.predict([text for text, _ in REVIEWS])
+    for table in (COLUMNS, FakePandas(COLUMNS), FakePolars(COLUMNS), FakeArrow(COLUMNS), FakeArrow(COLUMNS).to_pylist()):
+        assert run.predict(table) == wanted
+    assert run.predict(text for text, _ in REVIEWS) == wanted and run.predict(np.array(COLUMNS["text"])) == wanted
+    with pytest.raises(DataError) as caught:
+        run.predict([{"txt": "good"}])
+    assert str(caught.value) == "inputs: record 1 has no key 'text'; did you mean 'txt'? known: txt"
+
+
+def test_what_was_given_is_kept_and_must_be_given_again(tmp_path):
+    out, data = tmp_path / "run", {"train": REVIEWS, "test": REVIEWS[:2]}
+    run = weft.train(BAYES, output_dir=out, data=data)
+    assert run.evaluate()["accuracy"].value == 100.0
+    assert weft.load(out).evaluate().units == 2
+    before = contents(out)
+    weft.train(BAYES, output_dir=out, data=data)
+    assert contents(out) == before
+    with pytest.raises(UsageError) as caught:
+        weft.train(BAYES, output_dir=out, data={**data, "train": REVIEWS[:3]})
+    assert str(caught.value) == (
+        f"data['train']: is not what {out} is trained on; give the same data to resume, choose another output directory, or "
+        "overwrite the run"
+    )
+    assert contents(out) == before
+    weft.train(BAYES, output_dir=out, data={**data, "train": REVIEWS[:3]}, overwrite=True)
+    assert len((out / "inputs" / "train.jsonl").read_text().splitlines()) == 3
+
+
+def test_a_network_resumes_with_the_same_data(lm, tmp_path):
+    texts = Path(lm["data"]["train"]).read_text().splitlines()
+    values = {**lm, "data": {"read": "lines"}}
+    data = {"train": texts, "valid": 0.2}
+    with pytest.raises(TrainingInterrupted):
+        weft.train(values, output_dir=tmp_path / "run", data=data, callback=Remembers(last=3))
+    with pytest.raises(UsageError, match="is not what"):
+        weft.train(values, output_dir=tmp_path / "run", data={**data, "train": texts[:-1]})
+    resumed = Remembers()
+    run = weft.train(values, output_dir=tmp_path / "run", data={**data, "train": iter(texts)}, callback=resumed)
+    assert [state.step for state in resumed.steps] == [4, 5, 6]
+    from_file = {**lm, "data": {**lm["data"], "read": "lines", "valid": 0.2}}
+    assert run.settings.data.valid == 0.2
+    other = weft.train(from_file, output_dir=tmp_path / "file")
+    assert run.score("the cat") == other.score("the cat")
+
+
+def test_every_task_takes_data_in_memory(tmp_path):
+    few = {"train": {"steps": 1, "batch_tokens": 64, "device": "cpu"}}
+    small = {"width": 8, "layers": 1}
+    translate = {"task": "translate", "model": {"kind": "transformer", "heads": 2, **small}, **few}
+    pairs = weft.train(translate, output_dir=tmp_path / "pairs", data={"train": [("a b", "A B"), ("b", "B")]})
+    assert isinstance(pairs.predict("a b", length=3).text, str)
+    assert pairs.evaluate({"source": ["a"], "target": ["A"]}, beam=1).units == 1
+    tag = {"task": "tag", "model": {"kind": "lstm", **small}, **few}
+    sentences = [(["Ida", "works"], ["B-PER", "O"]), ("Otto sleeps", "B-PER O")]
+    tagger = weft.train(tag, output_dir=tmp_path / "tags", data={"train": sentences})
+    assert (tmp_path / "tags" / "inputs" / "train.conll").read_text() == "Ida\tB-PER\nworks\tO\n\nOtto\tB-PER\nsleeps\tO\n\n"
+    assert len(tagger.predict("Ida sleeps").tags) == 2
+    asked = [("who ?", "Ida works", "Ida"), {"question": "what ?", "passage": "she works", "answer": None}]
+    qa = weft.train(
+        {"task": "span", "model": {"kind": "lstm", **small}, **few}, output_dir=tmp_path / "qa", data={"train": asked}
+    )
+    assert qa.evaluate(asked).units == 2
+    masked = {"task": "masked-lm", "model": {"kind": "transformer", "heads": 2, **small}, "data": {"read": "lines"}, **few}
+    filler = weft.train(masked, output_dir=tmp_path / "masked", data={"train": ["the cat", "the dog"] * 4})
+    assert len(filler.predict("the [MASK]", n=2)[0]) == 2
+
+
+def test_columns_are_those_that_the_run_file_names(tmp_path):
+    values = {**BAYES, "data": {"text": ["title", "body"], "label": "stars"}}
+    rows = [{"body": "bb " * n, "stars": n % 2, "title": "tt"} for n in range(1, 5)]
+    run = weft.train(values, output_dir=tmp_path / "run", data={"train": rows})
+    assert run.labels == ("0", "1")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"train": []}, "data['train']: is empty"),
+        ({"train": 7.5}, None),
+        ({"training": REVIEWS}, "data: no such split 'training'; did you mean 'train'? known: train, valid, test"),
+        ({"train": object()}, "data['train']: is object; give a path, a list of records, a dict of columns, or a table"),
+        ({"train": {"text": ["a"], "label": ["x", "y"]}}, "data['train']: its columns are not equally long"),
+        (
+            {"train": {"text": "a", "label": ["x"]}},
+            "data['train']: column 'text' is str, not a list; give a dict of columns",
+        ),
+        (
+            {"train": [{"text": "a", "lable": "x"}]},
+            "data['train']: record 1 has no key 'label'; did you mean 'lable'? known: text, lable",
+        ),
+        ({"train": [("a", "x", 1)]}, "data['train']: record 1: has 3 values; a record is a dict, or a tuple (text, label)"),
+        ({"train": [REVIEWS[0], 7]}, "data['train']: record 2: is int; a record is a dict, or a tuple (text, label)"),
+        (
+            {"train": [("a", object())]},
+            "data['train']: record 1: can't be written as JSON: Object of type object is not JSON serializable",
+        ),
+        ({"train": [("a\ud800", "x")]}, "data['train']: can't be written as utf-8: surrogates not allowed"),
+        ({"train": ["a"]}, None),
+    ],
+    ids=str,
+)
+def test_what_is_no_data(tmp_path, data, message):
+    with pytest.raises(weft.errors.WeftError) as caught:
+        weft.train(BAYES, output_dir=tmp_path / "run", data=data)
+    assert message is None or str(caught.value).startswith(message)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "record", "message"),
+    [
+        ({}, (["a"], ["X", "Y"]), "record 1: has 1 words and 2 tags; give every word a tag"),
+        ({}, (["a\tb"], ["X"]), "record 1: 'words' holds 'a\\tb', which can't stand in a column; change it, or leave it out"),
+        ({}, (["a"], [1]), "record 1: 'tags' must be a list of strings, or a string with blanks between them"),
+        ({"tag": "pos"}, (["a"], ["X"]), "data: no such column 'pos'; did you mean 'xpos'?"),
+    ],
+    ids=str,
+)
+def test_what_is_no_tagged_sentence(tmp_path, options, record, message):
+    values = {"task": "tag", "model": {"kind": "lstm"}, "data": options}
+    with pytest.raises(DataError) as caught:
+        weft.train(values, output_dir=tmp_path / "run", data={"train": [record]})
+    assert str(caught.value).removeprefix("data['train']: ").startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "line"),
+    [({"tag": 3}, "train.conll", "Ida\t_\tX"), ({"tag": "xpos"}, "train.conllu", "1\tIda\t_\t_\tX\t_\t_\t_\t_\t_")],
+    ids=str,
+)
+def test_tagged_sentences_stand_in_the_columns_that_are_read(tmp_path, options, name, line):
+    values = {"task": "tag", "model": {"kind": "lstm", "width": 8, "layers": 1}, "data": options, "train": {"steps": 1}}
+    run = weft.train(values, output_dir=tmp_path / "run", data={"train": {"words": [["Ida"]], "tags": [["X"]]}})
+    assert (tmp_path / "run" / "inputs" / name).read_text() == f"{line}\n\n"
+    assert run.labels == ("X",)
+
+
+def test_columns_by_place_are_those_of_files(tmp_path):
+    values = {**BAYES, "data": {"text": 2, "label": 1}}
+    with pytest.raises(UsageError) as caught:
+        weft.train(values, output_dir=tmp_path / "run", data={"train": REVIEWS})
+    assert str(caught.value) == "data: column 2 is a place, but records in memory have names; drop it, or name a key"
+
+
+def test_a_task_that_reads_files_alone_says_so(tmp_path, monkeypatch):
+    from dataclasses import replace
+
+    from weft.tasks.registry import find_task
+
+    task = find_task("classify")
+    plain = replace(task, data=replace(task.data, in_memory=None))
+    monkeypatch.setattr("weft.runs.inputs.find_task", lambda name: plain)
+    with pytest.raises(UsageError) as caught:
+        weft.train(BAYES, output_dir=tmp_path / "run", data={"train": REVIEWS})
+    assert str(caught.value) == "data: task 'classify' reads files; give their paths"
+
+
+def test_texts_that_are_names_of_files_are_refused(tmp_path):
+    path = make_text(tmp_path / "text.txt")
+    lines = {**NGRAM, "data": {"read": "lines"}}
+    with pytest.raises(UsageError) as caught:
+        weft.train(lines, output_dir=tmp_path / "run", data={"train": [str(path)]})
+    assert str(caught.value) == "data['train']: its texts are names of files; give paths as pathlib.Path, texts as str"
+    run = weft.train(lines, output_dir=tmp_path / "run", data={"train": [path]})
+    assert run.settings.data.train == [str(path)] and not (tmp_path / "run" / "inputs").exists()
+    assert run.evaluate([path])["nats_per_token"].value == run.evaluate(path)["nats_per_token"].value
+    texts = path.read_text().splitlines()
+    assert run.evaluate(texts)["nats_per_token"].value == run.evaluate(path)["nats_per_token"].value
+    with pytest.raises(DataError) as fault:
+        run.evaluate(["a", "b\nc"])
+    told = "has a line end inside, but every text is a line (data.read = 'lines'); split it"
+    assert str(fault.value) == f"data: record 2: {told}"
+    with pytest.raises(DataError, match="record 1: is int, not a text"):
+        run.evaluate([1])
+
+
+# ---- the rest
+
+
+def test_check_finds_what_the_command_finds(tmp_path):
+    (tmp_path / "twice.csv").write_text("text,label\n" + "the same text,yes\n" * 8 + "another,no\n")
+    values = {**BAYES, "data": {"train": str(tmp_path / "twice.csv"), "test": str(tmp_path / "twice.csv")}}
+    found = weft.check(values)
+    assert any(one.severity == "error" or one.severity == "warning" for one in found)
+    assert weft.check(values, overrides={"data.test": str(tmp_path / "none.csv")})[0].severity == "error"
+
+
+def test_a_comparison_of_a_run_file_and_of_its_runs(lm, tmp_path, monkeypatch):
+    monkeypatch.setattr(comparing, "Trainer", Here)
+    Here.trained = []
+    lm["data"]["test"] = 0.1
+    told = Remembers()
+    options: dict[str, Any] = {"models": ["ngram", "lstm"], "seeds": 2, "max_tokens": 300}
+    found = weft.compare(lm, output_dir=tmp_path / "all", callback=told, **options)
+    assert {row.name: row.seeds for row in found.rows} == {"ngram": [3, 4], "lstm": [3, 4]}
+    assert found.rows[0].best and found.rows[0].score.value <= found.rows[1].score.value
+    assert found.report == tmp_path / "all" / "report.html" and found.report.is_file() and not found.failures
+    assert str(found).split()[0] == "nats/token" and found._repr_html_().count("<tr>") == 3
+    assert {"note", "measuring", "comparing"} <= {*told.told}
+    assert len(Here.trained) == 4
+    again = weft.compare(lm, output_dir=tmp_path / "all", **options)
+    assert len(Here.trained) == 4 and [row.score for row in again.rows] == [row.score for row in found.rows]
+    runs = [weft.load(tmp_path / "all" / "ngram-3"), tmp_path / "all" / "lstm-3", str(tmp_path / "all" / "lstm-4")]
+    other = weft.compare(runs, output_dir=tmp_path / "runs", metric="bits_per_token")
+    assert {len(row.runs) for row in other.rows} == {1, 2} and other.rows[0].deciding.name == "bits_per_token"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_token": 3}, "compare.max_token: no such option; did you mean 'max_tokens'?"),
+        ({"max_tokens": 3, "max_minutes": 1.0}, "compare: max_minutes and max_tokens are two budgets; give one"),
+        ({"seeds": 0}, "compare: seeds must be at least 1, not 0"),
+        ({"data": ["x.txt"]}, "compare: data is for runs that are there; a run file names its own, data.test"),
+    ],
+    ids=str,
+)
+def test_what_can_not_be_compared(lm, tmp_path, options, message):
+    with pytest.raises(UsageError) as caught:
+        weft.compare(lm, output_dir=tmp_path / "all", **options)
+    assert str(caught.value).startswith(message)
+    assert not (tmp_path / "all").exists()
+
+
+def test_what_runs_can_not_be_compared(lm, tmp_path, monkeypatch):
+    with pytest.raises(UsageError) as caught:
+        weft.compare([], output_dir=tmp_path / "all")
+    assert str(caught.value) == "compare: no run is given; give run directories, or a run file"
+    with pytest.raises(UsageError) as caught:
+        weft.compare([tmp_path / "run"], output_dir=tmp_path / "all", grid={"model.layers": [1]})
+    assert str(caught.value) == "compare: grid is for a comparison of a run file; runs that are there are not trained"
+    lm["data"]["test"] = 0.1
+    weft.train(lm, output_dir=tmp_path / "run")
+    (tmp_path / "run" / "model.safetensors").write_bytes(b"x")
+    with pytest.raises(ModelError) as damaged:
+        weft.compare(tmp_path / "run", output_dir=tmp_path / "all")
+    assert str(damaged.value).startswith("compare: no run could be compared: lstm, seed 3: ")
+
+    class Stops(Here):
+        def train(self, plan: Any) -> Any:
+            raise TrainingInterrupted
+
+    monkeypatch.setattr(comparing, "Trainer", Stops)
+    with pytest.raises(TrainingInterrupted) as stopped:
+        weft.compare(lm, models="ngram,lstm", output_dir=tmp_path / "new")
+    told = "the comparison was interrupted and has saved; compare again to go on"
+    assert str(stopped.value) == f"{tmp_path / 'new'}: {told}"
+
+
+def test_notebooks_show_results(tmp_path):
+    run = weft.train(BAYES, output_dir=tmp_path / "run", data={"train": REVIEWS, "test": REVIEWS})
+    evaluation = run.evaluate()
+    assert evaluation._repr_html_().startswith(
+        "<table><thead><tr><th></th><th>value</th><th>low</th><th>high</th></tr></thead><tbody><tr><td>accuracy</td><td>100.0000</td>"
+    )
+    with pytest.raises(KeyError, match="bleu; known: accuracy, "):
+        evaluation["bleu"]
+    shown = run.explain("good <soup>", "attribution")._repr_html_()
+    assert shown.startswith("<h4>") and "<svg" in shown and "<soup>" not in shown
+    alignment = Alignment(["a", "b"], ["A"], np.array([[0.25, 0.75]]))
+    assert "<svg" in alignment._repr_html_()
+
+
+def test_importing_packages_leaves_the_functions_alone():
+    code = "import weft, weft.train.loop; from weft.train import loop; print(callable(weft.train), loop.__name__)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "True weft.train.loop\n"
+
+
+def test_the_python_of_the_pages_has_types_that_hold(tmp_path):
+    """By mypy, strictly, from the cache of the last `make check` where there is one."""
+    pytest.importorskip("mypy")
+    files = []
+    for page in (ROOT / "README.md", ROOT / "docs" / "python.md"):
+        found = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+        files.append(tmp_path / f"{page.stem.lower()}_blocks.py")
+        files[-1].write_text("\n".join(found))
+    words = [sys.executable, "-m", "mypy", "--strict", "--config-file", str(ROOT / "pyproject.toml")]
+    environment = {**os.environ, "MYPYPATH": str(ROOT / "src")}
+    done = subprocess.run([*words, *map(str, files)], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "Success: no issues found in 2 source files\n"), done.stdout + done.stderr
