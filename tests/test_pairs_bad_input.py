@@ -152,7 +152,7 @@ def test_batches_are_full_and_in_order_and_stop_with_their_items():
 def test_an_output_with_a_newline_is_one_line(runs, capsys, monkeypatch):
     said = Prediction("A\nB\0\nC", [3, 4, 2], -1.0, -3.0)
     monkeypatch.setattr(
-        "weft.tasks.seq2seq.predict.Translator.predict", lambda self, read, *rest, **named: [[said] for _ in read]
+        "weft.tasks.seq2seq.translator.Translator.predict", lambda self, read, *rest, **named: [[said] for _ in read]
     )
     folder = str(runs.folder("lstm"))
     assert predicted(capsys, folder, "abc") == (0, ["A\\nB\\0\\nC"], "")
