@@ -29,7 +29,7 @@ from weft.runs.job import borrow_tokenizer
 from weft.runs.load import load
 from weft.runs.run import AnyRun
 from weft.tasks.lm.task import LM
-from weft.tasks.seq2seq import predict as translator
+from weft.tasks.seq2seq import translator
 from weft.tasks.seq2seq.task import SEQ2SEQ
 from weft.tasks.spec import Fault
 from weft.train import checkpoint
