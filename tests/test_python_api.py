@@ -358,7 +358,7 @@ def test_columns_are_those_that_the_run_file_names(tmp_path):
         ({"train": [("a\ud800", "x")]}, "data['train']: can't be written as utf-8: surrogates not allowed"),
         ({"train": ["a"]}, None),
     ],
-    ids=str,
+    ids=lambda value: "" if isinstance(value, dict) else str(value),  # an object has another address in every process
 )
 def test_what_is_no_data(tmp_path, data, message):
     with pytest.raises(weft.errors.WeftError) as caught:
