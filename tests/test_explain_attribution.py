@@ -352,7 +352,7 @@ def test_linear_models_add_up_exactly(runs, kind):
     run = runs(f"labels:labels-{kind}")
     data = attribution(run, "the old cat", ExplainOptions(target="tool")).data
     model = run.model.model
-    scores = model.scores(run.model.sparse([("the old cat",)]))[0] - model.bias.numpy()
+    scores = model.scores(run.model.sparse([("the old cat",)]))[0] - model.bias
     at = run.labels.index("tool")
     assert data["completeness"][0]["sum"] == pytest.approx(scores[at] - scores.mean(), abs=1e-9)
     assert data["method"] == "exact" and {one["text"] for one in data["tokens"]} >= {"cat", "old cat"}

@@ -31,7 +31,7 @@ task = "classify"                  # a label for a text, or for two
 # seed = 0                         # another seed, another run of the same model
 
 [data]
-train = "train.csv"                # .csv, .tsv, .xlsx, .jsonl, .parquet; lines that start with their label; a folder with
+train = "train.csv"                # .csv, .tsv, .xlsx, .jsonl, .parquet; lines that start with a label; a folder with
                                    # a file, or a folder, for every label; a path is seen from this file
 valid = 0.1                        # files, or a share of train, drawn over all labels alike: chooses the best weights
 test = 0.1                         # likewise: what weft evaluate scores; nothing is chosen by it

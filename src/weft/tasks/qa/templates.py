@@ -29,7 +29,7 @@ task = "span"                      # answer a question by a part of a passage, o
 # seed = 0                         # another seed, another run of the same model
 
 [data]
-train = "train.jsonl"              # .jsonl, .tsv, .csv, .xlsx, .parquet, or SQuAD's .json; a path is seen from this file
+train = "train.jsonl"              # .jsonl, .tsv, .csv, .xlsx, .parquet, SQuAD's .json; a path is seen from this file
 valid = 0.1                        # files, or the share of train that is taken off its end: chooses the best weights
 test = 0.1                         # likewise: what weft evaluate scores; nothing is chosen by it
 # encoding = "utf-8"               # or "latin-1", "cp1252", "utf-16" ...
