@@ -19,6 +19,7 @@ from golden_cases import scenes  # noqa: E402
 
 from weft.cli.main import main  # noqa: E402
 from weft.models.encoder_tables import POOLS as NAMED_POOLS  # noqa: E402
+from weft.models.linear import log_sigmoid, log_softmax  # noqa: E402
 from weft.nn import attention, names, pooling, recurrent  # noqa: E402
 from weft.nn.mixers import MIXERS  # noqa: E402
 from weft.tasks.lm.scoring import reading  # noqa: E402
@@ -57,6 +58,8 @@ COMMANDS = [
     ["evaluate", "runs/lm-ngram"],
     ["score", "runs/lm-ngram", "--data", "lines.txt"],
     *(["info", f"runs/{name}"] for name in TRAINED),
+    *(["predict", f"runs/{name}", "--data", "lines.txt"] for name in TRAINED[1:]),
+    *(["evaluate", f"runs/{name}"] for name in TRAINED[1:]),
     ["compare", *COMPARE],
 ]
 CHILD = """
@@ -86,6 +89,14 @@ def test_commands_of_models_that_are_no_networks_start_without_torch(here):
 def test_runs_are_loaded_without_torch(here):
     script = "import sys, weft\nfor name in sys.argv[1:]:\n    weft.load(f'runs/{name}').info()\nprint('torch' in sys.modules)"
     assert child(here, script, *TRAINED) == "False"
+
+
+def test_probabilities_are_those_of_torch():
+    scores = np.random.default_rng(0).normal(scale=20, size=(2000, 7))
+    scores[0], scores[1] = 0.0, [1000.0, -1000.0, 0.0, 1.0, 2.0, 3.0, 4.0]
+    exact = torch.from_numpy(scores)
+    np.testing.assert_allclose(log_softmax(scores), exact.log_softmax(1).numpy(), rtol=1e-14, atol=1e-15)
+    np.testing.assert_allclose(log_sigmoid(scores), torch.nn.functional.logsigmoid(exact).numpy(), rtol=1e-14, atol=1e-15)
 
 
 def test_names_that_tables_know_are_those_of_the_functions():

@@ -1,8 +1,8 @@
 """Linear models over sparse features: what naive Bayes and softmax regression both are, once their weights are found.
 
 No library for sparse matrices is needed for it. X W with X by rows is a bag of embeddings: for each text the rows of W
-that its terms name, weighed and added up; X' G is the same with X by columns. Weights are found by torch; the scores of a
-text are added up by numpy, in the same order, to the same bits.
+that its terms name, weighed and added up; X' G is the same with X by columns. Weights are found by torch; what they say of a
+text is computed by numpy: predicting needs no torch.
 
 Shapes: N texts, C columns (terms), K classes.
 """
@@ -44,17 +44,16 @@ def presence(features: Sparse) -> Sparse:
 
 
 def log_softmax(scores: Floats) -> Floats:
-    """ln of the softmax of each row, (N, K); by torch, whose exp and log round otherwise than numpy's."""
-    import torch
-
-    return torch.from_numpy(scores).log_softmax(1).numpy()
+    """ln of the softmax of each row, (N, K)."""
+    shifted = scores - scores.max(1, keepdims=True)
+    found: Floats = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    return found
 
 
 def log_sigmoid(scores: Floats) -> Floats:
     """The same of the sigmoid of each number."""
-    import torch
-
-    return torch.nn.functional.logsigmoid(torch.from_numpy(scores)).numpy()
+    found: Floats = np.minimum(scores, 0) - np.log1p(np.exp(-np.abs(scores)))
+    return found
 
 
 class LinearModel:
