@@ -80,6 +80,17 @@ Device = Annotated[
 ]
 
 
+TopK = Annotated[
+    int | None, typer.Option(rich_help_panel=DECODING, metavar="N", help="Sample from the N most probable tokens.")
+]
+TopP = Annotated[
+    float | None,
+    typer.Option(rich_help_panel=DECODING, metavar="X", help="Sample from the fewest tokens that have X of the probability."),
+]
+MinP = Annotated[
+    float | None,
+    typer.Option(rich_help_panel=DECODING, metavar="X", help="Sample from tokens at least X times as probable as the best."),
+]
 Context = Annotated[
     str | None,
     typer.Option(

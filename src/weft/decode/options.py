@@ -54,9 +54,13 @@ def chosen(table: type[T], options: Table | None, named: Mapping[str, Any]) -> T
     """Options as they were given: as one object, of this table or of one that it extends, or by name."""
     if options is not None and named:
         raise UsageError(f"options: are given as an object and by name ({', '.join(named)}); use one of the two")
-    if options is None or isinstance(options, table):
-        return table(**named) if options is None else options
-    return table(**{name: getattr(options, name) for name in type(options).model_fields})
+    if isinstance(options, table):
+        return options
+    given = named if options is None else {name: getattr(options, name) for name in type(options).model_fields}
+    try:
+        return table(**given)
+    except ValidationError as error:  # of a task's plain table; others speak for themselves
+        raise UsageError(explain_option(error, table.model_fields)) from None
 
 
 def _check_own(options: GenerateOptions) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from weft.cli.drawn import check_kind, write_views
 from weft.cli.entries import note_file
-from weft.cli.options import DECODING, FILES, Device, Shared
+from weft.cli.options import DECODING, FILES, Device, MinP, Shared, TopK, TopP
 from weft.cli.output import note, write, write_json
 from weft.errors import UsageError
 
@@ -123,21 +123,9 @@ class Explain(Shared):
     temperature: Annotated[
         float | None, typer.Option(rich_help_panel=DECODING, metavar="X", help="Of sampling: below 1 safer, above 1 wilder.")
     ] = None
-    top_k: Annotated[
-        int | None, typer.Option(rich_help_panel=DECODING, metavar="N", help="Sample from the N most probable tokens.")
-    ] = None
-    top_p: Annotated[
-        float | None,
-        typer.Option(
-            rich_help_panel=DECODING, metavar="X", help="Sample from the fewest tokens that have X of the probability."
-        ),
-    ] = None
-    min_p: Annotated[
-        float | None,
-        typer.Option(
-            rich_help_panel=DECODING, metavar="X", help="Sample from tokens at least X times as probable as the best."
-        ),
-    ] = None
+    top_k: TopK = None
+    top_p: TopP = None
+    min_p: MinP = None
     top: Annotated[int, typer.Option(metavar="N", help="How many tokens, candidates or units are named.")] = 5
     device: Device = "auto"
 

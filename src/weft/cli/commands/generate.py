@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.entries import Inputs, as_line, note_file
-from weft.cli.options import DECODING, Device, Shared
+from weft.cli.options import DECODING, Device, MinP, Shared, TopK, TopP
 from weft.cli.output import finite, write, write_json
 from weft.cli.together import no_text, tell, tell_unknown, without
 from weft.errors import DataError, UsageError
@@ -85,21 +85,9 @@ class Generate(Shared):
     greedy: Annotated[
         bool, typer.Option("--greedy", rich_help_panel=DECODING, help="Always the most probable token: --temperature 0.")
     ] = False
-    top_k: Annotated[
-        int | None, typer.Option(rich_help_panel=DECODING, metavar="N", help="Sample from the N most probable tokens.")
-    ] = None
-    top_p: Annotated[
-        float | None,
-        typer.Option(
-            rich_help_panel=DECODING, metavar="X", help="Sample from the fewest tokens that have X of the probability."
-        ),
-    ] = None
-    min_p: Annotated[
-        float | None,
-        typer.Option(
-            rich_help_panel=DECODING, metavar="X", help="Sample from tokens at least X times as probable as the best."
-        ),
-    ] = None
+    top_k: TopK = None
+    top_p: TopP = None
+    min_p: MinP = None
     samples: Annotated[int, typer.Option(rich_help_panel=DECODING, metavar="N", help="Continuations of each prompt.")] = 1
     seed: Annotated[int, typer.Option(rich_help_panel=DECODING, metavar="N", help="The same seed, the same text.")] = 0
     beam: Annotated[

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.options import DECODING, FILES
+from weft.cli.options import DECODING, FILES, TopK, TopP
 from weft.cli.together import Searching
 from weft.errors import UsageError
 
@@ -58,15 +58,8 @@ class Predict(Searching):
     temperature: Annotated[
         float | None, typer.Option(rich_help_panel=DECODING, metavar="X", help="Of sampling: below 1 safer, above 1 wilder.")
     ] = None
-    top_k: Annotated[
-        int | None, typer.Option(rich_help_panel=DECODING, metavar="N", help="Sample from the N most probable tokens.")
-    ] = None
-    top_p: Annotated[
-        float | None,
-        typer.Option(
-            rich_help_panel=DECODING, metavar="X", help="Sample from the fewest tokens that have X of the probability."
-        ),
-    ] = None
+    top_k: TopK = None
+    top_p: TopP = None
     seed: Annotated[int, typer.Option(rich_help_panel=DECODING, metavar="N", help="The same seed, the same samples.")] = 0
     alignments: Annotated[
         Path | None,
