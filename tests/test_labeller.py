@@ -335,10 +335,12 @@ def test_predictions_are_probabilities_and_do_not_depend_on_their_batch(runs, ki
 
 def test_options_that_the_task_has_not_are_refused_by_name(runs):
     run = loaded(runs, "labels-naive-bayes")
-    for refused in (lambda: run.predict("the cat", beam=3), lambda: run.evaluate(stric=True)):
+    for asked in (lambda: run.predict("the cat", beam=3), lambda: run.evaluate(stric=True)):
         with pytest.raises(UsageError) as caught:
-            refused()
-        assert str(caught.value).startswith(("--beam: no such option", "--stric: no such option; did you mean '--strict'?"))
+            asked()
+        assert str(caught.value).startswith(
+            ("--beam: no such option; there is none", "--stric: no such option; did you mean '--strict'?")
+        )
 
 
 def test_what_is_measured_is_what_is_predicted(runs):

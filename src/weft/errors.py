@@ -139,6 +139,8 @@ def unknown_option(place: str, name: str, known: Iterable[str]) -> ConfigError:
 def nearest(name: str, known: Iterable[str]) -> str:
     """'; did you mean 'x'? known: x, y', the part of a message that helps whoever misspelt a name."""
     names = list(known)
+    if not names:
+        return "; there is none"
     found = close(name, names)
     hint = f"; did you mean {found!r}?" if found is not None else ";"
     return f"{hint} known: {', '.join(names)}"
