@@ -66,9 +66,9 @@ def values(name: str, data: Path, seed: int) -> dict[str, Any]:
 
 def train_one(name: str, chosen: argparse.Namespace) -> float:
     """Train in a process of its own; the seconds it took."""
-    place = chosen.out / name
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    file = chosen.out / f"{name}.toml"
+    place = chosen.output_dir / name
+    chosen.output_dir.mkdir(parents=True, exist_ok=True)
+    file = chosen.output_dir / f"{name}.toml"
     file.write_text(tomli_w.dumps(values(name, chosen.data, chosen.seed)))
     command = [sys.executable, "-P", "-m", "weft", "train", str(file), "--output-dir", str(place), "--quiet"]
     for setting in chosen.set or []:
@@ -92,12 +92,12 @@ def main() -> None:
     parser.add_argument("--set", action="append", help="change an option of every run")
     chosen = parser.parse_args()
     if not chosen.data.exists():
-        parser.exit(0, f"skipped: {chosen.data} is not there; give --data FOLDER\n")
+        parser.exit(0, f"skipped: {chosen.data} is missing; pass --data DIR\n")
     names = chosen.only or list(RUNS)
     with ThreadPoolExecutor(chosen.jobs) as pool:
         seconds = dict(zip(names, pool.map(lambda name: train_one(name, chosen), names), strict=True))
     for name in names:
-        run, (beam, bar) = weft.load(chosen.out / name), BARS[name]
+        run, (beam, bar) = weft.load(chosen.output_dir / name), BARS[name]
         found = values(name, chosen.data, chosen.seed)["data"]
         for split in ("valid", *(("test",) if chosen.test else ())):
             scores = {score.name: score for score in run.evaluate(found[split], PredictionConfig(beam_size=beam)).scores}
