@@ -141,7 +141,8 @@ def joey(work: str, directory: Path, seed: int) -> dict[str, float]:
         "early_stopping_metric": "loss", "scheduling": "exponential", "decrease_factor": 1.0,
     }  # fmt: skip
     values = {
-        "name": work, "joeynmt_version": "2.3.0", "model_dir": str(directory / f"joey-{work}"), "use_cuda": False, "fp16": False,
+        "name": work, "joeynmt_version": "2.3.0", "model_dir": str(directory / f"joey-{work}"), "use_cuda": False,
+        "fp16": False,
         "data": data, "training": {**training, "overwrite": True},
         "testing": {"beam_size": 1, "batch_size": ROWS},
         "model": {"initializer": "xavier_uniform", "tied_embeddings": True, "tied_softmax": True, **JOEY_MODELS[work]},

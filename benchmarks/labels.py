@@ -61,7 +61,8 @@ NAMES: dict[str, dict[str, Any]] = {
 }
 # words in lower case, some of them dropped, beside letters, which know what was upper case and what new words are like
 WORDS_AND_LETTERS: dict[str, Any] = {
-    "arch": "lstm", "embedding_dropout": 0.3, "word_dropout": 0.2, "char_encoder": {"hidden_size": 256, "embedding_dim": 64, "pooling": "last"},
+    "arch": "lstm", "embedding_dropout": 0.3, "word_dropout": 0.2,
+    "char_encoder": {"hidden_size": 256, "embedding_dim": 64, "pooling": "last"},
 }  # fmt: skip
 LOWER: dict[str, Any] = {"type": "whitespace", "vocab_size": 20000, "lowercase": True}
 TAGGING: dict[str, Any] = {"max_epochs": 12.0, "lr": 3e-3, "ema_decay": 0.998}

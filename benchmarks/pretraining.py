@@ -1,14 +1,13 @@
-"""Does pre-training pay? A masked language model reads the text of the training sets (TREC, SST, UD English EWT; with --text
-all the English of Tatoeba and Multi30k, too); then a tenth of TREC's labels (classify) and of EWT's (tag) is all there is to
-learn from, by the same network with the same tokens, from its weights and from random initialization.
+"""Measures the gain of pre-training. A masked language model is trained on the text of the training sets (TREC, SST, UD English
+EWT; with --text all also the English of Tatoeba and Multi30k). Then the same network with the same tokens is trained on a
+tenth of TREC's labels (classification) and of EWT's (tagging), from its weights and from random initialization.
 
-Each seed draws another tenth to train with, another to choose with, and trains another masked language model. Recipe, dropout
-and, for tags, letters beside words are chosen for each arm by itself, on the validation data of the first seed, from the same
-list; the other seeds take what was chosen. Test data (TREC's test set; of EWT the development set) is read once, at the end.
-The gain is paired: seed by seed, item by item, with a 95% interval over both (see docs/significance.md). What weft does unless
-told otherwise stands beside it.
+Each seed samples another tenth to train on, another to select by, and trains another masked language model. Recipe, dropout
+and, for tagging, the character encoder are chosen for each arm on the validation data of the first seed, from the same list;
+the other seeds use that choice. Test data (TREC's test set; the development set of EWT) is read once, at the end. The gain is
+paired by seed and item, with a 95% interval over both (docs/concepts/significance.md). The defaults of weft are in the table too.
 
-    python benchmarks/pretraining.py --device cuda --jobs 16 --n-steps 20000 --text all
+    python benchmarks/pretraining.py --device cuda --jobs 16 --steps 20000 --text all
 """
 
 from __future__ import annotations

