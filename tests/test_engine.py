@@ -19,7 +19,7 @@ from weft.decode.engine import Engine, Event, Request
 from weft.decode.sampling import StoppingCriteria, sample
 from weft.errors import ModelError, UsageError
 from weft.models.lm import LanguageModel
-from weft.nn.state import Grown, SharedState, compact, join, join_all, select, tree_leaves
+from weft.nn.state import KVCache, SharedState, compact, join, join_all, select, tree_leaves
 
 END = 2
 SHARED = choose.compose([choose.ban_tokens([0, 1]), choose.temperature(0.8), choose.top_p(0.95)])
@@ -236,22 +236,22 @@ def test_a_cache_that_rows_come_and_go_in_stays_as_wide_as_its_rows_need():
         engine.admit([Request([1, 3], 4), Request([1], 3)])
         engine.step()
     (state,) = (group.state for group in engine._groups)
-    caches = [part for part in state[1] if isinstance(part, Grown)]
-    assert len(caches) == 2 and all(cache.at.size(1) <= 2 + 4 for cache in caches)
+    caches = [part for part in state[1] if isinstance(part, KVCache)]
+    assert len(caches) == 2 and all(cache.positions.size(1) <= 2 + 4 for cache in caches)
 
 
 def test_compacting_drops_the_columns_in_which_no_row_has_a_token():
     at = torch.tensor([[0, 1, -1, -1, 2], [0, -1, -1, -1, 1]])
     keys = torch.arange(2 * 3 * 5 * 2.0).view(2, 3, 5, 2)
     mask = torch.tensor([[True, True, False], [True, False, False]])
-    given = (None, (Grown(keys, -keys, at), SharedState((torch.rand(2, 3, 4), mask, torch.ones(2, 3)))), torch.ones(2, 3))
+    given = (None, (KVCache(keys, -keys, at), SharedState((torch.rand(2, 3, 4), mask, torch.ones(2, 3)))), torch.ones(2, 3))
     new = compact(given)
     assert new[0] is None and new[2] is given[2]
     cache, fixed = new[1]
     assert cache.at.tolist() == [[0, 1, 2], [0, -1, 1]]
     assert torch.equal(cache.keys, keys[:, :, [0, 1, 4]]) and torch.equal(cache.values, -cache.keys)
     assert [tuple(part.shape) for part in fixed.parts] == [(2, 2, 4), (2, 2), (2, 2)]
-    assert isinstance(select(new, torch.tensor([1]))[1][0], Grown) and isinstance(join(new, new)[1][0], Grown)
+    assert isinstance(select(new, torch.tensor([1]))[1][0], KVCache) and isinstance(join(new, new)[1][0], KVCache)
 
 
 def test_all_states_are_joined_in_order():

@@ -55,7 +55,7 @@ def _ancestors(name: str) -> Iterator[str]:
 def part_names() -> dict[object, str]:
     """What the weights of a class are counted as; the rows of mixers say it for theirs."""
     rows = MIXERS.values()
-    return {**{row.make: row.part for row in rows}, **{row.around: row.part for row in rows}, **PARTS}
+    return {**{row.factory: row.component for row in rows}, **{row.bidirectional_factory: row.component for row in rows}, **PARTS}
 
 
 def _part(name: str, modules: dict[str, nn.Module], known: Mapping[object, str]) -> str:

@@ -200,7 +200,7 @@ def recurrent_layers(config: Seq2SeqConfig) -> Stack:
             mixers.append(CopyBridge(mixer, layer_index=layer))
         else:
             mixers.append(
-                ProjectionBridge(mixer, side.hidden_size, memory_size=config.encoder.hidden_size, parts=side.traits.state)
+                ProjectionBridge(mixer, side.hidden_size, memory_size=config.encoder.hidden_size, parts=side.traits.num_state_vectors)
             )
         mixers += build.feed_forward(side)
     # what looks at the source is not dropped: once, at the very top, is enough
@@ -292,7 +292,7 @@ def encoder_decoder(
     head = LMHead(
         decoder.hidden_size, target_vocab_size, logit_softcap=cap, weight=target.weight if config.tie_embeddings else None
     )
-    summary = last_state if encoder.traits.state else mean_value
+    summary = last_state if encoder.traits.num_state_vectors else mean_value
     embedder = TokenEmbedder(source, scale=source_loud, dropout=drops[0])
     return EncoderDecoder(
         Encoder(embedder, stacks[0], summary=summary, reverse_source=encoder.reverse_source),
