@@ -18,7 +18,7 @@ DIM = 8
 
 def attention(*, window: int | None = None, positions: str = "none", norm: bool = False) -> SelfAttention:
     qk_norm = nn.RMSNorm(DIM // 2, elementwise_affine=False) if norm else None
-    encoding = attention_position_encoding(positions, heads=2, head_size=DIM // 2)
+    encoding = attention_position_encoding(positions, num_heads=2, head_dim=DIM // 2)
     return SelfAttention(DIM, num_heads=2, positions=encoding, qk_norm=qk_norm, context_length=window)
 
 

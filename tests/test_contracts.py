@@ -154,8 +154,8 @@ def test_a_centred_window_is_a_convolution_with_padding(reach):
     torch.manual_seed(0)
     part, theirs = CenteredConv(6, kernel_size=reach, input_size=DIM), nn.Conv1d(DIM, 6, reach)
     with torch.no_grad():
-        theirs.weight.copy_(part.around.weight.view(6, reach, DIM).transpose(1, 2))
-        theirs.bias.copy_(part.around.bias)
+        theirs.weight.copy_(part.conv.weight.view(6, reach, DIM).transpose(1, 2))
+        theirs.bias.copy_(part.conv.bias)
     for length in (1, 2, 3, 11):
         x = text(2, length)
         padded = F.pad(x.transpose(1, 2), ((reach - 1) // 2, reach // 2))  # what padding="same" is

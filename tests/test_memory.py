@@ -175,9 +175,9 @@ TABLES: dict[str, dict[str, Any]] = {
     "lstm-dense": {"layer_type": "lstm", "num_layers": 2, "skip_connection": "dense"},
     "gru": {"layer_type": "gru"},
     "gru-before": {"layer_type": "gru-reset-before"},
-    "transformer": {**TRANSFORMER, "layers": 2},
+    "transformer": {**TRANSFORMER, "num_layers": 2},
     "transformer-dropout": {**TRANSFORMER, "num_layers": 2, "dropout": 0.1},
-    "gpt": {**GPT, "layers": 2},
+    "gpt": {**GPT, "num_layers": 2},
     "alibi": {**TRANSFORMER, "num_layers": 2, "position_encoding": "alibi"},
     "relative": {**TRANSFORMER, "num_layers": 2, "position_encoding": "relative"},
 }
@@ -217,7 +217,7 @@ def test_a_mask_that_all_rows_share_is_counted_once():
 def test_pairs_are_measured_as_well():
     """An odd pair: a long source and a short target; both are cut in the part that is run first."""
     torch.manual_seed(0)
-    table = Seq2SeqConfig(encoder={"width": 16}, decoder={"width": 16}).with_defaults()
+    table = Seq2SeqConfig(encoder={"hidden_size": 16}, decoder={"hidden_size": 16}).with_defaults()
     of = encoder_decoder(table, source_vocab_size=20, target_vocab_size=30, max_positions=2000, vocabulary="")
     source, target = torch.zeros(6, 1500, dtype=torch.long), torch.zeros(6, 9, dtype=torch.long)
     data = PairBatch(source, torch.ones_like(source, dtype=torch.bool), target, torch.ones_like(target, dtype=torch.bool))
@@ -313,7 +313,7 @@ def test_measuring_a_batch_leaves_no_trace():
 def test_a_batch_of_lines_is_measured_by_its_longest_lines(tmp_path, text, monkeypatch):
     seen = []
     monkeypatch.setattr(memory, "check_batch", lambda learner, widest, table, place: seen.append(widest(WHOLE)))
-    train_here(run_file(text, "lstm", data__read="lines", train__steps=1), tmp_path / "run")
+    train_here(run_file(text, "lstm", data__read_as="lines", train__max_steps=1), tmp_path / "run")
     lines = text.read_text().split("\n")[:-1]
     longest = max(map(len, lines[: int(len(lines) * 0.9)])) + 1
     assert seen[0].tokens.shape[1] == longest + 1

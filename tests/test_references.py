@@ -225,10 +225,10 @@ def test_the_token_head_is_a_capped_softmax(cap):
 
 def test_without_gradients_losses_come_a_few_positions_at_a_time(monkeypatch):
     part, x, targets = seeded(lambda: LMHead(4, 6)), text(2, 7, 4), torch.arange(14).view(2, 7) % 6
-    monkeypatch.setattr(heads, "MOST", 18)  # three positions
+    monkeypatch.setattr(heads, "MAX_ELEMENTS", 18)  # three positions
     asked: list[int] = []
-    scores = part.scores
-    monkeypatch.setattr(part, "scores", lambda x: asked.append(len(x)) or scores(x))
+    scores = part.logits
+    monkeypatch.setattr(part, "logits", lambda x: asked.append(len(x)) or scores(x))
     whole = part.loss(x, targets)
     with torch.no_grad():
         torch.testing.assert_close(part.loss(x, targets), whole)
@@ -396,7 +396,7 @@ def test_two_recurrent_layers_are_torchs(ours, theirs):
 def test_a_two_way_layer_is_torchs_on_packed_rows(ours, theirs):
     torch.manual_seed(0)
     reference, part = theirs(6, 4, bidirectional=True, batch_first=True), Bidirectional(ours(4, input_size=6), ours(4, input_size=6))
-    for side, suffix in ((part.ahead, "l0"), (part.backward_mixer, "l0_reverse")):
+    for side, suffix in ((part.forward_mixer, "l0"), (part.backward_mixer, "l0_reverse")):
         for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
             getattr(side.cell, f"{kind}_l0").data.copy_(getattr(reference, f"{kind}_{suffix}"))
     x, lengths = text(3, 7, 6).float().requires_grad_(), torch.tensor([4, 7, 1])
@@ -496,7 +496,7 @@ def test_a_textbook_transformer_is_gpt2():
     tokens = torch.randint(11, (3, 12), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         expected = reference(tokens).logits
-        torch.testing.assert_close(model.head.scores(model(tokens)[0]), expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(model.head.logits(model(tokens)[0]), expected, atol=1e-5, rtol=1e-5)
         # and with its cache, a token at a time
         log_probs, state = model.start(tokens[:, :5])
         for position in range(5, 12):
