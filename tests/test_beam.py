@@ -28,7 +28,7 @@ def brute_force(model, prompt, options, banned=()):
 
     def extend(tokens, log_prob):
         if tokens and (tokens[-1] == options.eos_id or len(tokens) == options.max_new_tokens):
-            found.append((log_prob / len(tokens) ** options.alpha, tokens, log_prob))
+            found.append((log_prob / len(tokens) ** options.length_penalty, tokens, log_prob))
             return
         for token, more in enumerate(log_rows(model, prompt, tokens)):
             too_early = token == options.eos_id and len(tokens) < options.min_new_tokens
@@ -238,7 +238,7 @@ def test_a_model_that_gives_nan_is_refused(end):
             torch.tensor([[1]]),
             options=BeamOptions(beam_size=6, max_new_tokens=5, eos_id=end, min_new_tokens=3),
         )
-    assert str(caught.value) == "generate: the model gives NaN for probabilities; its weights are damaged or have diverged"
+    assert str(caught.value) == "the model computes NaN probabilities (its weights are corrupted or have diverged)"
 
 
 def test_a_condition_is_a_state():

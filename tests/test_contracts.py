@@ -143,7 +143,7 @@ def test_a_two_way_layer_takes_no_state():
     for layer in (Bidirectional(RNN(4, input_size=DIM), RNN(4, input_size=DIM)), CenteredConv(4, kernel_size=3, input_size=DIM)):
         with pytest.raises(ValueError) as caught:
             layer(text(1, 3), torch.zeros(1, 8))
-        assert str(caught.value) == "two-way layers read a whole sequence at once"
+        assert str(caught.value) == "bidirectional layers need the whole sequence at once"
 
 
 reaches = pytest.mark.parametrize("reach", [1, 2, 3, 4, 5, 9])

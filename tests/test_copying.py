@@ -105,7 +105,7 @@ def test_the_gradient_of_the_smoothed_loss_is_finite_and_that_of_the_explicit_mi
     part.zero_grad()
     x.grad = None
     gate = part.gate(x).sigmoid()
-    scores = (x @ part.to_k(memory.values).transpose(1, 2) / 6**0.5).masked_fill(~memory.keep[:, None], -torch.inf)
+    scores = (x @ part.to_k(memory.values).transpose(1, 2) / 6**0.5).masked_fill(~memory.token_mask[:, None], -torch.inf)
     vocabulary = (x @ part.head.weight.T + part.head.bias).softmax(-1)
     copied = torch.zeros_like(vocabulary).scatter_add(2, SOURCE[:, None].expand(-1, 3, -1), scores.softmax(-1))
     log = (gate * vocabulary + (1 - gate) * copied).log()

@@ -239,7 +239,7 @@ def test_what_is_allowed_is_not_among_the_weights_and_fits_the_labels():
     ]
     with pytest.raises(ValueError) as caught:
         CRF(DIM, 4, allowed_transitions=BIO)
-    assert str(caught.value) == "CRF: 4 labels need allowed of 5 x 5, not (4, 4)"
+    assert str(caught.value) == "CRF: allowed_transitions must be 5x5, got (4, 4)"
 
 
 def test_a_crf_learns_what_no_position_says_by_itself():

@@ -380,7 +380,7 @@ def test_attention_has_the_spelling_added():
         inside = front.char_encoder
         vectors = inside.pooling(*inside.encoder(EncoderInput(batch.char_ids[0], batch.char_mask[0])))
         wanted = front.embedding(batch.tokens)[0]
-        wanted[batch.first[0]] += inside.final_norm(vectors)
+        wanted[batch.first[0]] += inside.out_proj(vectors)
     torch.testing.assert_close(x[0], wanted)
 
 
@@ -411,7 +411,7 @@ def test_moves_that_are_not_allowed_are_never_said():
 
 def test_letters_have_no_learned_positions():
     with pytest.raises(ConfigError) as caught:
-        parse_config(CharEncoderConfig, {"positions": "learned"}, at="model.char_encoder")
+        parse_config(CharEncoderConfig, {"position_encoding": "learned"}, at="model.char_encoder")
     assert str(caught.value) == (
         "model.char_encoder: positions='learned' end somewhere, and a new word may be longer; use 'sinusoidal'"
     )
@@ -420,7 +420,7 @@ def test_letters_have_no_learned_positions():
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("layer_type", "lstn", "no such choice 'lstn'; did you mean 'lstm'?"),
+        ("layer_type", "lstn", "unknown choice 'lstn'; did you mean 'lstm'?"),
         ("num_layers", 0, "must be greater than or equal to 1, not 0"),
         ("num_layers", 513, "must be less than or equal to 512, not 513"),
         ("hidden_size", 0, "must be greater than or equal to 1, not 0"),
@@ -464,12 +464,12 @@ def learners() -> dict[str, tuple[LossModule, Any]]:
 @pytest.mark.parametrize("name", ["classifier", "several labels", "tagger", "words"])
 def test_memory_is_measured_with_the_largest_batch_and_with_any_corner_of_it(name):
     learner, order = learners()[name]
-    batch = order.largest()
+    batch = order.largest_batch()
     place = DeviceConfig(CPU, torch.float32)
-    assert check_batch(learner, order.largest, TrainConfig(), place) > 0
+    assert check_batch(learner, order.largest_batch, TrainConfig(), place) > 0
     width = max(part.size(1) for part in batch if part is not None)
     for rows, length in product((1, len(batch.tokens)), (1, 2, width // 2, width)):
-        corner = changed(order.largest(Fraction(length, width)), lambda part, rows=rows: part[:rows])
+        corner = changed(order.largest_batch(Fraction(length, width)), lambda part, rows=rows: part[:rows])
         assert batch_bytes(learner, corner, place) > 0
 
 

@@ -279,8 +279,8 @@ def test_a_learned_position_is_the_last_that_a_row_may_reach_whatever_its_neighb
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (Request([], 3), "engine: a prompt must have one token or more"),
-        (Request([1], 0), "engine: max_new_tokens must be 1 or more, not 0"),
+        (Request([], 3), "prompt: must have at least one token"),
+        (Request([1], 0), "max_new_tokens: must be at least 1, got 0"),
     ],
 )
 def test_rows_that_nothing_can_be_written_to_are_refused(request_, message):
@@ -295,7 +295,7 @@ def test_a_row_that_was_never_admitted_can_not_be_cancelled():
     assert engine.admit([]) == [] and engine.step() == []
     with pytest.raises(UsageError) as caught:
         engine.cancel(0)
-    assert str(caught.value) == "engine: row 0 was never admitted"
+    assert str(caught.value) == "engine: unknown row 0"
 
 
 def test_a_model_that_gives_nan_is_refused():
@@ -303,4 +303,4 @@ def test_a_model_that_gives_nan_is_refused():
     engine.admit([Request([1], 2)])
     with pytest.raises(ModelError) as caught:
         engine.step()
-    assert str(caught.value) == "generate: the model gives NaN for probabilities; its weights are damaged or have diverged"
+    assert str(caught.value) == "the model computes NaN probabilities (its weights are corrupted or have diverged)"

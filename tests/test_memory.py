@@ -118,7 +118,7 @@ def test_an_optimiser_keeps_no_more_than_is_counted(optimizer):
 
 
 def test_a_model_of_terabytes_is_refused_without_allocating_it(tmp_path, text):
-    values = run_file(text, "transformer", model__width=65536, model__layers=64, model__heads=64)
+    values = run_file(text, "transformer", model__hidden_size=65536, model__num_layers=64, model__num_heads=64)
     words = len(set(text.read_text())) + 3
     # attention and feed-forward with their biases, two norms; embedding, head with its biases, 16 positions, last norm
     layer = (4 + 8) * 65536**2 + (3 + 1 + 4 + 1) * 65536 + 2 * 2 * 65536
@@ -374,9 +374,9 @@ def test_what_counting_takes_is_known_beforehand(order, lines):
 def test_a_line_as_long_as_a_book_is_counted_in_blocks(monkeypatch):
     seen = []
 
-    def count(tokens, starts, *, order, size, begin):
+    def count(tokens, starts, *, order, size, bos_id):
         seen.append((len(tokens), starts))
-        return count_ngrams(tokens, starts, order=order, size=size, bos_id=begin)
+        return count_ngrams(tokens, starts, order=order, size=size, bos_id=bos_id)
 
     monkeypatch.setattr(ngram, "count_ngrams", count)
     tokens = zipf(200_000, 50)

@@ -368,7 +368,7 @@ def test_learned_positions_are_rows_of_a_table():
         agree(found[row, position], array(x[row, position]) + array(part.table.weight)[at])
     with pytest.raises(ValueError) as caught:
         part.add_to(text(1, 6, 3), torch.arange(6)[None])
-    assert str(caught.value) == "positions: 6 tokens do not fit a table of 5"
+    assert str(caught.value) == "positions: 6 tokens exceed the table of 5 positions"
 
 
 # ---- torch.nn with the same weights

@@ -249,7 +249,7 @@ def test_a_model_that_gives_nan_is_refused(noise):
     only_four = choose.ban_tokens([0, 1, 2, 3, 5])
     with pytest.raises(ModelError) as caught:
         list(sample(model, torch.tensor([[1]]), criteria=StoppingCriteria(5), processor=only_four, noise=noise))
-    assert str(caught.value) == "generate: the model gives NaN for probabilities; its weights are damaged or have diverged"
+    assert str(caught.value) == "the model computes NaN probabilities (its weights are corrupted or have diverged)"
 
 
 def refused(**options):

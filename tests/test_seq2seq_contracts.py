@@ -213,7 +213,7 @@ def test_two_way_attention_takes_no_state():
     _, state = part(torch.zeros(1, 3, 8))
     with pytest.raises(ValueError) as caught:
         part(torch.zeros(1, 3, 8), state)
-    assert str(caught.value) == "two-way layers read a whole sequence at once"
+    assert str(caught.value) == "bidirectional layers need the whole sequence at once"
 
 
 @every
@@ -267,7 +267,7 @@ def seeded(make: Callable[[], nn.Module]) -> nn.Module:
 
 def recurrent(cell: nn.Module) -> Stack:
     layers = [
-        Layer(ProjectionBridge(cell, 6, memory_size=5, parts=2 if isinstance(cell, LSTM) else 1), NoSkip(), norm=nn.Identity()),
+        Layer(ProjectionBridge(cell, 6, memory_size=5, num_state_vectors=2 if isinstance(cell, LSTM) else 1), NoSkip(), norm=nn.Identity()),
         Layer(FeedForward(6, ffn_dim=7), NoSkip(), norm=nn.Identity()),
     ]
     return Stack(layers, positions=PositionEncoding(), final_norm=nn.Identity())
@@ -319,7 +319,7 @@ def test_gradients_of_cross_attention_equal_numerical_ones():
 
 @pytest.mark.parametrize("cell", [LSTM, GRU])
 def test_gradients_of_bridges_equal_numerical_ones(cell):
-    part = seeded(lambda: ProjectionBridge(cell(6), 6, memory_size=5, parts=2 if cell is LSTM else 1))
+    part = seeded(lambda: ProjectionBridge(cell(6), 6, memory_size=5, num_state_vectors=2 if cell is LSTM else 1))
     gradients_agree(part, (X, SUMMARY), lambda x, summary: part(x, part.init_state(masked(VALUES, summary)))[0])
     state, copied = random(2, 6, seed=3), seeded(lambda: CopyBridge(cell(6), layer_index=1))
 

@@ -263,7 +263,7 @@ def bahdanau_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
         back, second = gru_before_equations(layer.mixer.backward_mixer, memory[::-1], np.zeros(4))
         memory, summary = np.concatenate([ahead, back[::-1]], axis=1), np.concatenate([first, second])
     feed = model.decoder.stack.layers[0].mixer
-    look, parts, found = feed.reader.attention, [layer.mixer for layer in feed.inner.layers], []
+    look, parts, found = feed.attention.attention, [layer.mixer for layer in feed.inner.layers], []
     states = [np.tanh(linear(part.start, summary)) for part in parts]
     for read in words(model.decoder.embedder, tokens):
         q = linear(look.to_q, states[-1])  # the uppermost layer looks, before the first step as well
@@ -282,7 +282,7 @@ def luong_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
         memory, last = lstm_equations(layer.mixer, memory, (np.zeros(8), np.zeros(8)))
         states.append(last)
     feed, fed, found = model.decoder.stack.layers[0].mixer, np.zeros(8), []
-    read_out = feed.reader.output
+    read_out = feed.attention.output
     for read in words(model.decoder.embedder, tokens):
         h = np.concatenate([read, fed])
         for height, layer in enumerate(feed.inner.layers):

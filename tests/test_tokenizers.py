@@ -185,8 +185,8 @@ def test_the_same_text_gives_the_same_file_in_every_process(tmp_path):
     code = (
         "import sys; from weft.text.tokenizers import *\n"
         "text = open(sys.argv[1], encoding='utf-8').read()\n"
-        "for kind in KINDS:\n"
-        "    print(train_tokenizer(TokenizerTable(kind=kind, size=500), iter([text])).hash)"
+        "for kind in TYPES:\n"
+        "    print(train_tokenizer(TokenizerConfig(type=kind, vocab_size=500), iter([text])).hash)"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "text")]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src")}
@@ -215,8 +215,8 @@ def test_training_on_a_word_without_end_takes_no_quadratic_time():
 
 
 def test_the_words_met_are_forgotten_before_they_fill_the_memory(monkeypatch):
-    monkeypatch.setattr(words, "MOST_WORDS", 20)
-    monkeypatch.setattr(words, "MOST_CHARACTERS", 100)
+    monkeypatch.setattr(words, "MAX_WORDS", 20)
+    monkeypatch.setattr(words, "MAX_CHARS", 100)
     tokenizer = train_tokenizer(TokenizerConfig(type="bpe", vocab_size=300), iter([TEXT]))
     for start in range(0, 100, 7):
         text = " ".join(str(number) for number in range(start, start + 9))

@@ -111,7 +111,12 @@ def mixer(config: StackConfig, layer: int, context_length: int | None, *, input_
 
 
 def build_stack(
-    config: StackConfig, mixers: Sequence[nn.Module], positions: PositionEncoding, *, input_size: int, dropout_on_top: bool = True
+    config: StackConfig,
+    mixers: Sequence[nn.Module],
+    positions: PositionEncoding,
+    *,
+    input_size: int,
+    dropout_on_top: bool = True,
 ) -> Stack:
     """A stack of these mixers, each in a layer with the norm, skip connection and dropout of the configuration.
 

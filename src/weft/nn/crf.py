@@ -82,7 +82,11 @@ class CRF(nn.Module):
 
     def _transition_scores(self) -> tuple[Tensor, Tensor, Tensor]:
         """Scores of transitions between tags (K, K), from the start (K,) and to the end (K,)."""
-        transitions, start, end = _at_least_float32(self.transitions), _at_least_float32(self.start), _at_least_float32(self.end)
+        transitions, start, end = (
+            _at_least_float32(self.transitions),
+            _at_least_float32(self.start),
+            _at_least_float32(self.end),
+        )
         if self.allowed_transitions is None:
             return transitions, start, end
         forbidden = ~self.allowed_transitions

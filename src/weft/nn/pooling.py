@@ -74,7 +74,7 @@ class WeightedPooling(Protocol):
 class AttentionPooling(nn.Module):
     """Attention with a learned query (Yang et al. 2016).
 
-        y = sum_t a_t y_t,  a = softmax_t(v . tanh(W y_t + b))
+    y = sum_t a_t y_t,  a = softmax_t(v . tanh(W y_t + b))
     """
 
     def __init__(self, dim: int) -> None:

@@ -44,7 +44,7 @@ class PositionEncoding(nn.Module):
 class SinusoidalPositions(PositionEncoding):
     """Sines and cosines of geometrically decreasing frequency (Vaswani et al. 2017, section 3.5).
 
-        PE(p, 2i) = sin(p / 10000^(2i/D)),  PE(p, 2i+1) = cos(p / 10000^(2i/D))
+    PE(p, 2i) = sin(p / 10000^(2i/D)),  PE(p, 2i+1) = cos(p / 10000^(2i/D))
     """
 
     frequencies: Tensor
@@ -80,7 +80,7 @@ class LearnedPositions(PositionEncoding):
 class RelativePositions(PositionEncoding):
     """Relative position representations (Shaw et al. 2018, the key part): a learned vector for each distance.
 
-        score(q_i, k_j) = q_i . (k_j + a_{clip(j - i, max_distance)}) / sqrt(E)
+    score(q_i, k_j) = q_i . (k_j + a_{clip(j - i, max_distance)}) / sqrt(E)
     """
 
     def __init__(self, head_dim: int, *, max_distance: int = 32) -> None:
