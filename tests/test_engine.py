@@ -248,7 +248,7 @@ def test_compacting_drops_the_columns_in_which_no_row_has_a_token():
     new = compact(given)
     assert new[0] is None and new[2] is given[2]
     cache, fixed = new[1]
-    assert cache.at.tolist() == [[0, 1, 2], [0, -1, 1]]
+    assert cache.positions.tolist() == [[0, 1, 2], [0, -1, 1]]
     assert torch.equal(cache.keys, keys[:, :, [0, 1, 4]]) and torch.equal(cache.values, -cache.keys)
     assert [tuple(part.shape) for part in fixed.parts] == [(2, 2, 4), (2, 2), (2, 2)]
     assert isinstance(select(new, torch.tensor([1]))[1][0], KVCache) and isinstance(join(new, new)[1][0], KVCache)

@@ -205,11 +205,11 @@ def test_the_longest_sources_and_targets_are_those_of_learned_positions():
         assert (build(name).max_positions, build(name).encoder.stack.positions.max_positions) == (longest, longest)
     with pytest.raises(ValueError) as caught:
         build("learned-before").encode(*sources(LONGEST + 1))
-    assert str(caught.value) == "positions: 33 tokens do not fit a table of 32"
+    assert str(caught.value) == "positions: 33 tokens exceed the table of 32 positions"
 
 
 def test_two_way_attention_takes_no_state():
-    part = SelfAttention(8, num_heads=2, context_length="two-way")
+    part = SelfAttention(8, num_heads=2, context_length="bidirectional")
     _, state = part(torch.zeros(1, 3, 8))
     with pytest.raises(ValueError) as caught:
         part(torch.zeros(1, 3, 8), state)

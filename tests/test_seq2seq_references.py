@@ -61,7 +61,7 @@ def test_cross_attention_is_torch_s_multi_head_attention():
 @pytest.mark.parametrize("padded", [False, True])
 def test_two_way_self_attention_is_torch_s_multi_head_attention(padded):
     reference = seeded(lambda: nn.MultiheadAttention(8, 2, batch_first=True))
-    part, x = SelfAttention(8, num_heads=2, context_length="two-way").double().eval(), random(2, 5, 8)
+    part, x = SelfAttention(8, num_heads=2, context_length="bidirectional").double().eval(), random(2, 5, 8)
     with torch.no_grad():
         part.to_qkv.weight.copy_(reference.in_proj_weight)
         part.to_qkv.bias.copy_(reference.in_proj_bias)
