@@ -115,4 +115,4 @@ class BackOff(Formulas):
         return left * self.p(word, context[1:]) / sum(self.p(w, context[1:]) for w in self.words if w not in known)
 
 
-FORMULAS = {"kneser-ney": KneserNey, "add-delta": AddDelta, "ml": Likelihood, "back-off": BackOff}
+FORMULAS = {"kneser-ney": KneserNey, "add-delta": AddDelta, "mle": Likelihood, "backoff": BackOff}

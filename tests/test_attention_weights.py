@@ -118,9 +118,9 @@ def test_a_model_without_attention_to_its_source_has_no_alignment(options):
 
 def test_the_leaves_that_look_are_named_from_the_lowest_on():
     assert has_source_attention(model_of("transformer")) == [f"decoder.stack.layers.{at}.mixer.attend" for at in (1, 4, 7)]
-    assert has_source_attention(model_of("dot-after")) == ["decoder.stack.layers.1.mixer.look.attend"]
-    assert has_source_attention(model_of("dot-before")) == ["decoder.stack.layers.0.mixer.reader.look.attend"]
-    assert has_source_attention(model_of("dot-feeding")) == ["decoder.stack.layers.0.mixer.reader.read_out.look.attend"]
+    assert has_source_attention(model_of("dot-after")) == ["decoder.stack.layers.1.mixer.attention.attend"]
+    assert has_source_attention(model_of("dot-before")) == ["decoder.stack.layers.0.mixer.attention.attention.attend"]
+    assert has_source_attention(model_of("dot-feeding")) == ["decoder.stack.layers.0.mixer.attention.output.attention.attend"]
 
 
 def test_an_alignment_as_json_has_four_decimals():

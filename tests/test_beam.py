@@ -27,11 +27,11 @@ def brute_force(model, prompt, options, banned=()):
     found = []
 
     def extend(tokens, log_prob):
-        if tokens and (tokens[-1] == options.end or len(tokens) == options.limit):
-            found.append((log_prob / len(tokens) ** options.alpha, tokens, log_prob))
+        if tokens and (tokens[-1] == options.eos_id or len(tokens) == options.max_new_tokens):
+            found.append((log_prob / len(tokens) ** options.length_penalty, tokens, log_prob))
             return
         for token, more in enumerate(log_rows(model, prompt, tokens)):
-            too_early = token == options.end and len(tokens) < options.least
+            too_early = token == options.eos_id and len(tokens) < options.min_new_tokens
             if token not in banned and not too_early and more > -math.inf:
                 extend([*tokens, token], log_prob + more)
 
@@ -108,9 +108,9 @@ def test_scores_are_sorted_and_equal_to_scoring_again(toy):
 def greedily(model, prompt, options, banned):
     """The best token each time, the first of equals, until the end or the limit."""
     tokens = []
-    while len(tokens) < options.limit and tokens[-1:] != [END]:
+    while len(tokens) < options.max_new_tokens and tokens[-1:] != [END]:
         row = log_rows(model, prompt, tokens)
-        closed = {*banned, *([END] if options.end is None or len(tokens) < options.least else [])}
+        closed = {*banned, *([END] if options.eos_id is None or len(tokens) < options.min_new_tokens else [])}
         row = [-math.inf if token in closed else value for token, value in enumerate(row)]
         if max(row) == -math.inf:
             break
@@ -221,8 +221,8 @@ def test_watching_shows_the_candidates_and_what_was_kept():
     assert found == beam_search(model, torch.tensor([[1], [1]]), options=options)
     assert [event.tokens.shape for event in seen][:2] == [(2, 6), (2, 6)]
     for event in seen:
-        kept = event.tokens.gather(1, event.kept)
-        assert event.kept.shape == (len(event.sentences), 3)
+        kept = event.tokens.gather(1, event.survivors)
+        assert event.survivors.shape == (len(event.sentences), 3)
         assert (kept != END).all()
         assert (event.scores.diff(dim=1) <= 0).all()
     assert (seen[0].parents == 0).all()
@@ -238,7 +238,7 @@ def test_a_model_that_gives_nan_is_refused(end):
             torch.tensor([[1]]),
             options=BeamOptions(beam_size=6, max_new_tokens=5, eos_id=end, min_new_tokens=3),
         )
-    assert str(caught.value) == "generate: the model gives NaN for probabilities; its weights are damaged or have diverged"
+    assert str(caught.value) == "the model computes NaN probabilities (its weights are corrupted or have diverged)"
 
 
 def test_a_condition_is_a_state():

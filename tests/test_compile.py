@@ -29,7 +29,7 @@ def graphs(monkeypatch) -> list[torch.fx.GraphModule]:
 @pytest.mark.parametrize(("model", "read"), [("window", "windows"), ("gpt", "stream"), ("gpt", "lines")])
 def test_a_compiled_run_is_the_plain_one(tmp_path, graphs, model, read):
     text = make_text(tmp_path / "text.txt")
-    options = {"data__read": read, "model__dropout": 0.0, "train__steps": 8, "train__validations": 1}
+    options = {"data__read_as": read, "model__dropout": 0.0, "train__max_steps": 8, "train__num_validations": 1}
     plain, compiled = Silent(), Silent()
     train_here(run_file(text, model, **options), tmp_path / "plain", plain)
     assert graphs == []

@@ -56,16 +56,16 @@ def test_smoothing_spreads_the_target_over_what_is_copied_or_generated(smoothing
     np.testing.assert_allclose(probabilities.sum(-1), 1.0)
     right = np.take_along_axis(probabilities, TARGETS.numpy()[..., None], axis=2)[..., 0]
     expected = -(1 - smoothing) * np.log(right) - smoothing * np.log(probabilities).mean(-1)
-    found = part.loss(x, TARGETS, part.given(memory, SOURCE), smoothing)
+    found = part.loss(x, TARGETS, part.init_state(memory, SOURCE), smoothing)
     np.testing.assert_allclose(found.detach().numpy(), expected, **CLOSE)
     with torch.no_grad():
-        again = part.loss(x, TARGETS, part.given(memory, SOURCE), smoothing)
+        again = part.loss(x, TARGETS, part.init_state(memory, SOURCE), smoothing)
     torch.testing.assert_close(again, found.detach(), atol=1e-6, rtol=1e-6)
 
 
 def test_the_smoothed_loss_is_that_of_what_the_part_itself_predicts():
     part, memory, x = part_and_inputs()
-    seen = part.given(memory, SOURCE)
+    seen = part.init_state(memory, SOURCE)
     log_probs = torch.stack([part(x[:, at], seen) for at in range(3)], dim=1)
     expected = 0.8 * -log_probs.gather(2, TARGETS[..., None])[..., 0] - 0.2 * log_probs.mean(-1)
     torch.testing.assert_close(part.loss(x, TARGETS, seen, 0.2), expected, atol=1e-5, rtol=1e-5)
@@ -77,7 +77,7 @@ def test_where_nothing_is_copied_the_loss_is_the_plain_head_s():
         part.gate.weight.zero_()
         part.gate.bias.fill_(60.0)  # g = 1 in float32
     for smoothing in (0.0, 0.1, 0.4):
-        found = part.loss(x, TARGETS, part.given(memory, SOURCE), smoothing)
+        found = part.loss(x, TARGETS, part.init_state(memory, SOURCE), smoothing)
         torch.testing.assert_close(found, part.head.loss(x, TARGETS, smoothing), atol=1e-6, rtol=1e-6)
 
 
@@ -92,20 +92,20 @@ def test_the_smoothed_loss_is_never_below_the_entropy_of_its_targets():
     for bias in (0.0, -10.0, -100.0, -1000.0):
         with torch.no_grad():
             part.head.bias[5] = bias
-        lowest.append(part.loss(x, TARGETS, part.given(memory, SOURCE), smoothing).min().item())
+        lowest.append(part.loss(x, TARGETS, part.init_state(memory, SOURCE), smoothing).min().item())
     assert min(lowest) >= entropy
 
 
 def test_the_gradient_of_the_smoothed_loss_is_finite_and_that_of_the_explicit_mixture():
     part, memory, x = part_and_inputs()
     x.requires_grad_()
-    part.loss(x, TARGETS, part.given(memory, SOURCE), 0.1).sum().backward()
+    part.loss(x, TARGETS, part.init_state(memory, SOURCE), 0.1).sum().backward()
     found = {name: weight.grad.clone() for name, weight in part.named_parameters() if weight.grad is not None}
     at_x = x.grad.clone()
     part.zero_grad()
     x.grad = None
     gate = part.gate(x).sigmoid()
-    scores = (x @ part.to_k(memory.values).transpose(1, 2) / 6**0.5).masked_fill(~memory.keep[:, None], -torch.inf)
+    scores = (x @ part.to_k(memory.values).transpose(1, 2) / 6**0.5).masked_fill(~memory.token_mask[:, None], -torch.inf)
     vocabulary = (x @ part.head.weight.T + part.head.bias).softmax(-1)
     copied = torch.zeros_like(vocabulary).scatter_add(2, SOURCE[:, None].expand(-1, 3, -1), scores.softmax(-1))
     log = (gate * vocabulary + (1 - gate) * copied).log()
@@ -120,6 +120,6 @@ def test_a_share_of_zero_has_a_finite_gradient():
     with torch.no_grad():
         part.to_k.weight.mul_(1e4)  # the pointer is certain: other positions have a share of exactly 0
     x.requires_grad_()
-    part.loss(x, TARGETS, part.given(memory, SOURCE), 0.1).sum().backward()
+    part.loss(x, TARGETS, part.init_state(memory, SOURCE), 0.1).sum().backward()
     assert torch.isfinite(x.grad).all()
     assert all(torch.isfinite(weight.grad).all() for weight in part.parameters())

@@ -124,7 +124,7 @@ def test_the_gradient_of_the_scores_is_marginals_less_the_gold_tags():
     head = shaken(CRF(DIM, 3, allowed_transitions=BIO))
     y, keep = ragged([4, 2])
     tags = torch.tensor([[1, 2, 0, 1], [0, 1, 0, 0]])
-    scores = head.emit(y).detach().requires_grad_()
+    scores = head.emissions(y).detach().requires_grad_()
     head.emissions = torch.nn.Identity()
     head.loss(scores, tags, keep).sum().backward()
     gold = torch.nn.functional.one_hot(tags, 3) * keep[..., None]
@@ -231,15 +231,15 @@ def test_everything_works_where_no_gradient_is_kept():
 
 def test_what_is_allowed_is_not_among_the_weights_and_fits_the_labels():
     assert sorted(CRF(DIM, 3, allowed_transitions=BIO).state_dict()) == [
-        "emit.bias",
-        "emit.weight",
+        "emissions.bias",
+        "emissions.weight",
         "end",
         "start",
         "transitions",
     ]
     with pytest.raises(ValueError) as caught:
         CRF(DIM, 4, allowed_transitions=BIO)
-    assert str(caught.value) == "CRF: 4 labels need allowed of 5 x 5, not (4, 4)"
+    assert str(caught.value) == "CRF: allowed_transitions must be 5x5, got (4, 4)"
 
 
 def test_a_crf_learns_what_no_position_says_by_itself():

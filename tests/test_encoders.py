@@ -24,7 +24,7 @@ from weft.errors import ConfigError
 from weft.models.classifier import Classifier, LabelHead, classifier
 from weft.models.encoder import EncoderInput
 from weft.models.encoder_config import HEADS, CharEncoderConfig, ClassifierConfig, TaggerConfig
-from weft.models.tagger import TaggerInput, TaggerRun, tagger
+from weft.models.tagger import TaggerInput, Tagger, tagger
 from weft.nn.crf import CRF
 from weft.nn.mixers import MIXERS
 from weft.nn.pooling import POOLINGS, BidirectionalLastPooling, FirstPooling, LastPooling
@@ -77,7 +77,7 @@ def alone(batch: Any, at: int, size: int) -> Any:
 @every_pool
 @every_mixer
 def test_a_batch_of_texts_is_one_text_at_a_time(mixer, pool):
-    model, batch = make_classifier(layer_type=mixer, pooling=pool, segment_embeddings=True), texts(32, segments=True)
+    model, batch = make_classifier(layer_type=mixer, pooling=pool, segments=True), texts(32, segments=True)
     with torch.no_grad():
         together = model(batch)
         apart = torch.cat([model(alone(batch, at, int(size))) for at, size in enumerate(batch.token_mask.sum(1))])
@@ -101,21 +101,21 @@ def test_what_stands_on_padding_and_in_other_rows_changes_nothing(mixer, pool):
 @every_mixer
 def test_gradients_reach_every_weight_of_a_classifier(mixer, pool):
     model, batch = (
-        make_classifier(layer_type=mixer, pooling=pool, segment_embeddings=True, embedding_norm=True),
+        make_classifier(layer_type=mixer, pooling=pool, segments=True, embedding_norm=True),
         texts(segments=True),
     )
     model.head.loss(model(batch), torch.arange(6)[:, None] % LABELS).sum().backward()
     for name, weight in model.named_parameters():
         assert weight.grad is not None and weight.grad.isfinite().all(), name
         # the first token has nothing before it: what the way ahead remembers ends there
-        past = pool == "first" and name.startswith("encoder.stack.layers.1.mixer.ahead")
+        past = pool == "first" and name.startswith("encoder.stack.layers.1.mixer.forward_mixer")
         assert weight.grad.abs().max() > 0 or past, name
 
 
 @pytest.mark.parametrize("several", [False, True])
 @every_mixer
 def test_a_step_of_training_under_bfloat16(mixer, several):
-    model = make_classifier(layer_type=mixer, pooling="attention", several=several, segment_embeddings=True).train()
+    model = make_classifier(layer_type=mixer, pooling="attention", several=several, segments=True).train()
     text = texts(segments=True)
     labels = torch.ones(6, LABELS, dtype=torch.long) if several else torch.zeros(6, 1, dtype=torch.long)
     task = ClassificationTask(valid=None, device=CPU, weights=torch.ones(LABELS), smoothing=0.1)
@@ -128,7 +128,7 @@ def test_a_step_of_training_under_bfloat16(mixer, several):
 
 @every_mixer
 def test_two_texts_are_told_apart_by_their_segments(mixer):
-    model, batch = make_classifier(layer_type=mixer, segment_embeddings=True), texts(segments=True)
+    model, batch = make_classifier(layer_type=mixer, segments=True), texts(segments=True)
     with torch.no_grad():
         assert not torch.allclose(model(batch), model(batch._replace(segments=torch.zeros_like(batch.tokens))), atol=1e-3)
         # a text alone is a first text
@@ -137,18 +137,18 @@ def test_two_texts_are_told_apart_by_their_segments(mixer):
         )
 
 
-@pytest.mark.parametrize("mixer", ["lstm", "attention", "window"])
+@pytest.mark.parametrize("mixer", ["lstm", "attention", "conv"])
 def test_a_one_way_stack_ends_at_the_last_token(mixer):
     model, batch = make_classifier(layer_type=mixer, pooling="last", bidirectional=False), texts()
     with torch.no_grad():
         y, keep = model.encoder(batch)
         wanted = y[torch.arange(6), keep.sum(1) - 1]
-        torch.testing.assert_close(model.vectors(batch), wanted)
+        torch.testing.assert_close(model.embed(batch), wanted)
         torch.testing.assert_close(model(batch), model.head(wanted))
 
 
 def test_each_direction_of_a_two_way_stack_ends_at_its_own_end():
-    kinds = [type(make_classifier(layer_type=mixer, pooling="last").pooling) for mixer in ("lstm", "window", "attention")]
+    kinds = [type(make_classifier(layer_type=mixer, pooling="last").pooling) for mixer in ("lstm", "conv", "attention")]
     assert kinds == [BidirectionalLastPooling, LastPooling, LastPooling]  # a window has no direction
     y, keep = torch.randn(2, 5, 6), torch.arange(5) < torch.tensor([[5], [3]])
     wanted = torch.cat([y[[0, 1], [4, 2], :3], y[:, 0, 3:]], dim=1)
@@ -239,7 +239,7 @@ def test_temperature_divides_scores_and_is_no_weight():
 # ---- taggers
 
 
-def make_tagger(*, spelling: dict[str, Any] | None = None, allowed: Tensor | None = None, **options: Any) -> TaggerRun:
+def make_tagger(*, spelling: dict[str, Any] | None = None, allowed: Tensor | None = None, **options: Any) -> Tagger:
     torch.manual_seed(0)
     given = {"layer_type": "lstm", "num_layers": 1, "hidden_size": WIDTH, **options} | (
         {} if spelling is None else {"spelling": spelling}
@@ -279,10 +279,10 @@ SPELLING: dict[str, dict[str, Any] | None] = {
 every_spelling = pytest.mark.parametrize("spelling", SPELLING)
 
 
-def tagger_of(mixer: str, spelling: str, head: str = "crf") -> TaggerRun:
+def tagger_of(mixer: str, spelling: str, head: str = "crf") -> Tagger:
     beside = SPELLING[spelling]
     # attention reads vectors of its own width
-    embedding = {} if mixer == "attention" else {"embedding": 5}
+    embedding = {} if mixer == "attention" else {"embedding_dim": 5}
     return make_tagger(layer_type=mixer, head=head, char_encoder=beside, **embedding)
 
 
@@ -360,7 +360,7 @@ def test_the_spelling_stands_beside_the_first_token_and_nowhere_else():
     front: Any = model.encoder.embedder
     with torch.no_grad():
         x, keep = front(read(batch))
-        spelled = front.spelling(batch.char_ids, batch.char_mask)
+        spelled = front.char_encoder(batch.char_ids, batch.char_mask)
     assert torch.equal(keep, batch.token_mask)
     assert x.shape == (*batch.tokens.shape, 5 + 6)
     assert torch.equal(x[..., :5], front.embedding(batch.tokens))
@@ -377,10 +377,10 @@ def test_attention_has_the_spelling_added():
     front: Any = model.encoder.embedder
     with torch.no_grad():
         x, _ = front(read(batch))
-        inside = front.spelling
-        vectors = inside.pool(*inside.encoder(EncoderInput(batch.char_ids[0], batch.char_mask[0])))
+        inside = front.char_encoder
+        vectors = inside.pooling(*inside.encoder(EncoderInput(batch.char_ids[0], batch.char_mask[0])))
         wanted = front.embedding(batch.tokens)[0]
-        wanted[batch.first[0]] += inside.outlet(vectors)
+        wanted[batch.first[0]] += inside.out_proj(vectors)
     torch.testing.assert_close(x[0], wanted)
 
 
@@ -390,12 +390,12 @@ def test_spellings_of_words_alone_and_in_a_batch_are_the_same():
     assert batch.char_ids is not None and batch.char_mask is not None
     front: Any = model.encoder.embedder
     with torch.no_grad():
-        together = front.spelling(batch.char_ids, batch.char_mask)
+        together = front.char_encoder(batch.char_ids, batch.char_mask)
         for row, word in batch.word_mask.nonzero().tolist():
             size = int(batch.char_mask[row, word].sum())
-            alone = front.spelling(*(part[row : row + 1, word : word + 1, :size] for part in (batch.char_ids, batch.char_mask)))
+            alone = front.char_encoder(*(part[row : row + 1, word : word + 1, :size] for part in (batch.char_ids, batch.char_mask)))
             torch.testing.assert_close(together[row, word], alone[0, 0])
-    assert isinstance(front.spelling.pool, BidirectionalLastPooling)
+    assert isinstance(front.char_encoder.pooling, BidirectionalLastPooling)
 
 
 def test_moves_that_are_not_allowed_are_never_said():
@@ -411,7 +411,7 @@ def test_moves_that_are_not_allowed_are_never_said():
 
 def test_letters_have_no_learned_positions():
     with pytest.raises(ConfigError) as caught:
-        parse_config(CharEncoderConfig, {"positions": "learned"}, at="model.char_encoder")
+        parse_config(CharEncoderConfig, {"position_encoding": "learned"}, at="model.char_encoder")
     assert str(caught.value) == (
         "model.char_encoder: positions='learned' end somewhere, and a new word may be longer; use 'sinusoidal'"
     )
@@ -420,11 +420,11 @@ def test_letters_have_no_learned_positions():
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("layer_type", "lstn", "no such choice 'lstn'; did you mean 'lstm'?"),
-        ("layers", 0, "must be greater than or equal to 1, not 0"),
-        ("layers", 513, "must be less than or equal to 512, not 513"),
-        ("width", 0, "must be greater than or equal to 1, not 0"),
-        ("embedding", -1, "must be greater than or equal to 1, not -1"),
+        ("layer_type", "lstn", "unknown choice 'lstn'; did you mean 'lstm'?"),
+        ("num_layers", 0, "must be greater than or equal to 1, not 0"),
+        ("num_layers", 513, "must be less than or equal to 512, not 513"),
+        ("hidden_size", 0, "must be greater than or equal to 1, not 0"),
+        ("embedding_dim", -1, "must be greater than or equal to 1, not -1"),
     ],
 )
 def test_options_of_letters_are_checked_as_those_of_words(option, value, message):
@@ -446,15 +446,15 @@ def learners() -> dict[str, tuple[LossModule, Any]]:
     tagging = TaggingTask(valid=None, gold=[], known=[], labels=names, device=CPU)
     return {
         "classifier": (
-            LossModule(ClassificationTask(valid=None, device=CPU), make_classifier(segment_embeddings=True)),
+            LossModule(ClassificationTask(valid=None, device=CPU), make_classifier(segments=True)),
             ExampleBatchSampler(labelled, batch_tokens=100, seed=0),
         ),
         "several labels": (
-            LossModule(ClassificationTask(valid=None, device=CPU, multilabel=True), make_classifier(segment_embeddings=True, several=True)),
+            LossModule(ClassificationTask(valid=None, device=CPU, multilabel=True), make_classifier(segments=True, several=True)),
             ExampleBatchSampler(replace(labelled, labels=np.zeros((40, LABELS), np.int64)), batch_tokens=100, seed=0),
         ),
         "tagger": (
-            LossModule(tagging, make_tagger(char_encoder={"width": 6})),
+            LossModule(tagging, make_tagger(char_encoder={"hidden_size": 6})),
             ExampleBatchSampler(make_sentences(20), batch_tokens=60, seed=0),
         ),
         "words": (LossModule(tagging, make_tagger()), ExampleBatchSampler(make_sentences(20, letters=False), batch_tokens=60, seed=0)),
@@ -464,12 +464,12 @@ def learners() -> dict[str, tuple[LossModule, Any]]:
 @pytest.mark.parametrize("name", ["classifier", "several labels", "tagger", "words"])
 def test_memory_is_measured_with_the_largest_batch_and_with_any_corner_of_it(name):
     learner, order = learners()[name]
-    batch = order.largest()
+    batch = order.largest_batch()
     place = DeviceConfig(CPU, torch.float32)
-    assert check_batch(learner, order.largest, TrainConfig(), place) > 0
+    assert check_batch(learner, order.largest_batch, TrainConfig(), place) > 0
     width = max(part.size(1) for part in batch if part is not None)
     for rows, length in product((1, len(batch.tokens)), (1, 2, width // 2, width)):
-        corner = changed(order.largest(Fraction(length, width)), lambda part, rows=rows: part[:rows])
+        corner = changed(order.largest_batch(Fraction(length, width)), lambda part, rows=rows: part[:rows])
         assert batch_bytes(learner, corner, place) > 0
 
 

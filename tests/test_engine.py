@@ -19,12 +19,12 @@ from weft.decode.engine import Engine, Event, Request
 from weft.decode.sampling import StoppingCriteria, sample
 from weft.errors import ModelError, UsageError
 from weft.models.lm import LanguageModel
-from weft.nn.state import Grown, SharedState, compact, join, join_all, select, tree_leaves
+from weft.nn.state import KVCache, SharedState, compact, join, join_all, select, tree_leaves
 
 END = 2
 SHARED = choose.compose([choose.ban_tokens([0, 1]), choose.temperature(0.8), choose.top_p(0.95)])
 PROCESSORS = [SHARED, choose.compose([choose.no_repeat_ngram(2), choose.repetition_penalty(1.3)]), choose.top_k(3), None]
-NETWORKS = ["rnn", "lstm", "gru", "window", "gpt", "gpt-window-4", "transformer", "mixture", "ngram-5"]
+NETWORKS = ["rnn", "lstm", "gru", "conv", "gpt", "gpt-window-4", "transformer", "mixture", "ngram-5"]
 PLACES = ["gpt-none", "gpt-sinusoidal", "gpt-learned", "gpt-relative", "gpt-alibi", "gpt-rotary"]
 Written = dict[int, list[Event]]
 
@@ -236,22 +236,22 @@ def test_a_cache_that_rows_come_and_go_in_stays_as_wide_as_its_rows_need():
         engine.admit([Request([1, 3], 4), Request([1], 3)])
         engine.step()
     (state,) = (group.state for group in engine._groups)
-    caches = [part for part in state[1] if isinstance(part, Grown)]
-    assert len(caches) == 2 and all(cache.at.size(1) <= 2 + 4 for cache in caches)
+    caches = [part for part in state[1] if isinstance(part, KVCache)]
+    assert len(caches) == 2 and all(cache.positions.size(1) <= 2 + 4 for cache in caches)
 
 
 def test_compacting_drops_the_columns_in_which_no_row_has_a_token():
     at = torch.tensor([[0, 1, -1, -1, 2], [0, -1, -1, -1, 1]])
     keys = torch.arange(2 * 3 * 5 * 2.0).view(2, 3, 5, 2)
     mask = torch.tensor([[True, True, False], [True, False, False]])
-    given = (None, (Grown(keys, -keys, at), SharedState((torch.rand(2, 3, 4), mask, torch.ones(2, 3)))), torch.ones(2, 3))
+    given = (None, (KVCache(keys, -keys, at), SharedState((torch.rand(2, 3, 4), mask, torch.ones(2, 3)))), torch.ones(2, 3))
     new = compact(given)
     assert new[0] is None and new[2] is given[2]
     cache, fixed = new[1]
-    assert cache.at.tolist() == [[0, 1, 2], [0, -1, 1]]
+    assert cache.positions.tolist() == [[0, 1, 2], [0, -1, 1]]
     assert torch.equal(cache.keys, keys[:, :, [0, 1, 4]]) and torch.equal(cache.values, -cache.keys)
     assert [tuple(part.shape) for part in fixed.parts] == [(2, 2, 4), (2, 2), (2, 2)]
-    assert isinstance(select(new, torch.tensor([1]))[1][0], Grown) and isinstance(join(new, new)[1][0], Grown)
+    assert isinstance(select(new, torch.tensor([1]))[1][0], KVCache) and isinstance(join(new, new)[1][0], KVCache)
 
 
 def test_all_states_are_joined_in_order():
@@ -279,8 +279,8 @@ def test_a_learned_position_is_the_last_that_a_row_may_reach_whatever_its_neighb
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (Request([], 3), "engine: a prompt must have one token or more"),
-        (Request([1], 0), "engine: max_new_tokens must be 1 or more, not 0"),
+        (Request([], 3), "prompt: must have at least one token"),
+        (Request([1], 0), "max_new_tokens: must be at least 1, got 0"),
     ],
 )
 def test_rows_that_nothing_can_be_written_to_are_refused(request_, message):
@@ -295,7 +295,7 @@ def test_a_row_that_was_never_admitted_can_not_be_cancelled():
     assert engine.admit([]) == [] and engine.step() == []
     with pytest.raises(UsageError) as caught:
         engine.cancel(0)
-    assert str(caught.value) == "engine: row 0 was never admitted"
+    assert str(caught.value) == "engine: unknown row 0"
 
 
 def test_a_model_that_gives_nan_is_refused():
@@ -303,4 +303,4 @@ def test_a_model_that_gives_nan_is_refused():
     engine.admit([Request([1], 2)])
     with pytest.raises(ModelError) as caught:
         engine.step()
-    assert str(caught.value) == "generate: the model gives NaN for probabilities; its weights are damaged or have diverged"
+    assert str(caught.value) == "the model computes NaN probabilities (its weights are corrupted or have diverged)"

@@ -99,7 +99,7 @@ def test_any_texts_give_the_numbers_of_scikit_learn(texts, analyzer, ngrams, min
 
 
 def test_a_worked_example():
-    features = fit(["red red fish", "blue fish", "fish"], ngrams=[1, 1])
+    features = fit(["red red fish", "blue fish", "fish"], ngram_range=[1, 1])
     assert features.terms == ["blue", "fish", "red"]
     assert features.counts.tolist() == [1, 3, 1]
     rare, common = math.log(4 / 2) + 1, 1.0  # ln((1 + 3) / (1 + texts)) + 1
@@ -108,13 +108,13 @@ def test_a_worked_example():
 
 
 def test_single_letters_and_marks_are_words_only_between_spaces():
-    assert fit(["I am , a"], ngrams=[1, 1], tfidf=False).terms == ["am"]
-    assert fit(["I am , a"], ngrams=[1, 1], analyzer="space").terms == [",", "a", "am", "i"]
+    assert fit(["I am , a"], ngram_range=[1, 1], tfidf=False).terms == ["am"]
+    assert fit(["I am , a"], ngram_range=[1, 1], analyzer="whitespace").terms == [",", "a", "am", "i"]
 
 
 def test_a_word_shorter_than_every_n_gram_counts_whole_inside_words_only():
-    assert fit(["a bcd"], analyzer="char_wb", ngrams=[4, 4]).terms == [" a ", " bcd", "bcd "]
-    assert fit(["a bcd"], analyzer="char", ngrams=[4, 4]).terms == ["a bc", " bcd"][::-1]
+    assert fit(["a bcd"], analyzer="char_wb", ngram_range=[4, 4]).terms == [" a ", " bcd", "bcd "]
+    assert fit(["a bcd"], analyzer="char", ngram_range=[4, 4]).terms == ["a bc", " bcd"][::-1]
 
 
 @every_analyzer
@@ -122,7 +122,7 @@ def test_pieces_change_nothing(monkeypatch, analyzer):
     texts = TEXTS * 5
     table = FeatureConfig(analyzer=analyzer, min_df=2, ngram_range=[1, 3])
     whole = Features.fit(texts, table)
-    monkeypatch.setattr(grams, "PIECE", 20)
+    monkeypatch.setattr(grams, "BATCH_CHARS", 20)
     parts = Features.fit(texts, table)
     assert parts.data == whole.data
     for mine, other in zip(parts.transform(NEW * 3), whole.transform(NEW * 3), strict=True):
@@ -131,9 +131,9 @@ def test_pieces_change_nothing(monkeypatch, analyzer):
 
 def test_most_keeps_the_most_frequent_and_of_equals_the_first():
     texts = ["dd dd dd aa", "bb bb cc cc aa", "ee"]
-    assert fit(texts, ngrams=[1, 1], most=3).terms == ["aa", "bb", "dd"]
-    assert fit(texts, ngrams=[1, 1], most=1).terms == ["dd"]
-    assert fit(texts, ngrams=[1, 1], most=99).num_features == 5
+    assert fit(texts, ngram_range=[1, 1], most=3).terms == ["aa", "bb", "dd"]
+    assert fit(texts, ngram_range=[1, 1], most=1).terms == ["dd"]
+    assert fit(texts, ngram_range=[1, 1], most=99).num_features == 5
 
 
 def test_no_texts_give_no_rows():
@@ -143,7 +143,7 @@ def test_no_texts_give_no_rows():
 
 
 def test_the_two_texts_of_a_pair_stand_side_by_side():
-    one, two = fit(TEXTS, ngrams=[1, 1]), fit(NEW, analyzer="char", ngrams=[1, 2])
+    one, two = fit(TEXTS, ngram_range=[1, 1]), fit(NEW, analyzer="char", ngram_range=[1, 2])
     first, second = one.transform(NEW), two.transform(NEW[::-1])
     joined = hstack([first, second])
     np.testing.assert_array_equal(dense(joined), np.hstack([dense(first), dense(second)]))
@@ -154,7 +154,7 @@ def test_the_two_texts_of_a_pair_stand_side_by_side():
 
 @every_analyzer
 def test_a_file_gives_back_the_same_features(tmp_path, analyzer):
-    features = fit(TEXTS, analyzer=analyzer, ngrams=[2, 4] if "char" in analyzer else [1, 2], sublinear=True)
+    features = fit(TEXTS, analyzer=analyzer, ngram_range=[2, 4] if "char" in analyzer else [1, 2], sublinear_tf=True)
     features.save(tmp_path / "features.json")
     back = Features.load(tmp_path / "features.json")
     assert (back.config, back.terms, back.documents) == (features.config, features.terms, len(TEXTS))
@@ -193,9 +193,9 @@ def test_a_damaged_file_is_refused(tmp_path, change, message):
 
 def test_texts_without_a_term_are_refused():
     with pytest.raises(DataError) as caught:
-        fit(["a b", "? !"], min_count=2, ngrams=[1, 1])
+        fit(["a b", "? !"], min_count=2, ngram_range=[1, 1])
     assert str(caught.value) == (
-        "features: no term of analyzer='word', ngrams=[1, 1] stands in 2 or more of 2 texts;"
+        "features: no term of analyzer='word', ngram_range=[1, 1] stands in 2 or more of 2 texts;"
         " lower min_count, or choose another analyzer"
     )
     with pytest.raises(DataError, match="of 0 texts"):
@@ -211,15 +211,15 @@ def test_half_a_surrogate_pair_is_refused_with_its_text():
     ("options", "message"),
     [
         ({"analyzer": "words"}, "features.analyzer: no such analyzer 'words'; did you mean 'word'?"),
-        ({"ngram_range": [3, 2]}, "features: ngrams=[3, 2] must not decrease: the shortest and the longest n-gram"),
+        ({"ngram_range": [3, 2]}, "features: ngram_range=[3, 2] must not decrease: the shortest and the longest n-gram"),
         ({"ngram_range": [1]}, "features.ngrams: must"),
         (
             {"sublinear_tf": True, "binary": True},
-            "features: sublinear=true weighs counts, but binary=true leaves none; set one of them to false",
+            "features: sublinear_tf=true weighs counts, but binary=true leaves none; set one of them to false",
         ),
         (
             {"sublinear_tf": True, "tfidf": False},
-            "features: sublinear=true is a part of TF-IDF; set tfidf=true, or sublinear=false",
+            "features: sublinear_tf=true is a part of TF-IDF; set tfidf=true, or sublinear_tf=false",
         ),
     ],
 )

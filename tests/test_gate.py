@@ -31,7 +31,7 @@ def refusal(action) -> str:
 
 @pytest.fixture
 def short_pieces(monkeypatch):
-    monkeypatch.setattr(gate, "PIECE", 16)
+    monkeypatch.setattr(gate, "CHUNK_CHARS", 16)
     monkeypatch.setattr(unpack, "CHUNK", 5)
 
 
@@ -63,7 +63,7 @@ def test_the_size_of_chunks_and_pieces_changes_nothing(tmp_path_factory, data, c
     path = write(tmp_path_factory.getbasetemp(), data.encode(), "chunks.txt")
     whole = data.replace("\r\n", "\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gate, "PIECE", 8)
+        patch.setattr(gate, "CHUNK_CHARS", 8)
         patch.setattr(unpack, "CHUNK", chunk)
         pieces = list(read_text(path))
         # what a file is cut into is what the same text is cut into
@@ -185,7 +185,7 @@ def test_zst_without_its_package_says_what_to_install(tmp_path, monkeypatch):
 
 
 def test_a_file_made_to_swell_is_stopped(tmp_path, monkeypatch):
-    monkeypatch.setattr(unpack, "RATIO_COUNTS_FROM", 1 << 16)
+    monkeypatch.setattr(unpack, "MIN_RATIO_BYTES", 1 << 16)
     path = write(tmp_path, gzip.compress(b"a\n" * (4 << 20)), "a.gz")
     told = f"{path}: unpacks to more than 200 times its size; if it is meant to, unpack it yourself"
     assert refusal(lambda: summarize(path)) == told

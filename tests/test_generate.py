@@ -156,7 +156,7 @@ def test_a_stream_of_bytes_joins_to_what_generate_gives(seed):
 @pytest.mark.parametrize("rows", [4, 64])
 def test_a_search_that_is_stopped_gives_what_it_has_found(toy, alpha, rows, monkeypatch):
     """As if it had been allowed as many tokens: what has ended, and what has not, as it stands."""
-    monkeypatch.setattr("weft.decode.generate.ROWS", rows)
+    monkeypatch.setattr("weft.decode.generate.MAX_BATCH_ROWS", rows)
     model, prompts, asked = toy(13), ["abc", "", "jj"], []
     search = {"beam": 4, "n_best": 3, "alpha": alpha}
 
@@ -183,7 +183,7 @@ def test_batches_change_nothing(toy, options, monkeypatch):
     prompts = ["abcdef", "", "jj", "a", "hihihihi"]
     whole = generate(model, LETTERS, prompts, options, frame=Frame(2))
     for rows in (1, 7):
-        monkeypatch.setattr("weft.decode.generate.ROWS", rows)
+        monkeypatch.setattr("weft.decode.generate.MAX_BATCH_ROWS", rows)
         small = generate(model, LETTERS, prompts, options, frame=Frame(2))
         for many, few in zip(whole, small, strict=True):
             assert [one[:2] for one in many] == [one[:2] for one in few]

@@ -118,7 +118,7 @@ def test_an_optimiser_keeps_no_more_than_is_counted(optimizer):
 
 
 def test_a_model_of_terabytes_is_refused_without_allocating_it(tmp_path, text):
-    values = run_file(text, "transformer", model__width=65536, model__layers=64, model__heads=64)
+    values = run_file(text, "transformer", model__hidden_size=65536, model__num_layers=64, model__num_heads=64)
     words = len(set(text.read_text())) + 3
     # attention and feed-forward with their biases, two norms; embedding, head with its biases, 16 positions, last norm
     layer = (4 + 8) * 65536**2 + (3 + 1 + 4 + 1) * 65536 + 2 * 2 * 65536
@@ -169,15 +169,15 @@ def really_needed(of: LossModule, data: AnyBatch) -> int:
 
 
 TABLES: dict[str, dict[str, Any]] = {
-    "window": {"layer_type": "conv", "kernel_size": 3},
+    "conv": {"layer_type": "conv", "kernel_size": 3},
     "rnn": {"layer_type": "rnn"},
     "lstm": {"layer_type": "lstm", "num_layers": 2},
     "lstm-dense": {"layer_type": "lstm", "num_layers": 2, "skip_connection": "dense"},
     "gru": {"layer_type": "gru"},
     "gru-before": {"layer_type": "gru-reset-before"},
-    "transformer": {**TRANSFORMER, "layers": 2},
+    "transformer": {**TRANSFORMER, "num_layers": 2},
     "transformer-dropout": {**TRANSFORMER, "num_layers": 2, "dropout": 0.1},
-    "gpt": {**GPT, "layers": 2},
+    "gpt": {**GPT, "num_layers": 2},
     "alibi": {**TRANSFORMER, "num_layers": 2, "position_encoding": "alibi"},
     "relative": {**TRANSFORMER, "num_layers": 2, "position_encoding": "relative"},
 }
@@ -186,7 +186,7 @@ CASES = [
     for name, table in TABLES.items()
     for words in (50, 3000)
     for carries in (False, True)
-    if not (carries and table.get("positions") == "learned")
+    if not (carries and table.get("position_encoding") == "learned")
 ]
 
 
@@ -217,7 +217,7 @@ def test_a_mask_that_all_rows_share_is_counted_once():
 def test_pairs_are_measured_as_well():
     """An odd pair: a long source and a short target; both are cut in the part that is run first."""
     torch.manual_seed(0)
-    table = Seq2SeqConfig(encoder={"width": 16}, decoder={"width": 16}).with_defaults()
+    table = Seq2SeqConfig(encoder={"hidden_size": 16}, decoder={"hidden_size": 16}).with_defaults()
     of = encoder_decoder(table, source_vocab_size=20, target_vocab_size=30, max_positions=2000, vocabulary="")
     source, target = torch.zeros(6, 1500, dtype=torch.long), torch.zeros(6, 9, dtype=torch.long)
     data = PairBatch(source, torch.ones_like(source, dtype=torch.bool), target, torch.ones_like(target, dtype=torch.bool))
@@ -313,7 +313,7 @@ def test_measuring_a_batch_leaves_no_trace():
 def test_a_batch_of_lines_is_measured_by_its_longest_lines(tmp_path, text, monkeypatch):
     seen = []
     monkeypatch.setattr(memory, "check_batch", lambda learner, widest, table, place: seen.append(widest(WHOLE)))
-    train_here(run_file(text, "lstm", data__read="lines", train__steps=1), tmp_path / "run")
+    train_here(run_file(text, "lstm", data__read_as="lines", train__max_steps=1), tmp_path / "run")
     lines = text.read_text().split("\n")[:-1]
     longest = max(map(len, lines[: int(len(lines) * 0.9)])) + 1
     assert seen[0].tokens.shape[1] == longest + 1
@@ -374,9 +374,9 @@ def test_what_counting_takes_is_known_beforehand(order, lines):
 def test_a_line_as_long_as_a_book_is_counted_in_blocks(monkeypatch):
     seen = []
 
-    def count(tokens, starts, *, order, size, begin):
+    def count(tokens, starts, *, order, size, bos_id):
         seen.append((len(tokens), starts))
-        return count_ngrams(tokens, starts, order=order, size=size, bos_id=begin)
+        return count_ngrams(tokens, starts, order=order, size=size, bos_id=bos_id)
 
     monkeypatch.setattr(ngram, "count_ngrams", count)
     tokens = zipf(200_000, 50)

@@ -35,7 +35,7 @@ def fresh(kind: str, *, window: int = WINDOW, words: int = WORDS, **options: Any
     preset = LM[kind]
     table = parse_config(
         preset.config_class, {**preset.values, "hidden_size": WIDTH, "num_layers": 2, **options}, at="model"
-    ).filled()
+    ).with_defaults()
     torch.manual_seed(0)
     return language_model(table, vocab_size=words, context_length=window, vocabulary="v").eval()
 

@@ -58,7 +58,7 @@ class Smoothing(nn.Module):
         return y, last_token_state(y, token_mask, state)
 
 
-ROW = Mixer(Smoothing, "smoothing", state=1, options={"decay": 0.9})
+ROW = Mixer(Smoothing, "smoothing", num_state_vectors=1, options={"decay": 0.9})
 
 
 def below(kind: type[Config]) -> list[type[Config]]:
@@ -179,7 +179,7 @@ def test_every_option_of_a_row_is_one_of_the_table_and_of_the_class():
     for name, row in MIXERS.items():
         assert set(row.options) <= set(StackConfig.model_fields), name
         if not row.attends:
-            kinds = [kind for kind in (row.make, row.around) if kind is not None]
+            kinds = [kind for kind in (row.factory, row.bidirectional_factory) if kind is not None]
             assert all({"inlet", *row.options} <= set(inspect.signature(kind).parameters) for kind in kinds), name
 
 

@@ -101,11 +101,11 @@ WORKED = {  # the lines "a b" and "a", order 2: worked out by hand
         (UNK, A): 1 / 2 * 1 / 8,
         (A, 1): 5 / 8,
     },
-    "ml": {(B, A): 1 / 2, (END, A): 1 / 2, (UNK, A): 0, (A, 1): 1, (END, B): 1},
+    "mle": {(B, A): 1 / 2, (END, A): 1 / 2, (UNK, A): 0, (A, 1): 1, (END, B): 1},
     # four words share: a, b, </s>, <unk>
     "add-delta": {(B, A): 2 / 6, (END, A): 2 / 6, (UNK, A): 1 / 6, (A, 1): 3 / 6, (END, B): 2 / 5, (UNK, UNK): 1 / 4},
     # singles: b once, a and </s> twice: D = 1 / (1 + 4); <unk> gets 3 D / 5. Pairs: 3 once, 1 twice: D = 3/5.
-    "back-off": {(B, A): 0.4 / 2, (END, B): 0.4, (UNK, A): 0.6 * 0.12 / (0.12 + 0.36), (A, A): 0.6 * 0.36 / 0.48},
+    "backoff": {(B, A): 0.4 / 2, (END, B): 0.4, (UNK, A): 0.6 * 0.12 / (0.12 + 0.36), (A, A): 0.6 * 0.36 / 0.48},
 }
 
 

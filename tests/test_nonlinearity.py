@@ -186,7 +186,7 @@ class Blurred(nn.Module):
         return self.read(x.cumsum(1)), ()
 
 
-@pytest.mark.parametrize("row", [Mixer(Leaky, "recurrent", state=1), Mixer(Pair, "recurrent", state=2)])
+@pytest.mark.parametrize("row", [Mixer(Leaky, "recurrent", num_state_vectors=1), Mixer(Pair, "recurrent", num_state_vectors=2)])
 @pytest.mark.parametrize(
     "options",
     [
@@ -214,7 +214,7 @@ def test_a_mixer_that_is_added_trains_an_encoder_decoder(monkeypatch, row, optio
     assert losses[-1] < losses[0]
     memory = model.encoder(source, keep)
     state = memory.states[-1]
-    torch.testing.assert_close(memory.summary, state[0] if row.state == 2 else state)
+    torch.testing.assert_close(memory.summary, state[0] if row.num_state_vectors == 2 else state)
 
 
 def test_a_mixer_without_vectors_for_a_state_encodes_by_its_mean_and_decodes_nothing(monkeypatch):

@@ -68,10 +68,10 @@ def runs(tmp_path_factory) -> dict[str, Run]:
 # ---- which one
 
 
-@pytest.mark.parametrize("kind", ["char", "byte", "bpe", "unigram", "word", "space", "wordpiece"])
+@pytest.mark.parametrize("kind", ["char", "byte", "bpe", "unigram", "word", "whitespace", "wordpiece"])
 def test_after_a_line_whatever_the_tokenizer(kind):
     # the kind `space` has no full stop by itself
-    assert shown(kind, tales(100)) == ("\n" if kind == "space" else ".\n")
+    assert shown(kind, tales(100)) == ("\n" if kind == "whitespace" else ".\n")
     assert shown(kind, tales(100).replace(".", "")) == "\n"
     # paragraphs, of which the first lines are beginnings
     assert shown(kind, tales(100).replace(".\n", ".\n\n")) == "\n\n"
@@ -80,7 +80,7 @@ def test_after_a_line_whatever_the_tokenizer(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "opening"), [("char", ". "), ("byte", ". "), ("word", ". "), ("wordpiece", ". "), ("bpe", "."), ("space", None)]
+    ("kind", "opening"), [("char", ". "), ("byte", ". "), ("word", ". "), ("wordpiece", ". "), ("bpe", "."), ("whitespace", None)]
 )
 def test_text_without_line_ends_begins_like_a_sentence(kind, opening):
     """After a full stop and a space, where a space is a token of its own, or lost; of bpe it belongs to the word after it.
@@ -133,12 +133,12 @@ def test_every_view_of_a_text_begins_alike(runs, name):
     greedy = run.generate(text, length=1, temperature=0.0)
     assert greedy.tokens == [best]
     assert "".join(run.stream(text, length=1, temperature=0.0)) == greedy.text
-    assert run.generate(text, length=1, beam=2).tokens == [best]
+    assert run.generate(text, max_new_tokens=1, beam_size=2).tokens == [best]
     bits = run.explain(text, "surprisal").data["bits"]
     np.testing.assert_allclose(np.array(bits[: len(wanted)]) * math.log(2), -wanted, atol=1e-5)
     steps = run.explain(text, "distribution", length=1).data["steps"]
     assert [one["token"] for one in steps[0]["tokens"] if one["came"]] == [run.vocabulary.token_text(best)]
-    assert run.explain(text, "search", beam=1, length=1).data["output"] == greedy.text
+    assert run.explain(text, "search", beam_size=1, max_new_tokens=1).data["output"] == greedy.text
 
 
 @pytest.mark.parametrize("name", ["gpt", "sentences", "lines"])
@@ -193,7 +193,7 @@ def test_words_are_spelled_as_at_the_start_of_a_line(tmp_path):
     train_here(run_file(tmp_path / "text.txt") | changed, tmp_path / "run")
     run = weft.load(tmp_path / "run")
     assert isinstance(run, Run)
-    for options in ({"seed": 1}, {"beam": 2}):
+    for options in ({"seed": 1}, {"beam_size": 2}):
         found = run.generate(["", "Ida"], length=5, **options)
         assert found[0].text.split()[0] in NAMES and found[0].text[0].isupper()
         assert found[1].text.startswith(" finds ")
@@ -210,7 +210,7 @@ def test_training_keeps_it_and_notes_what_it_can_not_find(runs, tmp_path):
     assert not (runs["lines"].folder.path / "opening.json").exists()
     (tmp_path / "text.txt").write_text("abcd" * 300)
     watcher = Silent()
-    values = run_file(tmp_path / "text.txt", train__steps=1)
+    values = run_file(tmp_path / "text.txt", train__max_steps=1)
     train_here(values, tmp_path / "run", watcher)
     note = "the text has hardly any line or sentence ends: what is scored or generated begins after <s>"
     assert note in watcher.notes

@@ -35,7 +35,7 @@ def test_two_features_of_three_tokens_by_hand(name, wanted):
 
 def test_attention_by_its_equation():
     pool, y = built("attention"), text(2, 4, DIM)
-    w, b, v = pool.hidden.weight.detach(), pool.hidden.bias.detach(), pool.question.weight[0].detach()
+    w, b, v = pool.hidden.weight.detach(), pool.hidden.bias.detach(), pool.query.weight[0].detach()
     for row in range(2):
         exps = [math.exp(float(v @ torch.tanh(w @ y[row, at] + b))) for at in range(4)]
         wanted = sum(share / sum(exps) * y[row, at] for at, share in enumerate(exps))

@@ -34,7 +34,7 @@ DECODERS: dict[str, dict[str, Any]] = {
     "cho": {"layer_type": "gru-reset-before", "feed_context": True, "encoder": {"bidirectional": False}},
     "bahdanau": {"layer_type": "gru-reset-before", "attention": "additive", "attention_placement": "before"},
     "luong": {"layer_type": "lstm", "attention": "multiplicative", "input_feeding": True},
-    "transformer": {**ATTENTION, "positions": "sinusoidal"},
+    "transformer": {**ATTENTION, "position_encoding": "sinusoidal"},
     "copying": {"layer_type": "lstm", "attention": "dot", "copy_mechanism": True},
 }
 every_decoder = pytest.mark.parametrize("name", DECODERS)
@@ -255,7 +255,7 @@ def test_a_batch_of_32_equals_one_at_a_time(name, options):
 
 
 def test_more_sources_than_are_searched_at_once_keep_their_order(monkeypatch):
-    monkeypatch.setattr("weft.decode.predict.ROWS", 3)
+    monkeypatch.setattr("weft.decode.predict.MAX_BATCH_SOURCES", 3)
     model, sources, told = model_of("luong"), [*source_tokens(10), [3] * 40 + [END]], []
     found = predict(asking(model, sources), PredictionConfig(beam_size=2), progress=lambda *done: told.append(done))
     monkeypatch.undo()

@@ -249,7 +249,7 @@ def test_a_model_that_gives_nan_is_refused(noise):
     only_four = choose.ban_tokens([0, 1, 2, 3, 5])
     with pytest.raises(ModelError) as caught:
         list(sample(model, torch.tensor([[1]]), criteria=StoppingCriteria(5), processor=only_four, noise=noise))
-    assert str(caught.value) == "generate: the model gives NaN for probabilities; its weights are damaged or have diverged"
+    assert str(caught.value) == "the model computes NaN probabilities (its weights are corrupted or have diverged)"
 
 
 def refused(**options):
@@ -266,26 +266,26 @@ def refused(**options):
         ({"top_p": math.nan}, "--top-p: must be a finite number, not nan"),
         ({"min_p": -0.5}, "--min-p: must be in [0, 1], not -0.5"),
         ({"top_k": 0}, "--top-k: must be 1 or more, not 0"),
-        ({"length": 0}, "--max-new-tokens: must be 1 or more, not 0"),
-        ({"least": -1}, "--min-new-tokens: must be 0 or more, not -1"),
-        ({"samples": 0}, "--num-samples: must be 1 or more, not 0"),
+        ({"max_new_tokens": 0}, "--max-new-tokens: must be 1 or more, not 0"),
+        ({"min_new_tokens": -1}, "--min-new-tokens: must be 0 or more, not -1"),
+        ({"num_samples": 0}, "--num-samples: must be 1 or more, not 0"),
         ({"seed": -3}, "--seed: must be 0 or more, not -3"),
-        ({"beam": 0}, "--beam-size: must be 1 or more, not 0"),
-        ({"beam": 2, "n_best": 0}, "--n-best: must be 1 or more, not 0"),
-        ({"no_repeat": 0}, "--no-repeat-ngram-size: must be 1 or more, not 0"),
+        ({"beam_size": 0}, "--beam-size: must be 1 or more, not 0"),
+        ({"beam_size": 2, "n_best": 0}, "--n-best: must be 1 or more, not 0"),
+        ({"no_repeat_ngram_size": 0}, "--no-repeat-ngram-size: must be 1 or more, not 0"),
         ({"temperature": -1.0}, "--temperature: must be 0 or more, not -1"),
         ({"temperature": math.inf}, "--temperature: must be a finite number, not inf"),
-        ({"repetition": 0.5}, "--repetition-penalty: must be 1 or more, not 0.5"),
-        ({"beam": 2, "alpha": -0.1}, "--length-penalty: must be 0 or more, not -0.1"),
+        ({"repetition_penalty": 0.5}, "--repetition-penalty: must be 1 or more, not 0.5"),
+        ({"beam_size": 2, "length_penalty": -0.1}, "--length-penalty: must be 0 or more, not -0.1"),
         ({"stop": ["a", ""]}, "--stop: must not be empty"),
-        ({"length": 5, "least": 6}, "--min-new-tokens: must be at most --max-new-tokens 5, not 6"),
-        ({"alpha": 0.6}, "--length-penalty: needs --beam-size"),
+        ({"max_new_tokens": 5, "min_new_tokens": 6}, "--min-new-tokens: must be at most --max-new-tokens 5, not 6"),
+        ({"length_penalty": 0.6}, "--length-penalty: needs --beam-size"),
         ({"n_best": 3}, "--n-best 3: needs --beam-size; for several samples use --num-samples 3"),
-        ({"temperature": 0.0, "samples": 2}, "--num-samples 2: --temperature 0 gives one continuation; raise it"),
-        ({"beam": 4, "temperature": 0.8}, "--temperature: does not go with --beam-size, which does not sample"),
-        ({"beam": 4, "top_k": 8}, "--top-k: does not go with --beam-size, which does not sample"),
-        ({"beam": 4, "samples": 3}, "--num-samples 3: does not go with --beam-size; use --n-best 3"),
-        ({"beam": 4, "n_best": 5}, "--n-best: must be at most --beam-size 4, not 5"),
+        ({"temperature": 0.0, "num_samples": 2}, "--num-samples 2: --temperature 0 gives one continuation; raise it"),
+        ({"beam_size": 4, "temperature": 0.8}, "--temperature: does not go with --beam-size, which does not sample"),
+        ({"beam_size": 4, "top_k": 8}, "--top-k: does not go with --beam-size, which does not sample"),
+        ({"beam_size": 4, "num_samples": 3}, "--num-samples 3: does not go with --beam-size; use --n-best 3"),
+        ({"beam_size": 4, "n_best": 5}, "--n-best: must be at most --beam-size 4, not 5"),
         ({"top_k": "many"}, "--top-k: must be a valid integer, not 'many'"),
         ({"stop": [3]}, "--stop: must be a valid string, not 3"),
         (

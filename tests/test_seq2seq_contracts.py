@@ -168,7 +168,7 @@ def test_a_training_step_reaches_every_weight(name):
     looks = {weight.partition(".mixer.")[0] for weight in unmoved if ".to_q." in weight}
     queries = {weight for weight in moved for look in looks if weight.startswith((f"{look}.norm.", f"{look}.mixer.to_q."))}
     assert bool(looks) == (name.endswith("attention/none") or "bottleneck" in name)
-    above = {f"encoder.stack.layers.3.mixer.{part}" for part in ("widen.weight", "widen.bias", "to_out.weight", "to_out.bias")}
+    above = {f"encoder.stack.layers.3.mixer.{part}" for part in ("up_proj.weight", "up_proj.bias", "to_out.weight", "to_out.bias")}
     assert unmoved == (above if name == "feed-forward-copy" else queries)
 
 
@@ -202,18 +202,18 @@ def test_what_is_not_kept_scores_nothing():
 
 def test_the_longest_sources_and_targets_are_those_of_learned_positions():
     for name, longest in (("learned-transformer", LONGEST), ("learned-feeding", LONGEST), ("rotary-transformer", None)):
-        assert (build(name).max_positions, build(name).encoder.stack.positions.longest) == (longest, longest)
+        assert (build(name).max_positions, build(name).encoder.stack.positions.max_positions) == (longest, longest)
     with pytest.raises(ValueError) as caught:
         build("learned-before").encode(*sources(LONGEST + 1))
-    assert str(caught.value) == "positions: 33 tokens do not fit a table of 32"
+    assert str(caught.value) == "positions: 33 tokens exceed the table of 32 positions"
 
 
 def test_two_way_attention_takes_no_state():
-    part = SelfAttention(8, num_heads=2, context_length="two-way")
+    part = SelfAttention(8, num_heads=2, context_length="bidirectional")
     _, state = part(torch.zeros(1, 3, 8))
     with pytest.raises(ValueError) as caught:
         part(torch.zeros(1, 3, 8), state)
-    assert str(caught.value) == "two-way layers read a whole sequence at once"
+    assert str(caught.value) == "bidirectional layers need the whole sequence at once"
 
 
 @every
@@ -267,7 +267,7 @@ def seeded(make: Callable[[], nn.Module]) -> nn.Module:
 
 def recurrent(cell: nn.Module) -> Stack:
     layers = [
-        Layer(ProjectionBridge(cell, 6, memory_size=5, parts=2 if isinstance(cell, LSTM) else 1), NoSkip(), norm=nn.Identity()),
+        Layer(ProjectionBridge(cell, 6, memory_size=5, num_state_vectors=2 if isinstance(cell, LSTM) else 1), NoSkip(), norm=nn.Identity()),
         Layer(FeedForward(6, ffn_dim=7), NoSkip(), norm=nn.Identity()),
     ]
     return Stack(layers, positions=PositionEncoding(), final_norm=nn.Identity())
@@ -287,14 +287,14 @@ def values_for(score: str) -> Tensor:
 @pytest.mark.parametrize("score", SCORES)
 def test_gradients_of_a_look_equal_numerical_ones(score):
     part = seeded(lambda: look(score))
-    gradients_agree(part, (X, values_for(score)), lambda x, values: part(x, part.given(masked(values, SUMMARY))))
+    gradients_agree(part, (X, values_for(score)), lambda x, values: part(x, part.init_state(masked(values, SUMMARY))))
 
 
 @pytest.mark.parametrize("score", SCORES)
 def test_gradients_of_a_read_out_equal_numerical_ones(score):
     values = values_for(score)
     part = seeded(lambda: AttentionalOutput(look(score), 6, memory_size=values.size(-1)))
-    gradients_agree(part, (X, values), lambda x, values: part(x, part.given(masked(values, SUMMARY)))[0])
+    gradients_agree(part, (X, values), lambda x, values: part(x, part.init_state(masked(values, SUMMARY)))[0])
 
 
 @pytest.mark.parametrize("cell", [LSTM, GRU])
@@ -304,28 +304,28 @@ def test_gradients_of_a_fed_stack_equal_numerical_ones(cell, score, reader):
     def make() -> StepwiseDecoder:
         read = AttentionalOutput(look(score), 6, memory_size=5)
         wide, read_by = (11, AttentionBeforeStep(look(score))) if reader == "before" else (12, InputFeeding(read))
-        return StepwiseDecoder(recurrent(cell(6, inlet=wide)), read_by)
+        return StepwiseDecoder(recurrent(cell(6, input_size=wide)), read_by)
 
     part = seeded(make)
-    gradients_agree(part, (X, VALUES, SUMMARY), lambda x, v, s: part(x, part.given(masked(v, s)))[0], atol=1e-5)
+    gradients_agree(part, (X, VALUES, SUMMARY), lambda x, v, s: part(x, part.init_state(masked(v, s)))[0], atol=1e-5)
 
 
 def test_gradients_of_cross_attention_equal_numerical_ones():
     part = seeded(lambda: CrossAttention(6, num_heads=2, memory_size=5, qk_norm=nn.RMSNorm(3)))
-    gradients_agree(part, (X, VALUES), lambda x, values: part(x, part.given(masked(values, SUMMARY)))[0])
+    gradients_agree(part, (X, VALUES), lambda x, values: part(x, part.init_state(masked(values, SUMMARY)))[0])
     narrow = seeded(lambda: CrossAttention(6, num_heads=2, memory_size=5, summary_only=True))
-    gradients_agree(narrow, (X, SUMMARY), lambda x, summary: narrow(x, narrow.given(masked(VALUES, summary)))[0])
+    gradients_agree(narrow, (X, SUMMARY), lambda x, summary: narrow(x, narrow.init_state(masked(VALUES, summary)))[0])
 
 
 @pytest.mark.parametrize("cell", [LSTM, GRU])
 def test_gradients_of_bridges_equal_numerical_ones(cell):
-    part = seeded(lambda: ProjectionBridge(cell(6), 6, memory_size=5, parts=2 if cell is LSTM else 1))
-    gradients_agree(part, (X, SUMMARY), lambda x, summary: part(x, part.given(masked(VALUES, summary)))[0])
+    part = seeded(lambda: ProjectionBridge(cell(6), 6, memory_size=5, num_state_vectors=2 if cell is LSTM else 1))
+    gradients_agree(part, (X, SUMMARY), lambda x, summary: part(x, part.init_state(masked(VALUES, summary)))[0])
     state, copied = random(2, 6, seed=3), seeded(lambda: CopyBridge(cell(6), layer_index=1))
 
     def started(x: Tensor, state: Tensor) -> Tensor:
         whole = (state, state.flip(0)) if cell is LSTM else state
-        return copied(x, copied.given(masked(VALUES, SUMMARY)._replace(states=(None, whole))))[0]
+        return copied(x, copied.init_state(masked(VALUES, SUMMARY)._replace(states=(None, whole))))[0]
 
     gradients_agree(copied, (X, state), started)
     reminder = ContextConcat()
@@ -338,7 +338,7 @@ def test_gradients_of_copying_equal_numerical_ones(smoothing):
     source, wanted = torch.tensor([[3, 4, 4, 2], [5, 2, 0, 0]]), torch.tensor([[4, 3, 7], [5, 5, 2]])
 
     def nats(x: Tensor, values: Tensor) -> Tensor:
-        return part.loss(x, wanted, part.given(masked(values, SUMMARY), source), smoothing)
+        return part.loss(x, wanted, part.init_state(masked(values, SUMMARY), source), smoothing)
 
     # its probabilities are float32: steps must be large, and are forgiven
     gradients_agree(part, (X, VALUES), nats, eps=1e-2, atol=2e-3, rtol=1e-2)

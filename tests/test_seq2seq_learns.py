@@ -58,7 +58,7 @@ def exact(model: EncoderDecoder, pairs: Pairs, **options: Any) -> float:
     lengths = pairs.keep.sum(1).tolist()
     request = PredictionRequest(model, Symbols(), encode, lengths, [[]] * len(lengths), torch.device("cpu"))  # type: ignore[arg-type]
     model.eval()
-    found = predict(request, PredictionConfig(**{"beam": 1, "length": pairs.source.size(1), **options}))
+    found = predict(request, PredictionConfig(**{"beam_size": 1, "max_new_tokens": pairs.source.size(1), **options}))
     model.train()
     wanted = [tokens[keep][1:].tolist() for tokens, keep in zip(pairs.tokens, pairs.target_keep, strict=True)]
     return sum(best[0].token_ids == tokens for best, tokens in zip(found, wanted, strict=True)) / len(wanted)
@@ -83,7 +83,7 @@ def learn(model: EncoderDecoder, draw: Callable[[int, torch.Generator], Pairs], 
 
 
 def learned(task: str, *, longest: int = 6, **options: Any) -> float:
-    return learn(pair_model(**{"width": 32, **options}), lambda rows, generator: draw(task, rows, generator, longest=longest))
+    return learn(pair_model(**{"hidden_size": 32, **options}), lambda rows, generator: draw(task, rows, generator, longest=longest))
 
 
 # ---- with attention
@@ -115,7 +115,7 @@ TASKS = [(*parts, ("copy", "reverse")[(number + number // len(LOOKING)) % 2]) fo
 FEW = [
     ("lstm", "lstm", "multiplicative-feeding", "reverse"),
     ("gru-before", "gru-before", "additive-before", "reverse"),
-    ("window", "lstm", "dot-after", "reverse"),
+    ("conv", "lstm", "dot-after", "reverse"),
     ("attention", "gru", "additive-after", "copy"),
     ("attention", "attention", "scaled-dot", "copy"),
 ]
@@ -135,7 +135,7 @@ def test_a_toy_task_is_learned_by_all(encoder, decoder, attended, task):
 def test_a_beam_and_label_smoothing_learn_it_too():
     model = pair_model(hidden_size=32, layer_type="gru", attention="dot")
     assert learn(model, lambda rows, generator: draw("reverse", rows, generator), smoothing=0.1) >= 0.95
-    assert exact(model, draw("reverse", 100, torch.Generator().manual_seed(7)), beam=4) >= 0.95
+    assert exact(model, draw("reverse", 100, torch.Generator().manual_seed(7)), beam_size=4) >= 0.95
 
 
 # ---- without

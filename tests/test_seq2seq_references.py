@@ -49,7 +49,7 @@ def test_cross_attention_is_torch_s_multi_head_attention():
     expected, weights = reference(
         x, memory.values, memory.values, key_padding_mask=~memory.token_mask, average_attn_weights=False
     )
-    seen = part.given(memory)
+    seen = part.init_state(memory)
     y, state = part(x, seen)
     torch.testing.assert_close(y, expected, **EXACT)
     assert state is seen
@@ -61,7 +61,7 @@ def test_cross_attention_is_torch_s_multi_head_attention():
 @pytest.mark.parametrize("padded", [False, True])
 def test_two_way_self_attention_is_torch_s_multi_head_attention(padded):
     reference = seeded(lambda: nn.MultiheadAttention(8, 2, batch_first=True))
-    part, x = SelfAttention(8, num_heads=2, context_length="two-way").double().eval(), random(2, 5, 8)
+    part, x = SelfAttention(8, num_heads=2, context_length="bidirectional").double().eval(), random(2, 5, 8)
     with torch.no_grad():
         part.to_qkv.weight.copy_(reference.in_proj_weight)
         part.to_qkv.bias.copy_(reference.in_proj_bias)
@@ -111,7 +111,7 @@ def copy_transformer(reference: Any, model: Any) -> None:
             own[-1].mixer.to_out.load_state_dict(layer.linear2.state_dict())
             for norm, where in zip((layer.norm1, layer.norm2, getattr(layer, "norm3", None)), own, strict=False):
                 where.norm.load_state_dict(norm.state_dict())
-        ours.outlet.load_state_dict(side.norm.state_dict())
+        ours.final_norm.load_state_dict(side.norm.state_dict())
 
 
 def sinusoids(length: int, dim: int) -> Tensor:
@@ -153,7 +153,7 @@ def test_a_two_way_encoder_is_torch_s_and_its_bridge_hands_on_both_ends(mixer):
     model = shaken_pair(layer_type=mixer, num_layers=2, bridge="copy").double()
     reference = kinds[mixer](8, 4, 2, batch_first=True, bidirectional=True).double()
     for height, layer in enumerate(model.encoder.stack.layers):
-        for part, end in ((layer.mixer.ahead, ""), (layer.mixer.backward_mixer, "_reverse")):
+        for part, end in ((layer.mixer.forward_mixer, ""), (layer.mixer.backward_mixer, "_reverse")):
             for name, weight in part.cell.named_parameters():
                 getattr(reference, f"{name.removesuffix('0')}{height}{end}").data.copy_(weight)
     source, keep = sources(6, 3)
@@ -173,7 +173,7 @@ def test_a_two_way_encoder_is_torch_s_and_its_bridge_hands_on_both_ends(mixer):
 
 
 def test_the_mean_is_the_summary_of_an_encoder_without_a_last_state():
-    for mixer in ("attention", "window"):
+    for mixer in ("attention", "conv"):
         model = shaken_pair(encoder={"layer_type": mixer}, decoder={"layer_type": "gru"}).double()
         memory = model.encoder(*sources(5, 2))
         torch.testing.assert_close(memory.summary[1], memory.values[1, :2].mean(0), **EXACT)
@@ -259,11 +259,11 @@ def bahdanau_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
     """e(t, s) = v . tanh(U h(t-1) + W m(s)); what is found goes into the step from h(t-1) to h(t)."""
     memory, summary = words(model.encoder.embedder, source), np.zeros(8)
     for layer in model.encoder.stack.layers:
-        ahead, first = gru_before_equations(layer.mixer.ahead, memory, np.zeros(4))
+        ahead, first = gru_before_equations(layer.mixer.forward_mixer, memory, np.zeros(4))
         back, second = gru_before_equations(layer.mixer.backward_mixer, memory[::-1], np.zeros(4))
         memory, summary = np.concatenate([ahead, back[::-1]], axis=1), np.concatenate([first, second])
     feed = model.decoder.stack.layers[0].mixer
-    look, parts, found = feed.reader.attention, [layer.mixer for layer in feed.inner.layers], []
+    look, parts, found = feed.attention.attention, [layer.mixer for layer in feed.inner.layers], []
     states = [np.tanh(linear(part.start, summary)) for part in parts]
     for read in words(model.decoder.embedder, tokens):
         q = linear(look.to_q, states[-1])  # the uppermost layer looks, before the first step as well
@@ -282,7 +282,7 @@ def luong_states(model: Any, source: Tensor, tokens: Tensor) -> list[Array]:
         memory, last = lstm_equations(layer.mixer, memory, (np.zeros(8), np.zeros(8)))
         states.append(last)
     feed, fed, found = model.decoder.stack.layers[0].mixer, np.zeros(8), []
-    read_out = feed.reader.output
+    read_out = feed.attention.output
     for read in words(model.decoder.embedder, tokens):
         h = np.concatenate([read, fed])
         for height, layer in enumerate(feed.inner.layers):
@@ -338,9 +338,9 @@ def test_attention_after_the_step_is_its_equation(score):
 @pytest.mark.parametrize("most", [1, 100, 1 << 22])
 def test_additive_scores_in_chunks_are_those_of_all_queries_at_once(monkeypatch, most):
     part, x = seeded(lambda: SourceAttention(6, score="additive", memory_size=5)), random(2, 7, 6)
-    seen = part.given(memory_of(4, 2, width=5))
+    seen = part.init_state(memory_of(4, 2, width=5))
     expected = part(x, seen)
-    monkeypatch.setattr(cross, "MOST", most)
+    monkeypatch.setattr(cross, "MAX_ELEMENTS", most)
     torch.testing.assert_close(part(x, seen), expected, atol=0, rtol=1e-12)
 
 
@@ -391,7 +391,7 @@ def mixture(part: PointerGeneratorOutput, x: Array, memory: Any) -> Array:
 
 def test_copying_is_the_explicit_mixture():
     part, memory, x = copying_part(), memory_of(4, 2, width=5), random(2, 3, 6)
-    expected, seen = mixture(part, array(x), memory), part.given(memory, SOURCE)
+    expected, seen = mixture(part, array(x), memory), part.init_state(memory, SOURCE)
     for at in range(3):
         agree(part(x[:, at], seen), np.log(expected[:, at]), **FLOAT32)
     wanted = torch.tensor([[4, 3, 7], [5, 0, 2]])  # 7 and 0 are generated only
@@ -402,7 +402,7 @@ def test_copying_is_the_explicit_mixture():
 def test_the_gradient_of_copying_is_that_of_the_explicit_mixture():
     part, memory, x = copying_part(), memory_of(4, 2, width=5), random(2, 3, 6).requires_grad_()
     wanted = torch.tensor([[4, 3, 7], [5, 0, 2]])
-    part.loss(x, wanted, part.given(memory, SOURCE)).sum().backward()
+    part.loss(x, wanted, part.init_state(memory, SOURCE)).sum().backward()
     found, x.grad = x.grad, None
     gate = part.gate(x).sigmoid()
     scores = (x @ part.to_k(memory.values).transpose(1, 2) / 6**0.5).masked_fill(~memory.token_mask[:, None], -torch.inf)

@@ -24,7 +24,7 @@ def names(folder) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-SEPARATE = {"source": {"kind": "char"}, "target": {"type": "whitespace", "vocab_size": 6}}
+SEPARATE = {"source": {"type": "char"}, "target": {"type": "whitespace", "vocab_size": 6}}
 
 
 def test_one_tokenizer_for_both_sides(tmp_path):
@@ -47,7 +47,7 @@ def test_one_tokenizer_each(tmp_path):
 
 
 def test_one_side_alone_may_be_lower_cased():
-    values = {"source": {"type": "char", "lowercase": True}, "target": {"kind": "char"}}
+    values = {"source": {"type": "char", "lowercase": True}, "target": {"type": "char"}}
     sides = train_tokenizer_pair(
         parse_config(TokenizerPairConfig, values, at="tokenizer"), lambda: iter(["Ab"]), lambda: iter(["Ab"])
     )
@@ -55,7 +55,7 @@ def test_one_side_alone_may_be_lower_cased():
 
 
 def test_what_the_other_sort_left_is_removed(tmp_path):
-    for values in ({"kind": "char"}, SEPARATE, {"kind": "byte"}):
+    for values in ({"type": "char"}, SEPARATE, {"type": "byte"}):
         sides = trained(values)
         save_tokenizer_pair(sides, tmp_path)
         assert [side.hash for side in load_tokenizer_pair(tmp_path)] == [side.hash for side in sides]
@@ -80,7 +80,7 @@ MESSAGES = [
     ({"source": {}}, "tokenizer: source is given and target is not: give both, or one tokenizer for both sides"),
     ({"target": {}}, "tokenizer: target is given and source is not: give both, or one tokenizer for both sides"),
     (
-        {**SEPARATE, "kind": "bpe"},
+        {**SEPARATE, "type": "bpe"},
         "tokenizer: kind is for both sides, but source and target have tables of their own; drop it",
     ),
     (
@@ -92,7 +92,7 @@ MESSAGES = [
         "tokenizer: file is for both sides, but source and target have tables of their own; drop it",
     ),
     ({"type": "bpe", "vocab_size": 9}, "tokenizer: size=9 is too small for kind='bpe': at least 259"),
-    ({"source": {}, "target": {"kind": "bep"}}, "tokenizer.target.type: no such kind 'bep'; did you mean 'bpe'? known: "),
+    ({"source": {}, "target": {"type": "bep"}}, "tokenizer.target.type: no such kind 'bep'; did you mean 'bpe'? known: "),
     ({"source": {"sise": 9}, "target": {}}, "tokenizer.source.sise: no such option; did you mean 'size'? known: "),
 ]
 

@@ -94,7 +94,7 @@ def test_states_of_two_models_are_not_joined(other):
     for first, second in ((state, other), (other, state)):
         with pytest.raises(ValueError) as caught:
             join(first, second)
-        assert str(caught.value) == "join: the two states are not of one model"
+        assert str(caught.value) == "join: the states belong to different models"
 
 
 def random_state(count: int, length: int, seed: int) -> tuple[Tensor, tuple[None, Tensor]]:

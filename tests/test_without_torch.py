@@ -108,8 +108,8 @@ def test_names_that_tables_know_are_those_of_the_functions():
 
 def test_rows_of_mixers_name_classes_that_are_there():
     for row in MIXERS.values():
-        assert isinstance(row.make, type) and issubclass(row.make, torch.nn.Module)
-        assert (row.two_way is None) == (row.around is None)
+        assert isinstance(row.factory, type) and issubclass(row.factory, torch.nn.Module)
+        assert (row.bidirectional is None) == (row.bidirectional_factory is None)
 
 
 def test_a_model_of_counts_reads_arrays_as_it_reads_tensors(here, monkeypatch):

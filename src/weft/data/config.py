@@ -17,7 +17,7 @@ from weft.data.input_records import ColumnUse
 from weft.data.source import Source
 from weft.data.table_rows import is_conll, kind_of
 from weft.errors import ConfigError, DataError
-from weft.text.compression import PACKED, is_pattern
+from weft.text.compression import COMPRESSED_SUFFIXES, is_pattern
 from weft.text.reading import as_paths, check_encoding
 
 Files = str | list[str]
@@ -127,7 +127,7 @@ def expand_files(base: Path, files: Files) -> tuple[Path, ...]:
     for given in as_paths(files):
         path = base / given
         if os.path.isdir(path):  # which takes any name, however long
-            names = {f".txt{packing}" for packing in ("", *PACKED)}
+            names = {f".txt{packing}" for packing in ("", *COMPRESSED_SUFFIXES)}
             inner = sorted(
                 one for one in path.rglob("*.txt*") if _visible(one, path) and one.name[one.name.rfind(".txt") :] in names
             )

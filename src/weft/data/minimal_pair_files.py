@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from weft.data.json_objects import JSON_KINDS, field_of
 from weft.data.table_rows import preview_cells
 from weft.errors import DataError, unknown_name
-from weft.text.compression import PACKED
+from weft.text.compression import COMPRESSED_SUFFIXES
 from weft.text.reading import check_text, preview, quote, read_lines
 
 AGREEMENT = "subject_verb_agreement"
@@ -202,9 +202,9 @@ def _generated(path: Path) -> Iterator[tuple[int, MinimalPair]]:
 
 def _sentences_of(gold: Path) -> Path:
     """x.text of x.gold, packed or not."""
-    plain = gold.with_suffix("") if gold.suffix in PACKED else gold
+    plain = gold.with_suffix("") if gold.suffix in COMPRESSED_SUFFIXES else gold
     text = plain.with_suffix(".text")
-    for path in (text, *(text.with_name(text.name + suffix) for suffix in PACKED)):
+    for path in (text, *(text.with_name(text.name + suffix) for suffix in COMPRESSED_SUFFIXES)):
         if path.exists():
             return path
     raise DataError(gold, f"says where verbs stand in the sentences of {text.name}, which is not beside it", "put it there")
@@ -212,7 +212,7 @@ def _sentences_of(gold: Path) -> Path:
 
 def _gold(path: Path) -> Iterator[tuple[int, MinimalPair]]:
     text = _sentences_of(path)
-    plain = path.with_suffix("") if path.suffix in PACKED else path
+    plain = path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path
     places, sentences = list(read_lines(path)), list(read_lines(text))
     if len(places) != len(sentences):
         raise DataError(f"{path} has {len(places):,} lines, {text} {len(sentences):,}", "they must have equally many")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from weft.errors import DataError
-from weft.text.compression import PACKED, check_kind, unreadable
+from weft.text.compression import COMPRESSED_SUFFIXES, check_kind, unreadable
 from weft.text.reading import MAX_LINE_CHARS, FileSummary, read_lines, read_text, split_at_newlines, summarize
 
 # how many lines are handed on at once
@@ -201,7 +201,7 @@ class Source:
 
     def size(self) -> int:
         """About how many bytes of text there are; only packed files are read for it."""
-        packed = any(path.suffix in PACKED for path in self.paths)
+        packed = any(path.suffix in COMPRESSED_SUFFIXES for path in self.paths)
         whole = self.summary.bytes if packed else sum(path.stat().st_size for path in self.paths)
         return int(whole * (self.high - self.low))
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from weft.data.workbooks import open_sheet
 from weft.errors import DataError
-from weft.text.compression import PACKED
+from weft.text.compression import COMPRESSED_SUFFIXES
 from weft.text.reading import FileSummary, RawLine, check_text, preview, read_lines
 
 OBJECTS = ("jsonl", "json", "parquet")  # what has keys, and values that may be objects
@@ -33,14 +33,14 @@ _QUOTED = re.compile('"(?:[^"]|"")*"?')
 
 def kind_of(path: Path) -> str:
     """'tsv', 'csv', 'xlsx', 'jsonl', 'json' or 'parquet' by the name, packed or not; 'text' for all else."""
-    name = path.with_suffix("") if path.suffix in PACKED else path
+    name = path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path
     kind = name.suffix.lower().removeprefix(".").replace("xlsm", "xlsx")
     return kind if kind in (*TEXT_TABLES, *TYPED, *OBJECTS) else "text"
 
 
 def is_conll(path: Path) -> bool:
     """Whether a file is words with tags by its name, packed or not."""
-    name = path.with_suffix("") if path.suffix in PACKED else path
+    name = path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path
     return name.suffix.lower() in CONLL
 
 

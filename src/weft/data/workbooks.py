@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft.errors import DataError, suggest
-from weft.text.compression import MAX_RATIO, PACKED, check_kind, is_bomb, unreadable
+from weft.text.compression import MAX_RATIO, COMPRESSED_SUFFIXES, check_kind, is_bomb, unreadable
 from weft.text.reading import FileSummary, preview
 
 BATCH = 1024  # rows at a time
@@ -54,7 +54,7 @@ def cell_text(value: Any) -> str:
 def _package(path: Path, kind: str) -> Any:
     name, load = PACKAGES[kind]
     check_kind(path)
-    if path.suffix in PACKED:
+    if path.suffix in COMPRESSED_SUFFIXES:
         raise DataError(path, f"is packed twice, for .{kind} is packed itself", f"unpack the {path.suffix} first")
     try:
         return load()

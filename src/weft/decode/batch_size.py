@@ -1,4 +1,4 @@
-"""How many rows fit into memory side by side, known before the first step."""
+"""The number of rows that can be decoded at once with the available memory, estimated before the first step."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from weft.errors import ResourceError
 from weft.nn.state import tree_leaves
 from weft.resources import free, size
 
-COPIES = 3  # of a row in a step: what was before, what of it goes on, and what comes of that
+COPIES = 3  # of each row during a step: the old state, its selected rows, and the new state
 
 
 class Rows(NamedTuple):
-    """What is decoded for one text: as many rows as its beam is wide, or as it has samples."""
+    """The rows that are decoded for one text: one per beam, or one per sample."""
 
     number: int
-    tokens: int  # read in each row, at most: the prompt, and all that is written but the last
-    state: Any = None  # of one row, where it starts
+    tokens: int  # maximum number of tokens read in each row: the prompt and all generated tokens but the last
+    state: Any = None  # initial state of one row
 
 
-def estimate_bytes(steps: IncrementalModel[Any], rows: Rows) -> int:
-    """The most bytes that the rows take in the midst of a step."""
-    held = sum(part.nbytes for part in tree_leaves(rows.state)) + steps.bytes_per_row(rows.tokens, rows.state)
-    return COPIES * rows.number * (held + 8 * rows.tokens)  # the tokens themselves are kept, too
+def estimate_bytes(model: IncrementalModel[Any], rows: Rows) -> int:
+    """Peak bytes of the rows during a step."""
+    state_bytes = sum(leaf.nbytes for leaf in tree_leaves(rows.state)) + model.bytes_per_row(rows.tokens, rows.state)
+    return COPIES * rows.number * (state_bytes + 8 * rows.tokens)  # 8 bytes per token ID
 
 
-def max_rows_in_memory(steps: IncrementalModel[Any], rows: Rows, device: torch.device, *, item: str, fix: str) -> int:
-    """How many texts fit side by side; refused where one alone does not."""
-    each, there = estimate_bytes(steps, rows), free(device)
-    if each > there:
+def max_rows_in_memory(model: IncrementalModel[Any], rows: Rows, device: torch.device, *, item: str, fix: str) -> int:
+    """The number of texts that can be decoded at once; an error if the memory is not enough for one."""
+    required, available = estimate_bytes(model, rows), free(device)
+    if required > available:
         raise ResourceError(
             "",
-            f"{item} of up to {rows.tokens} tokens needs about {size(each)} for its state and scores, but {size(there)} are free",
-            f"lower {fix}",
+            f"{item} of up to {rows.tokens} tokens needs about {size(required)}, {size(available)} are free",
+            f"reduce {fix}",
         )
-    return there // each
+    return available // required

@@ -1,12 +1,16 @@
-"""Beam search: batched, over cached states, for any model that steps.
+"""Batched beam search with cached states, for any incremental model.
 
-A hypothesis ends with the end token, at the limit, or where `ended` says so. Its score is the sum of its adjusted
-log-probabilities divided by length^alpha, where the length counts every token generated, the end included: alpha 0 is
-the sum, 1 the mean a token, as in Hugging Face and CTranslate2. The end token counts only among the `width` best
-candidates of a step, which is what the field calls beam search; a search over every possible end favours short texts.
-A beam of 1 is greedy: it takes the best token, the first of equals, and is over at its first end, whatever alpha is.
+A hypothesis is finished by the EOS token, by `max_new_tokens`, or by the `finished` callback. Its score is
 
-Shapes: A sentences still searched, K beams each (1 at first), M candidates, N best, T positions, V words.
+    score = sum of processed log-probabilities / length ** length_penalty
+
+where the length counts all generated tokens including EOS, as in Hugging Face and CTranslate2: a penalty of 0 ranks by the
+sum, 1 by the mean per token. EOS is considered only among the `beam_size` best candidates of a step, as usual; considering
+every possible EOS would favor short outputs. A beam size of 1 is greedy search: it takes the best token, the first of equals,
+and stops at the first EOS, whatever the length penalty.
+
+Shapes: A active sentences, K beams per sentence (1 at first), M candidates, N n-best size, T sequence length, V vocabulary
+size.
 """
 
 from __future__ import annotations
@@ -26,41 +30,42 @@ from weft.errors import ModelError
 from weft.nn.state import expand_to_beams, select
 
 S = TypeVar("S")
-BLOCK = 64  # words whose best one is sought first
+BLOCK_SIZE = 64  # vocabulary entries per block of `_top`
 
 
 class BeamOptions(NamedTuple):
     beam_size: int
-    max_new_tokens: int  # tokens
+    max_new_tokens: int
     eos_id: int | None = None
-    length_penalty: float = 0.0  # >= 0
+    length_penalty: float = 0.0  # exponent on the length, >= 0
     n_best: int = 1
-    min_new_tokens: int = 0  # tokens before the end token
-    banned_tokens: Sequence[int] = ()  # tokens that are not written
-    finished: Callable[[list[int], list[list[int]]], list[bool]] | None = None  # sentences and tokens so far: does it end here?
+    min_new_tokens: int = 0  # number of tokens before EOS is allowed
+    banned_tokens: Sequence[int] = ()  # tokens that are never generated
+    # called with the sentence and the generated tokens of each hypothesis; returns whether each is finished
+    finished: Callable[[list[int], list[list[int]]], list[bool]] | None = None
 
 
 class Hypothesis(NamedTuple):
-    tokens: list[int]  # generated, with the end token, without the prompt
+    tokens: list[int]  # generated tokens, including EOS, without the prompt
     score: float
-    log_prob: float  # under the model itself: not adjusted, not divided
+    log_prob: float  # of the model: without logits processor and length penalty
 
 
 class BeamEvent(NamedTuple):
-    """One step of the search, for whoever watches."""
+    """One step of the search, for a progress callback."""
 
-    sentences: list[int]  # (A,) rows of the prompt
+    sentences: list[int]  # (A,) row of each sentence in the prompt
     tokens: Tensor  # (A, M) candidates, best first
-    parents: Tensor  # (A, M) the beam each one continues
+    parents: Tensor  # (A, M) the beam that each candidate extends
     scores: Tensor  # (A, M) sums of log-probabilities
-    survivors: Tensor  # (A, K) the candidates that go on
+    survivors: Tensor  # (A, K) the candidates that become the new beams
 
 
 class _Beams(NamedTuple):
-    # both float64: a float32 sum of hundreds of tokens is off in the fourth decimal, and orders what is near by chance
-    sums: Tensor  # (A, K) of adjusted log-probabilities, -inf where there is no hypothesis
-    log_probs: Tensor  # (A, K) of the model's own
-    tokens: Tensor  # (A, K, T) with the prompt, right-aligned
+    # sums in float64: in float32, the sum of hundreds of tokens is off in the fourth decimal, and near ties are ordered randomly
+    sums: Tensor  # (A, K) of processed log-probabilities, -inf for an empty beam
+    log_probs: Tensor  # (A, K) sums of the model's log-probabilities
+    tokens: Tensor  # (A, K, T) prompt and generated tokens, right-aligned
 
 
 class _Candidates(NamedTuple):
@@ -70,58 +75,59 @@ class _Candidates(NamedTuple):
     parents: Tensor  # (A, M)
 
 
-class _Pool(NamedTuple):
-    """The best that have ended, best first; a score is -inf where there is none yet."""
+class _Finished(NamedTuple):
+    """The N best finished hypotheses of each sentence, best first; score -inf for empty slots."""
 
     scores: Tensor  # (A, N)
     log_probs: Tensor  # (A, N)
-    tokens: Tensor  # (A, N, T) generated ones, -1 behind the last
+    tokens: Tensor  # (A, N, T) generated tokens, -1 after the last
 
 
 def _top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """`topk` of each row of (B, V), faster where V is large: the best words are in the blocks whose best words are best."""
-    blocks = values.size(1) // BLOCK
-    if blocks <= count or values.device.type != "cpu":
+    """`topk` of each row of (B, V), faster for a large V: the k best tokens are in the k blocks with the best maxima."""
+    num_blocks = values.size(1) // BLOCK_SIZE
+    if num_blocks <= count or values.device.type != "cpu":
         return values.topk(count, dim=1)
-    whole = values[:, : blocks * BLOCK].reshape(values.size(0), blocks, BLOCK)
-    first = torch.arange(0, whole[:, :, 0].numel(), blocks).unsqueeze(1)
-    best = whole.amax(2).topk(count, dim=1, sorted=False).indices  # (B, count)
-    words = (best.unsqueeze(2) * BLOCK + torch.arange(BLOCK)).flatten(1)
-    near = whole.flatten(0, 1).index_select(0, (first + best).flatten()).view_as(words)
-    rest = torch.arange(blocks * BLOCK, values.size(1)).expand(values.size(0), -1)
-    near, words = torch.cat([near, values[:, blocks * BLOCK :]], 1), torch.cat([words, rest], 1)
-    found, index = near.topk(count, dim=1)
-    return found, words.gather(1, index)
+    blocks = values[:, : num_blocks * BLOCK_SIZE].reshape(values.size(0), num_blocks, BLOCK_SIZE)
+    row_start = torch.arange(0, blocks[:, :, 0].numel(), num_blocks).unsqueeze(1)
+    best_blocks = blocks.amax(2).topk(count, dim=1, sorted=False).indices  # (B, count)
+    tokens = (best_blocks.unsqueeze(2) * BLOCK_SIZE + torch.arange(BLOCK_SIZE)).flatten(1)
+    candidates = blocks.flatten(0, 1).index_select(0, (row_start + best_blocks).flatten()).view_as(tokens)
+    # the incomplete last block
+    rest = torch.arange(num_blocks * BLOCK_SIZE, values.size(1)).expand(values.size(0), -1)
+    candidates, tokens = torch.cat([candidates, values[:, num_blocks * BLOCK_SIZE :]], 1), torch.cat([tokens, rest], 1)
+    top_values, index = candidates.topk(count, dim=1)
+    return top_values, tokens.gather(1, index)
 
 
 def _two_best(values: Tensor) -> tuple[Tensor, Tensor]:
-    """The two best words of each row of (B, V), the first of equals, which `topk` does not promise."""
-    value, word = values.max(1, keepdim=True)
-    other = values.scatter(1, word, -math.inf).max(1, keepdim=True)
-    return torch.cat([value, other.values], 1), torch.cat([word, other.indices], 1)
+    """The two best tokens of each row of (B, V); the first of equals, which `topk` does not guarantee."""
+    value, token = values.max(1, keepdim=True)
+    second = values.scatter(1, token, -math.inf).max(1, keepdim=True)
+    return torch.cat([value, second.values], 1), torch.cat([token, second.indices], 1)
 
 
-def _expand_one(beams: _Beams, log_probs: Tensor, allowed: Tensor, banned_tokens: Sequence[int]) -> _Candidates:
-    """The two best tokens of the one beam of a sentence."""
-    values, words = _two_best(ban_tokens(banned_tokens)(allowed, beams.tokens[:, 0]) if banned_tokens else allowed)
-    return _Candidates(beams.sums + values, beams.log_probs + log_probs.gather(1, words), words, torch.zeros_like(words))
+def _expand_greedy(beams: _Beams, log_probs: Tensor, processed: Tensor, banned_tokens: Sequence[int]) -> _Candidates:
+    """The candidates of a single beam: its two best tokens, because the best one may be EOS."""
+    values, tokens = _two_best(ban_tokens(banned_tokens)(processed, beams.tokens[:, 0]) if banned_tokens else processed)
+    return _Candidates(beams.sums + values, beams.log_probs + log_probs.gather(1, tokens), tokens, torch.zeros_like(tokens))
 
 
-def _expand(beams: _Beams, log_probs: Tensor, allowed: Tensor, banned_tokens: Sequence[int], beam_size: int) -> _Candidates:
-    """The best tokens over all beams of a sentence: twice the width, for each beam may lose one to the end token."""
-    # first within each beam: then no sum is taken over the whole vocabulary, and no copy of it made for a few banned words
-    values, words = _top(allowed, min(2 * beam_size + len(banned_tokens), allowed.size(1)))
-    for token in banned_tokens:
-        values = values.masked_fill(words == token, -math.inf)
-    spent = beams.log_probs.unsqueeze(2) + log_probs.gather(1, words).view(*beams.sums.shape, -1)
-    totals = beams.sums.unsqueeze(2) + values.view_as(spent)
+def _expand(beams: _Beams, log_probs: Tensor, processed: Tensor, banned_tokens: Sequence[int], beam_size: int) -> _Candidates:
+    """The best candidates over all beams of a sentence: twice the beam size, because each beam may lose one to EOS."""
+    # top-k within each beam first: no addition over the whole vocabulary, and no copy of it for a few banned tokens
+    values, tokens = _top(processed, min(2 * beam_size + len(banned_tokens), processed.size(1)))
+    for banned in banned_tokens:
+        values = values.masked_fill(tokens == banned, -math.inf)
+    model_sums = beams.log_probs.unsqueeze(2) + log_probs.gather(1, tokens).view(*beams.sums.shape, -1)
+    totals = beams.sums.unsqueeze(2) + values.view_as(model_sums)  # (A, K, 2K)
     sums, index = totals.flatten(1).topk(min(2 * beam_size, totals[0].numel()), dim=1)
-    tokens = words.view_as(spent).flatten(1).gather(1, index)
-    return _Candidates(sums, spent.flatten(1).gather(1, index), tokens, index // values.size(1))
+    tokens = tokens.view_as(model_sums).flatten(1).gather(1, index)
+    return _Candidates(sums, model_sums.flatten(1).gather(1, index), tokens, index // values.size(1))
 
 
-def _keep(candidates: _Candidates, options: BeamOptions) -> Tensor:
-    """Which candidates go on, (A, K)."""
+def _select_survivors(candidates: _Candidates, options: BeamOptions) -> Tensor:
+    """The candidates that become the new beams, (A, K): the best ones that are not EOS."""
     sums = candidates.sums
     if options.eos_id is not None:
         sums = sums.masked_fill(candidates.tokens == options.eos_id, -math.inf)
@@ -130,65 +136,67 @@ def _keep(candidates: _Candidates, options: BeamOptions) -> Tensor:
     return sums.topk(min(options.beam_size, sums.size(1)), dim=1).indices
 
 
-def _move(beams: _Beams, candidates: _Candidates, kept: Tensor, end: int | None) -> _Beams:
-    """The beams after the step; one that could only go on with the end token is gone."""
-    parents, tokens = candidates.parents.gather(1, kept), candidates.tokens.gather(1, kept)
+def _extend(beams: _Beams, candidates: _Candidates, survivors: Tensor, eos_id: int | None) -> _Beams:
+    """The beams after the step. A beam whose only continuation is EOS becomes empty."""
+    parents, tokens = candidates.parents.gather(1, survivors), candidates.tokens.gather(1, survivors)
     past = beams.tokens.gather(1, parents.unsqueeze(2).expand(-1, -1, beams.tokens.size(2)))
-    sums = candidates.sums.gather(1, kept)
-    if end is not None:
-        sums = sums.masked_fill(tokens == end, -math.inf)
-    return _Beams(sums, candidates.log_probs.gather(1, kept), torch.cat([past, tokens.unsqueeze(2)], 2))
+    sums = candidates.sums.gather(1, survivors)
+    if eos_id is not None:
+        sums = sums.masked_fill(tokens == eos_id, -math.inf)
+    return _Beams(sums, candidates.log_probs.gather(1, survivors), torch.cat([past, tokens.unsqueeze(2)], 2))
 
 
 def _outputs(beams: _Beams, count: int) -> Tensor:
-    """The `count` tokens generated so far, (A, K, count)."""
+    """The tokens generated so far, (A, K, count)."""
     return beams.tokens[:, :, beams.tokens.size(2) - count :]
 
 
-def _add(pool: _Pool, scores: Tensor, log_probs: Tensor, tokens: Tensor) -> _Pool:
-    """The best of a pool and of what has ended now, at scores of -inf what has not: (A, M), (A, M), (A, M, T)."""
-    grown = F.pad(pool.tokens, (0, tokens.size(2) - pool.tokens.size(2)), value=NO_TOKEN)
-    all_scores = torch.cat([pool.scores, scores], 1)
-    best, index = all_scores.topk(pool.scores.size(1), dim=1)
-    all_tokens = torch.cat([grown, tokens], 1).gather(1, index.unsqueeze(2).expand(-1, -1, tokens.size(2)))
-    return _Pool(best, torch.cat([pool.log_probs, log_probs], 1).gather(1, index), all_tokens)
+def _add(finished: _Finished, scores: Tensor, log_probs: Tensor, tokens: Tensor) -> _Finished:
+    """Merge hypotheses (A, M), (A, M), (A, M, T) into the finished ones and keep the best N; a score of -inf is ignored."""
+    padded = F.pad(finished.tokens, (0, tokens.size(2) - finished.tokens.size(2)), value=NO_TOKEN)
+    all_scores = torch.cat([finished.scores, scores], 1)
+    best, index = all_scores.topk(finished.scores.size(1), dim=1)
+    all_tokens = torch.cat([padded, tokens], 1).gather(1, index.unsqueeze(2).expand(-1, -1, tokens.size(2)))
+    return _Finished(best, torch.cat([finished.log_probs, log_probs], 1).gather(1, index), all_tokens)
 
 
-def _add_ends(pool: _Pool, beams: _Beams, candidates: _Candidates, options: BeamOptions, count: int) -> _Pool:
-    """The pool with the candidates of this step, the count-th from 0, that are the end token."""
+def _add_eos(finished: _Finished, beams: _Beams, candidates: _Candidates, options: BeamOptions, count: int) -> _Finished:
+    """Add the candidates that are EOS, `count` tokens after the prompt."""
     if options.eos_id is None:
-        return pool
+        return finished
     sums, tokens = candidates.sums[:, : options.beam_size], candidates.tokens[:, : options.beam_size]
     parents = candidates.parents[:, : options.beam_size]
     past = _outputs(beams, count).gather(1, parents.unsqueeze(2).expand(-1, -1, count))
     scores = (sums / (count + 1) ** options.length_penalty).masked_fill(tokens != options.eos_id, -math.inf)
-    return _add(pool, scores, candidates.log_probs[:, : options.beam_size], torch.cat([past, tokens.unsqueeze(2)], 2))
+    return _add(finished, scores, candidates.log_probs[:, : options.beam_size], torch.cat([past, tokens.unsqueeze(2)], 2))
 
 
-def _add_stuck(pool: _Pool, beams: _Beams, candidates: _Candidates, options: BeamOptions, count: int) -> _Pool:
-    """The pool with the best beam as it stands, where nothing has ended and nothing can go on."""
-    stuck = (candidates.sums[:, :1] == -math.inf) & (pool.scores[:, :1] == -math.inf)
+def _add_stuck(finished: _Finished, beams: _Beams, candidates: _Candidates, options: BeamOptions, count: int) -> _Finished:
+    """Add the best beam as it is, for sentences with no possible continuation and no finished hypothesis."""
+    stuck = (candidates.sums[:, :1] == -math.inf) & (finished.scores[:, :1] == -math.inf)
     scores = (beams.sums[:, :1] / max(count, 1) ** options.length_penalty).masked_fill(~stuck, -math.inf)
-    tokens = F.pad(_outputs(beams, count)[:, :1], (0, pool.tokens.size(2) - count), value=NO_TOKEN)
-    return _add(pool, scores, beams.log_probs[:, :1], tokens)
+    tokens = F.pad(_outputs(beams, count)[:, :1], (0, finished.tokens.size(2) - count), value=NO_TOKEN)
+    return _add(finished, scores, beams.log_probs[:, :1], tokens)
 
 
-def _add_stopped(pool: _Pool, beams: _Beams, options: BeamOptions, sentences: list[int], count: int) -> tuple[_Pool, _Beams]:
-    """Pool and beams after `ended` has moved hypotheses from the beams to the pool."""
+def _move_stopped(
+    finished: _Finished, beams: _Beams, options: BeamOptions, sentences: list[int], count: int
+) -> tuple[_Finished, _Beams]:
+    """Move the beams for which `options.finished` is true to the finished hypotheses."""
     if options.finished is None:
-        return pool, beams
-    said = _outputs(beams, count)
-    owners = [sentence for sentence in sentences for _ in range(said.size(1))]
-    over = torch.tensor(options.finished(owners, said.flatten(0, 1).tolist()), device=said.device).view_as(beams.sums)
-    scores = (beams.sums / count**options.length_penalty).masked_fill(~over, -math.inf)
-    return _add(pool, scores, beams.log_probs, said), beams._replace(sums=beams.sums.masked_fill(over, -math.inf))
+        return finished, beams
+    outputs = _outputs(beams, count)
+    owners = [sentence for sentence in sentences for _ in range(outputs.size(1))]
+    stopped = torch.tensor(options.finished(owners, outputs.flatten(0, 1).tolist()), device=outputs.device).view_as(beams.sums)
+    scores = (beams.sums / count**options.length_penalty).masked_fill(~stopped, -math.inf)
+    return _add(finished, scores, beams.log_probs, outputs), beams._replace(sums=beams.sums.masked_fill(stopped, -math.inf))
 
 
-def _best_hypotheses(pool: _Pool, row: int) -> list[Hypothesis]:
-    """What one sentence has found."""
-    if pool.scores[row].isnan().any():  # NaN is sorted before every number
+def _best_hypotheses(finished: _Finished, row: int) -> list[Hypothesis]:
+    """The finished hypotheses of one sentence."""
+    if finished.scores[row].isnan().any():  # topk sorts NaN before every number
         raise ModelError("", NOT_A_NUMBER)
-    values = zip(pool.tokens[row].tolist(), pool.scores[row].tolist(), pool.log_probs[row].tolist(), strict=True)
+    values = zip(finished.tokens[row].tolist(), finished.scores[row].tolist(), finished.log_probs[row].tolist(), strict=True)
     return [
         Hypothesis([token for token in tokens if token != NO_TOKEN], score, log_prob)
         for tokens, score, log_prob in values
@@ -197,72 +205,73 @@ def _best_hypotheses(pool: _Pool, row: int) -> list[Hypothesis]:
 
 
 class _Search:
-    """All sentences of a batch in the middle of a search."""
+    """The state of the search for a batch of sentences."""
 
     def __init__(self, tokens: Tensor, options: BeamOptions) -> None:
-        size, device = tokens.size(0), tokens.device
+        batch_size, device = tokens.size(0), tokens.device
         self.options = options
-        self.sentences = list(range(size))
-        self.found: list[list[Hypothesis]] = [[] for _ in range(size)]
-        zeros = torch.zeros(size, 1, dtype=torch.float64, device=device)
+        self.sentences = list(range(batch_size))  # those still active
+        self.results: list[list[Hypothesis]] = [[] for _ in range(batch_size)]
+        zeros = torch.zeros(batch_size, 1, dtype=torch.float64, device=device)
         self.beams = _Beams(zeros, zeros, tokens.unsqueeze(1))
-        none = torch.full((size, options.n_best), -math.inf, dtype=torch.float64, device=device)
-        self.pool = _Pool(none, none, tokens.new_full((size, options.n_best, 0), NO_TOKEN))
+        empty = torch.full((batch_size, options.n_best), -math.inf, dtype=torch.float64, device=device)
+        self.finished = _Finished(empty, empty, tokens.new_full((batch_size, options.n_best, 0), NO_TOKEN))
 
     def advance(
         self, log_probs: Tensor, processor: LogitsProcessor | None, count: int, progress: Callable[[BeamEvent], None] | None
     ) -> Tensor:
-        """Choose the count-th token from 0 of every beam; the rows of the old batch that the new one continues."""
+        """Extend every beam by its token number `count` (from 0). Return the row of the old batch that each new row extends."""
         options, beams = self.options, self.beams
-        allowed, tokens, banned_tokens = log_probs.float(), beams.tokens.flatten(0, 1), options.banned_tokens
+        processed, tokens, banned_tokens = log_probs.float(), beams.tokens.flatten(0, 1), options.banned_tokens
         if options.eos_id is not None and count < options.min_new_tokens:
             banned_tokens = [*banned_tokens, options.eos_id]
-        if processor is not None:  # it sees what is left
-            allowed, banned_tokens = processor(ban_tokens(banned_tokens)(allowed, tokens), tokens), ()
+        if processor is not None:  # it sees the allowed tokens only
+            processed, banned_tokens = processor(ban_tokens(banned_tokens)(processed, tokens), tokens), ()
         if options.beam_size == 1:
-            candidates = _expand_one(beams, log_probs, allowed, banned_tokens)
+            candidates = _expand_greedy(beams, log_probs, processed, banned_tokens)
         else:
-            candidates = _expand(beams, log_probs, allowed, banned_tokens, options.beam_size)
-        kept = _keep(candidates, options)
+            candidates = _expand(beams, log_probs, processed, banned_tokens, options.beam_size)
+        survivors = _select_survivors(candidates, options)
         if progress is not None:
-            progress(BeamEvent(self.sentences, candidates.tokens, candidates.parents, candidates.sums, kept))
-        pool = _add_ends(self.pool, beams, candidates, options, count)
-        pool = _add_stuck(pool, beams, candidates, options, count)
-        self.beams = _move(beams, candidates, kept, options.eos_id)
-        self.pool, self.beams = _add_stopped(pool, self.beams, options, self.sentences, count + 1)
-        if options.beam_size == 1:  # greedy: where it has ended, nothing goes on
-            over = self.pool.scores[:, :1] > -math.inf
-            self.beams = self.beams._replace(sums=self.beams.sums.masked_fill(over, -math.inf))
-        first = torch.arange(len(self.sentences), device=kept.device).unsqueeze(1) * beams.sums.size(1)
-        return first + candidates.parents.gather(1, kept)
+            progress(BeamEvent(self.sentences, candidates.tokens, candidates.parents, candidates.sums, survivors))
+        finished = _add_eos(self.finished, beams, candidates, options, count)
+        finished = _add_stuck(finished, beams, candidates, options, count)
+        self.beams = _extend(beams, candidates, survivors, options.eos_id)
+        self.finished, self.beams = _move_stopped(finished, self.beams, options, self.sentences, count + 1)
+        if options.beam_size == 1:  # greedy: stop at the first finished hypothesis
+            done = self.finished.scores[:, :1] > -math.inf
+            self.beams = self.beams._replace(sums=self.beams.sums.masked_fill(done, -math.inf))
+        row_start = torch.arange(len(self.sentences), device=survivors.device).unsqueeze(1) * beams.sums.size(1)
+        return row_start + candidates.parents.gather(1, survivors)
 
-    def drop_finished(self) -> Tensor | None:
-        """Let go of sentences that nothing alive can improve; those that stay, None where all do."""
-        # log-probabilities only ever fall, so no hypothesis can end above this
-        hope = self.beams.sums.amax(1) / self.options.max_new_tokens**self.options.length_penalty
-        done = (self.pool.scores[:, -1] >= hope).tolist()
-        if not any(done):
+    def remove_finished(self) -> Tensor | None:
+        """Remove the sentences whose results no active beam can improve. Return the rows that stay, None if all do."""
+        # log-probabilities only decrease: no hypothesis can finish with a better score than this
+        bound = self.beams.sums.amax(1) / self.options.max_new_tokens**self.options.length_penalty
+        is_done = (self.finished.scores[:, -1] >= bound).tolist()
+        if not any(is_done):
             return None
-        for row in (row for row, over in enumerate(done) if over):
-            self.found[self.sentences[row]] = _best_hypotheses(self.pool, row)
-        stay = [row for row, over in enumerate(done) if not over]
-        self.sentences = [self.sentences[row] for row in stay]
-        index = torch.tensor(stay, dtype=torch.long, device=self.beams.sums.device)
-        self.beams, self.pool = _Beams(*select(tuple(self.beams), index)), _Pool(*select(tuple(self.pool), index))
+        for row in (row for row, done in enumerate(is_done) if done):
+            self.results[self.sentences[row]] = _best_hypotheses(self.finished, row)
+        active = [row for row, done in enumerate(is_done) if not done]
+        self.sentences = [self.sentences[row] for row in active]
+        index = torch.tensor(active, dtype=torch.long, device=self.beams.sums.device)
+        self.beams = _Beams(*select(tuple(self.beams), index))
+        self.finished = _Finished(*select(tuple(self.finished), index))
         return index
 
     def close(self, count: int) -> list[list[Hypothesis]]:
-        """Everything found; what is alive at the limit counts as it stands."""
+        """All results; beams that are active at the limit count as finished."""
         scores = self.beams.sums / count**self.options.length_penalty
-        self.pool = _add(self.pool, scores, self.beams.log_probs, _outputs(self.beams, count))
+        self.finished = _add(self.finished, scores, self.beams.log_probs, _outputs(self.beams, count))
         for row, sentence in enumerate(self.sentences):
-            self.found[sentence] = _best_hypotheses(self.pool, row)
-        return self.found
+            self.results[sentence] = _best_hypotheses(self.finished, row)
+        return self.results
 
 
 @torch.no_grad()
 def beam_search(
-    steps: IncrementalModel[S],
+    model: IncrementalModel[S],
     prompt: Tensor,
     *,
     options: BeamOptions,
@@ -271,24 +280,24 @@ def beam_search(
     processor: LogitsProcessor | None = None,
     progress: Callable[[BeamEvent], None] | None = None,
 ) -> list[list[Hypothesis]]:
-    """The best continuations of each row of `prompt` (B, T), right-padded where keep is False, best first.
+    """The best continuations of each row of `prompt` (B, T), right-padded where token_mask is False, best first.
 
-    A row gets fewer than `options.n_best` where there are no more, and one at least: where all is impossible, what was
-    said until then, unended.
+    A row has fewer than `options.n_best` hypotheses if no more exist, but at least one: if no continuation is possible, the
+    unfinished tokens up to that point.
     """
-    check_length(steps.max_positions, prompt.size(1), options.max_new_tokens)
+    check_length(model.max_positions, prompt.size(1), options.max_new_tokens)
     search = _Search(right_aligned(prompt, token_mask), options)
-    log_probs, past = steps.start(prompt, token_mask, state)
+    log_probs, past = model.start(prompt, token_mask, state)
     for count in range(options.max_new_tokens):
         rows = search.advance(log_probs, processor, count, progress)
         if count + 1 == options.max_new_tokens:
             break
-        stay = search.drop_finished()
+        active = search.remove_finished()
         if not search.sentences:
-            return search.found
+            return search.results
         if options.beam_size > 1:
-            past = expand_to_beams(past, (rows if stay is None else rows[stay]).flatten(), stay)
-        elif stay is not None:  # each row continues itself: nothing is copied but where some have left
-            past = select(past, stay)
-        log_probs, past = steps.step(search.beams.tokens[:, :, -1].flatten(), past)
+            past = expand_to_beams(past, (rows if active is None else rows[active]).flatten(), active)
+        elif active is not None:  # each row extends itself: copy only if rows were removed
+            past = select(past, active)
+        log_probs, past = model.step(search.beams.tokens[:, :, -1].flatten(), past)
     return search.close(options.max_new_tokens)

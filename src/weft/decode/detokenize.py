@@ -1,4 +1,4 @@
-"""Tokens to text while they arrive: nothing is given out that a later token could still change or take back."""
+"""Streaming detokenization: emit only text that later tokens cannot change."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Protocol
 
 import numpy as np
 
-REPLACEMENT_CHAR = "\ufffd"  # what a decoder writes for bytes that are not UTF-8, or not yet
+REPLACEMENT_CHAR = "\ufffd"  # what tokenizers decode invalid or incomplete UTF-8 to
 
 
 class TokenDecoder(Protocol):
-    """What of a tokenizer is needed here."""
+    """The part of a tokenizer that decoding needs."""
 
     @property
     def unk_id(self) -> int: ...
@@ -33,80 +33,80 @@ def added_text(tokenizer: TokenDecoder, prompt: Sequence[int], tokens: Sequence[
 
 
 class StreamingDetokenizer:
-    """The text that tokens add to a prompt, piece by piece.
+    """The text that tokens add to a prompt, token by token.
 
-    Decoded is always a few tokens, from a place where the text was complete: each piece costs the same, and a decoder
-    that treats the first token of a text in its own way (no space before it) sees another token first.
+    Only a few tokens are decoded at a time, starting after the last complete character: each step costs the same, and tokenizers
+    that treat the first token of a text specially (no space before it) see another token first.
     """
 
     def __init__(self, tokenizer: TokenDecoder, prompt: Sequence[int]) -> None:
         self.tokenizer = tokenizer
-        self.tokens = list(prompt)  # from the last complete place but one
-        self.read = len(self.tokens)  # of these, how many have been given out
+        self.tokens = list(prompt)  # the last emitted tokens, and those not emitted yet
+        self.num_emitted = len(self.tokens)
 
     def push(self, token: int) -> str:
-        """The text that became certain with this token."""
+        """Add a token and return the text that is now final."""
         self.tokens.append(token)
-        new = self._new()
-        # a character may be incomplete: wait, what comes next decides
-        return "" if not new or new.endswith(REPLACEMENT_CHAR) else self._give(new)
+        text = self._pending_text()
+        # the last character may be incomplete: wait for the next token
+        return "" if not text or text.endswith(REPLACEMENT_CHAR) else self._emit(text)
 
     def finish(self) -> str:
-        """The rest: bytes that never became a character."""
-        return self._give(self._new())
+        """Return the rest: bytes that never became a character."""
+        return self._emit(self._pending_text())
 
-    def _new(self) -> str:
-        return added_text(self.tokenizer, self.tokens[: self.read], self.tokens[self.read :])
+    def _pending_text(self) -> str:
+        return added_text(self.tokenizer, self.tokens[: self.num_emitted], self.tokens[self.num_emitted :])
 
-    def _give(self, new: str) -> str:
-        del self.tokens[: self.read]
-        self.read = len(self.tokens)
-        return new
+    def _emit(self, text: str) -> str:
+        del self.tokens[: self.num_emitted]
+        self.num_emitted = len(self.tokens)
+        return text
 
 
 def _overlap(text: str, stop: str) -> int:
-    """The length of the longest end of `text` that `stop` begins with."""
+    """Length of the longest suffix of `text` that is a prefix of `stop`."""
     return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
 
 
 class StopStringFilter:
-    """Text up to the first of several stop strings, piece by piece; which is the first does not depend on the pieces.
+    """Pass text on, chunk by chunk, up to the first stop string. The result does not depend on how the text is split.
 
-    The first is the one that is complete first; of two that end together, the longer.
+    The first stop string is the one that is complete first; of two that end at the same position, the longer.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
         self.stops = stops
-        self.held = ""
-        self.found = False
+        self.pending = ""  # may be the beginning of a stop string
+        self.has_stopped = False
 
-    def push(self, piece: str) -> str:
-        """The text that is certain to stand before any stop string."""
-        if self.found:
+    def push(self, chunk: str) -> str:
+        """Add text and return what certainly precedes any stop string."""
+        if self.has_stopped:
             return ""
-        text = self.held + piece
-        places = [(at + len(stop), at) for stop in self.stops if (at := text.find(stop)) >= 0]
-        if places:
-            self.found = True
-            return text[: min(places)[1]]
-        token_mask = max((_overlap(text, stop) for stop in self.stops), default=0)
-        self.held = text[len(text) - token_mask :]
-        return text[: len(text) - token_mask]
+        text = self.pending + chunk
+        matches = [(start + len(stop), start) for stop in self.stops if (start := text.find(stop)) >= 0]
+        if matches:
+            self.has_stopped = True
+            return text[: min(matches)[1]]
+        num_pending = max((_overlap(text, stop) for stop in self.stops), default=0)
+        self.pending = text[len(text) - num_pending :]
+        return text[: len(text) - num_pending]
 
     def finish(self) -> str:
-        """What was held back, when no stop string came."""
-        return "" if self.found else self.held
+        """Return the pending text if no stop string occurred."""
+        return "" if self.has_stopped else self.pending
 
 
 class StreamingText:
-    """Spelling and stopping together: what one continuation says."""
+    """The text of one continuation: detokenized, and cut at stop strings."""
 
     def __init__(self, tokenizer: TokenDecoder, prompt: Sequence[int], stops: Sequence[str]) -> None:
         self.detokenizer, self.stop_filter = StreamingDetokenizer(tokenizer, prompt), StopStringFilter(stops)
 
     @property
     def has_stopped(self) -> bool:
-        return self.stop_filter.found
+        return self.stop_filter.has_stopped
 
     def push(self, token: int) -> str:
         return self.stop_filter.push(self.detokenizer.push(token))
@@ -116,7 +116,7 @@ class StreamingText:
 
 
 def decode_until_stop(tokenizer: TokenDecoder, prompt: Sequence[int], tokens: Sequence[int], stops: Sequence[str]) -> str:
-    """The text that `tokens` add to a prompt, cut before the first stop string: what a stream of them says."""
+    """The text that `tokens` add to a prompt, up to the first stop string; equal to the concatenated stream."""
     text = StreamingText(tokenizer, prompt, stops)
-    pieces = [text.push(token) for token in tokens]
-    return "".join([*pieces, text.finish()])
+    chunks = [text.push(token) for token in tokens]
+    return "".join([*chunks, text.finish()])

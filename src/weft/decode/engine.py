@@ -1,10 +1,11 @@
-"""Rows that are decoded side by side, admitted and cancelled between steps: what sampling, streams and servers stand on.
+"""Continuous batching: rows are decoded together, and admitted and cancelled between steps. Sampling and streaming use it.
 
-Each row has its own prompt, limits, filters and random numbers, and gets what it would get alone. (Numbers of a network may
-differ in the last bits: products of matrices of other sizes are rounded in another order.) Rows of every age share one state
-where their states join, with blank columns where a row is younger; groups of rows whose states do not join step apart.
+Each row has its own prompt, limits, logits processor and random numbers, and gets the same tokens as if it were decoded alone.
+(Log-probabilities of a network may differ in the last bits, because products of matrices of other sizes round differently.)
+Rows of different ages share one batch if their states can be joined, with empty columns for younger rows. Groups of rows whose
+states cannot be joined are stepped separately.
 
-Shapes: B rows, T positions, V words.
+Shapes: B batch size, T sequence length, V vocabulary size.
 """
 
 from __future__ import annotations
@@ -29,189 +30,189 @@ Reason = Literal["end", "limit", "stuck"]
 
 
 class Request(NamedTuple):
-    """A row that is to be written."""
+    """A row to decode."""
 
-    prompt: Sequence[int]  # one token or more
+    prompt: Sequence[int]  # at least one token
     max_new_tokens: int
     eos_id: int | None = None  # the token that ends the row
-    min_new_tokens: int = 0  # before that token
-    logits_processor: LogitsProcessor | None = None  # rows with the same one are processed together
-    noise: Noise | None = None  # what the row is drawn by; None: the best token each time
-    state: Any = None  # of this row, before its prompt: that of a source, or of a text that goes on
+    min_new_tokens: int = 0  # number of tokens before EOS is allowed
+    logits_processor: LogitsProcessor | None = None  # rows with the same processor are processed in one call
+    noise: Noise | None = None  # random numbers of the row; None: greedy
+    state: Any = None  # of this row, before its prompt: that of a source, or of a text to continue
 
 
 class Event(NamedTuple):
-    """What a row got in a step."""
+    """The token that a step added to a row."""
 
     row: int
-    token: int  # -1 where the row is stuck
-    log_prob: float  # under the model itself
-    done: Reason | None  # why it has ended: its end token, its limit, or because no token is possible
+    token: int  # -1 if the row is stuck
+    log_prob: float  # of the model, without logits processor
+    done: Reason | None  # why the row ended: EOS token, limit, or no possible token
 
 
 def pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """Tokens and keep (B, T), padded on the right; None where nothing is, for attention is faster without a mask."""
-    width = max(map(len, prompts))
-    tokens = torch.tensor([[*prompt, *[0] * (width - len(prompt))] for prompt in prompts], device=device)
+    """Right-padded tokens and token mask, both (B, T). The mask is None without padding: attention is faster without it."""
+    max_length = max(map(len, prompts))
+    tokens = torch.tensor([[*prompt, *[0] * (max_length - len(prompt))] for prompt in prompts], device=device)
     lengths = torch.tensor([len(prompt) for prompt in prompts])
-    padded = bool((lengths < width).any())
-    return tokens, (torch.arange(width) < lengths.unsqueeze(1)).to(device) if padded else None
+    is_padded = bool((lengths < max_length).any())
+    return tokens, (torch.arange(max_length) < lengths.unsqueeze(1)).to(device) if is_padded else None
 
 
 @dataclass(slots=True)
 class _Row:
     number: int
     request: Request
-    written: int = 0  # tokens
+    num_generated: int = 0
 
     def event(self, token: int, log_prob: float) -> Event:
-        """One token more."""
-        self.written += 1
+        """Add a token."""
+        self.num_generated += 1
         request = self.request
         if token == NO_TOKEN:
             return Event(self.number, token, 0.0, "stuck")
         if token == request.eos_id:
             return Event(self.number, token, log_prob, "end")
-        return Event(self.number, token, log_prob, "limit" if self.written == request.max_new_tokens else None)
+        return Event(self.number, token, log_prob, "limit" if self.num_generated == request.max_new_tokens else None)
 
 
-class _Kind(NamedTuple):
-    """Rows of a group that are processed and drawn together."""
+class _Subgroup(NamedTuple):
+    """Rows of a group with the same logits processor, all sampled or all greedy."""
 
     logits_processor: LogitsProcessor | None
-    places: list[int]  # in the group
-    drawn: list[tuple[_Row, Noise]]  # by their random numbers; none: all take the best token
+    indices: list[int]  # in the group
+    noise: list[tuple[_Row, Noise]]  # random numbers of each row; empty: greedy
 
 
-def _kinds(rows: Sequence[_Row]) -> list[_Kind]:
-    found: dict[tuple[int, bool], _Kind] = {}
-    for place, row in enumerate(rows):
+def _subgroups(rows: Sequence[_Row]) -> list[_Subgroup]:
+    subgroups: dict[tuple[int, bool], _Subgroup] = {}
+    for index, row in enumerate(rows):
         processor, noise = row.request.logits_processor, row.request.noise
-        kind = found.setdefault((id(processor), noise is None), _Kind(processor, [], []))
-        kind.places.append(place)
+        subgroup = subgroups.setdefault((id(processor), noise is None), _Subgroup(processor, [], []))
+        subgroup.indices.append(index)
         if noise is not None:
-            kind.drawn.append((row, noise))
-    return list(found.values())
+            subgroup.noise.append((row, noise))
+    return list(subgroups.values())
 
 
 class _Group(Generic[S]):
-    """Rows that step together."""
+    """Rows that share a state and are stepped together."""
 
     def __init__(self, rows: list[_Row], tokens: Tensor, log_probs: Tensor, state: S) -> None:
         self.set_rows(rows)
-        self.tokens = tokens  # (B, T) all that was read, aligned on the right
+        self.tokens = tokens  # (B, T) all tokens read, right-aligned
         self.state = state
-        self.log_probs: Tensor | None = log_probs  # (B, V) of the next token; None while `chosen` is not read
-        self.chosen: Tensor | None = None  # (B,) the newest token
+        self.log_probs: Tensor | None = log_probs  # (B, V) of the next token; None until `next_tokens` are read
+        self.next_tokens: Tensor | None = None  # (B,) chosen, but not read yet
 
     def set_rows(self, rows: list[_Row]) -> None:
-        self.rows, self.kinds = rows, _kinds(rows)
-        self.held = any(row.request.min_new_tokens and row.request.eos_id is not None for row in rows)  # from an early end
+        self.rows, self.subgroups = rows, _subgroups(rows)
+        self.has_min_length = any(row.request.min_new_tokens and row.request.eos_id is not None for row in rows)
 
-    def keep(self, places: list[int]) -> None:
-        """Let go of all other rows."""
-        index = torch.tensor(places, device=self.tokens.device)
-        self.set_rows([self.rows[place] for place in places])
-        rest = select((self.tokens, self.log_probs, self.chosen, self.state), index)
-        self.tokens, self.log_probs, self.chosen, self.state = rest
+    def select_rows(self, indices: list[int]) -> None:
+        """Remove all other rows."""
+        index = torch.tensor(indices, device=self.tokens.device)
+        self.set_rows([self.rows[i] for i in indices])
+        selected = select((self.tokens, self.log_probs, self.next_tokens, self.state), index)
+        self.tokens, self.log_probs, self.next_tokens, self.state = selected
 
-    def read(self, steps: IncrementalModel[S]) -> Tensor:
-        """The log-probabilities (B, V) of each row's next token; what was chosen last is read."""
-        if self.log_probs is None and self.chosen is not None:
-            self.log_probs, self.state = steps.step(self.chosen, self.state)
-            self.tokens = torch.cat([self.tokens, self.chosen.unsqueeze(1)], 1)
-            self.chosen = None
+    def read(self, model: IncrementalModel[S]) -> Tensor:
+        """Read the tokens chosen last. Return the log-probabilities (B, V) of each row's next token."""
+        if self.log_probs is None and self.next_tokens is not None:
+            self.log_probs, self.state = model.step(self.next_tokens, self.state)
+            self.tokens = torch.cat([self.tokens, self.next_tokens.unsqueeze(1)], 1)
+            self.next_tokens = None
         if self.log_probs is None:
-            raise RuntimeError("a group of rows has nothing to read")
+            raise RuntimeError("group has no tokens to read")
         return self.log_probs
 
     def choose(self, log_probs: Tensor) -> Tensor:
-        """Each row's next token (B,), -1 where none is possible."""
-        allowed = self._without_early_ends(log_probs.float()) if self.held else log_probs.float()
-        if len(self.kinds) == 1:
-            return self._draw(self.kinds[0], allowed, self.tokens)
-        chosen = self.tokens.new_empty(len(self.rows))
-        for kind in self.kinds:
-            index = torch.tensor(kind.places, device=chosen.device)
-            chosen[index] = self._draw(kind, allowed[index], self.tokens[index])
-        return chosen
+        """Choose the next token of each row (B,); -1 if none is possible."""
+        log_probs = self._ban_early_eos(log_probs.float()) if self.has_min_length else log_probs.float()
+        if len(self.subgroups) == 1:
+            return self._choose_in(self.subgroups[0], log_probs, self.tokens)
+        next_tokens = self.tokens.new_empty(len(self.rows))
+        for subgroup in self.subgroups:
+            index = torch.tensor(subgroup.indices, device=next_tokens.device)
+            next_tokens[index] = self._choose_in(subgroup, log_probs[index], self.tokens[index])
+        return next_tokens
 
-    def _without_early_ends(self, log_probs: Tensor) -> Tensor:
+    def _ban_early_eos(self, log_probs: Tensor) -> Tensor:
         early = [
-            (place, row.request.eos_id)
-            for place, row in enumerate(self.rows)
-            if row.written < row.request.min_new_tokens and row.request.eos_id is not None
+            (index, row.request.eos_id)
+            for index, row in enumerate(self.rows)
+            if row.num_generated < row.request.min_new_tokens and row.request.eos_id is not None
         ]
         if not early:
             return log_probs
-        places, ends = torch.tensor(early, device=log_probs.device).unbind(1)
-        return log_probs.index_put((places, ends), log_probs.new_tensor(-math.inf))
+        rows, eos_ids = torch.tensor(early, device=log_probs.device).unbind(1)
+        return log_probs.index_put((rows, eos_ids), log_probs.new_tensor(-math.inf))
 
-    def _draw(self, kind: _Kind, log_probs: Tensor, tokens: Tensor) -> Tensor:
-        if kind.logits_processor is not None:
-            log_probs = kind.logits_processor(log_probs, tokens)
-        if not kind.drawn:
+    def _choose_in(self, subgroup: _Subgroup, log_probs: Tensor, tokens: Tensor) -> Tensor:
+        if subgroup.logits_processor is not None:
+            log_probs = subgroup.logits_processor(log_probs, tokens)
+        if not subgroup.noise:
             return sample_token(log_probs)
-        numbers = [noise(row.written) for row, noise in kind.drawn]
+        numbers = [noise(row.num_generated) for row, noise in subgroup.noise]
         return sample_token(log_probs, torch.tensor(numbers, dtype=torch.float64).to(log_probs.device))
 
-    def advance(self, steps: IncrementalModel[S]) -> list[Event]:
-        """One token of every row."""
-        log_probs = self.read(steps)
-        chosen = self.choose(log_probs)
-        tokens, spent = _to_host(chosen, log_probs)
-        self.log_probs, self.chosen = None, chosen
-        return [row.event(token, log_prob) for row, token, log_prob in zip(self.rows, tokens, spent, strict=True)]
+    def advance(self, model: IncrementalModel[S]) -> list[Event]:
+        """Generate one token of every row."""
+        log_probs = self.read(model)
+        next_tokens = self.choose(log_probs)
+        tokens, token_log_probs = _to_host(next_tokens, log_probs)
+        self.log_probs, self.next_tokens = None, next_tokens
+        return [row.event(*chosen) for row, *chosen in zip(self.rows, tokens, token_log_probs, strict=True)]
 
 
-def _to_host(chosen: Tensor, log_probs: Tensor) -> tuple[list[int], list[float]]:
-    """What was chosen, and its log-probabilities: the one time in a step that the device is waited for."""
-    spent = log_probs.gather(1, chosen.clamp(min=0).unsqueeze(1)).squeeze(1)
-    numbers = torch.stack([chosen.double(), spent.double(), log_probs.amax(1).double()]).cpu()
-    if numbers[2].isnan().any():  # one NaN in a row makes its maximum NaN
+def _to_host(next_tokens: Tensor, log_probs: Tensor) -> tuple[list[int], list[float]]:
+    """The chosen tokens and their log-probabilities as lists: the only device sync of a step."""
+    chosen = log_probs.gather(1, next_tokens.clamp(min=0).unsqueeze(1)).squeeze(1)
+    numbers = torch.stack([next_tokens.double(), chosen.double(), log_probs.amax(1).double()]).cpu()
+    if numbers[2].isnan().any():  # a NaN in a row makes its maximum NaN
         raise ModelError("", NOT_A_NUMBER)
     return numbers[0].long().tolist(), numbers[1].tolist()
 
 
-def _joined(first: _Group[S], second: _Group[S], steps: IncrementalModel[S]) -> _Group[S] | None:
-    """Both as one, without what rows that have left leave behind; None where their states do not join."""
+def _join(first: _Group[S], second: _Group[S], model: IncrementalModel[S]) -> _Group[S] | None:
+    """One group from two, without the columns that removed rows left behind; None if their states cannot be joined."""
     try:
         state = compact(join(first.state, second.state))
     except ValueError:
         return None
     rows = first.rows + second.rows
-    width = max(len(row.request.prompt) + row.written for row in rows)
-    parts = []
+    max_length = max(len(row.request.prompt) + row.num_generated for row in rows)
+    padded = []
     for group in (first, second):
-        tokens = group.tokens[:, max(0, group.tokens.size(1) - width) :]
-        parts.append(F.pad(tokens, (width - tokens.size(1), 0), value=NO_TOKEN))
-    return _Group(rows, torch.cat(parts), torch.cat([first.read(steps), second.read(steps)]), state)
+        tokens = group.tokens[:, max(0, group.tokens.size(1) - max_length) :]
+        padded.append(F.pad(tokens, (max_length - tokens.size(1), 0), value=NO_TOKEN))
+    return _Group(rows, torch.cat(padded), torch.cat([first.read(model), second.read(model)]), state)
 
 
 class Engine(Generic[S]):
-    """Decodes rows that come and go. Numbers of rows are never used twice."""
+    """Decodes rows that are admitted and removed at any time. Row numbers are never reused."""
 
-    def __init__(self, steps: IncrementalModel[S], device: torch.device | str = "cpu") -> None:
-        self.steps, self.device = steps, torch.device(device)
+    def __init__(self, model: IncrementalModel[S], device: torch.device | str = "cpu") -> None:
+        self.model, self.device = model, torch.device(device)
         self._groups: list[_Group[S]] = []
-        self._running: dict[int, None] = {}  # a set in order
-        self._gone: set[int] = set()  # rows that have ended, and are still in their group
-        self._fresh = False  # whether rows were admitted since the last step
+        self._running: dict[int, None] = {}  # an ordered set
+        self._ended: set[int] = set()  # rows that have ended but are still in their group
+        self._has_new_groups = False  # whether rows were admitted since the last step
         self._next = 0
 
     @property
     def running(self) -> list[int]:
-        """The rows that the next step writes to."""
+        """The rows that the next step extends."""
         return list(self._running)
 
     @torch.no_grad()
     def admit(self, requests: Sequence[Request], *, state: S | None = None) -> list[int]:
-        """Reads the prompts; the numbers of the new rows, in order. `state` is that of all of them, a row each, where it is
-        there as a whole; else each request has its own, or none."""
+        """Read the prompts and return the numbers of the new rows, in order. `state` is the initial state of all of them, one
+        row each; without it, each request may have its own."""
         if not requests:
             return []
-        _check(requests, self.steps.max_positions)
-        rows = [_Row(self._next + place, request) for place, request in enumerate(requests)]
+        _check(requests, self.model.max_positions)
+        rows = [_Row(self._next + index, request) for index, request in enumerate(requests)]
         if state is not None:
             groups = [self._read(rows, state)]
         else:
@@ -223,81 +224,81 @@ class Engine(Generic[S]):
         self._groups += groups
         self._next += len(rows)
         self._running |= dict.fromkeys(row.number for row in rows)
-        self._fresh = True
+        self._has_new_groups = True
         return [row.number for row in rows]
 
     def _read(self, rows: list[_Row], state: S | None) -> _Group[S]:
         prompt, token_mask = pad([row.request.prompt for row in rows], self.device)
-        log_probs, past = self.steps.start(prompt, token_mask, state)
+        log_probs, past = self.model.start(prompt, token_mask, state)
         return _Group(rows, right_aligned(prompt, token_mask), log_probs, past)
 
     @torch.no_grad()
     def step(self) -> list[Event]:
-        """One token of every row, in the order that they were admitted; rows that end leave."""
-        self._let_go()
-        if self._fresh:
+        """Generate one token of every row, in the order of admission. Rows that end are removed."""
+        self._remove_ended()
+        if self._has_new_groups:
             self._join_groups()
-        events = [event for group in self._groups for event in group.advance(self.steps)]
+        events = [event for group in self._groups for event in group.advance(self.model)]
         if len(self._groups) > 1:
             events.sort()
-        self._gone = {event.row for event in events if event.done is not None}
-        for number in self._gone:
+        self._ended = {event.row for event in events if event.done is not None}
+        for number in self._ended:
             del self._running[number]
         if not self._running:
-            self._let_go()
+            self._remove_ended()
         return events
 
     def cancel(self, number: int) -> None:
-        """Lets go of a row, and of its memory, at once; nothing where it has ended."""
+        """Remove a row and free its memory; no effect if it has ended."""
         self.cancel_all([number])
 
     def cancel_all(self, numbers: Iterable[int]) -> None:
-        """`cancel` for several rows, in one go."""
+        """Cancel several rows at once."""
         numbers = list(numbers)
         for number in numbers:
             if not 0 <= number < self._next:
-                raise UsageError("engine", f"row {number} was never admitted")
-        gone = {number for number in numbers if number in self._running}
-        for number in gone:
+                raise UsageError("engine", f"unknown row {number}")
+        cancelled = {number for number in numbers if number in self._running}
+        for number in cancelled:
             del self._running[number]
-        self._gone |= gone
-        if gone:
-            self._let_go()
+        self._ended |= cancelled
+        if cancelled:
+            self._remove_ended()
 
     @torch.no_grad()
-    def _let_go(self) -> None:
-        """Copies states without the rows that have ended."""
-        if not self._gone:
+    def _remove_ended(self) -> None:
+        """Remove the rows that have ended from groups and states."""
+        if not self._ended:
             return
         for group in self._groups:
-            places = [place for place, row in enumerate(group.rows) if row.number not in self._gone]
-            if not places:
+            indices = [index for index, row in enumerate(group.rows) if row.number not in self._ended]
+            if not indices:
                 group.set_rows([])
-            elif len(places) < len(group.rows):
-                group.keep(places)
+            elif len(indices) < len(group.rows):
+                group.select_rows(indices)
         self._groups = [group for group in self._groups if group.rows]
-        self._gone = set()
+        self._ended = set()
 
     def _join_groups(self) -> None:
-        """As few groups as states allow; all have read what was chosen."""
-        found: list[_Group[S]] = []
+        """Join groups wherever their states allow it, after reading their chosen tokens."""
+        groups: list[_Group[S]] = []
         for group in self._groups:
-            group.read(self.steps)
-            for place, other in enumerate(found):
-                if (both := _joined(other, group, self.steps)) is not None:
-                    found[place] = both
+            group.read(self.model)
+            for index, other in enumerate(groups):
+                if (joined := _join(other, group, self.model)) is not None:
+                    groups[index] = joined
                     break
             else:
-                found.append(group)
-        self._groups, self._fresh = found, False
+                groups.append(group)
+        self._groups, self._has_new_groups = groups, False
 
 
 def _check(requests: Sequence[Request], max_positions: int | None) -> None:
-    """Refuse rows that nothing can be written to, and those that would pass the last position that the model reads."""
+    """Reject empty prompts, limits below 1, and rows that exceed the positions of the model."""
     for request in requests:
         if not request.prompt:
-            raise UsageError("engine", "a prompt must have one token or more")
+            raise UsageError("prompt", "must have at least one token")
         if request.max_new_tokens < 1:
-            raise UsageError("engine", f"max_new_tokens must be 1 or more, not {request.max_new_tokens}")
-    widest = max(requests, key=lambda request: len(request.prompt) + request.max_new_tokens)
-    check_length(max_positions, len(widest.prompt), widest.max_new_tokens)
+            raise UsageError("max_new_tokens", f"must be at least 1, got {request.max_new_tokens}")
+    longest = max(requests, key=lambda request: len(request.prompt) + request.max_new_tokens)
+    check_length(max_positions, len(longest.prompt), longest.max_new_tokens)

@@ -1,7 +1,7 @@
-"""Text in, text out: continue prompts by sampling or beam search.
+"""Generate text: continue prompts by sampling or beam search.
 
-A prompt is read after the opening of a text: <s>, or what running text shows before a text begins, such as a newline. An
-empty prompt is the opening alone.
+A prompt follows the opening of a text: <s>, or for running text the tokens that precede a new text, such as a newline. An empty
+prompt is the opening alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from weft.decode import logits_processors as choose
+from weft.decode import logits_processors as processors
 from weft.decode.batch_size import Rows, max_rows_in_memory
 from weft.decode.beam import BeamOptions, beam_search
 from weft.decode.detokenize import StreamingText, TokenDecoder, added_text, decode_until_stop
@@ -23,35 +23,37 @@ from weft.decode.logits_processors import NO_TOKEN, LogitsProcessor, Noise
 from weft.decode.options import GenerationConfig, check_length
 from weft.resources import free, measure_peak_memory
 
-ContinueCallback = Callable[[int, int], bool]  # tokens that a search has written, and at most: whether to go on
-ROWS = 64  # that are computed at a time
-MAX_PREFILL = 512  # tokens of a prompt that are read to see what reading takes
-FEW = 4096  # positions that are read side by side without a look
+ContinueCallback = Callable[
+    [int, int], bool
+]  # called with the number of generated tokens and its maximum; False stops the search
+MAX_BATCH_ROWS = 64  # rows decoded at once
+MAX_PREFILL = 512  # tokens of a prompt that are read to measure memory
+MIN_MEASURED_TOKENS = 4096  # prompts with fewer tokens in total are read without measuring memory
 
 
 class Continuation(NamedTuple):
-    text: str  # without the prompt, cut before a stop string
-    token_ids: list[int]  # all that were generated, the end token and those of a stop string too
-    score: float  # what continuations are ordered by: log_prob, under the length penalty of a beam
-    log_prob: float  # of `tokens`, under the model itself
-    alternatives: tuple[Continuation, ...] = ()  # the others where several were asked for: a beam's next best, other samples
+    text: str  # without the prompt, up to a stop string
+    token_ids: list[int]  # all generated tokens, including EOS and those of a stop string
+    score: float  # ranks the hypotheses of a beam search: log_prob with length penalty
+    log_prob: float  # of `token_ids`, under the model
+    alternatives: tuple[Continuation, ...] = ()  # further continuations: the rest of the n-best list, or other samples
 
     def ranked(self) -> list[Continuation]:
-        """This one and its alternatives, in order."""
+        """This continuation and its alternatives, in order."""
         return [self._replace(alternatives=()), *self.alternatives]
 
 
 class Frame(NamedTuple):
-    """What a text stands between."""
+    """The tokens around a text."""
 
-    eos_id: int | None  # the token that ends it; None in running text
-    bos_ids: Sequence[int] = ()  # the tokens that it comes after; none: the begin token
+    eos_id: int | None  # ends a text; None for running text
+    bos_ids: Sequence[int] = ()  # precede a text; empty: the BOS token
 
 
 class _Job(NamedTuple):
-    """What every batch of a request shares."""
+    """The part of a call that all batches share."""
 
-    steps: IncrementalModel[Any]
+    model: IncrementalModel[Any]
     tokenizer: TokenDecoder
     options: GenerationConfig
     frame: Frame
@@ -62,38 +64,38 @@ class _Job(NamedTuple):
         return self.frame.eos_id
 
 
-def _never(job: _Job) -> list[int]:
-    """The tokens that are not written."""
-    # running text has no end: its models never saw the token
+def _banned_tokens(job: _Job) -> list[int]:
+    """Tokens that are never generated."""
+    # models of running text never saw EOS
     return [job.tokenizer.unk_id, job.tokenizer.bos_id] + ([job.tokenizer.eos_id] if job.eos_id is None else [])
 
 
-def _filters(job: _Job) -> list[LogitsProcessor]:
-    """Everything else that changes what may come next, in the order it applies."""
-    options, chosen = job.options, list[LogitsProcessor]()
+def _processors(job: _Job) -> list[LogitsProcessor]:
+    """The logits processors of the options, in the order of application."""
+    options, steps = job.options, list[LogitsProcessor]()
     if options.no_repeat_ngram_size is not None:
-        chosen.append(choose.no_repeat_ngram(options.no_repeat_ngram_size))
+        steps.append(processors.no_repeat_ngram(options.no_repeat_ngram_size))
     if options.repetition_penalty > 1:
-        chosen.append(choose.repetition_penalty(options.repetition_penalty))
-    chosen += choose.sampling_processors(heat=options.temperature, size=options.top_k, mass=options.top_p)
+        steps.append(processors.repetition_penalty(options.repetition_penalty))
+    steps += processors.sampling_processors(temperature_value=options.temperature, k=options.top_k, p=options.top_p)
     if options.min_p is not None:
-        chosen.append(choose.min_p(options.min_p))
-    return chosen
+        steps.append(processors.min_p(options.min_p))
+    return steps
 
 
-def _adjust(job: _Job) -> LogitsProcessor:
-    """All that sampling sees to."""
-    return choose.compose([choose.ban_tokens(_never(job)), *_filters(job)])
+def _sampling_processor(job: _Job) -> LogitsProcessor:
+    """Everything that sampling applies: banned tokens, then the options."""
+    return processors.compose([processors.ban_tokens(_banned_tokens(job)), *_processors(job)])
 
 
 def _engine(job: _Job, prompts: Sequence[list[int]], rows: Sequence[tuple[int, int]]) -> Engine[Any]:
-    """An engine with a row for each prompt; `rows` are (prompt, sample) numbers in the whole request."""
-    options, processor = job.options, _adjust(job)
+    """An engine with a row for each prompt; `rows` are the (prompt, sample) numbers in the whole call."""
+    options, processor = job.options, _sampling_processor(job)
 
     def noise(row: tuple[int, int]) -> Noise | None:
-        return None if options.temperature == 0 else choose.random_noise(options.seed, *row)
+        return None if options.temperature == 0 else processors.random_noise(options.seed, *row)
 
-    engine: Engine[Any] = Engine(job.steps, job.device)
+    engine: Engine[Any] = Engine(job.model, job.device)
     pairs = zip(prompts, rows, strict=True)
     engine.admit(
         [
@@ -105,9 +107,9 @@ def _engine(job: _Job, prompts: Sequence[list[int]], rows: Sequence[tuple[int, i
 
 
 def _sample(job: _Job, prompts: Sequence[list[int]], rows: Sequence[tuple[int, int]]) -> list[Continuation]:
-    """A continuation of each prompt; `rows` are (prompt, sample) numbers in the whole request."""
+    """Sample a continuation of each prompt; `rows` are the (prompt, sample) numbers in the whole call."""
     texts = [StreamingText(job.tokenizer, prompt, job.options.stop) for prompt in prompts]
-    said: list[list[str]] = [[] for _ in prompts]
+    chunks: list[list[str]] = [[] for _ in prompts]
     tokens: list[list[int]] = [[] for _ in prompts]
     log_probs = [0.0] * len(prompts)
     engine = _engine(job, prompts, rows)
@@ -115,12 +117,12 @@ def _sample(job: _Job, prompts: Sequence[list[int]], rows: Sequence[tuple[int, i
         for row, token, log_prob, _ in engine.step():
             if token != NO_TOKEN:
                 tokens[row].append(token)
-                said[row].append(texts[row].push(token))
+                chunks[row].append(texts[row].push(token))
                 log_probs[row] += log_prob
         if job.options.stop:
             engine.cancel_all(row for row in engine.running if texts[row].has_stopped)
     return [
-        Continuation("".join([*said[row], texts[row].finish()]), tokens[row], log_prob, log_prob)
+        Continuation("".join([*chunks[row], texts[row].finish()]), tokens[row], log_prob, log_prob)
         for row, log_prob in enumerate(log_probs)
     ]
 
@@ -128,14 +130,15 @@ def _sample(job: _Job, prompts: Sequence[list[int]], rows: Sequence[tuple[int, i
 def _beam_search(
     job: _Job, prompts: Sequence[list[int]], beam_size: int, should_continue: Callable[[int], bool] | None
 ) -> list[list[Continuation]]:
-    """The best continuations of each prompt; once `going`, told how many tokens there are, says no, those found so far."""
+    """The best continuations of each prompt. `should_continue` is called with the number of generated tokens; once it returns
+    False, the search ends with its current hypotheses."""
     options = job.options
 
-    def ended(owners: list[int], tokens: list[list[int]]) -> list[bool]:
-        over = should_continue is not None and not should_continue(len(tokens[0]))
-        if over or not options.stop:
-            return [over] * len(tokens)
-        texts = [added_text(job.tokenizer, prompts[owner], said) for owner, said in zip(owners, tokens, strict=True)]
+    def finished(rows: list[int], outputs: list[list[int]]) -> list[bool]:
+        cancelled = should_continue is not None and not should_continue(len(outputs[0]))
+        if cancelled or not options.stop:
+            return [cancelled] * len(outputs)
+        texts = [added_text(job.tokenizer, prompts[row], output) for row, output in zip(rows, outputs, strict=True)]
         return [any(stop in text for stop in options.stop) for text in texts]
 
     search = BeamOptions(
@@ -145,28 +148,30 @@ def _beam_search(
         length_penalty=options.length_penalty or 0.0,
         n_best=options.n_best,
         min_new_tokens=options.min_new_tokens,
-        banned_tokens=_never(job),
-        finished=ended if options.stop or should_continue is not None else None,
+        banned_tokens=_banned_tokens(job),
+        finished=finished if options.stop or should_continue is not None else None,
     )
     prompt, token_mask = pad(prompts, job.device)
-    processors = _filters(job)
-    found = beam_search(
-        job.steps, prompt, options=search, token_mask=token_mask, processor=choose.compose(processors) if processors else None
-    )
+    steps = _processors(job)
+    processor = processors.compose(steps) if steps else None
+    results = beam_search(job.model, prompt, options=search, token_mask=token_mask, processor=processor)
     return [
-        [Continuation(decode_until_stop(job.tokenizer, prompts[row], one.tokens, options.stop), *one) for one in best]
-        for row, best in enumerate(found)
+        [
+            Continuation(decode_until_stop(job.tokenizer, prompts[row], hypothesis.tokens, options.stop), *hypothesis)
+            for hypothesis in hypotheses
+        ]
+        for row, hypotheses in enumerate(results)
     ]
 
 
-def _pieces(job: _Job, prompt: list[int]) -> Iterator[str]:
+def _stream_chunks(job: _Job, prompt: list[int]) -> Iterator[str]:
     text = StreamingText(job.tokenizer, prompt, job.options.stop)
     engine = _engine(job, [prompt], [(0, 0)])
     while engine.running:
         (event,) = engine.step()
-        piece = text.push(event.token) if event.token != NO_TOKEN else ""
-        if piece:
-            yield piece
+        chunk = text.push(event.token) if event.token != NO_TOKEN else ""
+        if chunk:
+            yield chunk
         if text.has_stopped:
             return
     rest = text.finish()
@@ -175,32 +180,32 @@ def _pieces(job: _Job, prompt: list[int]) -> Iterator[str]:
 
 
 def _batch_size(job: _Job, prompts: Sequence[list[int]], limit: int) -> int:
-    """How many prompts, at most `most`, fit into memory side by side; refuses what does not fit alone."""
-    options, max_positions = job.options, max(prompts, key=len, default=[0])
-    rows = Rows(options.beam_size or 1, len(max_positions) + options.max_new_tokens - 1)
-    what, fix = (
-        ("a row", "--max-new-tokens")
+    """The number of prompts, at most `limit`, that fit into memory at once; an error if one does not fit."""
+    options, longest = job.options, max(prompts, key=len, default=[0])
+    rows = Rows(options.beam_size or 1, len(longest) + options.max_new_tokens - 1)
+    item, fix = (
+        ("a row", "`max_new_tokens`")
         if options.beam_size is None
-        else (f"a beam of {rows.number} rows", "--beam-size or --max-new-tokens")
+        else (f"a beam of {rows.number} rows", "`beam_size` or `max_new_tokens`")
     )
-    limit = min(limit, max_rows_in_memory(job.steps, rows, job.device, item=f"generate: {what}", fix=fix))
-    some = max_positions[:MAX_PREFILL]
-    if limit * len(some) > FEW:
-        prompt = torch.tensor([some], device=job.device)
+    limit = min(limit, max_rows_in_memory(job.model, rows, job.device, item=f"generate: {item}", fix=fix))
+    prefill = longest[:MAX_PREFILL]
+    if limit * len(prefill) > MIN_MEASURED_TOKENS:
+        prompt = torch.tensor([prefill], device=job.device)
         with torch.no_grad():
-            reading = measure_peak_memory(lambda number: job.steps.start(prompt.expand(number, -1)), 1)
-        limit = min(limit, max(1, free(job.device) // max(1, reading)))
+            peak = measure_peak_memory(lambda number: job.model.start(prompt.expand(number, -1)), 1)
+        limit = min(limit, max(1, free(job.device) // max(1, peak)))
     return limit
 
 
-def _read(job: _Job, prompt: str) -> list[int]:
+def _encode(job: _Job, prompt: str) -> list[int]:
     tokens: list[int] = [*(job.frame.bos_ids or [job.tokenizer.bos_id]), *job.tokenizer.encode(prompt).tolist()]
-    check_length(job.steps.max_positions, len(tokens), job.options.max_new_tokens)
+    check_length(job.model.max_positions, len(tokens), job.options.max_new_tokens)
     return tokens
 
 
 def generate(
-    steps: IncrementalModel[Any],
+    model: IncrementalModel[Any],
     tokenizer: TokenDecoder,
     prompts: Sequence[str],
     options: GenerationConfig,
@@ -209,34 +214,35 @@ def generate(
     device: torch.device | str = "cpu",
     should_continue: ContinueCallback | None = None,
 ) -> list[list[Continuation]]:
-    """The continuations of each prompt, of a text that stands in `frame`. A beam asks `going` before each token."""
-    job = _Job(steps, tokenizer, options, frame, torch.device(device))
-    read = [_read(job, prompt) for prompt in prompts]
-    ordered = sorted(range(len(read)), key=lambda prompt: len(read[prompt]))  # neighbours in length waste little padding
-    jobs = ((prompt, number) for prompt in ordered for number in range(options.num_samples))
-    found: list[list[Continuation]] = [[] for _ in read]
-    limit = min(len(read) * options.num_samples, max(1, ROWS // (options.beam_size or 1)))
-    together = _batch_size(job, read, limit)
-    total, before = math.ceil(len(read) / max(1, together)) * options.max_new_tokens, 0
-    while batch := list(islice(jobs, together)):
-        texts = [read[prompt] for prompt, _ in batch]
+    """The continuations of each prompt. `frame` gives the tokens around a text. Beam search calls `should_continue` before each
+    token."""
+    job = _Job(model, tokenizer, options, frame, torch.device(device))
+    tokens = [_encode(job, prompt) for prompt in prompts]
+    by_length = sorted(range(len(tokens)), key=lambda prompt: len(tokens[prompt]))  # similar lengths need little padding
+    rows = ((prompt, sample) for prompt in by_length for sample in range(options.num_samples))
+    results: list[list[Continuation]] = [[] for _ in tokens]
+    limit = min(len(tokens) * options.num_samples, max(1, MAX_BATCH_ROWS // (options.beam_size or 1)))
+    batch_size = _batch_size(job, tokens, limit)
+    total, done = math.ceil(len(tokens) / max(1, batch_size)) * options.max_new_tokens, 0
+    while batch := list(islice(rows, batch_size)):
+        batch_tokens = [tokens[prompt] for prompt, _ in batch]
         if options.beam_size is None:
-            results = [[one] for one in _sample(job, texts, batch)]
+            continuations = [[sample] for sample in _sample(job, batch_tokens, batch)]
         else:
-            results = _beam_search(job, texts, options.beam_size, _after(should_continue, before, total))
-            before += options.max_new_tokens
-        for (prompt, _), result in zip(batch, results, strict=True):
-            found[prompt] += result
-    return found
+            continuations = _beam_search(job, batch_tokens, options.beam_size, _with_offset(should_continue, done, total))
+            done += options.max_new_tokens
+        for (prompt, _), continuation in zip(batch, continuations, strict=True):
+            results[prompt] += continuation
+    return results
 
 
-def _after(should_continue: ContinueCallback | None, before: int, total: int) -> Callable[[int], bool] | None:
-    """The same question, asked by one batch of several."""
-    return None if should_continue is None else lambda written: should_continue(before + written, total)
+def _with_offset(should_continue: ContinueCallback | None, done: int, total: int) -> Callable[[int], bool] | None:
+    """The callback of one batch, which adds the tokens of the batches before it."""
+    return None if should_continue is None else lambda generated: should_continue(done + generated, total)
 
 
 def stream(
-    steps: IncrementalModel[Any],
+    model: IncrementalModel[Any],
     tokenizer: TokenDecoder,
     prompt: str,
     options: GenerationConfig,
@@ -244,12 +250,12 @@ def stream(
     frame: Frame,
     device: torch.device | str = "cpu",
 ) -> Iterator[str]:
-    """The first continuation that `generate` gives to [prompt], in pieces as they become certain (a beam's at once)."""
-    job = _Job(steps, tokenizer, options, frame, torch.device(device))
-    read = _read(job, prompt)
-    _batch_size(job, [read], 1)
+    """The first continuation that `generate` returns for the prompt, in chunks as they become final (beam search: at once)."""
+    job = _Job(model, tokenizer, options, frame, torch.device(device))
+    tokens = _encode(job, prompt)
+    _batch_size(job, [tokens], 1)
     return (
-        _pieces(job, read)
+        _stream_chunks(job, tokens)
         if options.beam_size is None
-        else iter([_beam_search(job, [read], options.beam_size, None)[0][0].text])
+        else iter([_beam_search(job, [tokens], options.beam_size, None)[0][0].text])
     )

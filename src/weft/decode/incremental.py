@@ -1,6 +1,6 @@
-"""What a model offers to be decoded. Search and sampling know nothing else of it.
+"""The interface that a model offers for decoding. Search and sampling use nothing else.
 
-Shapes: B rows, T positions, V words.
+Shapes: B batch size, T sequence length, V vocabulary size.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ S = TypeVar("S")
 
 
 class IncrementalModel(Protocol[S]):
-    """n-gram, fixed-window, recurrent and attention models alike, and ensembles of them."""
+    """A model that can be read token by token: n-gram, recurrent and attention models, and ensembles of them."""
 
     @property
     def vocabulary(self) -> str:
-        """SHA-256 of the target tokenizer: equal, or two models can't be combined."""
+        """SHA-256 of the target tokenizer. Only models with equal vocabularies can be combined."""
 
     @property
     def max_positions(self) -> int | None:
-        """How many positions it can read; the search checks it once, before the first step."""
+        """Maximum number of positions, None if unlimited. Decoders check it once, before the first step."""
 
     def bytes_per_row(self, tokens: int, state: S | None = None) -> int:
-        """The most bytes that one row takes while so many tokens are read: what its state grows by beyond `state`, that of one
-        row where it starts, and log-probabilities twice."""
+        """Peak bytes per row while reading this many tokens: growth of its state beyond `state`, the initial state of one row,
+        and two copies of the log-probabilities."""
 
     def start(self, prompt: Tensor, token_mask: Tensor | None = None, state: S | None = None) -> tuple[Tensor, S]:
-        """Read `prompt` (B, T >= 1), right-padded where keep (B, T) is False, on top of `state`;
-        the next token's log-probabilities (B, V) and the state."""
+        """Read a prompt (B, T >= 1), right-padded where token_mask (B, T) is False, starting from `state`. Return the
+        log-probabilities of the next token (B, V) and the new state."""
 
     def step(self, token: Tensor, state: S) -> tuple[Tensor, S]:
-        """Read one more token a row (B,); the same pair."""
+        """Read one more token per row, (B,). Return the log-probabilities of the next token (B, V) and the new state."""
 
     def score(self, tokens: Tensor, token_mask: Tensor | None = None, state: S | None = None) -> Tensor:
-        """Log-probability of every token after the first, (B, T - 1), in one pass; 0 where keep is False."""
+        """Log-probability of every token after the first, (B, T - 1), in one pass; 0 on padding."""

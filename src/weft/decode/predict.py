@@ -1,6 +1,6 @@
-"""Sources in, targets out: search or sample with any model that steps from the state of a source.
+"""Predict targets from sources: beam search or sampling with any incremental model whose state encodes a source.
 
-Sources are rows of a request, known here by their numbers and lengths alone; `encode` makes their state.
+This module knows sources only by their index and length; the callback `encode` computes their state.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from weft.decode import logits_processors as choose
+from weft.decode import logits_processors as processors
 from weft.decode.batch_size import Rows, max_rows_in_memory
 from weft.decode.beam import BeamOptions, beam_search
 from weft.decode.detokenize import TokenDecoder
@@ -23,65 +23,65 @@ from weft.decode.sampling import StoppingCriteria, sample
 from weft.errors import UsageError
 from weft.nn.state import select
 
-ROWS = 64  # sources searched side by side
-STEP = 16  # lengths of sources are rounded up to these: those of one size share a limit
+MAX_BATCH_SOURCES = 64  # sources decoded at once
+LENGTH_STEP = 16  # source lengths are rounded up to multiples of this, so that similar sources share a limit
 
 
 class PredictionRequest(NamedTuple):
-    """What to predict from, and how."""
+    """The sources, the model, and how to encode one for the other."""
 
-    steps: IncrementalModel[Any]
+    model: IncrementalModel[Any]
     tokenizer: TokenDecoder
-    encode: Callable[[Sequence[int]], Any]  # numbers of sources -> the state of a decoder that has read them
-    lengths: Sequence[int]  # of all sources
-    prefixes: Sequence[Sequence[int]]  # tokens that a target starts with, one list a source
+    encode: Callable[[Sequence[int]], Any]  # indices of sources to the initial state of the decoder
+    lengths: Sequence[int]  # number of tokens of each source
+    prefixes: Sequence[Sequence[int]]  # tokens that each target is forced to start with
     device: torch.device
-    numbers: Sequence[int] | None = None  # of the sources in the whole input, which random numbers follow from; None: as here
+    numbers: Sequence[int] | None = (
+        None  # index of each source in the whole input, which seeds its random numbers; None: as here
+    )
 
 
 def limit_of(request: PredictionRequest, row: int, options: PredictionConfig) -> int:
-    """How many tokens may be written: twice the source's, and some more, as far as the model has positions; a function of
-    this source and its prefix alone."""
+    """Maximum number of new tokens: by default twice the source length plus 32, within the positions of the model. It depends
+    on this source and its prefix alone."""
     if options.max_new_tokens is not None:
         return options.max_new_tokens
-    wanted = max(2 * -(-request.lengths[row] // STEP) * STEP + 32, options.min_new_tokens + 1)
-    max_positions = request.steps.max_positions
-    return wanted if max_positions is None else max(1, min(wanted, max_positions - len(request.prefixes[row])))
+    limit = max(2 * -(-request.lengths[row] // LENGTH_STEP) * LENGTH_STEP + 32, options.min_new_tokens + 1)
+    max_positions = request.model.max_positions
+    return limit if max_positions is None else max(1, min(limit, max_positions - len(request.prefixes[row])))
 
 
 def _check_min_new_tokens(request: PredictionRequest, options: PredictionConfig) -> None:
-    """Refuse a least length that a model with a last position can't reach: its outputs would be shorter, and nobody told."""
-    max_positions = request.steps.max_positions
-    room = None if max_positions is None else max(1, max_positions - max(map(len, request.prefixes), default=0))
-    if room is not None and options.min_new_tokens > room:
-        raise UsageError(
-            "--min-new-tokens",
-            f"must be at most {room}, the positions that the model has left to write to, not {options.min_new_tokens}",
-        )
+    """Reject a minimum length beyond the positions of the model: outputs would silently be shorter."""
+    max_positions = request.model.max_positions
+    limit = None if max_positions is None else max(1, max_positions - max(map(len, request.prefixes), default=0))
+    if limit is not None and options.min_new_tokens > limit:
+        raise UsageError("min_new_tokens", f"the model has positions for {limit} new tokens, got {options.min_new_tokens}")
 
 
 def _batch_size(request: PredictionRequest, options: PredictionConfig, row: int) -> int:
-    """How many sources, none longer than this one, fit into memory side by side; refuses what does not fit alone."""
+    """The number of sources, none longer than this one, that fit into memory at once; an error if one does not fit."""
     number = options.num_samples if options.is_sampling else options.resolved_beam_size
     rows = Rows(number, len(request.prefixes[row]) + limit_of(request, row, options), request.encode([row]))
     if number == 1:
-        what, fix = "a line", "--max-new-tokens"
+        item, fix = "a line", "`max_new_tokens`"
     elif options.is_sampling:
-        what, fix = f"a line with {number} samples", "--num-samples or --max-new-tokens"
+        item, fix = f"a line with {number} samples", "`num_samples` or `max_new_tokens`"
     else:
-        what, fix = f"a beam of {number} rows", "--beam-size or --max-new-tokens"
-    return min(ROWS, max(1, max_rows_in_memory(request.steps, rows, request.device, item=f"predict: {what}", fix=fix)))
+        item, fix = f"a beam of {number} rows", "`beam_size` or `max_new_tokens`"
+    limit = max_rows_in_memory(request.model, rows, request.device, item=f"predict: {item}", fix=fix)
+    return min(MAX_BATCH_SOURCES, max(1, limit))
 
 
 def _batches(request: PredictionRequest, options: PredictionConfig) -> Iterator[list[int]]:
-    """Sources of like lengths and one limit, as many as are searched at once, the longest first."""
+    """Batches of sources of similar length with the same limit, longest first."""
     limits = [limit_of(request, row, options) for row in range(len(request.lengths))]
     order = sorted(range(len(limits)), key=lambda row: (-limits[row], -request.lengths[row]))
-    limit = _batch_size(request, options, order[0]) if order else 1
+    batch_size = _batch_size(request, options, order[0]) if order else 1
     batch: list[int] = []
     for row in order:
-        other = batch and limits[batch[0]] != limits[row]
-        if other or len(batch) == limit:
+        other_limit = batch and limits[batch[0]] != limits[row]
+        if other_limit or len(batch) == batch_size:
             yield batch
             batch = []
         batch.append(row)
@@ -89,25 +89,23 @@ def _batches(request: PredictionRequest, options: PredictionConfig) -> Iterator[
         yield batch
 
 
-def _never(request: PredictionRequest, options: PredictionConfig) -> list[int]:
-    """The tokens that are not written."""
+def _banned_tokens(request: PredictionRequest, options: PredictionConfig) -> list[int]:
+    """Tokens that are never generated."""
     banned_tokens = [request.tokenizer.unk_id, request.tokenizer.bos_id]
     for text in options.banned_tokens:
-        found = request.tokenizer.encode(text).tolist()
-        if request.tokenizer.unk_id in found:
-            raise UsageError(
-                f"--ban-token {text!r}", "is no token of this vocabulary, so it is never written anyway", "drop it"
-            )
-        if len(found) != 1:
-            raise UsageError(f"--ban-token {text!r}", f"is {len(found)} tokens of this vocabulary", "ban one token at a time")
-        banned_tokens += found
+        token_ids = request.tokenizer.encode(text).tolist()
+        if request.tokenizer.unk_id in token_ids:
+            raise UsageError("banned_tokens", f"{text!r} is not in the vocabulary and is never generated", "remove it")
+        if len(token_ids) != 1:
+            raise UsageError("banned_tokens", f"{text!r} is {len(token_ids)} tokens", "ban single tokens")
+        banned_tokens += token_ids
     return banned_tokens
 
 
 def _prediction(request: PredictionRequest, row: int, tokens: list[int], *, score: float, log_prob: float) -> Prediction:
     prefix = request.prefixes[row]
-    cut = tokens[-1:] != [request.tokenizer.eos_id]
-    return Prediction(request.tokenizer.decode([*prefix, *tokens]), tokens, score, log_prob, prefix, cut)
+    truncated = tokens[-1:] != [request.tokenizer.eos_id]
+    return Prediction(request.tokenizer.decode([*prefix, *tokens]), tokens, score, log_prob, prefix, truncated)
 
 
 def _beam_search(
@@ -123,61 +121,62 @@ def _beam_search(
         banned_tokens=banned_tokens,
     )
     prompt, token_mask = pad([[request.tokenizer.bos_id, *request.prefixes[row]] for row in batch], request.device)
-    found = beam_search(request.steps, prompt, options=search, token_mask=token_mask, state=request.encode(batch))
+    results = beam_search(request.model, prompt, options=search, token_mask=token_mask, state=request.encode(batch))
     return [
-        [_prediction(request, row, one.tokens, score=one.score, log_prob=one.log_prob) for one in best]
-        for row, best in zip(batch, found, strict=True)
+        [_prediction(request, row, best.tokens, score=best.score, log_prob=best.log_prob) for best in hypotheses]
+        for row, hypotheses in zip(batch, results, strict=True)
     ]
 
 
 def _sample(
     request: PredictionRequest, options: PredictionConfig, batch: list[int], banned_tokens: list[int]
 ) -> list[list[Prediction]]:
-    """Samples of each source."""
-    narrowing = choose.sampling_processors(heat=options.temperature, size=options.top_k, mass=options.top_p)
-    whole = range(len(request.lengths)) if request.numbers is None else request.numbers
-    numbers = [(row, number) for row in batch for number in range(options.num_samples)]
+    """Samples for each source of a batch."""
+    steps = processors.sampling_processors(temperature_value=options.temperature, k=options.top_k, p=options.top_p)
+    numbers = range(len(request.lengths)) if request.numbers is None else request.numbers
+    samples = [(row, sample) for row in batch for sample in range(options.num_samples)]
     rows = torch.arange(len(batch), device=request.device).repeat_interleave(options.num_samples)
-    prompt, token_mask = pad([[request.tokenizer.bos_id, *request.prefixes[row]] for row, _ in numbers], request.device)
-    until = StoppingCriteria(limit_of(request, batch[0], options), request.tokenizer.eos_id, options.min_new_tokens)
-    tokens: list[list[int]] = [[] for _ in numbers]
-    log_probs = torch.zeros(len(numbers), dtype=torch.float64)
-    drawing = sample(
-        request.steps,
+    prompt, token_mask = pad([[request.tokenizer.bos_id, *request.prefixes[row]] for row, _ in samples], request.device)
+    criteria = StoppingCriteria(limit_of(request, batch[0], options), request.tokenizer.eos_id, options.min_new_tokens)
+    tokens: list[list[int]] = [[] for _ in samples]
+    log_probs = torch.zeros(len(samples), dtype=torch.float64)
+    sampled_steps = sample(
+        request.model,
         prompt,
-        criteria=until,
+        criteria=criteria,
         token_mask=token_mask,
         state=select(request.encode(batch), rows),
-        processor=choose.compose([choose.ban_tokens(banned_tokens), *narrowing]),
+        processor=processors.compose([processors.ban_tokens(banned_tokens), *steps]),
         noise=None
         if options.temperature == 0
-        else [choose.random_noise(options.seed, whole[row], number) for row, number in numbers],
+        else [processors.random_noise(options.seed, numbers[row], number) for row, number in samples],
     )
-    for drawn in drawing:
-        log_probs += drawn.log_probs
-        for place, token in enumerate(drawn.tokens.tolist()):
+    for step in sampled_steps:
+        log_probs += step.log_probs
+        for index, token in enumerate(step.tokens.tolist()):
             if token != NO_TOKEN:
-                tokens[place].append(token)
-    found: list[list[Prediction]] = [[] for _ in batch]
-    for place, ((row, _), value) in enumerate(zip(numbers, log_probs.tolist(), strict=True)):
-        found[place // options.num_samples].append(_prediction(request, row, tokens[place], score=value, log_prob=value))
-    return found
+                tokens[index].append(token)
+    predictions: list[list[Prediction]] = [[] for _ in batch]
+    for index, ((row, _), log_prob) in enumerate(zip(samples, log_probs.tolist(), strict=True)):
+        prediction = _prediction(request, row, tokens[index], score=log_prob, log_prob=log_prob)
+        predictions[index // options.num_samples].append(prediction)
+    return predictions
 
 
 @torch.no_grad()
 def predict(
     request: PredictionRequest, options: PredictionConfig, *, progress: Callable[[int, int], None] | None = None
 ) -> list[list[Prediction]]:
-    """The predictions of each source, in the order of the request: of a beam best first, samples as they were drawn."""
-    banned_tokens = _never(request, options)
+    """The predictions for each source, in the order of the request: the n-best list of a beam search, or samples."""
+    banned_tokens = _banned_tokens(request, options)
     _check_min_new_tokens(request, options)
-    found: list[list[Prediction]] = [[] for _ in request.lengths]
+    results: list[list[Prediction]] = [[] for _ in request.lengths]
     done = 0
-    way = _sample if options.is_sampling else _beam_search
+    decode = _sample if options.is_sampling else _beam_search
     for batch in _batches(request, options):
-        for row, predictions in zip(batch, way(request, options, batch, banned_tokens), strict=True):
-            found[row] = predictions
+        for row, predictions in zip(batch, decode(request, options, batch, banned_tokens), strict=True):
+            results[row] = predictions
         done += len(batch)
         if progress is not None:
-            progress(done, len(found))
-    return found
+            progress(done, len(results))
+    return results

@@ -1,4 +1,4 @@
-"""What is written for a source."""
+"""The output for one source."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 
 class Prediction(NamedTuple):
-    text: str  # with the prefix
-    token_ids: list[int]  # that were written, the end token too, without the prefix
-    score: float  # what predictions are ordered by: log_prob, under the length penalty of a beam; samples are in no order
-    log_prob: float  # of `tokens`, under what was searched: beside a language model, its weighted share is in the sum
-    prefix: Sequence[int] = ()  # the tokens that it had to start with
-    truncated: bool = False  # the limit ended it, not the end token
-    alignment: Any = None  # where it looked in its source, if that was asked for
-    alternatives: tuple[Prediction, ...] = ()  # the others where several were asked for: a beam's next best, other samples
+    text: str  # including the prefix
+    token_ids: list[int]  # generated tokens, including EOS, without the prefix
+    score: float  # ranks the hypotheses of a beam search: log_prob with length penalty; samples are not ranked
+    log_prob: float  # of `token_ids`; with shallow fusion, the weighted sum of both models
+    prefix: Sequence[int] = ()  # tokens that the output was forced to start with
+    truncated: bool = False  # ended by max_new_tokens, not by EOS
+    alignment: Any = None  # attention to the source, if requested
+    alternatives: tuple[Prediction, ...] = ()  # further outputs: the rest of the n-best list, or other samples
 
     def ranked(self) -> list[Prediction]:
-        """This one and its alternatives, in order."""
+        """This prediction and its alternatives, in order."""
         return [self._replace(alternatives=()), *self.alternatives]

@@ -1,6 +1,6 @@
-"""Sampling and greedy decoding of rows that start together, one token a row at a time.
+"""Sampling and greedy decoding of a batch of rows that start together.
 
-Shapes: B rows, T positions.
+Shapes: B batch size, T sequence length.
 """
 
 from __future__ import annotations
@@ -21,28 +21,30 @@ S = TypeVar("S")
 class StoppingCriteria(NamedTuple):
     """When a row ends."""
 
-    max_new_tokens: int  # tokens
-    eos_id: int | None = None  # after this token
-    min_new_tokens: int = 0  # tokens before the end token
-    finished: Callable[[Tensor], Tensor] | None = None  # sees the tokens drawn (B,), on the CPU; True (B,) where a row ends
+    max_new_tokens: int
+    eos_id: int | None = None  # the token that ends a row
+    min_new_tokens: int = 0  # number of tokens before EOS is allowed
+    finished: Callable[[Tensor], Tensor] | None = (
+        None  # called with the new tokens (B,), on the CPU; returns which rows end (B,)
+    )
 
 
 class SampledStep(NamedTuple):
-    """One position, on the CPU."""
+    """The tokens of one position, on the CPU."""
 
-    tokens: Tensor  # (B,), -1 where the row has ended or can't go on
-    log_probs: Tensor  # (B,) float64, under the model itself, 0 where there is no token
+    tokens: Tensor  # (B,), -1 if the row has ended or has no possible token
+    log_probs: Tensor  # (B,) float64, of the model, 0 without a token
 
 
-def _drawn(events: Sequence[Event], batch: int) -> SampledStep:
-    tokens, log_probs = [NO_TOKEN] * batch, [0.0] * batch
+def _to_step(events: Sequence[Event], batch_size: int) -> SampledStep:
+    tokens, log_probs = [NO_TOKEN] * batch_size, [0.0] * batch_size
     for row, token, log_prob, _ in events:
         tokens[row], log_probs[row] = token, log_prob
     return SampledStep(torch.tensor(tokens), torch.tensor(log_probs, dtype=torch.float64))
 
 
 def sample(
-    steps: IncrementalModel[S],
+    model: IncrementalModel[S],
     prompt: Tensor,
     *,
     criteria: StoppingCriteria,
@@ -51,10 +53,10 @@ def sample(
     processor: LogitsProcessor | None = None,
     noise: Sequence[Noise] | None = None,
 ) -> Iterator[SampledStep]:
-    """Continuations of `prompt` (B, T), right-padded where keep is False: the best token each time, or drawn by the `noise` of
-    each row (see `uniforms`). A row that has ended leaves the batch."""
-    batch = prompt.size(0)
-    lengths = [prompt.size(1)] * batch if token_mask is None else token_mask.sum(1).tolist()
+    """Continue `prompt` (B, T), right-padded where token_mask is False: with the most probable token, or sampled with the
+    `noise` of each row (see `random_noise`). Rows that have ended are removed from the batch."""
+    batch_size = prompt.size(0)
+    lengths = [prompt.size(1)] * batch_size if token_mask is None else token_mask.sum(1).tolist()
     requests = [
         Request(
             tokens[:length],
@@ -66,10 +68,10 @@ def sample(
         )
         for row, (tokens, length) in enumerate(zip(prompt.tolist(), lengths, strict=True))
     ]
-    engine = Engine(steps, prompt.device)
+    engine = Engine(model, prompt.device)
     engine.admit(requests, state=state)
     while engine.running:
-        drawn = _drawn(engine.step(), batch)
-        yield drawn
+        step = _to_step(engine.step(), batch_size)
+        yield step
         if criteria.finished is not None:
-            engine.cancel_all(criteria.finished(drawn.tokens).nonzero().flatten().tolist())
+            engine.cancel_all(criteria.finished(step.tokens).nonzero().flatten().tolist())

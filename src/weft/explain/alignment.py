@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from weft.errors import UsageError
 from weft.explain.hooks import attention_weights, record_activations
-from weft.nn.cross_attention import Looks
+from weft.nn.cross_attention import AttendsToMemory
 from weft.plots.heatmap import heatmap
 
 Rows = tuple[Tensor, Tensor]  # tokens and what of them to keep, (B, T) each
@@ -44,7 +44,7 @@ class Alignment(NamedTuple):
 
 def has_source_attention(model: nn.Module) -> list[str]:
     """The names of the leaves that weigh source positions, lowest first."""
-    return [f"{name}.attend" for name, part in model.named_modules() if isinstance(part, Looks) and part.to_source]
+    return [f"{name}.attend" for name, part in model.named_modules() if isinstance(part, AttendsToMemory) and part.to_source]
 
 
 def check_source_attention(model: nn.Module) -> list[str]:

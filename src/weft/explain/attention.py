@@ -18,9 +18,9 @@ from weft.explain.explanation import TRUNCATED, Explanation, Figure, TokenSpan, 
 from weft.explain.hooks import Activation, attention_weights, record_activations
 from weft.explain.inputs import ModelInput, network, read, stacks
 from weft.explain.options import ExplainConfig
-from weft.nn.attention import LostHeads
-from weft.nn.cross_attention import Looks
-from weft.nn.pooling import Weighs
+from weft.nn.attention import WithoutHeads
+from weft.nn.cross_attention import AttendsToMemory
+from weft.nn.pooling import WeightedPooling
 from weft.plots.formatting import on_one_line
 from weft.plots.grid import Map, grid
 from weft.plots.heatmap import heatmap, visible
@@ -60,9 +60,9 @@ def sites(model: nn.Module) -> list[Site]:
     parts = dict(model.named_modules())
     found: list[tuple[str, str]] = []
     for name, part in parts.items():
-        lost, holder = isinstance(part, LostHeads), parts.get(name.rpartition(".")[0])
-        across = part.across if isinstance(part, LostHeads) else holder.to_source if isinstance(holder, Looks) else None
-        if name == "pool" and isinstance(part, Weighs):
+        lost, holder = isinstance(part, WithoutHeads), parts.get(name.rpartition(".")[0])
+        across = part.cross if isinstance(part, WithoutHeads) else holder.to_source if isinstance(holder, AttendsToMemory) else None
+        if name == "pool" and isinstance(part, WeightedPooling):
             found.append(("pool", name))
         elif (lost or name.endswith(".attend")) and across is not False and ".char_encoder." not in name:
             kind = "cross" if across else "encoder" if name.startswith("encoder.") else "decoder"

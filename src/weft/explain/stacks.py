@@ -11,7 +11,7 @@ from torch import nn
 from weft.explain.hooks import Activation
 from weft.models.config import StackConfig
 from weft.models.parts import part_names
-from weft.nn.attention import LostHeads
+from weft.nn.attention import WithoutHeads
 from weft.nn.bidirectional import Bidirectional
 from weft.nn.bridge import CopyBridge, ProjectionBridge
 from weft.nn.state import tree_leaves
@@ -67,7 +67,7 @@ def labels(names: Sequence[str]) -> list[str]:
 def _kind(model: nn.Module, name: str) -> str:
     """What a layer mixes with: attention, feed-forward, recurrent ..."""
     mixer = model.get_submodule(f"{name}.mixer")
-    if isinstance(mixer, LostHeads) and mixer.across is not None:  # attention to a source
+    if isinstance(mixer, WithoutHeads) and mixer.cross is not None:  # attention to a source
         return "cross-attention"
     return part_names().get(type(mixer.get_submodule(HOLDS.get(type(mixer), ""))), "")
 

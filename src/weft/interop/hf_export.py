@@ -24,7 +24,7 @@ from weft.runs.run import AnyRun
 from weft.tensors import write_tensors
 
 ACTIVATIONS = {"gelu": "gelu", "gelu-tanh": "gelu_new", "relu": "relu"}
-ATTENTION = tuple(name for name, row in MIXERS.items() if row.make is SelfAttention)  # what all layers there are made of
+ATTENTION = tuple(name for name, row in MIXERS.items() if row.factory is SelfAttention)  # what all layers there are made of
 LAYER_EPS = 1e-5  # of our layer norms, unless the table says otherwise
 
 

@@ -12,7 +12,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from weft import files
 from weft.errors import ModelError, ResourceError
-from weft.text.external_tokenizer import parsed, wrap_errors
+from weft.text.external_tokenizer import parse_tokenizer, wrap_errors
 from weft.text.pipelines import BEGIN, END, SPECIALS, UNK
 from weft.text.tokenizers import MAX_BYTES, Tokenizer
 
@@ -54,7 +54,7 @@ def read_parts(directory: Path, kind: str) -> dict[str, Any]:
         found = files.read_json(path, max_bytes=MAX_BYTES)
         if not isinstance(found, dict) or not isinstance(found.get("model"), dict):
             raise ModelError(path, "is no tokenizer: it has no model")
-        parsed(path.read_bytes(), str(path))  # whatever the library refuses has no right numbers, or texts, to be read below
+        parse_tokenizer(path.read_bytes(), str(path))  # whatever the library refuses has no right numbers, or texts, to be read below
         return found
     given = files.read_json(directory / "tokenizer_config.json") if (directory / "tokenizer_config.json").is_file() else {}
     config = given if isinstance(given, dict) else {}

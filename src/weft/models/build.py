@@ -1,4 +1,4 @@
-"""From tables to parts: the one place where the names of the run file become modules."""
+"""Build modules from a configuration: the only place where names in the run file become modules."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from weft.nn.skip_connections import Connection, Dense, Highway, NoSkip, PostNor
 from weft.nn.stack import Layer, Stack
 
 
-def norm(kind: str, dim: int, *, eps: float | None = None) -> nn.Module:
-    match kind:
+def norm(name: str, dim: int, *, eps: float | None = None) -> nn.Module:
+    match name:
         case "layernorm":
             return nn.LayerNorm(dim, 1e-5 if eps is None else eps)
         case "rmsnorm":
@@ -45,9 +45,9 @@ def connection(config: StackConfig, depth: int) -> Connection:
     return NoSkip()
 
 
-def input_position_encoding(kind: str, dim: int, *, max_positions: int) -> PositionEncoding:
-    """What is added to the embeddings at the bottom of a stack."""
-    match kind:
+def input_position_encoding(name: str, dim: int, *, max_positions: int) -> PositionEncoding:
+    """The position encoding that is added to the input of a stack."""
+    match name:
         case "sinusoidal":
             return SinusoidalPositions(dim)
         case "learned":
@@ -56,127 +56,134 @@ def input_position_encoding(kind: str, dim: int, *, max_positions: int) -> Posit
 
 
 def attention_position_encoding(
-    kind: str, *, heads: int, head_size: int, slopes: Sequence[float] | None = None
+    name: str, *, num_heads: int, head_dim: int, slopes: Sequence[float] | None = None
 ) -> PositionEncoding:
-    """What attention itself knows of positions."""
-    match kind:
+    """The position encoding inside attention."""
+    match name:
         case "relative":
-            return RelativePositions(head_size)
+            return RelativePositions(head_dim)
         case "alibi":
-            return AlibiBias(heads, slopes=slopes)
+            return AlibiBias(num_heads, slopes=slopes)
         case "rotary":
-            return RotaryEmbedding(head_size)
+            return RotaryEmbedding(head_dim)
     return PositionEncoding()
 
 
-HEADED = (
-    "num_heads",
-    "head_dim",
-    "qk_norm",
-    "alibi_slopes",
-    "attention_dropout",
-)  # options that are built, not handed on as they are
+# options of attention from which `attention` builds arguments; all others are passed on unchanged
+ATTENTION_OPTIONS = ("num_heads", "head_dim", "qk_norm", "alibi_slopes", "attention_dropout")
 
 
 def attention(config: StackConfig, layer: int, context_length: int | None) -> nn.Module:
-    """A mixer that attends, of one layer."""
-    heads, size = config.heads_in_layer(layer)
-    if not heads:
+    """The attention mixer of one layer."""
+    num_heads, head_dim = config.heads_in_layer(layer)
+    if not num_heads:
         return PrunedAttention(config.hidden_size)
     slopes = None if config.alibi_slopes is None else config.alibi_slopes[layer]
-    built = {
-        "num_heads": heads,
-        "head_dim": size,
-        "positions": attention_position_encoding(config.position_encoding, heads=heads, head_size=size, slopes=slopes),
-        "qk_norm": nn.RMSNorm(size, elementwise_affine=False) if config.qk_norm else None,
+    arguments = {
+        "num_heads": num_heads,
+        "head_dim": head_dim,
+        "positions": attention_position_encoding(
+            config.position_encoding, num_heads=num_heads, head_dim=head_dim, slopes=slopes
+        ),
+        "qk_norm": nn.RMSNorm(head_dim, elementwise_affine=False) if config.qk_norm else None,
         "dropout": config.attention_dropout or 0.0,
+        **{option: value for option, value in config.mixer_options().items() if option not in ATTENTION_OPTIONS},
     }
-    own = {option: value for option, value in config.mixer_options().items() if option not in HEADED}
-    around = config.traits.around if config.bidirectional else None
-    if around is not None:  # a table refuses two_way where there is no such form
-        return around(config.hidden_size, **built, **own)
-    return config.traits.make(config.hidden_size, context_length=context_length, **built, **own)
+    factory = config.traits.bidirectional_factory if config.bidirectional else None
+    if factory is not None:  # StackConfig rejects bidirectional for attention without such a form
+        return factory(config.hidden_size, **arguments)
+    return config.traits.factory(config.hidden_size, context_length=context_length, **arguments)
 
 
 def mixer(config: StackConfig, layer: int, context_length: int | None, *, input_size: int) -> nn.Module:
-    """The mixer of one layer; `inlet` is the width of what it reads, where it does not attend."""
-    traits, own = config.traits, config.mixer_options()
+    """The mixer of one layer. Attention ignores `input_size`: its input has the hidden size."""
+    traits, options = config.traits, config.mixer_options()
     if traits.attends:
         return attention(config, layer, context_length)
     if not config.bidirectional:
-        return traits.make(config.hidden_size, input_size=input_size, **own)
-    if (around := traits.around) is not None:
-        return around(config.hidden_size, input_size=input_size, **own)
-    ahead, back = (traits.make(config.hidden_size // 2, input_size=input_size, **own) for _ in range(2))
-    return Bidirectional(ahead, back)
+        return traits.factory(config.hidden_size, input_size=input_size, **options)
+    if (factory := traits.bidirectional_factory) is not None:
+        return factory(config.hidden_size, input_size=input_size, **options)
+    forward_mixer, backward_mixer = (
+        traits.factory(config.hidden_size // 2, input_size=input_size, **options) for _ in range(2)
+    )
+    return Bidirectional(forward_mixer, backward_mixer)
 
 
 def build_stack(
-    config: StackConfig, mixers: Sequence[nn.Module], positions: PositionEncoding, *, input_proj: int, drop_top: bool = True
+    config: StackConfig,
+    mixers: Sequence[nn.Module],
+    positions: PositionEncoding,
+    *,
+    input_size: int,
+    dropout_on_top: bool = True,
 ) -> Stack:
-    """The mixers one above the other, each with the table's norm, connection and dropout; the last without it, if so."""
-    # with post-norm the norm stands after the sum, and the last one is the outlet's
-    before = "none" if config.skip_connection == "post-norm" else config.norm
-    drops = [config.dropout] * (len(mixers) - 1) + [config.dropout if drop_top else 0.0]
-    narrow = int(
-        input_proj != config.hidden_size
-    )  # nothing of another width is added, gated or kept: the bottom layer is plain
+    """A stack of these mixers, each in a layer with the norm, skip connection and dropout of the configuration.
+
+    With `dropout_on_top=False`, the last layer has no dropout.
+    """
+    # a post-norm layer normalizes its output itself: there is no norm before mixers, and no final norm
+    norm_name = "none" if config.skip_connection == "post-norm" else config.norm
+    dropouts = [config.dropout] * (len(mixers) - 1) + [config.dropout if dropout_on_top else 0.0]
+    # an input of another size cannot be added or gated: the first layer then has no skip connection
+    num_unskipped = int(input_size != config.hidden_size)
     layers = []
-    for depth, (part, drop) in enumerate(zip(mixers, drops, strict=True)):
-        bottom = depth < narrow
-        joined = NoSkip() if bottom else connection(config, depth - narrow)
-        ahead = norm(before, input_proj if bottom else config.hidden_size, eps=config.norm_eps)
-        layers.append(Layer(part, joined, norm=ahead, dropout=drop, number=depth * config.num_layers // len(mixers)))
-    outlet = norm(before, config.hidden_size, eps=config.norm_eps)
-    if config.skip_connection == "dense":  # what arrives at the top is everything, side by side
-        outlet = nn.Sequential(nn.Linear((len(layers) + 1 - narrow) * config.hidden_size, config.hidden_size), outlet)
-    return Stack(layers, positions=positions, final_norm=outlet)
+    for depth, (module, dropout) in enumerate(zip(mixers, dropouts, strict=True)):
+        unskipped = depth < num_unskipped
+        skip = NoSkip() if unskipped else connection(config, depth - num_unskipped)
+        pre_norm = norm(norm_name, input_size if unskipped else config.hidden_size, eps=config.norm_eps)
+        number = depth * config.num_layers // len(mixers)
+        layers.append(Layer(module, skip, norm=pre_norm, dropout=dropout, number=number))
+    final_norm = norm(norm_name, config.hidden_size, eps=config.norm_eps)
+    if config.skip_connection == "dense":  # the top of the stack is the concatenation of all layers
+        num_outputs = len(layers) + 1 - num_unskipped
+        final_norm = nn.Sequential(nn.Linear(num_outputs * config.hidden_size, config.hidden_size), final_norm)
+    return Stack(layers, positions=positions, final_norm=final_norm)
 
 
 def feed_forward(config: StackConfig) -> list[nn.Module]:
-    """What stands after each mixer: one part, or none."""
+    """The feed-forward layer that follows each mixer, as a list of one, or an empty list."""
     if not isinstance(config.ffn_dim, int):
         return []
     return [FeedForward(config.hidden_size, ffn_dim=config.ffn_dim, activation=config.activation or "gelu")]
 
 
 def stack(config: StackConfig, *, context_length: int, input_size: int | None = None) -> Stack:
-    """The stack of a filled table; `window` is how many positions it is trained to see, `inlet` the width of what it reads."""
-    read, mixers = input_size or config.hidden_size, list[nn.Module]()
+    """The stack of a resolved configuration. `context_length` is the number of positions it is trained with."""
+    input_size, mixers = input_size or config.hidden_size, list[nn.Module]()
     for layer in range(config.num_layers):
         mixers += [
-            mixer(config, layer, context_length, input_size=config.hidden_size if layer else read),
+            mixer(config, layer, context_length, input_size=config.hidden_size if layer else input_size),
             *feed_forward(config),
         ]
-    return build_stack(
-        config, mixers, input_position_encoding(config.position_encoding, read, max_positions=context_length), input_proj=read
-    )
+    positions = input_position_encoding(config.position_encoding, input_size, max_positions=context_length)
+    return build_stack(config, mixers, positions, input_size=input_size)
 
 
-def build_pooling(kind: str, config: StackConfig) -> nn.Module:
-    """What makes one vector of all that the stack of a table says."""
-    if kind == "last" and config.bidirectional and config.traits.bidirectional is None:
-        return BidirectionalLastPooling()  # each direction ends at its own end
-    return POOLINGS[kind](config.hidden_size)
+def build_pooling(name: str, config: StackConfig) -> nn.Module:
+    """The pooling over the output of a stack of this configuration."""
+    if name == "last" and config.bidirectional and config.traits.bidirectional is None:
+        return BidirectionalLastPooling()  # each direction has its own last token
+    return POOLINGS[name](config.hidden_size)
 
 
-def muon_parameters(stack: Stack, at: str) -> set[str]:
-    """The weights inside a stack that map vectors to vectors, what Muon is for; `at` is its name in the model."""
+def muon_parameters(stack: Stack, prefix: str) -> set[str]:
+    """Names of the weight matrices inside a stack, which Muon optimizes; `prefix` is the stack's name in the model."""
     owners = dict(stack.layers.named_modules())
     names = [name for name, weight in stack.layers.named_parameters() if weight.dim() == 2]
-    return {f"{at}.layers.{name}" for name in names if not isinstance(owners[name.rpartition(".")[0]], nn.Embedding)}
+    return {f"{prefix}.layers.{name}" for name in names if not isinstance(owners[name.rpartition(".")[0]], nn.Embedding)}
 
 
 def init_gpt2(stack: Stack) -> None:
-    """Small normal weights in attention and feed-forward layers (as GPT-2); what joins layers keeps its own start."""
-    for name, part in stack.layers.named_modules():
-        if isinstance(part, nn.Linear) and ".mixer." in name:
-            nn.init.normal_(part.weight, std=0.02)
-            nn.init.zeros_(part.bias)
+    """Initialize attention and feed-forward layers as in GPT-2: N(0, 0.02), biases 0. Skip connections keep their own."""
+    for name, module in stack.layers.named_modules():
+        if isinstance(module, nn.Linear) and ".mixer." in name:
+            nn.init.normal_(module.weight, std=0.02)
+            nn.init.zeros_(module.bias)
 
 
 def scale_residual_projections(model: nn.Module, factor: float) -> None:
-    """What writes to the residual stream starts small, or at zero: a deep stack starts near the identity."""
+    """Scale the projections into the residual stream, so that a deep stack starts near the identity (GPT-2)."""
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if name.endswith("to_out.weight"):

@@ -1,6 +1,6 @@
-"""Classifiers: an encoder, one vector for the whole text, a score for each label.
+"""Text classifiers: encoder, pooling, linear layer.
 
-Shapes: B rows, S positions, D width, K labels.
+Shapes: B batch size, S sequence length, D hidden size, K labels.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ from weft.models.encoder_config import ClassifierConfig
 
 
 class LabelHead(nn.Module):
-    """Scores of labels. Its temperature, 1 until validation data says better, makes probabilities mean what they say
-    (Guo et al. 2017); it is no weight: training does not see it."""
+    """Linear layer to the labels: a softmax over exclusive labels, or a sigmoid per label (multilabel).
+
+    The temperature calibrates probabilities (Guo et al. 2017). It is 1 until it is fitted on validation data, and is not
+    trained: the loss does not use it.
+    """
 
     temperature: Tensor
 
     def __init__(self, dim: int, labels: int, *, multilabel: bool) -> None:
         super().__init__()
-        self.labels, self.multilabel = (
-            labels,
-            multilabel,
-        )  # a text may have several labels, or none: each is a question of its own
+        self.labels, self.multilabel = labels, multilabel
         self.scores = nn.Linear(dim, labels)
         self.register_buffer("temperature", torch.ones(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, D) -> (B, K), neither normalised nor tempered."""
-        scores: Tensor = self.scores(x)
-        return scores.float()
+        """(B, D) to logits (B, K), before the temperature."""
+        logits: Tensor = self.scores(x)
+        return logits.float()
 
-    def log_probs(self, scores: Tensor) -> Tensor:
-        """(B, K): of labels that exclude each other; or of each that it is there."""
-        tempered = scores / self.temperature
-        return F.logsigmoid(tempered) if self.multilabel else tempered.log_softmax(-1)
+    def log_probs(self, logits: Tensor) -> Tensor:
+        """Calibrated log-probabilities (B, K); with `multilabel`, of each label by itself."""
+        scaled = logits / self.temperature
+        return F.logsigmoid(scaled) if self.multilabel else scaled.log_softmax(-1)
 
-    def loss(self, scores: Tensor, labels: Tensor, *, weights: Tensor | None = None, smoothing: float = 0.0) -> Tensor:
-        """Nats of each row, (B,); labels (B, 1), or (B, K) of 0 and 1 where there may be several. `weights` (K,) say how much
-        each label counts."""
+    def loss(self, logits: Tensor, labels: Tensor, *, weights: Tensor | None = None, smoothing: float = 0.0) -> Tensor:
+        """Loss of each text in nats, (B,). labels: (B, 1) label IDs, or (B, K) of 0 and 1 with `multilabel`. weights: (K,),
+        the weight of each label."""
         if weights is not None:
-            weights = weights.to(scores.dtype)  # a model may be checked in float64
+            weights = weights.to(logits.dtype)  # gradient checks run in float64
         if not self.multilabel:
-            return F.cross_entropy(scores, labels[:, 0], weights, reduction="none", label_smoothing=smoothing)
-        wanted = labels.to(scores.dtype) * (1 - smoothing) + smoothing / 2
-        return F.binary_cross_entropy_with_logits(scores, wanted, weights, reduction="none").sum(1)
+            return F.cross_entropy(logits, labels[:, 0], weights, reduction="none", label_smoothing=smoothing)
+        targets = labels.to(logits.dtype) * (1 - smoothing) + smoothing / 2
+        return F.binary_cross_entropy_with_logits(logits, targets, weights, reduction="none").sum(1)
 
 
 class Classifier(nn.Module):
@@ -65,12 +65,12 @@ class Classifier(nn.Module):
         return build.muon_parameters(self.encoder.stack, "encoder.stack")
 
     def forward(self, text: EncoderInput) -> Tensor:
-        """(B, S) -> scores (B, K), neither normalised nor tempered."""
-        scores: Tensor = self.head(self.dropout(self.embed(text)))
-        return scores
+        """Logits (B, K), before the temperature."""
+        logits: Tensor = self.head(self.dropout(self.embed(text)))
+        return logits
 
     def embed(self, text: EncoderInput) -> Tensor:
-        """(B, D): a vector for each text."""
+        """One vector per text, (B, D)."""
         pooled: Tensor = self.pooling(*self.encoder(text))
         return pooled
 
@@ -78,7 +78,7 @@ class Classifier(nn.Module):
 def classifier(
     config: ClassifierConfig, *, vocab_size: int, labels: int, max_positions: int, segments: bool, multilabel: bool
 ) -> Classifier:
-    """The model of a filled table, freshly initialised from torch's default generator."""
+    """The model of a resolved configuration, initialized with torch's default random generator."""
     encoder = text_encoder(config, vocab_size=vocab_size, max_positions=max_positions, segments=segments)
     head = LabelHead(config.hidden_size, labels, multilabel=multilabel)
     return Classifier(encoder, build.build_pooling(config.pooling, config), head, dropout=config.dropout)

@@ -1,4 +1,4 @@
-"""Where the parts of a language model stand in a decoder: its layers, between parts that look at a source."""
+"""Map weight names of a language model to those of a decoder, whose layers are interleaved with cross-attention."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ _LAYER = re.compile(r"stack\.layers\.(\d+)\.(.+)")
 
 
 def _recurrent(config: Seq2SeqConfig) -> str:
-    """Where the recurrent layers of a decoder stand."""
+    """Name of the module that contains the recurrent layers of a decoder."""
     if config.feed_context:
         return "decoder.stack.layers.1.mixer"
-    fed = config.attention != "none" and (config.input_feeding or config.attention_placement == "before")
-    return f"decoder.stack.layers.0.mixer{'.inner' if fed else ''}"
+    stepwise = config.attention != "none" and (config.input_feeding or config.attention_placement == "before")
+    return f"decoder.stack.layers.0.mixer{'.inner' if stepwise else ''}"
 
 
 def name_in_decoder(name: str, config: Seq2SeqConfig) -> str:
-    """The name that a weight of a language model has in the decoder of a filled table."""
+    """The name in the decoder of a resolved configuration for a weight of a language model."""
     attends, size = config.decoder.traits.attends, 2 if isinstance(config.decoder.ffn_dim, int) else 1
     if name.startswith("embedding."):
         return f"decoder.embedder.{name}"
-    if found := _LAYER.match(name):
-        number, rest = int(found[1]), found[2]
+    if match := _LAYER.match(name):
+        number, rest = int(match[1]), match[2]
         layer, part = divmod(number, size)
-        if attends:  # the attention to the source stands between the two parts of a layer
+        if attends:  # cross-attention is between self-attention and feed-forward layer
             return f"decoder.stack.layers.{layer * (size + 1) + 2 * part}.{rest}"
-        if part == 0 and rest.startswith("mixer."):  # around it stands what starts it from the source
+        if part == 0 and rest.startswith("mixer."):  # the bridge wraps it
             rest = rest.replace("mixer.", "mixer.inner.", 1)
         return f"{_recurrent(config)}.layers.{number}.{rest}"
     if name.startswith("stack.final_norm.") and not attends:

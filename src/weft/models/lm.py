@@ -1,6 +1,6 @@
-"""The neural language model: embedding, stack, head. It is trained through `loss` and decoded through `start` and `step`.
+"""Neural language models: embedding, stack, output layer. Training uses `loss`, decoding `start` and `step`.
 
-Shapes: B rows, T positions, D width, V words.
+Shapes: B batch size, T sequence length, D hidden size, V vocabulary size.
 """
 
 from __future__ import annotations
@@ -17,75 +17,76 @@ from weft.nn.recurrent import last_token_state
 from weft.nn.stack import Stack
 from weft.nn.state import tree_leaves
 
-PIECE = 512  # tokens of a prompt that are read at once: attention weighs each against each
+PROMPT_CHUNK = 512  # tokens of a prompt read at once: the memory for attention is quadratic in it
 
 
 class LanguageModel(nn.Module):
-    """P(next token | the tokens so far), for any stack that reads one way."""
+    """P(w_t | w_1, ..., w_{t-1}), with any causal stack."""
 
     def __init__(
         self, embedding: nn.Embedding, stack: Stack, head: LMHead, *, context_length: int, vocabulary: str, dropout: float = 0.0
     ) -> None:
         super().__init__()
         self.embedding, self.stack, self.head, self.dropout = embedding, stack, head, nn.Dropout(dropout)
-        self.context_length, self.vocabulary = context_length, vocabulary  # the window: what attention in the stack sees
+        self.context_length, self.vocabulary = context_length, vocabulary  # context_length: span of the attention in the stack
 
     @property
     def max_positions(self) -> int | None:
         return self.stack.positions.max_positions
 
     def muon_parameters(self) -> set[str]:
-        """The weights between embedding and head that map vectors to vectors: what Muon is for."""
+        """Names of the weight matrices between embedding and output layer, which Muon optimizes."""
         return build.muon_parameters(self.stack, "stack")
 
     @torch.no_grad()
     def bytes_per_row(self, tokens: int, state: Any = None) -> int:
-        """The most bytes that one row takes while so many tokens are read: its state, and log-probabilities twice."""
+        """Peak bytes per row while reading this many tokens: its state, and two copies of the log-probabilities."""
         prompt = self.head.bias.new_zeros(1, min(2, tokens), dtype=torch.long)
-        first, second = (sum(part.nbytes for part in tree_leaves(self(read)[1])) for read in (prompt[:, :1], prompt))
-        # attention adds a column a token, until at twice the window it forgets half of them
+        first, second = (sum(leaf.nbytes for leaf in tree_leaves(self(tokens)[1])) for tokens in (prompt[:, :1], prompt))
+        # the key-value cache grows by one column per token and is halved at twice the context length
         columns = min(tokens, 2 * self.context_length)
         return first + (columns - 1) * (second - first) + 2 * self.head.bias.nbytes
 
     def forward(self, tokens: Tensor, state: Any = None, token_mask: Tensor | None = None) -> tuple[Tensor, Any]:
-        """(B, T) -> what the head reads, (B, T, D), and the state after each row's last real token."""
+        """Tokens (B, T) to hidden states (B, T, D), and the state after each row's last token."""
         y, state = self.stack(self.dropout(self.embedding(tokens)), state, token_mask)
         return y, state
 
     def loss(self, tokens: Tensor, targets: Tensor, state: Any = None, smoothing: float = 0.0) -> tuple[Tensor, Any]:
-        """Nats of every target, (B, T), and the state; padding on the right needs no mask here: it lies in the future."""
+        """Cross-entropy of each target in nats, (B, T), and the state. Right padding needs no mask: it is in the future."""
         y, state = self(tokens, state)
         return self.head.loss(y, targets, smoothing), state
 
     def start(self, prompt: Tensor, token_mask: Tensor | None = None, state: Any = None) -> tuple[Tensor, Any]:
-        found: Tensor | None = None
-        for low in range(0, prompt.size(1), PIECE):
-            real = None if token_mask is None else token_mask[:, low : low + PIECE]
-            y, state = self(prompt[:, low : low + PIECE], state, real)
-            found = last_token_state(y, real, found)
-        return self.head(found), state
+        last: Tensor | None = None
+        for low in range(0, prompt.size(1), PROMPT_CHUNK):
+            chunk_mask = None if token_mask is None else token_mask[:, low : low + PROMPT_CHUNK]
+            y, state = self(prompt[:, low : low + PROMPT_CHUNK], state, chunk_mask)
+            last = last_token_state(y, chunk_mask, last)
+        return self.head(last), state
 
     def step(self, token: Tensor, state: Any) -> tuple[Tensor, Any]:
         y, state = self(token[:, None], state)
         return self.head(y[:, 0]), state
 
     def score(self, tokens: Tensor, token_mask: Tensor | None = None, state: Any = None) -> Tensor:
-        if tokens.size(1) < 2:  # no recurrent cell reads nothing
+        if tokens.size(1) < 2:  # recurrent layers do not accept empty sequences
             return torch.zeros(tokens.size(0), 0, device=tokens.device)
-        nats, _ = self.loss(tokens[:, :-1], tokens[:, 1:], state)
-        return -nats if token_mask is None else -nats.masked_fill(~token_mask[:, 1:], 0.0)
+        loss, _ = self.loss(tokens[:, :-1], tokens[:, 1:], state)
+        return -loss if token_mask is None else -loss.masked_fill(~token_mask[:, 1:], 0.0)
 
 
 def language_model(config: LanguageModelConfig, *, vocab_size: int, context_length: int, vocabulary: str) -> LanguageModel:
-    """The model of a filled table, freshly initialised from torch's default generator."""
+    """The model of a resolved configuration, initialized with torch's default random generator."""
     embedding = nn.Embedding(vocab_size, config.hidden_size)
     stack = build.stack(config, context_length=context_length)
-    cap = None if config.logit_softcap == "none" else float(config.logit_softcap)
-    head = LMHead(config.hidden_size, vocab_size, logit_softcap=cap, weight=embedding.weight if config.tie_embeddings else None)
+    softcap = None if config.logit_softcap == "none" else float(config.logit_softcap)
+    weight = embedding.weight if config.tie_embeddings else None
+    head = LMHead(config.hidden_size, vocab_size, logit_softcap=softcap, weight=weight)
     if config.traits.small_init:
         build.init_gpt2(stack)
-        # as loud as sinusoids are, or as quiet as learned positions start; tied, it is the head as well, where loud ones
-        # would have each token predict itself
+        # the scale of the position encoding: 1 for sinusoids, 0.02 for learned positions. Tied embeddings are small: large
+        # ones would make each token predict itself
         nn.init.normal_(embedding.weight, std=0.02 if config.tie_embeddings or config.position_encoding == "learned" else 1.0)
     elif config.tie_embeddings:
         nn.init.normal_(embedding.weight, std=config.hidden_size**-0.5)
@@ -93,5 +94,5 @@ def language_model(config: LanguageModelConfig, *, vocab_size: int, context_leng
         build.scale_residual_projections(stack, 0.0 if config.zero_init else (2 * config.num_layers) ** -0.5)
     if config.zero_init:
         nn.init.zeros_(head.weight)
-    drop = config.embedding_dropout or 0.0
-    return LanguageModel(embedding, stack, head, context_length=context_length, vocabulary=vocabulary, dropout=drop)
+    dropout = config.embedding_dropout or 0.0
+    return LanguageModel(embedding, stack, head, context_length=context_length, vocabulary=vocabulary, dropout=dropout)

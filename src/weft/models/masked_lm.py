@@ -1,6 +1,6 @@
-"""Masked language models (Devlin et al. 2019): an encoder that fills gaps, by what stands on both sides of them.
+"""Masked language models (Devlin et al. 2019): an encoder that predicts masked tokens from both sides.
 
-Shapes: B rows, S positions, N chosen positions, D width, V words, the mask among them as the last.
+Shapes: B batch size, S sequence length, N masked positions, D hidden size, V vocabulary size including [MASK], the last token.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weft.nn.lm_head import LMHead
 
 
 class MaskedLanguageModel(nn.Module):
-    """P(token | the tokens around it), where the last word of the embedding stands for what is hidden."""
+    """P(token | the tokens around it). The last row of the embedding is [MASK]."""
 
     def __init__(self, encoder: TextEncoder, transform: nn.Module, head: LMHead) -> None:
         super().__init__()
@@ -35,29 +35,32 @@ class MaskedLanguageModel(nn.Module):
         return build.muon_parameters(self.encoder.stack, "encoder.stack")
 
     def forward(self, text: EncoderInput) -> Tensor:
-        """What the head reads, (B, S, D)."""
+        """Hidden states (B, S, D)."""
         y: Tensor = self.encoder(text)[0]
         return y
 
     def log_probs(self, y: Tensor) -> Tensor:
-        """(..., D) -> (..., V)."""
-        found: Tensor = self.head(self.transform(y))
-        return found
+        """Hidden states (..., D) to log-probabilities (..., V)."""
+        log_probs: Tensor = self.head(self.transform(y))
+        return log_probs
 
-    def loss(self, text: EncoderInput, targets: Tensor, chosen: Tensor, smoothing: float = 0.0) -> Tensor:
-        """Nats of the targets (B, S) at the chosen (B, S) positions, row by row: (N,)."""
-        y = self.transform(self(text)[chosen])  # no other position needs scores, and a vocabulary is wide
-        return self.head.loss(y[:, None], targets[chosen][:, None], smoothing)[:, 0]
+    def loss(self, text: EncoderInput, targets: Tensor, masked: Tensor, smoothing: float = 0.0) -> Tensor:
+        """Cross-entropy in nats of the targets (B, S) at the masked positions (B, S), row by row: (N,)."""
+        y = self.transform(self(text)[masked])  # logits are large: compute them at masked positions only
+        return self.head.loss(y[:, None], targets[masked][:, None], smoothing)[:, 0]
 
 
 def masked_language_model(config: MaskedLMConfig, *, vocab_size: int, max_positions: int) -> MaskedLanguageModel:
-    """The model of a filled table, freshly initialised from torch's default generator; `words` are the tokenizer's."""
+    """The model of a resolved configuration, initialized with torch's default random generator.
+
+    `vocab_size` is that of the tokenizer, without [MASK].
+    """
     encoder = text_encoder(
         config, vocab_size=vocab_size + 1, max_positions=max_positions, segments=bool(config.segment_embeddings)
     )
-    front: Any = encoder.embedder
-    if config.tie_embeddings:  # loud vectors would have each token predict itself
-        nn.init.normal_(front.embedding.weight, std=0.02 if config.traits.small_init else config.hidden_size**-0.5)
+    embedder: Any = encoder.embedder
+    if config.tie_embeddings:  # small, because large ones would make each token predict itself
+        nn.init.normal_(embedder.embedding.weight, std=0.02 if config.traits.small_init else config.hidden_size**-0.5)
     transform: nn.Module = nn.Identity()
     if config.head_transform:
         norm = build.norm(config.norm if config.norm != "none" else "layernorm", config.hidden_size, eps=config.norm_eps)
@@ -65,5 +68,5 @@ def masked_language_model(config: MaskedLMConfig, *, vocab_size: int, max_positi
         nn.init.normal_(dense.weight, std=0.02)
         nn.init.zeros_(dense.bias)
         transform = nn.Sequential(dense, ACTIVATIONS[config.activation or "gelu"](), norm)
-    head = LMHead(config.hidden_size, vocab_size + 1, weight=front.embedding.weight if config.tie_embeddings else None)
+    head = LMHead(config.hidden_size, vocab_size + 1, weight=embedder.embedding.weight if config.tie_embeddings else None)
     return MaskedLanguageModel(encoder, transform, head)

@@ -1,4 +1,4 @@
-"""A part of a model, as it is counted."""
+"""A group of parameters of a model."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 
 class Part(NamedTuple):
-    side: str  # encoder, decoder or spelling, where a model has several; else ""
+    side: str  # encoder, decoder or char_encoder if the model has several; else ""
     name: str
     num_parameters: int
-    tied: tuple[str, ...] = ()  # other parts that are these same weights
+    tied: tuple[str, ...] = ()  # other parts that share these weights
 
     @property
     def title(self) -> str:

@@ -1,4 +1,4 @@
-"""Which part of a model has how many parameters: embedding, attention, feed-forward, norms, output ..."""
+"""Parameter counts by part of a model: embedding, attention, feed-forward, norms, output and so on."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from weft.nn.pooling import AttentionPooling
 from weft.nn.positions import LearnedPositions, RelativePositions
 from weft.nn.skip_connections import Dense, Highway
 
-# a weight belongs to the innermost of these, or of mixers, that holds it; an embedding alone is below them all, for positions
-# hold one
+# A parameter belongs to the innermost of these modules, or of the mixers, that contains it. nn.Embedding is not listed here,
+# because learned positions contain one.
 PARTS: dict[object, str] = {
     LearnedPositions: "positions",
     RelativePositions: "positions",
@@ -35,52 +35,52 @@ PARTS: dict[object, str] = {
     PointerGeneratorOutput: "copying",
     **dict.fromkeys((LMHead, LabelHead, QAHead, LinearTagHead, CRF), "output"),
 }
-# what no class tells, by the attribute that holds it: the map under a masked model's output, what joins or narrows vectors
-NAMED = {
+# parts that no class identifies, by attribute name
+PARTS_BY_ATTRIBUTE = {
     "transform": "output",
     "final_norm": "connections",
     **dict.fromkeys(("input_proj", "embedding", "segments"), "embedding"),
 }
 SIDES = ("encoder", "decoder")
-SPELLING = "char_encoder"
+CHAR_ENCODER = "char_encoder"
 
 
 def _ancestors(name: str) -> Iterator[str]:
-    """The modules that hold a weight, innermost first."""
+    """The modules that contain a parameter, innermost first."""
     while "." in name:
         name = name.rpartition(".")[0]
         yield name
 
 
 def part_names() -> dict[object, str]:
-    """What the weights of a class are counted as; the rows of mixers say it for theirs."""
+    """Part by class, including the mixers."""
     rows = MIXERS.values()
-    return {**{row.make: row.part for row in rows}, **{row.around: row.part for row in rows}, **PARTS}
+    mixers = {factory: row.component for row in rows for factory in (row.factory, row.bidirectional_factory)}
+    return {**mixers, **PARTS}
 
 
-def _part(name: str, modules: dict[str, nn.Module], known: Mapping[object, str]) -> str:
-    for place in _ancestors(name):
-        if (found := known.get(type(modules[place]))) is not None:
-            return found
-    steps = reversed(name.split("."))
-    return next((NAMED[step] for step in steps if step in NAMED), "other")
+def _part(name: str, modules: dict[str, nn.Module], parts_by_class: Mapping[object, str]) -> str:
+    for ancestor in _ancestors(name):
+        if (part := parts_by_class.get(type(modules[ancestor]))) is not None:
+            return part
+    attributes = reversed(name.split("."))
+    return next((PARTS_BY_ATTRIBUTE[attribute] for attribute in attributes if attribute in PARTS_BY_ATTRIBUTE), "other")
 
 
-def _side(name: str, *, two: bool) -> str:
-    steps = name.split(".")
-    if SPELLING in steps:
-        return SPELLING
-    return steps[0] if two and steps[0] in SIDES else ""
+def _side(name: str, *, is_seq2seq: bool) -> str:
+    names = name.split(".")
+    if CHAR_ENCODER in names:
+        return CHAR_ENCODER
+    return names[0] if is_seq2seq and names[0] in SIDES else ""
 
 
 def count_parameters(model: nn.Module) -> list[Part]:
-    """The parts in the order they stand in the model; their sum is the number of its parameters, for weights that two parts
-    share are counted once, where they come first."""
+    """The parts in model order. They sum to the number of parameters: shared weights are counted once, in the first part."""
     modules = dict(model.named_modules(remove_duplicate=False))
-    two = all(side in modules for side in SIDES)
-    known, owners = part_names(), dict[Tensor, list[tuple[str, str]]]()
+    is_seq2seq = all(side in modules for side in SIDES)
+    parts_by_class, owners = part_names(), dict[Tensor, list[tuple[str, str]]]()
     for name, weight in model.named_parameters(remove_duplicate=False):
-        owners.setdefault(weight, []).append((_side(name, two=two), _part(name, modules, known)))
+        owners.setdefault(weight, []).append((_side(name, is_seq2seq=is_seq2seq), _part(name, modules, parts_by_class)))
     counts, tied = dict[tuple[str, str], int](), dict[tuple[str, str], list[str]]()
     for tensor, (first, *others) in owners.items():
         counts[first] = counts.get(first, 0) + tensor.numel()

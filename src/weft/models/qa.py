@@ -1,6 +1,6 @@
-"""Readers: an encoder of a question and a passage, and where in the passage the answer starts and ends (Devlin et al. 2019).
+"""Extractive question answering (Devlin et al. 2019): encode question and passage, predict the start and end of the answer.
 
-Shapes: B rows, S positions, D width.
+Shapes: B batch size, S sequence length, D hidden size.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from weft.text.tokenizers import Tokenizer
 
 
 class QAHead(nn.Module):
-    """Scores of first and last tokens; position 0, <s>, is no answer. Its threshold is how much better than none an answer must
-    be to be said: 0 until validation data says better. It is no weight: training does not see it."""
+    """Linear layer to the logits of the first and the last token of the answer. Position 0, <s>, means "no answer".
+
+    The threshold is the margin by which an answer must beat "no answer". It is 0 until it is fitted on validation data, and is
+    not trained.
+    """
 
     threshold: Tensor
 
@@ -26,18 +29,18 @@ class QAHead(nn.Module):
         self.register_buffer("threshold", torch.zeros(()))
 
     def forward(self, y: Tensor, answer_mask: Tensor) -> Tensor:
-        """(B, S, D) and where an answer may be (B, S) -> (B, S, 2): of the first token, of the last; elsewhere -inf."""
-        scores: Tensor = self.ends(y)
-        return scores.float().masked_fill(~answer_mask[..., None], -torch.inf)
+        """Hidden states (B, S, D) and allowed positions (B, S) to start and end logits (B, S, 2); -inf elsewhere."""
+        logits: Tensor = self.ends(y)
+        return logits.float().masked_fill(~answer_mask[..., None], -torch.inf)
 
-    def loss(self, scores: Tensor, spans: Tensor) -> Tensor:
-        """Nats of each row's first and last token together, (B,); spans (B, 2)."""
-        found = scores.log_softmax(1).gather(1, spans[:, None])
-        return -found.sum((1, 2))
+    def loss(self, logits: Tensor, spans: Tensor) -> Tensor:
+        """Sum of the cross-entropies of start and end in nats, (B,); spans (B, 2)."""
+        log_probs = logits.log_softmax(1).gather(1, spans[:, None])
+        return -log_probs.sum((1, 2))
 
 
 def answer_mask(text: EncoderInput) -> Tensor:
-    """bool (B, S): the tokens of the passage, and <s>."""
+    """Positions that an answer may start or end at, bool (B, S): the tokens of the passage, and <s>."""
     first = torch.zeros_like(text.token_mask)
     first[:, 0] = True
     if text.segments is None:
@@ -60,13 +63,13 @@ class QANetwork(nn.Module):
         return build.muon_parameters(self.encoder.stack, "encoder.stack")
 
     def forward(self, text: EncoderInput) -> Tensor:
-        """(B, S) -> scores (B, S, 2), not normalised; -inf where no answer can be."""
+        """Start and end logits (B, S, 2); -inf where no answer can be."""
         y, _ = self.encoder(text)
-        scores: Tensor = self.head(self.dropout(y), answer_mask(text))
-        return scores
+        logits: Tensor = self.head(self.dropout(y), answer_mask(text))
+        return logits
 
 
 def qa_network(config: QAConfig, *, vocab_size: int, max_positions: int) -> QANetwork:
-    """The model of a filled table, freshly initialised from torch's default generator."""
+    """The model of a resolved configuration, initialized with torch's default random generator."""
     encoder = text_encoder(config, vocab_size=vocab_size, max_positions=max_positions, segments=True)
     return QANetwork(encoder, QAHead(config.hidden_size), dropout=config.dropout)

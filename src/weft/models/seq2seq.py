@@ -1,7 +1,9 @@
-"""The encoder-decoder: a front and a stack on either side, joined by attention, a bridge, or both. What it is conditioned on
-is a state: `encode` makes it, `start`, `step` and `score` read it, and search never learns that there is a source.
+"""Encoder-decoders: an embedder and a stack on each side, connected by attention, a bridge, or both.
 
-Shapes: B rows, S source positions, T target positions, D width, V words.
+The source is part of the decoder's state: `encode` computes it, `start`, `step` and `score` read it. Decoding therefore treats
+an encoder-decoder like a language model.
+
+Shapes: B batch size, S source length, T target length, D hidden size, V vocabulary size.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ Summary = Callable[[Tensor, Tensor, tuple[Any, ...]], Tensor]
 
 
 class TokenEmbedder(nn.Module):
-    """Tokens as vectors: (B, T) -> (B, T, D)."""
+    """Scaled token embeddings: (B, T) to (B, T, D)."""
 
     def __init__(self, embedding: nn.Embedding, *, scale: float = 1.0, dropout: float = 0.0) -> None:
         super().__init__()
@@ -51,25 +53,25 @@ class TokenEmbedder(nn.Module):
 
 
 def last_state(values: Tensor, token_mask: Tensor, states: tuple[Any, ...]) -> Tensor:
-    """Where the uppermost recurrent layer stopped."""
+    """Summary: the final hidden state of the topmost recurrent layer."""
     return tree_leaves(states[-1])[0]
 
 
 def mean_value(values: Tensor, token_mask: Tensor, states: tuple[Any, ...]) -> Tensor:
-    """The mean over a row's real positions."""
-    real = token_mask[..., None].to(values.dtype)
-    return (values * real).sum(1) / real.sum(1)
+    """Summary: the mean over the tokens of each row."""
+    mask = token_mask[..., None].to(values.dtype)
+    return (values * mask).sum(1) / mask.sum(1)
 
 
 @runtime_checkable
 class ReadsSource(Protocol):
-    """What reads a source, maybe from its end."""
+    """An encoder that may read the source backward."""
 
     reverse_source: bool
 
 
 class Encoder(nn.Module):
-    """Reads a source into a memory."""
+    """Encode a source into a memory. With `reverse_source`, the stack reads it backward (Sutskever et al. 2014)."""
 
     def __init__(self, embedder: TokenEmbedder, stack: Stack, *, summary: Summary, reverse_source: bool = False) -> None:
         super().__init__()
@@ -78,14 +80,13 @@ class Encoder(nn.Module):
     def forward(self, source: Tensor, token_mask: Tensor) -> Memory:
         x = self.embedder(source)
         y, (_, states) = self.stack(reverse_sequences(x, token_mask) if self.reverse_source else x, None, token_mask)
-        kept = tuple(state for state in states if tree_leaves(state))
-        return Memory(
-            reverse_sequences(y, token_mask) if self.reverse_source else y, token_mask, kept, self.summary(y, token_mask, kept)
-        )
+        states = tuple(state for state in states if tree_leaves(state))
+        summary = self.summary(y, token_mask, states)
+        return Memory(reverse_sequences(y, token_mask) if self.reverse_source else y, token_mask, states, summary)
 
 
 class Decoder(nn.Module):
-    """Reads a target, knowing a source."""
+    """Read target tokens, conditioned on the source through the state."""
 
     def __init__(self, embedder: TokenEmbedder, stack: Stack) -> None:
         super().__init__()
@@ -97,7 +98,7 @@ class Decoder(nn.Module):
 
 
 class EncoderDecoder(nn.Module):
-    """P(next token | the source, the tokens so far)."""
+    """P(y_t | source, y_1, ..., y_{t-1})."""
 
     def __init__(
         self, encoder: Encoder, decoder: Decoder, head: VocabularyOutput | PointerGeneratorOutput, *, vocabulary: str
@@ -111,11 +112,11 @@ class EncoderDecoder(nn.Module):
 
     @torch.no_grad()
     def bytes_per_row(self, tokens: int, state: Any = None) -> int:
-        """The most bytes that one row takes while so many tokens are read: what its state grows by beyond `state`, that of its
-        source, and log-probabilities twice."""
+        """Peak bytes per row while reading this many tokens: growth of its state beyond `state`, that of its source, and two
+        copies of the log-probabilities."""
         prompt = self.head.head.bias.new_zeros(1, min(2, tokens), dtype=torch.long)
         states = state, self(prompt[:, :1], state)[1], self(prompt, state)[1]
-        before, first, second = (sum(part.nbytes for part in tree_leaves(state)) for state in states)
+        before, first, second = (sum(leaf.nbytes for leaf in tree_leaves(state)) for state in states)
         return first - before + (tokens - 1) * (second - first) + 2 * self.head.head.bias.nbytes
 
     def muon_parameters(self) -> set[str]:
@@ -124,18 +125,18 @@ class EncoderDecoder(nn.Module):
         )
 
     def encode(self, source: Tensor, token_mask: Tensor) -> Any:
-        """The state of a decoder that has read nothing but the source, (B, S)."""
+        """The initial state of the decoder, from the source (B, S)."""
         memory = self.encoder(source, token_mask)
         return self.decoder.stack.init_state(memory), self.head.init_state(memory, source)
 
     def forward(self, tokens: Tensor, state: Any, token_mask: Tensor | None = None) -> tuple[Tensor, Any]:
-        """(B, T) -> what the head reads, (B, T, D), and the state after each row's last real token."""
-        past, seen = state
-        y, past = self.decoder(tokens, past, token_mask)
-        return y, (past, seen)
+        """Tokens (B, T) to hidden states (B, T, D), and the state after each row's last token."""
+        decoder_state, head_state = state
+        y, decoder_state = self.decoder(tokens, decoder_state, token_mask)
+        return y, (decoder_state, head_state)
 
     def loss(self, tokens: Tensor, targets: Tensor, state: Any, smoothing: float = 0.0) -> tuple[Tensor, Any]:
-        """Nats of every target, (B, T), and the state; padding on the right needs no mask here: it lies in the future."""
+        """Cross-entropy of each target in nats, (B, T), and the state. Right padding needs no mask: it is in the future."""
         y, new = self(tokens, state)
         return self.head.loss(y, targets, state[1], smoothing), new
 
@@ -148,50 +149,50 @@ class EncoderDecoder(nn.Module):
         return self.head(y[:, 0], state[1]), state
 
     def score(self, tokens: Tensor, token_mask: Tensor | None = None, state: Any = None) -> Tensor:
-        if tokens.size(1) < 2:  # no recurrent cell reads nothing
+        if tokens.size(1) < 2:  # recurrent layers do not accept empty sequences
             return torch.zeros(tokens.size(0), 0, device=tokens.device)
-        nats, _ = self.loss(tokens[:, :-1], tokens[:, 1:], state)
-        return -nats if token_mask is None else -nats.masked_fill(~token_mask[:, 1:], 0.0)
+        loss, _ = self.loss(tokens[:, :-1], tokens[:, 1:], state)
+        return -loss if token_mask is None else -loss.masked_fill(~token_mask[:, 1:], 0.0)
 
 
-# ---- from tables to parts
+# ---- building a model from its configuration
 
 
 def cross_attention(config: Seq2SeqConfig, layer: int) -> CrossAttention | PrunedAttention:
     side = config.decoder
-    heads, size = side.cross_heads_in_layer(layer)
-    if not heads:
+    num_heads, head_dim = side.cross_heads_in_layer(layer)
+    if not num_heads:
         return PrunedAttention(side.hidden_size, cross=config.attention != "none")
     return CrossAttention(
         side.hidden_size,
-        num_heads=heads,
-        head_dim=size,
+        num_heads=num_heads,
+        head_dim=head_dim,
         memory_size=config.encoder.hidden_size,
-        qk_norm=nn.RMSNorm(size, elementwise_affine=False) if side.qk_norm else None,
+        qk_norm=nn.RMSNorm(head_dim, elementwise_affine=False) if side.qk_norm else None,
         summary_only=config.attention == "none",
         dropout=side.attention_dropout or 0.0,
     )
 
 
 def attention_decoder(config: Seq2SeqConfig, *, max_positions: int) -> Stack:
-    """Self-attention, attention to the source, feed-forward, and again."""
+    """A Transformer decoder: self-attention, cross-attention and feed-forward in each layer."""
     side, mixers = config.decoder, list[nn.Module]()
     for layer in range(side.num_layers):
-        own = build.mixer(side, layer, max_positions, input_size=side.hidden_size)
-        mixers += [own, cross_attention(config, layer), *build.feed_forward(side)]
+        self_attention = build.mixer(side, layer, max_positions, input_size=side.hidden_size)
+        mixers += [self_attention, cross_attention(config, layer), *build.feed_forward(side)]
     positions = build.input_position_encoding(side.position_encoding, side.hidden_size, max_positions=max_positions)
-    return build.build_stack(side, mixers, positions, input_proj=side.hidden_size)
+    return build.build_stack(side, mixers, positions, input_size=side.hidden_size)
 
 
 def extra_input_size(config: Seq2SeqConfig) -> int:
-    """How much stands beside a recurrent decoder's input: what was found before the step or fed back, or the summary."""
+    """Size of what is concatenated to a recurrent decoder's input: context vector, previous output, or summary."""
     if config.input_feeding:
         return config.decoder.hidden_size
     return config.encoder.hidden_size if config.feed_context or config.attention_placement == "before" else 0
 
 
 def recurrent_layers(config: Seq2SeqConfig) -> Stack:
-    """The recurrent layers of a decoder, each starting from the source."""
+    """The recurrent layers of a decoder, each initialized from the source by its bridge."""
     side, mixers = config.decoder, list[nn.Module]()
     input_size = side.input_dim() + extra_input_size(config)
     for layer in range(side.num_layers):
@@ -200,84 +201,91 @@ def recurrent_layers(config: Seq2SeqConfig) -> Stack:
             mixers.append(CopyBridge(mixer, layer_index=layer))
         else:
             mixers.append(
-                ProjectionBridge(mixer, side.hidden_size, memory_size=config.encoder.hidden_size, parts=side.traits.state)
+                ProjectionBridge(
+                    mixer,
+                    side.hidden_size,
+                    memory_size=config.encoder.hidden_size,
+                    num_state_vectors=side.traits.num_state_vectors,
+                )
             )
         mixers += build.feed_forward(side)
-    # what looks at the source is not dropped: once, at the very top, is enough
-    return build.build_stack(side, mixers, PositionEncoding(), input_proj=input_size, drop_top=False)
+    # no dropout on the attention's query: the decoder applies it once, to its output
+    return build.build_stack(side, mixers, PositionEncoding(), input_size=input_size, dropout_on_top=False)
 
 
 def recurrent_decoder(config: Seq2SeqConfig, *, max_positions: int) -> Stack:
-    """Recurrent layers, with attention before or after the step, or with a bridge alone."""
-    side, input_size = config.decoder, config.encoder.hidden_size
+    """Recurrent layers with attention before or after the step, or with a bridge alone."""
+    side, memory_size = config.decoder, config.encoder.hidden_size
     inner = recurrent_layers(config)
-    parts: list[nn.Module] = [inner]
-    outlet = nn.Dropout(side.dropout)
+    mixers: list[nn.Module] = [inner]
+    dropout = nn.Dropout(side.dropout)
     if config.feed_context:
-        parts = [ContextConcat(), inner]
+        mixers = [ContextConcat(), inner]
     elif config.attention != "none":
-        look = SourceAttention(side.hidden_size, score=config.attention, memory_size=input_size, size=config.attention_dim)
+        attention = SourceAttention(
+            side.hidden_size, score=config.attention, memory_size=memory_size, attention_dim=config.attention_dim
+        )
         if config.attention_placement == "before":
-            parts = [StepwiseDecoder(inner, AttentionBeforeStep(look))]
-        else:  # what is fed back is dropped as what the head reads
-            read_out, outlet = (
-                AttentionalOutput(look, side.hidden_size, memory_size=input_size, dropout=side.dropout),
-                nn.Dropout(0.0),
-            )
-            parts = [StepwiseDecoder(inner, InputFeeding(read_out))] if config.input_feeding else [inner, read_out]
-    layers = [Layer(part, NoSkip(), norm=nn.Identity()) for part in parts]
+            mixers = [StepwiseDecoder(inner, AttentionBeforeStep(attention))]
+        else:  # dropout is inside the attentional output, so that input feeding sees the same vector as the output layer
+            output = AttentionalOutput(attention, side.hidden_size, memory_size=memory_size, dropout=side.dropout)
+            dropout = nn.Dropout(0.0)
+            mixers = [StepwiseDecoder(inner, InputFeeding(output))] if config.input_feeding else [inner, output]
+    layers = [Layer(mixer, NoSkip(), norm=nn.Identity()) for mixer in mixers]
     positions = build.input_position_encoding(side.position_encoding, side.input_dim(), max_positions=max_positions)
-    return Stack(layers, positions=positions, final_norm=outlet)
+    return Stack(layers, positions=positions, final_norm=dropout)
 
 
 def decoder_stack(config: Seq2SeqConfig, *, max_positions: int) -> Stack:
-    make = attention_decoder if config.decoder.traits.attends else recurrent_decoder
-    return make(config, max_positions=max_positions)
+    build_decoder = attention_decoder if config.decoder.traits.attends else recurrent_decoder
+    return build_decoder(config, max_positions=max_positions)
 
 
 def init_xavier(stack: Stack) -> None:
-    """Matrices of attention and feed-forward layers by Glorot's rule, as in the first Transformer; biases at zero."""
-    for name, part in stack.layers.named_modules():
-        if isinstance(part, nn.Linear) and ".mixer." in name:  # what joins layers keeps its own start
-            nn.init.xavier_uniform_(part.weight)
-            if part.bias is not None:
-                nn.init.zeros_(part.bias)
+    """Xavier initialization of attention and feed-forward layers, as in the original Transformer; biases 0."""
+    for name, module in stack.layers.named_modules():
+        if isinstance(module, nn.Linear) and ".mixer." in name:  # skip connections keep their own initialization
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
 
 
 def init_torch_default(stack: Stack) -> None:
-    """Cells start as torch's own do: forget gates that start open are for hundreds of steps, and showed no gain on words."""
-    for part in stack.modules():
-        if isinstance(part, nn.RNNBase):
-            part.reset_parameters()
+    """Reset recurrent layers to torch's initialization: a forget-gate bias of 1 helps over hundreds of steps, and gave no gain on
+    short words."""
+    for module in stack.modules():
+        if isinstance(module, nn.RNNBase):
+            module.reset_parameters()
 
 
-def scale(config: EmbeddedStackConfig, *, output: bool) -> float:
-    """What an embedding is multiplied by: one that is the output as well is small there and loud here."""
-    return config.hidden_size**0.5 if config.traits.small_init or output else 1.0
+def embedding_scale(config: EmbeddedStackConfig, *, tied: bool) -> float:
+    """The factor on embeddings. Embeddings that are initialized small, such as those tied to the output, are scaled up."""
+    return config.hidden_size**0.5 if config.traits.small_init or tied else 1.0
 
 
-def scales(config: Seq2SeqConfig) -> tuple[float, float]:
-    """What the embeddings of the source and of the target are multiplied by."""
-    target = scale(config.decoder, output=config.tie_embeddings)
-    return target if config.share_embeddings else scale(config.encoder, output=False), target
+def embedding_scales(config: Seq2SeqConfig) -> tuple[float, float]:
+    """The factors on the embeddings of the source and the target."""
+    target = embedding_scale(config.decoder, tied=config.tie_embeddings)
+    return target if config.share_embeddings else embedding_scale(config.encoder, tied=False), target
 
 
-def embedding(config: EmbeddedStackConfig, vocab_size: int, *, output: bool) -> nn.Embedding:
-    made = nn.Embedding(vocab_size, config.input_dim())  # as loud as states are: smaller ones learn several times slower
-    if config.traits.small_init or output:
-        nn.init.normal_(made.weight, std=config.hidden_size**-0.5)
-    return made
+def embedding(config: EmbeddedStackConfig, vocab_size: int, *, tied: bool) -> nn.Embedding:
+    # torch's N(0, 1) for recurrent layers: with smaller embeddings they learn several times slower
+    table = nn.Embedding(vocab_size, config.input_dim())
+    if config.traits.small_init or tied:
+        nn.init.normal_(table.weight, std=config.hidden_size**-0.5)
+    return table
 
 
 def encoder_decoder(
     config: Seq2SeqConfig, *, source_vocab_size: int, target_vocab_size: int, max_positions: int, vocabulary: str
 ) -> EncoderDecoder:
-    """The model of a filled table, freshly initialised from torch's default generator."""
+    """The model of a resolved configuration, initialized with torch's default random generator."""
     encoder, decoder = config.encoder, config.decoder
-    target = embedding(decoder, target_vocab_size, output=config.tie_embeddings)
-    source = target if config.share_embeddings else embedding(encoder, source_vocab_size, output=False)
-    source_loud, embedding_scale = scales(config)
-    drops = [side.dropout if config.embedding_dropout is None else config.embedding_dropout for side in (encoder, decoder)]
+    target = embedding(decoder, target_vocab_size, tied=config.tie_embeddings)
+    source = target if config.share_embeddings else embedding(encoder, source_vocab_size, tied=False)
+    source_scale, target_scale = embedding_scales(config)
+    dropouts = [side.dropout if config.embedding_dropout is None else config.embedding_dropout for side in (encoder, decoder)]
     stacks = (
         build.stack(encoder, context_length=max_positions, input_size=encoder.input_dim()),
         decoder_stack(config, max_positions=max_positions),
@@ -286,17 +294,17 @@ def encoder_decoder(
         (init_xavier if side.traits.small_init else init_torch_default)(stack)
     if encoder.embedding_norm:
         stacks[0].input_proj = build.norm(
-            encoder.norm if encoder.norm != "none" else "layer", encoder.input_dim(), eps=encoder.norm_eps
+            encoder.norm if encoder.norm != "none" else "layernorm", encoder.input_dim(), eps=encoder.norm_eps
         )
-    cap = None if config.logit_softcap == "none" else float(config.logit_softcap)
+    softcap = None if config.logit_softcap == "none" else float(config.logit_softcap)
     head = LMHead(
-        decoder.hidden_size, target_vocab_size, logit_softcap=cap, weight=target.weight if config.tie_embeddings else None
+        decoder.hidden_size, target_vocab_size, logit_softcap=softcap, weight=target.weight if config.tie_embeddings else None
     )
-    summary = last_state if encoder.traits.state else mean_value
-    embedder = TokenEmbedder(source, scale=source_loud, dropout=drops[0])
+    summary = last_state if encoder.traits.num_state_vectors else mean_value
+    source_embedder = TokenEmbedder(source, scale=source_scale, dropout=dropouts[0])
     return EncoderDecoder(
-        Encoder(embedder, stacks[0], summary=summary, reverse_source=encoder.reverse_source),
-        Decoder(TokenEmbedder(target, scale=embedding_scale, dropout=drops[1]), stacks[1]),
+        Encoder(source_embedder, stacks[0], summary=summary, reverse_source=encoder.reverse_source),
+        Decoder(TokenEmbedder(target, scale=target_scale, dropout=dropouts[1]), stacks[1]),
         PointerGeneratorOutput(head, decoder.hidden_size, memory_size=encoder.hidden_size)
         if config.copy_mechanism
         else VocabularyOutput(head),

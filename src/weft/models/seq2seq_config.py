@@ -46,7 +46,7 @@ class DecoderConfig(EmbeddedStackConfig):
     def check_causal(self) -> Self:
         if self.bidirectional:
             raise ValueError("two_way=true lets a position see the tokens it must predict; a decoder reads one way")
-        if not (self.traits.state or self.traits.attends):
+        if not (self.traits.num_state_vectors or self.traits.attends):
             known = f"{', '.join(recurrent())} or {', '.join(attending())}"
             raise ValueError(f"mixer={self.layer_type!r} has no state to start from a source; use {known}")
         if self.num_cross_heads is not None and not self.traits.attends:
@@ -143,11 +143,11 @@ class Seq2SeqConfig(Config):
 
     def can_copy_state(self) -> bool:
         """Can the decoder start where the encoder stopped, layer by layer?"""
-        return self.encoder.traits.state > 0 and _size(self.encoder) == _size(self.decoder)
+        return self.encoder.traits.num_state_vectors > 0 and _size(self.encoder) == _size(self.decoder)
 
     def with_defaults(self) -> Self:
         """The same table with every option that applies written out."""
-        steps = self.decoder.traits.state > 0  # one position at a time
+        steps = self.decoder.traits.num_state_vectors > 0  # one position at a time
         values: dict[str, Any] = {"encoder": self.encoder.with_defaults(), "decoder": self.decoder.with_defaults()}
         if steps:
             values["bridge"] = self.bridge or ("copy" if self.can_copy_state() else "project")

@@ -1,6 +1,6 @@
-"""Self-attention with a key-value cache, and the feed-forward layer that goes with it.
+"""Self-attention with a key-value cache, and the feed-forward layer of a Transformer.
 
-Shapes: B rows, T queries, C cached columns, D width, H heads, E size of a head.
+Shapes: B batch size, T queries, C keys (cached and new), D hidden size, H heads, E head size.
 """
 
 from __future__ import annotations
@@ -14,35 +14,42 @@ from torch import Tensor, nn
 
 from weft.nn.memory import Memory
 from weft.nn.positions import PositionEncoding
-from weft.nn.state import Grown
+from weft.nn.state import KVCache
 
 
 class ScaledDotProductAttention(nn.Module):
-    """The fused kernel as a leaf without parameters, so that whoever explains can watch its inputs by name."""
+    """softmax(q k^T / sqrt(E)) v, computed by torch's fused kernel.
+
+    A module without parameters, so that a forward hook can record its inputs by name.
+    """
 
     def __init__(self, dropout: float = 0.0, *, scale: float | None = None) -> None:
         super().__init__()
-        self.dropout, self.scale = dropout, scale  # of the scores; None: 1 / sqrt(E)
+        self.dropout, self.scale = dropout, scale  # scale of the scores; None: 1 / sqrt(E)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-        drop = self.dropout if self.training else 0.0
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=drop, is_causal=causal, scale=self.scale)
+        dropout = self.dropout if self.training else 0.0
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=self.scale)
 
     def weights(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-        """What the kernel keeps to itself, from the same inputs: how much each query takes of each key, (B, H, T, C)."""
+        """Attention weights (B, H, T, C) for the same inputs; the fused kernel does not return them."""
         scores = q @ k.transpose(-2, -1) * (q.size(-1) ** -0.5 if self.scale is None else self.scale)
         if causal:
             mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
         if mask is not None:
             scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
-        # a query that may see nothing takes nothing, as in the kernel; softmax alone makes it NaN
+        # a query without visible keys gets zeros, as in the kernel; softmax alone would give NaN
         return scores.softmax(-1).masked_fill(scores == float("-inf"), 0.0)
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention of a text to itself (Vaswani et al. 2017); each position sees itself and what was before it, or of
-    that the last `window` positions, or, two-way, all of the text. Its state is the keys and values seen so far, and where
-    they stand."""
+    """Multi-head self-attention (Vaswani et al. 2017).
+
+        head_h = softmax(q_h k_h^T / sqrt(E)) v_h,  y = W_o [head_1; ...; head_H]
+
+    Causal by default: a position sees itself and the positions before it, at most `context_length` of them if that is set.
+    With context_length="bidirectional" it sees the whole text. State: the key-value cache.
+    """
 
     def __init__(
         self,
@@ -56,44 +63,42 @@ class SelfAttention(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        size = head_dim or dim // num_heads
-        self.num_heads, self.bidirectional, self.context_length = (
-            num_heads,
-            context_length == "bidirectional",
-            context_length if isinstance(context_length, int) else None,
-        )
+        head_dim = head_dim or dim // num_heads
+        self.num_heads = num_heads
+        self.bidirectional = context_length == "bidirectional"
+        self.context_length = context_length if isinstance(context_length, int) else None
         self.positions = positions or PositionEncoding()
-        self.qk_norm = qk_norm or nn.Identity()  # of queries and keys
-        self.to_qkv = nn.Linear(dim, 3 * num_heads * size)
-        self.to_out = nn.Linear(num_heads * size, dim)
+        self.qk_norm = qk_norm or nn.Identity()  # applied to queries and keys
+        self.to_qkv = nn.Linear(dim, 3 * num_heads * head_dim)
+        self.to_out = nn.Linear(num_heads * head_dim, dim)
         self.attend = ScaledDotProductAttention(dropout)
 
-    def forward(self, x: Tensor, state: Grown | None = None, token_mask: Tensor | None = None) -> tuple[Tensor, Grown]:
+    def forward(self, x: Tensor, state: KVCache | None = None, token_mask: Tensor | None = None) -> tuple[Tensor, KVCache]:
         if self.bidirectional and state is not None:
-            raise ValueError("two-way layers read a whole sequence at once")
+            raise ValueError("bidirectional layers need the whole sequence at once")
         qkv = self.to_qkv(x).unflatten(-1, (3, self.num_heads, -1))  # (B, T, 3, H, E)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        positions = torch.arange(x.size(1), device=x.device)[None]
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, T, E)
+        positions = torch.arange(x.size(1), device=x.device)[None]  # (1 or B, T)
         if state is not None:
-            positions = positions + state[2].amax(1, keepdim=True) + 1
+            positions = positions + state.positions.amax(1, keepdim=True) + 1
         q, k = self.positions.rotate(self.qk_norm(q), positions), self.positions.rotate(self.qk_norm(k), positions)
         key_positions = positions.expand(x.size(0), -1) if token_mask is None else torch.where(token_mask, positions, -1)
         if state is not None:
-            k, v = torch.cat([state[0], k], dim=2), torch.cat([state[1], v], dim=2)
-            key_positions = torch.cat([state[2], key_positions], dim=1)
-        # read whole and without padding, every row has the same triangle: the kernel needs no mask
-        short = self.bidirectional or self.context_length is None or x.size(1) <= self.context_length
-        whole = state is None and token_mask is None and short
-        seen_at = positions if whole else key_positions
-        bias = self.positions.attention_bias(q, positions, seen_at)
-        mask = None if whole and (bias is None or self.bidirectional) else self._mask(positions, seen_at)
+            k, v = torch.cat([state.keys, k], dim=2), torch.cat([state.values, v], dim=2)
+            key_positions = torch.cat([state.positions, key_positions], dim=1)
+        # a whole text without padding has the same triangular mask in every row: the kernel applies it itself
+        within_context = self.bidirectional or self.context_length is None or x.size(1) <= self.context_length
+        unpadded = state is None and token_mask is None and within_context
+        visible_positions = positions if unpadded else key_positions
+        bias = self.positions.attention_bias(q, positions, visible_positions)
+        mask = None if unpadded and (bias is None or self.bidirectional) else self._mask(positions, visible_positions)
         if bias is not None:
             mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
         y = self.attend(q, k, v, mask, mask is None and not self.bidirectional)
-        return self.to_out(y.transpose(1, 2).flatten(2)), self._recent(k, v, key_positions)
+        return self.to_out(y.transpose(1, 2).flatten(2)), self._trim_cache(k, v, key_positions)
 
     def init_state(self, memory: Memory) -> None:
-        """Nothing: a text is read without knowing a source."""
+        """No state: self-attention does not depend on the source."""
 
     def _mask(self, positions: Tensor, key_positions: Tensor) -> Tensor:
         """Which keys each query may see, (B, 1, T or 1, C)."""
@@ -103,30 +108,35 @@ class SelfAttention(nn.Module):
         allowed = (distance >= 0) & (key_positions >= 0)[:, None, None, :]
         return allowed if self.context_length is None else allowed & (distance < self.context_length)
 
-    def _recent(self, k: Tensor, v: Tensor, key_positions: Tensor) -> Grown:
-        """Forgets what no later query can see. Rarely (at twice the window), because it copies; by position, because rows of
-        different age have their padding in different columns."""
+    def _trim_cache(self, k: Tensor, v: Tensor, key_positions: Tensor) -> KVCache:
+        """The key-value cache, without keys that no later query can see.
+
+        It is trimmed only when it reaches twice the context length, because trimming copies, and by position, because rows of
+        different lengths have their padding in different columns.
+        """
         if self.bidirectional or self.context_length is None or key_positions.size(1) < 2 * self.context_length:
-            return Grown(k, v, key_positions)
+            return KVCache(k, v, key_positions)
         key_positions, columns = key_positions.topk(self.context_length, dim=1)
         key_positions, columns = key_positions.flip(1), columns.flip(1)  # oldest first
         index = columns[:, None, :, None].expand(-1, k.size(1), -1, k.size(3))
-        return Grown(k.gather(2, index), v.gather(2, index), key_positions)
-
-
-@runtime_checkable
-class LostHeads(Protocol):
-    """Attention without heads."""
-
-    across: bool | None  # whether it looked at a source; None: at its own text
+        return KVCache(k.gather(2, index), v.gather(2, index), key_positions)
 
 
 bidirectional_attention = partial(SelfAttention, context_length="bidirectional")
 
 
+@runtime_checkable
+class WithoutHeads(Protocol):
+    """Attention that has lost all its heads."""
+
+    cross: bool | None  # True: cross-attention to all source positions; False: to the summary only; None: self-attention
+
+
 class PrunedAttention(nn.Module):
-    """What is left of attention, to itself or to a memory, when all its heads are cut out: the bias of its outlet, the same at
-    every position. A mixer that remembers nothing."""
+    """Self-attention or cross-attention after all its heads are pruned: only the output bias is left, at every position.
+
+    A mixer without state.
+    """
 
     def __init__(self, dim: int, *, cross: bool | None = None) -> None:
         super().__init__()
@@ -141,7 +151,7 @@ class PrunedAttention(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """silu(a) * b for the two halves of its input (SwiGLU: Shazeer 2020)."""
+    """silu(a) * b, where a and b are the halves of the input (Shazeer 2020)."""
 
     def forward(self, x: Tensor) -> Tensor:
         a, b = x.chunk(2, dim=-1)
@@ -156,7 +166,7 @@ class SquaredReLU(nn.Module):
 
 
 class TanhGELU(nn.Module):
-    """GELU by the formula with tanh, as GPT-2 computes it."""
+    """The tanh approximation of GELU, as in GPT-2."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.gelu(x, approximate="tanh")
@@ -172,12 +182,17 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with an activation between them, at each position alone; a mixer that remembers nothing."""
+    """Position-wise feed-forward layer (Vaswani et al. 2017).
+
+        y = W_2 f(W_1 x + b_1) + b_2
+
+    A mixer without state.
+    """
 
     def __init__(self, dim: int, *, ffn_dim: int, activation: str = "gelu") -> None:
         super().__init__()
-        halves = 2 if activation == "swiglu" else 1  # a gate needs as many inputs again
-        self.up_proj = nn.Linear(dim, halves * ffn_dim)
+        num_inputs = 2 if activation == "swiglu" else 1  # SwiGLU halves its input
+        self.up_proj = nn.Linear(dim, num_inputs * ffn_dim)
         self.activation = ACTIVATIONS[activation]()
         self.to_out = nn.Linear(ffn_dim, dim)
 

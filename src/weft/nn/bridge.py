@@ -1,6 +1,6 @@
-"""How a recurrent decoder starts from an encoder: over the bottleneck that attention goes around.
+"""Bridges: how a recurrent decoder is initialized from an encoder. Without attention, this is all it knows of the source.
 
-Shapes: B rows, T positions, D width.
+Shapes: B batch size, T sequence length, D hidden size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from weft.nn.memory import Memory
 
 
 class CopyBridge(nn.Module):
-    """A recurrent mixer that starts where the encoder's layer of the same height stopped (Sutskever et al. 2014)."""
+    """A recurrent mixer that starts from the final state of the encoder layer with the same index (Sutskever et al. 2014)."""
 
     def __init__(self, inner: nn.Module, *, layer_index: int) -> None:
         super().__init__()
@@ -29,16 +29,19 @@ class CopyBridge(nn.Module):
 
 
 class ProjectionBridge(nn.Module):
-    """A recurrent mixer that starts at tanh(W summary) (Cho et al. 2014); `parts` tensors make its state."""
+    """A recurrent mixer that starts from tanh(W summary + b) (Cho et al. 2014).
 
-    def __init__(self, inner: nn.Module, dim: int, *, memory_size: int, parts: int) -> None:
+    Its state has `num_state_vectors` vectors: h, or h and c.
+    """
+
+    def __init__(self, inner: nn.Module, dim: int, *, memory_size: int, num_state_vectors: int) -> None:
         super().__init__()
-        self.inner, self.parts = inner, parts
-        self.start = nn.Linear(memory_size, parts * dim)
+        self.inner, self.num_state_vectors = inner, num_state_vectors
+        self.start = nn.Linear(memory_size, num_state_vectors * dim)
 
     def init_state(self, memory: Memory) -> Any:
-        parts = self.start(memory.summary).tanh().chunk(self.parts, dim=-1)
-        return parts[0] if self.parts == 1 else parts
+        vectors = self.start(memory.summary).tanh().chunk(self.num_state_vectors, dim=-1)
+        return vectors[0] if self.num_state_vectors == 1 else vectors
 
     def forward(self, x: Tensor, state: Any = None, token_mask: Tensor | None = None) -> tuple[Tensor, Any]:
         y, state = self.inner(x, state, token_mask)
@@ -46,7 +49,7 @@ class ProjectionBridge(nn.Module):
 
 
 class ContextConcat(nn.Module):
-    """The summary beside every input: the decoder of Cho et al. (2014) sees it at each step. A mixer without weights."""
+    """Append the source summary to every input: [x_t; c] (Cho et al. 2014). A mixer without parameters."""
 
     def init_state(self, memory: Memory) -> Tensor:
         return memory.summary

@@ -1,5 +1,8 @@
-"""What run files call the functions and modules that a layer is made of. The dicts beside those have these keys; names alone
-are enough to read a run file, and need no torch."""
+"""Names of the functions and modules a layer can be built from, as run files write them.
+
+The dictionaries that map them to classes have the same keys. The names alone are enough to validate a run file, without
+importing torch.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Heads that give each position of a sentence a tag: a linear one, and a chain that scores whole sequences of tags.
+"""Output layers for sequence tagging: a softmax per position, and a linear-chain CRF.
 
-Both: `loss(y, tags, keep)` in nats of each sentence, `decode(y, keep)` the best tags, `marginals(y, keep)` the probability of
-each tag at each position; keep is True on tokens, then False, and None where nothing is padding. What stands on padding,
-in y (any number) and in tags, changes nothing.
-Shapes: B sentences, T positions, D width, K tags.
+Both have `loss(y, tags, token_mask)`, the negative log-likelihood of each sentence in nats, `decode(y, token_mask)`, the best
+tags, and `marginals(y, token_mask)`, the probability of each tag at each position. token_mask is True on tokens and False on
+the padding after them; None: no padding. Values on padding, in y and in tags, have no effect.
+Shapes: B sentences, T positions, D hidden size, K tags.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-FORBIDDEN = -1e4  # the score of a move that is not allowed: e to its power is 0, and unlike -inf it makes no NaN in gradients
+FORBIDDEN = -1e4  # score of a forbidden transition: exp gives 0, and unlike -inf it causes no NaN in gradients
 
 
-def _precise(scores: Tensor) -> Tensor:
-    """At least single precision: sums over whole sentences are not for half."""
+def _at_least_float32(scores: Tensor) -> Tensor:
+    """At least float32: sums over whole sentences lose too much in half precision."""
     return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
 
 class LinearTagHead(nn.Module):
-    """Each position's tag by itself."""
+    """Softmax over the tags at each position, independently."""
 
     def __init__(self, dim: int, labels: int) -> None:
         super().__init__()
         self.emissions = nn.Linear(dim, labels)
 
     def scores(self, y: Tensor) -> Tensor:
-        """(B, T, D) -> (B, T, K), not normalised."""
-        return _precise(self.emissions(y))
+        """Emission scores (logits): (B, T, D) to (B, T, K)."""
+        return _at_least_float32(self.emissions(y))
 
     def loss(self, y: Tensor, tags: Tensor, token_mask: Tensor | None = None) -> Tensor:
-        """Nats of each sentence's tags, summed over its positions, (B,); tags (B, T)."""
+        """Negative log-likelihood of the tags (B, T) of each sentence, summed over its positions, (B,)."""
         if token_mask is not None:
-            tags = tags.masked_fill(~token_mask, -100)  # what cross_entropy leaves out
+            tags = tags.masked_fill(~token_mask, -100)  # the ignore_index of cross_entropy
         return F.cross_entropy(self.scores(y).transpose(1, 2), tags, reduction="none").sum(1)
 
     def decode(self, y: Tensor, token_mask: Tensor | None = None) -> Tensor:
@@ -44,17 +44,20 @@ class LinearTagHead(nn.Module):
 
     def marginals(self, y: Tensor, token_mask: Tensor | None = None) -> Tensor:
         """The probability of each tag at each position, (B, T, K); 0 on padding."""
-        fractions = self.scores(y).softmax(-1)
-        return fractions if token_mask is None else fractions.masked_fill(~token_mask[..., None], 0.0)
+        probs = self.scores(y).softmax(-1)
+        return probs if token_mask is None else probs.masked_fill(~token_mask[..., None], 0.0)
 
 
 class CRF(nn.Module):
-    """A linear-chain conditional random field (Lafferty et al. 2001): a sequence of tags is scored by what each position says
-    for its tag and by each move from tag to tag, and normalised over all sequences.
+    """Linear-chain conditional random field (Lafferty et al. 2001).
 
-    `allowed` (K + 1, K + 1), bool, says which moves there are, row to column; its last row is the start of a sentence, its last
-    column the end. Training and decoding both know it: no probability goes to a sequence with another move, so that tags to
-    learn from must keep to it (one that does not costs 10,000 nats a move). Fresh, all moves score 0, and it is `LinearTags`.
+        score(y, tags) = sum_t emission(y_t, tag_t) + sum_t transition(tag_{t-1}, tag_t)
+        P(tags | y)    = exp(score(y, tags)) / sum over all tag sequences
+
+    Transitions from the start and to the end of a sentence have scores as well. `allowed_transitions` (K + 1, K + 1), bool, row
+    to column, excludes transitions from training and decoding; its last row is the start of a sentence, its last column the
+    end. Training tags must respect it: each forbidden transition in them costs 10,000 nats. All transition scores are
+    initially 0, which makes the CRF equal to `LinearTagHead`.
     """
 
     allowed_transitions: Tensor | None
@@ -63,87 +66,93 @@ class CRF(nn.Module):
         super().__init__()
         if allowed_transitions is not None and allowed_transitions.shape != (labels + 1, labels + 1):
             raise ValueError(
-                f"CRF: {labels} labels need allowed of {labels + 1} x {labels + 1}, not {tuple(allowed_transitions.shape)}"
+                f"CRF: allowed_transitions must be {labels + 1}x{labels + 1}, got {tuple(allowed_transitions.shape)}"
             )
         self.emissions = nn.Linear(dim, labels)
-        self.transitions = nn.Parameter(torch.zeros(labels, labels))  # from row to column
+        self.transitions = nn.Parameter(torch.zeros(labels, labels))  # score from row to column
         self.start, self.end = nn.Parameter(torch.zeros(labels)), nn.Parameter(torch.zeros(labels))
-        # it follows from the labels, so it is not saved with the weights
+        # not persistent: it is computed from the tag names
         self.register_buffer(
             "allowed_transitions", None if allowed_transitions is None else allowed_transitions.bool(), persistent=False
         )
 
     def scores(self, y: Tensor) -> Tensor:
-        """What each position says for each tag: (B, T, D) -> (B, T, K)."""
-        return _precise(self.emissions(y))
+        """Emission scores: (B, T, D) to (B, T, K)."""
+        return _at_least_float32(self.emissions(y))
 
-    def _moves(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores of the moves between tags (K, K), from the start (K,) and to the end (K,)."""
-        moves, start, end = _precise(self.transitions), _precise(self.start), _precise(self.end)
+    def _transition_scores(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores of transitions between tags (K, K), from the start (K,) and to the end (K,)."""
+        transitions, start, end = (
+            _at_least_float32(self.transitions),
+            _at_least_float32(self.start),
+            _at_least_float32(self.end),
+        )
         if self.allowed_transitions is None:
-            return moves, start, end
-        banned = ~self.allowed_transitions
+            return transitions, start, end
+        forbidden = ~self.allowed_transitions
         return (
-            moves.masked_fill(banned[:-1, :-1], FORBIDDEN),
-            start.masked_fill(banned[-1, :-1], FORBIDDEN),
-            end.masked_fill(banned[:-1, -1], FORBIDDEN),
+            transitions.masked_fill(forbidden[:-1, :-1], FORBIDDEN),
+            start.masked_fill(forbidden[-1, :-1], FORBIDDEN),
+            end.masked_fill(forbidden[:-1, -1], FORBIDDEN),
         )
 
     def _forward(self, scores: Tensor, token_mask: Tensor) -> list[Tensor]:
-        """Of each position and tag, the log-sum of all ways to it; T of (B, K). On padding it stands still."""
-        moves, start, _ = self._moves()
-        into = moves.t().contiguous()  # the sum runs over the last axis, which is the fast one
-        first, *others = scores.unbind(1)
-        ways = [start + first]
-        for score, real in zip(others, token_mask[:, 1:, None].unbind(1), strict=True):
-            arrived = (ways[-1][:, None, :] + into).logsumexp(-1) + score
-            ways.append(torch.where(real, arrived, ways[-1]))
-        return ways
+        """Forward algorithm: T tensors (B, K), the log-sum over all tag sequences that end in each tag. Padding repeats the
+        last value."""
+        transitions, start, _ = self._transition_scores()
+        into = transitions.t().contiguous()  # the sum is over the last axis, which is contiguous
+        first, *rest = scores.unbind(1)
+        alphas = [start + first]
+        for emission, is_token in zip(rest, token_mask[:, 1:, None].unbind(1), strict=True):
+            alpha = (alphas[-1][:, None, :] + into).logsumexp(-1) + emission
+            alphas.append(torch.where(is_token, alpha, alphas[-1]))
+        return alphas
 
     def _backward(self, scores: Tensor, token_mask: Tensor) -> list[Tensor]:
-        """Of each position and tag, the log-sum of all ways from it to the end; T of (B, K)."""
-        moves, _, end = self._moves()
-        ways = [end.expand(scores.size(0), -1)]
-        for score, real in zip(reversed(scores.unbind(1)[1:]), reversed(token_mask[:, 1:, None].unbind(1)), strict=True):
-            left = (moves + (score + ways[-1])[:, None, :]).logsumexp(-1)
-            ways.append(torch.where(real, left, ways[-1]))
-        return ways[::-1]
+        """Backward algorithm: T tensors (B, K), the log-sum over all continuations of each tag to the end."""
+        transitions, _, end = self._transition_scores()
+        betas = [end.expand(scores.size(0), -1)]
+        emissions, masks = reversed(scores.unbind(1)[1:]), reversed(token_mask[:, 1:, None].unbind(1))
+        for emission, is_token in zip(emissions, masks, strict=True):
+            beta = (transitions + (emission + betas[-1])[:, None, :]).logsumexp(-1)
+            betas.append(torch.where(is_token, beta, betas[-1]))
+        return betas[::-1]
 
-    def _gold(self, scores: Tensor, tags: Tensor, token_mask: Tensor) -> Tensor:
-        """The score of the given tags, (B,)."""
-        moves, start, end = self._moves()
+    def _sequence_score(self, scores: Tensor, tags: Tensor, token_mask: Tensor) -> Tensor:
+        """The score of the tag sequences (B, T), (B,)."""
+        transitions, start, end = self._transition_scores()
         tags = tags.masked_fill(~token_mask, 0)
-        said = scores.gather(2, tags[..., None])[..., 0].masked_fill(~token_mask, 0.0).sum(1)
-        moved = moves[tags[:, :-1], tags[:, 1:]].masked_fill(~token_mask[:, 1:], 0.0).sum(1)
+        emission_sum = scores.gather(2, tags[..., None])[..., 0].masked_fill(~token_mask, 0.0).sum(1)
+        transition_sum = transitions[tags[:, :-1], tags[:, 1:]].masked_fill(~token_mask[:, 1:], 0.0).sum(1)
         last = tags.gather(1, token_mask.sum(1, keepdim=True).sub(1).clamp(min=0))[:, 0]
-        return start[tags[:, 0]] + said + moved + end[last]
+        return start[tags[:, 0]] + emission_sum + transition_sum + end[last]
 
     def loss(self, y: Tensor, tags: Tensor, token_mask: Tensor | None = None) -> Tensor:
-        """Nats of each sentence's tags as one sequence, (B,); tags (B, T)."""
+        """Negative log-likelihood of the tag sequence (B, T) of each sentence, (B,)."""
         scores = self.scores(y)
         token_mask = torch.ones_like(tags, dtype=torch.bool) if token_mask is None else token_mask
-        partition = (self._forward(scores, token_mask)[-1] + self._moves()[2]).logsumexp(-1)
-        return (partition - self._gold(scores, tags, token_mask)).masked_fill(~token_mask.any(1), 0.0)
+        log_partition = (self._forward(scores, token_mask)[-1] + self._transition_scores()[2]).logsumexp(-1)
+        return (log_partition - self._sequence_score(scores, tags, token_mask)).masked_fill(~token_mask.any(1), 0.0)
 
     def decode(self, y: Tensor, token_mask: Tensor | None = None) -> Tensor:
-        """The best sequence of tags, by Viterbi's algorithm, (B, T); 0 on padding."""
-        scores, (moves, start, end) = self.scores(y), self._moves()
+        """The best tag sequence by the Viterbi algorithm, (B, T); 0 on padding."""
+        scores, (transitions, start, end) = self.scores(y), self._transition_scores()
         token_mask = torch.ones(y.shape[:2], dtype=torch.bool, device=y.device) if token_mask is None else token_mask
-        into, stay = moves.t().contiguous(), torch.arange(len(start), device=y.device)
-        first, *others = scores.unbind(1)
-        best, came_from = start + first, []
-        for score, real in zip(others, token_mask[:, 1:, None].unbind(1), strict=True):
-            arrived, source = (best[:, None, :] + into).max(-1)
-            best = torch.where(real, arrived + score, best)
-            came_from.append(torch.where(real, source, stay))  # padding hands the last tag on
+        into, same_tag = transitions.t().contiguous(), torch.arange(len(start), device=y.device)
+        first, *rest = scores.unbind(1)
+        best, backpointers = start + first, []
+        for emission, is_token in zip(rest, token_mask[:, 1:, None].unbind(1), strict=True):
+            best_previous, previous_tag = (best[:, None, :] + into).max(-1)
+            best = torch.where(is_token, best_previous + emission, best)
+            backpointers.append(torch.where(is_token, previous_tag, same_tag))  # padding keeps the last tag
         tags = [(best + end).argmax(-1, keepdim=True)]
-        for source in reversed(came_from):
-            tags.append(source.gather(1, tags[-1]))
+        for previous_tag in reversed(backpointers):
+            tags.append(previous_tag.gather(1, tags[-1]))
         return torch.cat(tags[::-1], dim=1).masked_fill(~token_mask, 0)
 
     def marginals(self, y: Tensor, token_mask: Tensor | None = None) -> Tensor:
-        """The probability of each tag at each position, over all sequences, (B, T, K); 0 on padding."""
+        """The probability of each tag at each position, over all tag sequences, (B, T, K); 0 on padding."""
         scores = self.scores(y)
         token_mask = torch.ones(y.shape[:2], dtype=torch.bool, device=y.device) if token_mask is None else token_mask
-        through = torch.stack(self._forward(scores, token_mask), 1) + torch.stack(self._backward(scores, token_mask), 1)
-        return through.softmax(-1).masked_fill(~token_mask[..., None], 0.0)
+        log_marginals = torch.stack(self._forward(scores, token_mask), 1) + torch.stack(self._backward(scores, token_mask), 1)
+        return log_marginals.softmax(-1).masked_fill(~token_mask[..., None], 0.0)

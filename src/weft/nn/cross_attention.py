@@ -1,10 +1,11 @@
-"""Attention from a decoder to an encoder's memory: many heads in a Transformer, one head around a recurrent network.
+"""Attention from a decoder to the memory: multi-head in a Transformer, single-head around recurrent layers.
 
-What a decoder is conditioned on is a state: `given(memory)` makes it once for each source, every step reads it. A search
-reads with several rows from one source: they look as if they were more queries of one row, and keys are read once.
+The source enters a decoder as a state: `init_state(memory)` computes keys and values once per source, and every step reads
+them. In a beam search, K hypotheses share one source. They are then treated as K queries of one row, so that keys are not
+copied per hypothesis.
 
-Shapes: B rows, A sources (as many, but in a search), T queries, S source positions, D width, M width of the memory, H heads,
-E size of a head.
+Shapes: B batch size, A sources (B outside of beam search), T queries, S source length, D hidden size, M hidden size of the
+memory, H heads, E head size.
 """
 
 from __future__ import annotations
@@ -19,19 +20,22 @@ from weft.nn.memory import Memory
 from weft.nn.stack import Stack
 from weft.nn.state import SharedState, tree_leaves, where
 
-SourceKeysValues = SharedState  # keys (A, H, S, E), values (A, H, S, E or M), keep (A, S)
-MAX_ELEMENTS = 1 << 22  # numbers that additive scores hold at once: 16 MB stay in a processor's cache
+SourceKeysValues = SharedState  # keys (A, H, S, E), values (A, H, S, E or M), token mask (A, S)
+MAX_ELEMENTS = 1 << 22  # elements of additive attention computed at once: 16 MB stay in the cache of a CPU
 
 
 @runtime_checkable
-class Looks(Protocol):
+class AttendsToMemory(Protocol):
     """Attention to a memory."""
 
-    to_source: bool  # whether its weights say where in the source it looks
+    to_source: bool  # whether its weights belong to source positions
 
 
 class CrossAttention(nn.Module):
-    """Multi-head attention to a memory (Vaswani et al. 2017); a mixer whose state is the memory's keys and values."""
+    """Multi-head cross-attention (Vaswani et al. 2017): queries from the decoder, keys and values from the memory.
+
+    A mixer whose state is the keys and values. With `summary_only` it sees the summary of the memory and nothing else.
+    """
 
     def __init__(
         self,
@@ -45,39 +49,42 @@ class CrossAttention(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        size = head_dim or dim // num_heads
-        self.num_heads, self.summary_only = num_heads, summary_only  # narrow: only the memory's summary is seen
+        head_dim = head_dim or dim // num_heads
+        self.num_heads, self.summary_only = num_heads, summary_only
         self.to_source = not summary_only
-        self.qk_norm = qk_norm or nn.Identity()  # of queries and keys
-        self.to_q = nn.Linear(dim, num_heads * size)
-        self.to_kv = nn.Linear(memory_size or dim, 2 * num_heads * size)
-        self.to_out = nn.Linear(num_heads * size, dim)
+        self.qk_norm = qk_norm or nn.Identity()  # applied to queries and keys
+        self.to_q = nn.Linear(dim, num_heads * head_dim)
+        self.to_kv = nn.Linear(memory_size or dim, 2 * num_heads * head_dim)
+        self.to_out = nn.Linear(num_heads * head_dim, dim)
         self.attend = ScaledDotProductAttention(dropout)
 
     def init_state(self, memory: Memory) -> SourceKeysValues:
-        seen = memory.summary_only() if self.summary_only else memory
-        k, v = self.to_kv(seen.values).unflatten(-1, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        return SharedState((self.qk_norm(k), v, seen.token_mask))
+        if self.summary_only:
+            memory = memory.summary_only()
+        k, v = self.to_kv(memory.values).unflatten(-1, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        return SharedState((self.qk_norm(k), v, memory.token_mask))
 
     def forward(self, x: Tensor, state: SourceKeysValues, token_mask: Tensor | None = None) -> tuple[Tensor, SourceKeysValues]:
-        k, v, real = state.parts
+        k, v, source_mask = state.parts
+        # (B, T, D) -> (A, H, K * T, E): the hypotheses of one source become queries of one row
         q = self.to_q(x).view(k.size(0), -1, self.num_heads, k.size(-1)).transpose(1, 2)
-        y = self.attend(self.qk_norm(q), k, v, real[:, None, None, :], False)
+        y = self.attend(self.qk_norm(q), k, v, source_mask[:, None, None, :], False)
         return self.to_out(y.transpose(1, 2).reshape(*x.shape[:2], -1)), state
 
 
 class AdditiveAttention(nn.Module):
-    """Weights from w . tanh(q + k) (Bahdanau et al. 2015), for queries and keys that were projected before."""
+    """softmax(w . tanh(q + k)) v (Bahdanau et al. 2015), for queries and keys that are already projected."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(dim).uniform_(-(dim**-0.5), dim**-0.5))
 
     def weights(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, causal: bool) -> Tensor:
-        """(B, 1, T, S)."""
-        # T times S vectors at once would leave the cache, and wait for memory
-        size = max(1, MAX_ELEMENTS // k.numel())
-        scores = [(part[..., None, :] + k[:, :, None]).tanh() @ self.weight.to(q.dtype) for part in torch.split(q, size, dim=2)]
+        """Attention weights, (B, 1, T, S)."""
+        # computed in chunks of queries: T x S vectors at once would not fit the CPU cache
+        chunk_size = max(1, MAX_ELEMENTS // k.numel())
+        chunks = torch.split(q, chunk_size, dim=2)
+        scores = [(chunk[..., None, :] + k[:, :, None]).tanh() @ self.weight.to(q.dtype) for chunk in chunks]
         return torch.cat(scores, dim=2).masked_fill(~mask, float("-inf")).softmax(-1)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, causal: bool) -> Tensor:
@@ -85,35 +92,44 @@ class AdditiveAttention(nn.Module):
 
 
 class SourceAttention(nn.Module):
-    """What one head finds in a memory (Luong et al. 2015, Bahdanau et al. 2015), by one of four scores of a query and a key:
+    """Single-head attention to the source: a_t = sum_s softmax_s(score(q_t, k_s)) k_s.
 
-    dot q.k; scaled-dot q.k / sqrt(D); multiplicative q.Wk; additive w.tanh(Uq + Wk), where w has `size` numbers, D unless
-    given.
+    Score functions (Luong et al. 2015, Bahdanau et al. 2015, Vaswani et al. 2017):
+
+        dot             q . k
+        scaled-dot      q . k / sqrt(D)
+        multiplicative  q . W k
+        additive        w . tanh(U q + W k), w of length attention_dim (default D)
     """
 
-    def __init__(self, dim: int, *, score: str, memory_size: int, size: int | None = None) -> None:
+    def __init__(self, dim: int, *, score: str, memory_size: int, attention_dim: int | None = None) -> None:
         super().__init__()
         self.to_source = True
-        plain, deep = score in ("dot", "scaled-dot"), size or dim
-        self.to_q = nn.Linear(dim, deep) if score == "additive" else nn.Identity()
-        self.to_k = nn.Identity() if plain else nn.Linear(memory_size, deep, bias=False)
-        self.attend: nn.Module = AdditiveAttention(deep)
+        is_dot, attention_dim = score in ("dot", "scaled-dot"), attention_dim or dim
+        self.to_q = nn.Linear(dim, attention_dim) if score == "additive" else nn.Identity()
+        self.to_k = nn.Identity() if is_dot else nn.Linear(memory_size, attention_dim, bias=False)
+        self.attend: nn.Module = AdditiveAttention(attention_dim)
         if score != "additive":
             self.attend = ScaledDotProductAttention(scale=dim**-0.5 if score == "scaled-dot" else 1.0)
 
     def init_state(self, memory: Memory) -> SourceKeysValues:
         return SharedState((self.to_k(memory.values)[:, None], memory.values[:, None], memory.token_mask))
 
-    def forward(self, x: Tensor, seen: SourceKeysValues) -> Tensor:
-        """(B, T, D) -> (B, T, M)."""
-        k, v, real = seen.parts
+    def forward(self, x: Tensor, state: SourceKeysValues) -> Tensor:
+        """Queries (B, T, D) to context vectors (B, T, M)."""
+        k, v, source_mask = state.parts
         q = self.to_q(x).reshape(k.size(0), 1, -1, k.size(-1))
-        found: Tensor = self.attend(q, k, v, real[:, None, None, :], False)
-        return found.view(*x.shape[:2], -1)
+        context: Tensor = self.attend(q, k, v, source_mask[:, None, None, :], False)
+        return context.view(*x.shape[:2], -1)
 
 
 class AttentionalOutput(nn.Module):
-    """tanh(W [a; s]): what the state s finds, beside it: attention after the step. A mixer, for the top of a stack."""
+    """Attention after the recurrent step (Luong et al. 2015): the attentional hidden state.
+
+        h~_t = tanh(W [a_t; h_t])
+
+    A mixer for the top of a stack.
+    """
 
     def __init__(self, attention: SourceAttention, dim: int, *, memory_size: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -126,8 +142,13 @@ class AttentionalOutput(nn.Module):
         return self.dropout(self.join(torch.cat([self.attention(x, state), x], dim=-1)).tanh()), state
 
 
+def _top_hidden_state(state: Any) -> Tensor:
+    """The hidden state of the topmost recurrent layer, (B, 1, D), from the state of a stack."""
+    return tree_leaves(next(part for part in reversed(state[1]) if tree_leaves(part)))[0][:, None]
+
+
 class AttentionBeforeStep(nn.Module):
-    """Attention before the step: what the state before finds stands beside the step's input (Bahdanau et al. 2015)."""
+    """Attention before the recurrent step (Bahdanau et al. 2015): h_{t-1} is the query, the step reads [x_t; a_t]."""
 
     def __init__(self, attention: SourceAttention) -> None:
         super().__init__()
@@ -137,18 +158,18 @@ class AttentionBeforeStep(nn.Module):
         return self.attention.init_state(memory)
 
     def initial_output(self, state: Any) -> Tensor:
-        """What looks before the first step: where the uppermost recurrent layer starts."""
-        return tree_leaves(next(part for part in reversed(state[1]) if tree_leaves(part)))[0][:, None]
+        """The first query: the initial hidden state of the topmost recurrent layer."""
+        return _top_hidden_state(state)
 
-    def step_input(self, x: Tensor, previous_output: Tensor, seen: SourceKeysValues) -> Tensor:
-        return torch.cat([x, self.attention(previous_output.to(x.dtype), seen).to(x.dtype)], dim=-1)
+    def step_input(self, x: Tensor, previous_output: Tensor, source: SourceKeysValues) -> Tensor:
+        return torch.cat([x, self.attention(previous_output.to(x.dtype), source).to(x.dtype)], dim=-1)
 
-    def step_output(self, y: Tensor, seen: SourceKeysValues) -> Tensor:
+    def step_output(self, y: Tensor, source: SourceKeysValues) -> Tensor:
         return y
 
 
 class InputFeeding(nn.Module):
-    """Attention after the step; what was read out stands beside the next step's input (Luong et al. 2015, 3.3)."""
+    """Attention after the step with input feeding (Luong et al. 2015, 3.3): the step reads [x_t; h~_{t-1}]."""
 
     def __init__(self, output: AttentionalOutput) -> None:
         super().__init__()
@@ -158,19 +179,22 @@ class InputFeeding(nn.Module):
         return self.output.init_state(memory)
 
     def initial_output(self, state: Any) -> Tensor:
-        return torch.zeros_like(tree_leaves(next(part for part in reversed(state[1]) if tree_leaves(part)))[0][:, None])
+        return torch.zeros_like(_top_hidden_state(state))
 
-    def step_input(self, x: Tensor, previous_output: Tensor, seen: SourceKeysValues) -> Tensor:
+    def step_input(self, x: Tensor, previous_output: Tensor, source: SourceKeysValues) -> Tensor:
         return torch.cat([x, previous_output.to(x.dtype)], dim=-1)
 
-    def step_output(self, y: Tensor, seen: SourceKeysValues) -> Tensor:
-        out: Tensor = self.output(y, seen)[0]
-        return out
+    def step_output(self, y: Tensor, source: SourceKeysValues) -> Tensor:
+        output: Tensor = self.output(y, source)[0]
+        return output
 
 
 class StepwiseDecoder(nn.Module):
-    """Recurrent layers, run one position at a time, whose input depends on the output before. A mixer; its state is theirs,
-    the memory's, and that output (B, 1, D). Their state must not grow: padding holds it still."""
+    """Recurrent layers whose input depends on the previous output, run one position at a time.
+
+    A mixer. State: (state of the layers, keys and values of the source, previous output (B, 1, D)). The state of the layers
+    must have a fixed size, because padding restores the previous one.
+    """
 
     def __init__(self, inner: Stack, attention: AttentionBeforeStep | InputFeeding) -> None:
         super().__init__()
@@ -178,23 +202,21 @@ class StepwiseDecoder(nn.Module):
 
     def init_state(self, memory: Memory) -> tuple[Any, SourceKeysValues, Tensor]:
         _, inner = self.inner.init_state(memory)
-        # what padding may hold still has its shape from the start: nothing read is a count of 0
+        # `where` needs equal shapes, so the number of tokens read starts as a tensor of zeros instead of None
         state = (torch.zeros_like(memory.token_mask[:, :1], dtype=torch.long), inner)
         return state, self.attention.init_state(memory), self.attention.initial_output(state)
 
     def forward(
         self, x: Tensor, state: tuple[Any, SourceKeysValues, Tensor], token_mask: Tensor | None = None
     ) -> tuple[Tensor, tuple[Any, SourceKeysValues, Tensor]]:
-        inner, seen, previous_output = state
+        inner, source, previous_output = state
         outputs = []
-        for positions, entered in enumerate(torch.split(x, 1, dim=1)):
-            y, new = self.inner(self.attention.step_input(entered, previous_output, seen), inner)
-            y = self.attention.step_output(y, seen)
+        for position, x_t in enumerate(torch.split(x, 1, dim=1)):
+            y, new = self.inner(self.attention.step_input(x_t, previous_output, source), inner)
+            y = self.attention.step_output(y, source)
             if token_mask is not None:
-                new, y = (
-                    where(new, inner, token_mask[:, positions]),
-                    where(y, previous_output.to(y.dtype), token_mask[:, positions]),
-                )
+                is_token = token_mask[:, position]
+                new, y = where(new, inner, is_token), where(y, previous_output.to(y.dtype), is_token)
             inner, previous_output = new, y
             outputs.append(y)
-        return torch.cat(outputs, dim=1), (inner, seen, previous_output)
+        return torch.cat(outputs, dim=1), (inner, source, previous_output)

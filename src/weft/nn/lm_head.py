@@ -1,6 +1,6 @@
-"""What reads a stack out.
+"""The output layer of language models.
 
-Shapes: B rows, T positions, D width, V words.
+Shapes: B batch size, T sequence length, D hidden size, V vocabulary size.
 """
 
 from __future__ import annotations
@@ -9,41 +9,46 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-MAX_ELEMENTS = 1 << 25  # scores held at once where no gradient needs them: 128 MB
+MAX_ELEMENTS = 1 << 25  # logits in memory at once without gradients: 128 MB
 
 
 class LMHead(nn.Module):
-    """Next-token scores, log-probabilities and losses. `weight` may be the embedding's own (tied)."""
+    """Linear layer to the vocabulary, with softmax and cross-entropy. `weight` may be that of the embedding (tied)."""
 
     def __init__(self, dim: int, vocab_size: int, *, logit_softcap: float | None = None, weight: Tensor | None = None) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab_size, dim).normal_(std=dim**-0.5)) if weight is None else weight
         self.bias = nn.Parameter(torch.zeros(vocab_size))
-        self.logit_softcap = logit_softcap  # scores stay within +-cap, smoothly (Gemma 2)
+        self.logit_softcap = logit_softcap  # limits logits smoothly to +-logit_softcap (Gemma 2)
 
     def logits(self, x: Tensor) -> Tensor:
-        """(..., D) -> (..., V), not normalised."""
-        scores = F.linear(x, self.weight.to(x.dtype), self.bias.to(x.dtype)).float()
-        return scores if self.logit_softcap is None else self.logit_softcap * torch.tanh(scores / self.logit_softcap)
+        """(..., D) to logits (..., V)."""
+        logits = F.linear(x, self.weight.to(x.dtype), self.bias.to(x.dtype)).float()
+        return logits if self.logit_softcap is None else self.logit_softcap * torch.tanh(logits / self.logit_softcap)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., D) -> log-probabilities (..., V)."""
-        scores = self.logits(x)
-        if torch.is_grad_enabled() or scores.device.type != "cpu":
-            return scores.log_softmax(-1)
-        # over the scores, which nobody else has: fresh memory of that size takes a processor longer than the sum
-        return torch.log_softmax(scores, -1, out=scores)
+        """(..., D) to log-probabilities (..., V)."""
+        logits = self.logits(x)
+        if torch.is_grad_enabled() or logits.device.type != "cpu":
+            return logits.log_softmax(-1)
+        # in place: on a CPU, allocating that much memory takes longer than the softmax
+        return torch.log_softmax(logits, -1, out=logits)
 
     def loss(self, x: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-        """Nats of each target, (B, T); x (B, T, D), targets (B, T). With smoothing, the target has the share 1 - smoothing
-        and all words share the rest (Szegedy et al. 2016)."""
-        rows, wanted = x.flatten(0, 1), targets.flatten()
+        """Cross-entropy of each target in nats, (B, T); x (B, T, D), targets (B, T).
+
+        With label smoothing, the target distribution is 1 - smoothing on the target plus smoothing / V on every token
+        (Szegedy et al. 2016).
+        """
+        rows, labels = x.flatten(0, 1), targets.flatten()
         if torch.is_grad_enabled():
-            # the kernel smooths by a sum over the words: no distribution of targets is ever made
-            nats = F.cross_entropy(self.logits(rows), wanted, reduction="none", label_smoothing=smoothing)
-            return nats.view_as(targets)
-        # scoring a whole text reads more positions at once than training does, and a vocabulary is wide
-        size = max(1, MAX_ELEMENTS // len(self.weight))
-        parts = zip(torch.split(rows, size), torch.split(wanted, size), strict=True)
-        found = [F.cross_entropy(self.logits(row), word, reduction="none", label_smoothing=smoothing) for row, word in parts]
-        return torch.cat(found).view_as(targets)
+            loss = F.cross_entropy(self.logits(rows), labels, reduction="none", label_smoothing=smoothing)
+            return loss.view_as(targets)
+        # in chunks: scoring reads more positions at once than training, and logits are large
+        chunk_size = max(1, MAX_ELEMENTS // len(self.weight))
+        chunks = zip(torch.split(rows, chunk_size), torch.split(labels, chunk_size), strict=True)
+        losses = [
+            F.cross_entropy(self.logits(chunk), chunk_labels, reduction="none", label_smoothing=smoothing)
+            for chunk, chunk_labels in chunks
+        ]
+        return torch.cat(losses).view_as(targets)

@@ -1,6 +1,6 @@
-"""What an encoder leaves for a decoder.
+"""The output of an encoder, as a decoder reads it.
 
-Shapes: B rows, S source positions, D width of the encoder.
+Shapes: B batch size, S source length, D hidden size of the encoder.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from torch import Tensor
 
 
 class Memory(NamedTuple):
-    values: Tensor  # (B, S, D)
-    token_mask: Tensor  # (B, S), False on padding
-    states: tuple[Any, ...]  # of each layer that has one, after each row's last real position
-    summary: Tensor  # (B, D): the source in one vector
+    values: Tensor  # (B, S, D): the encoder's output at each source position
+    token_mask: Tensor  # (B, S): True on tokens, False on padding
+    states: tuple[Any, ...]  # final state of each layer that has one, after the last token of each row
+    summary: Tensor  # (B, D): the whole source in one vector
 
     def summary_only(self) -> Memory:
-        """The same source as a memory of one position, its summary: the bottleneck."""
+        """A memory with a single position, the summary: the fixed-size bottleneck of models without attention."""
         return Memory(self.summary[:, None], self.token_mask[:, :1], self.states, self.summary)

@@ -1,9 +1,13 @@
-"""The one swap point: everything that lets a position see others. `y, state = mixer(x, state=None, keep=None)`.
+"""The registry of sequence mixers: the sublayers through which one position sees others.
 
-A new mixer is one class and one row of MIXERS, and one typed field in `models.tables.StackTable` for each option of its own.
-Whatever depends on which mixer a stack is made of asks the row: nothing else compares names. The contract tests (pieces equal
-the whole, no position sees the future, padding changes nothing, rows are independent, joined rows equal rows alone, numerical
-gradients) pick it up. A row names its class, which is imported when a layer is made: run files are read without torch.
+Every mixer is called as `y, state = mixer(x, state=None, token_mask=None)`.
+
+To add a mixer, write its class, add one row to MIXERS, and add one typed field to `models.config.StackConfig` for each option
+of its own. All code that depends on the type of mixer reads the row; nothing else compares names. The contract tests then
+cover the new mixer: reading in pieces equals reading at once, no position sees the future, padding has no effect, rows are
+independent, joined rows equal single rows, and gradients match numerical ones.
+
+A row stores the dotted name of its class, which is imported when a layer is built: run files are parsed without torch.
 """
 
 from __future__ import annotations
@@ -15,51 +19,51 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from torch import nn
 
-    Make = Callable[..., nn.Module]
+    Factory = Callable[..., nn.Module]
 
 
-def _find(source: str | Make) -> Make:
-    """What is named, such as "weft.nn.recurrent.LSTM"; a callable is itself."""
-    if not isinstance(source, str):
-        return source
-    module, _, name = source.rpartition(".")
-    found: Make = getattr(import_module(module), name)
-    return found
+def _resolve(module: str | Factory) -> Factory:
+    """Import a dotted name such as "weft.nn.recurrent.LSTM"; return a callable as it is."""
+    if not isinstance(module, str):
+        return module
+    path, _, name = module.rpartition(".")
+    factory: Factory = getattr(import_module(path), name)
+    return factory
 
 
 class Mixer(NamedTuple):
-    """How a mixer differs from the others."""
+    """The properties in which mixers differ."""
 
-    # what makes it, or the name of that: make(dim, *, input_size, **options), where `input_size` is the size of its input; if it
-    # attends, make(dim, *, num_heads, head_dim, positions, qk_norm, context_length, dropout), as SelfAttention
-    source: str | Make
-    # the group that `weft info` and explanations count its weights in
-    part: str
-    # how many vectors of its width make its state, the first of them its last output: a decoder starts from them, an encoder is
-    # summed up by them; 0: it has no state, or one of another form
-    state: int = 0
-    # it has heads that look at all of the window: positions may act inside it, its cache grows, it reads vectors of its own
-    # width alone, and a feed-forward layer follows it by default
+    # Class or factory, or its dotted name. Called as module(dim, *, input_size, **options), or, if the mixer attends, as
+    # module(dim, *, num_heads, head_dim, positions, qk_norm, context_length, dropout), like SelfAttention.
+    module: str | Factory
+    # Group of parameters that `weft info` and explanations count it in.
+    component: str
+    # Number of vectors of the hidden size in its state; the first one is its last output. A decoder is initialized from them,
+    # an encoder is summarized by them. 0: no state, or a state of another form.
+    num_state_vectors: int = 0
+    # Multi-head attention over the whole context: it supports position encodings inside attention, its state is a growing
+    # key-value cache, its input has the hidden size, and a feed-forward layer follows it by default.
     attends: bool = False
-    # its two-way form, which takes the same arguments but no window; None: two mixers of half the width, one from each end
-    bidirectional: str | Make | None = None
-    # torch.compile helps; not with fused kernels, which the compiler refuses, or a Python step for each position, which it
-    # unrolls
+    # Its bidirectional form, which takes the same arguments except context_length. None: two mixers of half the hidden size,
+    # one in each direction.
+    bidirectional: str | Factory | None = None
+    # Whether torch.compile helps. It does not with fused kernels, which the compiler does not support, nor with a Python loop
+    # over positions, which it unrolls.
     compiles: bool = False
-    # its linear maps, and the embeddings below it, start from small random weights, as in Transformers; False: as torch and its
-    # class draw them
+    # Whether its linear layers, and the embeddings below it, start from small normal weights, as in Transformers. False: the
+    # default initialization of torch and of its class.
     small_init: bool = False
-    # its own options with their defaults, as the run file names them; None: the table computes the default from other options
+    # Its own options with their defaults, by their names in the run file. None: the config computes the default.
     options: Mapping[str, Any] = {}
 
     @property
-    def make(self) -> Make:
-        return _find(self.source)
+    def factory(self) -> Factory:
+        return _resolve(self.module)
 
     @property
-    def around(self) -> Make | None:
-        """What makes its two-way form."""
-        return None if self.bidirectional is None else _find(self.bidirectional)
+    def bidirectional_factory(self) -> Factory | None:
+        return None if self.bidirectional is None else _resolve(self.bidirectional)
 
 
 MIXERS: dict[str, Mixer] = {
@@ -70,10 +74,10 @@ MIXERS: dict[str, Mixer] = {
         compiles=True,
         options={"kernel_size": 3, "nonlinearity": "tanh"},
     ),
-    "rnn": Mixer("weft.nn.recurrent.RNN", "recurrent", state=1, options={"nonlinearity": "tanh"}),
-    "lstm": Mixer("weft.nn.recurrent.LSTM", "recurrent", state=2),
-    "gru": Mixer("weft.nn.recurrent.GRU", "recurrent", state=1),
-    "gru-reset-before": Mixer("weft.nn.recurrent.ResetBeforeGRU", "recurrent", state=1),
+    "rnn": Mixer("weft.nn.recurrent.RNN", "recurrent", num_state_vectors=1, options={"nonlinearity": "tanh"}),
+    "lstm": Mixer("weft.nn.recurrent.LSTM", "recurrent", num_state_vectors=2),
+    "gru": Mixer("weft.nn.recurrent.GRU", "recurrent", num_state_vectors=1),
+    "gru-reset-before": Mixer("weft.nn.recurrent.ResetBeforeGRU", "recurrent", num_state_vectors=1),
     "attention": Mixer(
         "weft.nn.attention.SelfAttention",
         "attention",
@@ -87,14 +91,15 @@ MIXERS: dict[str, Mixer] = {
 
 
 def option_names() -> list[str]:
-    """The options that some mixers have and others have not; those of the last row first."""
+    """Options that only some mixers have, those of the last row first."""
     return list(dict.fromkeys(option for row in reversed(MIXERS.values()) for option in row.options))
 
 
 def recurrent() -> list[str]:
-    """The mixers whose state is vectors of their width."""
-    return [name for name, row in MIXERS.items() if row.state]
+    """Names of the mixers whose state consists of vectors of the hidden size."""
+    return [name for name, row in MIXERS.items() if row.num_state_vectors]
 
 
 def attending() -> list[str]:
+    """Names of the mixers that attend."""
     return [name for name, row in MIXERS.items() if row.attends]

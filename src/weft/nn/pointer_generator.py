@@ -1,7 +1,8 @@
-"""Output layers of encoder-decoders: a token is generated from the vocabulary, or copied from the source.
+"""Output layers of encoder-decoders: generate from the vocabulary, or generate and copy.
 
-Both know the source by a state that `given` makes once.
-Shapes: B rows, A sources (as many, but in a search), T positions, S source positions, D width, V words.
+Both know the source through a state that `init_state` computes once.
+Shapes: B batch size, A sources (B outside of beam search), T sequence length, S source length, D hidden size, V vocabulary
+size.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from weft.nn.lm_head import LMHead
 from weft.nn.memory import Memory
 from weft.nn.state import SharedState
 
-CopyState = SharedState  # keys (A, S, D), keep (A, S), the source's tokens (A, S)
+CopyState = SharedState  # keys (A, S, D), token mask (A, S), source tokens (A, S)
 
 
-def _mix(generated: Tensor, copied: Tensor, gate: Tensor) -> Tensor:
-    """log(g P + (1 - g) C) of the head's log P, the share C of a word's places and the gate before its sigmoid."""
-    # a share of 0 would have an infinite gradient
-    return torch.logaddexp(F.logsigmoid(gate) + generated, copied.clamp(min=1e-30).log() + F.logsigmoid(-gate))
+def _mixture(generate_log_prob: Tensor, copy_prob: Tensor, gate: Tensor) -> Tensor:
+    """log(g P_generate + (1 - g) P_copy), from log P_generate, P_copy and the logit of g."""
+    # clamped, because the gradient of log is infinite at 0
+    return torch.logaddexp(F.logsigmoid(gate) + generate_log_prob, copy_prob.clamp(min=1e-30).log() + F.logsigmoid(-gate))
 
 
 class VocabularyOutput(nn.Module):
-    """Tokens of the vocabulary alone."""
+    """Generate every token from the vocabulary."""
 
     def __init__(self, head: LMHead) -> None:
         super().__init__()
@@ -33,19 +34,23 @@ class VocabularyOutput(nn.Module):
     def init_state(self, memory: Memory, source: Tensor) -> tuple[()]:
         return ()
 
-    def forward(self, x: Tensor, seen: tuple[()]) -> Tensor:
-        """(B, D) -> log-probabilities (B, V)."""
+    def forward(self, x: Tensor, state: tuple[()]) -> Tensor:
+        """(B, D) to log-probabilities (B, V)."""
         log_probs: Tensor = self.head(x)
         return log_probs
 
-    def loss(self, x: Tensor, targets: Tensor, seen: tuple[()], smoothing: float = 0.0) -> Tensor:
-        """Nats of each target, (B, T)."""
+    def loss(self, x: Tensor, targets: Tensor, state: tuple[()], smoothing: float = 0.0) -> Tensor:
+        """Cross-entropy of each target in nats, (B, T)."""
         return self.head.loss(x, targets, smoothing)
 
 
 class PointerGeneratorOutput(nn.Module):
-    """g P(word) + (1 - g) P(position), the gate g and the position both read off x (See et al. 2017). One vocabulary for both
-    sides: a position stands for the token that is there."""
+    """Pointer-generator (See et al. 2017): a mixture of generating a token and copying one from the source.
+
+        P(w) = g P_vocab(w) + (1 - g) sum_{s: source_s = w} a_s
+
+    The gate g and the copy distribution a are computed from x. Source and target share one vocabulary.
+    """
 
     def __init__(self, head: LMHead, dim: int, *, memory_size: int) -> None:
         super().__init__()
@@ -54,42 +59,49 @@ class PointerGeneratorOutput(nn.Module):
     def init_state(self, memory: Memory, source: Tensor) -> CopyState:
         return SharedState((self.to_k(memory.values), memory.token_mask, source))
 
-    def _copy_distribution(self, x: Tensor, seen: CopyState) -> Tensor:
-        """The share of each source position, (B, T, S)."""
-        keys, token_mask, _ = seen.parts
+    def _copy_distribution(self, x: Tensor, state: CopyState) -> Tensor:
+        """The probability of copying from each source position, (B, T, S)."""
+        keys, token_mask, _ = state.parts
         scores: Tensor = (x @ keys.transpose(1, 2)).float() * x.size(-1) ** -0.5
         return scores.masked_fill(~token_mask[:, None], float("-inf")).softmax(-1)
 
-    def forward(self, x: Tensor, seen: CopyState) -> Tensor:
+    def forward(self, x: Tensor, state: CopyState) -> Tensor:
+        """(B, D) to log-probabilities (B, V)."""
         gate = self.gate(x).float()
-        fraction = self._copy_distribution(x.view(len(seen.parts[0]), -1, x.size(-1)), seen)
-        generated = self.head(x) + F.logsigmoid(gate)
-        tokens = (
-            seen.parts[2].clamp(min=0)[:, None].expand_as(fraction)
-        )  # joined states are filled up with -1, which has no share
-        copied = torch.zeros_like(generated).scatter_add(1, tokens.flatten(0, 1), fraction.flatten(0, 1))
-        return torch.logaddexp(generated, copied.log() + F.logsigmoid(-gate))
+        copy_probs = self._copy_distribution(x.view(len(state.parts[0]), -1, x.size(-1)), state)
+        generate_log_probs = self.head(x) + F.logsigmoid(gate)
+        # joined states are padded with -1; those positions have probability 0
+        tokens = state.parts[2].clamp(min=0)[:, None].expand_as(copy_probs)
+        token_probs = torch.zeros_like(generate_log_probs).scatter_add(1, tokens.flatten(0, 1), copy_probs.flatten(0, 1))
+        return torch.logaddexp(generate_log_probs, token_probs.log() + F.logsigmoid(-gate))
 
-    def loss(self, x: Tensor, targets: Tensor, seen: CopyState, smoothing: float = 0.0) -> Tensor:
-        """Nats of each target, (B, T). With smoothing, the target has the share 1 - smoothing and all words share the rest, as
-        in a head alone; the nats of every word are those of the mixture, so the loss is a cross-entropy and bounded below."""
+    def loss(self, x: Tensor, targets: Tensor, state: CopyState, smoothing: float = 0.0) -> Tensor:
+        """Cross-entropy of each target in nats, (B, T).
+
+        Label smoothing is that of `LMHead.loss`, applied to the probabilities of the mixture: the loss stays a cross-entropy,
+        bounded below.
+        """
         gate = self.gate(x)[..., 0].float()
-        fraction = self._copy_distribution(x, seen)
-        copied = (fraction * (seen.parts[2][:, None] == targets[..., None])).sum(-1)
+        copy_probs = self._copy_distribution(x, state)
+        target_copy_prob = (copy_probs * (state.parts[2][:, None] == targets[..., None])).sum(-1)
         if not smoothing:
-            return -_mix(-self.head.loss(x, targets), copied, gate)
-        generated = self.head(x)
-        right = _mix(generated.gather(2, targets[..., None])[..., 0], copied, gate)
-        return -(1 - smoothing) * right - smoothing * self._mean(generated, fraction, gate, seen)
+            return -_mixture(-self.head.loss(x, targets), target_copy_prob, gate)
+        log_probs = self.head(x)
+        target_log_prob = _mixture(log_probs.gather(2, targets[..., None])[..., 0], target_copy_prob, gate)
+        return -(1 - smoothing) * target_log_prob - smoothing * self._mean_log_prob(log_probs, copy_probs, gate, state)
 
-    def _mean(self, generated: Tensor, fraction: Tensor, gate: Tensor, seen: CopyState) -> Tensor:
-        """The mean log-probability over all words, (B, T), from those of the head (B, T, V). Only a word of the source differs
-        from what is generated: each is corrected once, at its first position, and no second (B, T, V) is made."""
-        _, token_mask, tokens = seen.parts
-        same = (tokens[:, :, None] == tokens[:, None]) & token_mask[:, None]  # (B, S, S): the places of each place's word
-        first = token_mask & ~same.tril(-1).any(-1)
-        theirs = generated.gather(2, tokens.clamp(min=0)[:, None].expand_as(fraction))
-        copied = fraction @ same.transpose(1, 2).to(fraction.dtype)
-        alone = F.logsigmoid(gate)
-        more = (_mix(theirs, copied, gate[..., None]) - theirs - alone[..., None]) * first[:, None]
-        return alone + (generated.sum(-1) + more.sum(-1)) / generated.size(-1)
+    def _mean_log_prob(self, log_probs: Tensor, copy_probs: Tensor, gate: Tensor, state: CopyState) -> Tensor:
+        """The mean over the vocabulary of the mixture's log-probability, (B, T), from the head's log_probs (B, T, V).
+
+        Copying changes only the probabilities of tokens in the source. Each of them is corrected once, at its first position
+        in the source, which avoids a second tensor of (B, T, V).
+        """
+        _, token_mask, tokens = state.parts
+        same_token = (tokens[:, :, None] == tokens[:, None]) & token_mask[:, None]  # (B, S, S)
+        is_first = token_mask & ~same_token.tril(-1).any(-1)
+        source_log_probs = log_probs.gather(2, tokens.clamp(min=0)[:, None].expand_as(copy_probs))
+        token_copy_probs = copy_probs @ same_token.transpose(1, 2).to(copy_probs.dtype)
+        log_gate = F.logsigmoid(gate)
+        mixed = _mixture(source_log_probs, token_copy_probs, gate[..., None])
+        correction = (mixed - source_log_probs - log_gate[..., None]) * is_first[:, None]
+        return log_gate + (log_probs.sum(-1) + correction.sum(-1)) / log_probs.size(-1)

@@ -1,8 +1,8 @@
-"""Recurrent mixers: vanilla RNN, LSTM, GRU in both reset forms, and the fixed window.
+"""Recurrent mixers (Elman RNN, LSTM, both forms of the GRU) and the causal convolution.
 
-Shapes: B rows, T positions, D width, I input width (D unless `inlet` says otherwise).
-Every mixer: `y, state = mixer(x, state=None, keep=None)`; x (B, T, I), y (B, T, D); keep (B, T) is True on tokens, then
-False; the state is that after each row's last real token.
+Shapes: B batch size, T sequence length, D hidden size, I input size (D by default).
+Every mixer is called as `y, state = mixer(x, state=None, token_mask=None)` with x (B, T, I) and y (B, T, D). token_mask (B, T)
+is True on tokens and False on the padding after them; the returned state is the one after each row's last token.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def last_token_state(y: Tensor, token_mask: Tensor | None, before: Tensor | None) -> Tensor:
-    """What stands at each row's last real position, (B, D); what stood there `before` where a row has none."""
+def last_token_state(y: Tensor, token_mask: Tensor | None, initial: Tensor | None) -> Tensor:
+    """The vector at each row's last token, (B, D); `initial`, or zeros, for rows without a token."""
     if token_mask is None:
         return y[:, -1]
     index = token_mask.sum(1).sub(1).clamp(min=0)
-    found = y.gather(1, index[:, None, None].expand(-1, 1, y.size(-1)))[:, 0]
-    return torch.where(token_mask.any(1, keepdim=True), found, torch.zeros_like(found) if before is None else before)
+    last = y.gather(1, index[:, None, None].expand(-1, 1, y.size(-1)))[:, 0]
+    return torch.where(token_mask.any(1, keepdim=True), last, torch.zeros_like(last) if initial is None else initial)
 
 
 def _in_float32(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """`forward` as if there were no autocast: cuDNN's recurrent kernels would run in float16, even where bfloat16 was asked
-    for, and small gradients are zero there."""
+    """Decorate `forward` to run without autocast. cuDNN's recurrent kernels would run in float16, even if autocast asks for
+    bfloat16, and small gradients underflow to zero in float16."""
 
     @wraps(forward)
     def run(self: nn.Module, x: Tensor, state: Any = None, token_mask: Tensor | None = None) -> Any:
@@ -39,29 +39,34 @@ def _in_float32(forward: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _hidden(state: Tensor, x: Tensor) -> Tensor:
-    """A state (B, D) as torch's cells want it: (1, B, D), in the precision of the input, and cuDNN wants it in one piece."""
+def _initial_hidden(state: Tensor, x: Tensor) -> Tensor:
+    """A state (B, D) as torch's recurrent modules expect it: (1, B, D), in the dtype of the input, contiguous for cuDNN."""
     return state[None].to(x.dtype).contiguous()
 
 
-def _run_steps(cell: Callable[..., Any], x: Tensor, state: Any, weights: nn.RNNBase) -> Any:
-    """The state after one position, by torch's single step: the kernels for whole sequences take ten times as long to start."""
-    return cell(x[:, 0], state, *weights.all_weights[0])
+def _single_step(cell: Callable[..., Any], x: Tensor, state: Any, module: nn.RNNBase) -> Any:
+    """The state after one position, computed by torch's cell function. The kernels for whole sequences take ten times as long
+    to launch."""
+    return cell(x[:, 0], state, *module.all_weights[0])
 
 
 def _flatten(weights: list[Tensor]) -> list[Tensor]:
-    """The same weights as views of one buffer, which is how cuDNN wants them."""
+    """Copy the weights into one buffer and return views of it, the layout cuDNN expects."""
     flat = torch.cat([weight.reshape(-1) for weight in weights])
-    parts = torch.split(flat, [weight.numel() for weight in weights])
-    return [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
+    chunks = torch.split(flat, [weight.numel() for weight in weights])
+    return [chunk.view_as(weight) for chunk, weight in zip(chunks, weights, strict=True)]
 
 
 NONLINEARITIES: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch.sigmoid}
 
 
 class CausalConv(nn.Module):
-    """y(t) = f(W [x(t-n+1); ...; x(t)] + b): the fixed-window network (Bengio et al. 2003, where f is tanh). Before the text
-    are zeros. Its state is the last n - 1 inputs, (B, n - 1, I)."""
+    """Causal convolution, the fixed-window network of Bengio et al. (2003), where f is tanh.
+
+        y_t = f(W [x_{t-n+1}; ...; x_t] + b),  kernel size n
+
+    The text is preceded by zeros. State: the last n - 1 inputs, (B, n - 1, I).
+    """
 
     def __init__(self, dim: int, *, kernel_size: int, input_size: int | None = None, nonlinearity: str = "tanh") -> None:
         super().__init__()
@@ -70,58 +75,70 @@ class CausalConv(nn.Module):
 
     def forward(self, x: Tensor, state: Tensor | None = None, token_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         past = x.new_zeros(x.size(0), self.kernel_size - 1, x.size(2)) if state is None else state
-        seen = torch.cat([past, x], dim=1)
-        windows = seen.unfold(1, self.kernel_size, 1).transpose(2, 3).flatten(2)  # (B, T, reach * I), oldest first
+        inputs = torch.cat([past, x], dim=1)
+        windows = inputs.unfold(1, self.kernel_size, 1).transpose(2, 3).flatten(2)  # (B, T, n * I), oldest first
         length = torch.full_like(x[:, 0, 0], x.size(1), dtype=torch.long) if token_mask is None else token_mask.sum(1)
         index = length[:, None] + torch.arange(self.kernel_size - 1, device=x.device)
-        state = seen.gather(1, index[..., None].expand(-1, -1, x.size(2)))
+        state = inputs.gather(1, index[..., None].expand(-1, -1, x.size(2)))
         return self.nonlinearity(self.hidden(windows)), state
 
 
-RNN_STEPS: dict[str, Callable[..., Tensor]] = {"tanh": torch.rnn_tanh_cell, "relu": torch.rnn_relu_cell}  # torch's kernels
+RNN_CELLS: dict[str, Callable[..., Tensor]] = {"tanh": torch.rnn_tanh_cell, "relu": torch.rnn_relu_cell}  # fused by torch
 
 
 class RNN(nn.Module):
-    """h(t) = f(W h(t-1) + U x(t) + b) (Elman 1990, where f is a sigmoid; tanh unless told otherwise). Its state is h, (B, D).
-    No fused kernel has the sigmoid: one Python step a position."""
+    """Simple recurrent network (Elman 1990, where f is a sigmoid; the default is tanh).
+
+        h_t = f(U x_t + W h_{t-1} + b)
+
+    State: h, (B, D). torch has no fused kernel for the sigmoid, which therefore takes one Python step per position.
+    """
 
     def __init__(self, dim: int, *, input_size: int | None = None, nonlinearity: str = "tanh") -> None:
         super().__init__()
-        self.fused = nonlinearity in RNN_STEPS
+        self.fused = nonlinearity in RNN_CELLS
         self.nonlinearity = nonlinearity
-        # where torch has no kernel it has the weights: they begin alike, and have the same names
+        # without a fused kernel, nn.RNN still holds the weights: same initialization, same names
         self.cell = nn.RNN(input_size or dim, dim, nonlinearity=nonlinearity if self.fused else "tanh", batch_first=True)
 
     @_in_float32
     def forward(self, x: Tensor, state: Tensor | None = None, token_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if not self.fused:
-            y = self._each(x, state)
+            y = self._run_unfused(x, state)
             return y, last_token_state(y, token_mask, state)
         if x.size(1) == 1 and token_mask is None and state is not None:
-            h: Tensor = _run_steps(RNN_STEPS[self.nonlinearity], x, state.to(x.dtype), self.cell)
+            h: Tensor = _single_step(RNN_CELLS[self.nonlinearity], x, state.to(x.dtype), self.cell)
             return h[:, None], h
-        y, _ = self.cell(x, None if state is None else _hidden(state, x))
+        y, _ = self.cell(x, None if state is None else _initial_hidden(state, x))
         return y, last_token_state(y, token_mask, state)
 
-    def _each(self, x: Tensor, state: Tensor | None) -> Tensor:
-        """What is given out at all positions, (B, T, D), one after another."""
-        read, again, bias, bias_again = self.cell.all_weights[0]
+    def _run_unfused(self, x: Tensor, state: Tensor | None) -> Tensor:
+        """The outputs (B, T, D), computed position by position."""
+        weight_ih, weight_hh, bias_ih, bias_hh = self.cell.all_weights[0]
         h = x.new_zeros(x.size(0), self.cell.hidden_size) if state is None else state.to(x.dtype)
         outputs = []
-        for entered in F.linear(x, read, bias).unbind(1):
-            h = NONLINEARITIES[self.nonlinearity](entered + F.linear(h, again, bias_again))
+        for projected in F.linear(x, weight_ih, bias_ih).unbind(1):
+            h = NONLINEARITIES[self.nonlinearity](projected + F.linear(h, weight_hh, bias_hh))
             outputs.append(h)
         return torch.stack(outputs, dim=1)
 
 
 class LSTM(nn.Module):
-    """Input, forget and output gates around a cell (Hochreiter & Schmidhuber 1997). Its state is (h, c), each (B, D)."""
+    """Long short-term memory (Hochreiter and Schmidhuber 1997; forget gate: Gers et al. 2000).
+
+        i, f, o = sigmoid(U x_t + W h_{t-1} + b)      input, forget and output gate
+        g       = tanh(U_g x_t + W_g h_{t-1} + b_g)
+        c_t     = f * c_{t-1} + i * g
+        h_t     = o * tanh(c_t)
+
+    State: (h, c), each (B, D).
+    """
 
     def __init__(self, dim: int, *, input_size: int | None = None) -> None:
         super().__init__()
         self.dim = dim
         self.cell = nn.LSTM(input_size or dim, dim, batch_first=True)
-        # remember at first: without it the gradient over 100 steps is gone before training starts (Jozefowicz et al. 2015)
+        # forget-gate bias of 1 (Jozefowicz et al. 2015): otherwise gradients over 100 steps vanish before training starts
         _, _, bias, _ = self.cell.all_weights[0]
         nn.init.constant_(bias[dim : 2 * dim], 1.0)
 
@@ -130,31 +147,40 @@ class LSTM(nn.Module):
         self, x: Tensor, state: tuple[Tensor, Tensor] | None = None, token_mask: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         if x.size(1) == 1 and token_mask is None and state is not None:
-            h, c = _run_steps(torch.lstm_cell, x, [part.to(x.dtype) for part in state], self.cell)
+            h, c = _single_step(torch.lstm_cell, x, [part.to(x.dtype) for part in state], self.cell)
             return h[:, None], (h, c)
-        past = None if state is None else (_hidden(state[0], x), _hidden(state[1], x))
+        initial = None if state is None else (_initial_hidden(state[0], x), _initial_hidden(state[1], x))
         if token_mask is None:
-            y, (_, c) = self.cell(x, past)
+            y, (_, c) = self.cell(x, initial)
         else:
-            y, c = self._freeze_padding(x, past, token_mask)
+            y, c = self._run_padded(x, initial, token_mask)
         return y, (last_token_state(y, token_mask, None if state is None else state[0]), c[0])
 
-    def _freeze_padding(self, x: Tensor, past: tuple[Tensor, Tensor] | None, token_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """One more input column, 1 on padding, that shuts the input gate and opens the forget gate: c stands still there.
-        (h is read off y. Packing would give the same and leave the fast kernel.)"""
-        shut = x.new_zeros(4 * self.dim, 1)
-        shut[: self.dim], shut[self.dim : 2 * self.dim] = -1e4, 1e4
-        start = past or (x.new_zeros(1, x.size(0), self.dim),) * 2
-        read, *others = self.cell.all_weights[0]
-        weights = _flatten([torch.cat([read, shut], dim=1), *others])
+    def _run_padded(self, x: Tensor, initial: tuple[Tensor, Tensor] | None, token_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Run over padded rows so that padding does not change c.
+
+        An extra input feature, 1 on padding, closes the input gate and opens the forget gate. (h is taken from y. Packed
+        sequences would give the same result, but not on the fast kernel.)
+        """
+        padding_weight = x.new_zeros(4 * self.dim, 1)
+        padding_weight[: self.dim], padding_weight[self.dim : 2 * self.dim] = -1e4, 1e4
+        initial = initial or (x.new_zeros(1, x.size(0), self.dim),) * 2
+        weight_ih, *other_weights = self.cell.all_weights[0]
+        weights = _flatten([torch.cat([weight_ih, padding_weight], dim=1), *other_weights])
         x = torch.cat([x, (~token_mask)[..., None].to(x.dtype)], dim=-1)
-        y, _, c = torch.lstm(x, start, weights, True, 1, 0.0, self.training, False, True)
+        y, _, c = torch.lstm(x, initial, weights, True, 1, 0.0, self.training, False, True)
         return y, c
 
 
 class GRU(nn.Module):
-    """Update and reset gates, the reset after the matrix: h~ = tanh(U x + b + r * (W h + b')); h = (1 - u) * h + u * h~.
-    What fused kernels compute (their z is 1 - u). Its state is h, (B, D)."""
+    """Gated recurrent unit with the reset gate after the matrix product, as fused kernels compute it.
+
+        u, r = sigmoid(U x_t + W h_{t-1} + b)         update and reset gate
+        n    = tanh(U_n x_t + b + r * (W_n h_{t-1} + b'))
+        h_t  = (1 - u) * h_{t-1} + u * n              (torch's z is 1 - u)
+
+    State: h, (B, D).
+    """
 
     def __init__(self, dim: int, *, input_size: int | None = None) -> None:
         super().__init__()
@@ -163,32 +189,38 @@ class GRU(nn.Module):
     @_in_float32
     def forward(self, x: Tensor, state: Tensor | None = None, token_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if x.size(1) == 1 and token_mask is None and state is not None:
-            h: Tensor = _run_steps(torch.gru_cell, x, state.to(x.dtype), self.cell)
+            h: Tensor = _single_step(torch.gru_cell, x, state.to(x.dtype), self.cell)
             return h[:, None], h
-        y, _ = self.cell(x, None if state is None else _hidden(state, x))
+        y, _ = self.cell(x, None if state is None else _initial_hidden(state, x))
         return y, last_token_state(y, token_mask, state)
 
 
 class ResetBeforeGRU(nn.Module):
-    """The published GRU (Cho et al. 2014), the reset before the matrix: h~ = tanh(W (r * h) + U x + b);
-    h = (1 - u) * h + u * h~. No fused kernel computes it: one Python step a position. Its state is h, (B, D)."""
+    """Gated recurrent unit as published (Cho et al. 2014), with the reset gate before the matrix product.
+
+        u, r = sigmoid(U x_t + W h_{t-1} + b)         update and reset gate
+        n    = tanh(U_n x_t + W_n (r * h_{t-1}) + b)
+        h_t  = (1 - u) * h_{t-1} + u * n
+
+    State: h, (B, D). No fused kernel computes this form: it takes one Python step per position.
+    """
 
     def __init__(self, dim: int, *, input_size: int | None = None) -> None:
         super().__init__()
         self.dim = dim
-        self.input_proj = nn.Linear(input_size or dim, 3 * dim)  # U and b of update, reset and candidate
-        self.gates = nn.Linear(dim, 2 * dim, bias=False)  # W of update and reset
+        self.input_proj = nn.Linear(input_size or dim, 3 * dim)  # U and b of update gate, reset gate and candidate
+        self.gates = nn.Linear(dim, 2 * dim, bias=False)  # W of update and reset gate
         self.candidate = nn.Linear(dim, dim, bias=False)  # W of the candidate
         for weight in self.parameters():
-            nn.init.uniform_(weight, -(dim**-0.5), dim**-0.5)  # as torch's own recurrent cells
+            nn.init.uniform_(weight, -(dim**-0.5), dim**-0.5)  # like torch's recurrent modules
 
     def forward(self, x: Tensor, state: Tensor | None = None, token_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         h = x.new_zeros(x.size(0), self.dim) if state is None else state
         outputs = []
-        for read in self.input_proj(x).unbind(1):
-            update, reset = (read[:, : 2 * self.dim] + self.gates(h)).sigmoid().chunk(2, dim=-1)
-            new = (read[:, 2 * self.dim :] + self.candidate(reset * h)).tanh()
-            h = torch.lerp(h, new.to(h.dtype), update.to(h.dtype))  # under autocast only the products are in bf16
+        for projected in self.input_proj(x).unbind(1):
+            update, reset = (projected[:, : 2 * self.dim] + self.gates(h)).sigmoid().chunk(2, dim=-1)
+            candidate = (projected[:, 2 * self.dim :] + self.candidate(reset * h)).tanh()
+            h = torch.lerp(h, candidate.to(h.dtype), update.to(h.dtype))  # under autocast only the products are in bfloat16
             outputs.append(h)
         y = torch.stack(outputs, dim=1)
         return y, last_token_state(y, token_mask, state)

@@ -1,4 +1,4 @@
-"""What joins a layer's input and output. `enter(x)` is what the mixer sees, `forward(x, y)` what the layer gives on."""
+"""Skip connections around a layer: `mixer_input(x)` is the input of the mixer, `forward(x, y)` the output of the layer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class NoSkip(nn.Module):
-    """The output alone."""
+    """y: no skip connection."""
 
     def mixer_input(self, x: Tensor) -> Tensor:
         return x
@@ -27,7 +27,7 @@ class Residual(nn.Module):
 
 
 class PostNormResidual(nn.Module):
-    """norm(x + y): where the first Transformer put its norms."""
+    """norm(x + y), as in the original Transformer (Vaswani et al. 2017)."""
 
     def __init__(self, norm: nn.Module) -> None:
         super().__init__()
@@ -37,17 +37,17 @@ class PostNormResidual(nn.Module):
         return x
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        joined: Tensor = self.norm(x + y)
-        return joined
+        output: Tensor = self.norm(x + y)
+        return output
 
 
 class Highway(nn.Module):
-    """g * y + (1 - g) * x, the gate read off x (Srivastava et al. 2015)."""
+    """g * y + (1 - g) * x with g = sigmoid(W x + b) (Srivastava et al. 2015)."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.gate = nn.Linear(dim, dim)
-        nn.init.constant_(self.gate.bias, -1.0)  # at first mostly carry: deep stacks start as the identity
+        nn.init.constant_(self.gate.bias, -1.0)  # mostly carry at first: a deep stack starts near the identity
 
     def mixer_input(self, x: Tensor) -> Tensor:
         return x
@@ -58,15 +58,15 @@ class Highway(nn.Module):
 
 
 class Dense(nn.Module):
-    """x carries everything below, side by side; each mixer sees it projected to dim (Huang et al. 2017)."""
+    """[x; y] (Huang et al. 2017): x is the concatenation of all layers below, projected to dim for the mixer."""
 
     def __init__(self, dim: int, *, depth: int) -> None:
         super().__init__()
         self.projection = nn.Linear((depth + 1) * dim, dim)
 
     def mixer_input(self, x: Tensor) -> Tensor:
-        narrowed: Tensor = self.projection(x)
-        return narrowed
+        projected: Tensor = self.projection(x)
+        return projected
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return torch.cat([x, y], dim=-1)

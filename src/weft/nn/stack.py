@@ -1,6 +1,6 @@
-"""Layers, one above the other.
+"""Layers and stacks of layers.
 
-Shapes: B rows, T positions, D width.
+Shapes: B batch size, T sequence length, D hidden size.
 """
 
 from __future__ import annotations
@@ -18,14 +18,19 @@ from weft.nn.skip_connections import Connection
 
 @runtime_checkable
 class Numbered(Protocol):
-    """A part that may belong to a layer of the run file."""
+    """A module that may belong to a layer of the run file."""
 
     number: int | None
 
 
 class Layer(nn.Module):
-    """A mixer with what stands before it (norm) and around it (connection). Its `number` is that of the layer of the run file
-    that it is a part of: attention and the feed-forward part after it have one. None: it holds layers, or stands above them."""
+    """A mixer with norm, dropout and skip connection.
+
+        y = connection(x, dropout(mixer(norm(x))))
+
+    `number` is the index, from 0, of the layer of the run file that it belongs to: attention and the feed-forward layer after
+    it have the same number. None: it contains layers, or is above all of them.
+    """
 
     def __init__(
         self, mixer: nn.Module, connection: Connection, *, norm: nn.Module, dropout: float = 0.0, number: int | None = None
@@ -39,20 +44,22 @@ class Layer(nn.Module):
         return self.connection(x, self.dropout(y)), state
 
     def init_state(self, memory: Memory) -> Any:
-        """What the mixer knows of a source before it reads."""
-        known: Any = self.mixer
-        return known.init_state(memory)
+        """The state of the mixer before the first target token."""
+        mixer: Any = self.mixer
+        return mixer.init_state(memory)
 
 
 def layer_numbers(model: nn.Module) -> dict[str, int]:
-    """The number, from 0, of the layer that each named part of a model belongs to."""
-    found = {name: part.number for name, part in model.named_modules() if isinstance(part, Numbered)}
-    return {name: number for name, number in found.items() if number is not None}
+    """The layer number of each named module that has one."""
+    numbers = {name: module.number for name, module in model.named_modules() if isinstance(module, Numbered)}
+    return {name: number for name, number in numbers.items() if number is not None}
 
 
 class Stack(nn.Module):
-    """Positions and an inlet at the bottom, layers, an outlet on top. Its state is (seen, one state a layer), seen (B, 1) a
-    count."""
+    """Position encoding, layers, and a final norm.
+
+    State: (num_read, one state per layer), where num_read (B, 1) counts the tokens read so far.
+    """
 
     def __init__(
         self,
@@ -64,23 +71,23 @@ class Stack(nn.Module):
     ) -> None:
         super().__init__()
         self.positions, self.layers, self.final_norm = positions, nn.ModuleList(layers), final_norm
-        self.input_proj = input_proj or nn.Identity()  # what embeddings and positions go through together
+        self.input_proj = input_proj or nn.Identity()  # applied to the sum of embeddings and positions
 
     def forward(
         self, x: Tensor, state: tuple[Tensor | None, tuple[Any, ...]] | None = None, token_mask: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, tuple[Any, ...]]]:
-        seen, past = (None, (None,) * len(self.layers)) if state is None else state
-        if seen is None:  # one row for all: where every text starts, positions are computed once
-            seen = x.new_zeros(1, 1, dtype=torch.long)
-        x = self.input_proj(self.positions.add_to(x, seen + torch.arange(x.size(1), device=x.device)))
-        states = []
-        for layer, inner in zip(self.layers, past, strict=True):
-            x, inner = layer(x, inner, token_mask)
-            states.append(inner)
-        read = x.size(1) if token_mask is None else token_mask.sum(1, keepdim=True)
-        return self.final_norm(x), ((seen + read).expand(x.size(0), 1), tuple(states))
+        num_read, layer_states = (None, (None,) * len(self.layers)) if state is None else state
+        if num_read is None:  # every text starts at position 0: one row of positions serves the whole batch
+            num_read = x.new_zeros(1, 1, dtype=torch.long)
+        x = self.input_proj(self.positions.add_to(x, num_read + torch.arange(x.size(1), device=x.device)))
+        new_states = []
+        for layer, layer_state in zip(self.layers, layer_states, strict=True):
+            x, layer_state = layer(x, layer_state, token_mask)
+            new_states.append(layer_state)
+        num_new = x.size(1) if token_mask is None else token_mask.sum(1, keepdim=True)
+        return self.final_norm(x), ((num_read + num_new).expand(x.size(0), 1), tuple(new_states))
 
     def init_state(self, memory: Memory) -> tuple[None, tuple[Any, ...]]:
-        """The state of a decoder that has read nothing but a source."""
+        """The state of a decoder before the first target token."""
         layers: Any = self.layers
         return None, tuple(layer.init_state(memory) for layer in layers)

@@ -1,10 +1,13 @@
-"""States: what a model remembers between calls.
+"""States: everything a model carries from one call to the next, such as hidden states and key-value caches.
 
-A state is a tensor, a tuple of states, or None (nothing was read yet). Rows are on axis 0 of every tensor, no Python number
-is in it, and it is read once: to branch, `select` it. Joining rows of different age, then a step, equals each row alone.
+A state is a tensor, a tuple of states, or None (nothing was read yet): a pytree. Three rules make batched decoding work:
 
-What a source leaves behind is `Fixed`: reading changes nothing of it, so the rows that a search makes of one source share it.
-What gets a column for each token read is `Grown`. In both, columns are the last axis of tensors (B, C), else the last but one.
+- axis 0 of every tensor is the batch, and a state contains no Python numbers;
+- a state is consumed by the call that reads it; to continue from it twice, `select` its rows;
+- rows of different lengths can be joined: a step on the joined batch equals a step on each row alone.
+
+`SharedState` is computed from the source once and never changes, so all hypotheses of one source share it. `KVCache` grows
+by one column per token. In both, columns are axis 1 of tensors (B, C) and axis -2 of all others.
 """
 
 from __future__ import annotations
@@ -19,112 +22,114 @@ S = TypeVar("S")
 
 
 class SharedState(NamedTuple):
-    """A part of a state that no step changes. After `branch` it has fewer rows than the rest: each serves K rows in a row."""
+    """The part of a state that no step changes. After `expand_to_beams` it has one row per source; each serves K hypotheses."""
 
     parts: tuple[Tensor, ...]
 
 
-class Grown(NamedTuple):
-    """A part of a state that grows: the keys and values of self-attention."""
+class KVCache(NamedTuple):
+    """Keys and values of self-attention for the tokens read so far."""
 
     keys: Tensor  # (B, H, C, E)
     values: Tensor  # (B, H, C, E)
-    at: Tensor  # (B, C), the position of each column's token, -1 where the row has none
+    positions: Tensor  # (B, C): position of each column's token, -1 if the row has no token in that column
 
 
-def _like(part: Any, changed: tuple[Any, ...]) -> Any:
-    """A tuple of the kind that `part` is."""
-    return type(part)(*changed) if isinstance(part, SharedState | Grown) else changed
+def _rebuild(template: Any, parts: tuple[Any, ...]) -> Any:
+    """Put `parts` into a tuple of the same type as `template`."""
+    return type(template)(*parts) if isinstance(template, SharedState | KVCache) else parts
 
 
-def tree_map(change: Callable[[Tensor], Tensor], state: S) -> S:
-    """The same state with every tensor changed."""
+def tree_map(function: Callable[[Tensor], Tensor], state: S) -> S:
+    """Apply `function` to every tensor of a state."""
 
     def walk(part: Any) -> Any:
         if part is None or isinstance(part, Tensor):
-            return None if part is None else change(part)
-        return _like(part, tuple(walk(inner) for inner in part))
+            return None if part is None else function(part)
+        return _rebuild(part, tuple(walk(child) for child in part))
 
-    new: S = walk(state)
-    return new
+    mapped: S = walk(state)
+    return mapped
 
 
 def tree_leaves(state: Any) -> list[Tensor]:
-    """Every tensor of a state, in the order `each` visits them."""
-    found: list[Tensor] = []
+    """All tensors of a state, in the order of `tree_map`."""
+    leaves: list[Tensor] = []
 
-    def note(part: Tensor) -> Tensor:
-        found.append(part)
-        return part
+    def collect(leaf: Tensor) -> Tensor:
+        leaves.append(leaf)
+        return leaf
 
-    tree_map(note, state)
-    return found
+    tree_map(collect, state)
+    return leaves
 
 
 def select(state: S, row_ids: Tensor) -> S:
-    """Keep, repeat, reorder or drop rows; always a copy."""
-    return tree_map(lambda part: part.index_select(0, row_ids), state)
+    """Index the batch: keep, repeat, reorder or remove rows. Always a copy."""
+    return tree_map(lambda leaf: leaf.index_select(0, row_ids), state)
 
 
 def expand_to_beams(state: S, rows: Tensor, sources: Tensor | None) -> S:
-    """The rows (B,) that a search goes on with, K for each source, side by side. What is fixed stays at one row a source: the
-    `sources` (A,), or all of them where None, and nothing of it is copied."""
+    """Select the rows (B,) of the hypotheses of a beam search, K adjacent rows per source.
+
+    Shared parts keep one row per source: the rows `sources` (A,), or all of them, without a copy, if `sources` is None.
+    """
 
     def walk(part: Any) -> Any:
         if isinstance(part, SharedState):
             return part if sources is None else select(part, sources)
         if part is None or isinstance(part, Tensor):
             return None if part is None else part.index_select(0, rows)
-        return _like(part, tuple(walk(inner) for inner in part))
+        return _rebuild(part, tuple(walk(child) for child in part))
 
-    new: S = walk(state)
-    return new
+    expanded: S = walk(state)
+    return expanded
 
 
-def where(new: S, old: S, token_mask: Tensor) -> S:
-    """The rows of `new` where keep (B,) is True, those of `old` elsewhere; both have the same shape."""
-    past = iter(tree_leaves(old))
-    return tree_map(lambda part: torch.where(token_mask.view(-1, *[1] * (part.dim() - 1)), part, next(past)), new)
+def where(new: S, old: S, mask: Tensor) -> S:
+    """Take the rows of `new` where `mask` (B,) is True and the rows of `old` elsewhere; both have the same shapes."""
+    old_leaves = iter(tree_leaves(old))
+    return tree_map(lambda leaf: torch.where(mask.view(-1, *[1] * (leaf.dim() - 1)), leaf, next(old_leaves)), new)
 
 
 def detach(state: S) -> S:
-    """The same numbers, cut off from the graph that made them."""
-    return tree_map(lambda part: part.detach(), state)
+    """Detach every tensor from the autograd graph (truncated backpropagation through time)."""
+    return tree_map(lambda leaf: leaf.detach(), state)
 
 
 def join(first: S, second: S) -> S:
-    """The rows of both; shorter parts are filled up: False in masks, -1 elsewhere, and no mask lets either through."""
+    """Concatenate two batches. Shorter tensors are padded, masks with False and all others with -1; masks hide both."""
 
-    def both(a: Any, b: Any) -> Any:
+    def walk(a: Any, b: Any) -> Any:
         if a is None and b is None:
             return None
         if isinstance(a, Tensor) and isinstance(b, Tensor) and a.dim() == b.dim():
             return _join_tensors(a, b)
         if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
-            return _like(a, tuple(both(x, y) for x, y in zip(a, b, strict=True)))
-        raise ValueError("join: the two states are not of one model")
+            return _rebuild(a, tuple(walk(x, y) for x, y in zip(a, b, strict=True)))
+        raise ValueError("join: the states belong to different models")
 
-    new: S = both(first, second)
-    return new
+    joined: S = walk(first, second)
+    return joined
 
 
 def _join_tensors(a: Tensor, b: Tensor) -> Tensor:
     sizes = [max(x, y) for x, y in zip(a.shape[1:], b.shape[1:], strict=True)]
-    # -1 stored in a bool tensor is True, which would open a mask: padding is False there
-    blank = False if a.dtype is torch.bool else -1
+    # -1 stored in a bool tensor is True, which would open a mask
+    fill_value = False if a.dtype is torch.bool else -1
 
-    def fill(part: Tensor) -> Tensor:
-        if list(part.shape[1:]) == sizes:
-            return part
-        grown = part.new_full((part.size(0), *sizes), blank)
-        grown[tuple(slice(size) for size in part.shape)] = part
-        return grown
+    def pad(tensor: Tensor) -> Tensor:
+        if list(tensor.shape[1:]) == sizes:
+            return tensor
+        padded = tensor.new_full((tensor.size(0), *sizes), fill_value)
+        padded[tuple(slice(size) for size in tensor.shape)] = tensor
+        return padded
 
-    return torch.cat([fill(a), fill(b)])
+    return torch.cat([pad(a), pad(b)])
 
 
 def join_all(states: Sequence[S]) -> S:
-    """The rows of all of them, one or more: halves are joined, so that each row is copied a few times only."""
+    """Concatenate one or more batches. Joins halves recursively, so that each row is copied only log(n) times."""
     if len(states) == 1:
         return states[0]
     middle = len(states) // 2
@@ -132,25 +137,24 @@ def join_all(states: Sequence[S]) -> S:
 
 
 def compact(state: S) -> S:
-    """The same rows without the columns in which none of them has a token: rows that have left, and those that were filled up
-    to their length, leave such columns behind."""
+    """Remove the columns in which no row has a token. Removed rows, and the padding of joined rows, leave such columns."""
 
     def walk(part: Any) -> Any:
         if part is None or isinstance(part, Tensor):
             return part
-        if isinstance(part, Grown):
-            return Grown(*_used_columns(tuple(part), part.at >= 0))
+        if isinstance(part, KVCache):
+            return KVCache(*_used_columns(tuple(part), part.positions >= 0))
         if isinstance(part, SharedState):
-            masks = [inner for inner in part.parts if inner.dtype is torch.bool]
+            masks = [tensor for tensor in part.parts if tensor.dtype is torch.bool]
             return SharedState(_used_columns(part.parts, masks[0])) if len(masks) == 1 else part
-        return tuple(walk(inner) for inner in part)
+        return tuple(walk(child) for child in part)
 
-    new: S = walk(state)
-    return new
+    compacted: S = walk(state)
+    return compacted
 
 
-def _used_columns(parts: tuple[Tensor, ...], real: Tensor) -> tuple[Tensor, ...]:
-    used = real.any(0).nonzero().squeeze(1)
-    if len(used) == real.size(1):
+def _used_columns(parts: tuple[Tensor, ...], token_mask: Tensor) -> tuple[Tensor, ...]:
+    used = token_mask.any(0).nonzero().squeeze(1)
+    if len(used) == token_mask.size(1):
         return parts
     return tuple(part.index_select(1 if part.dim() == 2 else -2, used) for part in parts)

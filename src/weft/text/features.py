@@ -1,16 +1,16 @@
-"""Texts as sparse rows: how often each term, an n-gram of words or characters, stands in a text, or its TF-IDF.
+"""Bag-of-n-grams features: counts or TF-IDF of the terms of a text as a sparse row. A term is an n-gram.
 
-    word     runs of two or more letters, digits or underscores: single letters and punctuation marks are none
-    space    what stands between white space: for text that is tokenised already
-    char     n-grams of characters; white space of several characters counts as one blank
-    char_wb  n-grams of characters inside words, each word with a blank at both ends
+    word        runs of two or more letters, digits or underscores; no single letters, no punctuation marks
+    whitespace  split at whitespace, for text that is already tokenized
+    char        n-grams of characters; several whitespace characters count as one space
+    char_wb     n-grams of characters inside words, each word with a space at both ends
 
-On the same settings the numbers are those of scikit-learn's CountVectorizer and TfidfVectorizer: its token pattern
-`(?u)\\b\\w\\w+\\b` for `word` (`\\S+` for `space`), its min_df for `min_count`, its max_features for `most`, columns in
-the order of their terms; idf = ln((1 + texts) / (1 + texts with the term)) + 1, rows of length 1. Where `most` cuts
-between terms that are equally frequent, the first in the alphabet stays; scikit-learn leaves it open.
+The values equal those of scikit-learn's CountVectorizer and TfidfVectorizer with the same options: token pattern
+`(?u)\\b\\w\\w+\\b` for `word`, `\\S+` for `whitespace`; columns in the order of their terms; idf = ln((1 + texts) / (1 + texts
+with the term)) + 1; rows of length 1. If `max_features` cuts between equally frequent terms, the first in alphabetical order
+stay; scikit-learn does not define that.
 
-A string is made only for a term that is kept: until then an n-gram is a row of its level (see `grams`).
+Strings are created only for terms of the vocabulary: before, an n-gram is a row of its level (see `term_counts`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from weft.text.term_counts import (
 
 
 class Sparse(NamedTuple):
-    """A matrix by rows (CSR): row i has values[indptr[i]:indptr[i + 1]] in the columns indices[...], which ascend."""
+    """A matrix in CSR format: row i has values[indptr[i]:indptr[i + 1]] in the ascending columns indices[...]."""
 
     indptr: Ints  # (rows + 1,)
     indices: Ints  # (M,)
@@ -60,9 +60,9 @@ class Sparse(NamedTuple):
 
 
 def hstack(parts: list[Sparse]) -> Sparse:
-    """The columns of all parts side by side, as for the two texts of a pair."""
+    """Concatenate matrices horizontally, such as the features of the two texts of a pair."""
     rows = [np.repeat(np.arange(part.rows), np.diff(part.indptr)) for part in parts]
-    order = np.argsort(np.concatenate(rows), kind="stable")  # of one row, what stood further left comes first
+    order = np.argsort(np.concatenate(rows), kind="stable")  # within a row, left parts come first
     shifts = np.cumsum([0, *(part.columns for part in parts)])
     indices = np.concatenate([part.indices + shift for part, shift in zip(parts, shifts[:-1], strict=True)])[order]
     values = np.concatenate([part.values for part in parts])[order]
@@ -96,39 +96,39 @@ class _Level(NamedTuple):
     """All n-grams of one length."""
 
     keys: Ints  # (M,) ascending
-    texts: Ints  # (M,) in how many texts it is a term
-    occurs: Ints  # (M,) how often
+    texts: Ints  # (M,) number of texts with the term
+    occurrences: Ints  # (M,) number of occurrences
 
 
-def _count_level(places: list[NgramPositions], config: FeatureConfig) -> _Level:
-    """The n-grams that are one unit longer than those before; those in too few texts are followed no further."""
+def _count_level(batches: list[NgramPositions], config: FeatureConfig) -> _Level:
+    """Extend all n-grams by one unit and count them. N-grams in fewer than min_df texts are not extended further."""
     keys, inverses = list[Ints](), list[Ints]()
-    for piece in places:
-        different, inverse = np.unique(piece.grow(), return_inverse=True)
-        keys.append(different)
+    for batch in batches:
+        unique, inverse = np.unique(batch.grow(), return_inverse=True)
+        keys.append(unique)
         inverses.append(inverse)
     level = unique_counts(np.concatenate(keys))[0]
-    texts, occurs = np.zeros(len(level), np.int64), np.zeros(len(level), np.int64)
-    for piece, different, inverse in zip(places, keys, inverses, strict=True):
-        piece.row = np.searchsorted(level, different).astype(np.int32)[inverse]
-        said, owner = piece.row, piece.text[piece.at]
-        if piece.length < config.ngram_range[0]:
-            # of shorter n-grams only a word that is no longer than that is a term
-            mine = piece.whole() if config.analyzer == "char_wb" else slice(0)
-            said, owner = said[mine], owner[mine]
-        pairs, many = unique_counts(owner.astype(np.int64) * len(level) + said)
+    texts, occurrences = np.zeros(len(level), np.int64), np.zeros(len(level), np.int64)
+    for batch, unique, inverse in zip(batches, keys, inverses, strict=True):
+        batch.row = np.searchsorted(level, unique).astype(np.int32)[inverse]
+        rows, owner = batch.row, batch.text[batch.start]
+        if batch.length < config.ngram_range[0]:
+            # too short; only a char_wb word that is no longer is a term by itself
+            is_term = batch.is_whole_segment() if config.analyzer == "char_wb" else slice(0)
+            rows, owner = rows[is_term], owner[is_term]
+        pairs, counts = unique_counts(owner.astype(np.int64) * len(level) + rows)
         row = pairs % max(len(level), 1)
         texts += np.bincount(row, minlength=len(level))
-        occurs += np.bincount(row, many, minlength=len(level)).astype(np.int64)
-    if places and places[0].length >= config.ngram_range[0] and config.min_df > 1:
-        for piece in places:
-            piece.keep(texts[piece.row] >= config.min_df)
-    return _Level(level, texts, occurs)
+        occurrences += np.bincount(row, counts, minlength=len(level)).astype(np.int64)
+    if batches and batches[0].length >= config.ngram_range[0] and config.min_df > 1:
+        for batch in batches:
+            batch.select(texts[batch.row] >= config.min_df)
+    return _Level(level, texts, occurrences)
 
 
-def _strings(levels: list[_Level], k: int, kept: Ints, words: list[str] | None) -> list[str]:
-    """The n-grams in these rows of level k, read off the keys of all levels below."""
-    columns, row = list[Ints](), kept
+def _strings(levels: list[_Level], k: int, rows: Ints, words: list[str] | None) -> list[str]:
+    """The n-grams in these rows of level k as strings, from the keys of all levels up to k."""
+    columns, row = list[Ints](), rows
     for level in reversed(levels[: k + 1]):
         key = level.keys[row]
         columns.append(key & ((1 << UNIT_BITS) - 1))
@@ -137,19 +137,19 @@ def _strings(levels: list[_Level], k: int, kept: Ints, words: list[str] | None) 
     if words is not None:
         return list(map(" ".join, zip(*([words[unit] for unit in column.tolist()] for column in columns), strict=True)))
     text = np.stack(columns, axis=1).astype("<u4").tobytes().decode("utf-32-le")
-    return [text[at : at + k + 1] for at in range(0, len(text), k + 1)]
+    return [text[start : start + k + 1] for start in range(0, len(text), k + 1)]
 
 
-def _select_terms(terms: list[str], occurs: Ints, max_features: int | None) -> Ints:
-    """Which terms are kept, in the order of the alphabet."""
+def _select_terms(terms: list[str], occurrences: Ints, max_features: int | None) -> Ints:
+    """The most frequent terms, in alphabetical order."""
     order = np.array(sorted(range(len(terms)), key=terms.__getitem__), np.int64)
     if max_features is not None:
-        order = order[np.sort(np.argsort(-occurs[order], kind="stable")[:max_features])]
+        order = order[np.sort(np.argsort(-occurrences[order], kind="stable")[:max_features])]
     return order
 
 
-def _table_of(terms: list[str], config: FeatureConfig) -> tuple[Numbers, list[tuple[Ints, Ints]]]:
-    """Numbers of the words in the terms; and for each length the keys, ascending, and the column of each, or -1."""
+def _index_terms(terms: list[str], config: FeatureConfig) -> tuple[Numbers, list[tuple[Ints, Ints]]]:
+    """IDs of the words in the terms; and for each n-gram length the ascending keys with their columns, or -1."""
     number: Numbers = TermIds()
     if config.analyzer in WORD_ANALYZERS:
         flat = " ".join(terms).split(" ")
@@ -159,78 +159,80 @@ def _table_of(terms: list[str], config: FeatureConfig) -> tuple[Numbers, list[tu
         units = np.fromiter(map(number.__getitem__, flat), np.int32, len(flat))
     else:
         lengths, units = np.fromiter(map(len, terms), np.int64, len(terms)), codes(terms)
-    places = NgramPositions(Units(units, lengths, np.arange(len(terms))))
-    places.at = (np.cumsum(lengths) - lengths).astype(np.int32)
-    places.row = np.zeros(len(terms), np.int32)
+    positions = NgramPositions(Units(units, lengths, np.arange(len(terms))))
+    positions.start = (np.cumsum(lengths) - lengths).astype(np.int32)
+    positions.row = np.zeros(len(terms), np.int32)
     levels = list[tuple[Ints, Ints]]()
     for k in range(1, int(lengths.max()) + 1):
-        keys, inverse = np.unique(places.grow(), return_inverse=True)
-        column, ends = np.full(len(keys), -1), places.left[places.at] == k
-        column[inverse[ends]] = places.text[places.at[ends]]
-        places.row = inverse.astype(np.int32)
+        keys, inverse = np.unique(positions.grow(), return_inverse=True)
+        column, is_end = np.full(len(keys), -1), positions.remaining[positions.start] == k
+        column[inverse[is_end]] = positions.text[positions.start[is_end]]
+        positions.row = inverse.astype(np.int32)
         levels.append((keys, column))
     return number, levels
 
 
 class Features:
-    """Terms, each with the number of texts it stands in; a file of it, features.json, is to a baseline what a tokenizer is
-    to a network, and `hash` tells it from others."""
+    """A vocabulary of terms with their document frequencies, stored as features.json. It is to a baseline what a tokenizer is
+    to a network; `hash` identifies it."""
 
     def __init__(self, config: FeatureConfig, terms: list[str], counts: Ints, documents: int) -> None:
         self.config, self.terms, self.counts, self.documents = config, terms, counts, documents
         self.num_features = len(terms)
-        self.idf = np.log((1 + documents) / (1 + counts)) + 1  # (size,)
-        self._number, self._levels = _table_of(terms, config)
+        self.idf = np.log((1 + documents) / (1 + counts)) + 1  # (num_features,)
+        self._number, self._levels = _index_terms(terms, config)
 
     @classmethod
     def fit(cls, texts: Iterable[str], config: FeatureConfig) -> Self:
-        """The terms of these texts."""
+        """Build the vocabulary of these texts."""
         number = defaultdict[str, int](count().__next__)
-        places, documents = list[NgramPositions](), 0
+        positions, documents = list[NgramPositions](), 0
         for batch in batches(texts, config.lowercase):
-            places.append(NgramPositions(ANALYZERS[config.analyzer](batch, number)))
+            positions.append(NgramPositions(ANALYZERS[config.analyzer](batch, number)))
             documents += len(batch)
-        levels = [_count_level(places, config) for _ in range(config.ngram_range[1])] if places else []
-        terms, counts, occurs = list[str](), list[Ints](), list[Ints]()
+        levels = [_count_level(positions, config) for _ in range(config.ngram_range[1])] if positions else []
+        terms, counts, occurrences = list[str](), list[Ints](), list[Ints]()
         words = list(number) if config.analyzer in WORD_ANALYZERS else None
         for k, level in enumerate(levels):
-            kept = np.flatnonzero(level.texts >= config.min_df)
-            terms += _strings(levels, k, kept, words)
-            counts.append(level.texts[kept])
-            occurs.append(level.occurs[kept])
+            rows = np.flatnonzero(level.texts >= config.min_df)
+            terms += _strings(levels, k, rows, words)
+            counts.append(level.texts[rows])
+            occurrences.append(level.occurrences[rows])
         if not terms:
             raise DataError(
                 "features",
-                f"no term of analyzer={config.analyzer!r}, ngrams={config.ngram_range} stands in {config.min_df:,} or more of {documents:,} texts",
-                "lower min_count, or choose another analyzer",
+                f"no term occurs in at least {config.min_df:,} of {documents:,} texts "
+                f"(analyzer {config.analyzer!r}, ngram_range {config.ngram_range})",
+                "reduce min_df or choose another analyzer",
             )
-        order = _select_terms(terms, np.concatenate(occurs), config.max_features)
-        return cls(config, [terms[at] for at in order], np.concatenate(counts)[order], documents)
+        order = _select_terms(terms, np.concatenate(occurrences), config.max_features)
+        return cls(config, [terms[index] for index in order], np.concatenate(counts)[order], documents)
 
     def transform(self, texts: Iterable[str]) -> Sparse:
-        """One row a text, one column a term; terms that were not there in `fit` count for nothing."""
+        """One row per text, one column per term; terms that are not in the vocabulary are ignored."""
         parts = [self._count(batch) for batch in batches(texts, self.config.lowercase)]
-        many, pairs, counts = ([part[at] for part in parts] for at in range(3))
-        indptr = np.append(0, np.cumsum(np.concatenate([np.zeros(0, np.int64), *many])))
-        indices = np.concatenate([np.zeros(0, np.int64), *pairs])
+        num_terms, columns, counts = ([part[i] for part in parts] for i in range(3))
+        indptr = np.append(0, np.cumsum(np.concatenate([np.zeros(0, np.int64), *num_terms])))
+        indices = np.concatenate([np.zeros(0, np.int64), *columns])
         values = np.concatenate([np.zeros(0), *counts])
-        return Sparse(indptr, indices, self._weighed(indptr, indices, values), self.num_features)
+        return Sparse(indptr, indices, self._weight(indptr, indices, values), self.num_features)
 
     def _count(self, batch: list[str]) -> tuple[Ints, Ints, Ints]:
-        """How many terms each text has; the column of each of them, and how often it occurs."""
-        places = NgramPositions(ANALYZERS[self.config.analyzer](batch, self._number))
-        found = list[Ints]()
-        for keys, column in self._levels:
-            row = find_rows(keys, places.grow())
-            places.row = row.astype(np.int32)
-            places.keep(row >= 0)
-            here = column[places.row]
-            said = here >= 0
-            found.append(places.text[places.at[said]].astype(np.int64) * self.num_features + here[said])
-        pairs, many = unique_counts(np.concatenate(found))
-        return np.bincount(pairs // self.num_features, minlength=len(batch)), pairs % self.num_features, many
+        """The number of terms in each text; the column of each term, and its count."""
+        positions = NgramPositions(ANALYZERS[self.config.analyzer](batch, self._number))
+        occurrences = list[Ints]()  # text * num_features + column
+        for keys, columns in self._levels:
+            row = find_rows(keys, positions.grow())
+            positions.row = row.astype(np.int32)
+            positions.select(row >= 0)
+            column = columns[positions.row]
+            is_term = column >= 0
+            text = positions.text[positions.start[is_term]].astype(np.int64)
+            occurrences.append(text * self.num_features + column[is_term])
+        pairs, counts = unique_counts(np.concatenate(occurrences))
+        return np.bincount(pairs // self.num_features, minlength=len(batch)), pairs % self.num_features, counts
 
-    def _weighed(self, indptr: Ints, indices: Ints, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _weight(self, indptr: Ints, indices: Ints, values: NDArray[np.float64]) -> NDArray[np.float64]:
         if self.config.binary:
             values = np.ones_like(values)
         if not self.config.tfidf:
@@ -243,7 +245,7 @@ class Features:
 
     @property
     def data(self) -> bytes:
-        """The file, byte for byte."""
+        """The content of the file."""
         content: dict[str, Any] = {"version": 1, "options": to_dict(self.config), "documents": self.documents}
         content |= {"terms": self.terms, "counts": self.counts.tolist()}
         return (json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
@@ -257,23 +259,23 @@ class Features:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """The features of a file; a damaged one is refused by name."""
+        """Load a file that `save` wrote; an error if it is corrupted."""
         content = files.read_json(path)
         if not isinstance(content, dict) or content.get("version") != 1:
-            raise ModelError(path, "is damaged, or not features of version 1, which this weft reads")
+            raise ModelError(path, "corrupted, or not a features file of version 1")
         try:
             config = parse_config(FeatureConfig, content.get("options", {}), at="options")
         except ConfigError as error:
-            raise ModelError(path, f"is damaged: {error}") from None
+            raise ModelError(path, f"corrupted: {error}") from None
         terms: Any = content.get("terms")
         counts: Any = content.get("counts")
         documents: Any = content.get("documents")
-        if not _whole_list(terms, str) or not _whole_list(counts, int) or type(documents) is not int:
-            raise ModelError(path, "is damaged: its terms and counts are no lists of strings and whole numbers")
+        if not _is_list_of(terms, str) or not _is_list_of(counts, int) or type(documents) is not int:
+            raise ModelError(path, "corrupted: terms and counts must be lists of strings and integers")
         if len(terms) != len(counts) or terms != sorted(set(terms)) or not 1 <= min(counts) <= max(counts) <= documents:
-            raise ModelError(path, "is damaged: its terms, counts and number of documents do not fit each other")
+            raise ModelError(path, "corrupted: terms, counts and number of documents do not match")
         return cls(config, terms, np.array(counts), documents)
 
 
-def _whole_list(value: Any, kind: type) -> bool:
-    return isinstance(value, list) and len(value) > 0 and all(type(part) is kind for part in value)
+def _is_list_of(value: Any, item_type: type) -> bool:
+    return isinstance(value, list) and len(value) > 0 and all(type(item) is item_type for item in value)

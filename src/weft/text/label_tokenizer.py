@@ -1,4 +1,4 @@
-"""What a run that labels texts or words reads with, and what it may say."""
+"""Tokenizers and label vocabulary of a classification or tagging run."""
 
 from __future__ import annotations
 
@@ -10,33 +10,35 @@ from weft import files
 from weft.text.labels import LabelVocabulary
 from weft.text.tokenizers import Tokenizer
 
-TOKENS, LETTERS, LABELS = "tokenizer.json", "tokenizer.char.json", "labels.json"
+TOKENIZER_FILE, CHAR_TOKENIZER_FILE, LABELS_FILE = "tokenizer.json", "tokenizer.char.json", "labels.json"
 
 
 class LabelTokenizer(NamedTuple):
     tokenizer: Tokenizer
     labels: LabelVocabulary
-    char_tokenizer: Tokenizer | None = None  # of taggers that spell words
+    char_tokenizer: Tokenizer | None = None  # of taggers with a character encoder
 
     @property
     def hash(self) -> str:
-        """What names all of them together."""
+        """A hash of all of them."""
         hashes = [part.hash for part in self if part is not None]
         return sha256(" ".join(hashes).encode()).hexdigest()
 
     def by_name(self) -> dict[str, Tokenizer]:
-        """What a person calls each tokenizer."""
-        return self.tokenizer.by_name() | ({} if self.char_tokenizer is None else {"letters": self.char_tokenizer})
+        """The tokenizers by their name in output."""
+        return self.tokenizer.by_name() | ({} if self.char_tokenizer is None else {"character tokenizer": self.char_tokenizer})
 
     def save(self, directory: Path) -> None:
-        self.tokenizer.save(directory / TOKENS)
-        self.labels.save(directory / LABELS)
-        files.remove(directory / LETTERS)
+        self.tokenizer.save(directory / TOKENIZER_FILE)
+        self.labels.save(directory / LABELS_FILE)
+        files.remove(directory / CHAR_TOKENIZER_FILE)
         if self.char_tokenizer is not None:
-            self.char_tokenizer.save(directory / LETTERS)
+            self.char_tokenizer.save(directory / CHAR_TOKENIZER_FILE)
 
 
 def load_label_tokenizer(directory: Path) -> LabelTokenizer:
-    """As `save` left them."""
-    letters = Tokenizer.load(directory / LETTERS) if (directory / LETTERS).exists() else None
-    return LabelTokenizer(Tokenizer.load(directory / TOKENS), LabelVocabulary.load(directory / LABELS), letters)
+    """Load what `save` wrote."""
+    char_tokenizer = Tokenizer.load(directory / CHAR_TOKENIZER_FILE) if (directory / CHAR_TOKENIZER_FILE).exists() else None
+    return LabelTokenizer(
+        Tokenizer.load(directory / TOKENIZER_FILE), LabelVocabulary.load(directory / LABELS_FILE), char_tokenizer
+    )

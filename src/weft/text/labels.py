@@ -1,4 +1,4 @@
-"""The labels of a run: the classes of texts, or the tags of words, and their numbers. One `labels.json` each."""
+"""Label vocabularies: the labels of texts or the tags of words, and their IDs. Stored as `labels.json`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from weft import files
 from weft.errors import DataError, ModelError
 
 VERSION = 1
-MAX_BYTES = 64 << 20  # bytes of a file: a million labels of sixty letters
+MAX_BYTES = 64 << 20  # enough for a million labels of 60 characters
 
 
 @dataclass(frozen=True)
 class LabelVocabulary:
-    """Names to numbers and back: `names[number]`. `hash` is the SHA-256 of the file: equal hashes, equal labels."""
+    """Labels and their IDs; `names[label_id]` is a label. `hash` is the SHA-256 of the file: equal hashes, equal labels."""
 
     names: tuple[str, ...]
 
@@ -30,7 +30,7 @@ class LabelVocabulary:
 
     @cached_property
     def data(self) -> bytes:
-        """What the file holds."""
+        """The content of the file."""
         value = {"version": VERSION, "labels": self.names}
         return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()
 
@@ -39,20 +39,19 @@ class LabelVocabulary:
         return hashlib.sha256(self.data).hexdigest()
 
     @cached_property
-    def _numbers(self) -> dict[str, int]:
-        return {name: number for number, name in enumerate(self.names)}
+    def _ids(self) -> dict[str, int]:
+        return {name: label_id for label_id, name in enumerate(self.names)}
 
     def index(self, name: str) -> int | None:
-        """The label's number; None for one that is not among them."""
-        return self._numbers.get(name)
+        """The ID of a label, None if it is unknown."""
+        return self._ids.get(name)
 
     @classmethod
     def count(cls, names: Iterable[str]) -> Self:
-        """The labels that occur, the most frequent first; equally frequent ones by name, so their order in the data is no
-        matter."""
+        """The labels that occur, most frequent first, ties by name: their order in the data does not matter."""
         counts = Counter(names)
         if not counts:
-            raise DataError("labels", "the training data has none", "give data with labels")
+            raise DataError("labels", "the training data has no labels")
         return cls(tuple(sorted(counts, key=lambda name: (-counts[name], name))))
 
     def save(self, path: Path) -> None:
@@ -60,22 +59,22 @@ class LabelVocabulary:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """The labels of a file that `save` wrote; a damaged one is refused by name."""
+        """Load a file that `save` wrote; an error if it is corrupted."""
         value = files.read_json(path, max_bytes=MAX_BYTES)
         if not isinstance(value, dict) or not isinstance(value.get("labels"), list):
-            raise ModelError(path, "is damaged: it lists no labels")
+            raise ModelError(path, "corrupted: the list of labels is missing")
         if value.get("version") != VERSION:
-            raise ModelError(path, f"is of version {value.get('version')!r}", f"this weft reads version {VERSION}")
+            raise ModelError(path, f"unsupported version {value.get('version')!r}; expected {VERSION}")
         names: list[str] = value["labels"]
-        wrong = next((number for number, name in enumerate(names) if not _is_name(name)), None)
-        if wrong is not None or not names:
-            raise ModelError(path, f"is damaged: label {wrong or 0} is missing or no text")
+        invalid = next((label_id for label_id, name in enumerate(names) if not _is_name(name)), None)
+        if invalid is not None or not names:
+            raise ModelError(path, f"corrupted: label {invalid or 0} is missing or not a string")
         if len(set(names)) < len(names):
-            twice = Counter(names).most_common(1)[0][0]
-            raise ModelError(path, f"is damaged: it lists {twice!r} twice")
+            duplicate = Counter(names).most_common(1)[0][0]
+            raise ModelError(path, f"corrupted: duplicate label {duplicate!r}")
         return cls(tuple(names))
 
 
 def _is_name(value: Any) -> bool:
-    """Whether it is a text that a file can hold: JSON can spell half of a surrogate pair."""
+    """Whether it is a text that a file can store: JSON can encode lone surrogates."""
     return isinstance(value, str) and bool(value) and not any("\ud800" <= char <= "\udfff" for char in value)

@@ -1,4 +1,4 @@
-"""Where the tokens of a text stand in it, by characters: what turns an answer into tokens and tokens into an answer.
+"""Character offsets of tokens: convert answers to token spans and back.
 
 Shapes: T tokens.
 """
@@ -11,21 +11,19 @@ from weft.text.tokenizers import Tokenizer
 
 
 def token_offsets(tokenizer: Tokenizer, text: str) -> np.ndarray:
-    """int64 (T, 2): the character where each token of the text starts, and the one after its last."""
+    """Start and end (exclusive) of each token in characters, int64 (T, 2)."""
     return np.array(tokenizer.offsets(text), np.int64).reshape(-1, 2)
 
 
 def tokens_between(offsets: np.ndarray, start: int, stop: int) -> tuple[int, int] | None:
-    """The first and the last of the tokens (T, 2) that have a part of the characters from `start` to before `stop`; None
-    where no token has one."""
-    touched = np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < stop))
-    return (int(touched[0]), int(touched[-1])) if len(touched) else None
+    """The first and the last token that overlap the characters from `start` to `stop` (exclusive); None if no token does."""
+    overlapping = np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < stop))
+    return (int(overlapping[0]), int(overlapping[-1])) if len(overlapping) else None
 
 
 def text_between(text: str, offsets: np.ndarray, first: int, last: int) -> tuple[int, int]:
-    """Where the text of the tokens from `first` to `last` starts, and the character after its end; white space around it,
-    which some tokens have, is left off."""
+    """Start and end (exclusive), in characters, of the text of the tokens from `first` to `last`, without outer whitespace."""
     start, stop = int(offsets[first, 0]), int(offsets[last, 1])
-    said = text[start:stop]
-    start += len(said) - len(said.lstrip())
-    return start, start + len(said.strip())
+    span = text[start:stop]
+    start += len(span) - len(span.lstrip())
+    return start, start + len(span.strip())

@@ -1,9 +1,9 @@
-"""The seven kinds of tokenizer, as pipelines of Hugging Face `tokenizers`, and how each vocabulary is made.
+"""The seven types of tokenizers, as pipelines of Hugging Face `tokenizers`, and how each vocabulary is trained.
 
-A newline is always a pre-token of its own, so a text cut after any newline is tokenised as the whole is. What subword
-models see is bounded in length, so that a megabyte without a space takes no quadratic time. Every file is a function of
-the text alone: what the trainers leave to the order of a hash map (ids of "##x", scores of unseen bytes, last digits)
-is put right.
+A newline is always a separate pre-token, so that a text split after any newline is tokenized like the whole. The length of
+pre-tokens of subword models is bounded, so that a megabyte without spaces does not take quadratic time. The file depends on the
+text alone: where the trainers depend on the order of a hash map (IDs of "##x", scores of unseen bytes, last digits), the result
+is made deterministic.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _SUBWORD = (
 # an apostrophe, straight or curly, or a hyphen between letters belongs to the word
 _WORD = r"\n|[\p{L}\p{M}\p{N}_]+(?:['\x{2019}\-][\p{L}\p{M}\p{N}_]+)*|[^\s\p{L}\p{M}\p{N}_]"
 _WORDPIECE = r"\n|[\p{L}\p{M}\p{N}_]{1,40}|[^\s\p{L}\p{M}\p{N}_]"
-# <s> and </s> in a text are cut in two; <unk> is what any unknown word is, so it may stand
-_SPACE = r"\n|(?<!\S)<(?=/?s>(?!\S))|\S+"
+# <s> and </s> in a text are split in two; <unk> is left, since it means an unknown word anyway
+_WHITESPACE = r"\n|(?<!\S)<(?=/?s>(?!\S))|\S+"
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
@@ -51,51 +51,51 @@ def _byte_level(pattern: str) -> pre_tokenizers.PreTokenizer:
 
 
 def _matches(pattern: str) -> pre_tokenizers.PreTokenizer:
-    """What matches is a pre-token, what lies between is dropped."""
+    """Every match is a pre-token; the text between matches is removed."""
     return pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
 
 
 def _spaced(prefix: str) -> decoders.Decoder:
-    """Words with spaces between, newlines without; what starts with `prefix` goes on with the word before."""
+    """Join words with spaces, but not around newlines; a token that starts with `prefix` continues the previous word."""
     joined = decoders.WordPiece(prefix=prefix, cleanup=False)
     return decoders.Sequence([joined, decoders.Fuse(), decoders.Replace(Regex(r" ?\n ?"), "\n")])
 
 
-def _numbered(tokens: Iterable[str]) -> dict[str, int]:
-    return {token: number for number, token in enumerate([*SPECIALS, *tokens])}
+def _with_ids(tokens: Iterable[str]) -> dict[str, int]:
+    return {token: token_id for token_id, token in enumerate([*SPECIALS, *tokens])}
 
 
 def word_level_model(words: Iterable[str]) -> models.Model:
-    """A model that looks each pre-token up."""
-    return models.WordLevel(vocab=_numbered(words), unk_token=UNK)
+    """A model in which each pre-token is a token."""
+    return models.WordLevel(vocab=_with_ids(words), unk_token=UNK)
 
 
 def _joined(texts: Iterable[str]) -> Iterator[str]:
-    """The same characters in fewer pieces."""
-    held: list[str] = []
+    """The same text in fewer, larger parts."""
+    pending: list[str] = []
     size = 0
     for text in texts:
-        held.append(text)
+        pending.append(text)
         size += len(text)
         if size > 1 << 18:
-            yield "".join(held)
-            held, size = [], 0
-    yield "".join(held)
+            yield "".join(pending)
+            pending, size = [], 0
+    yield "".join(pending)
 
 
 def count_characters(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Every character with its count, most frequent first, equal ones by code point."""
+    """Every character with its count, most frequent first, ties by code point."""
     counts = np.zeros(0x110000, dtype=np.int64)
     for text in _joined(texts):
-        found = np.bincount(np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32))
-        counts[: len(found)] += found
+        text_counts = np.bincount(np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32))
+        counts[: len(text_counts)] += text_counts
     for code in np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]:
         yield chr(code), int(counts[code])
 
 
 def _train_char(texts: Iterable[str], size: int) -> models.Model:
-    kept = [char for char, _ in count_characters(texts)][: size - len(SPECIALS)]
-    return word_level_model(sorted(kept))
+    chars = [char for char, _ in count_characters(texts)][: size - len(SPECIALS)]
+    return word_level_model(sorted(chars))
 
 
 def _train_words(split: pre_tokenizers.PreTokenizer, texts: Iterable[str], size: int) -> models.Model:
@@ -108,12 +108,12 @@ def _train_words(split: pre_tokenizers.PreTokenizer, texts: Iterable[str], size:
 
 
 def _train_byte(texts: Iterable[str], size: int) -> models.Model:
-    # by value, so that id = byte + 3; the letters of the byte-level alphabet stand for values in another order
-    return models.BPE(vocab=_numbered(byte_letters()), merges=[], unk_token=UNK)
+    # ordered by value, so that id = byte + 3; the byte-level alphabet has another order
+    return models.BPE(vocab=_with_ids(byte_chars()), merges=[], unk_token=UNK)
 
 
-def byte_letters() -> list[str]:
-    """The letter that stands for each byte, by value."""
+def byte_chars() -> list[str]:
+    """The character of the byte-level alphabet for each byte value."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = iter(range(256, 512))
     return [chr(value) if value in printable else chr(next(others)) for value in range(256)]
@@ -135,19 +135,19 @@ def _train_unigram(texts: Iterable[str], size: int) -> models.Model:
         vocab_size=size, unk_token=UNK, initial_alphabet=BYTES, show_progress=False, special_tokens=list(SPECIALS)
     )
     draft.train_from_iterator(texts, trainer)
-    return models.Unigram(_settled(draft), unk_id=0, byte_fallback=False)
+    return models.Unigram(_deterministic_scores(draft), unk_id=0, byte_fallback=False)
 
 
-def _settled(draft: Tokenizer) -> list[tuple[str, float]]:
-    """The pieces with scores that don't depend on the order of a hash map."""
+def _deterministic_scores(draft: Tokenizer) -> list[tuple[str, float]]:
+    """The tokens of a trained unigram model, with scores that do not depend on the order of a hash map."""
     scores: list[tuple[str, float | None]] = json.loads(draft.to_str())["model"]["vocab"]
-    # without any text every score is infinite, which JSON has not
-    pieces = {piece: -1.0 if score is None else score for piece, score in scores if piece not in SPECIALS}
-    lowest = min(pieces.values())
-    # bytes that were never seen get the lowest score less 0.0001, 0.0002 ... in an order that changes from run to run
-    band = lowest + 0.0001 * (len(BYTES) + 1)
-    settled = {piece: round(lowest if len(piece) == 1 and score < band else score, 4) for piece, score in pieces.items()}
-    ordered = sorted(settled.items(), key=lambda pair: (-pair[1], pair[0]))
+    # without any text every score is infinite, which JSON cannot represent
+    tokens = {token: -1.0 if score is None else score for token, score in scores if token not in SPECIALS}
+    lowest = min(tokens.values())
+    # unseen bytes get the lowest score minus 0.0001, 0.0002 ... in an order that changes from run to run
+    threshold = lowest + 0.0001 * (len(BYTES) + 1)
+    rounded = {token: round(lowest if len(token) == 1 and score < threshold else score, 4) for token, score in tokens.items()}
+    ordered = sorted(rounded.items(), key=lambda pair: (-pair[1], pair[0]))
     return [(special, 0.0) for special in SPECIALS] + ordered
 
 
@@ -156,16 +156,16 @@ def _train_wordpiece(texts: Iterable[str], size: int) -> models.Model:
     for text in texts:
         words.update(text.split())
         words["\n"] += text.count("\n")
-    letters: Counter[str] = Counter()
+    chars: Counter[str] = Counter()
     for word, count in words.items():
-        letters.update(dict.fromkeys(word, count))
-    kept = sorted(sorted(letters, key=lambda letter: (-letters[letter], letter))[: size // 4])
-    # given as specials, in this order: the trainer would number them as a hash map happens to show the words
-    inner = ["##" + letter for letter in kept if letter == "_" or unicodedata.category(letter)[0] in "LMN"]
+        chars.update(dict.fromkeys(word, count))
+    alphabet = sorted(sorted(chars, key=lambda char: (-chars[char], char))[: size // 4])
+    # passed as special tokens in this order: the trainer would number them in the order of a hash map
+    inner = ["##" + char for char in alphabet if char == "_" or unicodedata.category(char)[0] in "LMN"]
     draft = Tokenizer(models.WordPiece(unk_token=UNK))
     draft.pre_tokenizer = _matches(_WORDPIECE)
     trainer = trainers.WordPieceTrainer(
-        vocab_size=size, special_tokens=[*SPECIALS, *inner], initial_alphabet=kept, limit_alphabet=len(kept),
+        vocab_size=size, special_tokens=[*SPECIALS, *inner], initial_alphabet=alphabet, limit_alphabet=len(alphabet),
         show_progress=False,
     )  # fmt: skip
     draft.train_from_iterator(_repeated(words), trainer)
@@ -173,7 +173,7 @@ def _train_wordpiece(texts: Iterable[str], size: int) -> models.Model:
 
 
 def _repeated(words: Counter[str]) -> Iterator[str]:
-    """Every word as often as it was counted."""
+    """Every word as often as it occurs."""
     for word in sorted(words):
         for start in range(0, words[word], 1000):
             yield " ".join([word] * min(1000, words[word] - start))
@@ -183,15 +183,15 @@ def _train_word(texts: Iterable[str], size: int) -> models.Model:
     return _train_words(_matches(_WORD), texts, size)
 
 
-def _train_space(texts: Iterable[str], size: int) -> models.Model:
-    return _train_words(_matches(_SPACE), texts, size)
+def _train_whitespace(texts: Iterable[str], size: int) -> models.Model:
+    return _train_words(_matches(_WHITESPACE), texts, size)
 
 
 # fmt: off
 PIPELINES: dict[str, Pipeline] = {
     "char": Pipeline("WordLevel", lambda: _isolated(r"[\s\S]"), decoders.Fuse, _train_char, lossless=True),
     "word": Pipeline("WordLevel", lambda: _matches(_WORD), lambda: _spaced(" "), _train_word, lossless=False),
-    "whitespace": Pipeline("WordLevel", lambda: _matches(_SPACE), lambda: _spaced(" "), _train_space, lossless=False),
+    "whitespace": Pipeline("WordLevel", lambda: _matches(_WHITESPACE), lambda: _spaced(" "), _train_whitespace, lossless=False),
     "byte": Pipeline("BPE", lambda: _byte_level(r"[\s\S]{1,256}"), decoders.ByteLevel, _train_byte, lossless=True),
     "bpe": Pipeline("BPE", lambda: _byte_level(_SUBWORD), decoders.ByteLevel, _train_bpe, lossless=True),
     "unigram": Pipeline("Unigram", lambda: _byte_level(_SUBWORD), decoders.ByteLevel, _train_unigram, lossless=True),
@@ -203,17 +203,17 @@ PIPELINES: dict[str, Pipeline] = {
 
 
 def lowercased(text: str) -> str:
-    """The text as a `Lowercase` normalizer gives it: each character by itself, whatever stands around it."""
-    # str.lower looks at neighbours (a last sigma) and may know fewer scripts than the library does
+    """Lowercase a text like the `Lowercase` normalizer: character by character, independent of context."""
+    # str.lower depends on neighbors (final sigma) and may know fewer scripts than the library
     folded: str = text.lower() if text.isascii() else normalizers.Lowercase().normalize_str(text)
     return folded
 
 
 def assemble(type: str, model: models.Model, *, lowercase: bool = False) -> Tokenizer:
-    """The whole pipeline of a kind around a model; it adds no special token of its own accord."""
-    whole = Tokenizer(model)
+    """The complete tokenizer of a type with this model. It does not add special tokens by itself."""
+    tokenizer = Tokenizer(model)
     if lowercase:
-        whole.normalizer = normalizers.Lowercase()
-    whole.pre_tokenizer = PIPELINES[type].split()
-    whole.decoder = PIPELINES[type].decoder()
-    return whole
+        tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = PIPELINES[type].split()
+    tokenizer.decoder = PIPELINES[type].decoder()
+    return tokenizer

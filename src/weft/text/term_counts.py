@@ -1,7 +1,7 @@
-"""Texts in pieces, and the n-grams of words or characters that start at each place of them.
+"""Split texts into units, words or characters, and enumerate the n-grams that start at each position.
 
-An n-gram is found as in a tree: (row of its first k - 1 units) * 2^32 + last unit is its key on level k. So whole
-pieces of text are looked up at once, level by level.
+N-grams form a tree: the key of an n-gram of k units is (row of its first k - 1 units) * 2^32 + its last unit. Whole batches of
+text are therefore looked up at once, level by level.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from weft.text.reading import check_text
 
-BATCH_CHARS = 1 << 20  # characters looked up at once
-UNIT_BITS = 32  # a word's number or a character's code, in a key
+BATCH_CHARS = 1 << 20  # characters processed at once
+UNIT_BITS = 32  # of a word ID or code point in a key
 _WORD = re.compile(r"\b\w\w+\b")
-_SPACE = re.compile(r"\S+")
+_WHITESPACE_WORD = re.compile(r"\S+")
 _BLANKS = re.compile(r"\s\s+")
 
 Ints = NDArray[np.int64]
@@ -28,46 +28,46 @@ Numbers = Mapping[str, int]
 
 
 class TermIds(dict[str, int]):
-    """Numbers of words, -1 for any other."""
+    """IDs of words, -1 for unknown ones."""
 
     def __missing__(self, word: str) -> int:
         return -1
 
 
 def batches(texts: Iterable[str], lowercase: bool) -> Iterator[list[str]]:
-    """The texts in lists of about PIECE characters; what no file could hold is refused."""
+    """The texts in lists of about BATCH_CHARS characters; an error for lone surrogates."""
     batch, size, before = list[str](), 0, 0
     for text in chain(texts, [None]):
         if text is not None:
             batch.append(text.lower() if lowercase else text)
             size += len(text)
         if batch and (text is None or size >= BATCH_CHARS):
-            _refuse_surrogates(batch, before)
+            _check_surrogates(batch, before)
             yield batch
             before += len(batch)
             batch, size = [], 0
 
 
-def _refuse_surrogates(batch: list[str], before: int) -> None:
+def _check_surrogates(batch: list[str], before: int) -> None:
     try:
         "".join(batch).encode()
     except UnicodeEncodeError:
-        for at, text in enumerate(batch, before + 1):
-            check_text(text.replace("\0", " "), f"text {at}")
+        for number, text in enumerate(batch, before + 1):
+            check_text(text.replace("\0", " "), f"text {number}")
 
 
 class Units(NamedTuple):
-    """Texts cut into units: a word's number or a character's code. No n-gram reaches over the end of a segment."""
+    """Texts as units, word IDs or code points. N-grams do not cross the end of a segment."""
 
-    units: Small  # (n,); -1 for a word that has no number
-    lengths: Ints  # units of each segment
-    owner: Ints  # which text each segment is of
+    units: Small  # (n,); -1 for an unknown word
+    lengths: Ints  # number of units in each segment
+    owner: Ints  # index of the text of each segment
 
 
 def _by_pattern(pattern: re.Pattern[str], texts: list[str], number: Numbers) -> Units:
-    found = [pattern.findall(text) for text in texts]
-    lengths = np.fromiter(map(len, found), np.int64, len(found))
-    units = np.fromiter(map(number.__getitem__, chain.from_iterable(found)), np.int32, int(lengths.sum()))
+    words = [pattern.findall(text) for text in texts]
+    lengths = np.fromiter(map(len, words), np.int64, len(words))
+    units = np.fromiter(map(number.__getitem__, chain.from_iterable(words)), np.int32, int(lengths.sum()))
     return Units(units, lengths, np.arange(len(texts)))
 
 
@@ -75,11 +75,12 @@ def _words(texts: list[str], number: Numbers) -> Units:
     return _by_pattern(_WORD, texts, number)
 
 
-def _between_spaces(texts: list[str], number: Numbers) -> Units:
-    return _by_pattern(_SPACE, texts, number)
+def _split_whitespace(texts: list[str], number: Numbers) -> Units:
+    return _by_pattern(_WHITESPACE_WORD, texts, number)
 
 
 def codes(segments: list[str]) -> Small:
+    """The code points of all segments."""
     return np.frombuffer("".join(segments).encode("utf-32-le"), np.int32)
 
 
@@ -89,16 +90,16 @@ def _characters(texts: list[str], number: Numbers) -> Units:
 
 
 def _inside_words(texts: list[str], number: Numbers) -> Units:
-    found = [text.split() for text in texts]
-    words = [f" {word} " for word in chain.from_iterable(found)]
-    many = np.fromiter(map(len, found), np.int64, len(found))
-    lengths = np.fromiter(map(len, words), np.int64, len(words))
-    return Units(codes(words), lengths, np.repeat(np.arange(len(texts)), many))
+    words = [text.split() for text in texts]
+    segments = [f" {word} " for word in chain.from_iterable(words)]
+    num_words = np.fromiter(map(len, words), np.int64, len(words))
+    lengths = np.fromiter(map(len, segments), np.int64, len(segments))
+    return Units(codes(segments), lengths, np.repeat(np.arange(len(texts)), num_words))
 
 
 ANALYZERS: dict[str, Callable[[list[str], Numbers], Units]] = {
     "word": _words,
-    "whitespace": _between_spaces,
+    "whitespace": _split_whitespace,
     "char": _characters,
     "char_wb": _inside_words,
 }
@@ -106,48 +107,48 @@ WORD_ANALYZERS = ("word", "whitespace")
 
 
 class NgramPositions:
-    """Where n-grams start in a piece of text; they grow by one unit at a time."""
+    """The positions at which n-grams start in a batch of texts. The n-grams grow by one unit at a time."""
 
-    def __init__(self, cut: Units) -> None:
-        self.units = cut.units
-        ends = np.cumsum(cut.lengths)
-        # units from here to the end of the segment, this one included
-        self.left = (np.repeat(ends, cut.lengths) - np.arange(len(cut.units))).astype(np.int32)
-        self.text = np.repeat(cut.owner, cut.lengths).astype(np.int32)
-        self.at = np.arange(len(cut.units), dtype=np.int32)
-        self.row = np.zeros(len(cut.units), np.int32)  # in the level below
+    def __init__(self, batch: Units) -> None:
+        self.units = batch.units
+        ends = np.cumsum(batch.lengths)
+        # number of units from each position to the end of its segment, inclusive
+        self.remaining = (np.repeat(ends, batch.lengths) - np.arange(len(batch.units))).astype(np.int32)
+        self.text = np.repeat(batch.owner, batch.lengths).astype(np.int32)
+        self.start = np.arange(len(batch.units), dtype=np.int32)
+        self.row = np.zeros(len(batch.units), np.int32)  # of the n-gram, in the level of its length
         self.length = 0
 
     def grow(self) -> Ints:
-        """The key of every n-gram that is one unit longer and still inside its segment; `row` is to be set."""
+        """Extend every n-gram by one unit, within its segment. Return their keys; the caller sets `row`."""
         self.length += 1
-        self.keep(self.left[self.at] >= self.length)
-        return (self.row.astype(np.int64) << UNIT_BITS) + self.units[self.at + (self.length - 1)]
+        self.select(self.remaining[self.start] >= self.length)
+        return (self.row.astype(np.int64) << UNIT_BITS) + self.units[self.start + (self.length - 1)]
 
-    def keep(self, mask: NDArray[np.bool_]) -> None:
+    def select(self, mask: NDArray[np.bool_]) -> None:
         if not mask.all():
-            self.at, self.row = self.at[mask], self.row[mask]
+            self.start, self.row = self.start[mask], self.row[mask]
 
-    def whole(self) -> NDArray[np.bool_]:
+    def is_whole_segment(self) -> NDArray[np.bool_]:
         """Which n-grams are whole segments."""
-        first = np.append(True, self.left[:-1] == 1)[: len(self.left)]
-        ends: NDArray[np.bool_] = self.left[self.at] == self.length
-        return first[self.at] & ends
+        is_first = np.append(True, self.remaining[:-1] == 1)[: len(self.remaining)]
+        is_end: NDArray[np.bool_] = self.remaining[self.start] == self.length
+        return is_first[self.start] & is_end
 
 
 def unique_counts(numbers: Ints) -> tuple[Ints, Ints]:
-    """The different numbers, sorted, and how often each occurs."""
-    ranked = np.sort(numbers)
-    first = np.flatnonzero(np.append(True, ranked[1:] != ranked[:-1])[: len(ranked)])
-    return ranked[first], np.diff(first, append=len(ranked))
+    """The unique numbers, sorted, and their counts."""
+    ordered = np.sort(numbers)
+    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
+    return ordered[first], np.diff(first, append=len(ordered))
 
 
-def find_rows(keys: Ints, wanted: Ints) -> Ints:
-    """Row of each wanted key in the ascending keys, or -1; each is looked up once and in order, which is the quickest."""
+def find_rows(keys: Ints, queries: Ints) -> Ints:
+    """The row of each query in the ascending keys, or -1. Unique queries in order are the fastest to look up."""
     if not len(keys):
-        return np.full(len(wanted), -1)
-    different, inverse = np.unique(wanted, return_inverse=True)
-    at = np.searchsorted(keys, different)
-    at[at == len(keys)] = 0
-    at[keys[at] != different] = -1
-    return at[inverse]
+        return np.full(len(queries), -1)
+    unique, inverse = np.unique(queries, return_inverse=True)
+    rows = np.searchsorted(keys, unique)
+    rows[rows == len(keys)] = 0
+    rows[keys[rows] != unique] = -1
+    return rows[inverse]

@@ -1,4 +1,4 @@
-"""Tokenizers of the two sides of pairs: one for both (joint subwords), or one each (letters in, phones out)."""
+"""Tokenizers of source and target: one for both (joint subwords), or one for each (letters in, phones out)."""
 
 from __future__ import annotations
 
@@ -42,47 +42,47 @@ class TokenizerPair(NamedTuple):
 
     @property
     def hash(self) -> str:
-        """What names the two: the tokenizer's own where it is one."""
+        """A hash of both; the tokenizer's own hash if they share one."""
         return self.source.hash if self.is_shared else sha256(f"{self.source.hash} {self.target.hash}".encode()).hexdigest()
 
     def by_name(self) -> dict[str, Tokenizer]:
-        """What a person calls each of them."""
+        """The tokenizers by their name in output."""
         return self.source.by_name() if self.is_shared else {"source tokenizer": self.source, "target tokenizer": self.target}
 
     @property
     def is_shared(self) -> bool:
-        """Whether a number means the same token on both sides."""
+        """Whether source and target use the same tokenizer."""
         return self.source.hash == self.target.hash
 
 
 def train_tokenizer_pair(config: TokenizerPairConfig, source_texts: Texts, target_texts: Texts) -> TokenizerPair:
-    """A tokenizer for all texts, or one for each side: the same texts give the same files, byte for byte."""
+    """Train a joint tokenizer, or one for each side. The same texts give byte-identical files."""
     if config.source is None or config.target is None:
-        both = train_tokenizer(config, chain.from_iterable(texts() for texts in (source_texts, target_texts)))
-        return TokenizerPair(both, both)
+        joint = train_tokenizer(config, chain.from_iterable(texts() for texts in (source_texts, target_texts)))
+        return TokenizerPair(joint, joint)
     return TokenizerPair(train_tokenizer(config.source, source_texts()), train_tokenizer(config.target, target_texts()))
 
 
-def save_tokenizer_pair(sides: TokenizerPair, directory: Path) -> None:
-    """One file where both are the same, else two; what an earlier run left there of the other sort is removed."""
-    for name in SEPARATE if sides.is_shared else (JOINT,):
+def save_tokenizer_pair(pair: TokenizerPair, directory: Path) -> None:
+    """Save one file for a joint tokenizer, else two. Files of the other form, from an earlier run, are removed."""
+    for name in SEPARATE if pair.is_shared else (JOINT,):
         files.remove(directory / name)
-    if sides.is_shared:
-        sides.source.save(directory / JOINT)
+    if pair.is_shared:
+        pair.source.save(directory / JOINT)
         return
-    for tokenizer, name in zip(sides, SEPARATE, strict=True):
+    for tokenizer, name in zip(pair, SEPARATE, strict=True):
         tokenizer.save(directory / name)
 
 
 def load_tokenizer_pair(directory: Path) -> TokenizerPair:
-    """The tokenizers of a run, as `save_sides` left them."""
+    """Load what `save_tokenizer_pair` wrote."""
     if (directory / JOINT).exists():
-        both = Tokenizer.load(directory / JOINT)
-        return TokenizerPair(both, both)
+        joint = Tokenizer.load(directory / JOINT)
+        return TokenizerPair(joint, joint)
     source, target = (Tokenizer.load(directory / name) for name in SEPARATE)
     return TokenizerPair(source, target)
 
 
 def tokenizer_files(directory: Path) -> list[Path]:
-    """Where a run keeps its tokenizer, or its two."""
+    """The tokenizer files that exist in a directory."""
     return [directory / name for name in (JOINT, *SEPARATE) if (directory / name).exists()]

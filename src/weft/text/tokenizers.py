@@ -1,15 +1,15 @@
-"""Tokenizers: text to ids and back, one `tokenizer.json` each, which plain Hugging Face `tokenizers` loads as well.
+"""Tokenizers: text to token IDs and back. Each is a `tokenizer.json` that Hugging Face `tokenizers` can load.
 
-Every one starts with the special tokens <unk> = 0, <s> = 1 (begin), </s> = 2 (end). They are no text: typing them
-gives no special id. (The kind `space` reads a word <unk> as what it says, an unknown word.)
+All start with the special tokens <unk> = 0, <s> = 1 (BOS), </s> = 2 (EOS). These strings in a text are not special: they never
+get the special IDs. (The type `whitespace` reads the word <unk> as an unknown word.)
 
-    char       characters; lossless for those seen in training
-    byte       bytes of UTF-8; lossless, 259 tokens whatever `size` says
-    bpe        byte pairs merged by frequency; lossless
-    unigram    pieces of a unigram model over bytes; lossless
-    word       words and punctuation marks, white space but newlines lost
-    space      what stands between white space, white space but newlines lost
-    wordpiece  pieces of words, white space but newlines lost
+    char        characters; lossless for those in the training data
+    byte        UTF-8 bytes; lossless, always 259 tokens
+    bpe         byte-pair encoding over bytes (Sennrich et al. 2016); lossless
+    unigram     unigram language model over bytes (Kudo 2018); lossless
+    word        words and punctuation marks; whitespace other than newlines is lost
+    whitespace  split at whitespace; whitespace other than newlines is lost
+    wordpiece   WordPiece; whitespace other than newlines is lost
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from pydantic import model_validator
 from weft import files
 from weft.config import Choice, Config
 from weft.errors import DataError, ModelError
-from weft.text.external_tokenizer import check_expansion, parsed, wrap_errors
-from weft.text.pipelines import PIPELINES, SPECIALS, assemble, byte_letters, lowercased, word_level_model
+from weft.text.external_tokenizer import check_expansion, parse_tokenizer, wrap_errors
+from weft.text.pipelines import PIPELINES, SPECIALS, assemble, byte_chars, lowercased, word_level_model
 from weft.text.reading import check_text, split_at_newlines
 from weft.text.word_cache import WordCache
 
 TYPES = tuple(PIPELINES)
-LOSSLESS = {kind: pipeline.lossless for kind, pipeline in PIPELINES.items()}
-MAX_BYTES = 128 << 20  # bytes; the largest that are in use have 35 million
-UNSUPPORTED = "tokenizer: can't encode a text"
+LOSSLESS = {name: pipeline.lossless for name, pipeline in PIPELINES.items()}
+MAX_BYTES = 128 << 20  # the largest tokenizers in use have 35 MB
+UNSUPPORTED = "tokenizer: cannot encode a text"
 # specials and 256 bytes
 _LEAST = {"bpe": 259, "unigram": 259}
 # their trainers take memory for all tokens at once, seen or not
@@ -67,49 +67,49 @@ class TokenizerConfig(Config):
 
 
 class Tokenizer:
-    """Text to ids and back. `hash` is the SHA-256 of the file: equal hashes, equal vocabularies."""
+    """Text to token IDs and back. `hash` is the SHA-256 of the file: equal hashes, equal vocabularies."""
 
     unk_id, bos_id, eos_id = 0, 1, 2
 
     def __init__(self, data: bytes, where: str) -> None:
         self.data, self.hash = data, hashlib.sha256(data).hexdigest()
         self._inner = _parse(data, where)
-        self.vocab_size = _size(self._inner, where)
-        self.type, self.lowercase = _kind(data)
+        self.vocab_size = _vocab_size(self._inner, where)
+        self.type, self.lowercase = _detect_type(data)
         self._foreign = self.type not in TYPES
         self.lossless = LOSSLESS.get(self.type, False) and not self.lowercase
-        self._flat = self._way()
+        self._encode_flat = self._fastest_encoder()
 
-    def _way(self) -> Callable[[list[str]], Flat]:
-        """The fastest way to encode that gives the same ids."""
+    def _fastest_encoder(self) -> Callable[[list[str]], Flat]:
+        """The fastest function that gives the same token IDs as the library."""
         if self.type in ("char", "byte"):
-            encode = _Characters(self._inner).encode if self.type == "char" else _encode_bytes
+            encode = _CharEncoder(self._inner).encode if self.type == "char" else _encode_bytes
             return (lambda texts: encode([lowercased(text) for text in texts])) if self.lowercase else encode
-        return WordCache(self._slowly).encode if self.type in TYPES else self._by_texts
+        return WordCache(self._encode_with_library).encode if self.type in TYPES else self._encode_texts
 
-    def _slowly(self, texts: list[str]) -> list[list[int]]:
-        """By the library underneath, each text whole."""
+    def _encode_with_library(self, texts: list[str]) -> list[list[int]]:
+        """Encode each text with the library."""
         try:
-            # a file from elsewhere may lack its unknown token, or have a pattern that takes for ever
+            # a foreign file may lack its unknown token, or have a pattern with exponential run time
             with wrap_errors(UNSUPPORTED, foreign=self._foreign):
-                return [found.ids for found in self._inner.encode_batch_fast(texts, add_special_tokens=False)]
+                return [encoding.ids for encoding in self._inner.encode_batch_fast(texts, add_special_tokens=False)]
         except TypeError:
-            raise _refused(texts) from None
+            raise _invalid_input(texts) from None
 
-    def _by_texts(self, texts: list[str]) -> Flat:
-        found = self._slowly(texts)
-        lengths = np.fromiter(map(len, found), np.int64, len(found))
-        return np.fromiter(chain.from_iterable(found), np.int64, int(lengths.sum())), lengths
+    def _encode_texts(self, texts: list[str]) -> Flat:
+        encoded = self._encode_with_library(texts)
+        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        return np.fromiter(chain.from_iterable(encoded), np.int64, int(lengths.sum())), lengths
 
     def encode_pieces(self, pieces: list[str]) -> Flat:
-        """`encode_flat` of what `gate.cut` gave, or would give: no newline inside, none too long."""
+        """`encode_concatenated` for the output of `split_at_newlines`: no inner newlines, limited length."""
         try:
-            return self._flat(pieces)
+            return self._encode_flat(pieces)
         except UnicodeEncodeError:
-            raise _refused(pieces) from None
+            raise _invalid_input(pieces) from None
 
     def encode_concatenated(self, texts: Sequence[str]) -> Flat:
-        """The ids of all texts one after another, int64 (T,), and how many each has (B,)."""
+        """The token IDs of all texts, concatenated, int64 (T,), and the number of each (B,)."""
         pieces = [split_at_newlines(text) for text in texts]
         ids, lengths = self.encode_pieces(list(chain.from_iterable(pieces)))
         ends = np.concatenate([[0], np.cumsum(lengths)])
@@ -117,59 +117,59 @@ class Tokenizer:
         return ids, np.diff(edges)
 
     def encode(self, text: str) -> np.ndarray:
-        """int64 (T,): the ids of its lines one after another, just as those of a file are."""
+        """Token IDs, int64 (T,). Lines are encoded separately and concatenated, as for a file."""
         return self.encode_concatenated([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """`encode` of each, in one go."""
+        """Encode several texts at once."""
         ids, lengths = self.encode_concatenated(texts)
         edges = [0, *np.cumsum(lengths).tolist()]
         return [ids[start:stop] for start, stop in pairwise(edges)]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
-        """Where each token of `encode(text)` stands in the text, in characters; bytes of one character stand where it does."""
-        pieces, found, before = split_at_newlines(text), list[tuple[int, int]](), 0
+        """Start and end of each token of `encode(text)` in characters; the bytes of one character all have its offsets."""
+        pieces, offsets, start = split_at_newlines(text), list[tuple[int, int]](), 0
         with wrap_errors(UNSUPPORTED, foreign=self._foreign):
             encoded = self._inner.encode_batch(pieces, add_special_tokens=False)
-        for piece, coded in zip(pieces, encoded, strict=True):
-            found += [(before + low, before + high) for low, high in coded.offsets]
-            before += len(piece)
-        return found
+        for piece, encoding in zip(pieces, encoded, strict=True):
+            offsets += [(start + low, start + high) for low, high in encoding.offsets]
+            start += len(piece)
+        return offsets
 
     def count_unknown(self, texts: list[str]) -> list[str]:
-        """What in the texts has no token and becomes <unk>, one after another."""
+        """The parts of the texts that have no token and become <unk>, in order."""
         with wrap_errors(UNSUPPORTED, foreign=self._foreign):
-            found = self._inner.encode_batch(texts, add_special_tokens=False)
+            encoded = self._inner.encode_batch(texts, add_special_tokens=False)
         return [
             text[low:high]
-            for text, coded in zip(texts, found, strict=True)
-            for number, (low, high) in zip(coded.ids, coded.offsets, strict=True)
-            if number == self.unk_id
+            for text, encoding in zip(texts, encoded, strict=True)
+            for token_id, (low, high) in zip(encoding.ids, encoding.offsets, strict=True)
+            if token_id == self.unk_id
         ]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text that the ids stand for, special ones dropped; half characters show as U+FFFD."""
-        kept = [int(number) for number in ids if number >= len(SPECIALS)]
-        with wrap_errors("tokenizer: can't decode tokens", foreign=self._foreign):
-            text: str = self._inner.decode(kept, skip_special_tokens=False)
+        """The text of the token IDs, without special tokens; incomplete characters become U+FFFD."""
+        token_ids = [int(token_id) for token_id in ids if token_id >= len(SPECIALS)]
+        with wrap_errors("tokenizer: cannot decode tokens", foreign=self._foreign):
+            text: str = self._inner.decode(token_ids, skip_special_tokens=False)
         return text
 
-    def id_to_token(self, number: int) -> str:
-        """The entry of the vocabulary: no two are the same. `show` says what it looks like in a text."""
-        token: str | None = self._inner.id_to_token(number)
+    def id_to_token(self, token_id: int) -> str:
+        """The vocabulary entry, which is unique. `token_text` gives its appearance in a text."""
+        token: str | None = self._inner.id_to_token(token_id)
         if token is None:
-            raise IndexError(f"token {number} of {self.vocab_size}")
+            raise IndexError(f"token ID {token_id} is not in the vocabulary of {self.vocab_size} tokens")
         return token
 
-    def token_text(self, number: int) -> str:
-        """The token as it looks in a text: bytes that are no whole character as escapes, special ones by name."""
-        token = self.id_to_token(number)
-        if number < len(SPECIALS) or self.type not in ("byte", "bpe", "unigram"):
+    def token_text(self, token_id: int) -> str:
+        """The token as it appears in a text: incomplete characters as escapes, special tokens by name."""
+        token = self.id_to_token(token_id)
+        if token_id < len(SPECIALS) or self.type not in ("byte", "bpe", "unigram"):
             return token
-        return bytes(_byte_values()[letter] for letter in token).decode("utf-8", "backslashreplace")
+        return bytes(_byte_values()[char] for char in token).decode("utf-8", "backslashreplace")
 
     def by_name(self) -> dict[str, Tokenizer]:
-        """What a person calls it."""
+        """The tokenizer by its name in output."""
         return {"tokenizer": self}
 
     def save(self, path: Path) -> None:
@@ -177,23 +177,23 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """The tokenizer of a file; a damaged or unsuitable one is refused by name."""
+        """Load a tokenizer file; an error if it is corrupted or unsuitable."""
         try:
             files.refuse_device(path)
             if path.stat().st_size > MAX_BYTES:
-                raise ModelError(path, f"is larger than {MAX_BYTES >> 20} MB", "no tokenizer is")
+                raise ModelError(path, f"larger than {MAX_BYTES >> 20} MB; not a tokenizer file")
             data = path.read_bytes()
         except OSError as error:
-            raise ModelError(path, f"can't be read: {error.strerror}") from None
+            raise ModelError(path, f"cannot read the file: {error.strerror}") from None
         return cls(data, str(path))
 
 
-class _Characters:
-    """A table over code points."""
+class _CharEncoder:
+    """Encode characters with a lookup table over code points."""
 
     def __init__(self, inner: tokenizers.Tokenizer) -> None:
-        vocabulary = {ord(char): number for char, number in inner.get_vocab().items() if number >= len(SPECIALS)}
-        # the last entry stands for all that lie beyond the table
+        vocabulary = {ord(char): token_id for char, token_id in inner.get_vocab().items() if token_id >= len(SPECIALS)}
+        # the last entry is for all code points beyond the table
         self.table = np.zeros(max(vocabulary, default=0) + 2, dtype=np.int64)
         self.table[list(vocabulary)] = list(vocabulary.values())
 
@@ -204,17 +204,17 @@ class _Characters:
 
 
 def _encode_bytes(texts: list[str]) -> Flat:
-    coded = [text.encode() for text in texts]
-    ids = np.frombuffer(b"".join(coded), dtype=np.uint8).astype(np.int64) + len(SPECIALS)
-    return ids, np.fromiter(map(len, coded), np.int64, len(coded))
+    encoded = [text.encode() for text in texts]
+    ids = np.frombuffer(b"".join(encoded), dtype=np.uint8).astype(np.int64) + len(SPECIALS)
+    return ids, np.fromiter(map(len, encoded), np.int64, len(encoded))
 
 
 @cache
 def _byte_values() -> dict[str, int]:
-    return {letter: value for value, letter in enumerate(byte_letters())}
+    return {char: value for value, char in enumerate(byte_chars())}
 
 
-def _refused(texts: Sequence[str]) -> Exception:
+def _invalid_input(texts: Sequence[str]) -> Exception:
     try:
         for text in texts:
             check_text(text.replace("\0", " "), "text")
@@ -224,14 +224,14 @@ def _refused(texts: Sequence[str]) -> Exception:
 
 
 def _parse(data: bytes, where: str) -> tokenizers.Tokenizer:
-    inner = parsed(data, where)
+    inner = parse_tokenizer(data, where)
     check_expansion(json.loads(data), where)
-    for number, special in enumerate(SPECIALS):
-        if inner.id_to_token(number) != special:
+    for token_id, special in enumerate(SPECIALS):
+        if inner.id_to_token(token_id) != special:
             raise ModelError(
                 where,
-                f"token {number} is {inner.id_to_token(number)!r}, not {special!r}",
-                f"weft needs {', '.join(SPECIALS)} as tokens 0, 1, 2",
+                f"token {token_id} is {inner.id_to_token(token_id)!r}, expected {special!r}",
+                f"the first three tokens must be {', '.join(SPECIALS)}",
             )
     inner.encode_special_tokens = True
     inner.no_truncation()
@@ -239,55 +239,55 @@ def _parse(data: bytes, where: str) -> tokenizers.Tokenizer:
     return inner
 
 
-def _size(inner: tokenizers.Tokenizer, where: str) -> int:
-    """How many tokens there are; they must be numbered without a gap, for a number is a row of the embedding."""
-    numbers = set(inner.get_vocab().values())
-    if numbers != set(range(len(numbers))) or len(numbers) != inner.get_vocab_size():
-        raise ModelError(where, f"its {inner.get_vocab_size()} tokens do not have the numbers from 0 on, one each")
-    return len(numbers)
+def _vocab_size(inner: tokenizers.Tokenizer, where: str) -> int:
+    """The vocabulary size. Token IDs must be consecutive, because they index the rows of the embedding."""
+    token_ids = set(inner.get_vocab().values())
+    if token_ids != set(range(len(token_ids))) or len(token_ids) != inner.get_vocab_size():
+        raise ModelError(where, f"the IDs of its {inner.get_vocab_size()} tokens are not consecutive from 0")
+    return len(token_ids)
 
 
-def _kind(data: bytes) -> tuple[str, bool]:
-    """Which of our kinds wrote the file, by its pipeline, and whether it lower-cases; 'file' and False if none did."""
+def _detect_type(data: bytes) -> tuple[str, bool]:
+    """The type of a tokenizer file, by its pipeline, and whether it lowercases; 'file' and False if it is not one of ours."""
     parts: dict[str, Any] = json.loads(data)
     normalizer = parts.get("normalizer")
     if normalizer not in (None, {"type": "Lowercase"}) or parts.get("added_tokens"):
         return "file", False
-    kind = _kind_of_parts(parts)
-    return kind, normalizer is not None and kind != "file"
+    name = _type_of_parts(parts)
+    return name, normalizer is not None and name != "file"
 
 
-def _kind_of_parts(parts: dict[str, Any]) -> str:
+def _type_of_parts(parts: dict[str, Any]) -> str:
     model = parts["model"]
-    found = (model.get("type"), parts.get("pre_tokenizer"), parts.get("decoder"))
-    kind = next((kind for kind in TYPES if found == _own_pipeline(kind)), "file")
-    # those two are encoded without asking the library: only what they are known by may do
-    if kind == "char" and any(len(token) != 1 for token, number in model["vocab"].items() if number >= len(SPECIALS)):
+    pipeline = (model.get("type"), parts.get("pre_tokenizer"), parts.get("decoder"))
+    name = next((name for name in TYPES if pipeline == _own_pipeline(name)), "file")
+    # char and byte are encoded without the library, which is correct only for their own vocabularies
+    if name == "char" and any(len(token) != 1 for token, token_id in model["vocab"].items() if token_id >= len(SPECIALS)):
         return "file"
-    if kind == "byte" and (model["merges"] or list(model["vocab"])[len(SPECIALS) :] != byte_letters()):
+    if name == "byte" and (model["merges"] or list(model["vocab"])[len(SPECIALS) :] != byte_chars()):
         return "file"
-    return kind
+    return name
 
 
 @cache
-def _own_pipeline(kind: str) -> tuple[str, Any, Any]:
-    parts = json.loads(assemble(kind, word_level_model([])).to_str())
-    return PIPELINES[kind].model, parts["pre_tokenizer"], parts["decoder"]
+def _own_pipeline(name: str) -> tuple[str, Any, Any]:
+    parts = json.loads(assemble(name, word_level_model([])).to_str())
+    return PIPELINES[name].model, parts["pre_tokenizer"], parts["decoder"]
 
 
 def from_vocab(words: Sequence[str]) -> Tokenizer:
-    """A tokenizer of kind `space` with just these words after the special tokens."""
-    return _finished("whitespace", word_level_model(word for word in words if word not in SPECIALS))
+    """A `whitespace` tokenizer with these words after the special tokens."""
+    return _build("whitespace", word_level_model(word for word in words if word not in SPECIALS))
 
 
-def _finished(kind: str, model: tokenizers.models.Model, *, lowercase: bool = False) -> Tokenizer:
-    return Tokenizer(assemble(kind, model, lowercase=lowercase).to_str().encode(), f"tokenizer of kind {kind}")
+def _build(name: str, model: tokenizers.models.Model, *, lowercase: bool = False) -> Tokenizer:
+    return Tokenizer(assemble(name, model, lowercase=lowercase).to_str().encode(), f"{name} tokenizer")
 
 
 def train_tokenizer(config: TokenizerConfig, texts: Iterator[str]) -> Tokenizer:
-    """A tokenizer for the texts: the same texts give the same file, byte for byte."""
+    """Train a tokenizer, or load `config.file`. The same texts give a byte-identical file."""
     if config.file is not None:
         return Tokenizer.load(Path(config.file))
     if config.lowercase:
         texts = map(lowercased, texts)
-    return _finished(config.type, PIPELINES[config.type].train(texts, config.vocab_size), lowercase=config.lowercase)
+    return _build(config.type, PIPELINES[config.type].train(texts, config.vocab_size), lowercase=config.lowercase)

@@ -1,4 +1,4 @@
-"""Which tokens start a word, where a token can tell."""
+"""Which tokens start a word, for tokenizers whose tokens show it."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import json
 
 import numpy as np
 
-from weft.text.pipelines import byte_letters
+from weft.text.pipelines import byte_chars
 from weft.text.tokenizers import Tokenizer
 
 
 def word_starts(tokenizer: Tokenizer) -> np.ndarray | None:
-    """bool (words,): False for a piece that goes on with the word before it; None where that depends on what stands there.
+    """Whether each token starts a word, bool (V,): False if it continues the previous one. None if that depends on context.
 
-    A piece of bytes goes on if it starts with a letter, a digit or half a character, without the space that starts a word.
+    A byte-level token continues a word if it starts with a letter, a digit or part of a character, without a space before it.
     """
     if tokenizer.type in ("char", "byte"):
         return None
-    tokens = [tokenizer.id_to_token(number) for number in range(tokenizer.vocab_size)]
-    match pieces(tokenizer):
+    tokens = [tokenizer.id_to_token(token_id) for token_id in range(tokenizer.vocab_size)]
+    match word_boundaries(tokenizer):
         case "prefixed":
             return np.array([not token.startswith("##") for token in tokens])
         case "bytes":
-            values = {letter: value for value, letter in enumerate(byte_letters())}
-            return np.array([not _goes_on(token, values) for token in tokens])
+            values = {char: value for value, char in enumerate(byte_chars())}
+            return np.array([not _continues_word(token, values) for token in tokens])
         case "words":
             return np.ones(len(tokens), dtype=bool)
     return None
 
 
-def pieces(tokenizer: Tokenizer) -> str:
-    """How tokens show where words start: 'prefixed' (##), 'bytes' (a space is a part of them), 'words', or 'unknown'."""
+def word_boundaries(tokenizer: Tokenizer) -> str:
+    """How tokens show where words start: 'prefixed' (##), 'bytes' (with the space before), 'words', or 'unknown'."""
     parts = json.loads(tokenizer.data)
     model, split = parts["model"], json.dumps(parts.get("pre_tokenizer"))
     if model["type"] == "WordPiece" and model.get("continuing_subword_prefix") == "##":
@@ -40,8 +40,8 @@ def pieces(tokenizer: Tokenizer) -> str:
     return "words" if tokenizer.type in ("word", "whitespace") else "unknown"
 
 
-def _goes_on(token: str, values: dict[str, int]) -> bool:
-    if any(letter not in values for letter in token):  # a special token
+def _continues_word(token: str, values: dict[str, int]) -> bool:
+    if any(char not in values for char in token):  # a special token
         return False
-    text = bytes(values[letter] for letter in token).decode("utf-8", "replace")
+    text = bytes(values[char] for char in token).decode("utf-8", "replace")
     return text[:1].isalnum() or text[:1] == "\ufffd"

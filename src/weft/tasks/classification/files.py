@@ -22,7 +22,7 @@ from weft.data.columns import DEFAULT_NAMES, Cell, Name, WantedColumn, read_colu
 from weft.data.source import display_name
 from weft.data.table_rows import TABLES, TableOptions, is_conll, kind_of, place_of
 from weft.errors import DataError
-from weft.text.compression import PACKED
+from weft.text.compression import COMPRESSED_SUFFIXES
 from weft.text.reading import FileSummary, preview, read_lines, read_text, read_whole
 
 FASTTEXT = "__label__"
@@ -88,7 +88,7 @@ def _by_files(directory: Path, paths: list[Path]) -> list[File]:
         raise DataError(
             directory, f"is a folder with a table in it, {config}", "name the table itself, or have one file a label"
         )
-    names = [path.with_suffix("") if path.suffix in PACKED else path for path in paths]
+    names = [path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path for path in paths]
     # .txt, if it is that of all: alt.atheism and comp.graphics have none
     shared = len({name.suffix for name in names}) == 1
     labels = [name.stem if shared else name.name for name in names]

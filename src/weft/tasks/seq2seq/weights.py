@@ -58,9 +58,9 @@ def _layers(model: Seq2SeqConfig) -> dict[str, int]:
 
 
 def _scales(model: Seq2SeqConfig) -> dict[str, float]:
-    from weft.models.seq2seq import scales
+    from weft.models.seq2seq import embedding_scales
 
-    source, target = scales(model)
+    source, target = embedding_scales(model)
     return {"encoder": source, "decoder": target}
 
 

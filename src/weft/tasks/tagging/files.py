@@ -18,7 +18,7 @@ from typing import NamedTuple
 from weft.data.columns import Name
 from weft.data.table_rows import kind_of
 from weft.errors import DataError, suggest
-from weft.text.compression import PACKED
+from weft.text.compression import COMPRESSED_SUFFIXES
 from weft.text.reading import FileSummary, preview, quote, read_lines
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
@@ -58,7 +58,7 @@ def _is_blank(line: str) -> bool:
 
 def is_conllu(path: Path, encoding: str) -> bool:
     """Whether the file is CoNLL-U, by its name or by its first word."""
-    name = path.with_suffix("") if path.suffix in PACKED else path
+    name = path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path
     if name.suffix.lower() == ".conllu":
         return True
     first = next((line for line in read_lines(path, encoding) if not _is_blank(line) and not line.startswith("#")), "")

@@ -15,7 +15,7 @@ from weft.data.tag_batching import Sentences
 from weft.errors import ConfigError
 from weft.metrics.metric import metrics_of
 from weft.metrics.tagging import allowed, scheme_of
-from weft.models.tagger import TaggerRun, tagger
+from weft.models.tagger import Tagger, tagger
 from weft.tasks.tagging.data import learned_tags, sentence_lengths, tags_of, words
 from weft.tasks.tagging.files import Sentence
 from weft.tasks.tagging.objective import TaggingTask
@@ -43,7 +43,7 @@ def moves(labels: LabelVocabulary) -> torch.Tensor | None:
 class Tagging(NetworkTask[TaggedExamples]):
     """Networks that say what each word of a sentence is."""
 
-    def build(self, config: RunConfig, vocabulary: LabelTokenizer) -> Callable[[], TaggerRun]:
+    def build(self, config: RunConfig, vocabulary: LabelTokenizer) -> Callable[[], Tagger]:
         return lambda: tagger(
             config.model,
             vocab_size=vocabulary.tokenizer.vocab_size + 1,

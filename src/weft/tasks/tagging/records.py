@@ -12,7 +12,7 @@ from pathlib import Path
 from weft.data.input_records import Entry, Form, InputFile, OpenedRecords, Values
 from weft.tasks.tagging.data import TaggedDataConfig
 from weft.tasks.tagging.files import CONLLU, DOCUMENT, ID, Reading, column, refuse_table, wrong_column_count
-from weft.text.compression import PACKED
+from weft.text.compression import COMPRESSED_SUFFIXES
 from weft.text.reading import RawLine
 
 NONE = "_"  # the tag of a word that has none, as CoNLL-U writes it
@@ -130,7 +130,7 @@ def _knows(cells: Sequence[str], labels: Collection[str]) -> bool:
 
 def _form(path: Path, sample: Sequence[str], reading: Reading, labels: Collection[str]) -> TagForm | None:
     """How a file is read, by its name and by its first lines; None where it is no file of columns."""
-    name = path.with_suffix("") if path.suffix in PACKED else path
+    name = path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path
     first = sample[0].split("\t")
     if name.suffix.lower() == ".conllu" or (len(first) == len(CONLLU) and ID.fullmatch(first[0])):
         word = column(path, "word", reading.word or "form", count=len(CONLLU), conllu=True)
