@@ -251,7 +251,7 @@ def _translate_scenes() -> list[Scene]:
 def _label_scenes() -> list[Scene]:
     reviews, review = 'train = "reviews.csv"', "The soup was dull."
     small = "num_layers = 1; hidden_size = 16"
-    kinds = {"naive-bayes": "", "logistic-regression": "", "lstm": f"; {small}", "conv": f"; {small}; balanced = true"}
+    kinds = {"naive-bayes": "", "logistic-regression": "", "lstm": f"; {small}", "conv": f'; {small}; class_weight = "balanced"'}
     found = []
     for kind, more in kinds.items():
         run = f"runs/classification-{kind}"
@@ -291,7 +291,7 @@ def _label_scenes() -> list[Scene]:
             f'arch = "lstm"; {small}; head = "crf"; char_encoder = {{layer_type = "lstm", hidden_size = 8, embedding_dim = 8}}',
             "Ada likes New Delhi .",
         ),
-        tag("tagging-conv", "entities.txt", f'arch = "conv"; {small}; char_encoder = "none"', "Ada likes New Delhi ."),
+        tag("tagging-conv", "entities.txt", f'arch = "conv"; {small}; char_encoder = false', "Ada likes New Delhi ."),
         tag("tagging-speech", "speech.conllu", f'arch = "transformer"; {heads}; head = "linear"', "the old cat sees a hat"),
     ]
     return found

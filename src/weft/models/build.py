@@ -34,10 +34,10 @@ def norm(kind: str, dim: int, *, eps: float | None = None) -> nn.Module:
 
 def connection(config: StackConfig, depth: int) -> Connection:
     match config.skip_connection:
+        case "residual" if config.is_post_norm:
+            return PostNormResidual(norm(config.norm, config.hidden_size, eps=config.norm_eps))
         case "residual":
             return Residual()
-        case "post-norm":
-            return PostNormResidual(norm(config.norm, config.hidden_size, eps=config.norm_eps))
         case "highway":
             return Highway(config.hidden_size)
         case "dense":
@@ -116,7 +116,7 @@ def build_stack(
 ) -> Stack:
     """The mixers one above the other, each with the table's norm, connection and dropout; the last without it, if so."""
     # with post-norm the norm stands after the sum, and the last one is the outlet's
-    before = "none" if config.skip_connection == "post-norm" else config.norm
+    before = "none" if config.is_post_norm else config.norm
     drops = [config.dropout] * (len(mixers) - 1) + [config.dropout if drop_top else 0.0]
     narrow = int(
         input_proj != config.hidden_size
@@ -135,7 +135,7 @@ def build_stack(
 
 def feed_forward(config: StackConfig) -> list[nn.Module]:
     """What stands after each mixer: one part, or none."""
-    if not isinstance(config.ffn_dim, int):
+    if not config.ffn_dim:
         return []
     return [FeedForward(config.hidden_size, ffn_dim=config.ffn_dim, activation=config.activation or "gelu")]
 

@@ -80,7 +80,7 @@ def language_model(config: LanguageModelConfig, *, vocab_size: int, context_leng
     """The model of a filled table, freshly initialised from torch's default generator."""
     embedding = nn.Embedding(vocab_size, config.hidden_size)
     stack = build.stack(config, context_length=context_length)
-    cap = None if config.logit_softcap == "none" else float(config.logit_softcap)
+    cap = config.logit_softcap or None
     head = LMHead(config.hidden_size, vocab_size, logit_softcap=cap, weight=embedding.weight if config.tie_embeddings else None)
     if config.traits.small_init:
         build.init_gpt2(stack)
@@ -89,7 +89,7 @@ def language_model(config: LanguageModelConfig, *, vocab_size: int, context_leng
         nn.init.normal_(embedding.weight, std=0.02 if config.tie_embeddings or config.position_encoding == "learned" else 1.0)
     elif config.tie_embeddings:
         nn.init.normal_(embedding.weight, std=config.hidden_size**-0.5)
-    if config.skip_connection == "residual":
+    if config.skip_connection == "residual" and not config.is_post_norm:
         build.scale_residual_projections(stack, 0.0 if config.zero_init else (2 * config.num_layers) ** -0.5)
     if config.zero_init:
         nn.init.zeros_(head.weight)

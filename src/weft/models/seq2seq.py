@@ -286,9 +286,9 @@ def encoder_decoder(
         (init_xavier if side.traits.small_init else init_torch_default)(stack)
     if encoder.embedding_norm:
         stacks[0].input_proj = build.norm(
-            encoder.norm if encoder.norm != "none" else "layer", encoder.input_dim(), eps=encoder.norm_eps
+            encoder.norm if encoder.norm != "none" else "layernorm", encoder.input_dim(), eps=encoder.norm_eps
         )
-    cap = None if config.logit_softcap == "none" else float(config.logit_softcap)
+    cap = config.logit_softcap or None
     head = LMHead(
         decoder.hidden_size, target_vocab_size, logit_softcap=cap, weight=target.weight if config.tie_embeddings else None
     )

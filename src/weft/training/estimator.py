@@ -44,7 +44,7 @@ class NetworkEstimator:
         if monitor is not None and monitor not in (known := metric_names(config.spec.validation)):
             raise ConfigError("train.monitor", *unknown_name("score", monitor, known))
         for option in ("patience", "monitor"):
-            if getattr(config.train, option) not in (None, "none") and config.data.valid is None:
+            if getattr(config.train, option) not in (None, 0) and config.data.valid is None:
                 raise ConfigError(
                     f"train.{option}", "is about validations, but data.valid is not given", f"give it, or drop {option}"
                 )

@@ -47,5 +47,5 @@ PRESETS: Mapping[str, Preset] = {
     "lstm": _preset({"layer_type": "lstm"}),
     "gru": _preset({"layer_type": "gru"}),
     "transformer": _preset(BLOCKS),
-    "bert": Preset(NETWORK, TaggerConfig, {**PRETRAINED, "head": "linear", "char_encoder": "none"}, FINE_TUNED),
+    "bert": Preset(NETWORK, TaggerConfig, {**PRETRAINED, "head": "linear", "char_encoder": False}, FINE_TUNED),
 }
