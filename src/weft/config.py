@@ -57,10 +57,11 @@ class Config(BaseModel):
 
 
 class Choice:
-    """Marks an option that names a part: `Annotated[str, Choice(MIXERS)]` checks it and lists the names in the schema."""
+    """Marks an option that names a part: `Annotated[str, Choice(MIXERS)]` checks it and lists the names in the schema. Names in
+    `unlisted` are valid, but only weft itself writes them."""
 
-    def __init__(self, names: Collection[str], label: str = "value") -> None:
-        self.names, self.label = names, label  # not copied: a registry may grow
+    def __init__(self, names: Collection[str], label: str = "value", *, unlisted: Collection[str] = ()) -> None:
+        self.names, self.label, self.unlisted = names, label, unlisted  # not copied: a registry may grow
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self._check, handler(source))
@@ -69,7 +70,7 @@ class Choice:
         return {"type": "string", "enum": list(self.names)}
 
     def _check(self, name: str) -> str:
-        if name not in self.names:
+        if name not in self.names and name not in self.unlisted:
             raise invalid("", *unknown_name(self.label, name, self.names))
         return name
 
@@ -96,7 +97,7 @@ def _explain_error(config_class: type[Config], error: ValidationError, at: str) 
     for step in problem["loc"][:-1]:
         if isinstance(step, str) and step in owner.model_fields:
             path.append(step)
-            owner = _table_class(owner.model_fields[step]) or owner
+            owner = table_class(owner.model_fields[step]) or owner
     option = str(problem["loc"][-1]) if problem["loc"] else ""
     if problem["type"] == "extra_forbidden":
         return unknown_option(".".join(path), option, owner.model_fields)
@@ -131,7 +132,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= MAX_VALUE_CHARS else f"{text[:MAX_VALUE_CHARS]}..."
 
 
-def _table_class(field: FieldInfo) -> type[Config] | None:
+def table_class(field: FieldInfo) -> type[Config] | None:
     """The class of the subtable that an option is, if it is one."""
     kinds = [field.annotation, *get_args(field.annotation)]
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Config)), None)

@@ -50,7 +50,7 @@ class NgramConfig(Config):
 
     order: int = Field(5, ge=1, le=MAX_ORDER)
     """Length of the longest n-grams."""
-    smoothing: Annotated[str, Choice((*SMOOTHINGS, FROM_FILE), "smoothing")] = "kneser-ney"
+    smoothing: Annotated[str, Choice(SMOOTHINGS, "smoothing", unlisted=(FROM_FILE,))] = "kneser-ney"
     """Smoothing method."""
     delta: float | None = Field(None, gt=0.0)
     """add-delta only: the count to add."""
