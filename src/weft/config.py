@@ -107,23 +107,31 @@ def _explain_error(config_class: type[Config], error: ValidationError, at: str) 
         context = problem["ctx"]
         where = ".".join(filter(None, (*path, context["option"]))) or "run file"
         return ConfigError(where, context["problem"], context["fix"])
-    return ConfigError(".".join(path) or "run file", describe_problem(problem))
+    # an option of several types has a problem with each
+    depth = len(path) - bool(at)
+    is_union = len(problem["loc"]) > depth and isinstance(problem["loc"][depth], str)
+    alternatives = [other for other in problems if is_union and other["loc"][:depth] == problem["loc"][:depth]]
+    return ConfigError(".".join(path) or "run file", describe_problem(problem, alternatives))
 
 
-def describe_problem(problem: ErrorDetails) -> str:
+def describe_problem(problem: ErrorDetails, alternatives: Sequence[ErrorDetails] = ()) -> str:
     """A problem that pydantic reports, as a message states it: `expected an integer, got 'abc'`."""
     kind, value = problem["type"], _short(problem["input"])
     if kind == "missing":
         return "required option is missing"
     if kind in _LIMITS:
-        words, limit = _LIMITS[kind]
-        return f"must be {words} {problem['ctx'][limit]}, got {value}"
-    if kind == "model_type":
-        return f"expected a table, got {value}"
-    text = problem["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+        words, name = _LIMITS[kind]
+        limit = problem["ctx"][name]
+        return f"must be {words} {int(limit) if limit == int(limit) else limit}, got {value}"
     if kind == "value_error":
-        return text
-    return f"expected {_TYPE_NAMES.get(text, text)}, got {value}"
+        return problem["msg"].removeprefix("Value error, ")
+    expected = [_expected(other) for other in (problem, *alternatives) if other["msg"].startswith("Input should be ")]
+    return f"expected {' or '.join(dict.fromkeys(expected)) or problem['msg']}, got {value}"
+
+
+def _expected(problem: ErrorDetails) -> str:
+    text = problem["msg"].removeprefix("Input should be ")
+    return "a table" if problem["type"] == "model_type" else _TYPE_NAMES.get(text, text)
 
 
 def _short(value: Any) -> str:
