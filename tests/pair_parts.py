@@ -119,7 +119,7 @@ VARIED: dict[str, dict[str, Any]] = {
     "one-way-transformer": {"position_encoding": "sinusoidal", **ATTENTION, **ONE_WAY},
     "one-way-rotary": {"position_encoding": "rotary", **ATTENTION, **ONE_WAY},
     "bottleneck-transformer": {**ATTENTION, "position_encoding": "rotary", "attention": "none"},
-    "post-norm-transformer": {**ATTENTION, "skip_connection": "post-norm", "position_encoding": "sinusoidal"},
+    "post-norm-transformer": {**ATTENTION, "norm_position": "post", "position_encoding": "sinusoidal"},
     "dense-transformer": {**ATTENTION, "skip_connection": "dense", "num_layers": 2},
     "heads": {**ATTENTION, "num_layers": 2, "num_heads": [1, 4], "head_dim": 4, "qk_norm": True, "position_encoding": "alibi"},
     **{
@@ -134,8 +134,9 @@ VARIED: dict[str, dict[str, Any]] = {
         f"{kind}-{name}": {
             "layer_type": "gru",
             "num_layers": 2,
-            "skip_connection": kind,
+            "skip_connection": "residual" if kind == "post-norm" else kind,
             "norm": "layernorm",
+            "norm_position": "post" if kind == "post-norm" else "pre",
             "attention": "additive",
             **place,
         }

@@ -13,7 +13,7 @@ from label_runs import class_file, one_label, tag_file, tagged, two_texts, write
 
 from weft.cli.main import main
 from weft.data.check_labels import named
-from weft.tasks.tagging.data import invalid
+from weft.tasks.tagging.data import has_invalid_tags
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
@@ -111,8 +111,8 @@ def test_tags_that_mark_spans_as_no_scheme_does(check, tmp_path):
     _, found = check(tags_of(tmp_path, train=train))
     what = "2 of 4 sentences (50 %) have tags that the scheme of its spans would not write so"
     assert told(found, "invalid_tags") == [("warning", "invalid_tags", "train", what, "5", "11")]
-    assert invalid([("NOUN", "VERB")]).tolist() == [False]
-    assert invalid([]).tolist() == []
+    assert has_invalid_tags([("NOUN", "VERB")]).tolist() == [False]
+    assert has_invalid_tags([]).tolist() == []
 
 
 def test_labels_of_texts(check, tmp_path):

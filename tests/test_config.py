@@ -11,8 +11,18 @@ import tomli_w
 from pydantic import Field, ValidationError, model_validator
 
 from weft import errors
-from weft.config import Choice, Config, describe_differences, override, parse_config, read_toml, to_dict, unknown_name
-from weft.errors import ConfigError, suggest
+from weft.config import (
+    Choice,
+    Config,
+    apply_overrides,
+    describe_differences,
+    invalid,
+    override,
+    parse_config,
+    read_toml,
+    to_dict,
+)
+from weft.errors import ConfigError, suggest, unknown_name
 
 KINDS = {"lstm": 1, "gru": 2, "attention": 3}
 
@@ -26,6 +36,7 @@ class InnerTable(Config):
 class OuterTable(Config):
     steps: int
     lr: float = 0.1
+    """Learning rate."""
     clip: float | Literal["none"] = 1.0
     files: list[str] = Field(default_factory=list)
     fast: bool = False
@@ -33,9 +44,9 @@ class OuterTable(Config):
     other: InnerTable | None = None
 
     @model_validator(mode="after")
-    def fits(self) -> Self:
+    def check_steps(self) -> Self:
         if self.steps > 1000:
-            raise ValueError(f"steps={self.steps} are too many")
+            raise invalid("steps", f"must be at most 1000, got {self.steps}", "train less")
         return self
 
 
@@ -48,41 +59,41 @@ def refused(values: dict[str, object], at: str = "train") -> str:
 
 
 MESSAGES = [
-    ({}, "train.max_steps: is needed and not given"),
+    ({}, "train.steps: required option is missing"),
     (
         {"step": 1},
-        "train.step: no such option; did you mean 'steps'? known: steps, lr, clip, files, fast, inner, other",
+        "train.step: unknown option; did you mean 'steps'?",
     ),
-    ({"steps": 1, "zzz": 1}, "train.zzz: no such option; known: steps, lr, clip, files, fast, inner, other"),
-    ({"steps": True}, "train.max_steps: must be a valid integer, not True"),
-    ({"steps": 1.0}, "train.max_steps: must be a valid integer, not 1.0"),
-    ({"steps": "1"}, "train.max_steps: must be a valid integer, not '1'"),
-    ({"steps": 2000}, "train: steps=2000 are too many"),
-    ({"max_steps": 1, "lr": "fast"}, "train.lr: must be a valid number, not 'fast'"),
-    ({"max_steps": 1, "lr": float("inf")}, "train.lr: must be a finite number, not inf"),
-    ({"max_steps": 1, "max_grad_norm": float("nan")}, "train.max_grad_norm: must be a finite number, not nan"),
-    ({"max_steps": 1, "max_grad_norm": "non"}, "train.max_grad_norm: must be a valid number, not 'non'"),
-    ({"steps": 1, "fast": 1}, "train.fast: must be a valid boolean, not 1"),
-    ({"steps": 1, "files": "a.txt"}, "train.files: must be a valid list, not 'a.txt'"),
-    ({"steps": 1, "files": ["a.txt", 2]}, "train.files: must be a valid string, not 2"),
-    ({"steps": 1, "inner": 3}, "train.inner: must be a valid dictionary or instance of InnerTable, not 3"),
-    ({"steps": 1, "inner": {"width": 0}}, "train.inner.width: must be greater than or equal to 1, not 0"),
+    ({"steps": 1, "zzz": 1}, "train.zzz: unknown option; choose from steps, lr, clip, files, fast, inner, other"),
+    ({"steps": True}, "train.steps: expected an integer, got True"),
+    ({"steps": 1.0}, "train.steps: expected an integer, got 1.0"),
+    ({"steps": "1"}, "train.steps: expected an integer, got '1'"),
+    ({"steps": 2000}, "train.steps: must be at most 1000, got 2000; train less"),
+    ({"steps": 1, "lr": "fast"}, "train.lr: expected a number, got 'fast'"),
+    ({"steps": 1, "lr": float("inf")}, "train.lr: expected a finite number, got inf"),
+    ({"steps": 1, "clip": float("nan")}, "train.clip: expected a finite number or 'none', got nan"),
+    ({"steps": 1, "clip": "non"}, "train.clip: expected a number or 'none', got 'non'"),
+    ({"steps": 1, "fast": 1}, "train.fast: expected true or false, got 1"),
+    ({"steps": 1, "files": "a.txt"}, "train.files: expected a list, got 'a.txt'"),
+    ({"steps": 1, "files": ["a.txt", 2]}, "train.files: expected a string, got 2"),
+    ({"steps": 1, "inner": 3}, "train.inner: expected a table, got 3"),
+    ({"steps": 1, "inner": {"width": 0}}, "train.inner.width: must be at least 1, got 0"),
     (
         {"steps": 1, "inner": {"widht": 3}},
-        "train.inner.widht: no such option; did you mean 'width'? known: kind, width, also",
+        "train.inner.widht: unknown option; did you mean 'width'?",
     ),
     (
         {"steps": 1, "other": {"widht": 3}},
-        "train.other.widht: no such option; did you mean 'width'? known: kind, width, also",
+        "train.other.widht: unknown option; did you mean 'width'?",
     ),
     (
         {"steps": 1, "inner": {"kind": "gur"}},
-        "train.inner.kind: no such kind 'gur'; did you mean 'gru'? known: lstm, gru, attention",
+        "train.inner.kind: unknown kind 'gur'; did you mean 'gru'?",
     ),
-    ({"steps": 1, "inner": {"kind": "{x} %s"}}, "train.inner.kind: no such kind '{x} %s'; known: lstm, gru, attention"),
-    ({"steps": 1, "inner": {"kind": 3}}, "train.inner.kind: must be a valid string, not 3"),
-    ({"steps": 1, "inner": {"also": "c"}}, "train.inner.also: no such choice 'c'; known: a, b"),
-    ({"steps": 1, "other": {"also": "c"}}, "train.other.also: no such choice 'c'; known: a, b"),
+    ({"steps": 1, "inner": {"kind": "{x} %s"}}, "train.inner.kind: unknown kind '{x} %s'; choose from lstm, gru, attention"),
+    ({"steps": 1, "inner": {"kind": 3}}, "train.inner.kind: expected a string, got 3"),
+    ({"steps": 1, "inner": {"also": "c"}}, "train.inner.also: unknown value 'c'; choose from a, b"),
+    ({"steps": 1, "other": {"also": "c"}}, "train.other.also: unknown value 'c'; choose from a, b"),
 ]
 
 
@@ -92,10 +103,10 @@ def test_what_is_refused_and_in_which_words(values, message):
 
 
 def test_without_a_place_an_option_stands_alone():
-    assert refused({"steps": 2.5}, at="") == "steps: must be a valid integer, not 2.5"
-    assert refused({"steps": 1, "inner": {"width": 0}}, at="") == "inner.width: must be greater than or equal to 1, not 0"
-    assert refused({"stepz": 1}, at="").startswith("stepz: no such option; did you mean 'steps'?")
-    assert refused({"steps": 2000}, at="") == "run file: steps=2000 are too many"
+    assert refused({"steps": 2.5}, at="") == "steps: expected an integer, got 2.5"
+    assert refused({"steps": 1, "inner": {"width": 0}}, at="") == "inner.width: must be at least 1, got 0"
+    assert refused({"stepz": 1}, at="").startswith("stepz: unknown option; did you mean 'steps'?")
+    assert refused({"steps": 2000}, at="") == "steps: must be at most 1000, got 2000; train less"
 
 
 def test_a_table_reads_back_equal_and_cannot_be_changed():
@@ -116,12 +127,21 @@ def test_the_schema_lists_the_names():
 
 
 def test_unknown_names_come_with_the_nearest_known_one():
-    assert (
-        unknown_name("task", "translat", ["lm", "seq2seq"])
-        == "no such task 'translat'; did you mean 'translate'? known: lm, translate"
-    )
-    assert suggest("q", ["lm", "tagging"]) == "; known: lm, tag"
-    assert suggest("tagg", iter(["lm", "tagging"])) == "; did you mean 'tag'? known: lm, tag"
+    assert unknown_name("task", "taging", ["lm", "tagging"]) == ("unknown task 'taging'", "did you mean 'tagging'?")
+    assert suggest("q", ["lm", "tagging"]) == "choose from lm, tagging"
+    assert suggest("tagg", iter(["lm", "tagging"])) == "did you mean 'tagging'?"
+    assert suggest("q", [f"name{number}" for number in range(13)]) == ""  # too many to list
+
+
+class ChildTable(OuterTable):
+    lr: float = 0.5
+    more: int = 1
+    """A new option."""
+
+
+def test_the_docstring_of_an_attribute_is_the_description_and_is_inherited():
+    assert OuterTable.model_fields["lr"].description == ChildTable.model_fields["lr"].description == "Learning rate."
+    assert (ChildTable.model_fields["more"].description, ChildTable(steps=1).lr) == ("A new option.", 0.5)
 
 
 def test_exit_codes():
@@ -153,14 +173,14 @@ def test_a_run_file_that_cannot_be_read(tmp_path):
     latin.write_bytes("a = 'ü'".encode("latin-1"))
     broken.write_text("width = \n")
     for path, message in (
-        (missing, "can't be read: No such file or directory"),
-        (folder, "can't be read: Is a directory"),
-        (latin, "is not UTF-8 (byte 5); a run file is a UTF-8 text"),
-        (broken, "is not TOML: Invalid value (at line 1, column 9)"),
+        (missing, ": file not found"),
+        (folder, ": cannot be read: Is a directory"),
+        (latin, ": invalid UTF-8 (byte 5); convert the file to UTF-8"),
+        (broken, ":1: invalid TOML: Invalid value"),
     ):
         with pytest.raises(ConfigError) as caught:
             read_toml(path)
-        assert str(caught.value) == f"{path}: {message}"
+        assert str(caught.value) == f"{path}{message}"
 
 
 # ---- overrides
@@ -194,7 +214,7 @@ def test_a_value_is_what_toml_reads_and_else_a_word(text, value):
 def test_overrides_reach_any_depth_and_change_a_copy():
     values = {"task": "lm", "model": {"hidden_size": 3, "encoder": {"num_layers": 1, "num_heads": 2}}}
     new = override(
-        values, ["model.encoder.num_layers=4", "model.hidden_size=5", "train.lr=1", " task =tag", "model.hidden_size=6"]
+        values, ["model.encoder.num_layers=4", "model.hidden_size=5", "train.lr=1", " task =tagging", "model.hidden_size=6"]
     )
     assert new == {
         "task": "tagging",
@@ -207,27 +227,29 @@ def test_overrides_reach_any_depth_and_change_a_copy():
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("model.hidden_size", "--set model.hidden_size: must look like model.hidden_size=512"),
-        ("=3", "--set =3: must look like model.hidden_size=512"),
-        ("model..width=3", "--set model..width=3: must look like model.hidden_size=512"),
-        ("task.kind=3", "--set task.kind=3: task is a value, not a table"),
-        ("model.hidden_size.x=3", "--set model.hidden_size.x=3: width is a value, not a table"),
+        ("model.hidden_size", "expected KEY=VALUE, got 'model.hidden_size'; e.g. model.hidden_size=512"),
+        ("=3", "expected KEY=VALUE, got '=3'; e.g. model.hidden_size=512"),
+        ("model..width=3", "expected KEY=VALUE, got 'model..width=3'; e.g. model.hidden_size=512"),
+        ("task.arch=3", "task.arch is not an option; task is not a table"),
+        ("model.hidden_size.x=3", "model.hidden_size.x is not an option; model.hidden_size is not a table"),
     ],
 )
 def test_overrides_that_are_refused(setting, message):
-    with pytest.raises(ConfigError) as caught:
-        override({"task": "lm", "model": {"hidden_size": 3}}, [setting])
-    assert str(caught.value) == message
+    values = {"task": "lm", "model": {"hidden_size": 3}}
+    for where, apply in (("set", override), ("overrides", apply_overrides)):
+        with pytest.raises(ConfigError) as caught:
+            apply(values, [setting])
+        assert str(caught.value) == f"{where}: {message}"
 
 
 def test_differences_are_named_option_by_option():
     old = {"task": "lm", "model": {"hidden_size": 128, "num_heads": 4, "encoder": {"num_layers": 1}}, "seed": 0}
     new = {"task": "lm", "model": {"hidden_size": 256, "encoder": {"num_layers": 2}, "tie_embeddings": False}, "seed": 0}
     assert describe_differences(old, new) == [
-        "model.encoder.num_layers: 1 there, 2 here",
-        "model.num_heads: 4 there, nothing here",
-        "model.tie_embeddings: nothing there, False here",
-        "model.hidden_size: 128 there, 256 here",
+        "model.encoder.num_layers: 1, now 2",
+        "model.hidden_size: 128, now 256",
+        "model.num_heads: 4, now not set",
+        "model.tie_embeddings: not set, now False",
     ]
     assert describe_differences(old, old) == []
-    assert describe_differences({"a": {"b": 1}}, {"a": 2}, "run") == ["run.a: {'b': 1} there, 2 here"]
+    assert describe_differences({"a": {"b": 1}}, {"a": 2}, "run") == ["run.a: {'b': 1}, now 2"]

@@ -40,14 +40,14 @@ SAID = {
     "lm-lstm-lines": "score-json",
     "bahdanau": "score-pairs-json",
     "transformer": "score-pairs-json",
-    "classify-naive-bayes": "predict-json",
-    "classify-lstm": "predict-json",
-    "multi-lstm": "predict-json",
-    "tag-lstm": "predict-json",
-    "tag-window": "predict-json",
+    "classification-naive-bayes": "predict-json",
+    "classification-lstm": "predict-json",
+    "multilabel-lstm": "predict-json",
+    "tagging-lstm": "predict-json",
+    "tagging-conv": "predict-json",
     "masked-transformer": "fill-json",
     "bert": "fill-json",
-    "span-lstm": "predict-json",
+    "qa-lstm": "predict-json",
 }
 SCENES = {scene.name: scene for scene in scenes()}
 UNKEPT = ("crc32",)  # of the bytes of a line
@@ -92,7 +92,7 @@ def named(value: Any, renamed: Mapping[str, str]) -> Any:
         return [named(inner, renamed) for inner in value]
     if isinstance(value, str) and renamed:
         known = "|".join(map(re.escape, sorted(renamed, key=len, reverse=True)))
-        return re.sub(f"(?<![a-zA-Z0-9])({known})(?![a-zA-Z0-9])", lambda found: renamed[found[1]], value)
+        return re.sub(f"(?<![a-zA-Z0-9])({known})(?![a-zA-Z0-9])", lambda match: renamed[match[1]], value)
     return value
 
 

@@ -73,7 +73,7 @@ def test_pairs_labels_and_tags_do_too(tmp_path):
 
 @pytest.mark.parametrize("name", ["labels-lstm", "several-lstm"])
 def test_labels_that_are_weighted_by_their_frequency_do_too(tmp_path, name):
-    values = override(LabelRuns(tmp_path).values(name), ["model.hidden_size=8", "model.balanced=true"])
+    values = override(LabelRuns(tmp_path).values(name), ["model.hidden_size=8", "model.class_weight=balanced"])
     assert max(errors(values, tmp_path).values()) < 1e-5
 
 

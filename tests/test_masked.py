@@ -132,7 +132,7 @@ def test_a_tokenizer_that_can_not_tell():
 
 def model_of(**options: Any) -> Any:
     torch.manual_seed(0)
-    table = MaskedLMConfig(**{"layer_type": "attention", "hidden_size": 16, "num_heads": 2, "position_encoding": "learned", "skip_connection": "post-norm",
+    table = MaskedLMConfig(**{"layer_type": "attention", "hidden_size": 16, "num_heads": 2, "position_encoding": "learned", "skip_connection": "residual", "norm_position": "post",
                            "norm": "layernorm", "embedding_norm": True, "head_transform": True, **options}).with_defaults()  # fmt: skip
     return masked_language_model(table, vocab_size=WORDS, max_positions=64).eval()
 

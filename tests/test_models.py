@@ -62,11 +62,11 @@ BUILDERS: dict[str, Callable[[], Any]] = {
     **{f"transformer-{kind}": lambda kind=kind: network("transformer", skip_connection=kind) for kind in CONNECTIONS},
     "gru-before": lambda: network("gru", layer_type="gru-reset-before"),
     "gpt-window-4": lambda: network("gpt", window=4),
-    "gpt-heads": lambda: network("gpt", num_heads=[1, 2], head_dim=4, ffn_dim="none", activation=None),
+    "gpt-heads": lambda: network("gpt", num_heads=[1, 2], head_dim=4, ffn_dim=0, activation=None),
     "gpt-tied": lambda: network("gpt", tie_embeddings=True, zero_init=False),
     "lstm-tied": lambda: network("lstm", tie_embeddings=True, ffn_dim=16, skip_connection="residual"),
     **{f"ngram-{order}": lambda order=order: ngram(order=order) for order in (1, 2, 5)},
-    **{f"ngram-{way}": lambda way=way: ngram(order=3, smoothing=way) for way in ("back-off", "add-delta", "ml")},
+    **{f"ngram-{way}": lambda way=way: ngram(order=3, smoothing=way) for way in ("backoff", "add-delta", "mle")},
 }
 ENSEMBLES: dict[str, Callable[[], Any]] = {
     "mixture": lambda: Ensemble([ngram(), network("lstm"), network("gpt", window=4)], LinearEnsemble([0.5, 0.3, 0.2])),
@@ -220,7 +220,7 @@ def test_a_loss_in_pieces_equals_the_whole(name, cut):
 
 
 def test_only_a_table_of_positions_has_a_last_one():
-    longest = {name: made(name).longest for name in [*BUILDERS, *ENSEMBLES]}
+    longest = {name: made(name).max_positions for name in [*BUILDERS, *ENSEMBLES]}
     limited = {name: length for name, length in longest.items() if length is not None}
     transformers = ["transformer", *(f"transformer-{kind}" for kind in CONNECTIONS)]
     assert limited == dict.fromkeys([*transformers, "gpt-learned", "lstm-learned", "product"], WINDOW)
@@ -331,7 +331,7 @@ def stack_of(kind: str) -> int:
     attention = (3 * d * d + 3 * d) + (d * d + d)
     feed_forward = (4 * d * d + 4 * d) + (4 * d * d + d)
     return {
-        "window": 2 * (n * d * d + d),
+        "conv": 2 * (n * d * d + d),
         "rnn": 2 * (2 * d * d + 2 * d),
         "lstm": 2 * 4 * (2 * d * d + 2 * d),
         "gru": 2 * 3 * (2 * d * d + 2 * d),
@@ -355,7 +355,7 @@ def test_parameters_of_options_by_hand():
         "residual": (fresh("gru", skip_connection="residual"), 0),
         "highway": (fresh("gru", skip_connection="highway"), 2 * (d * d + d)),
         "dense": (fresh("gru", skip_connection="dense"), (d * d + d) + (2 * d * d + d) + (3 * d * d + d)),
-        "post-norm": (fresh("gru", skip_connection="post-norm", norm="layernorm"), 2 * 2 * d),
+        "post-norm": (fresh("gru", skip_connection="residual", norm="layernorm", norm_position="post"), 2 * 2 * d),
         "layer": (fresh("gru", norm="layernorm"), 3 * 2 * d),
         "rms": (fresh("gru", norm="rmsnorm"), 3 * d),
         "sinusoidal": (fresh("gru", position_encoding="sinusoidal"), 0),
@@ -434,7 +434,7 @@ def test_what_writes_to_the_residual_stream_begins_smaller_the_deeper_the_stack(
         spread = [weight.std().item() for name, weight in model.named_parameters() if name.endswith("to_out.weight")]
         assert spread == pytest.approx([0.02 * (2 * layers) ** -0.5] * 2 * layers, rel=0.1)
         inside = [
-            weight.std().item() for name, weight in model.named_parameters() if name.endswith(("qkv.weight", "widen.weight"))
+            weight.std().item() for name, weight in model.named_parameters() if name.endswith(("qkv.weight", "up_proj.weight"))
         ]
         assert inside == pytest.approx([0.02] * 2 * layers, rel=0.1)
 

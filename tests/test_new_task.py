@@ -69,7 +69,7 @@ def regress(monkeypatch, tmp_path) -> Iterator[None]:
     (tmp_path / "run.toml").write_text(RUN)
     yield
     find_task.cache_clear()
-    templates.find_templates.cache_clear()
+    templates.find_template.cache_clear()
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_its_data_is_checked_and_its_gradients_are_right(capsys):
     found = json.loads(said(capsys, "gradcheck", "run.toml", "--entries", "1", "--json"))
     right = {row["tensor"]: row["right"] for row in found["tensors"]}
     assert "head.weight" in right and all(right.values())
-    assert 'task = "regress"' in (init := said(capsys, "init", "regress")) and 'kind = "gru"' in init
+    assert 'task = "regress"' in (init := said(capsys, "init", "regress")) and 'arch = "gru"' in init
     rows = write(Path("films.tsv"), films(40)).read_text().split("\n")
     Path("films.tsv").write_text("\n".join([rows[0], rows[1], "bad\tlow", *rows[3:]]))
     with pytest.raises(DataError) as caught:

@@ -112,7 +112,7 @@ def test_every_kind_has_only_parts_with_a_name(tmp_path, task, kind):
     class Words:
         """As much of a tokenizer, of one side or two, as building needs."""
 
-        size, hash, unk, bos_id, end, mask, labels = 12, "", 0, 1, 2, 3, LabelVocabulary(("O", "B-x", "I-x"))
+        vocab_size, hash, unk_id, bos_id, eos_id, mask_id, labels = 12, "", 0, 1, 2, 3, LabelVocabulary(("O", "B-x", "I-x"))
 
         def __getattr__(self, name: str) -> Any:
             return self
@@ -126,7 +126,9 @@ def test_every_kind_has_only_parts_with_a_name(tmp_path, task, kind):
 
 def test_info_shows_parts_and_their_shares(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__steps=1, train__validations=1, model__tied=True)
+    values = run_file(
+        make_text(tmp_path / "text.txt"), "lstm", train__max_steps=1, train__num_validations=1, model__tie_embeddings=True
+    )
     train_here(values, tmp_path / "run")
     assert main(["info", "run", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

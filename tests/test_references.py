@@ -162,14 +162,21 @@ def connected(kind: str, part: nn.Module, x: Array, y: Array, norm: str) -> Arra
     raise AssertionError(kind)
 
 
-JOINED = [(kind, norm) for kind in CONNECTIONS for norm in NORMS if (kind, norm) != ("post-norm", "none")]
+JOINED = [(kind, norm) for kind in (*CONNECTIONS, "post-norm") for norm in NORMS if (kind, norm) != ("post-norm", "none")]
+
+
+def skip(kind: str) -> dict[str, str]:
+    """The options of a connection; post-norm is a residual connection with its norm after the sum."""
+    if kind == "post-norm":
+        return {"skip_connection": "residual", "norm_position": "post"}
+    return {"skip_connection": kind}
 
 
 @pytest.mark.parametrize(("kind", "norm"), JOINED)
 def test_a_stack_is_its_connections_equations(kind, norm):
     whole = seeded(
         lambda: stack(
-            StackConfig(layer_type="rnn", hidden_size=6, skip_connection=kind, norm=norm).with_defaults(), context_length=16
+            StackConfig(layer_type="rnn", hidden_size=6, norm=norm, **skip(kind)).with_defaults(), context_length=16
         )
     )
     given = text(1, 5, 6)
@@ -435,7 +442,7 @@ def test_a_transformer_is_torchs(connection, activation):
     top = nn.LayerNorm(8) if before else None
     reference = shaken(nn.TransformerEncoder(one, 2, norm=top, enable_nested_tensor=False))
     options = {"layer_type": "attention", "hidden_size": 8, "num_heads": 2, "ffn_dim": 16, "norm": "layernorm"}
-    whole = stack(StackConfig(**options, activation=activation, skip_connection=connection).with_defaults(), context_length=16)
+    whole = stack(StackConfig(**options, activation=activation, **skip(connection)).with_defaults(), context_length=16)
     for number, theirs in enumerate(reference.layers):
         attend, forward = whole.layers[2 * number : 2 * number + 2]
         copy_attention(attend.mixer, theirs.self_attn)

@@ -33,7 +33,7 @@ from weft.training.schedules import SCHEDULES, schedule
         ("constant", {0.0: 1.0, 0.5: 1.0, 1.0: 1.0}),
         ("linear", {0.0: 1.0, 0.25: 0.75, 1.0: 0.0}),
         ("cosine", {0.0: 1.0, 1 / 3: 0.775, 0.5: 0.55, 1.0: 0.1}),
-        ("inverse-square-root", {0.0: 1.0, 0.01: 1.0, 0.04: 0.5, 1.0: 0.1}),
+        ("inverse-sqrt", {0.0: 1.0, 0.01: 1.0, 0.04: 0.5, 1.0: 0.1}),
         ("warmup-stable-decay", {0.0: 1.0, 0.6: 1.0, 0.8: 0.5, 1.0: 0.0}),
     ],
 )
@@ -46,14 +46,14 @@ def test_schedules_at_worked_points(name, expected):
 def test_warm_up_is_a_linear_rise_times_the_fall(name):
     factor = schedule(name, warmup=0.1)
     assert factor(0.0) == 0.0
-    fall = (lambda progress: min(1.0, math.sqrt(0.1 / progress))) if name == "inverse-square-root" else SCHEDULES[name]
+    fall = (lambda progress: min(1.0, math.sqrt(0.1 / progress))) if name == "inverse-sqrt" else SCHEDULES[name]
     for progress in (0.025, 0.05, 0.1, 0.4, 0.9):
         assert factor(progress) == pytest.approx(min(1.0, progress / 0.1) * fall(progress))
 
 
 def test_the_inverse_square_root_is_the_transformers():
     """Vaswani et al. 2017, equation 3: min(step^-0.5, step * warmup^-1.5), here with the peak at 1."""
-    factor, warmup = schedule("inverse-square-root", warmup=0.04), 40
+    factor, warmup = schedule("inverse-sqrt", warmup=0.04), 40
     for step in (1, 20, 40, 41, 160, 1000):
         paper = min(step**-0.5, step * warmup**-1.5) / warmup**-0.5
         assert factor(step / 1000) == pytest.approx(paper)

@@ -52,12 +52,12 @@ def a_row(**more: object) -> dict[str, object]:
 def test_tables_and_lines_of_json_say_the_same(tmp_path):
     rows = [("Who?", PASSAGE, "Ben", "15"), ("What?", PASSAGE, "cat", ""), ("Where?", PASSAGE, "", "")]
     tsv, csv, lines = tmp_path / "a.tsv", tmp_path / "a.csv.gz", tmp_path / "a.jsonl"
-    tsv.write_text("question\tpassage\tanswer\tstart\n" + "".join("\t".join(row) + "\n" for row in rows))
+    tsv.write_text("question\tpassage\tanswer\tanswer_start\n" + "".join("\t".join(row) + "\n" for row in rows))
     quoted = "".join(",".join(f'"{cell}"' for cell in row) + "\n" for row in rows)
-    csv.write_bytes(gzip.compress(f"question,passage,answer,start\n{quoted}".encode()))
+    csv.write_bytes(gzip.compress(f"question,passage,answer,answer_start\n{quoted}".encode()))
     jsonl(
         lines,
-        a_row(answer="Ben", start=15),
+        a_row(answer="Ben", answer_start=15),
         {**a_row(answer="cat"), "question": "What?"},
         {**a_row(answer=None), "question": "Where?"},
     )
@@ -80,7 +80,7 @@ def test_several_answers_may_be_right_and_columns_may_have_other_names(tmp_path)
     )
     found = read(path, question="q", passage="context", answer="a", start="at")
     assert [record.answers for record in found] == [(Reference("Ben", 15), Reference("Ada", 0)), (Reference("Ben", 15),)]
-    padded = jsonl(tmp_path / "b.jsonl", a_row(answer=" Ben", start=14))  # white space is no part of an answer
+    padded = jsonl(tmp_path / "b.jsonl", a_row(answer=" Ben", answer_start=14))  # white space is no part of an answer
     assert read(padded)[0].answers == (Reference("Ben", 15),)
 
 
@@ -116,19 +116,19 @@ BAD = {  # the lines of a .tsv, and what is said of it
     ),
     f"question\tpassage\tanswer\n \t{PASSAGE}\tAda\n": "line 2 has an empty question; give it one, or take it out",
     "question\tpassage\tanswer\nWho?\t\tAda\n": "line 2 has an empty passage; give it one, or take it out",
-    f"question\tpassage\tanswer\tstart\nWho?\t{PASSAGE}\tAda\t4\n": (
+    f"question\tpassage\tanswer\tanswer_start\nWho?\t{PASSAGE}\tAda\t4\n": (
         "line 2 has the answer 'Ada' at 4, but there its passage has 'has'"
     ),
-    f"question\tpassage\tanswer\tstart\nWho?\t{PASSAGE}\tAda\t-3\n": (
+    f"question\tpassage\tanswer\tanswer_start\nWho?\t{PASSAGE}\tAda\t-3\n": (
         "line 2 has the answer 'Ada' at -3, but there its passage has 'Ada'"
     ),
-    f"question\tpassage\tanswer\tstart\nWho?\t{PASSAGE}\tAda\t{'9' * 5000}\n": (
+    f"question\tpassage\tanswer\tanswer_start\nWho?\t{PASSAGE}\tAda\t{'9' * 5000}\n": (
         f"line 2 has '{'9' * 40}...' as its start; that is a number of characters, from 0"
     ),
-    f"question\tpassage\tanswer\tstart\nWho?\t{PASSAGE}\tAda\tfirst\n": (
+    f"question\tpassage\tanswer\tanswer_start\nWho?\t{PASSAGE}\tAda\tfirst\n": (
         "line 2 has 'first' as its start; that is a number of characters, from 0"
     ),
-    f"question\tpassage\tanswer\tstart\nWho?\t{PASSAGE}\t\t3\n": (
+    f"question\tpassage\tanswer\tanswer_start\nWho?\t{PASSAGE}\t\t3\n": (
         "line 2 has the start 3 and no answer; give it one, or leave the start empty"
     ),
     f"question\tpassage\tanswer\nWho?\t{PASSAGE}\n": (
@@ -151,8 +151,8 @@ LINES = [
     (a_row(), "line 1 has no key 'answer'; known: question, passage"),
     ({"passage": "x", "answer": "x"}, "line 1 has no key 'question'; known: passage, answer"),
     (a_row(answer=["Ada", 3]), "line 1 has a number among 'answer', not a string; put it in quotes"),
-    (a_row(answer="Ada", start="0"), "line 1 has a string as 'start'; that is a number of characters, from 0"),
-    (a_row(answer=["Ada", "Ben"], start=0), "line 1 has 2 answers and 1 starts; give one to each, or none"),
+    (a_row(answer="Ada", answer_start="0"), "line 1 has a string as 'answer_start'; that is a number of characters, from 0"),
+    (a_row(answer=["Ada", "Ben"], answer_start=0), "line 1 has 2 answers and 1 starts; give one to each, or none"),
     (a_row(answer="Ada", question=3), "line 1 has a number as 'question', not a string; put it in quotes"),
 ]
 

@@ -23,45 +23,45 @@ hidden_size = 8
     ("setting", "right"),
     [
         ("train.learning_rate=1e-3", "lr"),
-        ("train.num_train_epochs=3", "epochs"),
+        ("train.num_train_epochs=3", "max_epochs"),
         ("train.batch_size=32", "batch_tokens"),
         ("train.early_stopping=3", "patience"),
-        ("model.hidden_size=8", "width"),
-        ("model.d_model=8", "width"),
-        ("model.num_layers=2", "layers"),
-        ("train.lr_scheduler_type=linear", "schedule"),
+        ("model.n_embd=8", "hidden_size"),
+        ("model.d_model=8", "hidden_size"),
+        ("model.num_hidden_layers=2", "num_layers"),
+        ("train.lr_scheduler_type=linear", "lr_schedule"),
         ("train.gradient_accumulation_steps=2", "micro_batches"),
-        ("data.block_size=8", "window"),
-        ("tokenizer.vocab_size=8", "size"),
+        ("data.block_size=8", "context_length"),
+        ("tokenizer.size=8", "vocab_size"),
         ("train.device=gpu", "cuda"),
         ("train.device=mps", "cpu"),
     ],
 )
 def test_options_of_the_run_file(setting, right, here, capsys):
     code, message = refused(capsys, "train", "run.toml", "--set", setting)
-    assert code == 2 and f"; did you mean {right!r}? known: " in message
+    assert code == 2 and message.endswith(f"; did you mean {right!r}?")
 
 
 @pytest.mark.parametrize(
     ("words", "right"),
     [
-        (("init", "ner"), "'tag'"),
-        (("init", "pos"), "'tag'"),
-        (("init", "sentiment"), "'classify'"),
-        (("init", "question-answering"), "'span'"),
-        (("init", "classification", "--arch", "cnn"), "'window'"),
-        (("init", "classification", "--arch", "svm"), "'regression'"),
+        (("init", "ner"), "'tagging'"),
+        (("init", "pos"), "'tagging'"),
+        (("init", "sentiment"), "'classification'"),
+        (("init", "question-answering"), "'qa'"),
+        (("init", "classification", "--arch", "cnn"), "'conv'"),
+        (("init", "classification", "--arch", "svm"), "'logistic-regression'"),
         (("fit", "run.toml"), "'train'"),
         (("train", "run.toml", "--epochs", "3"), "'--set train.max_epochs=...'"),
         (("train", "run.toml", "--learning-rate", "3"), "'--set train.lr=...'"),
         (("train", "run.toml", "--hidden-size", "3"), "'--set model.hidden_size=...'"),
-        (("generate", "run", "--max-new-tokens", "3"), "'--max-new-tokens'"),
+        (("generate", "run", "--length", "3"), "'--max-new-tokens'"),
         (("generate", "run", "--max-length", "3"), "'--max-new-tokens'"),
         (("predict", "run", "--num-beams", "3"), "'--beam-size'"),
         (("train", "run.toml", "--batch-size", "3"), "'--set train.batch_tokens=...'"),
-        (("train", "run.toml", "--overwrite"), "'--overwrite'"),
-        (("train", "run.toml", "--frehs"), "'--overwrite'"),
-        (("train", "run.toml", "--output-dir", "x"), "'--output-dir'"),
+        (("train", "run.toml", "--fresh"), "'--overwrite'"),
+        (("train", "run.toml", "--overwrit"), "'--overwrite'"),
+        (("train", "run.toml", "--out", "x"), "'--output-dir'"),
         (("fine-tune", "run.toml"), "'train'"),
         (("inspect", "run"), "'info'"),
     ],
@@ -72,9 +72,9 @@ def test_words_of_the_command_line(words, right, here, capsys):
 
 
 def test_views_and_kinds():
-    assert suggest("saliency", ["lens", "attribution"]) == "; did you mean 'attribution'? known: lens, attribution"
-    assert suggest("svm", ["lstm", "regression"]) == "; did you mean 'regression'? known: lstm, regression"
-    assert suggest("svm", ["lstm"]) == "; did you mean 'lstm'? known: lstm"  # only what is known is suggested
+    assert suggest("saliency", ["logit-lens", "attribution"]) == "did you mean 'attribution'?"
+    assert suggest("svm", ["lstm", "logistic-regression"]) == "did you mean 'logistic-regression'?"
+    assert suggest("svm", ["lstm"]) == "did you mean 'lstm'?"  # only what is known is suggested
     assert all(name == name.lower().replace("-", "_") for name in SYNONYMS)
 
 
@@ -95,7 +95,7 @@ def test_the_option_that_deletes_a_run_is_never_a_guess(word, command, here, cap
 
 def test_options_of_training_where_nothing_is_trained(here, capsys):
     assert refused(capsys, "evaluate", "run", "--learning-rate", "3")[1] == (
-        "evaluate: no such option '--learning-rate'; it is set in training: weft train RUN.TOML --set train.lr=...;"
+        "evaluate: unknown option '--learning-rate'; it is set in training: weft train RUN.TOML --set train.lr=...;"
         " see weft evaluate --help"
     )
 
@@ -103,23 +103,22 @@ def test_options_of_training_where_nothing_is_trained(here, capsys):
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("kind = lstm", 'a string needs quotes: kind = "lstm"'),
-        ("kind = naive-bayes  # the first", 'a string needs quotes: kind = "naive-bayes"'),
-        ("train = data/my text.txt", 'a string needs quotes: train = "data/my text.txt"'),
-        (r'train = "C:\Users\me\a.txt"', "a backslash between double quotes begins an escape; write the string in single quotes"
-         ", or a path with /"),
+        ("arch = lstm", 'a string needs quotes; write arch = "lstm"'),
+        ("arch = naive-bayes  # the first", 'a string needs quotes; write arch = "naive-bayes"'),
+        ("train = data/my text.txt", 'a string needs quotes; write train = "data/my text.txt"'),
+        (r'train = "C:\Users\me\a.txt"', "a backslash in double quotes starts an escape sequence; use single quotes, or / in paths"),
     ],
 )  # fmt: skip
 def test_strings_without_quotes_and_windows_paths_are_explained(line, told, tmp_path, capsys):
     (tmp_path / "run.toml").write_text(f'task = "lm"\n[model]\n{line}\nhidden_size = 3\n')
-    assert refused(capsys, "train", str(tmp_path / "run.toml")) == (2, f"{tmp_path / 'run.toml'}: line 3: {told}")
+    assert refused(capsys, "train", str(tmp_path / "run.toml")) == (2, f"{tmp_path / 'run.toml'}:3: invalid TOML: {told}")
 
 
-@pytest.mark.parametrize("line", ["kind =", "kind = [", 'kind = "a', "= 3", "kind = 'a'b", "a = 1 = 2"])
+@pytest.mark.parametrize("line", ["arch =", "arch = [", 'arch = "a', "= 3", "arch = 'a'b", "a = 1 = 2"])
 def test_other_faults_of_toml_are_told_as_they_are(line, tmp_path, capsys):
     (tmp_path / "run.toml").write_text(f"[model]\n{line}\n")
     code, said = refused(capsys, "train", str(tmp_path / "run.toml"))
-    assert code == 2 and said.startswith(f"{tmp_path / 'run.toml'}: is not TOML: ")
+    assert code == 2 and said.startswith(f"{tmp_path / 'run.toml'}:") and ": invalid TOML: " in said
 
 
 def test_the_nearest_run_is_named(tmp_path, monkeypatch, capsys):
@@ -144,9 +143,9 @@ def test_the_nearest_run_is_named(tmp_path, monkeypatch, capsys):
 def test_a_device_that_is_absent_is_refused_at_once(command, capsys):
     """Whatever else is wrong: here the run, and the data, are not there either."""
     more = ["--suite", "none"] if command == "probe" else []
-    said = "device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'"
+    said = "--device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'"
     assert refused(capsys, command, "no-run", *more, "--device", "cuda") == (2, said)
-    said = "device: no such device 'mps'; did you mean 'cpu'? known: auto, cpu, cuda"
+    said = "--device: no such device 'mps'; did you mean 'cpu'?"
     assert refused(capsys, command, "no-run", *more, "--device", "mps") == (2, said)
 
 

@@ -43,22 +43,22 @@ VIEWS = (
     "surprisal",
     "distribution",
     "counts",
-    "search",
-    "lens",
+    "beam-search",
+    "logit-lens",
     "units",
-    "gradients",
+    "gradient-flow",
     "positions",
 )
-BRIEF = {"attribution": " --steps 8 --method integrated"}  # as many steps as are needed may be thousands
+BRIEF = {"attribution": " --n-steps 8 --method integrated-gradients"}  # as many steps as are needed may be thousands
 KINDS = {
-    "lm": "gpt transformer lstm gru rnn window ngram",
-    "translate": "seq2seq transformer lstm gru rnn bahdanau luong sutskever cho",
-    "classify": "lstm gru rnn window transformer bert regression naive-bayes",
-    "tag": "lstm gru rnn window transformer bert",
+    "lm": "gpt transformer lstm gru rnn conv ngram",
+    "seq2seq": "lstm-input-feeding transformer lstm gru rnn bahdanau luong sutskever cho",
+    "classification": "lstm gru rnn conv transformer bert logistic-regression naive-bayes",
+    "tagging": "lstm gru rnn conv transformer bert",
     "masked-lm": "transformer bert lstm",
-    "span": "transformer bert lstm gru rnn",
+    "qa": "transformer bert lstm gru rnn",
 }
-TRAIN = '\n[train]\nsteps = 12\nbatch_tokens = 256\nvalidations = 3\ndevice = "cpu"\n'
+TRAIN = '\n[train]\nmax_steps = 12\nbatch_tokens = 256\nnum_validations = 3\ndevice = "cpu"\n'
 
 
 def run_file(task: str, data: str, tokenizer: str, model: str, train: str = "") -> str:
@@ -74,7 +74,7 @@ def before(scene: Scene) -> list[Case]:
     return [
         case("check", f"check {path}"),
         case("check-json", f"check {path} --json"),
-        case("check-windows", f"check {path} --windows 2 --json"),
+        case("check-windows", f"check {path} --show-windows 2 --json"),
         case("gradcheck-json", f"gradcheck {path} --entries 2 --json"),
     ]
 
@@ -96,21 +96,21 @@ def after(scene: Scene, text: str, lines: str | bytes, asked: str, *, limit: str
         case("predict-json", f"predict {run} --json", stdin=lines),
         case("score", f"score {run}", stdin=lines),
         case("score-json", f"score {run} --json", stdin=lines),
-        case("score-tokens", f"score {run} --tokens", stdin=lines),
-        case("generate", f"generate {run} --length 12 --seed 3 --samples 2 --top-k 5", asked),
-        case("generate-json", f"generate {run} --length 12 --greedy --json", asked),
-        case("fill", f"fill {run} --n 3", asked),
-        case("fill-json", f"fill {run} --n 2 --json", stdin=lines),
+        case("score-tokens", f"score {run} --per-token", stdin=lines),
+        case("generate", f"generate {run} --max-new-tokens 12 --seed 3 --num-samples 2 --top-k 5", asked),
+        case("generate-json", f"generate {run} --max-new-tokens 12 --greedy --json", asked),
+        case("fill", f"fill {run} --n-best 3", asked),
+        case("fill-json", f"fill {run} --n-best 2 --json", stdin=lines),
         case("embed", f"embed {run}", stdin=lines),
-        case("embed-first", f"embed {run} --pool first", text),
-        *(case(f"explain-{view}", f"explain {run} --what {view}{steps.get(view, '')}", text) for view in VIEWS),
-        *(case(f"explain-{view}-json", f"explain {run} --what {view}{steps.get(view, '')} --json", text) for view in VIEWS),
+        case("embed-first", f"embed {run} --pooling first", text),
+        *(case(f"explain-{view}", f"explain {run} --view {view}{steps.get(view, '')}", text) for view in VIEWS),
+        *(case(f"explain-{view}-json", f"explain {run} --view {view}{steps.get(view, '')} --json", text) for view in VIEWS),
         case("explain-default", f"explain {run} --top 2{limit}", brief),
-        case("explain-occlusion-json", f"explain {run} --what attribution --method occlusion --json{limit}", brief),
-        case("prune-json", f"prune {run} --json --tokens 2000"),
-        case("prune-heads-json", f"prune {run} --heads 1 --measure gradient --tokens 2000 --json"),
-        case("geometry-json", f"geometry {run} --most 2000 --json"),
-        case("similarity-json", f"similarity {run} --most 1000 --json"),
+        case("explain-occlusion-json", f"explain {run} --view attribution --method occlusion --json{limit}", brief),
+        case("prune-json", f"prune {run} --json --max-tokens 2000"),
+        case("prune-heads-json", f"prune {run} --remove 1 --importance gradient --max-tokens 2000 --json"),
+        case("geometry-json", f"geometry {run} --max-words 2000 --json"),
+        case("similarity-json", f"similarity {run} --max-words 1000 --json"),
     ]
     return found
 
@@ -124,12 +124,12 @@ def lm(name: str, data: str, tokenizer: str, model: str, *more: Case, train: str
         case("evaluate-carry", f"evaluate {run} --context carry --json"),
         case("evaluate-stride", f"evaluate {run} --context stride:8 --json"),
         case("evaluate-data", f"evaluate {run} --data pairs.en"),
-        case("generate-beam", f"generate {run} --beam 3 --n-best 2 --length 10 --json", "The "),
-        case("generate-lines", f"generate {run} --length 8 --temperature 0.5,1.0 --no-echo", stdin=lines),
+        case("generate-beam", f"generate {run} --beam-size 3 --n-best 2 --max-new-tokens 10 --json", "The "),
+        case("generate-lines", f"generate {run} --max-new-tokens 8 --temperature 0.5,1.0 --no-echo", stdin=lines),
         case("probe", f"probe {run} --suite suite.tsv"),
-        case("probe-json", f"probe {run} --suite suite.tsv --mean --json"),
-        case("export-hf", f"export {run} --to hf --out hf-{name}", files=(f"hf-{name}",)),
-        case("export-arpa", f"export {run} --to arpa --out {name}.arpa", files=(f"{name}.arpa",)),
+        case("probe-json", f"probe {run} --suite suite.tsv --mean-log-prob --json"),
+        case("export-hf", f"export {run} --format hf --output-dir hf-{name}", files=(f"hf-{name}",)),
+        case("export-arpa", f"export {run} --format arpa --output-dir {name}.arpa", files=(f"{name}.arpa",)),
     ]
     cases = (*before(scene), *after(scene, "The cat sees a hat.", lines, "The "), *extra, *more)
     return Scene(name, scene.run_file, cases=cases)
@@ -138,108 +138,108 @@ def lm(name: str, data: str, tokenizer: str, model: str, *more: Case, train: str
 def translate(
     name: str, data: str, tokenizer: str, model: str, *more: Case, options: tuple[str, ...] = (), needs: tuple[str, ...] = ()
 ) -> Scene:
-    data = f"train = {data}; valid = 0.1; test = 0.1; longest = 60"
-    text = run_file("translate", data, tokenizer, model)
+    data = f"train = {data}; valid = 0.1; test = 0.1; max_length = 60"
+    text = run_file("seq2seq", data, tokenizer, model)
     scene, run = Scene(name, text, options), f"runs/{name}"
     lines = b"the cat sees a hat\n\na\nthe \xff cat\nthe old owl has a \xe2\x82\xac\n" + b"the cat " * 60 + b"\n"
     pairs = "the cat sees a hat\tle chat voit un chapeau\n\nthe cat\nthe dog\tle chien\n"
     extra = [
-        case("evaluate-greedy", f"evaluate {run} --beam 1 --json"),
-        case("predict-n-best", f"predict {run} --n-best 3 --alpha 0.6 --json", stdin=lines),
-        case("predict-sampled", f"predict {run} --samples 2 --seed 5 --top-p 0.9", "the cat sees a hat"),
-        case("predict-truncated", f"predict {run} --truncate --beam 2", stdin=lines),
-        case("predict-prefix", f"predict {run} --least 3 --length 8 --prefix le", "the dog"),
-        case("predict-data", f"predict {run} --beam 1 --data pairs.tsv"),
+        case("evaluate-greedy", f"evaluate {run} --beam-size 1 --json"),
+        case("predict-n-best", f"predict {run} --n-best 3 --length-penalty 0.6 --json", stdin=lines),
+        case("predict-sampled", f"predict {run} --num-samples 2 --seed 5 --top-p 0.9", "the cat sees a hat"),
+        case("predict-truncated", f"predict {run} --truncate --beam-size 2", stdin=lines),
+        case("predict-prefix", f"predict {run} --min-new-tokens 3 --max-new-tokens 8 --target-prefix le", "the dog"),
+        case("predict-data", f"predict {run} --beam-size 1 --input pairs.tsv"),
         case("score-pairs", f"score {run}", stdin=pairs),
         case("score-pairs-json", f"score {run} --json", stdin=pairs),
-        case("explain-target", f"explain {run} --what attribution --method gradient --target", "le chat", "the cat"),
+        case("explain-target", f"explain {run} --view attribution --method input-x-gradient --target", "le chat", "the cat"),
     ]
-    cases = (*before(scene), *after(scene, "the old cat sees a hat", lines, "the ", limit=" --length 4"), *extra, *more)
+    cases = (*before(scene), *after(scene, "the old cat sees a hat", lines, "the ", limit=" --max-new-tokens 4"), *extra, *more)
     return Scene(name, text, options, needs, cases)
 
 
 def classify(
     name: str, data: str, model: str, text: str, *more: Case, options: tuple[str, ...] = (), needs: tuple[str, ...] = ()
 ) -> Scene:
-    bare = Scene(name, run_file("classify", f"{data}; valid = 0.15; test = 0.15", "", model), options)
+    bare = Scene(name, run_file("classification", f"{data}; valid = 0.15; test = 0.15", "", model), options)
     lines = text.encode() + b"\n\na\n\xff\n" + "the film was never \u20ac\n".encode()
     cases = (*before(bare), *after(bare, text, lines, text), *more)
     return Scene(name, bare.run_file, options, needs, cases)
 
 
 def tag(name: str, data: str, model: str, text: str, *more: Case) -> Scene:
-    bare = Scene(name, run_file("tag", f'train = "{data}"; valid = 0.15; test = 0.15', "", model))
+    bare = Scene(name, run_file("tagging", f'train = "{data}"; valid = 0.15; test = 0.15', "", model))
     lines = text.encode() + b"\n\na\n\xff\nNed  leaves\tParis\n"
-    extra = case("predict-data", f"predict {bare.run} --data {data}")
+    extra = case("predict-data", f"predict {bare.run} --input {data}")
     return Scene(name, bare.run_file, cases=(*before(bare), *after(bare, text, lines, text), extra, *more))
 
 
-def masked(name: str, model: str, tokenizer: str, data: str = 'read = "lines"', needs: tuple[str, ...] = ()) -> Scene:
+def masked(name: str, model: str, tokenizer: str, data: str = 'read_as = "lines"', needs: tuple[str, ...] = ()) -> Scene:
     """With the tokenizer of a run that it needs, if it needs one."""
     text = run_file("masked-lm", f'train = "tales.txt"; valid = 0.1; test = 0.1; {data}', tokenizer, model)
     bare = Scene(name, text, tuple(word for other in needs for word in ("--tokenizer-from", f"runs/{other}")), needs)
     lines = b"The cat [MASK] a hat.\n\n[MASK]\nThe \xff cat\nno gap at all\nThe <mask> dog \xe2\x82\xac [MASK].\n"
     gap = "The cat [MASK] a hat."
-    seen = [case(f"explain-gap-{view}", f"explain {bare.run} --what {view}{BRIEF.get(view, '')} --json", gap) for view in VIEWS]
-    export = case("export-hf", f"export {bare.run} --to hf --out hf-{name}", files=(f"hf-{name}",))
+    seen = [case(f"explain-gap-{view}", f"explain {bare.run} --view {view}{BRIEF.get(view, '')} --json", gap) for view in VIEWS]
+    export = case("export-hf", f"export {bare.run} --format hf --output-dir hf-{name}", files=(f"hf-{name}",))
     cases = (*before(bare), *after(bare, "The cat sees a hat.", lines, gap), *seen, export)
     return Scene(name, text, bare.options, needs, cases)
 
 
 def span(name: str, model: str, data: str = "") -> Scene:
     bare = Scene(
-        name, run_file("span", f'train = "answers.tsv"; valid = 0.15; test = 0.15; longest = 16; stride = 4{data}', "", model)
+        name, run_file("qa", f'train = "answers.tsv"; valid = 0.15; test = 0.15; max_length = 16; doc_stride = 4{data}', "", model)
     )
     text = "Who was the hat bought?\tEva bought a hat in Rome on Friday."
     lines = text.encode() + b"\n\na\nWhere?\t\n\xff\tx\nWhen was it?\tZo\xc3\xab bought a \xe2\x82\xac.\n"
-    cases = (*before(bare), *after(bare, text, lines, text), case("predict-data", f"predict {bare.run} --data answers.tsv"))
+    cases = (*before(bare), *after(bare, text, lines, text), case("predict-data", f"predict {bare.run} --input answers.tsv"))
     return Scene(name, bare.run_file, cases=cases)
 
 
 def _lm_scenes() -> list[Scene]:
-    word = 'kind = "word"'
+    word = 'type = "word"'
     imported = (
-        case("import-arpa", "import arpa lm-ngram.arpa --out runs/imported-arpa --tokenizer-from runs/lm-ngram"),
+        case("import-arpa", "import arpa lm-ngram.arpa --output-dir runs/imported-arpa --tokenizer-from runs/lm-ngram"),
         case("import-arpa-evaluate", "evaluate runs/imported-arpa --data tales.txt --json"),
     )
     imported_hf = (
-        case("import-hf", "import hf hf-lm-gpt2 --out runs/imported-gpt2"),
+        case("import-hf", "import hf hf-lm-gpt2 --output-dir runs/imported-gpt2"),
         case("import-hf-score", "score runs/imported-gpt2", stdin="The cat sees a hat.\n"),
     )
-    small, lstm = "layers = 2; width = 32; heads = 4", 'kind = "lstm"; layers = 1; width = 16'
-    as_gpt2 = f'kind = "transformer"; {small}; positions = "learned"; tied = true; activation = "gelu-tanh"'
+    small, lstm = "num_layers = 2; hidden_size = 32; num_heads = 4", 'arch = "lstm"; num_layers = 1; hidden_size = 16'
+    as_gpt2 = f'arch = "transformer"; {small}; position_encoding = "learned"; tie_embeddings = true; activation = "gelu-tanh"'
     return [
-        lm("lm-ngram", "", word, 'kind = "ngram"; order = 3', *imported),
-        lm("lm-gpt", "window = 32", 'kind = "char"', f'kind = "gpt"; {small}'),
-        lm("lm-window", "window = 32", 'kind = "char"', 'kind = "window"; width = 16; context = 3'),
-        lm("lm-gpt2", "window = 32", 'kind = "bpe"; size = 280', as_gpt2, *imported_hf),
-        lm("lm-lstm-lines", 'read = "lines"', word, lstm, train="samples = 2; sample_length = 10"),
-        lm("lm-lstm-stream", 'read = "stream"; window = 16', word, 'kind = "lstm"; layers = 2; width = 16; dropout = 0.2'),
+        lm("lm-ngram", "", word, 'arch = "ngram"; order = 3', *imported),
+        lm("lm-gpt", "context_length = 32", 'type = "char"', f'arch = "gpt"; {small}'),
+        lm("lm-conv", "context_length = 32", 'type = "char"', 'arch = "conv"; hidden_size = 16; kernel_size = 3'),
+        lm("lm-gpt2", "context_length = 32", 'type = "bpe"; vocab_size = 280', as_gpt2, *imported_hf),
+        lm("lm-lstm-lines", 'read_as = "lines"', word, lstm, train="num_samples = 2; sample_max_new_tokens = 10"),
+        lm("lm-lstm-stream", 'read_as = "stream"; context_length = 16', word, 'arch = "lstm"; num_layers = 2; hidden_size = 16; dropout = 0.2'),
     ]
 
 
 def _translate_scenes() -> list[Scene]:
-    two, word = '["pairs.en", "pairs.fr"]', 'source = {kind = "word"}; target = {kind = "word"}'
+    two, word = '["pairs.en", "pairs.fr"]', 'source = {type = "word"}; target = {type = "word"}'
     together = (
-        case("ensemble-evaluate", "evaluate runs/sutskever --with runs/sutskever-2 --json"),
+        case("ensemble-evaluate", "evaluate runs/sutskever --ensemble runs/sutskever-2 --json"),
         case(
-            "ensemble-predict", "predict runs/sutskever --with runs/sutskever-2 --beam 3 --json", stdin="the cat sees a hat\n"
+            "ensemble-predict", "predict runs/sutskever --ensemble runs/sutskever-2 --beam-size 3 --json", stdin="the cat sees a hat\n"
         ),
-        case("ensemble-score", "score runs/sutskever --with runs/sutskever-2", stdin="the cat\tle chat\n"),
+        case("ensemble-score", "score runs/sutskever --ensemble runs/sutskever-2", stdin="the cat\tle chat\n"),
         case("fusion-evaluate", "evaluate runs/sutskever --lm runs/lm-french --lm-weight 0.2 --json"),
         case("fusion-predict", "predict runs/sutskever --lm runs/lm-french --json", stdin="the cat sees a hat\n"),
         case("fusion-score", "score runs/sutskever --lm runs/lm-french", stdin="the cat\tle chat\n"),
-        case("similarity-two-json", "similarity runs/sutskever runs/sutskever-2 --most 1000 --json"),
+        case("similarity-two-json", "similarity runs/sutskever runs/sutskever-2 --max-words 1000 --json"),
     )
     second, french = ("--tokenizer-from", "runs/sutskever"), 'file = "runs/sutskever/tokenizer.target.json"'
-    sutskever = 'kind = "sutskever"; layers = 1; width = 16'
+    sutskever = 'arch = "sutskever"; num_layers = 1; hidden_size = 16'
     language = run_file(
-        "lm", 'train = "pairs.fr"; valid = 0.1; test = 0.1; read = "lines"', french, 'kind = "lstm"; layers = 1; width = 16'
+        "lm", 'train = "pairs.fr"; valid = 0.1; test = 0.1; read_as = "lines"', french, 'arch = "lstm"; num_layers = 1; hidden_size = 16'
     )
     return [
-        translate("seq2seq", '"pairs.tsv"', 'kind = "char"', 'kind = "seq2seq"; width = 24; copying = true'),
-        translate("transformer", two, 'kind = "bpe"; size = 280', 'kind = "transformer"; layers = 2; width = 32; heads = 4'),
-        translate("bahdanau", '"pairs.tsv"', word, 'kind = "bahdanau"; layers = 1; width = 16'),
+        translate("seq2seq", '"pairs.tsv"', 'type = "char"', 'arch = "lstm-input-feeding"; hidden_size = 24; copy_mechanism = true'),
+        translate("transformer", two, 'type = "bpe"; vocab_size = 280', 'arch = "transformer"; num_layers = 2; hidden_size = 32; num_heads = 4'),
+        translate("bahdanau", '"pairs.tsv"', word, 'arch = "bahdanau"; num_layers = 1; hidden_size = 16'),
         translate("sutskever", two, word, sutskever),
         translate(
             "sutskever-2", two, "", sutskever.replace("16", "20"), *together, options=second, needs=("sutskever", "lm-french")
@@ -250,71 +250,71 @@ def _translate_scenes() -> list[Scene]:
 
 def _label_scenes() -> list[Scene]:
     reviews, review = 'train = "reviews.csv"', "The soup was dull."
-    small = "layers = 1; width = 16"
-    kinds = {"naive-bayes": "", "regression": "", "lstm": f"; {small}", "window": f"; {small}; balanced = true"}
+    small = "num_layers = 1; hidden_size = 16"
+    kinds = {"naive-bayes": "", "logistic-regression": "", "lstm": f"; {small}", "conv": f'; {small}; class_weight = "balanced"'}
     found = []
     for kind, more in kinds.items():
-        run = f"runs/classify-{kind}"
+        run = f"runs/classification-{kind}"
         extra = (
-            case("predict-data", f"predict {run} --data reviews.csv"),
+            case("predict-data", f"predict {run} --input reviews.csv"),
             case("evaluate-strict", f"evaluate {run} --strict --data reviews.csv --json"),
         )
-        found.append(classify(f"classify-{kind}", reviews, f'kind = "{kind}"{more}', review, *extra))
-    letters = 'train = "letters.jsonl"; multi = true'
-    pairs = 'train = "inference.tsv"; text = ["premise", "hypothesis"]'
-    both, heads = "the cat sees a hat\tthe cat likes a hat", "layers = 2; width = 32; heads = 4"
-    multi, several = "I bought a hat and it has a scratch", "predict runs/{0} --json --data letters.jsonl"
+        found.append(classify(f"classification-{kind}", reviews, f'arch = "{kind}"{more}', review, *extra))
+    letters = 'train = "letters.jsonl"; multilabel = true'
+    pairs = 'train = "inference.tsv"; text_column = ["premise", "hypothesis"]'
+    both, heads = "the cat sees a hat\tthe cat likes a hat", "num_layers = 2; hidden_size = 32; num_heads = 4"
+    multi, several = "I bought a hat and it has a scratch", "predict runs/{0} --json --input letters.jsonl"
     found += [
-        classify("multi-lstm", letters, f'kind = "lstm"; {small}', multi, case("predict-data", several.format("multi-lstm"))),
+        classify("multilabel-lstm", letters, f'arch = "lstm"; {small}', multi, case("predict-data", several.format("multilabel-lstm"))),
         classify(
-            "multi-regression", letters, 'kind = "regression"', multi, case("predict-data", several.format("multi-regression"))
+            "multilabel-logistic-regression", letters, 'arch = "logistic-regression"', multi, case("predict-data", several.format("multilabel-logistic-regression"))
         ),
         classify(
             "pairs-transformer",
             pairs,
-            f'kind = "transformer"; {heads}',
+            f'arch = "transformer"; {heads}',
             both,
-            case("predict-data", "predict runs/pairs-transformer --data inference.tsv"),
+            case("predict-data", "predict runs/pairs-transformer --input inference.tsv"),
         ),
-        classify("pairs-regression", pairs, 'kind = "regression"', both),
+        classify("pairs-logistic-regression", pairs, 'arch = "logistic-regression"', both),
         classify(
-            "classify-bert",
-            f"{reviews}; longest = 64",
-            'kind = "bert"; layers = 2; width = 32; heads = 4',
+            "classification-bert",
+            f"{reviews}; max_length = 64",
+            'arch = "bert"; num_layers = 2; hidden_size = 32; num_heads = 4',
             review,
             options=("--init-from", "runs/bert"),
             needs=("bert",),
         ),
         tag(
-            "tag-lstm",
+            "tagging-lstm",
             "entities.txt",
-            f'kind = "lstm"; {small}; head = "crf"; spelling = {{mixer = "lstm", width = 8, embedding = 8}}',
+            f'arch = "lstm"; {small}; head = "crf"; char_encoder = {{layer_type = "lstm", hidden_size = 8, embedding_dim = 8}}',
             "Ada likes New Delhi .",
         ),
-        tag("tag-window", "entities.txt", f'kind = "window"; {small}; spelling = "none"', "Ada likes New Delhi ."),
-        tag("tag-speech", "speech.conllu", f'kind = "transformer"; {heads}; head = "linear"', "the old cat sees a hat"),
+        tag("tagging-conv", "entities.txt", f'arch = "conv"; {small}; char_encoder = false', "Ada likes New Delhi ."),
+        tag("tagging-speech", "speech.conllu", f'arch = "transformer"; {heads}; head = "linear"', "the old cat sees a hat"),
     ]
     return found
 
 
 def _masked_and_span_scenes() -> list[Scene]:
-    small, heads = "layers = 1; width = 16", "layers = 2; width = 32; heads = 4"
+    small, heads = "num_layers = 1; hidden_size = 16", "num_layers = 2; hidden_size = 32; num_heads = 4"
     return [
-        masked("bert", f'kind = "bert"; {heads}; masking = "word"', 'kind = "wordpiece"; size = 300'),
-        masked("masked-lstm", f'kind = "lstm"; {small}', "", needs=("bert",)),
-        masked("masked-transformer", f'kind = "transformer"; {heads}; masking = "span"', 'kind = "char"', "window = 32"),
-        span("span-lstm", f'kind = "lstm"; {small}'),
-        span("span-transformer", f'kind = "transformer"; {heads}'),
+        masked("bert", f'arch = "bert"; {heads}; masking = "whole-word"', 'type = "wordpiece"; vocab_size = 300'),
+        masked("masked-lstm", f'arch = "lstm"; {small}', "", needs=("bert",)),
+        masked("masked-transformer", f'arch = "transformer"; {heads}; masking = "span"', 'type = "char"', "context_length = 32"),
+        span("qa-lstm", f'arch = "lstm"; {small}'),
+        span("qa-transformer", f'arch = "transformer"; {heads}'),
     ]
 
 
 COMPARED = {
-    "lm": "lm-gpt lm-window",
-    "translate": "sutskever sutskever-2",
-    "classify": "classify-naive-bayes classify-regression classify-lstm",
-    "tag": "tag-lstm tag-window",
+    "lm": "lm-gpt lm-conv",
+    "seq2seq": "sutskever sutskever-2",
+    "classification": "classification-naive-bayes classification-logistic-regression classification-lstm",
+    "tagging": "tagging-lstm tagging-conv",
     "masked-lm": "masked-lstm bert",
-    "span": "span-lstm span-transformer",
+    "qa": "qa-lstm qa-transformer",
 }
 
 
@@ -322,26 +322,26 @@ def _compare_scenes() -> list[Scene]:
     found = []
     for task, names in COMPARED.items():
         runs, out = " ".join(f"runs/{name}" for name in names.split()), f"compared-{task}"
-        words = f"compare {runs} --out {out} --csv {out}.csv --json"
+        words = f"compare {runs} --output-dir {out} --csv {out}.csv --json"
         again = case(
             "compare-again",
-            f"compare {runs} --out {out} --markdown {out}.md --latex {out}.tex",
+            f"compare {runs} --output-dir {out} --markdown {out}.md --latex {out}.tex",
             files=(f"{out}.md", f"{out}.tex"),
         )
         cases = (
             case("compare", words, files=(f"{out}/comparison.json", f"{out}.csv")), again,
-            case("similarity-json", f"similarity {runs} --most 1000 --json"),
+            case("similarity-json", f"similarity {runs} --max-words 1000 --json"),
         )  # fmt: skip
         found.append(Scene(f"compare-{task}", needs=tuple(names.split()), cases=cases))
     data = 'train = "reviews.csv"; valid = 0.15; test = 0.15'
-    text = run_file("classify", data, "", 'kind = "naive-bayes"')
-    words = "compare compare-train.toml --models naive-bayes,regression --out compared --threads 1 --json"
+    text = run_file("classification", data, "", 'arch = "naive-bayes"')
+    words = "compare compare-train.toml --models naive-bayes,logistic-regression --output-dir compared --threads 1 --json"
     found.append(Scene("compare-train", text, cases=(case("compare", words, files=("compared/comparison.json",)),)))
     return found
 
 
 def _init_scene() -> Scene:
-    kinds = [case(f"{task}-{kind}", f"init {task} --kind {kind}") for task, known in KINDS.items() for kind in known.split()]
+    kinds = [case(f"{task}-{kind}", f"init {task} --arch {kind}") for task, known in KINDS.items() for kind in known.split()]
     return Scene("init", cases=(*kinds, *(case(task, f"init {task}") for task in KINDS)))
 
 

@@ -99,7 +99,7 @@ def make(place: Path) -> None:
     _lines(place / "inference.tsv", ["premise\thypothesis\tlabel", *drawn(_inference, 240, 4)])
     _lines(place / "entities.txt", drawn(_entities, 240, 5))
     _lines(place / "speech.conllu", drawn(_parts_of_speech, 160, 6))
-    _lines(place / "answers.tsv", ["question\tpassage\tanswer\tstart", *drawn(_question, 240, 7)])
+    _lines(place / "answers.tsv", ["question\tpassage\tanswer\tanswer_start", *drawn(_question, 240, 7)])
     agreement = [(f"The {one} sees a hat.", f"The {one} see a hat.", "verb", "0") for one in SUBJECTS]
     agreement += [
         (f"The {one} that the dogs like sees a key.", f"The {one} that the dogs like see a key.", "verb", "1")

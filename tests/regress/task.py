@@ -43,17 +43,17 @@ BATCH = 8192  # positions that are read at once
 
 
 class NumberConfig(SplitConfig):
-    text: str = "text"  # the column of the text
-    number: str = "number"  # the column of its number
-    max_positions: int = Field(256, ge=2)  # tokens of a text, <s> and </s> counted; a longer one is truncated
+    text_column: str = Field("text", description="Column of the text.")
+    number_column: str = Field("number", description="Column of its number.")
+    max_length: int = Field(256, ge=2, description="Maximum length in tokens, including special tokens.")
 
     def sources(self, base: Path) -> dict[str, Dataset[TableRecord]]:
-        return self.read_as(TableFormat((self.text,), (self.number,), self.encoding), base)
+        return self.read_as(TableFormat((self.text_column,), (self.number_column,), self.encoding), base)
 
 
 class NumberBatch(NamedTuple):
     tokens: Tensor  # int64 (B, S)
-    keep: Tensor  # bool (B, S)
+    token_mask: Tensor  # bool (B, S)
     numbers: Tensor  # float32 (B,)
 
 
@@ -61,7 +61,7 @@ class NumberBatch(NamedTuple):
 class Numbered(TextExamples[NumberBatch]):
     columns: Sequence[Corpus]
     numbers: np.ndarray  # float64 (N,)
-    max_positions: int
+    max_length: int
 
     def batch(self, members: np.ndarray) -> NumberBatch:
         return NumberBatch(*self.laid_out(members)[:2], torch.from_numpy(self.numbers[members]).float())
@@ -102,7 +102,7 @@ class Regressor(nn.Module):
 
     @property
     def max_positions(self) -> int | None:
-        return self.encoder.longest
+        return self.encoder.max_positions
 
     def muon_parameters(self) -> set[str]:
         return build.muon_parameters(self.encoder.stack, "encoder.stack")
@@ -114,7 +114,6 @@ class Regressor(nn.Module):
 
 @torch.inference_mode()
 def read_numbers(model: nn.Module, data: Numbered, device: torch.device, watch: ProgressCallback | None = None) -> np.ndarray:
-    """float64 (N,)"""
     found, done = np.zeros(len(data.numbers)), 0
     for members, batch in by_length(data, batch_tokens=BATCH):
         text = changed(EncoderInput(batch.tokens, batch.token_mask), lambda part: part.to(device))
@@ -143,10 +142,9 @@ class SquaredError:
 
 class Regression(NetworkTask[Numbered]):
     def build(self, config: RunConfig, vocabulary: Tokenizer) -> Callable[[], Regressor]:
-        table, words, longest = config.model, vocabulary.vocab_size + 1, config.data.max_length
-        return lambda: Regressor(
-            text_encoder(table, vocab_size=words, max_positions=longest), build.build_pooling(table.pool, table), table.width
-        )
+        table, vocab_size, limit = config.model, vocabulary.vocab_size + 1, config.data.max_length
+        pool = partial(build.build_pooling, table.pooling, table)
+        return lambda: Regressor(text_encoder(table, vocab_size=vocab_size, max_positions=limit), pool(), table.hidden_size)
 
     def encode(
         self,
@@ -207,7 +205,7 @@ def predict(
 ) -> list[Estimate | Fault]:
     def estimate(valid: list[str]) -> list[Estimate]:
         data = _read(run, valid)
-        long = 1 + np.diff(data.columns[0].line_starts()) > data.max_positions
+        long = 1 + np.diff(data.columns[0].line_starts()) > data.max_length
         found = read_numbers(run.model, data, run.device, phase(progress, "predicting"))
         return [Estimate(float(value), bool(over)) for value, over in zip(found, long, strict=True)]
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
-from weft.config import Config
+from weft.config import Config, invalid
 from weft.data.columns import WantedColumn
 from weft.data.dataset import Dataset, Format, R
 from weft.data.input_records import ColumnUse
@@ -21,44 +21,78 @@ from weft.text.compression import COMPRESSED_SUFFIXES, is_pattern
 from weft.text.reading import as_paths, check_encoding
 
 Files = str | list[str]
-Split = Files | float | None  # files, a share of train, or none
-Train = Files | Literal[False]  # files; false: the model was trained elsewhere, so there are none
+Split = Files | float | None  # files, a fraction of train, or no data
+Train = Files | Literal[False]  # files; false: the model was trained elsewhere, so there is no training data
 S = TypeVar("S")
 
 
-def _delimiter(given: str | None) -> str | None:
-    mark = "\t" if given == "tab" else given
-    if mark is not None and (len(mark) != 1 or mark in '"\r\n\0'):
-        raise ValueError(f'must be one character that is no quote and no line end, or "tab", not {given!r}')
-    return mark
+def _delimiter(value: str | None) -> str | None:
+    delimiter = "\t" if value == "tab" else value
+    if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n\0'):
+        raise invalid("", f'expected one character, no quote or line break, or "tab", got {value!r}')
+    return delimiter
 
 
-def _sheet(given: str | int | None) -> str | int | None:
-    if given == "" or (isinstance(given, int) and given < 1):
-        raise ValueError(f"{given!r} names no sheet; give its name, or its place from 1 on")
-    return given
+def _sheet(value: str | int | None) -> str | int | None:
+    if value == "" or (isinstance(value, int) and value < 1):
+        raise invalid("", f"expected a name or a 1-based index, got {value!r}")
+    return value
 
 
-Delimiter = Annotated[str | None, AfterValidator(_delimiter)]  # between columns of .csv and .tsv: a character, or "tab"
-Sheet = Annotated[str | int | None, AfterValidator(_sheet)]  # of a workbook: a name, or a place from 1
+Delimiter = Annotated[str | None, AfterValidator(_delimiter)]
+Sheet = Annotated[str | int | None, AfterValidator(_sheet)]
 
 
 def check_splits(train: Train, valid: Split, test: Split, encoding: str) -> None:
-    """Refuse what names no file, leaves nothing of train, or can't be decoded; pydantic says where."""
-    fractions = [fraction for fraction in (valid, test) if isinstance(fraction, float)]
+    """Reject splits without files, splits that leave no training data, and unknown encodings."""
+    fractions = {name: split for name, split in (("valid", valid), ("test", test)) if isinstance(split, float)}
     for name, files in (("train", train), ("valid", valid), ("test", test)):
         if isinstance(files, str | list) and not (files and all(files)):
-            raise ValueError(f"{name}={files!r} names no file")
-        if isinstance(files, float) and not 0 < files < 1:
-            raise ValueError(f"{name}={files:g}, a share of train, must be between 0 and 1")
-    if train is False and fractions:
-        raise ValueError(f"train=false has no share of {fractions[0]:g}; name files for valid and test")
-    if sum(fractions) >= 1:
-        raise ValueError(f"valid={valid:g} and test={test:g} leave nothing of train")
+            raise invalid(name, f"expected file names, got {files!r}")
+    for name, fraction in fractions.items():
+        if not 0 < fraction < 1:
+            raise invalid(name, f"a fraction must be between 0 and 1, got {fraction:g}")
+        if train is False:
+            raise invalid(name, f"there is no training data to take a fraction of {fraction:g} from", "set it to files")
+    if sum(fractions.values()) >= 1:
+        raise invalid("", f"valid ({valid:g}) and test ({test:g}) leave no training data")
     try:
         check_encoding(encoding)
     except DataError as error:
-        raise ValueError(str(error).removeprefix("data.encoding: ")) from None
+        raise invalid("encoding", error.problem, error.fix) from None
+
+
+class DataFilesConfig(Config):
+    """The files of a data set and its splits; tasks add columns and limits."""
+
+    train: Train
+    """Training files. Paths are relative to this file; .gz, .xz and .zst are decompressed."""
+    # fractions are taken from the end of train, in the order train, valid, test
+    valid: Split = None
+    """Validation files, or a fraction of train. Selects the best weights."""
+    test: Split = None
+    """Test files, or a fraction of train. Read only by weft evaluate and weft compare."""
+    encoding: str = "utf-8"
+    """Text encoding of the files."""
+
+    @model_validator(mode="after")
+    def check_files(self) -> Self:
+        check_splits(self.train, self.valid, self.test, self.encoding)
+        return self
+
+    def with_defaults(self) -> Self:
+        """The same table with a value for every option that applies."""
+        return self
+
+
+class TableFilesConfig(DataFilesConfig):
+    """Data that may be in tables: .csv, .tsv, .xlsx, .jsonl, .parquet."""
+
+    train: Files
+    delimiter: Delimiter = None
+    """Column separator of .csv and .tsv files: a character or "tab". Default: as the first line shows."""
+    sheet: Sheet = None
+    """Sheet of an .xlsx file: a name or a 1-based index. Default: the first."""
 
 
 def parts(train: Train, valid: Split, test: Split) -> dict[str, tuple[Files, float, float]]:
@@ -144,35 +178,30 @@ def _find_files(base: Path, files: Files) -> bool:
     return expand_files(base, files) != tuple(base / path for path in as_paths(files))
 
 
-class TextDataConfig(Config):
-    """Which text, and how it is read."""
+class TextDataConfig(DataFilesConfig):
+    """Running text, or lines of text."""
 
-    train: Train
-    valid: Split = None  # files, or the share of train that is taken off its end
-    test: Split = None  # likewise; the order is train, valid, test
-    encoding: str = "utf-8"
-    # running text in shuffled windows, running text in contiguous streams, or every line on its own
     read_as: Literal["windows", "stream", "lines"] = "windows"
-    context_length: int = Field(256, le=2**31 - 1)  # tokens; running text only
-    stride: int | None = None  # from one window to the next; windows only
+    """windows: shuffled windows of running text. stream: running text in order, state carried over. lines: one sequence per
+    line."""
+    context_length: int = Field(256, ge=1, le=2**31 - 1)
+    """Tokens per training sequence, and the attention span."""
+    stride: int | None = None
+    """Tokens from the start of one window to the next. Default: context_length."""
 
     @model_validator(mode="after")
-    def check_options(self) -> Self:
-        check_splits(self.train, self.valid, self.test, self.encoding)
-        if self.context_length < 1:
-            raise ValueError(f"window={self.context_length} must be at least 1")
+    def check_stride(self) -> Self:
         if self.stride is not None and self.read_as != "windows":
-            raise ValueError(f"stride={self.stride}, but read='{self.read_as}' has no windows; drop it")
+            raise invalid("stride", f"not used with read_as {self.read_as!r}", "remove it")
         if self.stride is not None and not 1 <= self.stride <= self.context_length:
-            raise ValueError(f"stride={self.stride} must be from 1 to window={self.context_length}")
+            raise invalid("stride", f"must be between 1 and context_length ({self.context_length}), got {self.stride}")
         return self
 
     def columns_in_use(self) -> ColumnUse:
-        """What a trained run reads of a table: its column `text`."""
+        """The column that a trained run reads from a table: `text`."""
         return ColumnUse((WantedColumn("", "text"),), (WantedColumn("", "text"),))
 
     def with_defaults(self) -> Self:
-        """The same with every option that applies filled in."""
         if self.read_as != "windows" or self.stride is not None:
             return self
         return self.model_copy(update={"stride": self.context_length})

@@ -33,7 +33,6 @@ NAMES = {  # of the parts, for people
     "pooling": "the pool's attention over the text",
 }
 MIN_WEIGHT = 0.05  # what less is looked at is not named in a terminal
-RESIDUAL_WEIGHT = ("residual", "post-norm")  # connections that add what a layer read to what it found
 
 
 class Site(NamedTuple):
@@ -263,7 +262,7 @@ def why_no_rollout(run: AnyRun) -> str | None:
     lowest = None if model is None else stacks(run)[0]
     if model is None or lowest is None or not lowest.attention:
         return "it follows self-attention from layer to layer, and this run has none below what it says"
-    if lowest.config.skip_connection not in RESIDUAL_WEIGHT:
+    if lowest.config.skip_connection != "residual":
         return f"it counts what a layer adds to, and connection = {lowest.config.skip_connection!r} does not add"
     if not any(site.component == lowest.part for site in sites(model)):
         return "it follows self-attention from layer to layer, and all heads of this run were cut out"

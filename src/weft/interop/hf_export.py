@@ -43,8 +43,10 @@ def _common(run: AnyRun) -> Any:
     """The table, if its stack is one of attention as it is there."""
     table = run.config.model
     _need(run, {"layer_type": ATTENTION, "position_encoding": "learned", "norm": "layernorm", "qk_norm": (False, None)})
-    if not isinstance(table.ffn_dim, int):
-        raise UsageError("export", f"model.ffn_dim is {table.ffn_dim!r}", "there it is a number")
+    if not table.ffn_dim:
+        raise UsageError(
+            "export", "Hugging Face models have a feed-forward sublayer", "train with model.ffn_dim greater than 0"
+        )
     _need(run, {"activation": tuple(ACTIVATIONS)})
     return table
 
@@ -68,7 +70,7 @@ def _theirs(rows: Iterable[Row], ours: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def _bert(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
-    _need(run, {"layer_type": ATTENTION, "skip_connection": "post-norm", "embedding_norm": True})
+    _need(run, {"layer_type": ATTENTION, "skip_connection": "residual", "norm_position": "post", "embedding_norm": True})
     table = _common(run)
     stacked, notes = _stacked(run, table, "encoder.stack")
     ours = stacked.tensors
@@ -107,7 +109,7 @@ def _bert(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
 
 
 def _gpt2(run: AnyRun) -> tuple[dict[str, Any], dict[str, Tensor], list[str]]:
-    _need(run, {"layer_type": ATTENTION, "skip_connection": "residual", "logit_softcap": "none"})
+    _need(run, {"layer_type": ATTENTION, "skip_connection": "residual", "norm_position": "pre", "logit_softcap": 0})
     table = _common(run)
     stacked, notes = _stacked(run, table, "stack")
     tied = table.tie_embeddings

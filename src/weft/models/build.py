@@ -34,10 +34,10 @@ def norm(name: str, dim: int, *, eps: float | None = None) -> nn.Module:
 
 def connection(config: StackConfig, depth: int) -> Connection:
     match config.skip_connection:
+        case "residual" if config.is_post_norm:
+            return PostNormResidual(norm(config.norm, config.hidden_size, eps=config.norm_eps))
         case "residual":
             return Residual()
-        case "post-norm":
-            return PostNormResidual(norm(config.norm, config.hidden_size, eps=config.norm_eps))
         case "highway":
             return Highway(config.hidden_size)
         case "dense":
@@ -123,7 +123,7 @@ def build_stack(
     With `dropout_on_top=False`, the last layer has no dropout.
     """
     # a post-norm layer normalizes its output itself: there is no norm before mixers, and no final norm
-    norm_name = "none" if config.skip_connection == "post-norm" else config.norm
+    norm_name = "none" if config.is_post_norm else config.norm
     dropouts = [config.dropout] * (len(mixers) - 1) + [config.dropout if dropout_on_top else 0.0]
     # an input of another size cannot be added or gated: the first layer then has no skip connection
     num_unskipped = int(input_size != config.hidden_size)
@@ -143,7 +143,7 @@ def build_stack(
 
 def feed_forward(config: StackConfig) -> list[nn.Module]:
     """The feed-forward layer that follows each mixer, as a list of one, or an empty list."""
-    if not isinstance(config.ffn_dim, int):
+    if not config.ffn_dim:
         return []
     return [FeedForward(config.hidden_size, ffn_dim=config.ffn_dim, activation=config.activation or "gelu")]
 

@@ -1,131 +1,148 @@
-"""The [model] table of networks, and what each kind means."""
+"""The [model] table of networks, and the presets of language models."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from weft.config import Choice, Config
+from weft.config import Choice, Config, invalid
 from weft.nn.choices import ACTIVATIONS, NONLINEARITIES
 from weft.nn.mixers import MIXERS, Mixer, option_names
 
-INPUT_ENCODINGS = ("none", "sinusoidal", "learned")  # positions that any stack can read
-ATTENTION_ENCODINGS = ("relative", "alibi", "rotary")  # positions inside attention
-CONNECTIONS = ("none", "residual", "post-norm", "highway", "dense")
+INPUT_ENCODINGS = ("none", "sinusoidal", "learned")  # added to the embeddings: for any stack
+ATTENTION_ENCODINGS = ("relative", "alibi", "rotary")  # inside attention
+CONNECTIONS = ("none", "residual", "highway", "dense")
 NORMS = ("none", "layernorm", "rmsnorm")
-Count = Annotated[int, Field(le=2**20)]  # of heads or hidden units: no size computed from it passes what 64 bits hold
+NORM_POSITIONS = ("pre", "post")
+Count = Annotated[int, Field(le=2**20)]  # of heads or hidden units: sizes computed from it fit into 64 bits
 Size = Annotated[int, Field(ge=1, le=65536)]
 
 
-SoftCap = float | Literal["none"]
-
-
-def check_softcap(logit_softcap: SoftCap) -> None:
-    if logit_softcap != "none" and logit_softcap <= 0:
-        raise ValueError(f"cap={logit_softcap} must be positive, or 'none'")
-
-
 class StackConfig(Config):
-    """A stack of layers of one mixer."""
+    """A stack of layers of one type."""
 
     layer_type: Annotated[str, Choice(MIXERS)] = "lstm"
+    """Type of the layers."""
     num_layers: int = Field(2, ge=1, le=512)
+    """Number of layers."""
     hidden_size: int = Field(256, ge=1, le=65536)
-    kernel_size: int | None = Field(None, ge=1, le=4096)  # window only: how many tokens a prediction sees
-    nonlinearity: Annotated[str, Choice(NONLINEARITIES)] | None = None  # rnn and window only: f in h = f(W h + U x + b)
+    """Size of the hidden states."""
+    kernel_size: int | None = Field(None, ge=1, le=4096)
+    """conv only: number of tokens each position sees."""
+    nonlinearity: Annotated[str, Choice(NONLINEARITIES)] | None = None
+    """rnn and conv only: the function f in h = f(W h + U x + b)."""
     bidirectional: bool = False
-    num_heads: Count | list[Count] | None = (
-        None  # attention only: one number, or one a layer, where 0 is a layer that has lost all
-    )
-    head_dim: Size | list[Size] | None = None  # attention only: one number, or one a layer
-    qk_norm: bool | None = None  # attention only: queries and keys are normalised
+    """Read the text in both directions. Recurrent layers use half of hidden_size for each."""
+    # of a list, 0 is a layer whose heads were all pruned
+    num_heads: Count | list[Count] | None = None
+    """attention only: number of heads, or a list with one number per layer."""
+    head_dim: Size | list[Size] | None = None
+    """attention only: size of each head. Default: hidden_size / num_heads."""
     position_encoding: Annotated[str, Choice((*INPUT_ENCODINGS, *ATTENTION_ENCODINGS))] = "none"
-    alibi_slopes: list[list[float]] | None = None  # alibi only: of each head of each layer; as in the paper, unless given
-    ffn_dim: Annotated[Count, Field(ge=1)] | Literal["none"] | None = None  # hidden units, after each mixer
+    """Position encoding. relative, alibi and rotary require attention."""
+    alibi_slopes: list[list[float]] | None = None
+    """alibi only: the slope of each head in each layer. Default: as in the paper."""
+    ffn_dim: Annotated[Count, Field(ge=0)] | None = None
+    """Hidden size of the feed-forward sublayer; 0 for none. Default: 4 x hidden_size with attention, else 0."""
     activation: Annotated[str, Choice(ACTIVATIONS)] | None = None
-    skip_connection: Annotated[str, Choice(CONNECTIONS)] = "none"
-    norm: Annotated[str, Choice(NORMS)] = "none"
-    norm_eps: float | None = Field(None, gt=0.0, lt=1.0)  # what a norm adds to the variance: 1e-5 in layer norms, unless given
+    """Activation of the feed-forward sublayer."""
+    qk_norm: bool | None = None
+    """attention only: normalize queries and keys."""
     dropout: float = Field(0.0, ge=0.0, lt=1.0)
-    attention_dropout: float | None = Field(None, ge=0.0, lt=1.0)  # attention only: of its weights; as `dropout`, unless given
+    """Dropout on layer outputs, attention weights and embeddings."""
+    attention_dropout: float | None = Field(None, ge=0.0, lt=1.0)
+    """attention only: dropout on attention weights. Default: dropout."""
+    skip_connection: Annotated[str, Choice(CONNECTIONS)] = "none"
+    """Connection around each layer."""
+    norm: Annotated[str, Choice(NORMS)] = "none"
+    """Normalization."""
+    norm_position: Annotated[str, Choice(NORM_POSITIONS)] = "pre"
+    """Normalize before each layer (pre) or after each residual sum (post)."""
+    norm_eps: float | None = Field(None, gt=0.0, lt=1.0)
+    """Epsilon of the normalization."""
 
     @property
     def traits(self) -> Mixer:
-        """How the mixer differs from others."""
+        """The properties of the layer type."""
         return MIXERS[self.layer_type]
 
+    @property
+    def is_post_norm(self) -> bool:
+        return self.norm_position == "post"
+
     def mixer_options(self) -> dict[str, Any]:
-        """The options that are the mixer's own, with its defaults where they are not given."""
-        given = {option: value for option in self.traits.options if (value := getattr(self, option)) is not None}
-        return {**self.traits.options, **given}
+        """The options of the layer type, with its defaults for those that are not set."""
+        values = {option: value for option in self.traits.options if (value := getattr(self, option)) is not None}
+        return {**self.traits.options, **values}
 
     @model_validator(mode="after")
-    def check_options(self) -> Self:
+    def check_stack(self) -> Self:
         traits = self.traits
         for option in option_names():
             if option not in traits.options and getattr(self, option) is not None:
-                raise ValueError(f"{option}={getattr(self, option)!r}, but mixer={self.layer_type!r} has none")
+                raise invalid(option, f"not used with layer_type {self.layer_type!r}", "remove it")
         if self.position_encoding in ATTENTION_ENCODINGS and not traits.attends:
-            raise ValueError(
-                f"positions={self.position_encoding!r} stand inside attention; mixer={self.layer_type!r} takes {', '.join(INPUT_ENCODINGS)}"
-            )
+            fix = f"use {', '.join(INPUT_ENCODINGS[:-1])} or {INPUT_ENCODINGS[-1]}"
+            raise invalid("position_encoding", f"{self.position_encoding!r} requires layer_type 'attention'", fix)
         if self.bidirectional and traits.attends and traits.bidirectional is None:
-            raise ValueError(f"two_way=true, but mixer={self.layer_type!r} reads one way; set two_way=false")
-        if self.skip_connection == "post-norm" and self.norm == "none":
-            raise ValueError("connection='post-norm' needs norm='layer' or 'rms'")
+            raise invalid("bidirectional", f"not possible with layer_type {self.layer_type!r}", "set it to false")
+        if self.is_post_norm and self.norm == "none":
+            raise invalid("norm_position", "'post' requires norm 'layernorm' or 'rmsnorm'")
+        if self.is_post_norm and self.skip_connection != "residual":
+            raise invalid("norm_position", "'post' requires skip_connection 'residual'", 'set norm_position = "pre"')
         if self.norm_eps is not None and self.norm == "none":
-            raise ValueError(f"norm_eps={self.norm_eps}, but norm='none' has none")
+            raise invalid("norm_eps", "not used with norm 'none'", "remove it")
         if self.bidirectional and traits.bidirectional is None and self.hidden_size % 2:
-            raise ValueError(
-                f"two_way gives each side half the width: mixer={self.layer_type!r}, width={self.hidden_size} can't be halved so"
-            )
-        alone = self.ffn_dim == "none" or (self.ffn_dim is None and not traits.attends)
-        if alone and self.activation is not None:
-            raise ValueError(f"activation={self.activation!r}, but feed_forward='none' has none")
-        return self._check_heads() if traits.attends else self
-
-    def _check_heads(self) -> Self:
-        given = default_heads(self.hidden_size) if self.num_heads is None else self.num_heads
-        for option, values in (("heads", given), ("head_dim", self.head_dim)):
-            if isinstance(values, list) and len(values) != self.num_layers:
-                raise ValueError(
-                    f"{option} has {len(values)} numbers for layers={self.num_layers}; give one number, or one a layer"
-                )
-        heads = given if isinstance(given, list) else [given] * self.num_layers
-        for number, size in zip(heads, _each(self.head_dim, self.num_layers), strict=True):
-            if number < 0 or (number == 0 and not isinstance(given, list)):
-                raise ValueError(f"heads={number} must be at least 1")
-            if number == 0 and size is None:
-                raise ValueError("heads=0 in a layer leaves open how wide a head is; give head_size")
-            if size is None and self.hidden_size % number:
-                raise ValueError(f"width={self.hidden_size} is not a multiple of heads={number}; change one, or give head_size")
-            wide = size or self.hidden_size // number
-            if self.position_encoding == "rotary" and wide % 2:
-                raise ValueError(f"positions='rotary' turns pairs: the size of a head, {wide}, must be even")
-        return self._check_slopes(heads)
-
-    def _check_slopes(self, heads: list[int]) -> Self:
-        if self.alibi_slopes is None:
-            return self
-        if self.position_encoding != "alibi":
-            raise ValueError(f"slopes are those of positions='alibi', but positions={self.position_encoding!r}; drop them")
-        if [len(own) for own in self.alibi_slopes] != heads:
-            raise ValueError(f"slopes has {[len(own) for own in self.alibi_slopes]} numbers for heads={heads}; give one a head")
+            raise invalid("hidden_size", f"must be even for bidirectional layers, got {self.hidden_size}")
+        has_ffn = traits.attends if self.ffn_dim is None else self.ffn_dim > 0
+        if not has_ffn and self.activation is not None:
+            raise invalid("activation", "not used without a feed-forward sublayer", "set ffn_dim or remove activation")
+        if traits.attends:
+            self._check_heads()
         return self
 
+    def _check_heads(self) -> None:
+        num_heads = default_heads(self.hidden_size) if self.num_heads is None else self.num_heads
+        for option, values in (("num_heads", num_heads), ("head_dim", self.head_dim)):
+            if isinstance(values, list) and len(values) != self.num_layers:
+                raise invalid(option, f"{len(values)} values for {self.num_layers} layers", "set one number, or one per layer")
+        heads = num_heads if isinstance(num_heads, list) else [num_heads] * self.num_layers
+        for number, size in zip(heads, _per_layer(self.head_dim, self.num_layers), strict=True):
+            if number < 0 or (number == 0 and not isinstance(num_heads, list)):
+                raise invalid("num_heads", f"must be at least 1, got {number}")
+            if number == 0 and size is None:
+                raise invalid("head_dim", "required if a layer has no heads")
+            if size is None and self.hidden_size % number:
+                fix = "change one of them or set head_dim"
+                raise invalid("num_heads", f"hidden_size {self.hidden_size} is not divisible by {number}", fix)
+            head_dim = size or self.hidden_size // number
+            if self.position_encoding == "rotary" and head_dim % 2:
+                fix = "change num_heads or set head_dim"
+                raise invalid("position_encoding", f"'rotary' requires an even head size, got {head_dim}", fix)
+        self._check_slopes(heads)
+
+    def _check_slopes(self, heads: list[int]) -> None:
+        if self.alibi_slopes is None:
+            return
+        if self.position_encoding != "alibi":
+            raise invalid("alibi_slopes", f"not used with position_encoding {self.position_encoding!r}", "remove it")
+        counts = [len(slopes) for slopes in self.alibi_slopes]
+        if counts != heads:
+            raise invalid("alibi_slopes", f"{counts} slopes per layer for {heads} heads", "set one slope per head")
+
     def heads_in_layer(self, layer: int) -> tuple[int, int]:
-        """How many heads a layer of a filled table has, and how wide each is."""
-        heads, size = _each(self.num_heads, self.num_layers)[layer] or 0, _each(self.head_dim, self.num_layers)[layer]
+        """The number of heads in a layer and the size of each. Requires a resolved table."""
+        heads, size = _per_layer(self.num_heads, self.num_layers)[layer] or 0, _per_layer(self.head_dim, self.num_layers)[layer]
         return heads, size or self.hidden_size // heads
 
     def with_defaults(self) -> Self:
-        """The same table with every option that applies written out."""
-        hidden = self.ffn_dim or (4 * self.hidden_size if self.traits.attends else "none")
+        """The same table with a value for every option that applies."""
+        ffn_dim = (4 * self.hidden_size if self.traits.attends else 0) if self.ffn_dim is None else self.ffn_dim
         values: dict[str, Any] = {option: value for option, value in self.mixer_options().items() if value is not None}
-        values["ffn_dim"] = hidden
-        if hidden != "none":
+        values["ffn_dim"] = ffn_dim
+        if ffn_dim:
             values["activation"] = self.activation or "gelu"
         if self.traits.attends:
             dropout = self.dropout if self.attention_dropout is None else self.attention_dropout
@@ -133,49 +150,52 @@ class StackConfig(Config):
         return self.model_copy(update=values)
 
 
-def _each(value: int | list[int] | None, layers: int) -> list[int | None]:
-    """One value a layer, of an option that may say one for all."""
-    return list[int | None](value) if isinstance(value, list) else [value] * layers
+def _per_layer(value: int | list[int] | None, num_layers: int) -> list[int | None]:
+    """One value per layer of an option that may have one for all."""
+    return list[int | None](value) if isinstance(value, list) else [value] * num_layers
 
 
-def default_heads(width: int) -> int:
-    """Heads of about 32 to 64, and as many as divide the width."""
-    return next(heads for heads in range(max(1, width // 32), 0, -1) if width % heads == 0)
+def default_heads(hidden_size: int) -> int:
+    """The number of heads that gives each a size of 32 or more and divides the hidden size."""
+    return next(heads for heads in range(max(1, hidden_size // 32), 0, -1) if hidden_size % heads == 0)
 
 
 class EmbeddedStackConfig(StackConfig):
-    """An embedding, and a stack that reads it."""
+    """A stack on top of an embedding."""
 
-    embedding_dim: int | None = Field(None, ge=1, le=65536)  # not for attention: of a token's vector; `width`, unless given
+    embedding_dim: int | None = Field(None, ge=1, le=65536)
+    """Size of the token embeddings. Default: hidden_size. Not with attention."""
 
     @model_validator(mode="after")
     def check_embedding(self) -> Self:
         if self.traits.attends and self.input_dim() != self.hidden_size:
-            raise ValueError(
-                f"embedding={self.embedding_dim}, but mixer={self.layer_type!r} adds to what it reads, of width={self.hidden_size}; drop it"
-            )
+            raise invalid("embedding_dim", f"must equal hidden_size with layer_type {self.layer_type!r}", "remove it")
         return self
 
     def input_dim(self) -> int:
-        """How long a token's vector is."""
+        """The size of the token embeddings."""
         return self.embedding_dim or self.hidden_size
 
 
 class LanguageModelConfig(StackConfig):
-    """A stack between an embedding and next-token probabilities."""
+    """An embedding, a stack, and an output layer that predicts the next token."""
 
-    tie_embeddings: bool = False  # one matrix for the embedding and the output
-    embedding_dropout: float | None = Field(None, ge=0.0, lt=1.0)  # as `dropout`, unless given
-    logit_softcap: SoftCap = "none"  # scores stay within +-cap, smoothly
-    zero_init: bool = False  # what writes to the residual stream, and the output, start at zero
+    tie_embeddings: bool = False
+    """Share the weights of the embedding and the output layer."""
+    embedding_dropout: float | None = Field(None, ge=0.0, lt=1.0)
+    """Dropout on the embeddings. Default: dropout."""
+    logit_softcap: float = Field(0.0, ge=0.0)
+    """Soft cap on the logits: cap * tanh(logit / cap); 0 for none."""
+    zero_init: bool = False
+    """Initialize residual output projections and the LM head to zero."""
 
     @model_validator(mode="after")
-    def check_causal(self) -> Self:
+    def check_language_model(self) -> Self:
         if self.bidirectional:
-            raise ValueError("two_way=true lets a position see the tokens it must predict; a language model reads one way")
+            raise invalid("bidirectional", "not possible for a language model, which would see the tokens it predicts")
         if self.tie_embeddings and self.zero_init:
-            raise ValueError("tied=true makes the embedding the output, which zero_init=true sets to zero; add zero_init=false")
-        check_softcap(self.logit_softcap)
+            problem = "cannot be combined with zero_init, which would set the embedding to zero"
+            raise invalid("tie_embeddings", problem, "set zero_init = false")
         return self
 
     def with_defaults(self) -> Self:

@@ -19,7 +19,7 @@ def _recurrent(config: Seq2SeqConfig) -> str:
 
 def name_in_decoder(name: str, config: Seq2SeqConfig) -> str:
     """The name in the decoder of a resolved configuration for a weight of a language model."""
-    attends, size = config.decoder.traits.attends, 2 if isinstance(config.decoder.ffn_dim, int) else 1
+    attends, size = config.decoder.traits.attends, 2 if config.decoder.ffn_dim else 1
     if name.startswith("embedding."):
         return f"decoder.embedder.{name}"
     if match := _LAYER.match(name):

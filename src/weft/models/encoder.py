@@ -83,7 +83,7 @@ def encoder_stack(config: TextEncoderConfig, *, max_positions: int, input_size: 
         stack.input_proj = build.norm(config.norm if config.norm != "none" else "layernorm", input_size, eps=config.norm_eps)
     if config.traits.small_init:
         build.init_gpt2(stack)
-    if config.skip_connection == "residual":
+    if config.skip_connection == "residual" and not config.is_post_norm:
         build.scale_residual_projections(stack, (2 * config.num_layers) ** -0.5)
     return stack
 

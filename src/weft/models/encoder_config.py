@@ -1,4 +1,4 @@
-"""The [model] tables of networks that read whole texts, and what each kind of masked language model means."""
+"""The [model] tables of text encoders, and the presets of masked language models."""
 
 from __future__ import annotations
 
@@ -7,21 +7,25 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from weft.config import Choice
+from weft.config import Choice, invalid
 from weft.models.config import EmbeddedStackConfig
 from weft.nn.choices import POOLS
 
 HEADS = ("linear", "crf")
 MASKING_UNITS = ("token", "whole-word", "span")
+CLASS_WEIGHTS = ("none", "balanced")
 
 
 class TextEncoderConfig(EmbeddedStackConfig):
-    """A stack that reads a whole text, from both ends unless told otherwise."""
+    """A stack that reads a whole text, in both directions by default."""
 
     bidirectional: bool = True
-    embedding_dropout: float | None = Field(None, ge=0.0, lt=1.0)  # as `dropout`, unless given
-    word_dropout: float = Field(0.0, ge=0.0, lt=1.0)  # share of tokens that training reads as <unk>
-    embedding_norm: bool = False  # embeddings are normalised before the first layer, as in BERT
+    embedding_dropout: float | None = Field(None, ge=0.0, lt=1.0)
+    """Dropout on the embeddings. Default: dropout."""
+    word_dropout: float = Field(0.0, ge=0.0, lt=1.0)
+    """Fraction of tokens replaced by <unk> in training."""
+    embedding_norm: bool = False
+    """Normalize the embeddings before the first layer, as in BERT."""
 
     def with_defaults(self) -> Any:
         dropout = self.dropout if self.embedding_dropout is None else self.embedding_dropout
@@ -29,86 +33,92 @@ class TextEncoderConfig(EmbeddedStackConfig):
 
 
 class ClassifierConfig(TextEncoderConfig):
-    """An encoder under a pool and a layer of labels."""
+    """An encoder with pooling and a linear layer that scores the labels."""
 
-    pooling: Annotated[str, Choice(POOLS)] = "mean"  # how a text becomes one vector
-    balanced: bool = False  # in training, every label counts as much as any other, however rare it is
+    pooling: Annotated[str, Choice(POOLS)] = "mean"
+    """How token vectors become one vector."""
+    class_weight: Annotated[str, Choice(CLASS_WEIGHTS)] = "none"
+    """balanced: weight classes inversely to their frequency."""
 
     @model_validator(mode="after")
     def check_pooling(self) -> Self:
         if self.pooling == "first" and not self.bidirectional:
-            raise ValueError("pool='first' looks where nothing is read yet, as two_way=false; use pool='last'")
+            raise invalid("pooling", "'first' requires bidirectional = true", "use 'last'")
         return self
 
 
 class CharEncoderConfig(TextEncoderConfig):
-    """An encoder of letters: what a word is spelled like, for those that are rare or new."""
+    """An encoder that reads the characters of each word, for words that are rare or not in the training data."""
 
     num_layers: int = Field(1, ge=1, le=512)
     hidden_size: int = Field(64, ge=1, le=65536)
     embedding_dim: int | None = Field(32, ge=1, le=65536)
     pooling: Annotated[str, Choice(POOLS)] = "max"
+    """How token vectors become one vector."""
 
     @model_validator(mode="after")
-    def check_pooling(self) -> Self:
+    def check_positions(self) -> Self:
         if self.position_encoding == "learned":
-            raise ValueError("positions='learned' end somewhere, and a new word may be longer; use 'sinusoidal'")
+            raise invalid("position_encoding", "'learned' limits the length of a word", "use 'sinusoidal'")
         return self
 
 
 class TaggerConfig(TextEncoderConfig):
-    """An encoder under a layer of tags."""
+    """An encoder with a layer that scores the tags."""
 
-    head: Annotated[str, Choice(HEADS)] = "crf"  # each tag by itself, or the sentence's tags together
-    char_encoder: CharEncoderConfig | Literal["none"] | None = None  # [model.spelling]: letters beside each word
+    head: Annotated[str, Choice(HEADS)] = "crf"
+    """crf: score the tags of a sentence jointly. linear: score each tag alone."""
+    char_encoder: CharEncoderConfig | Literal[False] | None = None
+    """A character encoder for words. Set to false for none."""
 
     def resolved_char_encoder(self) -> CharEncoderConfig | None:
-        """The encoder of letters, where there is one."""
-        return None if self.char_encoder is None or self.char_encoder == "none" else self.char_encoder.with_defaults()
+        """The character encoder with its defaults; None if there is none."""
+        return self.char_encoder.with_defaults() if isinstance(self.char_encoder, CharEncoderConfig) else None
 
 
 class QAConfig(TextEncoderConfig):
-    """An encoder under two scores of each position."""
+    """An encoder with a layer that scores each position as the start and the end of the answer."""
 
 
 class MaskedLMConfig(TextEncoderConfig):
-    """An encoder under a head of words, and how gaps are made for it to learn from."""
+    """An encoder with an output layer that predicts masked tokens, and the masking."""
 
-    tie_embeddings: bool = True  # one matrix for the embedding and the output
-    head_transform: bool = False  # a layer of its own before the output, as in BERT
-    sentence_pairs: bool = False  # two lines that follow each other are read as one text, <s> a </s> b </s>
-    segment_embeddings: bool | None = None  # a vector for each of two texts; as `pairs`, unless given
-    mask_prob: float = Field(0.15, gt=0.0, le=1.0)  # of the tokens of each text that are to be predicted
-    masking: Annotated[str, Choice(MASKING_UNITS)] = (
-        "token"  # what is hidden together: nothing, the pieces of a word, words in a row
-    )
+    tie_embeddings: bool = True
+    """Share the weights of the embedding and the output layer."""
+    head_transform: bool = False
+    """Add a dense layer before the output, as in BERT."""
+    sentence_pairs: bool = False
+    """Train on pairs of consecutive lines. Requires read_as = "lines"."""
+    segment_embeddings: bool | None = None
+    """Learn an embedding for each of two segments. Default: sentence_pairs."""
+    mask_prob: float = Field(0.15, gt=0.0, le=1.0)
+    """Fraction of tokens to mask."""
+    masking: Annotated[str, Choice(MASKING_UNITS)] = "token"
+    """What to mask as a unit: single tokens, whole words, or spans of words."""
 
     @model_validator(mode="after")
-    def check_bidirectional(self) -> Self:
+    def check_masked_lm(self) -> Self:
         if not self.bidirectional:
-            raise ValueError("two_way=false hides what stands after a gap; a masked language model reads both ways")
+            raise invalid("bidirectional", "must be true for a masked language model")
         if self.head_transform and self.activation == "swiglu":
-            raise ValueError(
-                "transform=true has no gate, which activation='gated' is; use another activation, or transform=false"
-            )
+            raise invalid("head_transform", "not possible with activation 'swiglu'", "change one of them")
         if self.tie_embeddings and self.input_dim() != self.hidden_size:
-            raise ValueError(
-                f"tied=true makes the embedding the output, which reads width={self.hidden_size}, not embedding={self.embedding_dim}; "
-                f"add tied=false"
-            )
+            problem = f"requires embedding_dim ({self.embedding_dim}) to equal hidden_size ({self.hidden_size})"
+            raise invalid("tie_embeddings", problem, "set tie_embeddings = false")
         return self
 
     def with_defaults(self) -> Self:
         segments = self.sentence_pairs if self.segment_embeddings is None else self.segment_embeddings
-        found: Self = super().with_defaults().model_copy(update={"segments": segments})
-        return found
+        resolved: Self = super().with_defaults().model_copy(update={"segment_embeddings": segments})
+        return resolved
 
 
 BERT: Mapping[str, Any] = {
     "layer_type": "attention",
     "position_encoding": "learned",
-    "skip_connection": "post-norm",
+    "skip_connection": "residual",
     "norm": "layernorm",
+    "norm_position": "post",
     "num_layers": 4,
     "dropout": 0.1,
     "embedding_norm": True,

@@ -80,9 +80,8 @@ def language_model(config: LanguageModelConfig, *, vocab_size: int, context_leng
     """The model of a resolved configuration, initialized with torch's default random generator."""
     embedding = nn.Embedding(vocab_size, config.hidden_size)
     stack = build.stack(config, context_length=context_length)
-    softcap = None if config.logit_softcap == "none" else float(config.logit_softcap)
     weight = embedding.weight if config.tie_embeddings else None
-    head = LMHead(config.hidden_size, vocab_size, logit_softcap=softcap, weight=weight)
+    head = LMHead(config.hidden_size, vocab_size, logit_softcap=config.logit_softcap or None, weight=weight)
     if config.traits.small_init:
         build.init_gpt2(stack)
         # the scale of the position encoding: 1 for sinusoids, 0.02 for learned positions. Tied embeddings are small: large
@@ -90,7 +89,7 @@ def language_model(config: LanguageModelConfig, *, vocab_size: int, context_leng
         nn.init.normal_(embedding.weight, std=0.02 if config.tie_embeddings or config.position_encoding == "learned" else 1.0)
     elif config.tie_embeddings:
         nn.init.normal_(embedding.weight, std=config.hidden_size**-0.5)
-    if config.skip_connection == "residual":
+    if config.skip_connection == "residual" and not config.is_post_norm:
         build.scale_residual_projections(stack, 0.0 if config.zero_init else (2 * config.num_layers) ** -0.5)
     if config.zero_init:
         nn.init.zeros_(head.weight)

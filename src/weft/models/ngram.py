@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from weft.config import Choice, Config
+from weft.config import Choice, Config, invalid
 from weft.data.batch import as_tensor
 from weft.errors import ModelError
 from weft.models import ngram_counts as counts
@@ -46,29 +46,35 @@ FROM_FILE = "file"  # in place of a smoothing: the numbers of an imported model,
 
 
 class NgramConfig(Config):
-    """How an n-gram model is estimated."""
+    """An n-gram model."""
 
     order: int = Field(5, ge=1, le=MAX_ORDER)
-    smoothing: Annotated[str, Choice((*SMOOTHINGS, FROM_FILE))] = "kneser-ney"
-    delta: float | None = Field(None, gt=0.0)  # add-delta only
-    # n-grams of each length that occur no more often than this are dropped; the last number holds for longer ones
+    """Length of the longest n-grams."""
+    smoothing: Annotated[str, Choice(SMOOTHINGS, "smoothing", unlisted=(FROM_FILE,))] = "kneser-ney"
+    """Smoothing method."""
+    delta: float | None = Field(None, gt=0.0)
+    """add-delta only: the count to add."""
+    # the last number applies to longer n-grams
     prune: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
-    closed_vocab: bool = False  # tokens that never occur in the training text can't be predicted
+    """Drop n-grams of each length with at most this count, e.g. [0, 0, 1]."""
+    closed_vocab: bool = False
+    """Give tokens that are not in the training data zero probability."""
 
     @model_validator(mode="after")
-    def check_options(self) -> Self:
+    def check_ngram(self) -> Self:
         if self.delta is not None and self.smoothing != "add-delta":
-            raise ValueError(f"delta={self.delta:g}, but smoothing={self.smoothing!r} has none")
+            raise invalid("delta", f"not used with smoothing {self.smoothing!r}", "remove it")
         if len(self.prune) > self.order:
-            raise ValueError(f"prune has {len(self.prune)} numbers for order={self.order}; give at most one a length")
+            raise invalid("prune", f"{len(self.prune)} numbers for order {self.order}", "set at most one per length")
         if self.prune[:1] not in ([], [0]):
-            raise ValueError(f"prune={self.prune} must begin with 0: it is the tokenizer that drops words")
+            raise invalid("prune", f"must start with 0, got {self.prune}", "reduce the vocabulary with tokenizer.vocab_size")
         if any(second < first for first, second in pairwise(self.prune)):
-            raise ValueError(f"prune={self.prune} must not decrease: a part of an n-gram that is kept must be kept too")
+            # every part of an n-gram that stays must stay as well
+            raise invalid("prune", f"must not decrease, got {self.prune}")
         return self
 
     def with_defaults(self) -> Self:
-        """The same table with every option that applies written out."""
+        """The same table with a value for every option that applies."""
         if self.smoothing != "add-delta" or self.delta is not None:
             return self
         return self.model_copy(update={"delta": 1.0})

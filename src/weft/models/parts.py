@@ -39,6 +39,7 @@ PARTS: dict[object, str] = {
 PARTS_BY_ATTRIBUTE = {
     "transform": "output",
     "final_norm": "connections",
+    "out_proj": "connections",
     **dict.fromkeys(("input_proj", "embedding", "segments"), "embedding"),
 }
 SIDES = ("encoder", "decoder")

@@ -296,7 +296,7 @@ def encoder_decoder(
         stacks[0].input_proj = build.norm(
             encoder.norm if encoder.norm != "none" else "layernorm", encoder.input_dim(), eps=encoder.norm_eps
         )
-    softcap = None if config.logit_softcap == "none" else float(config.logit_softcap)
+    softcap = config.logit_softcap or None
     head = LMHead(
         decoder.hidden_size, target_vocab_size, logit_softcap=softcap, weight=target.weight if config.tie_embeddings else None
     )

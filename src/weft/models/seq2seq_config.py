@@ -1,4 +1,4 @@
-"""The [model] table of encoder-decoders, and what each kind means."""
+"""The [model] table of encoder-decoders, and their presets."""
 
 from __future__ import annotations
 
@@ -7,214 +7,210 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from weft.config import Choice, Config
+from weft.config import Choice, Config, invalid
 from weft.errors import unknown_option
-from weft.models.config import Count, EmbeddedStackConfig, Size, SoftCap, StackConfig, check_softcap
+from weft.models.config import Count, EmbeddedStackConfig, Size, StackConfig
 from weft.nn.choices import SCORES
 from weft.nn.mixers import attending, option_names, recurrent
 
 BRIDGES = ("copy", "project")
 SIDES = ("encoder", "decoder")
-WITH_MIXER = (
-    "layer_type",
-    "position_encoding",
-    "activation",
-)  # what a preset says for its own mixer alone, beside the mixer's own options
+# options of a preset that apply to its own layer type only, as the options of the layer type do
+LAYER_TYPE_OPTIONS = ("layer_type", "position_encoding", "activation")
 
 
 class EncoderConfig(EmbeddedStackConfig):
     """The stack that reads the source."""
 
     bidirectional: bool = True
-    reverse_source: bool = False  # reads the source from its end (Sutskever et al. 2014)
-    embedding_norm: bool = False  # embeddings are normalised before the first layer, as in BERT
+    reverse_source: bool = False
+    """Read the source from its end (Sutskever)."""
+    embedding_norm: bool = False
+    """Normalize the embeddings before the first layer, as in BERT."""
 
     @model_validator(mode="after")
-    def check_reverse(self) -> Self:
+    def check_direction(self) -> Self:
         if self.reverse_source and self.bidirectional:
-            raise ValueError("reverse=true turns round a source that two_way=true reads from both ends; set two_way=false")
+            raise invalid("reverse_source", "has no effect if bidirectional is true", "set bidirectional = false")
         return self
 
 
 class DecoderConfig(EmbeddedStackConfig):
     """The stack that writes the target."""
 
-    # attention only: of the attention to the source, of the same size as those of the layer; as many as `heads`, unless given
+    # cross-attention heads have the size of the layer's own heads
     num_cross_heads: Annotated[Count, Field(ge=1)] | list[Annotated[Count, Field(ge=0)]] | None = None
+    """attention only: number of cross-attention heads. Default: num_heads."""
 
     @model_validator(mode="after")
-    def check_causal(self) -> Self:
+    def check_decoder(self) -> Self:
         if self.bidirectional:
-            raise ValueError("two_way=true lets a position see the tokens it must predict; a decoder reads one way")
+            raise invalid("bidirectional", "not possible for a decoder, which would see the tokens it predicts")
         if not (self.traits.num_state_vectors or self.traits.attends):
             known = f"{', '.join(recurrent())} or {', '.join(attending())}"
-            raise ValueError(f"mixer={self.layer_type!r} has no state to start from a source; use {known}")
+            raise invalid("layer_type", f"{self.layer_type!r} is not possible for a decoder", f"use {known}")
         if self.num_cross_heads is not None and not self.traits.attends:
-            raise ValueError(f"cross_heads={self.num_cross_heads}, but mixer={self.layer_type!r} has none")
+            raise invalid("num_cross_heads", f"not used with layer_type {self.layer_type!r}", "remove it")
         if isinstance(self.num_cross_heads, list) and len(self.num_cross_heads) != self.num_layers:
-            raise ValueError(
-                f"cross_heads has {len(self.num_cross_heads)} numbers for layers={self.num_layers}; give one number, or one a layer"
-            )
+            problem = f"{len(self.num_cross_heads)} values for {self.num_layers} layers"
+            raise invalid("num_cross_heads", problem, "set one number, or one per layer")
         return self
 
     def cross_heads_in_layer(self, layer: int) -> tuple[int, int]:
-        """How many heads look at the source in a layer of a filled table, and how wide each is."""
+        """The number of cross-attention heads in a layer and the size of each. Requires a resolved table."""
         heads, size = self.heads_in_layer(layer)
-        given = self.num_cross_heads
-        return given[layer] if isinstance(given, list) else given or heads, size
+        cross_heads = self.num_cross_heads
+        return cross_heads[layer] if isinstance(cross_heads, list) else cross_heads or heads, size
 
 
 class Seq2SeqConfig(Config):
-    """An encoder, a decoder, and what passes between them."""
+    """An encoder, a decoder, and the connection between them."""
 
     encoder: EncoderConfig = Field(default_factory=lambda: EncoderConfig.model_validate({}))
+    """Options of the encoder alone."""
     decoder: DecoderConfig = Field(default_factory=lambda: DecoderConfig.model_validate({}))
+    """Options of the decoder alone."""
     attention: Annotated[str, Choice(("none", *SCORES))] = "none"
-    attention_dim: Size | None = None  # additive only: how long w in w . tanh(Uq + Wk) is; decoder.width, unless given
-    attention_placement: Literal["before", "after"] | None = None  # of attention around a recurrent step
-    input_feeding: bool | None = None  # what was read out stands beside the next step's input; recurrent, after the step
-    bridge: Annotated[str, Choice(BRIDGES)] | None = None  # how a recurrent decoder starts
-    feed_context: bool | None = None  # the summary stands beside every input; recurrent, without attention
-    copy_mechanism: bool = False  # a token may be copied from the source; one tokenizer for both sides
-    share_embeddings: bool = False  # one embedding for both sides; one tokenizer for both sides
-    tie_embeddings: bool = False  # one matrix for the target's embedding and the output
-    embedding_dropout: float | None = Field(None, ge=0.0, lt=1.0)  # as each side's `dropout`, unless given
-    logit_softcap: SoftCap = "none"  # scores stay within +-cap, smoothly
+    """How the decoder scores source positions."""
+    attention_dim: Size | None = None
+    """additive only: size of the hidden layer of the attention score. Default: hidden_size of the decoder."""
+    attention_placement: Literal["before", "after"] | None = None
+    """Attend before the recurrent step (Bahdanau) or after it (Luong)."""
+    input_feeding: bool | None = None
+    """Feed the attention output into the next step (Luong)."""
+    bridge: Annotated[str, Choice(BRIDGES)] | None = None
+    """Initialize the decoder with a copy of the encoder's final state, or with a projection of its summary."""
+    feed_context: bool | None = None
+    """Feed the source summary into the decoder at every step (Cho)."""
+    copy_mechanism: bool = False
+    """Let the decoder copy source tokens (pointer-generator). Requires one shared tokenizer."""
+    share_embeddings: bool = False
+    """Share the embeddings of source and target. Requires one shared tokenizer."""
+    tie_embeddings: bool = False
+    """Share the weights of the embedding and the output layer."""
+    embedding_dropout: float | None = Field(None, ge=0.0, lt=1.0)
+    """Dropout on the embeddings. Default: dropout."""
+    logit_softcap: float = Field(0.0, ge=0.0)
+    """Soft cap on the logits: cap * tanh(logit / cap); 0 for none."""
 
     @property
-    def width(self) -> int:
-        """Of its encoder, as that of any other model is of its one stack."""
+    def hidden_size(self) -> int:
+        """That of the encoder; models with one stack have the same attribute."""
         return self.encoder.hidden_size
 
     @property
     def dropout(self) -> float:
-        """Of its encoder."""
+        """That of the encoder."""
         return self.encoder.dropout
 
     @model_validator(mode="after")
-    def check_options(self) -> Self:
-        grows = self.decoder.traits.attends
-        check_softcap(self.logit_softcap)
-        self._options_apply()
-        if grows and self.attention not in ("none", "scaled-dot"):
-            raise ValueError(
-                f"attention={self.attention!r}, but decoder.mixer={self.decoder.layer_type!r} takes scaled-dot, or none"
-            )
-        if self.attention in ("dot", "scaled-dot") and not grows and self.encoder.hidden_size != self.decoder.hidden_size:
-            raise ValueError(
-                f"attention={self.attention!r} multiplies states of encoder.width={self.encoder.hidden_size} and decoder.width="
-                f"{self.decoder.hidden_size}; make them equal, or use 'multiplicative'"
-            )
+    def check_sides(self) -> Self:
+        self._check_applicable()
+        encoder, decoder = self.encoder, self.decoder
+        if decoder.traits.attends and self.attention not in ("none", "scaled-dot"):
+            fix = "use 'scaled-dot' or 'none'"
+            raise invalid("attention", f"{self.attention!r} is not possible with layer_type {decoder.layer_type!r}", fix)
+        sizes_differ = encoder.hidden_size != decoder.hidden_size
+        if self.attention in ("dot", "scaled-dot") and not decoder.traits.attends and sizes_differ:
+            problem = f"{self.attention!r} requires equal hidden sizes, got {encoder.hidden_size} and {decoder.hidden_size}"
+            raise invalid("attention", problem, "make them equal or use 'multiplicative'")
         if self.input_feeding and self.attention_placement == "before":
-            raise ValueError("feeding=true feeds what is read out after the step; set feeding=false, or place='after'")
+            fix = 'set input_feeding = false or attention_placement = "after"'
+            raise invalid("input_feeding", "not possible with attention_placement 'before'", fix)
         if self.bridge == "copy" and not self.can_copy_state():
-            raise ValueError(
-                f"bridge='copy' needs two stacks of one mixer, width and number of layers, not {_size(self.encoder)} and "
-                f"{_size(self.decoder)}; use 'project'"
-            )
-        if self.share_embeddings and self.encoder.input_dim() != self.decoder.input_dim():
-            raise ValueError(
-                f"shared=true is one embedding for vectors of {self.encoder.input_dim()} in the encoder and {self.decoder.input_dim()} "
-                f"in the decoder; set embedding, or make the widths equal"
-            )
-        if self.tie_embeddings and self.decoder.input_dim() != self.decoder.hidden_size:
-            raise ValueError(
-                f"tied=true makes decoder.embedding={self.decoder.input_dim()} the output of decoder.width={self.decoder.hidden_size}; "
-                f"make them equal"
-            )
+            problem = f"'copy' requires encoder and decoder to match ({_shape(encoder)}, {_shape(decoder)})"
+            raise invalid("bridge", problem, "use 'project'")
+        if self.share_embeddings and encoder.input_dim() != decoder.input_dim():
+            problem = f"requires embeddings of one size, got {encoder.input_dim()} and {decoder.input_dim()}"
+            raise invalid("share_embeddings", problem, "set embedding_dim or make the hidden sizes equal")
+        if self.tie_embeddings and decoder.input_dim() != decoder.hidden_size:
+            problem = f"requires embedding_dim ({decoder.input_dim()}) of the decoder to equal its hidden_size"
+            raise invalid("tie_embeddings", f"{problem} ({decoder.hidden_size})", "make them equal")
         return self
 
-    def _options_apply(self) -> None:
-        """Refuse options that would do nothing."""
-        grows, attends = self.decoder.traits.attends, self.attention != "none"
+    def _check_applicable(self) -> None:
+        """Reject options that would have no effect."""
         for option in ("attention_placement", "input_feeding", "bridge", "feed_context"):
-            if getattr(self, option) and grows:
-                raise ValueError(
-                    f"{option}={_written(getattr(self, option))} is for recurrent decoders, but decoder.mixer="
-                    f"{self.decoder.layer_type!r}, whose state grows; drop it"
-                )
+            if getattr(self, option) and self.decoder.traits.attends:
+                raise invalid(option, f"not used with layer_type {self.decoder.layer_type!r}", "remove it")
         for option in ("attention_placement", "input_feeding"):
-            if getattr(self, option) and not attends:
-                raise ValueError(f"{option}={_written(getattr(self, option))}, but attention='none' has none")
+            if getattr(self, option) and self.attention == "none":
+                raise invalid(option, "not used with attention 'none'", "remove it")
         if self.attention_dim is not None and self.attention != "additive":
-            raise ValueError(f"attention_size={self.attention_dim}, but attention={self.attention!r} has none")
-        if self.feed_context and attends:
-            raise ValueError(f"every_step=true is for decoders without attention, but attention={self.attention!r}; drop it")
+            raise invalid("attention_dim", f"not used with attention {self.attention!r}", "remove it")
+        if self.feed_context and self.attention != "none":
+            raise invalid("feed_context", f"not used with attention {self.attention!r}", "remove it")
 
     def can_copy_state(self) -> bool:
-        """Can the decoder start where the encoder stopped, layer by layer?"""
-        return self.encoder.traits.num_state_vectors > 0 and _size(self.encoder) == _size(self.decoder)
+        """Whether the decoder can start from the encoder's final state, layer by layer."""
+        return self.encoder.traits.num_state_vectors > 0 and _shape(self.encoder) == _shape(self.decoder)
 
     def with_defaults(self) -> Self:
-        """The same table with every option that applies written out."""
-        steps = self.decoder.traits.num_state_vectors > 0  # one position at a time
+        """The same table with a value for every option that applies."""
+        is_recurrent = self.decoder.traits.num_state_vectors > 0
         values: dict[str, Any] = {"encoder": self.encoder.with_defaults(), "decoder": self.decoder.with_defaults()}
-        if steps:
+        if is_recurrent:
             values["bridge"] = self.bridge or ("copy" if self.can_copy_state() else "project")
-        if steps and self.attention != "none":
-            place = self.attention_placement or "after"
-            values |= {"attention_placement": place, "input_feeding": bool(self.input_feeding)}
+        if is_recurrent and self.attention != "none":
+            placement = self.attention_placement or "after"
+            values |= {"attention_placement": placement, "input_feeding": bool(self.input_feeding)}
         if self.attention == "additive":
             values["attention_dim"] = self.attention_dim or self.decoder.hidden_size
-        if steps and self.attention == "none":
+        if is_recurrent and self.attention == "none":
             values["feed_context"] = bool(self.feed_context)
         return self.model_copy(update=values)
 
 
-def _written(value: object) -> str:
-    """A value as a run file has it."""
-    return str(value).lower() if isinstance(value, bool) else repr(value)
-
-
-def _size(config: StackConfig) -> str:
-    return f"{config.layer_type} {config.num_layers} x {config.hidden_size}"
+def _shape(config: StackConfig) -> str:
+    return f"{config.layer_type} {config.num_layers}x{config.hidden_size}"
 
 
 def broadcast_to_sides(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of stacks that stand at [model] moved into both sides; what a side says itself wins."""
+    """Move options of stacks from [model] into both sides; a side's own options win."""
     known = (*Seq2SeqConfig.model_fields, *EmbeddedStackConfig.model_fields)
     for key in values:
         if key not in known:
             raise unknown_option("model", key, known)
-    common = {key: value for key, value in values.items() if key in EmbeddedStackConfig.model_fields}
-    others = {key: value for key, value in values.items() if key not in common}
+    shared = {key: value for key, value in values.items() if key in EmbeddedStackConfig.model_fields}
+    others = {key: value for key, value in values.items() if key not in shared}
     for side in SIDES:
         own = others.get(side, {})
-        if isinstance(own, Mapping):  # what is no table is refused where tables are read
-            others[side] = {**common, **own}
+        if isinstance(own, Mapping):  # anything else is rejected when the table is parsed
+            others[side] = {**shared, **own}
     return others
 
 
 def merge(preset: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a run file over those of a preset, side by side. Where a side gets another mixer, what the preset says of
-    its own mixer alone is dropped: an LSTM under a Transformer's decoder needs no heads."""
-    below, above, of_mixer = broadcast_to_sides(preset), broadcast_to_sides(options), {*WITH_MIXER, *option_names()}
-    merged = {**below, **above}
+    """Merge the options of a run file into those of a preset, side by side. If a side gets another layer type, the options of
+    the preset for its own layer type are removed: an LSTM in a Transformer needs no heads."""
+    defaults, overrides = broadcast_to_sides(preset), broadcast_to_sides(options)
+    of_layer_type = {*LAYER_TYPE_OPTIONS, *option_names()}
+    merged = {**defaults, **overrides}
     for side in SIDES:
-        own, old = above.get(side), below[side]
+        own, old = overrides.get(side), defaults[side]
         if isinstance(own, Mapping):
             changed = own.get("layer_type", old.get("layer_type")) != old.get("layer_type")
-            merged[side] = {**({key: old[key] for key in old if key not in of_mixer} if changed else old), **own}
+            merged[side] = {**({key: old[key] for key in old if key not in of_layer_type} if changed else old), **own}
     return merged
 
 
-ONE_WAY: Mapping[str, Any] = {"bidirectional": False}
-SUTSKEVER: Mapping[str, Any] = {"layer_type": "lstm", "num_layers": 4, "encoder": {**ONE_WAY, "reverse_source": True}}
+UNIDIRECTIONAL: Mapping[str, Any] = {"bidirectional": False}
+SUTSKEVER: Mapping[str, Any] = {"layer_type": "lstm", "num_layers": 4, "encoder": {**UNIDIRECTIONAL, "reverse_source": True}}
 CHO: Mapping[str, Any] = {
-    "layer_type": "gru-reset-before", "num_layers": 1, "encoder": ONE_WAY, "bridge": "project", "feed_context": True,
+    "layer_type": "gru-reset-before", "num_layers": 1, "encoder": UNIDIRECTIONAL, "bridge": "project", "feed_context": True,
 }  # fmt: skip
 BAHDANAU: Mapping[str, Any] = {
     "layer_type": "gru-reset-before", "num_layers": 1, "attention": "additive", "attention_placement": "before", "bridge": "project",
 }  # fmt: skip
 LUONG: Mapping[str, Any] = {
-    "layer_type": "lstm", "num_layers": 2, "encoder": ONE_WAY, "attention": "multiplicative", "input_feeding": True, "dropout": 0.2,
+    "layer_type": "lstm", "num_layers": 2, "encoder": UNIDIRECTIONAL, "attention": "multiplicative", "input_feeding": True, "dropout": 0.2,
 }  # fmt: skip
 TRANSFORMER: Mapping[str, Any] = {
     "layer_type": "attention", "position_encoding": "sinusoidal", "skip_connection": "residual", "norm": "layernorm", "activation": "relu",
     "num_layers": 3, "dropout": 0.1, "attention_dropout": 0.0, "attention": "scaled-dot",
 }  # fmt: skip
 RECURRENT: Mapping[str, Any] = {"num_layers": 1, "dropout": 0.3, "attention": "multiplicative"}
-SEQ2SEQ: Mapping[str, Any] = {
+LSTM_INPUT_FEEDING: Mapping[str, Any] = {
     **RECURRENT,
     "layer_type": "lstm",
     "hidden_size": 512,

@@ -1,4 +1,4 @@
-"""From a run file to settings that name every option."""
+"""From a run file to the resolved configuration."""
 
 from __future__ import annotations
 
@@ -21,76 +21,87 @@ T = TypeVar("T", bound=Config)
 
 
 class RunFile(Config):
-    """The top of a run file; what its tables hold depends on the task and on the kind."""
+    """The top level of a run file. The classes of its tables depend on the task and the architecture."""
 
     task: Annotated[str, Choice(TASKS, "task")]
+    """What to learn: lm, masked-lm, seq2seq, classification, tagging or qa."""
     seed: int = Field(0, ge=0, lt=2**31)
-    data: dict[str, Any]
+    """Random seed for initialization, batch order and dropout."""
+    data: dict[str, Any] = Field(default_factory=dict)
+    """The data, and how it is read."""
     tokenizer: dict[str, Any] = Field(default_factory=dict)
-    model: dict[str, Any]
+    """How text is split into tokens."""
+    model: dict[str, Any] = Field(default_factory=dict)
+    """The architecture and its options."""
     train: dict[str, Any] = Field(default_factory=dict)
+    """How long to train, and how."""
 
 
 def resolve(values: Mapping[str, Any], *, base: Path) -> RunConfig:
-    """Table defaults, then the preset's values, then the run file's; paths are seen from `base`."""
+    """The resolved configuration: the defaults of the tables, overridden by the preset, overridden by the run file. Paths are
+    relative to `base`."""
     run = parse_config(RunFile, values, at="")
     options = dict(run.model)
     task = find_task(run.task)
-    presets = task.presets
-    if "arch" not in options:
-        raise ConfigError("model.arch", "required option is missing", f"choose from {', '.join(presets)}")
-    kind = options.pop("arch")
-    if not isinstance(kind, str):
-        raise ConfigError("model.arch", f"expected a string, got {kind!r}")
-    if kind not in presets:
-        raise ConfigError("model.arch", *unknown_name("architecture", kind, presets))
-    preset = presets[kind]
+    arch = options.pop("arch", None)
+    if arch is None:
+        raise ConfigError("model.arch", "required option is missing", f'add arch = "{TASKS[run.task].arch}" under [model]')
+    if not isinstance(arch, str):
+        raise ConfigError("model.arch", f"expected a string, got {arch!r}")
+    if arch not in task.presets:
+        raise ConfigError("model.arch", *unknown_name("architecture", arch, task.presets))
+    preset = task.presets[arch]
     model = parse_config(preset.config_class, preset.merged(options), at="model")
-    train = parse_config(TrainConfig, _trained(preset.train_defaults, run.train), at="train")
+    train = parse_config(TrainConfig, _merge_train(preset.train_defaults, run.train), at="train")
     data: Any = parse_config(task.data.table, run.data, at="data")
-    data, tokenizer = (
-        _placed(data.with_defaults(), base),
-        _placed(parse_config(task.data.tokenizer, run.tokenizer, at="tokenizer"), base),
+    tokenizer = parse_config(task.data.tokenizer, run.tokenizer, at="tokenizer")
+    config = RunConfig(
+        run.task,
+        run.seed,
+        _with_absolute_paths(data.with_defaults(), base),
+        _with_absolute_paths(tokenizer, base),
+        arch,
+        model.with_defaults(),
+        _with_absolute_paths(train.with_defaults(), base),
     )
-    config = RunConfig(run.task, run.seed, data, tokenizer, kind, model.with_defaults(), _placed(train.with_defaults(), base))
     preset.estimator.check(config)
     return config
 
 
-def _trained(preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The preset's values under those of a run file; a run has one budget, so any that is given replaces the preset's, and
-    one optimiser: what only the preset's has goes with it."""
-    replaced = set(BUDGETS) if any(name in given for name in BUDGETS) else set()
-    if given.get("optimizer") == "sgd":
+def _merge_train(preset: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a run file over those of a preset. A budget replaces the preset's, and options of the preset that another
+    optimizer does not have are removed."""
+    replaced = set(BUDGETS) if any(name in options for name in BUDGETS) else set()
+    if options.get("optimizer") == "sgd":
         replaced.add("adam_beta2")
-    return {**{name: value for name, value in preset.items() if name not in replaced}, **given}
+    return {**{name: value for name, value in preset.items() if name not in replaced}, **options}
 
 
-def _utf_8(path: str) -> str:
+def _check_utf8(path: str) -> str:
     try:
         path.encode()
     except UnicodeEncodeError:
-        raise ConfigError(path, "its name is not UTF-8, so no run file can hold it", "rename it") from None
+        raise ConfigError(path, "a run file cannot contain a file name that is not UTF-8", "rename the file") from None
     return path
 
 
-def _placed(config: T, base: Path) -> T:
-    """The same table with absolute paths: a run is resumed and evaluated from anywhere."""
-    given = {name: getattr(config, name) for name in type(config).model_fields}
-    named = {name: given[name] for name in ("train", "valid", "test", "file", "init_from") if name in given}
-    inner = {name: _placed(value, base) for name, value in given.items() if isinstance(value, Config)}
+def _with_absolute_paths(config: T, base: Path) -> T:
+    """The same table with absolute paths: a run can be resumed and evaluated from anywhere."""
+    values = {name: getattr(config, name) for name in type(config).model_fields}
+    paths = {name: values[name] for name in ("train", "valid", "test", "file", "init_from") if name in values}
+    tables = {name: _with_absolute_paths(value, base) for name, value in values.items() if isinstance(value, Config)}
 
     def absolute(value: Any) -> Any:
         if isinstance(value, list):
             return [absolute(part) for part in value]
-        return _utf_8(str((base / value).absolute())) if isinstance(value, str) else value
+        return _check_utf8(str((base / value).absolute())) if isinstance(value, str) else value
 
-    return config.model_copy(update={name: absolute(value) for name, value in named.items()} | inner)
+    return config.model_copy(update={name: absolute(value) for name, value in paths.items()} | tables)
 
 
 def read_settings(directory: RunDir) -> RunConfig:
-    """The settings of a trained run."""
+    """The resolved configuration of a run."""
     try:
         return resolve(directory.read_resolved(), base=directory.path)
     except ConfigError as error:
-        raise ModelError(directory.resolved, f"is damaged, or of another version: {error}") from None
+        raise ModelError(directory.resolved, f"corrupted, or from another version: {error}") from None

@@ -1,11 +1,11 @@
-"""What presets of several tasks share: how networks of one kind are best trained, and what they are made of."""
+"""Options that the presets of several tasks share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from weft.models import encoder_config as encoder_tables
+from weft.models import encoder_config
 
 RECURRENT: Mapping[str, Any] = {"lr": 3e-3, "weight_decay": 0.01, "lr_schedule": "cosine", "batch_tokens": 4096}
 MUON: Mapping[str, Any] = {
@@ -22,5 +22,5 @@ FINE_TUNED: Mapping[str, Any] = {
 BLOCKS: Mapping[str, Any] = {
     "layer_type": "attention", "position_encoding": "rotary", "skip_connection": "residual", "norm": "layernorm", "num_layers": 2, "dropout": 0.3,
 }  # fmt: skip
-# a masked language model's own encoder, without its head, so that weights fit
-PRETRAINED: Mapping[str, Any] = {name: value for name, value in encoder_tables.BERT.items() if name != "head_transform"}
+# the encoder of a masked language model, without its head: weights can be initialized from one
+PRETRAINED: Mapping[str, Any] = {name: value for name, value in encoder_config.BERT.items() if name != "head_transform"}

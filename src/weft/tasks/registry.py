@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
 
 class Registered(NamedTuple):
-    """A task, as far as it is known without importing it."""
+    """What is known about a task without importing it."""
 
     package: str
-    kind: str  # of model, unless another is asked for
-    about: str  # in a few words
+    arch: str  # the default architecture
+    about: str
 
 
 TASKS: Mapping[str, Registered] = {
-    "lm": Registered("weft.tasks.lm", "gpt", "predict the next token of a text"),
-    "seq2seq": Registered("weft.tasks.seq2seq", "seq2seq", "write a text for a text"),
-    "classification": Registered("weft.tasks.classification", "lstm", "give a text, or two, a label, or several"),
-    "tagging": Registered("weft.tasks.tagging", "lstm", "give each word of a sentence a tag"),
-    "masked-lm": Registered("weft.tasks.masked_lm", "transformer", "predict tokens that are masked, from both sides"),
-    "qa": Registered("weft.tasks.qa", "transformer", "answer a question by a part of a passage"),
+    "lm": Registered("weft.tasks.lm", "gpt", "predict the next token"),
+    "seq2seq": Registered("weft.tasks.seq2seq", "lstm-input-feeding", "predict a target text from a source text"),
+    "classification": Registered("weft.tasks.classification", "lstm", "predict the label of a text or a pair of texts"),
+    "tagging": Registered("weft.tasks.tagging", "lstm", "predict a tag for each word of a sentence"),
+    "masked-lm": Registered("weft.tasks.masked_lm", "transformer", "predict masked tokens"),
+    "qa": Registered("weft.tasks.qa", "transformer", "predict the answer to a question in a passage"),
 }
 
 

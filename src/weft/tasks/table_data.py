@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
-
-from pydantic import model_validator
+from typing import TYPE_CHECKING, Any
 
 from weft.config import Config
 from weft.data.columns import WantedColumn
-from weft.data.config import Split, Train, check_splits, datasets, training
+from weft.data.config import DataFilesConfig, datasets, training
 from weft.data.dataset import Dataset, Format, R
 from weft.data.findings import CheckOptions, CheckPlan
 from weft.data.input_files import open_columns
@@ -24,25 +22,11 @@ if TYPE_CHECKING:
     from weft.runs.config import RunConfig
 
 
-class SplitConfig(Config):
+class SplitConfig(DataFilesConfig):
     """The splits of a data set; a task adds its columns and limits, and `sources(base)`."""
 
-    train: Train
-    valid: Split = None  # files, or the fraction of train that is taken off its end
-    test: Split = None  # likewise; the order is train, valid, test
-    encoding: str = "utf-8"
-
-    @model_validator(mode="after")
-    def check_options(self) -> Self:
-        check_splits(self.train, self.valid, self.test, self.encoding)
-        return self
-
-    def with_defaults(self) -> Self:
-        """The same with every option that applies filled in."""
-        return self
-
     def read_as(self, format: Format[R], base: Path) -> dict[str, Dataset[R]]:
-        """The data set of each split that is given; paths are relative to `base`, the run file's directory."""
+        """The data set of each split that is set; paths are relative to `base`, the directory of the run file."""
         return datasets(base, format, self.train, self.valid, self.test)
 
 

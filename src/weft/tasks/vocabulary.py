@@ -19,9 +19,9 @@ FILE = "tokenizer.json"
 
 
 class WordTokenizerConfig(TokenizerConfig):
-    """How texts become tokens, words unless told otherwise."""
+    """The tokenizer of texts: words by default."""
 
-    type: Annotated[str, Choice(TYPES, "kind")] = "word"
+    type: Annotated[str, Choice(TYPES, "type")] = "word"
 
 
 def all_texts(dataset: Dataset[Any]) -> Iterator[str]:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from weft import files
-from weft.config import Choice, Config, parse_config, to_dict
+from weft.config import Choice, Config, invalid, parse_config, to_dict
 from weft.errors import ConfigError, DataError, ModelError
 from weft.text.term_counts import (
     ANALYZERS,
@@ -70,25 +70,33 @@ def hstack(parts: list[Sparse]) -> Sparse:
 
 
 class FeatureConfig(Config):
-    """Which terms a text is described by, and how they are weighed."""
+    """Bag-of-n-grams features of a text."""
 
     analyzer: Annotated[str, Choice(ANALYZERS, "analyzer")] = "word"
+    """Build n-grams of words or characters; char_wb stays inside words."""
     ngram_range: list[Annotated[int, Field(ge=1, le=16)]] = Field(default=[1, 2], min_length=2, max_length=2)
+    """Shortest and longest n-gram."""
     lowercase: bool = True
-    min_df: int = Field(1, ge=1)  # terms that stand in fewer texts are dropped
-    max_features: int | None = Field(None, ge=1)  # only so many terms are kept, by how often they occur
+    """Lowercase all text."""
+    min_df: int = Field(1, ge=1)
+    """Drop terms that occur in fewer texts."""
+    max_features: int | None = Field(None, ge=1)
+    """Keep only the most frequent terms."""
     tfidf: bool = True
-    sublinear_tf: bool = False  # 1 + ln(count) for the count
-    binary: bool = False  # 1 for any count
+    """Weight terms by TF-IDF."""
+    sublinear_tf: bool = False
+    """Use 1 + ln(count) instead of counts."""
+    binary: bool = False
+    """Use 0 and 1 instead of counts."""
 
     @model_validator(mode="after")
-    def check_options(self) -> Self:
+    def check_features(self) -> Self:
         if self.ngram_range[0] > self.ngram_range[1]:
-            raise ValueError(f"ngrams={self.ngram_range} must not decrease: the shortest and the longest n-gram")
+            raise invalid("ngram_range", f"the shortest n-gram is longer than the longest, got {self.ngram_range}")
         if self.sublinear_tf and self.binary:
-            raise ValueError("sublinear=true weighs counts, but binary=true leaves none; set one of them to false")
+            raise invalid("sublinear_tf", "cannot be combined with binary", "set one of them to false")
         if self.sublinear_tf and not self.tfidf:
-            raise ValueError("sublinear=true is a part of TF-IDF; set tfidf=true, or sublinear=false")
+            raise invalid("sublinear_tf", "requires tfidf = true", "change one of them")
         return self
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple, Self
 from pydantic import model_validator
 
 from weft import files
+from weft.config import invalid
 from weft.text.tokenizers import Tokenizer, TokenizerConfig, train_tokenizer
 
 Texts = Callable[[], Iterator[str]]
@@ -19,20 +20,23 @@ SEPARATE = ("tokenizer.source.json", "tokenizer.target.json")
 
 
 class TokenizerPairConfig(TokenizerConfig):
-    """How sources and targets become tokens: alike, or each side as its own table says."""
+    """One tokenizer for sources and targets, or one for each."""
 
     source: TokenizerConfig | None = None
+    """A separate tokenizer for source texts."""
     target: TokenizerConfig | None = None
+    """A separate tokenizer for target texts."""
 
     @model_validator(mode="after")
-    def check_complete(self) -> Self:
-        given = [name for name in ("source", "target") if getattr(self, name) is not None]
-        if len(given) == 1:
-            other = "target" if given == ["source"] else "source"
-            raise ValueError(f"{given[0]} is given and {other} is not: give both, or one tokenizer for both sides")
-        beside = [name for name in ("type", "vocab_size", "lowercase", "file") if name in self.model_fields_set]
-        if given and beside:
-            raise ValueError(f"{beside[0]} is for both sides, but source and target have tables of their own; drop it")
+    def check_sides(self) -> Self:
+        sides = [name for name in ("source", "target") if getattr(self, name) is not None]
+        if len(sides) == 1:
+            missing = "target" if sides == ["source"] else "source"
+            raise invalid(missing, "missing", f"add [tokenizer.{missing}], or use one [tokenizer] for both sides")
+        shared = [name for name in ("type", "vocab_size", "lowercase", "file") if name in self.model_fields_set]
+        if sides and shared:
+            problem = "not used with [tokenizer.source] and [tokenizer.target]"
+            raise invalid(shared[0], problem, "move it into them or remove it")
         return self
 
 

@@ -27,7 +27,7 @@ import tokenizers
 from pydantic import model_validator
 
 from weft import files
-from weft.config import Choice, Config
+from weft.config import Choice, Config, invalid
 from weft.errors import DataError, ModelError
 from weft.text.external_tokenizer import check_expansion, parse_tokenizer, wrap_errors
 from weft.text.pipelines import PIPELINES, SPECIALS, assemble, byte_chars, lowercased, word_level_model
@@ -38,31 +38,35 @@ TYPES = tuple(PIPELINES)
 LOSSLESS = {name: pipeline.lossless for name, pipeline in PIPELINES.items()}
 MAX_BYTES = 128 << 20  # the largest tokenizers in use have 35 MB
 UNSUPPORTED = "tokenizer: cannot encode a text"
-# specials and 256 bytes
-_LEAST = {"bpe": 259, "unigram": 259}
-# their trainers take memory for all tokens at once, seen or not
-_MOST = {"bpe": 1 << 20, "unigram": 1 << 20, "wordpiece": 1 << 20}
+# special tokens and 256 bytes
+MIN_VOCAB_SIZE = {"bpe": 259, "unigram": 259}
+# their trainers allocate memory for the whole vocabulary at once
+MAX_VOCAB_SIZE = {"bpe": 1 << 20, "unigram": 1 << 20, "wordpiece": 1 << 20}
 
 Flat = tuple[np.ndarray, np.ndarray]
 
 
 class TokenizerConfig(Config):
-    """How text becomes tokens."""
+    """How text is split into tokens."""
 
     type: Annotated[str, Choice(TYPES, "type")] = "char"
-    vocab_size: int = 8000  # most tokens kept, the three special ones included
-    lowercase: bool = False  # A and a are one, and a decoded text has no capitals
-    file: str | None = None  # a tokenizer.json to use as it is, instead of training one
+    """Tokenization algorithm."""
+    vocab_size: int = 8000
+    """Maximum vocabulary size, including the three special tokens."""
+    lowercase: bool = False
+    """Lowercase all text."""
+    file: str | None = None
+    """Use this tokenizer.json instead of training a tokenizer."""
 
     @model_validator(mode="after")
-    def check_options(self) -> Self:
-        minimum = _LEAST.get(self.type, len(SPECIALS) + 1)
+    def check_tokenizer(self) -> Self:
+        minimum, maximum = MIN_VOCAB_SIZE.get(self.type, len(SPECIALS) + 1), MAX_VOCAB_SIZE.get(self.type, 2**31 - 1)
         if self.vocab_size < minimum:
-            raise ValueError(f"size={self.vocab_size} is too small for kind='{self.type}': at least {minimum}")
-        if self.vocab_size > (limit := _MOST.get(self.type, 2**31 - 1)):
-            raise ValueError(f"size={self.vocab_size} is too large for kind='{self.type}': at most {limit}")
-        if self.file is not None and self.model_fields_set & {"type", "vocab_size", "lowercase"}:
-            raise ValueError("file and kind, size or lowercase can't both be given: the file says what it is")
+            raise invalid("vocab_size", f"must be at least {minimum} for type {self.type!r}, got {self.vocab_size}")
+        if self.vocab_size > maximum:
+            raise invalid("vocab_size", f"must be at most {maximum} for type {self.type!r}, got {self.vocab_size}")
+        if self.file is not None and (others := self.model_fields_set & {"type", "vocab_size", "lowercase"}):
+            raise invalid("file", f"cannot be combined with {', '.join(sorted(others))}", "remove one of them")
         return self
 
 

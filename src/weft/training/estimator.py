@@ -42,12 +42,10 @@ class NetworkEstimator:
     def check(self, config: RunConfig) -> None:
         monitor = config.train.monitor
         if monitor is not None and monitor not in (known := metric_names(config.spec.validation)):
-            raise ConfigError("train.monitor", *unknown_name("score", monitor, known))
+            raise ConfigError("train.monitor", *unknown_name("metric", monitor, known))
         for option in ("patience", "monitor"):
-            if getattr(config.train, option) not in (None, "none") and config.data.valid is None:
-                raise ConfigError(
-                    f"train.{option}", "is about validations, but data.valid is not given", f"give it, or drop {option}"
-                )
+            if getattr(config.train, option) not in (None, 0) and config.data.valid is None:
+                raise ConfigError(f"train.{option}", "requires validation data", "set data.valid")
         samples.check(config)
         self._check(config)
 

@@ -178,28 +178,28 @@ def _check_shape(name: str, here: Tensor, there: Tensor, run: Path) -> None:
         raise ConfigError(
             "train.init_from",
             f"{name} is {mine} here, but {other} in {run}",
-            f"use its tokenizer (--tokenizer-from {run}) and its sizes, or set train.init_loose to leave such weights",
+            f"use its tokenizer (--tokenizer-from {run}) and its sizes, or set train.init_strict = false to skip such weights",
         )
 
 
-def load_initial_weights(model: nn.Module, built: BuiltRun, init_run: InitRun, *, loose: bool = False) -> str:
+def load_initial_weights(model: nn.Module, built: BuiltRun, init_run: InitRun, *, strict: bool = True) -> str:
     """Copy the weights of another run; in words, what was copied, is new, and was left. Those that have another shape here, or
-    would compute something else, are refused, or with `loose` left."""
+    would compute something else, are an error, or are skipped if not `strict`."""
     weights, run = weights_of(built.config), init_run.path
     ours: dict[str, Any] = model.state_dict()
     theirs = _translated(init_run, built.config, ours)
     common = [name for name in ours if name in theirs]
-    if loose:
+    if not strict:
         common = [name for name in common if ours[name].shape == theirs[name].shape]
     differs = _differences(built, init_run.made, {_part_of(name, weights) for name in common})
-    if loose:
+    if not strict:
         common = [name for name in common if _part_of(name, weights) not in differs]
     elif differs:
         listed = "; ".join(dict.fromkeys(text for texts in differs.values() for text in texts))
         raise ConfigError(
             "train.init_from",
             f"the weights of {run} would compute something else here ({listed})",
-            "use its values, or set train.init_loose to leave such weights",
+            "use its values, or set train.init_strict = false to skip such weights",
         )
     for name in common:
         _check_shape(name, ours[name], theirs[name], run)

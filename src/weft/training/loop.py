@@ -89,7 +89,7 @@ class Loop:
         self.config, self.seed, self.device_config = config, seed, device_config
         self.train_state, self.carry = TrainState(), None
         self.batch: tuple[Any, ...] | None = None  # that was prepared, for the updates that are still made from it
-        self.ema = None if config.ema_decay == "none" else EMA(optimizers.names, decay=config.ema_decay)
+        self.ema = None if config.ema_decay == 0 else EMA(optimizers.names, decay=config.ema_decay)
         self.factor: Schedule = schedule(config.lr_schedule, warmup=config.warmup_ratio)
         self.rate = 0.0  # the learning rate of the latest update
         self.writer: Callable[[Any], list[dict[str, Any]]] | None = None  # writes text at each validation, where that is wanted
@@ -181,7 +181,7 @@ class Loop:
         if not (math.isfinite(nats) and math.isfinite(size)):  # both: an infinite loss may have a gradient of 1
             self.carry = before
             self._diverged(nats, size)
-        if self.config.max_grad_norm != "none":
+        if self.config.max_grad_norm > 0:
             torch.nn.utils.clip_grads_with_norm_(weights, self.config.max_grad_norm, norm)
         self._note_norm(size)
         progress = self.progress(ahead=0.5)
@@ -199,7 +199,7 @@ class Loop:
         train_state = self.train_state
         train_state.norm_sum, train_state.norm_max = train_state.norm_sum + norm, max(train_state.norm_max, norm)
         train_state.norm_steps += 1
-        train_state.clipped += self.config.max_grad_norm != "none" and norm > self.config.max_grad_norm
+        train_state.clipped += 0 < self.config.max_grad_norm < norm
 
     def _diverged(self, nats: float, norm: float) -> None:
         train_state = self.train_state
@@ -242,7 +242,7 @@ class Loop:
                 with nullcontext() if self.ema is None else self.ema.applied():
                     self._validate(run_log, callback)
                 train_state.done = ended or (
-                    self.config.patience != "none" and train_state.validations_without_improvement >= self.config.patience
+                    self.config.patience > 0 and train_state.validations_without_improvement >= self.config.patience
                 )
             stopping = callback.should_stop() or stopping
             due = due or validated or stopping or time.monotonic() - saved > SAVE_SECONDS

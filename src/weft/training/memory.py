@@ -32,7 +32,7 @@ def check_weights(build_model: Callable[[], nn.Module], config: TrainConfig, dev
     """Refuse a model whose weights, gradients, averages and optimiser do not fit; the number of its parameters."""
     with torch.device("meta"):
         weights = sum(weight.numel() for weight in build_model().parameters())
-    averages = "" if config.ema_decay == "none" else ", averages"
+    averages = "" if config.ema_decay == 0 else ", averages"
     needed = weights * 4 * (2 + bool(averages) + MOMENTS[config.optimizer])
     if needed > (there := free(device)):
         raise ResourceError(
@@ -66,7 +66,7 @@ def check_batch(loss_module: LossModule, widest: Widest, config: TrainConfig, de
     width = max(part.size(1) for part in batch if part is not None and part.dim() > 1)
     rows = -(-len(batch[0]) // config.micro_batches)
     length, weights = min(width, FIRST), 4 * sum(weight.numel() for weight in loss_module.parameters())
-    later = weights * (MOMENTS[config.optimizer] + (config.ema_decay != "none"))  # what the first update adds and keeps
+    later = weights * (MOMENTS[config.optimizer] + (config.ema_decay > 0))  # what the first update adds and keeps
     # of a batch in parts, the gradients of those before are there all the while
     held = weights if rows < len(batch[0]) else 0
     while True:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weft.runs.config import RunConfig
 
 # only training, or how weights begin
-TRAIN_ONLY_OPTIONS = {"dropout", "attention_dropout", "embedding_dropout", "word_dropout", "zero_init", "balanced"}
+TRAIN_ONLY_OPTIONS = {"dropout", "attention_dropout", "embedding_dropout", "word_dropout", "zero_init", "class_weight"}
 TRAIN_ONLY_OPTIONS |= {"sentence_pairs", "mask_prob", "masking"}
 # names or shapes of weights tell: what differs is new, left, or refused by its shape
 IN_NAMES = {
@@ -63,7 +63,7 @@ class Part(NamedTuple):
 
 def _off(value: Any) -> Any:
     """A value to compare: an option that a table does not have is off."""
-    return None if value in (None, False, "none") else value
+    return None if value in (None, False, 0, "none") else value
 
 
 def _written(value: Any) -> str:
@@ -89,7 +89,7 @@ def stack_options(config: StackConfig, layers: int) -> dict[str, Any]:
     """What a stack computes, of its first layers: options that say the same in different words are made equal."""
     free = TRAIN_ONLY_OPTIONS | IN_NAMES | OF_HEAD | TIES
     options = {name: getattr(config, name) for name in type(config).model_fields if name not in free}
-    if isinstance(config.ffn_dim, int):
+    if config.ffn_dim:
         options["ffn_dim"] = "some"  # how many hidden units, shapes tell
     if config.traits.attends:
         each = [config.heads_in_layer(layer) for layer in range(layers)]
@@ -103,7 +103,7 @@ def stack_options(config: StackConfig, layers: int) -> dict[str, Any]:
 
 
 def head_options(config: Any) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in type(config).model_fields if name in OF_HEAD | {"tied"}}
+    return {name: getattr(config, name) for name in type(config).model_fields if name in OF_HEAD | {"tie_embeddings"}}
 
 
 def attention_span(config: StackConfig, max_length: int) -> int | None:
@@ -132,7 +132,7 @@ def _unchanged(name: str) -> str:
 
 
 def _one_stack(model: Any) -> dict[str, int]:
-    return {"encoder": model.layers}
+    return {"encoder": model.num_layers}
 
 
 def _one_scale(model: Any) -> dict[str, float]:

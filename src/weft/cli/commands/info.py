@@ -161,7 +161,7 @@ def _parts_table(parts: Sequence[Mapping[str, Any]]) -> list[str]:
 def _gradients(found: Mapping[str, Any]) -> str:
     """'norm 0.8123 on average, 3.1 at most; clipped 12 of 150 steps to 1'."""
     seen, clip = found["progress"]["gradients"], found["settings"]["train"]["max_grad_norm"]
-    limit = "not clipped" if clip == "none" else f"clipped {seen['clipped']:,} of {seen['steps']:,} steps to {clip:g}"
+    limit = "not clipped" if clip == 0 else f"clipped {seen['clipped']:,} of {seen['steps']:,} steps to {clip:g}"
     return f"norm {seen['mean']:.3g} on average, {seen['largest']:.3g} at most; {limit}"
 
 

@@ -1,7 +1,8 @@
-"""`weft init`: a commented run file to start from."""
+"""weft init: a run file to start from."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -9,44 +10,44 @@ import typer
 
 from weft.cli.options import Command
 from weft.cli.output import write
-from weft.errors import UsageError, suggest
+from weft.errors import UsageError, unknown_name
 from weft.tasks.registry import TASKS
-from weft.tasks.templates import find_templates, template
+from weft.tasks.templates import find_template
 
 
 def _tasks() -> list[tuple[str, str]]:
     return [(name, task.about) for name, task in TASKS.items()]
 
 
-def _kinds(ctx: typer.Context) -> list[str]:
-    """The kinds of the task that was typed before, or of all."""
-    typed = [task for task in TASKS if task in ctx.args] or list(TASKS)
-    return sorted({kind for task in typed for kind in find_templates(task)})
-
-
-def _choices() -> str:
-    return "; ".join(f"of {task} {', '.join(find_templates(task))}" for task in TASKS)
+def _archs(ctx: typer.Context) -> list[str]:
+    """The architectures of the task on the command line, or of all tasks."""
+    tasks = [task for task in TASKS if task in ctx.args] or list(TASKS)
+    return sorted({arch for task in tasks for arch in find_template(task).archs})
 
 
 @dataclass(kw_only=True)
 class Init(Command):
-    """Print a commented run file to start from: weft init seq2seq > run.toml"""
+    """Print a commented run file for a task."""
 
-    task: Annotated[str, typer.Argument(metavar="TASK", autocompletion=_tasks, help=f"What to train for: {', '.join(TASKS)}.")]
+    task: Annotated[str, typer.Argument(metavar="TASK", autocompletion=_tasks, help=f"Task: {', '.join(TASKS)}.")]
     arch: Annotated[
         str | None,
-        typer.Option(
-            metavar="KIND",
-            autocompletion=_kinds,
-            help=f"The model; the first is the default: {_choices()}.",
-        ),
+        typer.Option(metavar="ARCH", autocompletion=_archs, help="Architecture.  [default: the first of the task]"),
     ] = None
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of the run file instead.")] = False
 
     def run(self) -> int:
         if self.task not in TASKS:
-            raise UsageError("init", f"no such task {self.task!r}", suggest(self.task, TASKS))
-        kinds = find_templates(self.task)
-        if self.arch is not None and self.arch not in kinds:
-            raise UsageError("--arch", f"no such kind {self.arch!r}", suggest(self.arch, kinds))
-        write(template(self.task, self.arch or TASKS[self.task].kind))
+            raise UsageError("init", *unknown_name("task", self.task, TASKS))
+        archs = find_template(self.task).archs
+        if self.arch is not None and self.arch not in archs:
+            raise UsageError("arch", *unknown_name("architecture", self.arch, archs))
+        if self.schema:
+            from weft.runs.schema import run_file_schema
+
+            write(json.dumps(run_file_schema(self.task), indent=2, ensure_ascii=False) + "\n")
+            return 0
+        from weft.runs.template import render_template
+
+        write(render_template(self.task, self.arch or archs[0]))
         return 0

@@ -108,7 +108,7 @@ class Baseline:
         job.callback.on_progress("finding terms", 0, 1)
         columns = list(zip(*(example.texts for example in examples), strict=True))
         features = [Features.fit(column, config.model.features) for column in columns]
-        weights = balance(right, labels.size).astype(np.float64) if config.model.balanced else None
+        weights = balance(right, labels.size).astype(np.float64) if config.model.class_weight == "balanced" else None
         sparse = hstack([part.transform(column) for part, column in zip(features, columns, strict=True)])
         wanted = right.astype(bool) if multilabel else right[:, 0]
         model = self.fit(sparse, wanted, labels.size, config.model, weights, job)

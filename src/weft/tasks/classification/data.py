@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from weft.config import Config
+from weft.config import invalid
 from weft.data.columns import DEFAULT_NAMES, Name, WantedColumn
-from weft.data.config import Delimiter, Files, Sheet, Split, check_splits, datasets, training
+from weft.data.config import TableFilesConfig, datasets, training
 from weft.data.corpus import Corpus
 from weft.data.dataset import Dataset
 from weft.data.findings import CheckOptions, CheckPlan
@@ -215,48 +215,53 @@ def count_long(corpora: Sequence[Corpus], dataset: Dataset[Record], *, max_lengt
     return len(long)
 
 
-class LabeledDataConfig(Config):
-    """Which labelled texts, and how they are read."""
+class LabeledDataConfig(TableFilesConfig):
+    """Labeled texts, or pairs of texts."""
 
-    train: Files
-    valid: Split = None  # files, or a share of train, drawn over all labels alike
-    test: Split = None  # likewise
-    encoding: str = "utf-8"
-    delimiter: Delimiter = None  # between the columns of .csv and .tsv, if not what their first line shows; or "tab"
-    sheet: Sheet = None  # of .xlsx: a name, or a place from 1; the first, unless given
-    # columns of tables: keys of JSONL, names in the first line, or places, from 1; of two texts a list
     text_column: Name | list[Name] = "text"
+    """Column of the text: a name, a JSON key or a 1-based index. Two columns for text pairs."""
     label_column: Name = "label"
-    multilabel: bool = False  # an example may have several labels, or none
-    label_separator: str | None = None  # between them; "," unless given
-    strip_label_after: str | None = None  # what follows it in a label is dropped: with ":" DESC:manner is DESC
-    max_length: int = Field(1000, ge=4, le=2**31 - 1)  # tokens of an example, of both texts, <s> and </s> among them
-    truncate: bool = True  # cut what is longer, instead of refusing it
-    skip_empty: bool = True  # leave out examples without a text, instead of refusing them
+    """Column of the label."""
+    multilabel: bool = False
+    """Allow any number of labels per text."""
+    label_separator: str | None = None
+    """Separator between the labels in one field."""
+    strip_label_after: str | None = None
+    """Keep only the part of a label before this string."""
+    # of a pair, both texts together
+    max_length: int = Field(1000, ge=4, le=2**31 - 1)
+    """Maximum length in tokens, including special tokens."""
+    truncate: bool = True
+    """Truncate longer texts. If false, they are an error."""
+    skip_empty: bool = True
+    """Skip examples without a text. If false, they are an error."""
 
     @model_validator(mode="after")
-    def check_options(self) -> Self:
-        check_splits(self.train, self.valid, self.test, self.encoding)
-        columns = self.columns()
-        if not 1 <= len(columns) <= 2:
-            raise ValueError(f"text names {len(columns)} columns; give one, or two for pairs of texts")
-        named = [("label", self.label_column), *(("text", column) for column in columns)]
-        for name, column in named:
+    def check_columns(self) -> Self:
+        texts = self.columns()
+        if not 1 <= len(texts) <= 2:
+            raise invalid("text_column", f"expected one column, or two for text pairs, got {len(texts)}")
+        columns = [("label_column", self.label_column), *(("text_column", column) for column in texts)]
+        for option, column in columns:
             if column == "" or (isinstance(column, int) and column < 1):
-                raise ValueError(f"{name}={column!r} names no column; give a name, or a place from 1 on")
-        if len({type(column) for _, column in named}) > 1:
-            raise ValueError("text and label mix names and places; a table has a header or it has none")
-        if len({column for _, column in named}) < len(named):
-            raise ValueError("text and label name one column twice; give each its own")
-        for name, mark in (("separator", self.label_separator), ("coarse", self.strip_label_after)):
-            if mark == "":
-                raise ValueError(f"{name}='' separates nothing; drop it")
+                raise invalid(option, f"expected a name or a 1-based index, got {column!r}")
+        if len({type(column) for _, column in columns}) > 1:
+            raise invalid("", "text_column and label_column mix names and indices", "use one or the other")
+        if len({column for _, column in columns}) < len(columns):
+            raise invalid("", "text_column and label_column name one column twice")
+        return self
+
+    @model_validator(mode="after")
+    def check_labels(self) -> Self:
+        for option in ("label_separator", "strip_label_after"):
+            if getattr(self, option) == "":
+                raise invalid(option, "must not be empty", "remove it")
         if self.label_separator is not None and not self.multilabel:
-            raise ValueError(f"separator={self.label_separator!r}, but multi=false has one label an example; drop it")
+            raise invalid("label_separator", "not used with multilabel = false", "remove it or set multilabel = true")
         return self
 
     def columns(self) -> tuple[Name, ...]:
-        """Those of the texts, one or two."""
+        """The text columns: one, or two for pairs."""
         return tuple(self.text_column) if isinstance(self.text_column, list) else (self.text_column,)
 
     def reading(self) -> Reading:
@@ -279,10 +284,9 @@ class LabeledDataConfig(Config):
         return ColumnUse(wanted, DEFAULT_NAMES if usual else (), self.label_separator or ",", self.reading().tables())
 
     def with_defaults(self) -> Self:
-        """The same with every option that applies filled in."""
         if not self.multilabel or self.label_separator is not None:
             return self
-        return self.model_copy(update={"separator": ","})
+        return self.model_copy(update={"label_separator": ","})
 
     def sources(self, base: Path) -> dict[str, Dataset[Record]]:
         """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""

@@ -58,7 +58,7 @@ class ClassificationBuilder(NetworkTask[LabeledTexts]):
         device: torch.device,
     ) -> ClassificationTask:
         weights = None
-        if train is not None and config.model.balanced:
+        if train is not None and config.model.class_weight == "balanced":
             weights = torch.from_numpy(balance(train.labels, vocabulary.labels.size))
         return ClassificationTask(
             valid=valid,

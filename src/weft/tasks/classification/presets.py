@@ -1,4 +1,4 @@
-"""The classifiers that run files name."""
+"""The architectures of classification."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ def find_network() -> NetworkTask[Any]:
 
 
 def check(config: RunConfig) -> None:
-    """Refuse options that do not go together."""
+    """Reject options that cannot be combined."""
     known = metric_names([label_metrics(multilabel=config.data.multilabel)])
     if config.train.monitor is not None and config.train.monitor not in known:
         multilabel = str(config.data.multilabel).lower()
-        raise ConfigError(
-            "train.monitor", f"{config.train.monitor!r} is no score where data.multilabel={multilabel}", f"use {known[0]!r}"
-        )
+        problem = f"{config.train.monitor!r} is not available with data.multilabel = {multilabel}"
+        raise ConfigError("train.monitor", problem, f"use {known[0]!r}")
 
 
 NETWORK = NetworkEstimator(find_network, check)

@@ -1,4 +1,4 @@
-"""The language models that run files name."""
+"""The architectures of language models."""
 
 from __future__ import annotations
 
@@ -25,11 +25,9 @@ def find_network() -> NetworkTask[Any]:
 
 
 def check(config: RunConfig) -> None:
-    """Refuse options that do not go together."""
+    """Reject options that cannot be combined."""
     if config.data.read_as == "stream" and config.model.position_encoding == "learned":
-        raise ConfigError(
-            "model.position_encoding", "'learned' has a last position, but data.read_as='stream' runs on", "use 'rotary'"
-        )
+        raise ConfigError("model.position_encoding", "'learned' is not possible with data.read_as 'stream'", "use 'rotary'")
 
 
 NETWORK = NetworkEstimator(find_network, check)

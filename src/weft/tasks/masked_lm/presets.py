@@ -1,4 +1,4 @@
-"""The masked language models that run files name."""
+"""The architectures of masked language models."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import ConfigError
-from weft.models import encoder_config as encoder_tables
+from weft.models import encoder_config
 from weft.models.encoder_config import MaskedLMConfig
 from weft.tasks.presets import MUON, RECURRENT
 from weft.tasks.spec import Preset
@@ -24,29 +24,21 @@ def find_network() -> NetworkTask[Any]:
 
 
 def check(config: RunConfig) -> None:
-    """Refuse options that do not go together."""
+    """Reject options that cannot be combined."""
     if config.data.read_as == "stream":
-        raise ConfigError(
-            "data.read_as",
-            "'stream' goes on from text to text, but a masked language model reads each one whole",
-            "use 'lines' or 'windows'",
-        )
+        raise ConfigError("data.read_as", "'stream' is not possible for a masked language model", "use 'lines' or 'windows'")
     if config.data.read_as == "windows" and config.data.context_length < 3:
-        raise ConfigError(
-            "data.context_length", f"{config.data.context_length} has no room for a token between <s> and </s>", "at least 3"
-        )
+        # one token between <s> and </s>
+        problem = f"must be at least 3 for a masked language model, got {config.data.context_length}"
+        raise ConfigError("data.context_length", problem)
     if config.model.sentence_pairs and config.data.read_as != "lines":
-        raise ConfigError(
-            "model.sentence_pairs",
-            f"true reads two lines as one text, but data.read_as = {config.data.read_as!r} knows no lines",
-            "use read = 'lines'",
-        )
+        raise ConfigError("model.sentence_pairs", "requires data.read_as = \"lines\"")
 
 
 NETWORK = NetworkEstimator(find_network, check)
 BERT: Mapping[str, Any] = {"lr": 5e-4, "weight_decay": 0.01, "lr_schedule": "linear", "warmup_ratio": 0.1}
 PRESETS: Mapping[str, Preset] = {
     "lstm": Preset(NETWORK, MaskedLMConfig, {"layer_type": "lstm"}, RECURRENT),
-    "transformer": Preset(NETWORK, MaskedLMConfig, encoder_tables.TRANSFORMER, MUON),
-    "bert": Preset(NETWORK, MaskedLMConfig, encoder_tables.BERT, BERT),
+    "transformer": Preset(NETWORK, MaskedLMConfig, encoder_config.TRANSFORMER, MUON),
+    "bert": Preset(NETWORK, MaskedLMConfig, encoder_config.BERT, BERT),
 }

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from weft.config import Config
+from weft.config import invalid
 from weft.data.columns import WantedColumn
-from weft.data.config import Delimiter, Files, Sheet, Split, check_splits, datasets, training
+from weft.data.config import TableFilesConfig, datasets, training
 from weft.data.corpus import Corpus
 from weft.data.dataset import Dataset
 from weft.data.findings import CheckOptions, CheckPlan
@@ -131,42 +131,37 @@ class QuestionFormat:
         return {**self.reading.provenance(), "side": COLUMNS.index(column), "files": fingerprints(given)}
 
 
-class QADataConfig(Config):
-    """Which questions about which passages, and how they are read."""
+class QADataConfig(TableFilesConfig):
+    """Questions about passages, in a table or in SQuAD's JSON, which has its own names."""
 
-    train: Files
-    valid: Split = None  # files, or the share of train that is taken off its end: questions beside each other share a passage
-    test: Split = None  # likewise; the order is train, valid, test
-    encoding: str = "utf-8"
-    delimiter: Delimiter = None  # between the columns of .csv and .tsv, if not what their first line shows; or "tab"
-    sheet: Sheet = None  # of .xlsx: a name, or a place from 1; the first, unless given
-    # columns of tables, or keys of JSONL; SQuAD's JSON has names of its own
     question_column: str = "question"
+    """Column of the question."""
     passage_column: str = "passage"
+    """Column of the passage."""
     answer_column: str = "answer"
-    answer_start_column: str = "start"  # may be missing: then an answer is the first part of its passage that reads so
-    max_length: int = Field(
-        384, ge=8, le=2**31 - 1
-    )  # tokens read at once: question and a window of the passage, <s>, </s>, </s>
-    doc_stride: int = Field(128, ge=1)  # tokens of the passage from one window to the next
-    max_answer_length: int = Field(30, ge=1)  # tokens: no longer answer is said
+    """Column of the answer; empty if the passage has none."""
+    answer_start_column: str = "answer_start"
+    """Column of the answer's character offset. Optional: the first match is used without it."""
+    # a question, a window of the passage, and three special tokens
+    max_length: int = Field(384, ge=8, le=2**31 - 1)
+    """Maximum length in tokens, including special tokens."""
+    doc_stride: int = Field(128, ge=1)
+    """Tokens from the start of one passage window to the next."""
+    max_answer_length: int = Field(30, ge=1)
+    """Longest answer to predict, in tokens."""
 
     @model_validator(mode="after")
-    def check_options(self) -> Self:
-        check_splits(self.train, self.valid, self.test, self.encoding)
-        named = {
-            option: getattr(self, option)
-            for option in ("question_column", "passage_column", "answer_column", "answer_start_column")
-        }
-        for option, name in named.items():
-            if not name:
-                raise ValueError(f"{option}='' names no column")
-        if len(set(named.values())) < len(named):
-            raise ValueError("question, passage, answer and start name one column twice; give each its own")
+    def check_columns(self) -> Self:
+        options = ("question_column", "passage_column", "answer_column", "answer_start_column")
+        for option in options:
+            if not getattr(self, option):
+                raise invalid(option, "expected a column name, got ''")
+        columns = [getattr(self, option) for option in options]
+        if repeated := [option for option in options if columns.count(getattr(self, option)) > 1]:
+            raise invalid(repeated[1], f"names the same column as {repeated[0]}")
         if self.doc_stride >= self.max_length:
-            raise ValueError(
-                f"stride={self.doc_stride} must be less than longest={self.max_length}, or tokens lie between windows"
-            )
+            problem = f"must be less than max_length ({self.max_length}), got {self.doc_stride}"
+            raise invalid("doc_stride", problem)
         return self
 
     def reading(self) -> Reading:
@@ -185,10 +180,6 @@ class QADataConfig(Config):
         columns = (WantedColumn("question", self.question_column), WantedColumn("passage", self.passage_column))
         usual = (self.question_column, self.passage_column) == (AS_USUAL.question, AS_USUAL.passage)
         return ColumnUse(columns, columns if usual else (), options=self.reading().tables())
-
-    def with_defaults(self) -> Self:
-        """The same with every option that applies filled in: all are."""
-        return self
 
     def sources(self, base: Path) -> dict[str, Dataset[Record]]:
         """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""

@@ -32,7 +32,7 @@ class Reading:
     question: str = "question"
     passage: str = "passage"
     answer: str = "answer"
-    start: str = "start"
+    start: str = "answer_start"
     delimiter: str | None = None
     sheet: str | int | None = None
 

@@ -1,4 +1,4 @@
-"""The question-answering models that run files name."""
+"""The architectures of question answering."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ def find_network() -> NetworkTask[Any]:
 
 
 def check(config: RunConfig) -> None:
-    """Refuse options that do not go together."""
+    """Reject options that cannot be combined."""
     if config.train.label_smoothing:
-        raise ConfigError(
-            f"train.label_smoothing={config.train.label_smoothing:g}", "answers are learned as they are given", "drop it"
-        )
+        raise ConfigError("train.label_smoothing", "not available for task 'qa'", "remove it")
 
 
 NETWORK = NetworkEstimator(find_network, check)
@@ -35,7 +33,7 @@ TRAIN: Mapping[str, Any] = {
     "max_steps": 2000, "batch_tokens": 4096, "lr": 2e-3, "weight_decay": 0.01, "lr_schedule": "cosine", "warmup_ratio": 0.05,
     "ema_decay": 0.99,
 }  # fmt: skip
-# no convolution among them: what it sees of a passage does not reach back to the question
+# no convolution: it cannot see the question from the passage
 PRESETS: Mapping[str, Preset] = {
     "rnn": Preset(NETWORK, QAConfig, {"layer_type": "rnn", "dropout": 0.2}, TRAIN),
     "lstm": Preset(NETWORK, QAConfig, {"layer_type": "lstm", "dropout": 0.2}, TRAIN),

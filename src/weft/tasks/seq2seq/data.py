@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from weft.config import Config
+from weft.config import invalid
 from weft.data.columns import WantedColumn
-from weft.data.config import Delimiter, Files, Sheet, Split, check_splits, datasets, training
+from weft.data.config import TableFilesConfig, datasets, training
 from weft.data.corpus import Corpus
 from weft.data.dataset import Dataset
 from weft.data.findings import CheckOptions, CheckPlan
@@ -168,50 +168,47 @@ def fit_side(corpus: Corpus, dataset: Dataset[Record], side: str, *, max_length:
 def _check_kinds(name: str, paths: list[Path]) -> None:
     kinds = {kind_of(path) for path in paths}
     if len(kinds) > 1:
-        raise ValueError(f"{name} mixes {', '.join(sorted(kinds))} files; give files of one kind")
+        raise invalid(name, f"mixes {', '.join(sorted(kinds))} files", "use files of one format")
     if kinds == {"text"} and len(paths) < 2:
-        raise ValueError(
-            f'{name}={paths[0].name!r} is {TABLES}: name a table so, or give two parallel files, {name} = ["a.en", "a.de"]'
-        )
+        fix = f'use a table or two parallel files, {name} = ["a.en", "a.de"]'
+        raise invalid(name, f"{paths[0].name!r} is {TABLES}", fix)
 
 
-class PairDataConfig(Config):
-    """Which pairs, and how they are read."""
+class PairDataConfig(TableFilesConfig):
+    """Pairs of source and target, in a table or in two parallel files."""
 
-    train: Files
-    valid: Split = None  # files, or the share of train that is taken off its end
-    test: Split = None  # likewise; the order is train, valid, test
-    encoding: str = "utf-8"
-    delimiter: Delimiter = None  # between the columns of .csv and .tsv, if not what their first line shows; or "tab"
-    sheet: Sheet = None  # of .xlsx: a name, or a place from 1; the first, unless given
-    # columns of tables: keys of JSONL, or names in the first line; without such a line the first two columns
+    # a table without a header line has the source in the first column and the target in the second
     source_column: str = "source"
-    target_column: str | list[str] = "target"  # of several, training reads the first, and scores know all as references
-    max_length: int = Field(1000, ge=2, le=2**31 - 1)  # tokens of a side, </s> among them
-    truncate: bool = False  # cut what is longer, instead of refusing it
+    """Column or JSON key of the source text."""
+    # of several columns, training reads the first; metrics use all as references
+    target_column: str | list[str] = "target"
+    """Column or JSON key of the target text."""
+    max_length: int = Field(1000, ge=2, le=2**31 - 1)
+    """Maximum length in tokens, including special tokens."""
+    truncate: bool = False
+    """Truncate longer texts. If false, they are an error."""
 
     @model_validator(mode="after")
-    def check_options(self) -> Self:
-        check_splits(self.train, self.valid, self.test, self.encoding)
-        named = {"train": self.train, "valid": self.valid, "test": self.test}
-        paths = {name: as_paths(files) for name, files in named.items() if isinstance(files, str | list)}
-        for name, found in paths.items():
-            _check_kinds(name, found)
-        tables = any(kind_of(found[0]) != "text" for found in paths.values())
-        for name, column in (("source", self.source_column), ("target", self.target_column)):
+    def check_columns(self) -> Self:
+        splits = {"train": self.train, "valid": self.valid, "test": self.test}
+        paths = {name: as_paths(files) for name, files in splits.items() if isinstance(files, str | list)}
+        for name, split_paths in paths.items():
+            _check_kinds(name, split_paths)
+        has_tables = any(kind_of(split_paths[0]) != "text" for split_paths in paths.values())
+        for option, default in (("source_column", "source"), ("target_column", "target")):
+            column = getattr(self, option)
             if not column or (isinstance(column, list) and "" in column):
-                raise ValueError(f"{name}={[] if column == [] else ''!r} names no column")
-            if column != name and not tables:
-                raise ValueError(f"{name}={column!r}, but parallel files have no columns; drop it")
-        if self.tables().provenance() and not tables:
-            (option, value), *_ = self.tables().provenance().items()
-            raise ValueError(f"{option}={value!r}, but parallel files have no columns; drop it")
-        if twice := [column for column in self.targets() if self.targets().count(column) > 1]:
-            raise ValueError(f"target names the column {twice[0]!r} twice; name each reference once")
+                raise invalid(option, f"expected a column name, got {column!r}")
+            if column != default and not has_tables:
+                raise invalid(option, "parallel files have no columns", "remove it")
+        if self.tables().provenance() and not has_tables:
+            raise invalid(next(iter(self.tables().provenance())), "parallel files have no columns", "remove it")
+        if repeated := [column for column in self.targets() if self.targets().count(column) > 1]:
+            raise invalid("target_column", f"names the column {repeated[0]!r} twice")
         return self
 
     def targets(self) -> list[str]:
-        """The columns of targets: the first to learn from, all as references."""
+        """The target columns: training reads the first, metrics use all as references."""
         return [self.target_column] if isinstance(self.target_column, str) else self.target_column
 
     def tables(self) -> TableOptions:
@@ -222,10 +219,6 @@ class PairDataConfig(Config):
         columns = (WantedColumn("source", self.source_column), WantedColumn("target", self.targets()[0]))
         usual = (self.source_column, self.target_column) == DEFAULT
         return ColumnUse(columns if targets else columns[:1], columns if usual else (), options=self.tables())
-
-    def with_defaults(self) -> Self:
-        """The same with every option that applies filled in: all of them do."""
-        return self
 
     def sources(self, base: Path) -> dict[str, Dataset[Record]]:
         """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""

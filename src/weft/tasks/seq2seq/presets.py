@@ -1,4 +1,4 @@
-"""The encoder-decoders that run files name."""
+"""The architectures of encoder-decoders."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import ConfigError
-from weft.models import seq2seq_config as pair_tables
+from weft.models import seq2seq_config as configs
 from weft.models.seq2seq_config import Seq2SeqConfig
 from weft.tasks.spec import Preset
 from weft.training.estimator import NetworkEstimator
@@ -23,14 +23,14 @@ def find_network() -> NetworkTask[Any]:
 
 
 def check(config: RunConfig) -> None:
-    """Refuse options that do not go together."""
-    joint = config.tokenizer.source is None
+    """Reject options that cannot be combined."""
+    is_shared = config.tokenizer.source is None
     for option in ("share_embeddings", "copy_mechanism"):
-        if getattr(config.model, option) and not joint:
+        if getattr(config.model, option) and not is_shared:
             raise ConfigError(
                 f"model.{option}",
-                "true needs one tokenizer for both sides, but [tokenizer.source] and [tokenizer.target] are two",
-                f"use [tokenizer] alone, or {option}=false",
+                "requires one tokenizer for both sides",
+                "replace [tokenizer.source] and [tokenizer.target] with [tokenizer]",
             )
 
 
@@ -42,17 +42,17 @@ TRAIN: Mapping[str, Any] = {
 
 
 def _preset(values: Mapping[str, Any]) -> Preset:
-    return Preset(NETWORK, Seq2SeqConfig, values, TRAIN, pair_tables.merge)
+    return Preset(NETWORK, Seq2SeqConfig, values, TRAIN, configs.merge)
 
 
 PRESETS: Mapping[str, Preset] = {
-    "sutskever": _preset(pair_tables.SUTSKEVER),
-    "cho": _preset(pair_tables.CHO),
-    "bahdanau": _preset(pair_tables.BAHDANAU),
-    "luong": _preset(pair_tables.LUONG),
-    "rnn": _preset({**pair_tables.RECURRENT, "layer_type": "rnn"}),
-    "lstm": _preset({**pair_tables.RECURRENT, "layer_type": "lstm"}),
-    "gru": _preset({**pair_tables.RECURRENT, "layer_type": "gru"}),
-    "transformer": _preset(pair_tables.TRANSFORMER),
-    "lstm-input-feeding": _preset(pair_tables.SEQ2SEQ),
+    "sutskever": _preset(configs.SUTSKEVER),
+    "cho": _preset(configs.CHO),
+    "bahdanau": _preset(configs.BAHDANAU),
+    "luong": _preset(configs.LUONG),
+    "rnn": _preset({**configs.RECURRENT, "layer_type": "rnn"}),
+    "lstm": _preset({**configs.RECURRENT, "layer_type": "lstm"}),
+    "gru": _preset({**configs.RECURRENT, "layer_type": "gru"}),
+    "transformer": _preset(configs.TRANSFORMER),
+    "lstm-input-feeding": _preset(configs.LSTM_INPUT_FEEDING),
 }

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from weft.config import Choice, Config
+from weft.config import Choice, invalid
 from weft.data.columns import Name
-from weft.data.config import Files, Split, check_splits, datasets, training
+from weft.data.config import DataFilesConfig, Files, datasets, training
 from weft.data.corpus import Corpus
 from weft.data.dataset import Dataset, TextColumn
 from weft.data.findings import CheckOptions, CheckPlan
@@ -162,30 +162,25 @@ def refuse_long(corpus: Corpus, dataset: Dataset[Sentence], *, max_length: int) 
         )
 
 
-class TaggedDataConfig(Config):
-    """Which tagged sentences, and how they are read."""
+class TaggedDataConfig(DataFilesConfig):
+    """Sentences with a tag for each word."""
 
     train: Files
-    valid: Split = None  # files, or the share of train that is taken off its end: sentences beside each other are alike
-    test: Split = None  # likewise; the order is train, valid, test
-    encoding: str = "utf-8"
-    # columns by place, from 1, or by name in CoNLL-U: form and upos unless given; else the first and the last
     word_column: Name | None = None
+    """Column of the words: a 1-based index, or a name in CoNLL-U. Default: form, or the first column."""
     tag_column: Name | None = None
-    max_length: int = Field(1000, ge=3, le=2**31 - 1)  # tokens of a sentence, <s> and </s> among them
+    """Column of the tags. Default: upos in CoNLL-U, else the last column."""
+    max_length: int = Field(1000, ge=3, le=2**31 - 1)
+    """Maximum length in tokens, including special tokens."""
 
     @model_validator(mode="after")
-    def check_options(self) -> Self:
-        check_splits(self.train, self.valid, self.test, self.encoding)
-        for name, column in (("word", self.word_column), ("tag", self.tag_column)):
+    def check_columns(self) -> Self:
+        for option in ("word_column", "tag_column"):
+            column = getattr(self, option)
             if column == "" or (isinstance(column, int) and column < 1):
-                raise ValueError(f"{name}={column!r} names no column; give a place from 1 on, or a name")
+                raise invalid(option, f"expected a 1-based index or a name, got {column!r}")
         if self.word_column is not None and self.word_column == self.tag_column:
-            raise ValueError(f"word and tag are both {self.word_column!r}; give each its own column")
-        return self
-
-    def with_defaults(self) -> Self:
-        """The same with every option that applies filled in: columns are the format's own business."""
+            raise invalid("tag_column", f"names the same column as word_column, {self.word_column!r}")
         return self
 
     def reading(self) -> Reading:
@@ -200,9 +195,9 @@ class TaggedDataConfig(Config):
 
 
 class WhitespaceTokenizerConfig(TokenizerConfig):
-    """How tagged words become tokens."""
+    """The tokenizer of tagged words: one token per word by default."""
 
-    type: Annotated[str, Choice(TYPES, "kind")] = "whitespace"
+    type: Annotated[str, Choice(TYPES, "type")] = "whitespace"
 
 
 def learned_tags(dataset: Dataset[Sentence]) -> tuple[list[str], int]:
@@ -254,7 +249,7 @@ def fit(config: RunConfig, dataset: Dataset[Sentence], corpora: Sequence[Corpus]
     return Fitted(corpora)
 
 
-def invalid(labels: Sequence[tuple[str, ...]]) -> np.ndarray:
+def has_invalid_tags(labels: Sequence[tuple[str, ...]]) -> np.ndarray:
     """bool (N,): which sentences have tags that mark spans otherwise than their scheme does."""
     scheme = scheme_of({tag for tags in labels for tag in tags})
     return np.array([scheme is not None and bool(validate(tags, scheme)) for tags in labels], dtype=bool)
@@ -269,7 +264,7 @@ def check(config: RunConfig) -> CheckPlan:
         labels_of=lambda record: record.tags,
         words=words_of,
         has_char_encoder=spells(config),
-        invalid=invalid,
+        invalid=has_invalid_tags,
     )
     return CheckPlan(checked, lambda: [train_tokenizer(config.tokenizer, words(train).texts())])
 

@@ -1,4 +1,4 @@
-"""The taggers that run files name."""
+"""The architectures of taggers."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ def find_network() -> NetworkTask[Any]:
 
 
 def check(config: RunConfig) -> None:
-    """Refuse options that do not go together."""
+    """Reject options that cannot be combined."""
     if config.train.label_smoothing:
-        raise ConfigError(
-            f"train.label_smoothing={config.train.label_smoothing:g}", "tags are learned as they are given", "drop it"
-        )
+        raise ConfigError("train.label_smoothing", "not available for task 'tagging'", "remove it")
 
 
 NETWORK = NetworkEstimator(find_network, check)
@@ -47,5 +45,5 @@ PRESETS: Mapping[str, Preset] = {
     "lstm": _preset({"layer_type": "lstm"}),
     "gru": _preset({"layer_type": "gru"}),
     "transformer": _preset(BLOCKS),
-    "bert": Preset(NETWORK, TaggerConfig, {**PRETRAINED, "head": "linear", "char_encoder": "none"}, FINE_TUNED),
+    "bert": Preset(NETWORK, TaggerConfig, {**PRETRAINED, "head": "linear", "char_encoder": False}, FINE_TUNED),
 }

@@ -1,0 +1,216 @@
+"""The commented run file that `weft init` prints, generated from the configuration classes, their descriptions and the presets.
+
+Options that are set come first in their table. An option that is commented out shows the default for the architecture.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from weft.config import BUDGETS, Choice, Config
+from weft.runs.config import RunConfig
+from weft.runs.resolve import RunFile, resolve
+from weft.tasks.registry import TASKS, find_task
+from weft.tasks.templates import TaskTemplate, find_template
+
+MAX_COLUMNS = 120
+COMMENT_COLUMN = 34  # at least
+SUBTABLE = "#   "  # before each line of a table that is not there by default
+SIDES = ("encoder", "decoder")
+SAMPLING = ("num_samples", "sample_prompts", "sample_max_new_tokens")  # for tasks whose models generate
+# options that few run files need
+RARE = ("layer_type", "init_strict", "lr_multipliers")
+# of encoder-decoders: a resolved configuration has a value if the option applies
+DECODER_OPTIONS = ("attention_dim", "attention_placement", "input_feeding", "bridge", "feed_context")
+# of a character encoder: the other options are those of the tagger
+CHAR_ENCODER = ("layer_type", "num_layers", "hidden_size", "embedding_dim", "pooling")
+HEADER = "# weft run file. Options that are commented out show their default value.\n#\n"
+_ONLY = re.compile(r"([\w, -]+) only: ")
+_NOT_WITH = re.compile(r"Not with (\w+)")
+
+
+class Line(NamedTuple):
+    """An option with its comment."""
+
+    text: str  # as TOML, after a # if it is a default
+    comment: str
+
+
+def render_template(task: str, arch: str) -> str:
+    """The run file for an architecture."""
+    template = find_template(task)
+    values = {"task": task, "data": dict(template.data), "model": {"arch": arch}}
+    config = resolve(values, base=Path("/"))
+    lines = list(_lines(config, template))
+    column = max(COMMENT_COLUMN, *(len(line.text) + 2 for line in lines if isinstance(line, Line)))
+    commands = template.commands(arch)
+    width = max(len(command) for command, _ in commands) + 4
+    usage = "".join(f"#   {command:<{width}}{about}\n" for command, about in commands)
+    return HEADER + usage + "\n" + "".join(_laid_out(line, column) for line in lines)
+
+
+def _laid_out(line: Line | str, column: int) -> str:
+    if isinstance(line, str):
+        return f"{line}\n"
+    first, *others = textwrap.wrap(line.comment, MAX_COLUMNS - column - 2, break_on_hyphens=False) or [""]
+    rows = [f"{line.text:<{column}}# {first}".rstrip(" #"), *(f"{'':<{column}}# {text}" for text in others)]
+    return "".join(f"{row}\n" for row in rows)
+
+
+def _lines(config: RunConfig, template: TaskTemplate) -> Iterator[Line | str]:
+    spec = find_task(config.task)
+    hidden = {*template.hidden, *RARE, *(SAMPLING if spec.samples is None else ())}
+    yield Line(f'task = "{config.task}"', TASKS[config.task].about)
+    yield from _options(RunFile, {"seed": 0}, {}, ())
+    yield from ("", "[data]")
+    train = _comment(type(config.data).model_fields["train"])
+    files = train.replace("training files", f"training files: {template.files}", 1) if template.files else train
+    values = _values(config.data) | dict(template.data)
+    yield from _options(type(config.data), values, template.data, hidden, {"train": files})
+    yield from ("", "[tokenizer]")
+    yield from _options(type(config.tokenizer), _values(config.tokenizer), {}, {*hidden, "source", "target"})
+    if template.tokenizer_example:
+        yield "# or one tokenizer for each side:"
+        yield from (f"{SUBTABLE}{line}" for line in template.tokenizer_example)
+    yield from ("", "[model]")
+    yield Line(f'arch = "{config.arch}"', ", ".join(template.archs))
+    yield from _model_lines(config.model, hidden)
+    if config.preset.estimator.by_steps:
+        yield from ("", "[train]")
+        budget = next(name for name in BUDGETS if getattr(config.train, name) is not None)
+        others = {budget: f"budget: set one of {', '.join(BUDGETS)}"}
+        values, unused = _values(config.train), {*hidden, *(() if config.task == "lm" else SAMPLING[1:])}
+        yield from _options(type(config.train), values, {budget: values[budget]}, unused, others)
+
+
+def _model_lines(model: Config, hidden: Collection[str]) -> Iterator[Line | str]:
+    values = _values(model)
+    tables = {name: value for name, value in values.items() if isinstance(value, Config)}
+    if set(SIDES) <= set(tables):
+        yield from _side_lines(model, hidden)
+        return
+    yield from _options(type(model), values, {}, {*hidden, *tables})
+    for name, table in tables.items():
+        shown = CHAR_ENCODER if name == "char_encoder" else tuple(type(table).model_fields)
+        yield from _subtable(f"model.{name}", model, name, _values(table), shown)
+
+
+def _side_lines(model: Config, hidden: Collection[str]) -> Iterator[Line | str]:
+    """Options that both sides share are options of [model]."""
+    encoder, decoder = (getattr(model, side) for side in SIDES)
+    of_encoder, of_decoder = _values(encoder), _values(decoder)
+    shared = [name for name in of_encoder if name in of_decoder and of_encoder[name] == of_decoder[name]]
+    common = {name: of_encoder[name] for name in shared}
+    yield from _options(type(encoder), common, {}, {*hidden, "bidirectional", *(set(of_encoder) - set(shared))})
+    values = _values(model)
+    unused = [name for name in DECODER_OPTIONS if values[name] is None]
+    yield from _options(type(model), values | common, {}, {*hidden, *SIDES, *unused})
+    own = [name for name in of_encoder if name not in shared and name not in hidden]
+    yield from _subtable("model.encoder", model, "encoder", of_encoder, ["layer_type", *own])
+    own = [name for name in of_decoder if name not in shared and name not in (*hidden, "bidirectional")]
+    yield from _subtable("model.decoder", model, "decoder", of_decoder, ["layer_type", "num_layers", *own])
+
+
+def _subtable(path: str, owner: Config, name: str, values: Mapping[str, Any], shown: Sequence[str]) -> Iterator[Line | str]:
+    field = type(owner).model_fields[name]
+    yield Line(f"{SUBTABLE}[{path}]", _comment(field))
+    table = type(getattr(owner, name))
+    for line in _options(table, values, {}, [option for option in values if option not in shown]):
+        if isinstance(line, Line):
+            yield Line(SUBTABLE + line.text.removeprefix("# "), line.comment)
+
+
+def _options(
+    table: type[Config],
+    values: Mapping[str, Any],
+    set_values: Mapping[str, Any],
+    hidden: Collection[str],
+    comments: Mapping[str, str] | None = None,
+) -> Iterator[Line | str]:
+    """The options of a table: those that are set, those with a default, and the names of those without."""
+    comments = comments or {}
+    fields = {name: table.model_fields[name] for name in values if name in table.model_fields and name not in hidden}
+    for name in set_values:
+        yield Line(f"{name} = {_toml(values[name])}", comments.get(name) or _comment(fields[name]))
+    unset = []
+    for name, field in fields.items():
+        if name in set_values:
+            continue
+        if values[name] is not None:
+            yield Line(f"# {name} = {_toml(values[name])}", _comment(field))
+        elif _applies(field, values):
+            unset.append(name)
+    if unset:
+        yield from textwrap.wrap(f"not set: {', '.join(unset)}", MAX_COLUMNS, initial_indent="# ", subsequent_indent="# ")
+
+
+def _values(config: Config) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in type(config).model_fields}
+
+
+def _applies(field: FieldInfo, values: Mapping[str, Any]) -> bool:
+    """Whether an option without a default can be set: the description says with which values of other options."""
+    in_use = {value for value in values.values() if isinstance(value, str)}
+    if only := _ONLY.match(field.description or ""):
+        return bool(in_use & set(re.split(r", | and ", only[1])))
+    excluded = _NOT_WITH.search(field.description or "")
+    return excluded is None or excluded[1] not in in_use
+
+
+# ---- text
+
+
+def _comment(field: FieldInfo) -> str:
+    """The description of an option, and its choices unless the description names all of them."""
+    sentences = re.split(r"(?<=[.])\s+(?=[a-zA-Z])", re.sub(r"\s+", " ", field.description or "").strip())
+    sentences[0] = _ONLY.sub("", sentences[0])  # the template shows an option only where it applies
+    text = "; ".join(_plain(sentence) for sentence in sentences if not sentence.startswith("Default: "))
+    choices = choices_of(field)
+    if all(re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text) for name in choices):
+        return text
+    if text.split(" ")[0].rstrip(":") in choices:
+        return f"{', '.join(choices)}; {text}"
+    first = _plain(sentences[0])
+    return f"{first} ({', '.join(choices)})" if ":" in first or ";" in first else f"{first}: {', '.join(choices)}"
+
+
+def _plain(sentence: str) -> str:
+    """A sentence as a part of a comment: without its period, and in lowercase unless it starts with a name."""
+    text = sentence.removesuffix(".")
+    return text if text[1:2].isupper() or text[:1].islower() else text[:1].lower() + text[1:]
+
+
+def choices_of(field: FieldInfo) -> list[str]:
+    """The names that an option may have as its value."""
+    for part in field.metadata:
+        if isinstance(part, Choice):
+            return list(part.names)
+    return _choices_in(field.annotation)
+
+
+def _choices_in(annotation: Any) -> list[str]:
+    if get_origin(annotation) is Literal:
+        return [value for value in get_args(annotation) if isinstance(value, str) and value != "auto"]
+    for part in getattr(annotation, "__metadata__", ()):
+        if isinstance(part, Choice):
+            return list(part.names)
+    return [name for part in get_args(annotation) if not isinstance(part, str) for name in _choices_in(part)]
+
+
+def _toml(value: Any) -> str:
+    """A value as a run file has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and 0 < abs(value) < 0.01:
+        mantissa, _, exponent = f"{value:e}".partition("e")
+        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False)
