@@ -20,7 +20,7 @@ from weft.text.labels import LabelVocabulary
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: Any) -> Path:
     place: Path = tmp_path_factory.mktemp("run")
-    return train_here(run_file(make_text(place / "text.txt"), train__steps=4), place / "run").path
+    return train_here(run_file(make_text(place / "text.txt"), train__max_steps=4), place / "run").path
 
 
 BAD = [

@@ -73,7 +73,7 @@ def test_without_clipping_no_step_is_clipped():
 
 def test_stopped_between_two_lines_a_run_logs_as_if_it_had_not_been(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "LINES", 2)
-    values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__steps=9, train__validations=1, train__clip=0.5)
+    values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__max_steps=9, train__num_validations=1, train__max_grad_norm=0.5)
     train_here(values, tmp_path / "whole")
     for step in (2, 3, 6):
         with pytest.raises(TrainingInterrupted):
@@ -110,7 +110,7 @@ def test_the_gradients_of_a_run_are_those_of_all_its_steps():
 
 def test_info_counts_clipped_steps(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__steps=6, train__validations=1, train__clip=0.5)
+    values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__max_steps=6, train__num_validations=1, train__max_grad_norm=0.5)
     train_here(values, tmp_path / "run")
     lines = [record for record in metrics(tmp_path / "run") if "grad_norm" in record]
     clipped = sum(line["grad_norm_max"] > 0.5 for line in lines)  # a line a step

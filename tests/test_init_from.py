@@ -125,7 +125,7 @@ def test_each_kind_of_run_refuses_the_others_options(runs, lm, capsys):
     pairs = str(runs.folder("lstm"))
     assert refused(capsys, "evaluate", pairs, "--context", "carry") == (
         2,
-        "--context: not available for task 'translate'",
+        "--context: not available for task 'seq2seq'",
     )
     assert refused(capsys, "evaluate", str(lm), "--beam-size", "3") == (
         2,
@@ -134,7 +134,7 @@ def test_each_kind_of_run_refuses_the_others_options(runs, lm, capsys):
     assert refused(capsys, "evaluate", pairs, "--lm-weight", "1") == (2, "--lm-weight: weighs --lm RUN, which is not given")
     assert refused(capsys, "generate", pairs, "x") == (
         2,
-        f"{pairs}: is a run of task 'translate', which writes outputs for sources; use weft predict",
+        f"{pairs}: is a run of task 'seq2seq', which writes outputs for sources; use weft predict",
     )
 
 

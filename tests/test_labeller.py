@@ -44,13 +44,13 @@ def runs(tmp_path_factory):
 
 def loaded(runs: LabelRuns, name: str) -> AnyRun:
     run = weft.load(runs.folder(name), device="cpu")
-    assert run.task.name == "classify"
+    assert run.task == "classification"
     return run
 
 
 def loaded_from(folder: Path) -> AnyRun:
     run = weft.load(folder, device="cpu")
-    assert run.task.name == "classify"
+    assert run.task == "classification"
     return run
 
 
@@ -132,7 +132,7 @@ def test_without_validation_texts_the_temperature_is_one_and_there_is_nothing_to
         values = class_file(data, kind, "train.max_steps=2")
         values["data"] = {"train": str(data)}
         run = weft.load(train_here(values, tmp_path / kind).path)
-        assert run.task.name == "classify"
+        assert run.task == "classification"
         assert run.reader.model.temperature == 1.0
         with pytest.raises(UsageError) as caught:
             run.evaluate()
@@ -150,9 +150,9 @@ def test_balance_helps_a_rare_label(tmp_path):
     rows = [row for at, row in enumerate(one_label(300)) if row[0] != "tool" or at % 30 == 2]
     data, said = write_tsv(tmp_path / "data.tsv", rows), []
     for option in ("false", "true"):
-        values = class_file(data, "window", "train.max_steps=6", f"model.balanced={option}")
+        values = class_file(data, "conv", "train.max_steps=6", f"model.balanced={option}")
         run = weft.load(train_here(values, tmp_path / option).path)
-        assert run.task.name == "classify"
+        assert run.task == "classification"
         said.append(np.mean([one.probabilities["tool"] for one in run.predict([text for _, text in rows])]))
     assert said[1] > 2 * said[0]
 
@@ -184,7 +184,7 @@ def test_long_texts_are_cut_and_counted_or_refused(tmp_path):
     train_here(values, tmp_path / "run", watcher)
     assert any(note == "train: 1 text is longer than data.max_length = 20 tokens, and is cut" for note in watcher.notes)
     run = weft.load(tmp_path / "run")
-    assert run.task.name == "classify"
+    assert run.task == "classification"
     fits, long = run.predict("axe " * 18), run.predict("axe " * 300)
     assert fits == long._replace(cut=False) and long.cut
     with pytest.raises(DataError, match=r"has 32 tokens, more than data\.longest = 20; raise that"):
@@ -196,7 +196,7 @@ def test_what_may_not_be_cut_is_refused_in_prediction_too(tmp_path, monkeypatch,
     settings = ('data.text_column=["one", "two"]', "data.truncate=false", "data.max_length=20", "train.max_steps=1")
     folder = train_here(class_file(rows, "lstm", *settings), tmp_path / "run").path
     run = weft.load(folder)
-    assert run.task.name == "classify"
+    assert run.task == "classification"
     fits, long = ("axe " * 9, "cat " * 8), ("axe " * 9, "cat " * 9)  # and <s>, </s>, </s>
     told = f"has 21 tokens, but {folder} reads at most 20 and cuts nothing (data.truncate = false); shorten it"
     assert run.reader.invalid_inputs([fits, long]) == {1: told}
@@ -275,7 +275,7 @@ def test_options_of_baselines_change_them(runs, tmp_path):
     for at, option in enumerate(("model.balanced=true", "model.event_model=bernoulli", "model.features.analyzer=char")):
         folder = train_here(runs.values("labels-naive-bayes", option), tmp_path / str(at)).path
         run = weft.load(folder)
-        assert run.task.name == "classify"
+        assert run.task == "classification"
         assert values_of(run)["accuracy"] > 50
 
 
@@ -477,7 +477,7 @@ def test_two_texts_are_separated_by_a_tab(runs, capsys, monkeypatch):
 def test_options_of_search_are_refused(runs, capsys, words):
     folder = runs.folder("labels-regression")
     assert refused(capsys, "predict", str(folder), "a cat", *words) == (
-        2, f"{words[0]}: not available for task 'classify'"
+        2, f"{words[0]}: not available for task 'classification'"
     )  # fmt: skip
 
 
@@ -485,7 +485,7 @@ def test_options_of_search_are_refused(runs, capsys, words):
 def test_options_of_other_evaluations_are_refused(runs, capsys, words):
     folder = runs.folder("labels-regression")
     assert refused(capsys, "evaluate", str(folder), *words) == (
-        2, f"{words[0]}: not available for task 'classify'"
+        2, f"{words[0]}: not available for task 'classification'"
     )  # fmt: skip
 
 
@@ -496,10 +496,10 @@ def test_other_commands_say_what_to_use(runs, capsys):
         f"{folder}: is a classifier, which gives texts labels; use weft predict",
     )
     assert refused(capsys, "score", str(folder)) == (
-        2, f"score: {folder} is a run of task 'classify', which gives texts no probability"
+        2, f"score: {folder} is a run of task 'classification', which gives texts no probability"
     )  # fmt: skip
     code, _, err = said_by(capsys, "predict", str(folder), "x", "--ensemble", str(folder))
-    assert (code, err) == (2, f"weft: ensemble: {folder} is a run of task 'classify', not of 'translate'\n")
+    assert (code, err) == (2, f"weft: ensemble: {folder} is a run of task 'classification', not of 'translate'\n")
     assert said_by(capsys, "info", str(folder))[0] == 0
 
 
@@ -606,7 +606,7 @@ def test_a_folder_with_a_file_for_each_label(tmp_path, capsys):
         path.parent.mkdir(exist_ok=True)
         path.write_text("".join(f"{text}\n" for label, text in one_label(120) if label == name))
     run = weft.load(train_here(class_file(tmp_path / "data", "naive-bayes"), tmp_path / "run").path)
-    assert run.task.name == "classify"
+    assert run.task == "classification"
     assert run.labels == ("animal", "colour", "tool")
     assert values_of(run)["accuracy"] >= 95
     code, out, _ = said_by(capsys, "evaluate", str(tmp_path / "run"), "--data", str(tmp_path / "data"), "--quiet", "--json")
@@ -623,7 +623,7 @@ def test_text_in_latin_1_is_read_so_by_training_and_prediction(tmp_path, capsys,
         found = json.loads(out)
         assert (code, found["text"], found["labels"]) == (0, "here axe café", ["tool"])
         run = weft.load(folder)
-        assert run.task.name == "classify" and run.vocabulary.tokenizer.encode("café").tolist() != [0]
+        assert run.task == "classification" and run.vocabulary.tokenizer.encode("café").tolist() != [0]
         assert said_by(capsys, "evaluate", folder, "--data", str(data), "--quiet")[0] == 0
 
 

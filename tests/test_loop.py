@@ -262,7 +262,7 @@ def test_the_run_folder_has_the_best_and_the_last_weights(tmp_path, text, monkey
     monkeypatch.setattr(LanguageTask, "validate", lambda task, model, watch: {"loss": next(scores)})
     seen: dict[int, dict[str, Tensor]] = {}
     watcher = Silent(look=lambda loop: seen.update({loop.train_state.step: weights(loop)}))
-    train_here(run_file(text, "gpt", train__steps=8, train__validations=4), tmp_path / "run", watcher)
+    train_here(run_file(text, "gpt", train__max_steps=8, train__num_validations=4), tmp_path / "run", watcher)
     best, notes = read_tensors(tmp_path / "run" / "model.safetensors")
     assert notes["step"] == "4"
     assert all(torch.equal(best[name], weight) for name, weight in seen[4].items())
@@ -324,7 +324,7 @@ def test_averaged_weights_are_validated_and_kept(tmp_path, text, monkeypatch):
     def look(loop: Loop) -> None:
         seen[loop.train_state.step] = {name: average.clone() for name, average in loop.ema.tensors().items()}
 
-    values = run_file(text, "gpt", train__steps=8, train__validations=4, train__average=0.9)
+    values = run_file(text, "gpt", train__max_steps=8, train__num_validations=4, train__ema_decay=0.9)
     train_here(values, tmp_path / "run", Silent(look=look))
     best, notes = read_tensors(tmp_path / "run" / "model.safetensors")
     assert notes["step"] == "4"
@@ -361,7 +361,7 @@ def test_averages_are_counted_before_there_are_any(monkeypatch):
 @pytest.mark.parametrize("average", [1.0, -0.1])
 def test_a_decay_outside_its_range(text, average):
     with pytest.raises(ConfigError) as caught:
-        resolve(run_file(text, train__average=average), base=text.parent)
+        resolve(run_file(text, train__ema_decay=average), base=text.parent)
     assert str(caught.value) == f"train: average={average} must be at least 0 and less than 1, or 'none'"
 
 
@@ -369,7 +369,7 @@ def test_a_decay_outside_its_range(text, average):
 
 
 def test_metrics_are_functions_of_the_run_only(tmp_path, text):
-    values = run_file(text, "lstm", train__steps=6, train__validations=3)
+    values = run_file(text, "lstm", train__max_steps=6, train__num_validations=3)
     watcher = Silent()
     train_here(values, tmp_path / "run", watcher)
     records = metrics(tmp_path / "run")
@@ -397,7 +397,7 @@ def test_a_long_run_has_about_200_lines_each_the_mean_since_the_one_before():
 
 @pytest.mark.parametrize("model", ["window", "lstm", "transformer", "gpt"])
 def test_two_runs_of_one_file_are_equal_and_another_seed_is_not(tmp_path, text, model):
-    values = run_file(text, model, train__steps=4, train__validations=2)
+    values = run_file(text, model, train__max_steps=4, train__num_validations=2)
     for name in ("one", "two"):
         train_here(values, tmp_path / name)
     train_here({**values, "seed": 4}, tmp_path / "three")
@@ -414,7 +414,7 @@ def test_what_happens_between_steps_changes_nothing(tmp_path, text):
 
     found = []
     for name, validations, look in (("a", 1, None), ("b", 6, None), ("c", 1, meddle)):
-        values = run_file(text, "transformer", train__steps=6, train__validations=validations)
+        values = run_file(text, "transformer", train__max_steps=6, train__num_validations=validations)
         train_here(values, tmp_path / name, Silent(look=look))
         found.append(sums(tmp_path / name)["model"])
     assert len(set(found)) == 1
@@ -621,7 +621,7 @@ def test_a_validation_score_that_is_no_number_stops_the_run(value):
 
 
 def test_a_run_that_diverges_keeps_its_checkpoint_and_its_best_weights(tmp_path, text):
-    values, out = run_file(text, "lstm", train__steps=9, train__validations=9), tmp_path / "run"
+    values, out = run_file(text, "lstm", train__max_steps=9, train__num_validations=9), tmp_path / "run"
 
     def spoil_weights(loop: Loop) -> None:
         if loop.train_state.step == 5:
@@ -651,7 +651,7 @@ def test_a_gpu_that_is_not_there(monkeypatch):
 
 def test_streams_run_past_any_learned_position(text):
     with pytest.raises(ConfigError) as caught:
-        resolve(run_file(text, "transformer", data__read="stream"), base=text.parent)
+        resolve(run_file(text, "transformer", data__read_as="stream"), base=text.parent)
     assert str(caught.value) == (
         "model.position_encoding: 'learned' has a last position, but data.read_as='stream' runs on; use 'rotary'"
     )
@@ -659,7 +659,7 @@ def test_streams_run_past_any_learned_position(text):
 
 def test_bfloat16_trains_and_the_weights_stay_float32(tmp_path, text):
     watcher = Silent()
-    values = run_file(text, "gpt", train__steps=12, train__precision="bfloat16", data__read="stream")
+    values = run_file(text, "gpt", train__max_steps=12, train__precision="bfloat16", data__read_as="stream")
     train_here(values, tmp_path / "run", watcher)
     weights, _ = read_tensors(tmp_path / "run" / "model.safetensors")
     assert {weight.dtype for weight in weights.values()} == {torch.float32}
@@ -673,7 +673,7 @@ def test_bfloat16_trains_and_the_weights_stay_float32(tmp_path, text):
 @pytest.mark.parametrize("kind", ["window", "rnn", "gru", "gru-before", "lstm", "transformer", "gpt"])
 @pytest.mark.parametrize("read", ["windows", "lines"])
 def test_every_kind_learns(tmp_path, text, kind, read):
-    values = run_file(text, "window", data__read=read, data__window=48, train__batch_tokens=256, train__validations=2)
+    values = run_file(text, "conv", data__read_as=read, data__context_length=48, train__batch_tokens=256, train__num_validations=2)
     values["model"] = {"arch": "gru", "layer_type": "gru-reset-before"} if kind == "gru-before" else {"kind": kind}
     values["model"] |= {"hidden_size": 16, "num_layers": 1}
     watcher = Silent()

@@ -82,7 +82,7 @@ def test_every_task_has_what_decides_and_what_is_validated():
     for name in TASKS:
         task = find_task(name)
         assert task.decides and set(task.decides) <= set(metric_names(task.suites)) and task.validation
-    assert [metric.name for metric in find_task("translate").validation[0]] == [
+    assert [metric.name for metric in find_task("seq2seq").validation[0]] == [
         "loss",
         "bleu",
         "chrf",
@@ -98,8 +98,8 @@ def test_every_task_has_what_decides_and_what_is_validated():
 
 def test_one_name_has_the_formula_of_its_suite():
     """Of a label that neither occurs nor is said, macro F1 of one label takes no notice; that of several counts it as 0."""
-    single = metrics_of(find_task("classify").suites, ["accuracy", "f1_macro"])["f1_macro"]
-    multi = metrics_of(find_task("classify").suites, ["exact_match", "f1_macro"])["f1_macro"]
+    single = metrics_of(find_task("classification").suites, ["accuracy", "f1_macro"])["f1_macro"]
+    multi = metrics_of(find_task("classification").suites, ["exact_match", "f1_macro"])["f1_macro"]
     gold, said = np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0])
     log_probs = np.log(np.where(np.arange(3) == said[:, None], 0.8, 0.1))
     found = values(label_items(log_probs, gold, np.arange(4)), [single])["f1_macro"]
@@ -111,9 +111,9 @@ def test_one_name_has_the_formula_of_its_suite():
 
 
 def test_names_that_no_suite_has_together_mean_nothing():
-    assert metrics_of(find_task("classify").suites, ["accuracy", "exact_match"]) == {}
+    assert metrics_of(find_task("classification").suites, ["accuracy", "exact_match"]) == {}
     assert metrics_of(find_task("lm").suites, ["bleu"]) == {} and metrics_of((), ["bleu"]) == {}
-    assert list(metrics_of(find_task("tag").suites, ["span_f1", "token_accuracy"])) == ["span_f1", "token_accuracy"]
+    assert list(metrics_of(find_task("tagging").suites, ["span_f1", "token_accuracy"])) == ["span_f1", "token_accuracy"]
 
 
 # ---- values and scores

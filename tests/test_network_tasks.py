@@ -33,8 +33,8 @@ def values(name: str, place: Path) -> dict[str, Any]:
     """The run file of a small network."""
     task, _, read = name.partition("-")
     if task in ("lm", "masked"):
-        more = {} if task == "lm" else {"task": "masked-lm", "model__kind": "transformer"}
-        return run_file(make_text(place / "text.txt"), "lstm", data__read=read, **more)
+        more = {} if task == "lm" else {"task": "masked-lm", "model__arch": "transformer"}
+        return run_file(make_text(place / "text.txt"), "lstm", data__read_as=read, **more)
     if name == "pairs":
         return pair_file(make_pairs(place / "pairs.tsv"), "joint")
     if name == "asked":

@@ -57,7 +57,7 @@ def runs(tmp_path_factory):
 
 def loaded(folder: Path) -> AnyRun:
     run = weft.load(folder, device="cpu")
-    assert run.task.name == "span"
+    assert run.task == "qa"
     return run
 
 
@@ -402,13 +402,13 @@ def test_evaluate_check_and_info(runs, tmp_path, capsys):
 def test_what_is_not_for_readers_is_refused(runs, tmp_path, capsys):
     folder = str(runs.folder("lstm"))
     assert refused(capsys, "predict", folder, "x\ty", "--beam-size", "3") == (
-        2, "--beam-size: not available for task 'span'"
+        2, "--beam-size: not available for task 'qa'"
     )  # fmt: skip
     assert refused(capsys, "evaluate", folder, "--beam-size", "3") == (
-        2, "--beam-size: not available for task 'span'"
+        2, "--beam-size: not available for task 'qa'"
     )  # fmt: skip
     assert refused(capsys, "evaluate", folder, "--strict") == (
-        2, "--strict: not available for task 'span'"
+        2, "--strict: not available for task 'qa'"
     )  # fmt: skip
     assert refused(capsys, "generate", folder, "x") == (
         2, f"{folder}: is a reader, which answers questions about passages; use weft predict"

@@ -39,7 +39,7 @@ def runs(tmp_path_factory):
 
 def loaded(folder: Path) -> AnyRun:
     run = weft.load(folder, device="cpu")
-    assert run.task.name == "tag"
+    assert run.task == "tagging"
     return run
 
 
@@ -357,10 +357,10 @@ def test_tags_never_seen_are_named_counted_and_wrong_or_refused(runs, capsys, tm
 def test_options_of_search_are_refused(runs, capsys):
     folder = runs.folder("speech-lstm")
     assert refused(capsys, "predict", str(folder), "the", "--num-samples", "2") == (
-        2, "--num-samples: not available for task 'tag'"
+        2, "--num-samples: not available for task 'tagging'"
     )  # fmt: skip
     assert refused(capsys, "evaluate", str(folder), "--beam-size", "2") == (
-        2, "--beam-size: not available for task 'tag'"
+        2, "--beam-size: not available for task 'tagging'"
     )  # fmt: skip
     assert refused(capsys, "generate", str(folder)) == (2, f"{folder}: is a tagger, which gives words tags; use weft predict")
     code, out, _ = said_by(capsys, "info", str(folder))

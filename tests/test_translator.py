@@ -31,7 +31,7 @@ from weft.runs.run import AnyRun
 from weft.tasks.lm.task import LM
 from weft.tasks.seq2seq import decoding as translator
 from weft.tasks.seq2seq.task import SEQ2SEQ
-from weft.tasks.spec import Fault
+from weft.tasks.spec import InvalidInput
 from weft.training import checkpoint
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
@@ -76,7 +76,7 @@ def records(folder: Path, name: str) -> list[dict[str, Any]]:
 def test_every_kind_trains_and_loads(runs, name):
     folder = runs.folder(name)
     run = weft.load(folder, device="cpu")
-    assert run.task.name == "translate" and not run.model.training
+    assert run.task == "seq2seq" and not run.model.training
     joint = name == "joint"
     kept = {"tokenizer.json"} if joint else {"tokenizer.source.json", "tokenizer.target.json"}
     assert {path.name for path in folder.glob("tokenizer*")} == kept
@@ -87,7 +87,7 @@ def test_every_kind_trains_and_loads(runs, name):
     assert set(valid[0]) == {
         "step",
         "crc32",
-        *(f"valid_{score}" for score in metric_names(run.task.validation)),
+        *(f"valid_{score}" for score in metric_names(run.spec.validation)),
     }
     assert valid[-1]["valid_loss"] < valid[0]["valid_loss"]
     info = run.info()
@@ -657,7 +657,7 @@ def test_pairs_that_cannot_be_scored_are_among_the_others(runs):
     first, long, last = run.try_score([("abc", "A"), ("ab" * 10, "A"), ("fade", "A BB")])
     assert [first, last] == run.score([("abc", "A"), ("fade", "A BB")])
     reason = f"has 21 tokens, but {run.directory.path} reads at most 16; shorten it, or have it cut with --truncate"
-    assert long == Fault(reason)
+    assert long == InvalidInput(reason)
     assert refusal(DataError, lambda: run.score([("abc", "A"), ("ab" * 10, "A")])) == f"line 2: {reason}"
 
 

@@ -100,7 +100,7 @@ def _evaluating(progress: ProgressCallback) -> Progress:
 
 def evaluate(run: AnyRun, data: Files | None, evaluation: EvaluationOptions, progress: ProgressCallback) -> Evaluation:
     """The run on `data`, measured so, as far as its task knows of such options."""
-    known = run.task.evaluate_options.model_fields
+    known = run.spec.evaluate_options.model_fields
     options = {name: value for name, value in evaluation._asdict().items() if name in known}
     return run.evaluate(data, progress=_evaluating(progress), **options)
 
@@ -118,7 +118,7 @@ def evaluate_run(
     clock = _Clock(progress)
     found = evaluate(run, data, evaluation, clock)
     seconds, seen = clock.seconds(), found.observed()
-    config, contexts = run.config, run.task.compare.contexts
+    config, contexts = run.config, run.spec.compare.contexts
     return RunResults(
         run=run.directory.path,
         arch=config.arch,
@@ -144,7 +144,7 @@ def evaluate_run(
 
 
 def _policy(run: AnyRun, context: str | None) -> str:
-    contexts = run.task.compare.contexts
+    contexts = run.spec.compare.contexts
     return "" if contexts is None else context or contexts.default
 
 
@@ -173,7 +173,7 @@ def cache_key(run: AnyRun, data: Files | None = None, evaluation: EvaluationOpti
     # where the text is gone, a run reads the tokens that training left
     sums = [files.sha256(path) if path.exists() else "gone" for path in files.within(given)]
     own = [files.sha256(path) for path in (run.directory.weights, run.directory.resolved)]
-    contexts = run.task.compare.contexts
+    contexts = run.spec.compare.contexts
     opening = [] if contexts is None else list(contexts.opening(run))
     parts = [VERSION, __version__, *own, sums, evaluation.tokenize, _policy(run, evaluation.context), opening]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

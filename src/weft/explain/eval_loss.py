@@ -50,7 +50,7 @@ def _nats(objective: Objective, model: nn.Module, batch: Any, device: torch.devi
 def _examples(run: AnyRun, shape: NetworkTask[Any], data: Files | None, place: Path) -> Examples[Any]:
     """The data as the network learns from it."""
     config, source = run.config, _source(run, data)
-    made = tokenize(run.task, config, run.vocabulary, source, place)
+    made = tokenize(run.spec, config, run.vocabulary, source, place)
     columns = [with_bos(corpus, run.directory.path, run.vocabulary) for corpus in made]
     shape.check_lengths(config, columns, run.model.max_positions)
     found: Examples[Any] = shape.encode(config, run.vocabulary, source, columns, learned=True)

@@ -99,7 +99,7 @@ def _texts(run: AnyRun, path: Path) -> Iterator[str]:
     """The texts of a file, read as those of training are, or its lines."""
     table = run.config.data
     lines = partial(read_lines, path, table.encoding)
-    opened = run.task.data.open(table, InputFile(path, lines, run.labels))
+    opened = run.spec.data.open(table, InputFile(path, lines, run.labels))
     if opened is None:
         yield from lines()
         return
@@ -120,7 +120,7 @@ def _lines(run: AnyRun, data: Files | None) -> Iterator[tuple[str, str | None]]:
         source = first_split(run.directory, config, ("valid", "test"))[1]
     else:
         source = eval_source(run.directory, config, data)
-    yield from run.task.data.lines(source)
+    yield from run.spec.data.lines(source)
 
 
 def _pieces(run: AnyRun, text: str) -> Iterator[str]:

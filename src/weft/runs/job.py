@@ -131,7 +131,7 @@ def with_tokenizer_of_init(values: Mapping[str, Any], run: Path) -> dict[str, An
     model, own = values.get("model"), values.get("tokenizer", {})
     here, there = _weights(values.get("task")), _weights(open_run_dir(run).read_resolved().get("task"))
     two, both = (one is not None and one.in_decoder is not None for one in (here, there))
-    joint = not isinstance(model, Mapping) or model.get("shared") or model.get("copying")
+    joint = not isinstance(model, Mapping) or model.get("share_embeddings") or model.get("copy_mechanism")
     if not two or both or joint or not isinstance(own, Mapping):
         return with_tokenizer_from(values, run)
     side = "target" if there is not None and there.continues else "source"

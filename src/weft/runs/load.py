@@ -69,7 +69,7 @@ def load(path: str | Path, task: Task[I, P] | None = None, *, device: str = "aut
     directory, config = _read(path)
     run = Run[Any, Any](directory, config, config.spec.data.load(directory), device)
     if task is not None and task.name != config.task:
-        raise run.refuse(f"use weft {run.task.use}")
+        raise run.refuse(f"use weft {run.spec.use}")
     return run
 
 
@@ -110,7 +110,7 @@ def ensemble(
 
     members = [load(path, device=device) for path in paths]
     for path, run in zip(paths, members, strict=True):
-        if not run.task.joins:
+        if not run.spec.joins:
             raise UsageError("ensemble", f"{path} is a run of task {run.config.task!r}, not of 'translate'")
     if lm is None:
         return prepared(EnsembleRun(members, weights=weights))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from weft.config import Config
 from weft.errors import DataError, UsageError
-from weft.tasks.spec import Evaluation, Fault, I, P, Progress, Scored, is_tuple_of_texts
+from weft.tasks.spec import Evaluation, InvalidInput, I, P, Progress, Scored, is_tuple_of_texts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,12 +29,12 @@ T = TypeVar("T", bound=Config)
 R = TypeVar("R")
 
 
-def refuse_faults(results: Sequence[R | Fault]) -> list[R]:
+def raise_first_invalid(results: Sequence[R | InvalidInput]) -> list[R]:
     """The results; the first input that has none is refused."""
     for number, one in enumerate(results, 1):
-        if isinstance(one, Fault):
+        if isinstance(one, InvalidInput):
             raise DataError(f"line {number}", f"{one.reason}")
-    return [one for one in results if not isinstance(one, Fault)]
+    return [one for one in results if not isinstance(one, InvalidInput)]
 
 
 class Run(Generic[I, P]):
@@ -121,7 +121,7 @@ class Run(Generic[I, P]):
 
     def try_predict(
         self, inputs: I | Iterable[I], options: Config | None = None, *, progress: Progress | None = None
-    ) -> list[P | Fault]:
+    ) -> list[P | InvalidInput]:
         """A prediction for each input; for one that can't be used, the reason."""
         if self.task.predict is None:
             raise self.refuse(f"use weft {self.task.use}")
@@ -164,7 +164,7 @@ class Run(Generic[I, P]):
         single = self.task.is_single(self, inputs)
         given: list[Any] = [inputs] if single else inputs_of(self.config, inputs)
         chosen = self._options(self.task.predict_options, options, named)
-        found = refuse_faults(self.try_predict(given, chosen, progress=progress))
+        found = raise_first_invalid(self.try_predict(given, chosen, progress=progress))
         return found[0] if single else found
 
     def evaluate(
@@ -241,10 +241,10 @@ class Run(Generic[I, P]):
             >>> weft.load("runs/run").score("Ida lives by the river.").perplexity
         """
         single = is_tuple_of_texts(inputs) if self._decode.pairs else isinstance(inputs, str)
-        found = refuse_faults(self.try_score([inputs] if single else inputs, truncate=truncate, progress=progress))
+        found = raise_first_invalid(self.try_score([inputs] if single else inputs, truncate=truncate, progress=progress))
         return found[0] if single else found
 
-    def try_score(self, inputs: Any, *, truncate: bool = False, progress: Progress | None = None) -> list[Scored | Fault]:
+    def try_score(self, inputs: Any, *, truncate: bool = False, progress: Progress | None = None) -> list[Scored | InvalidInput]:
         """The same; for a text that can't be scored, the reason."""
         return self._decode.score(self, inputs, truncate, progress)
 

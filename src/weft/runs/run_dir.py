@@ -37,7 +37,7 @@ T = TypeVar("T", "Tensor", NDArray[Any])
 FORMAT = "1"
 INPUTS = "inputs"  # data that was given in memory, written down
 # what tokens and labels a run's numbers stand for
-FORMAT_NOTES = (*(f"tokenizer{side}.json" for side in ("", ".source", ".target", ".letters")), "labels.json", OPENING)
+FORMAT_NOTES = (*(f"tokenizer{side}.json" for side in ("", ".source", ".target", ".char")), "labels.json", OPENING)
 
 
 class RunDir:
@@ -82,7 +82,7 @@ class RunDir:
     def refuse_links(self) -> None:
         """Refuse a link, a pipe or a device where a run has a folder: what is written, moved or removed there would be somebody
         else's. Call under the lock, before anything is changed."""
-        for name in ("data", INPUTS, "checkpoints", "evidence", "tensorboard", aside.NAME):
+        for name in ("data", INPUTS, "checkpoints", "results", "tensorboard", aside.NAME):
             files.refuse_link(self.path / name)
 
     def check_is_run_dir(self) -> None:

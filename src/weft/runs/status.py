@@ -18,7 +18,7 @@ from weft.training.gradients import GradientSummary, summarize
 VALID = "valid_"
 
 
-class Story(NamedTuple):
+class RunStatus(NamedTuple):
     done: bool
     steps: int
     tokens: int
@@ -75,7 +75,7 @@ def _best(records: list[dict[str, Any]], judged: _Judged) -> tuple[tuple[Metric,
     return best, step
 
 
-def read_run_status(path: Path) -> Story:
+def read_run_status(path: Path) -> RunStatus:
     """What the newest whole checkpoint and metrics.jsonl tell."""
     directory, _ = checkpoint.newest(path)
     cursor = None if directory is None else checkpoint.read_train_state(directory)
@@ -83,15 +83,15 @@ def read_run_status(path: Path) -> Story:
     best, best_step = _best(records, _judged(path))
     if cursor is not None:
         gradients = summarize(records)
-        return Story(cursor.done, cursor.step, cursor.tokens, cursor.seconds, best, best_step, gradients=gradients)
+        return RunStatus(cursor.done, cursor.step, cursor.tokens, cursor.seconds, best, best_step, gradients=gradients)
     # a run by gradients logs its training loss from the first step on; one made by counting has none
     if not (path / "model.safetensors").exists() or any(name.startswith("train_") for record in records for name in record):
-        return Story(False, 0, 0, None, None, 0)
+        return RunStatus(False, 0, 0, None, None, 0)
     if not records:  # weights that came from elsewhere, or a run that was killed, twice, before its first checkpoint
-        return Story(not RunDir(path).weights_step(), 0, 0, None, None, 0)
+        return RunStatus(not RunDir(path).weights_step(), 0, 0, None, None, 0)
     last = records[-1]
     tokens, examples = last.get("tokens", 0), last.get("examples")
-    return Story(True, last["step"], tokens, None, best, best_step, is_fitted=True, examples=examples)
+    return RunStatus(True, last["step"], tokens, None, best, best_step, is_fitted=True, examples=examples)
 
 
 def best(path: Path) -> tuple[Metric, float] | None:

@@ -54,7 +54,7 @@ def phase(progress: Progress | None, name: str) -> ProgressCallback | None:
     return None if progress is None else partial(progress, name)
 
 
-class Fault(NamedTuple):
+class InvalidInput(NamedTuple):
     """Why one input among others gives no prediction."""
 
     reason: str
@@ -200,7 +200,7 @@ def is_tuple_of_texts(given: object) -> bool:
 class Decode(Generic[I]):
     """How models of a task give texts probabilities and write them."""
 
-    # of texts or pairs, and whether long sources are cut; a Fault for one that can't be scored
+    # of texts or pairs, and whether long sources are cut; a InvalidInput for one that can't be scored
     score: Callable[[Run[Any, Any], Any, bool, Progress | None], list[Any]]
     prompt: Callable[[Run[Any, Any], I], Sequence[int]]  # the tokens that an output is written after
     limit: Callable[[Run[Any, Any], I], int]  # how many tokens an output has at most, unless told
@@ -218,7 +218,7 @@ class Decode(Generic[I]):
     stream: Callable[[Run[Any, Any], str, GenerationConfig], Iterator[str]] | None = None
     pairs: bool = False  # what is scored is a source and a target, a tab between them; else a text
     # prompts that can't be continued by as much as is asked for, by their number from 0, and why
-    prompt_faults: Callable[[Run[Any, Any], Sequence[str], GenerationConfig], Mapping[int, str]] = field(
+    invalid_prompts: Callable[[Run[Any, Any], Sequence[str], GenerationConfig], Mapping[int, str]] = field(
         default=lambda run, prompts, options: {}
     )
     lines: Callable[[Run[Any, Any]], bool] = field(default=lambda run: True)  # whether a continuation is one line
@@ -271,7 +271,7 @@ class Task(Generic[I, P]):
     evaluate: Callable[[Run[I, P], Files | None, Any, Progress | None], Evaluation]
     use: str = "predict"  # the command after training: predict, generate, fill
     reader: Callable[[Run[I, P]], Any] = field(default=lambda run: run.model)  # bound to its vocabulary, as functions here want
-    predict: Callable[[Run[I, P], Sequence[I], Any, Progress | None], list[P | Fault]] | None = None
+    predict: Callable[[Run[I, P], Sequence[I], Any, Progress | None], list[P | InvalidInput]] | None = None
     is_single: Callable[[Run[I, P], object], bool] = is_text  # whether what a Python caller gave is one input, or several
     predict_options: type[Config] = Options
     lines: Callable[[RunConfig, Any], Lines[I, P]] | None = None  # of `predict`, with its options

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from weft.errors import ConfigError, suggest
 from weft.training.config import TrainConfig
 
-_FRONT = re.compile(r"(?:^|\.)front\.")  # with the layers of letters that may be in it
-_BOTTOM = re.compile(r"(?:^|\.)(?:embedding|positions|inlet)\.")
+_FRONT = re.compile(r"(?:^|\.)embedder\.")  # with the layers of letters that may be in it
+_BOTTOM = re.compile(r"(?:^|\.)(?:embedding|positions|input_proj)\.")
 
 
 class LrFactor(NamedTuple):

@@ -103,7 +103,7 @@ def stack_options(config: StackConfig, layers: int) -> dict[str, Any]:
 
 
 def head_options(config: Any) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in type(config).model_fields if name in OF_HEAD | {"tied"}}
+    return {name: getattr(config, name) for name in type(config).model_fields if name in OF_HEAD | {"tie_embeddings"}}
 
 
 def attention_span(config: StackConfig, max_length: int) -> int | None:
@@ -132,7 +132,7 @@ def _unchanged(name: str) -> str:
 
 
 def _one_stack(model: Any) -> dict[str, int]:
-    return {"encoder": model.layers}
+    return {"encoder": model.num_layers}
 
 
 def _one_scale(model: Any) -> dict[str, float]:

@@ -74,7 +74,7 @@ class Embed(ModelCommand):
             raise UsageError("--output-dir", f"{self.output} must end in .npy or .jsonl")
         check_files({"--output-dir": self.output})
         run = load(self.run_dir, device=self.device)
-        if run.task.embed is None:
+        if run.spec.embed is None:
             raise UsageError(self.run_dir, f"is a run of task {run.config.task!r}, which has no encoder of texts")
         prepared(run)
         note_file(self.text, f"use --data {self.text} to read the file", quiet=self.quiet)

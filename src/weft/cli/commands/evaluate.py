@@ -82,11 +82,11 @@ class Evaluate(SearchOptions):
             "truncate": Flag(self.truncate, False),
             "strict": Flag(self.strict, False),
         }
-        options = options_of(run.task.evaluate_options, run.config.task, flags)
+        options = options_of(run.spec.evaluate_options, run.config.task, flags)
         with Display(quiet=self.quiet) as display:
 
             def progress(what: str, done: int, total: int) -> None:
-                counted = f"{done:,} of {total:,} {run.task.counts}" if what == "evaluating" else ""
+                counted = f"{done:,} of {total:,} {run.spec.counts}" if what == "evaluating" else ""
                 display.show(what, done / max(1, total), counted)
 
             display.show("reading", 0.0)  # of which nothing else is heard where it is part of evaluating
@@ -95,7 +95,7 @@ class Evaluate(SearchOptions):
         read = next((own[name] for name in ("test", "valid") if name in own), None)
         files = [str(path) for path in self.data or (() if read is None else read.paths)]
         if found.unseen:
-            note(self._warning(run.task.says, found.unseen), quiet=self.quiet)
+            note(self._warning(run.spec.says, found.unseen), quiet=self.quiet)
         for one in found.notes:
             note(f"weft: {one}", quiet=self.quiet)
         if self.json:

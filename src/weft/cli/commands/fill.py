@@ -39,8 +39,8 @@ class Fill(ModelCommand):
         if self.text is not None and self.input:
             raise UsageError("--data", "does not go with a text", "give one of them")
         run = load(self.run_dir, device=self.device)
-        if run.task.use != "fill":
-            raise run.refuse(f"use weft {run.task.use}")
+        if run.spec.use != "fill":
+            raise run.refuse(f"use weft {run.spec.use}")
         return predict_lines(
-            prepared(run), options_of(run.task.predict_options, run.config.task, {"n": Flag(self.n_best, 5)}), self
+            prepared(run), options_of(run.spec.predict_options, run.config.task, {"n": Flag(self.n_best, 5)}), self
         )

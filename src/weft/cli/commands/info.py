@@ -89,9 +89,9 @@ def _parts(run: AnyRun) -> list[dict[str, Any]]:
 
 def _opening(run: AnyRun) -> dict[str, list[str]]:
     """The tokens that a text by itself comes after, of runs that write texts."""
-    if run.task.decode is None or run.task.decode.generate is None:
+    if run.spec.decode is None or run.spec.decode.generate is None:
         return {}
-    return {"opening": [run.vocabulary.token_text(number) for number in run.task.decode.prompt(run, "")]}
+    return {"opening": [run.vocabulary.token_text(number) for number in run.spec.decode.prompt(run, "")]}
 
 
 def about_run(run: AnyRun) -> dict[str, Any]:

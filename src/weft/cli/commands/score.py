@@ -76,11 +76,11 @@ class Score(EnsembleOptions):
         from weft.cli.display import Display
 
         run = self.load()
-        decode = run.task.decode
+        decode = run.spec.decode
         if decode is None:
             raise UsageError("score", f"{self.run_dir} is a run of task {run.config.task!r}, which gives texts no probability")
         if self.truncate and not decode.pairs:
-            raise UsageError("--truncate", f"is for runs that read sources, and {self.run_dir} is a {run.task.noun}", "drop it")
+            raise UsageError("--truncate", f"is for runs that read sources, and {self.run_dir} is a {run.spec.noun}", "drop it")
         inputs = Inputs(run, None, self.input, InputFormat(parse_pair if decode.pairs else whole, LINES, targets=True))
         inputs.report_file(quiet=self.quiet)
         if not (self.json or self.per_token):
@@ -100,7 +100,7 @@ class Score(EnsembleOptions):
         self, run: AnyRun, decode: Decode[Any], entries: Sequence[Entry], display: Display, before: int
     ) -> tuple[dict[int, str], dict[int, Scored]]:
         """Why records have no score, and the scores of the others, both by their number in the batch from 0."""
-        from weft.tasks.spec import Fault
+        from weft.tasks.spec import InvalidInput
 
         unit = "pairs" if decode.pairs else "tokens"
 
@@ -111,8 +111,8 @@ class Score(EnsembleOptions):
         texts = {at: entry.texts for at, entry in enumerate(entries) if at not in problems}
         given = [both if decode.pairs else both[0] for both in texts.values()]
         results = dict(zip(texts, run.try_score(given, truncate=self.truncate, progress=progress), strict=True))
-        problems |= {at: one.reason for at, one in results.items() if isinstance(one, Fault)}
-        return problems, {at: one for at, one in results.items() if not isinstance(one, Fault)}
+        problems |= {at: one.reason for at, one in results.items() if isinstance(one, InvalidInput)}
+        return problems, {at: one for at, one in results.items() if not isinstance(one, InvalidInput)}
 
     def _print(
         self, inputs: Inputs, entries: Sequence[Entry], problems: Mapping[int, str], found: Mapping[int, Scored]
