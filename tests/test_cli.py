@@ -387,17 +387,17 @@ def test_what_to_do_next_can_be_pasted_into_a_shell(here, capsys):
 def test_a_counted_run_is_finished_too(counted, capsys):
     code, out, err = call(capsys, "train", "ngram.toml", "--json")
     assert (code, err) == (0, "runs/ngram: this run is finished; --overwrite trains it again\n")
-    assert json.loads(out)["counted"] is True
+    assert json.loads(out)["fitted"] is True
 
 
 def test_fresh_trains_again_and_json_tells(here, capsys):
     code, out, err = call(capsys, "train", "run.toml", "--output-dir", "runs/again", "--json", "--quiet")
     assert (code, err) == (0, "")
     told = json.loads(out)
-    assert (told["run"], told["done"], told["steps"], told["counted"]) == ("runs/again", True, 6, False)
-    assert told["best_valid"]["name"] == "loss" and told["seconds"] > 0
+    assert (told["run"], told["done"], told["steps"], told["fitted"]) == ("runs/again", True, 6, False)
+    assert told["best"]["name"] == "loss" and told["seconds"] > 0
     code, out, _ = call(capsys, "train", "run.toml", "--output-dir", "runs/again", "--json", "--quiet", "--overwrite")
-    assert json.loads(out)["best_valid"] == told["best_valid"]
+    assert json.loads(out)["best"] == told["best"]
 
 
 def test_two_runs_share_a_tokenizer(here, capsys):

@@ -91,7 +91,7 @@ def same(a: RunResults, b: RunResults) -> None:
 @pytest.mark.parametrize("name", TASKS)
 def test_scores_are_those_of_evaluate_and_items_add_up_to_them(runs, name):
     found = runs.evidence(name)
-    assert found.scores == load_run(runs.folder(name), device="cpu").evaluate().scores
+    assert found.scores == list(load_run(runs.folder(name), device="cpu").evaluate())
     sums = total(found.items.statistics)
     for score_name, metric in metrics(found.task, found.scores).items():
         value = next(score.value for score in found.scores if score.name == score_name)

@@ -260,12 +260,12 @@ def test_a_run_that_is_set_aside_is_named_and_its_own_run_file_brings_it_back(ru
     train_here(small(text), run, watcher)
     assert watcher.notes[0] == f"{run}: the run that was to be replaced is back; nothing was saved of the other"
     assert {name for name in contents(run)} == set(killed)
-    assert weft.load(run).info()["settings"]["seed"] != 4
+    assert weft.load(run).info()["config"]["seed"] != 4
 
 
 def test_the_run_that_is_to_replace_one_goes_on_by_its_own_run_file(run, text, killed):
     train_here(small(text, seed=4), run)
-    assert weft.load(run).info()["settings"]["seed"] == 4 and not (run / ".previous").exists()
+    assert weft.load(run).info()["config"]["seed"] == 4 and not (run / ".previous").exists()
 
 
 def late(text: Path, **options: Any) -> dict[str, Any]:
@@ -289,11 +289,11 @@ def test_a_run_waits_until_the_new_one_has_weights(run, text):
     for seed in (4, 5):  # the one in between is gone, the one that has weights is not
         stopped_early(run, late(text, seed=seed))
         assert unlocked(run / ".previous") == before
-    assert weft.load(run / ".previous").info()["settings"]["seed"] == 3
+    assert weft.load(run / ".previous").info()["config"]["seed"] == 3
     assert weft.load(run).config.seed == 5  # it can be looked at, but not used
     assert refusal(ModelError, lambda: weft.load(run).generate("a")) == waiting(run)
     train_here(late(text, seed=5), run)
-    assert weft.load(run).info()["settings"]["seed"] == 5 and not (run / ".previous").exists()
+    assert weft.load(run).info()["config"]["seed"] == 5 and not (run / ".previous").exists()
 
 
 def test_a_failure_after_a_checkpoint_takes_nothing_away(run, tmp_path):
@@ -332,7 +332,7 @@ def test_killed_between_its_weights_and_the_end_of_the_old_one_the_new_one_stays
     train_here(small(text, seed=4), run, fresh=True)
     shutil.copytree(run.parent / "old", run / ".previous")
     train_here(small(text, seed=4), run)
-    assert weft.load(run).info()["settings"]["seed"] == 4 and not (run / ".previous").exists()
+    assert weft.load(run).info()["config"]["seed"] == 4 and not (run / ".previous").exists()
 
 
 def test_a_file_is_no_run_folder(tmp_path):

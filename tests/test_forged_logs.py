@@ -69,7 +69,7 @@ def test_a_score_that_nobody_knows_is_no_score(run, capsys, monkeypatch, tmp_pat
     metrics.write_text("".join(f"{signed(line)}\n" for line in lines))
     try:
         assert main(["info", str(run), "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["progress"]["best_valid"] is None
+        assert json.loads(capsys.readouterr().out)["progress"]["best"] is None
         assert main(["report", str(run), "-q"]) == 0
     finally:
         metrics.write_text(whole)

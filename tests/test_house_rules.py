@@ -58,7 +58,7 @@ LAYERS: dict[str, set[str]] = {
     "tasks.compare_spec": set(),
     "tasks.spec": {"errors", "config", "html", "tasks.compare_spec"},
     "tasks.data_spec": {"errors", "config"},
-    "runs.run": {"errors", "config", "decode.options", "explain.views", "training.device", "runs.memory_data"} | RECORD,
+    "runs.run": {"errors", "config", "decode.options", "explain.views", "training.device", "runs.memory_data", "runs.engine"} | RECORD,
     "runs": TRAINING | RECORD | {"tasks.prepare"},
     "tasks.prepare": TRAINING | RECORD,
     "explain": TRAINING | RECORD | {"runs", "plots", "tasks.prepare"},

@@ -616,4 +616,4 @@ def test_a_real_model_gives_the_same_vectors(tmp_path):
     mean = ((there * keep).sum(1) / keep.sum(1)).numpy()
     vectors, cut = run.embed_with_info(lines)
     assert np.abs(vectors - mean).max() < NEAR and cut.sum() == 1
-    assert np.abs(run.embed(lines, pool="first") - there[:, 0].numpy()).max() < NEAR
+    assert np.abs(run.embed(lines, pooling="first") - there[:, 0].numpy()).max() < NEAR

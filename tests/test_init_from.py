@@ -165,12 +165,12 @@ def test_evaluate_prints_every_score_and_signature(runs, capsys):
 
 def test_a_signature_tells_who_searched_together(runs):
     lstm, luong, lm = (runs.folder(name) for name in ("lstm", "luong", "lm-ngram"))
-    pair = ensemble([lstm, luong], device="cpu").evaluate().scores
+    pair = list(ensemble([lstm, luong], device="cpu").evaluate())
     assert "|search:beam:5/alpha:1/runs:2|" in pair[0].signature and pair[-1].name == "perplexity"
-    fused = ensemble([lstm], lm=lm, lm_weight=0.25, device="cpu").evaluate().scores
+    fused = list(ensemble([lstm], lm=lm, lm_weight=0.25, device="cpu").evaluate())
     which = hashlib.sha256((lm / "model.safetensors").read_bytes()).hexdigest()[:8]
     assert f"|search:beam:5/alpha:1/lm:{which}*0.25|" in fused[0].signature
-    uneven = ensemble([lstm, luong], weights=[0.75, 0.25], device="cpu").evaluate(beam=1, least=2).scores
+    uneven = list(ensemble([lstm, luong], weights=[0.75, 0.25], device="cpu").evaluate(beam_size=1, min_new_tokens=2))
     assert "|search:greedy/least:2/runs:2/weights:0.75,0.25|" in uneven[0].signature
     # beside a language model there is no probability of the targets to speak of
     assert [score.name for score in fused] == [
@@ -204,11 +204,11 @@ def test_a_language_model_starts_a_decoder_on_the_command_line(runs, lm, tmp_pat
 
 def test_the_side_that_starts_takes_the_tokenizer(runs, lm, tmp_path):
     file = {"file": str((lm / "tokenizer.json").resolve())}
-    own = {"source": {"kind": "char"}, "target": {"kind": "word"}}
+    own = {"source": {"type": "char"}, "target": {"type": "word"}}
     values = {"task": "seq2seq", "model": {"arch": "lstm"}, "tokenizer": own}
-    assert with_tokenizer_of_init(values, lm)["tokenizer"] == {"source": {"kind": "char"}, "target": file}
+    assert with_tokenizer_of_init(values, lm)["tokenizer"] == {"source": {"type": "char"}, "target": file}
     assert with_tokenizer_of_init({**values, "tokenizer": {"type": "bpe"}}, lm)["tokenizer"] == {
-        "source": {"kind": "bpe"},
+        "source": {"type": "bpe"},
         "target": file,
     }
     shared = {**values, "tokenizer": {"type": "bpe"}, "model": {"arch": "lstm", "share_embeddings": True}}

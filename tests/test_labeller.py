@@ -55,7 +55,7 @@ def loaded_from(folder: Path) -> AnyRun:
 
 
 def values_of(run: AnyRun, data: Any = None) -> dict[str, float]:
-    return {score.name: score.value for score in run.evaluate(data).scores}
+    return {score.name: score.value for score in run.evaluate(data)}
 
 
 def copied(runs: LabelRuns, name: str, place: Path) -> Path:
@@ -72,7 +72,7 @@ def test_every_kind_learns_what_texts_are_about(runs, kind):
     assert [one.labels for one in run.predict(list(TEXT.values()))] == [(name,) for name in TEXT]
 
 
-@pytest.mark.parametrize("kind", ["naive-bayes", "regression", "lstm", "transformer"])
+@pytest.mark.parametrize("kind", ["naive-bayes", "logistic-regression", "lstm", "transformer"])
 def test_texts_may_have_several_labels_or_none(runs, kind):
     run = loaded(runs, f"several-{kind}")
     found = values_of(run)
@@ -85,7 +85,7 @@ def test_texts_may_have_several_labels_or_none(runs, kind):
     assert list(both.probabilities.values()) == sorted(both.probabilities.values(), reverse=True)
 
 
-@pytest.mark.parametrize("kind", ["regression", "lstm", "transformer"])
+@pytest.mark.parametrize("kind", ["logistic-regression", "lstm", "transformer"])
 def test_of_two_texts_it_matters_which_says_it(runs, kind):
     run = loaded(runs, f"pairs-{kind}")
     assert values_of(run)["accuracy"] >= 95
@@ -169,7 +169,7 @@ def test_numbers_of_labels():
 
 def test_a_validation_label_that_training_never_saw_counts_as_wrong(tmp_path):
     train, valid = write_tsv(tmp_path / "a.tsv", one_label(60)), write_tsv(tmp_path / "b.tsv", [("food", "a"), ("tool", "axe")])
-    for kind in ("window", "naive-bayes"):
+    for kind in ("conv", "naive-bayes"):
         values = class_file(train, kind, f"data.valid={valid}", "train.max_steps=20")
         del values["data"]["test"]
         folder = train_here(values, tmp_path / kind).path
@@ -186,7 +186,7 @@ def test_long_texts_are_cut_and_counted_or_refused(tmp_path):
     run = weft.load(tmp_path / "run")
     assert run.task == "classification"
     fits, long = run.predict("axe " * 18), run.predict("axe " * 300)
-    assert fits == long._replace(cut=False) and long.cut
+    assert fits == long._replace(truncated=False) and long.truncated
     with pytest.raises(DataError, match=r"has 32 tokens, more than data\.longest = 20; raise that"):
         train_here(class_file(data, "lstm", "data.max_length=20", "data.truncate=false"), tmp_path / "other")
 
@@ -251,7 +251,7 @@ def test_other_ways_to_train_learn_too(runs, tmp_path, settings):
 
 
 @pytest.mark.parametrize("name", ["labels", "several", "pairs"])
-@pytest.mark.parametrize("kind", ["naive-bayes", "regression"])
+@pytest.mark.parametrize("kind", ["naive-bayes", "logistic-regression"])
 def test_a_baseline_is_what_fitting_by_hand_gives(runs, name, kind):
     run = loaded(runs, f"{name}-{kind}")
     examples = list(run.config.datasets["train"].records())
@@ -281,8 +281,8 @@ def test_options_of_baselines_change_them(runs, tmp_path):
 
 def test_a_baseline_starts_from_no_weights(runs):
     with pytest.raises(ConfigError) as caught:
-        resolve(runs.values("labels-regression", "train.init_from=elsewhere"), base=Path())
-    assert str(caught.value) == "train.init_from: regression is solved anew and starts from no weights; drop it"
+        resolve(runs.values("labels-logistic-regression", "train.init_from=elsewhere"), base=Path())
+    assert str(caught.value) == "train.init_from: logistic-regression is solved anew and starts from no weights; drop it"
 
 
 # ---- starting from another run
@@ -317,7 +317,7 @@ def test_another_stack_on_the_same_embedding_says_what_is_new(runs, tmp_path):
 # ---- reading back
 
 
-@pytest.mark.parametrize("kind", ["lstm", "transformer", "regression"])
+@pytest.mark.parametrize("kind", ["lstm", "transformer", "logistic-regression"])
 def test_predictions_are_probabilities_and_do_not_depend_on_their_batch(runs, kind):
     run = loaded(runs, f"labels-{kind}")
     texts = [text for _, text in one_label(40, seed=5)] + ["", "words never seen"]
@@ -348,7 +348,7 @@ def test_what_is_measured_is_what_is_predicted(runs):
     told: list[tuple[int, int]] = []
     run = loaded(runs, "several-lstm")
     found = run.evaluate(progress=lambda what, done, total: told.append((done, total)))
-    scores, items = found.scores, found.items
+    scores, items = list(found), found.items
     examples = list(run.config.datasets["test"].records())
     found = run.predict([example.texts for example in examples])
     exact = np.mean([set(one.labels) == set(example.labels) for one, example in zip(found, examples, strict=True)])
@@ -356,14 +356,14 @@ def test_what_is_measured_is_what_is_predicted(runs):
     assert len(items.keys) == len(examples) == 36
     assert told[-1] == (36, 36)
     assert f"|labels:{run.vocabulary.labels.hash[:8]}|several|temperature:" in scores[0].signature
-    assert run.evaluate([run.config.data.train]).scores[0].value != scores[0].value  # other data
+    assert run.evaluate([run.config.data.train])["exact_match"].value != scores[0].value  # other data
 
 
 def test_the_run_is_described(runs):
-    run = loaded(runs, "labels-regression")
+    run = loaded(runs, "labels-logistic-regression")
     assert run.labels == ("animal", "colour", "tool")
     info = run.info()
-    assert (info["task"], info["kind"], info["labels"]) == ("classification", "regression", ["animal", "colour", "tool"])
+    assert (info["task"], info["arch"], info["labels"]) == ("classification", "logistic-regression", ["animal", "colour", "tool"])
     assert info["parameters"] == run.num_parameters
 
 
@@ -384,7 +384,7 @@ def test_labels_that_were_changed_or_damaged_are_refused_by_name(runs, tmp_path,
 
 
 def test_terms_and_tokens_that_were_changed_or_damaged_are_refused_by_name(runs, tmp_path, capsys):
-    folder = copied(runs, "labels-regression", tmp_path)
+    folder = copied(runs, "labels-logistic-regression", tmp_path)
     path = folder / "features.0.json"
     whole = path.read_text()
     content = json.loads(whole)
@@ -407,7 +407,7 @@ def test_terms_and_tokens_that_were_changed_or_damaged_are_refused_by_name(runs,
 
 
 def test_weights_of_a_baseline_without_a_temperature_are_refused(runs, tmp_path):
-    folder = copied(runs, "labels-regression", tmp_path)
+    folder = copied(runs, "labels-logistic-regression", tmp_path)
     run = weft.load(folder)
     tensors, notes = read_tensors(run.directory.weights)
     tensors = {name: part.clone() for name, part in tensors.items() if name != "temperature"}
@@ -440,7 +440,7 @@ def test_lines_in_lines_out(runs, capsys, monkeypatch):
 def test_lines_of_files_as_json(runs, capsys, tmp_path):
     path = tmp_path / "lines.txt"
     path.write_bytes(b"the cat\n\n\xffcat\n")
-    code, out, err = said_by(capsys, "predict", str(runs.folder("labels-regression")), "--input", str(path), "--json")
+    code, out, err = said_by(capsys, "predict", str(runs.folder("labels-logistic-regression")), "--input", str(path), "--json")
     first, second, third = (json.loads(line) for line in out.splitlines())
     assert code == 3 and err.count("\n") == 1
     assert (first["text"], first["labels"]) == ("the cat", ["animal"])
@@ -475,7 +475,7 @@ def test_two_texts_are_separated_by_a_tab(runs, capsys, monkeypatch):
     "words", [["--beam-size", "3"], ["--n-best", "2"], ["--truncate"], ["--top-k", "3"], ["--ban-token", "x"], ["--seed", "1"]]
 )
 def test_options_of_search_are_refused(runs, capsys, words):
-    folder = runs.folder("labels-regression")
+    folder = runs.folder("labels-logistic-regression")
     assert refused(capsys, "predict", str(folder), "a cat", *words) == (
         2, f"{words[0]}: not available for task 'classification'"
     )  # fmt: skip
@@ -483,14 +483,14 @@ def test_options_of_search_are_refused(runs, capsys, words):
 
 @pytest.mark.parametrize("words", [["--beam-size", "3"], ["--length-penalty", "0.5"], ["--context", "carry"], ["--truncate"]])
 def test_options_of_other_evaluations_are_refused(runs, capsys, words):
-    folder = runs.folder("labels-regression")
+    folder = runs.folder("labels-logistic-regression")
     assert refused(capsys, "evaluate", str(folder), *words) == (
         2, f"{words[0]}: not available for task 'classification'"
     )  # fmt: skip
 
 
 def test_other_commands_say_what_to_use(runs, capsys):
-    folder = runs.folder("labels-regression")
+    folder = runs.folder("labels-logistic-regression")
     assert refused(capsys, "generate", str(folder)) == (
         2,
         f"{folder}: is a classifier, which gives texts labels; use weft predict",
@@ -504,7 +504,7 @@ def test_other_commands_say_what_to_use(runs, capsys):
 
 
 def test_scores_with_a_table_of_labels_and_of_what_was_taken_for_what(runs, capsys):
-    code, out, _ = said_by(capsys, "evaluate", str(runs.folder("labels-regression")), "--quiet")
+    code, out, _ = said_by(capsys, "evaluate", str(runs.folder("labels-logistic-regression")), "--quiet")
     assert code == 0
     assert "accuracy           100.0000" in out
     tables = out.split("\n\n")
@@ -571,7 +571,7 @@ def test_labelled_texts_are_checked(runs, capsys, tmp_path):
 
 
 def test_labels_never_seen_are_named_counted_and_wrong_or_refused(runs, capsys, tmp_path):
-    folder = runs.folder("labels-regression")
+    folder = runs.folder("labels-logistic-regression")
     data = write_tsv(tmp_path / "new.tsv", [("animal", "the cat"), ("food", "a saw"), ("tool", "an axe"), ("food", "cat")])
     code, out, err = said_by(capsys, "evaluate", str(folder), "--data", str(data))
     assert code == 0
@@ -643,7 +643,7 @@ def test_a_classifier_gives_vectors_of_texts(runs, tmp_path, capsys):
     vectors = run.embed(texts)
     assert vectors.shape == (3, run.config.model.hidden_size)
     np.testing.assert_allclose(run.embed(texts[:1])[0], vectors[0], atol=1e-5)
-    assert not np.allclose(run.embed(texts, pool="first"), vectors)
+    assert not np.allclose(run.embed(texts, pooling="first"), vectors)
     assert main(["embed", str(runs.folder("labels-lstm")), texts[0], "--output", str(tmp_path / "x.npy"), "--quiet"]) == 0
     np.testing.assert_allclose(np.load(tmp_path / "x.npy")[0], vectors[0], atol=1e-5)
 

@@ -19,7 +19,8 @@ from weft.runs.status import read_run_status
 from weft.tasks.registry import TASKS, find_task
 
 LOWER = {
-    *(f"{name}_per_{unit}" for name in ("nats", "bits") for unit in ("token", "character", "byte", "word")),
+    *("loss", "nats_per_character", "nats_per_byte", "nats_per_word"),
+    *("bits_per_token", "bits_per_char", "bits_per_byte", "bits_per_word"),
     *("perplexity", "word_perplexity", "pseudo_loss", "pseudo_perplexity", "mlm_loss"),
     *("token_error_rate", "character_error_rate", "log_loss", "brier_score", "ece"),
 }
@@ -156,13 +157,13 @@ def test_a_story_asks_the_task_of_the_run(tmp_path):
         {"exact_match": 30.0, "log_loss": 3.0},
         {"exact_match": 20.0, "log_loss": 1.0},
     ]
-    found = read_run_status(counted(tmp_path / "first", "classify", rows))
+    found = read_run_status(counted(tmp_path / "first", "classification", rows))
     assert found.best is not None and found.best_step == 2
     assert found.best[0] is MULTI_LABEL[0] and found.best[1] == 30.0
-    found = read_run_status(counted(tmp_path / "named", "classify", rows, "log_loss"))
+    found = read_run_status(counted(tmp_path / "named", "classification", rows, "log_loss"))
     assert (found.best[0].name, found.best[1], found.best_step) == ("log_loss", 1.0, 3)
-    assert found.to_json()["best_valid"] == {"name": "log_loss", "value": 1.0, "step": 3}
-    other = read_run_status(counted(tmp_path / "other", "classify", rows, "bleu"))  # no metric of this task: the first decides
+    assert found.to_json()["best"] == {"name": "log_loss", "value": 1.0, "step": 3}
+    other = read_run_status(counted(tmp_path / "other", "classification", rows, "bleu"))  # no metric of this task: the first decides
     assert (other.best[0].name, other.best_step) == ("exact_match", 2)
 
 

@@ -121,7 +121,7 @@ def test_its_scores_are_those_of_its_predictions(trained):
     assert scored["pearson"].value == pytest.approx(np.corrcoef(found, gold)[0, 1], rel=1e-5)
     assert scored["rmse"].low < scored["rmse"].value < scored["rmse"].high
     assert run.evaluate("films.tsv").units == 160
-    observed = scored.observed()
+    observed = scored.details()
     assert observed.inputs[0] == rows[0][0] and observed.lengths[0] == len(rows[0][0].split())
 
 

@@ -201,7 +201,7 @@ def test_long_sources_are_cut_if_asked_wherever_pairs_are_read(runs, capsys, mon
     assert main(["evaluate", folder, "--data", str(path), "--truncate", "--quiet", "--json"]) == 0
     scores = {score["name"]: score["value"] for score in json.loads(capsys.readouterr().out)["scores"]}
     assert scores["loss"] == pytest.approx(
-        {s.name: s.value for s in run.evaluate(path, PredictionConfig(truncate=True)).scores}["loss"]
+        {s.name: s.value for s in run.evaluate(path, PredictionConfig(truncate=True))}["loss"]
     )
     feed(monkeypatch, path.read_bytes())
     assert main(["score", folder, "--truncate", "--quiet"]) == 0

@@ -94,7 +94,7 @@ def test_the_layers_of_a_recurrent_decoder_count_and_what_reads_them_out_is_abov
     assert shares(found, "decoder.stack.layers.1.", "head") == {1.0}
     fed = factors(two_layers("seq2seq", "luong"))
     assert shares(fed, "decoder.stack.layers.0.mixer.inner.layers.0.") == {1 / 4}
-    assert shares(fed, "decoder.stack.layers.0.mixer.reader.") == {1.0}
+    assert shares(fed, "decoder.stack.layers.0.mixer.attention.") == {1.0}
 
 
 def test_letters_beside_words_learn_as_embeddings():
@@ -140,16 +140,16 @@ def test_what_makes_no_sense_is_refused(options, message):
 class Small(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.front, self.head = nn.Linear(3, 3), nn.Linear(3, 2)
+        self.embedder, self.head = nn.Linear(3, 3), nn.Linear(3, 2)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
 def test_a_frozen_part_has_no_gradient_and_stays_as_it_is(optimizer):
     model = Small()
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-    steps = optimizers(model, {"front.weight", "head.weight"}, table(optimizer=optimizer, lr_multipliers={"front": 0.0}))
-    model.head(model.front(torch.ones(4, 3))).square().sum().backward()
-    assert model.front.weight.grad is None
+    steps = optimizers(model, {"embedder.weight", "head.weight"}, table(optimizer=optimizer, lr_multipliers={"embedder": 0.0}))
+    model.head(model.embedder(torch.ones(4, 3))).square().sum().backward()
+    assert model.embedder.weight.grad is None
     steps.step(1.0)
     moved = {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])}
     assert moved == {"head.weight", "head.bias"}
@@ -161,7 +161,7 @@ def test_a_part_that_has_not_thawed_stays_and_then_moves():
     steps = optimizers(model, set(), table(gradual_unfreezing=0.5))
     for progress, expected in ((0.1, {"head.weight", "head.bias"}), (0.9, set(dict(model.named_parameters())))):
         before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-        model.head(model.front(torch.ones(4, 3))).square().sum().backward()
+        model.head(model.embedder(torch.ones(4, 3))).square().sum().backward()
         steps.step(1.0, progress)
         steps.clear()
         assert {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])} == expected
@@ -169,5 +169,5 @@ def test_a_part_that_has_not_thawed_stays_and_then_moves():
 
 def test_a_model_that_is_all_frozen_is_refused():
     with pytest.raises(ConfigError) as caught:
-        optimizers(Small(), set(), table(lr_multipliers={"front": 0.0, "head": 0.0}))
+        optimizers(Small(), set(), table(lr_multipliers={"embedder": 0.0, "head": 0.0}))
     assert str(caught.value) == "train.lr_multipliers: every weight is frozen; there is nothing to train"

@@ -62,7 +62,7 @@ def loaded(folder: Path) -> AnyRun:
 
 
 def values_of(run: AnyRun, data: Any = None) -> dict[str, float]:
-    return {score.name: score.value for score in run.evaluate(data).scores}
+    return {score.name: score.value for score in run.evaluate(data)}
 
 
 # ---- the model
@@ -185,7 +185,7 @@ def test_readers_learn_to_answer_and_to_say_nothing(runs, kind):
     said = run.predict([(question, PASSAGE) for question in questions])
     assert [answer.text for answer in said] == ["ada ben", "rome", "red", "cat"]
     for answer in said:
-        assert answer.text == PASSAGE[answer.start : answer.stop] and 0.3 < answer.probability <= 1
+        assert answer.text == PASSAGE[answer.start : answer.end] and 0.3 < answer.probability <= 1
     none = run.predict(("where is it ?", "ada has a red cat today ."))
     assert none[:3] == ("", None, None) and 0 < none.probability <= 1
 
@@ -194,7 +194,7 @@ def test_readers_learn_to_answer_and_to_say_nothing(runs, kind):
 def test_every_other_kind_trains_and_answers(runs, kind):
     run = loaded(runs.folder(kind, "train.max_steps=12", "train.num_validations=1", "data.test=0.05"))
     assert set(values_of(run)) == {"f1", "exact_match", "f1_has_answer", "accuracy_no_answer"}
-    assert run.info()["kind"] == kind and run.info()["parameters"] > 1000
+    assert run.info()["arch"] == kind and run.info()["parameters"] > 1000
 
 
 def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(runs, tmp_path):
@@ -320,7 +320,7 @@ def test_a_masked_language_model_starts_a_reader(runs, tmp_path):
 def test_measures_add_up_and_say_what_was_answered(runs):
     run = loaded(runs.folder("lstm"))
     found = run.evaluate(runs.data)
-    scores, items = found.scores, found.items
+    scores, items = list(found), found.items
     assert items.outputs is not None and len(items.outputs) == 1000
     assert scores[1].value == pytest.approx(100 * items.statistics["exact"].mean())
     records = [answer for _, _, answer in asked()]
@@ -352,10 +352,10 @@ def test_texts_have_vectors(runs):
 def test_a_question_that_is_too_long_is_cut_and_counted(runs):
     run = loaded(runs.folder("lstm"))
     found = run.predict([("who has it ? " * 40, PASSAGE), ("who has it ?", PASSAGE)])
-    assert [one.cut for one in found] == [True, False]
+    assert [one.truncated for one in found] == [True, False]
     # it belongs to the answer, not to the latest call
     run.predict([("who has it ?", PASSAGE)])
-    assert found[0].cut
+    assert found[0].truncated
     assert run.embed_with_info(["ada " * 100, "x"]).truncated.tolist() == [True, False]
 
 

@@ -24,7 +24,7 @@ from weft.training.ema import EMA
 from weft.training.train_state import TrainState
 
 SETUPS: dict[str, dict[str, Any]] = {
-    "window": {"model": "window"},
+    "conv": {"model": "conv"},
     "lstm-stream": {"model": "lstm", "data__read_as": "stream"},
     "transformer": {"model": "transformer", "train__micro_batches": 2},
     "gpt-stream": {"model": "gpt", "data__read_as": "stream"},
@@ -120,7 +120,7 @@ def test_killed_before_each_line_of_the_beginning(tmp_path, text, children):
 
 def test_killed_while_an_old_run_is_set_aside(tmp_path, text, children):
     """The new one can be begun again, and so can the old one be gone on with."""
-    old, new = (setup_file(text, setup, steps=1, validations=1) for setup in ("transformer", "window"))
+    old, new = (setup_file(text, setup, steps=1, validations=1) for setup in ("transformer", "conv"))
     assert children.train(new, tmp_path / "whole")
     assert children.train(old, tmp_path / "old")
     line = 1

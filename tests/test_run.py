@@ -346,7 +346,7 @@ def test_scores_of_lines_are_explicit_sums(runs, name):
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     scored = run.score(lines)
     nats, tokens = -sum(line.log_prob for line in scored), sum(len(line.tokens) for line in scored)
-    found = by_name(run.evaluate(path).scores)
+    found = by_name(run.evaluate(path))
     characters, size, words = len("hannahzoëbob") + 4, len("hannahzoëbob".encode()) + 4, 3 + 4
     assert tokens == characters == 16
     assert found == pytest.approx(
@@ -364,7 +364,7 @@ def test_scores_of_lines_are_explicit_sums(runs, name):
         },
         rel=1e-5,
     )
-    assert run.evaluate(path).scores[0].signature == (
+    assert run.evaluate(path)["loss"].signature == (
         f"weft:{weft.__version__}|context:reset:line|unit:line|tokens:16|resamples:1000|seed:0|interval:95%"
         f"|tokenizer:{run.vocabulary.hash[:8]}"
     )
@@ -378,11 +378,11 @@ def test_scores_of_running_text_are_explicit_sums(runs, name):
     ids = run.vocabulary.encode("to be or not").tolist()
     nats = -sum(log_probs_of(run, ids))
     for context in (None, "stride", "carry"):
-        found = run.evaluate([path], context=context).scores
+        found = list(run.evaluate([path], context=context))
         assert by_name(found)["loss"] == pytest.approx(nats / 12, rel=1e-5)
         assert (found[0].low, found[0].high) == (None, None)  # one block
     policy = "full/carry:warm-64" if name[0] not in "gt" else "full/stride:8/16"
-    assert f"|context:{policy}|unit:block/100|tokens:12|" in run.evaluate(path).scores[0].signature
+    assert f"|context:{policy}|unit:block/100|tokens:12|" in run.evaluate(path)["loss"].signature
 
 
 def test_one_character_can_be_evaluated(runs):
@@ -391,7 +391,7 @@ def test_one_character_can_be_evaluated(runs):
     for name in ("ngram-windows", "lstm-stream", "gpt-windows", "lstm-lines"):
         run = runs[name]
         line = run.score(["t"])[0]
-        assert by_name(run.evaluate(path).scores)["loss"] == pytest.approx(-line.log_prob / len(line.tokens), rel=1e-5)
+        assert by_name(run.evaluate(path))["loss"] == pytest.approx(-line.log_prob / len(line.tokens), rel=1e-5)
 
 
 @a_few
@@ -456,7 +456,7 @@ def test_validation_data_is_taken_where_there_is_no_test_data(runs):
     run = weft.load(folder, device="cpu")
     assert list(run.config.datasets) == ["train", "valid"]
     run.model = runs["lstm-lines"].model  # its own weights are refused now: resolved.toml was changed
-    assert int(run.evaluate().scores[0].signature.split("tokens:")[1].split("|")[0]) == sum(
+    assert int(run.evaluate()["loss"].signature.split("tokens:")[1].split("|")[0]) == sum(
         len(name) + 1 for name in NAMES[80:]
     )
     text.write_text("\n".join(line for line in text.read_text().split("\n") if not line.startswith("valid =")))
@@ -479,10 +479,10 @@ def test_policies_go_with_the_way_of_reading(runs):
         "--context: 'reset' does not fit data that is read as running text"
     )
     assert lines.evaluate(context="reset").scores == lines.evaluate().scores
-    full, carried = windows.evaluate().scores, windows.evaluate(context="carry").scores
+    full, carried = list(windows.evaluate()), list(windows.evaluate(context="carry"))
     assert [score[:4] for score in full] == [score[:4] for score in carried]
-    assert full == windows.evaluate(context="full").scores
-    assert "|context:stride:4/16|" in windows.evaluate(context="stride:4").scores[0].signature
+    assert full == list(windows.evaluate(context="full"))
+    assert "|context:stride:4/16|" in windows.evaluate(context="stride:4")["loss"].signature
 
 
 def test_a_carried_evaluation_beyond_the_last_position_is_refused(runs):
@@ -510,7 +510,7 @@ def test_learned_positions_under_a_recurrent_network_are_evaluated_in_windows(ru
     """A carried state would pass the last position."""
     folder = runs.folder("gru-windows-learned", ("model.position_encoding=learned",))
     run = weft.load(folder, device="cpu")
-    assert "|context:full/stride:8/16|" in run.evaluate().scores[0].signature
+    assert "|context:full/stride:8/16|" in run.evaluate()["loss"].signature
     assert runs.watchers["gru-windows-learned"].scores
 
 

@@ -44,7 +44,7 @@ def loaded(folder: Path) -> AnyRun:
 
 
 def values_of(run: AnyRun, data: Any = None) -> dict[str, float]:
-    return {score.name: score.value for score in run.evaluate(data).scores}
+    return {score.name: score.value for score in run.evaluate(data)}
 
 
 # ---- training
@@ -208,7 +208,7 @@ def test_words_may_hold_anything_that_text_may(runs):
 def test_what_is_measured_is_what_is_predicted(runs):
     run, told = loaded(runs.folder("speech-lstm")), list[tuple[int, int]]()
     found = run.evaluate(progress=lambda what, done, total: told.append((done, total)))
-    scores, items = found.scores, found.items
+    scores, items = list(found), found.items
     given = list(run.config.datasets["test"].records())
     said = run.predict([one.words for one in given])
     right = [a == b for one, gold in zip(said, given, strict=True) for a, b in zip(one.tags, gold.tags, strict=True)]
@@ -220,7 +220,7 @@ def test_what_is_measured_is_what_is_predicted(runs):
     assert len(items.keys) == len(given)
     assert told[-1] == (len(given), len(given))
     info = run.info()
-    assert (info["task"], info["kind"], info["labels"]) == ("tag", "lstm", list(run.labels))
+    assert (info["task"], info["arch"], info["labels"]) == ("tagging", "lstm", list(run.labels))
     assert info["parameters"] == run.num_parameters > 0
 
 
@@ -397,9 +397,9 @@ def test_conll_u_by_the_command_line(tmp_path, capsys):
 def test_a_tagger_gives_vectors_of_sentences(runs, tmp_path, capsys, name):
     run, lines = loaded(runs.folder(name)), ["the old mr dcbfo here", "a", "", "near the new owl and the old one"]
     for pool in ("mean", "first"):
-        together = run.embed(lines, pool=pool)
+        together = run.embed(lines, pooling=pool)
         assert (together.shape, together.dtype) == ((4, run.config.model.hidden_size), np.float32)
-        alone = np.concatenate([run.embed([line], pool=pool) for line in lines])
+        alone = np.concatenate([run.embed([line], pooling=pool) for line in lines])
         np.testing.assert_allclose(together, alone, atol=1e-5)
         with torch.inference_mode():
             batch = run.reader.model.sentences([lines[0].split()]).batch(np.array([0]))

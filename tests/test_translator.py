@@ -163,7 +163,7 @@ def test_the_score_that_is_monitored_chooses_the_weights(runs, monitor):
     # and the weights that are kept are those
     run, held = weft.load(folder, device="cpu"), folder.parent / "valid.tsv"
     held.write_text("\n".join(runs.pairs.read_text().splitlines()[192:216]) + "\n")
-    found = {score.name: score.value for score in run.evaluate(held, PredictionConfig(beam_size=1)).scores}
+    found = {score.name: score.value for score in run.evaluate(held, PredictionConfig(beam_size=1))}
     assert found[decides] == pytest.approx(best, abs=1e-4)
 
 
@@ -188,7 +188,7 @@ def test_learning_goes_on_until_the_words_are_right(tmp_path):
     train_here(pair_file(pairs, "lstm", *settings), tmp_path / "run")
     run = load(tmp_path / "run", SEQ2SEQ, device="cpu")
     assert [best.text for best in run.predict(["abc", "fade", "cab"])] == ["A BB C", "F A DD E", "C A BB"]
-    assert {score.name: score.value for score in run.evaluate().scores}["exact_match"] >= 90
+    assert {score.name: score.value for score in run.evaluate()}["exact_match"] >= 90
 
 
 def test_a_source_longer_than_the_table_of_positions_stops_a_run_before_it_begins(tmp_path):
@@ -345,7 +345,7 @@ def test_evaluating_counts_what_was_predicted(runs, name):
     run = loaded(runs, name)
     pairs = [tuple(line.split("\t")) for line in runs.pairs.read_text().splitlines()[216:]]
     options = PredictionConfig(beam_size=2, max_new_tokens=9)
-    scores = {score.name: score for score in run.evaluate(None, options).scores}
+    scores = {score.name: score for score in run.evaluate(None, options)}
     written = [best.text.split() for best in run.predict([source for source, _ in pairs], options)]
     exact = np.mean([said == target.split() for said, (_, target) in zip(written, pairs, strict=True)])
     assert scores["exact_match"].value == pytest.approx(100 * exact)
@@ -355,7 +355,7 @@ def test_evaluating_counts_what_was_predicted(runs, name):
     assert scores["loss"].value == pytest.approx(nats)
     (runs.place / "test.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
     both = run.evaluate([str(runs.place / "test.tsv")], options)
-    again, items = both.scores, both.items
+    again, items = list(both), both.items
     assert [(one.name, one.value) for one in again] == [(one.name, pytest.approx(one.value)) for one in scores.values()]
     assert [line.split() for line in items.outputs or []] == written
 
@@ -374,7 +374,7 @@ def test_a_long_source_is_refused_in_evaluation_too_and_cut_on_request(runs, tmp
     run, path = loaded(runs, "lstm"), tmp_path / "long.tsv"
     path.write_text(f"abc\tA BB C\n{'ab' * 10}\tA BB\n")
     assert refusal(DataError, lambda: run.evaluate(path).scores).startswith(f"{path}: line 2: has 21 tokens, but ")
-    scores = {score.name: score.value for score in run.evaluate(path, PredictionConfig(truncate=True)).scores}
+    scores = {score.name: score.value for score in run.evaluate(path, PredictionConfig(truncate=True))}
     assert math.isfinite(scores["loss"])
 
 
@@ -395,7 +395,7 @@ def test_an_ensemble_is_the_mean_of_what_its_members_say(runs):
         for word, best in zip(["abc", "fade"], both.predict(["abc", "fade"], beam=4), strict=True):
             again = both.score((word, best.text))
             assert best.log_prob == pytest.approx(again.log_prob, abs=1e-4)
-    assert {score.name for score in both.evaluate(None, PredictionConfig(beam_size=1)).scores} >= {
+    assert {score.name for score in both.evaluate(None, PredictionConfig(beam_size=1))} >= {
         "exact_match",
         "loss",
     }

@@ -23,7 +23,7 @@ DATA: dict[str, dict[str, Any]] = {
     "seq2seq": {"train": "x.tsv", "max_length": 16},
     "classification": {"train": "x.tsv", "max_length": 16},
     "tagging": {"train": "x.conll", "max_length": 16},
-    "qa": {"train": "x.json", "max_length": 16, "stride": 4},
+    "qa": {"train": "x.json", "max_length": 16, "doc_stride": 4},
 }
 
 
@@ -142,7 +142,7 @@ def test_the_two_forms_of_a_gru_have_other_weights():
     """Their names differ, so only the embedding and the head are copied, and all else is said to be new."""
     there, here, _ = OTHERS[0]
     _, _, said = started(there, here)
-    assert "3 tensors copied" in said and "mixer.read" in said
+    assert "3 tensors copied" in said and "mixer.input_proj" in said
 
 
 def test_an_option_nobody_has_listed_matters():

@@ -33,7 +33,7 @@ class Asked(Protocol):
 def predict_lines(run: AnyRun, options: Config, asked: Asked, *, beside: Path | None = None) -> int:
     """Print what every record becomes; files that tell more of a prediction go into the folder `beside`. The exit code."""
     if run.spec.lines is None:
-        raise run.refuse(f"use weft {run.spec.use}")
+        raise run.wrong_task()
     lines = run.spec.lines(run.config, options)
     note_file(asked.text, f"use --input {asked.text} to read the file", quiet=asked.quiet)
     inputs = Inputs(run, asked.text, asked.input, InputFormat(lines.split, lines.batch))

@@ -117,14 +117,14 @@ def evaluate_run(
     parameters, _ = run.num_parameters, run.reader  # reads the weights, which is no decoding
     clock = _Clock(progress)
     found = evaluate(run, data, evaluation, clock)
-    seconds, seen = clock.seconds(), found.observed()
+    seconds, seen = clock.seconds(), found.details()
     config, contexts = run.config, run.spec.compare.contexts
     return RunResults(
         run=run.directory.path,
         arch=config.arch,
         seed=config.seed,
         task=config.task,
-        scores=found.scores,
+        scores=list(found),
         items=seen.items,
         inputs=seen.inputs,
         references=seen.references,

@@ -64,7 +64,7 @@ def eval_batches(run: AnyRun, data: Files | None, place: Path, *, tokens: int, s
         raise UsageError("loss", "several models say something together", "measure one run")
     shape = run.config.preset.estimator.shape
     if shape is None:
-        raise run.refuse("the loss is that of a network")
+        raise run.wrong_task("the loss is that of a network")
     examples = _examples(run, shape, data, place)
     objective = shape.objective(run.config, run.vocabulary, None, None, run.device)
     groups, chosen, size = list(alike(examples, examples.known(), batch_tokens=BATCH)), list[EvalBatch](), 0

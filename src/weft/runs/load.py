@@ -69,7 +69,7 @@ def load(path: str | Path, task: Task[I, P] | None = None, *, device: str = "aut
     directory, config = _read(path)
     run = Run[Any, Any](directory, config, config.spec.data.load(directory), device)
     if task is not None and task.name != config.task:
-        raise run.refuse(f"use weft {run.spec.use}")
+        raise run.wrong_task()
     return run
 
 

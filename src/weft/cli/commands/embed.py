@@ -98,7 +98,7 @@ class Embed(ModelCommand):
         def progress(what: str, done: int, total: int) -> None:
             display.show(what, done / max(1, total), f"{done:,} of {total:,} lines")
 
-        found = run.embed_with_info(first_texts(entries, problems), pool=self.pooling, progress=progress)
+        found = run.embed_with_info(first_texts(entries, problems), pooling=self.pooling, progress=progress)
         display.clear()
         vectors, counts = found.vectors, (len(problems), int(found.truncated.sum()))
         vectors[list(problems)] = float("nan")

@@ -94,16 +94,16 @@ class Evaluate(SearchOptions):
         own = run.config.datasets
         read = next((own[name] for name in ("test", "valid") if name in own), None)
         files = [str(path) for path in self.data or (() if read is None else read.paths)]
-        if found.unseen:
-            note(self._warning(run.spec.says, found.unseen), quiet=self.quiet)
+        if found.unseen_labels:
+            note(self._warning(run.spec.says, found.unseen_labels), quiet=self.quiet)
         for one in found.notes:
             note(f"weft: {one}", quiet=self.quiet)
         if self.json:
-            never = {} if found.unseen is None else {"unseen": found.unseen}
-            write_json({"scores": [as_json(score) for score in found.scores], **never, "run": str(self.run_dir), "data": files})
+            never = {} if found.unseen_labels is None else {"unseen": found.unseen_labels}
+            write_json({"scores": [as_json(score) for score in found], **never, "run": str(self.run_dir), "data": files})
         else:
-            signatures = dict.fromkeys(score.signature for score in found.scores)
-            write(as_table(found.scores) + "".join(f"{signature}\n" for signature in signatures) + found.report)
+            signatures = dict.fromkeys(score.signature for score in found)
+            write(as_table(list(found)) + "".join(f"{signature}\n" for signature in signatures) + found.report)
         return 0
 
     def _warning(self, what: str, unseen: Counter[str]) -> str:

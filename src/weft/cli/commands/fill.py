@@ -40,7 +40,7 @@ class Fill(ModelCommand):
             raise UsageError("--data", "does not go with a text", "give one of them")
         run = load(self.run_dir, device=self.device)
         if run.spec.use != "fill":
-            raise run.refuse(f"use weft {run.spec.use}")
+            raise run.wrong_task()
         return predict_lines(
             prepared(run), options_of(run.spec.predict_options, run.config.task, {"n": Flag(self.n_best, 5)}), self
         )

@@ -122,7 +122,7 @@ class Generate(ModelCommand):
         run = load(self.run_dir, device=self.device)
         decode = run.spec.decode
         if decode is None or decode.generate is None:
-            raise run.refuse(f"use weft {run.spec.use}")
+            raise run.wrong_task()
         prepared(run)
         if (lines := self._lines(run)) is None:
             note_file(self.prompt, f"use --input {self.prompt} to read the file", quiet=self.quiet)

@@ -124,23 +124,23 @@ def about_run(run: AnyRun) -> dict[str, Any]:
 
 def _progress(found: Mapping[str, Any]) -> str:
     progress = found["progress"]
-    if progress["done"] and not progress["steps"] and not progress["counted"]:
+    if progress["done"] and not progress["steps"] and not progress["fitted"]:
         return "imported: trained elsewhere"
     budget = "".join(f" of {value:,} {name}" for name, value in found["budget"].items())
     steps = f"{progress['steps']:,} {'step' if progress['steps'] == 1 else 'steps'}"
-    if progress["counted"]:
+    if progress["fitted"]:
         read = "examples" if "examples" in progress else "tokens"
         steps = f"{progress[read]:,} {read}, counted"
-    if progress["training_seconds"] is not None:
-        steps += f", {progress['tokens']:,} tokens, {format_duration(progress['training_seconds'])}"
+    if progress["train_seconds"] is not None:
+        steps += f", {progress['tokens']:,} tokens, {format_duration(progress['train_seconds'])}"
     return f"{'finished' if progress['done'] else 'not finished'}: {steps}" + budget
 
 
 def _best(progress: Mapping[str, Any]) -> str:
-    best = progress["best_valid"]
+    best = progress["best"]
     if best is None:
         return "none"
-    at = "" if progress["counted"] else f" at step {best['step']:,}"
+    at = "" if progress["fitted"] else f" at step {best['step']:,}"
     return f"{score_name(best['name'])} {best['value']:.4f}{at}"
 
 

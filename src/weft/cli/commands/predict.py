@@ -87,7 +87,7 @@ class Predict(SearchOptions):
             raise UsageError("--save-alignments", f"{file} is a file", "name a folder")
         run = self.load()
         if run.spec.use != "predict":
-            raise run.refuse(f"use weft {run.spec.use}")
+            raise run.wrong_task()
         options = options_of(run.spec.predict_options, run.config.task, self._flags())
         return predict_lines(run, options, self, beside=self.save_alignments)
 

@@ -31,6 +31,7 @@ from weft.tasks.spec import (
     ProgressCallback,
     is_tuple_of_texts,
     phase,
+    scores_by_name,
 )
 from weft.text.label_tokenizer import LabelTokenizer
 from weft.text.reading import pluralize
@@ -150,7 +151,7 @@ class ClassifierReader:
         kept = replace(items, outputs=self._outputs(items))
         observed = partial(observe, self.run, examples, kept)
         scores, notes = label_scores(items, labelled), source.summary.skipped_notes()
-        return Evaluation(scores, kept, observed, "texts/s", len(examples), report, names, notes)
+        return Evaluation(scores_by_name(scores), kept, observed, "texts/s", len(examples), report, names, notes)
 
     def _outputs(self, items: ItemStatistics) -> list[str]:
         """The labels that were said of each example, with ", " between."""

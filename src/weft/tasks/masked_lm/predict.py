@@ -18,7 +18,7 @@ from weft.tasks import embedding
 from weft.tasks.embedding import EmbeddingOutput
 from weft.tasks.invalid_inputs import read_text
 from weft.tasks.masked_lm.compare import observe
-from weft.tasks.spec import Evaluation, InvalidInput, Files, Options, Progress, ProgressCallback, phase
+from weft.tasks.spec import Evaluation, InvalidInput, Files, Options, Progress, ProgressCallback, phase, scores_by_name
 from weft.text.tokenizers import Tokenizer
 from weft.text.whole_words import pieces
 
@@ -150,7 +150,7 @@ def evaluate(run: Run[str, Filled], data: Files | None, options: Options, progre
     hidden, corpus = reader.nats(data, progress=phase(progress, "evaluating"), reading=phase(progress, "tokenising"))
     items = pseudo_likelihood_items(hidden)
     scores, tokens = masked_scores(items, reader.measured()), int(items.statistics["tokens"].sum())
-    return Evaluation(scores, items, partial(observe, run, hidden, items, corpus), "tokens/s filled", tokens)
+    return Evaluation(scores_by_name(scores), items, partial(observe, run, hidden, items, corpus), "tokens/s filled", tokens)
 
 
 def embed(run: Run[str, Filled], texts: Sequence[str], pool: str, progress: Progress | None) -> EmbeddingOutput:

@@ -15,7 +15,7 @@ from weft.tasks.embedding import EmbeddingOutput
 from weft.tasks.invalid_inputs import process_valid, read_texts
 from weft.tasks.qa.answer import AnswerPrediction
 from weft.tasks.qa.compare import observe
-from weft.tasks.spec import Evaluation, InvalidInput, Files, Options, Progress, is_tuple_of_texts, phase
+from weft.tasks.spec import Evaluation, InvalidInput, Files, Options, Progress, is_tuple_of_texts, phase, scores_by_name
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
@@ -61,7 +61,7 @@ def evaluate(run: Run[Pair, AnswerPrediction], data: Files | None, options: Opti
     references = [[answer.text for answer in record.answers] for record in records]
     items = answer_items([answer.text for answer in said], references, np.arange(len(said)))
     scores = answer_scores(items, QASetup(run.vocabulary.hash, run.reader.threshold))
-    return Evaluation(scores, items, partial(observe, run, records, items), "questions/s", len(records))
+    return Evaluation(scores_by_name(scores), items, partial(observe, run, records, items), "questions/s", len(records))
 
 
 def embed(run: Run[Pair, AnswerPrediction], texts: Sequence[str], pool: str, progress: Progress | None) -> EmbeddingOutput:

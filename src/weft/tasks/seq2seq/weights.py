@@ -34,7 +34,7 @@ def _joint(config: Seq2SeqConfig, layers: int) -> dict[str, Any]:
     options = {name: getattr(config, name) for name in type(config).model_fields if name not in free}
     if config.decoder.traits.attends:
         crossed = [config.decoder.cross_heads_in_layer(layer)[0] for layer in range(layers)]
-        return options | {"decoder.cross_heads": one_value(crossed)}
+        return options | {"decoder.num_cross_heads": one_value(crossed)}
     if config.attention == "none":  # around recurrent layers it is a part that is there or not
         return {name: ABSENT for name in options}
     return options

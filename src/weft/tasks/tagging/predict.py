@@ -17,7 +17,7 @@ from weft.tasks import embedding
 from weft.tasks.embedding import EmbeddingOutput
 from weft.tasks.invalid_inputs import mark_invalid, process_valid, read_texts
 from weft.tasks.label_report import tag_report
-from weft.tasks.spec import Evaluation, InvalidInput, Files, LabelOptions, Options, Progress, ProgressCallback, phase
+from weft.tasks.spec import Evaluation, InvalidInput, Files, LabelOptions, Options, Progress, ProgressCallback, phase, scores_by_name
 from weft.tasks.tagging.compare import in_line, observe
 from weft.tasks.tagging.data import words
 from weft.text.label_tokenizer import LabelTokenizer
@@ -107,7 +107,7 @@ class TaggerReader:
         kept = replace(items, outputs=list(map(in_line, said)))
         observed, gold = partial(observe, self.run, given, kept), [in_line(one.tags).split() for one in given]
         report = tag_report(self.labels, kept, gold)
-        return Evaluation(scores, kept, observed, "sentences/s", len(given), report, unseen)
+        return Evaluation(scores_by_name(scores), kept, observed, "sentences/s", len(given), report, unseen)
 
     def _refuse_unseen(self, source: Any, given: Sequence[Any]) -> None:
         for at, sentence in enumerate(given):
