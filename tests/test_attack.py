@@ -430,7 +430,7 @@ def forged(folder, name, change):
         write_tensors(path, tensors, notes)
     noted = json.loads((folder / files.MANIFEST).read_text())
     (folder / files.MANIFEST).unlink()
-    files.write_manifest(folder, {name: noted[name] for name in ("owner", "beside", "data")})
+    files.write_manifest(folder, {name: noted[name] for name in ("owner", "vocabulary", "data")})
 
 
 def resume(capsys):

@@ -669,7 +669,7 @@ def test_all_kinds_read_the_same_examples_in_the_same_order(tmp_path):
     def order(variant: Variant, seed: int) -> Any:
         settings = resolve({**variant.values, "seed": seed}, base=tmp_path)
         tokenizer, corpora = prepare(settings.spec, settings, folder, Silent())
-        shape: Any = settings.preset.estimator.shape
+        shape: Any = settings.preset.estimator.network_task
         return read_training(shape, Job(settings, folder, tokenizer, corpora, Silent()))[1]
 
     orders = [order(variant, 1) for variant in found]

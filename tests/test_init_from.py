@@ -54,7 +54,7 @@ def test_it_says_what_is_new_and_what_was_left(runs, tmp_path):
     first, watcher = runs.folder("lstm"), Silent()
     train_here(from_run(runs, first, *STILL, "model.attention=none"), tmp_path / "run", watcher)
     said = next(note for note in watcher.notes if note.startswith("started from"))
-    assert "new here: none, left there: 3 (" in said and "look" in said
+    assert "new here: none, left there: 3 (" in said and "attention" in said
 
 
 def test_a_run_that_was_stopped_goes_on_from_its_own_weights(runs, tmp_path):

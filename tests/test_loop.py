@@ -673,7 +673,7 @@ def test_bfloat16_trains_and_the_weights_stay_float32(tmp_path, text):
 @pytest.mark.parametrize("kind", ["conv", "rnn", "gru", "gru-reset-before", "lstm", "transformer", "gpt"])
 @pytest.mark.parametrize("read", ["windows", "lines"])
 def test_every_kind_learns(tmp_path, text, kind, read):
-    values = run_file(text, "conv", data__read_as=read, data__context_length=48, train__batch_tokens=256, train__num_validations=2)
+    values = run_file(text, "window", data__read_as=read, data__context_length=48, train__batch_tokens=256, train__num_validations=2)
     values["model"] = {"arch": "gru", "layer_type": "gru-reset-before"} if kind == "gru-reset-before" else {"arch": kind}
     values["model"] |= {"hidden_size": 16, "num_layers": 1}
     watcher = Silent()

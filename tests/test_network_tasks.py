@@ -52,7 +52,7 @@ class Read(NamedTuple):
 @pytest.fixture(params=NAMES)
 def read(request: pytest.FixtureRequest, tmp_path: Path) -> Read:
     settings = resolve(values(request.param, tmp_path), base=tmp_path)
-    shape, folder = settings.preset.estimator.shape, RunDir(tmp_path / "run")
+    shape, folder = settings.preset.estimator.network_task, RunDir(tmp_path / "run")
     assert shape is not None
     folder.path.mkdir()
     vocabulary, corpora = prepare(settings.spec, settings, folder, Silent())

@@ -395,7 +395,7 @@ def test_a_long_source_of_a_short_target_is_not_counted_as_a_long_target(monkeyp
     monkeypatch.setattr(memory, "batch_bytes", bytes_of)
     monkeypatch.setattr(memory, "free", lambda device: 150_000)
     monkeypatch.setattr(memory, "KEPT", {"cpu": 1.0})
-    monkeypatch.setattr(memory, "KEPT_MOST", {"cpu": 0})
+    monkeypatch.setattr(memory, "MAX_OVERHEAD_BYTES", {"cpu": 0})
     batch = PairBatch(*(torch.zeros(1, size, dtype=torch.long) for size in (4096, 4096, 100, 100)))
     table = TrainConfig(max_steps=1).with_defaults()
     widest, place = partial(cropped, batch), DeviceConfig(torch.device("cpu"), torch.float32)

@@ -49,7 +49,7 @@ def two_layers(task: str, kind: str, **options: Any) -> nn.Module:
     tokens = SimpleNamespace(vocab_size=9, hash="ab")
     tokens.tokenizer, tokens.char_tokenizer, tokens.labels = tokens, tokens, SimpleNamespace(size=3, names=["A", "B", "C"])
     tokens.source = tokens.target = tokens
-    return preset.estimator.shape.build(settings, tokens)()  # type: ignore[attr-defined, no-any-return]
+    return preset.estimator.network_task.build(settings, tokens)()  # type: ignore[attr-defined, no-any-return]
 
 
 def factors(model: nn.Module) -> dict[str, float]:

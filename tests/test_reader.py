@@ -237,7 +237,7 @@ def test_long_passages_are_read_in_windows(runs, tmp_path):
     """Trained on short passages, asked about one of three hundred words: all windows without the answer say none."""
     longer = [(q, f"today we have one . {p} today we have one .", a) for q, p, a in asked(700, seed=5)]
     data = write_tsv(tmp_path / "long.tsv", longer)
-    values = span_file(data, "transformer", "data.max_length=22", "data.stride=8")
+    values = span_file(data, "transformer", "data.max_length=22", "data.doc_stride=8")
     run = loaded(train_here(values, tmp_path / "run").path)
     assert values_of(run)["exact_match"] > 85
     filler = "today we have one . "
@@ -249,7 +249,7 @@ def test_long_passages_are_read_in_windows(runs, tmp_path):
 def test_what_can_not_be_learned_is_said(tmp_path):
     rows = [("w " * 9 + "?", "a b c d e f g h i j k l m n o p", "e f g h i j")] * 20
     data, watcher = write_tsv(tmp_path / "a.tsv", rows), Silent()
-    settings = ("data.max_length=12", "data.stride=5", "train.max_steps=1")
+    settings = ("data.max_length=12", "data.doc_stride=5", "train.max_steps=1")
     train_here(span_file(data, "lstm", *settings), tmp_path / "run", watcher)
     assert watcher.notes[1:] == [
         "train: 14 questions have more than half of data.max_length = 12 tokens, and are cut",
@@ -273,7 +273,7 @@ def test_squad_files_train_the_same_weights_as_tables(runs, tmp_path):
 def test_other_ways_to_train_learn_too(runs, settings):
     folder = runs.folder("transformer", *settings, "train.max_steps=30", "train.num_validations=1")
     losses = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().split("\n")[:-1]]
-    trained = [row["train_nats_per_window"] for row in losses if "train_nats_per_window" in row]
+    trained = [row["train_loss"] for row in losses if "train_loss" in row]
     assert trained[-1] < 0.8 * trained[0]
 
 

@@ -24,7 +24,7 @@ from weft.training.ema import EMA
 from weft.training.train_state import TrainState
 
 SETUPS: dict[str, dict[str, Any]] = {
-    "conv": {"model": "conv"},
+    "window": {"model": "window"},
     "lstm-stream": {"model": "lstm", "data__read_as": "stream"},
     "transformer": {"model": "transformer", "train__micro_batches": 2},
     "gpt-stream": {"model": "gpt", "data__read_as": "stream"},
@@ -106,7 +106,7 @@ def test_killed_before_each_line_of_a_save(tmp_path, text, children):
 
 def test_killed_before_each_line_of_the_beginning(tmp_path, text, children):
     """Before there is a checkpoint, the same command makes good what is missing."""
-    values = setup_file(text, "conv", steps=1, validations=1)
+    values = setup_file(text, "window", steps=1, validations=1)
     assert children.train(values, tmp_path / "whole")
     wanted, line = sums(tmp_path / "whole"), 1
     while not children.train(values, out := tmp_path / f"killed-{line}", before=("begin", line)):
@@ -120,7 +120,7 @@ def test_killed_before_each_line_of_the_beginning(tmp_path, text, children):
 
 def test_killed_while_an_old_run_is_set_aside(tmp_path, text, children):
     """The new one can be begun again, and so can the old one be gone on with."""
-    old, new = (setup_file(text, setup, steps=1, validations=1) for setup in ("transformer", "conv"))
+    old, new = (setup_file(text, setup, steps=1, validations=1) for setup in ("transformer", "window"))
     assert children.train(new, tmp_path / "whole")
     assert children.train(old, tmp_path / "old")
     line = 1
@@ -167,7 +167,7 @@ def test_stopped_after_every_step_a_run_ends_as_if_it_had_not_been(tmp_path, tex
 
 
 def test_a_stop_at_the_last_step_is_the_end(tmp_path, text):
-    values = setup_file(text, "conv", steps=4, validations=2)
+    values = setup_file(text, "window", steps=4, validations=2)
     train_here(values, tmp_path / "whole")
     train_here(values, tmp_path / "stopped", Silent(stop_at=4))
     assert sums(tmp_path / "stopped") == sums(tmp_path / "whole")
@@ -184,7 +184,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path, text):
 
 def test_patience_is_counted_over_stops(tmp_path, text):
     """A rate far too high: the score gets worse, and every validation of a patience of 3 is in another process."""
-    values = run_file(text, "conv", train__max_steps=40, train__num_validations=40, train__lr=2.0, train__patience=3)
+    values = run_file(text, "window", train__max_steps=40, train__num_validations=40, train__lr=2.0, train__patience=3)
     whole = Silent()
     train_here(values, tmp_path / "whole", whole)
     ended = whole.scores[-1][0]
@@ -211,7 +211,7 @@ def stopped_run(tmp_path: Path, values: dict[str, Any], step: int) -> Path:
 def listed_again(folder: Path) -> None:
     """The manifest of a checkpoint in which something was changed on purpose."""
     noted = files.read_json(folder / files.MANIFEST)
-    files.write_manifest(folder, {name: noted[name] for name in ("owner", "beside", "data")})
+    files.write_manifest(folder, {name: noted[name] for name in ("owner", "vocabulary", "data")})
 
 
 FILES = [
@@ -239,7 +239,7 @@ def test_a_damaged_checkpoint_is_left_for_the_one_before_it(tmp_path, text, name
 
 
 def test_without_any_whole_checkpoint_a_run_starts_again_and_says_so(tmp_path, text):
-    values = setup_file(text, "conv", steps=8, validations=4)
+    values = setup_file(text, "window", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
     for step in ("000004", "000005"):
         (out / "checkpoints" / step / "manifest.json").unlink()
@@ -257,7 +257,7 @@ def test_without_any_whole_checkpoint_a_run_starts_again_and_says_so(tmp_path, t
 
 @pytest.mark.parametrize("damage", [flip, Path.unlink, lambda log: log.write_bytes(log.read_bytes()[:-10])])
 def test_metrics_that_were_damaged_are_those_of_the_checkpoint_again(tmp_path, text, damage):
-    values = setup_file(text, "conv", steps=8, validations=4)
+    values = setup_file(text, "window", steps=8, validations=4)
     out, watcher = stopped_run(tmp_path, values, 5), Silent()
     damage(out / "metrics.jsonl")
     train_here(values, out, watcher)
@@ -267,7 +267,7 @@ def test_metrics_that_were_damaged_are_those_of_the_checkpoint_again(tmp_path, t
 
 
 def test_a_cursor_that_knows_another_log_is_refused(tmp_path, text):
-    values = setup_file(text, "conv", steps=8, validations=4)
+    values = setup_file(text, "window", steps=8, validations=4)
     newest = stopped_run(tmp_path, values, 5) / "checkpoints" / "000005"
     cursor, size = files.read_json(newest / "train_state.json"), (newest / "metrics.jsonl").stat().st_size
     files.write_json(newest / "train_state.json", {**cursor, "metrics": 0})
@@ -293,11 +293,11 @@ def test_averages_of_another_model_are_refused(tmp_path, text, change):
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path, text):
-    values = setup_file(text, "conv", steps=8, validations=4)
+    values = setup_file(text, "window", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
     newest = out / "checkpoints" / "000005"
     shutil.rmtree(newest)
-    train_here(run_file(text, "conv", model__hidden_size=16, train__max_steps=5), tmp_path / "other")
+    train_here(run_file(text, "window", model__hidden_size=16, train__max_steps=5), tmp_path / "other")
     shutil.copytree(tmp_path / "other" / "checkpoints" / "000005", newest)
     with pytest.raises(ModelError) as caught:
         train_here(values, out)
@@ -309,7 +309,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path, text):
 
 
 def test_a_cursor_of_another_version_is_refused(tmp_path, text):
-    values = setup_file(text, "conv", steps=8, validations=4)
+    values = setup_file(text, "window", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
     path = out / "checkpoints" / "000005" / "train_state.json"
     for content in ({**TrainState().to_json(), "more": 1}, {"step": 1}, [], None):

@@ -343,7 +343,7 @@ def test_weights_that_are_no_numbers_are_refused(whole, stopped, text, value):
     noted = files.read_json(newest / files.MANIFEST)
     rewrite(newest / "model.safetensors", spoil)
     (newest / files.MANIFEST).unlink()
-    files.write_manifest(newest, {name: noted[name] for name in ("owner", "beside", "data")})
+    files.write_manifest(newest, {name: noted[name] for name in ("owner", "vocabulary", "data")})
     assert refusal(ModelError, lambda: train_here(small(text), stopped)) == (
         f"{newest / 'model.safetensors'}: embedding.weight holds NaN or infinity; remove {newest}"
     )

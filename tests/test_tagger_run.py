@@ -81,7 +81,7 @@ def test_without_spelling_new_words_are_all_alike(runs, tmp_path):
     assert values_of(run)["oov_accuracy"] < 80
     assert run.predict("ggggo").tags == run.predict("ggggi").tags
     for wrong, said in (
-        ("model.char_encoder=all", "model.char_encoder: must be a valid dictionary or instance of SpellingTable, not 'all'"),
+        ("model.char_encoder=all", "model.char_encoder: expected a valid dictionary or instance of CharEncoderConfig, got 'all'"),
         ("model.spelling.widht=3", "model.spelling.widht: no such option; did you mean 'width'?"),
     ):
         with pytest.raises(ConfigError) as caught:
@@ -91,7 +91,7 @@ def test_without_spelling_new_words_are_all_alike(runs, tmp_path):
 
 @pytest.mark.parametrize("head", ["linear", "crf"])
 def test_both_heads_learn(runs, tmp_path, head):
-    folder = train_here(runs.values("spans-window", f"model.head={head}"), tmp_path / "run").path
+    folder = train_here(runs.values("spans-conv", f"model.head={head}"), tmp_path / "run").path
     assert values_of(loaded(folder))["span_f1"] >= 85
 
 
@@ -159,7 +159,7 @@ def test_scores_that_the_tags_do_not_have_are_no_monitors(runs, tmp_path):
     assert str(caught.value) == (
         "train.monitor: 'oov_accuracy' is about new words, but data.valid has none; use 'token_accuracy'"
     )
-    with pytest.raises(ConfigError, match=r"train\.monitor: no such score 'accuracy'"):
+    with pytest.raises(ConfigError, match=r"train\.monitor: unknown metric 'accuracy'"):
         resolve(runs.values("speech-lstm", "train.monitor=accuracy"), base=Path())
 
 
@@ -268,8 +268,8 @@ def test_files_that_were_swapped_or_damaged_are_refused_by_name(runs, tmp_path, 
     shutil.copy(runs.folder(other) / name, folder / name)
     with pytest.raises(ModelError) as caught:
         weft.load(folder).model  # noqa: B018
-    names = " or ".join(str(folder / part) for part in ("tokenizer.json", "tokenizer.char.json", "labels.json"))
-    assert str(caught.value) == f"{names}: is not what the weights were trained with"
+    names = " or ".join(str(folder / part) for part in ("tokenizer.char.json", "tokenizer.json", "labels.json"))
+    assert str(caught.value) == f"{names}: not the file that the weights were trained with"
     (folder / name).write_text("{")
     with pytest.raises(ModelError) as caught:
         weft.load(folder)

@@ -47,7 +47,7 @@ def made(task: str, kind: str, tokenizer: Any = None, *, data: dict[str, Any] | 
 def network(one: BuiltRun, seed: int = 0) -> nn.Module:
     """A network whose weights all differ from those that it would start with."""
     torch.manual_seed(seed)
-    model: nn.Module = one.config.preset.estimator.shape.build(one.config, one.tokenizer)()  # type: ignore[attr-defined]
+    model: nn.Module = one.config.preset.estimator.network_task.build(one.config, one.tokenizer)()  # type: ignore[attr-defined]
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight) * 0.3)

@@ -258,7 +258,7 @@ def load_or_evaluate(
     """The evidence of the run in `path`: what `folder` has of these weights, this data and this way of measuring, else measured
     and kept there. `named`: whoever asks has named the run's own data, in a run file."""
     run = load_run(path, device=device)
-    run.directory.named = named
+    run.directory.has_own_run_file = named
     wanted = cache_key(run, data, evaluation)
     if (kept := _kept(directory, wanted)) is not None:
         return kept._replace(run=path)

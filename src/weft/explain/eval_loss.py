@@ -62,7 +62,7 @@ def eval_batches(run: AnyRun, data: Files | None, place: Path, *, tokens: int, s
     written goes to `place`."""
     if len(run.members) > 1 or run.lm is not None:
         raise UsageError("loss", "several models say something together", "measure one run")
-    shape = run.config.preset.estimator.shape
+    shape = run.config.preset.estimator.network_task
     if shape is None:
         raise run.wrong_task("the loss is that of a network")
     examples = _examples(run, shape, data, place)

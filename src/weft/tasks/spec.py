@@ -83,7 +83,7 @@ class Estimator(Protocol):
         """Whether training goes step by step, by gradients, within a budget; else a model is counted, or solved in one go."""
 
     @property
-    def shape(self) -> NetworkTask[Any] | None:
+    def network_task(self) -> NetworkTask[Any] | None:
         """What is particular to its networks; None where its models are none."""
 
     def num_parameters(self, config: RunConfig, vocabulary: Any) -> int | None:

@@ -66,7 +66,7 @@ class Embed(ModelCommand):
     def run(self) -> int:
         from weft.cli.display import Display
         from weft.cli.ensemble_options import note_truncated
-        from weft.runs.load import load, prepared
+        from weft.runs.load import load, with_model
 
         if self.text is not None and self.input:
             raise UsageError("--data", "does not go with a text", "give one of them")
@@ -76,7 +76,7 @@ class Embed(ModelCommand):
         run = load(self.run_dir, device=self.device)
         if run.spec.embed is None:
             raise UsageError(self.run_dir, f"is a run of task {run.config.task!r}, which has no encoder of texts")
-        prepared(run)
+        with_model(run)
         note_file(self.text, f"use --data {self.text} to read the file", quiet=self.quiet)
         # who waits for a file waits for its last line
         inputs = Inputs(run, self.text, self.input, InputFormat(batch_size=LINES, waits=self.output is not None))

@@ -117,13 +117,13 @@ class Generate(ModelCommand):
     def run(self) -> int:
         temperatures = self._temperatures()
         options = [self._options(value) for value in temperatures]
-        from weft.runs.load import load, prepared
+        from weft.runs.load import load, with_model
 
         run = load(self.run_dir, device=self.device)
         decode = run.spec.decode
         if decode is None or decode.generate is None:
             raise run.wrong_task()
-        prepared(run)
+        with_model(run)
         if (lines := self._lines(run)) is None:
             note_file(self.prompt, f"use --input {self.prompt} to read the file", quiet=self.quiet)
             lines, problems = ["" if self.prompt == "-" else self.prompt or ""], dict[int, str]()
