@@ -13,7 +13,7 @@ from small_runs import make_text, run_file, train_here
 from weft import files
 from weft.cli.main import main
 from weft.errors import ModelError
-from weft.log import SUM, read_log, with_checksum
+from weft.log import CHECKSUM, read_log, with_checksum
 from weft.text.labels import LabelVocabulary
 
 
@@ -38,7 +38,7 @@ BAD = [
 def signed(line: str) -> str:
     """The line with the sum that weft would write: a forger can do that too."""
     try:
-        return json.dumps(with_checksum({name: value for name, value in json.loads(line).items() if name != SUM}))
+        return json.dumps(with_checksum({name: value for name, value in json.loads(line).items() if name != CHECKSUM}))
     except (RecursionError, ValueError):
         return line
 

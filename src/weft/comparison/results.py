@@ -18,7 +18,7 @@ from weft.comparison.costs import Cost, compute_cost
 from weft.comparison.results_check import find_problem
 from weft.errors import ModelError, ResourceError
 from weft.metrics.items import ItemStatistics, Score
-from weft.runs.eval_data import Files, named, own_split
+from weft.runs.eval_data import Files, as_paths, own_split
 from weft.runs.load import load as load_run
 from weft.runs.run import AnyRun
 from weft.tasks.spec import Evaluation, Progress
@@ -150,7 +150,7 @@ def _policy(run: AnyRun, context: str | None) -> str:
 
 def _described(run: AnyRun, data: Files | None) -> str:
     if data is not None:
-        return ", ".join(map(str, named(data)))
+        return ", ".join(map(str, as_paths(data)))
     split, source = own_split(run.directory, run.config)
     # where the files lie on this machine is in the settings; a page that is sent elsewhere has no use for it
     first, *others = dict.fromkeys(path.name for path in source.paths)
@@ -169,7 +169,7 @@ def _samples(run: AnyRun) -> tuple[str, ...]:
 
 def cache_key(run: AnyRun, data: Files | None = None, evaluation: EvaluationOptions = DEFAULT_OPTIONS) -> str:
     """A sum of all that evidence follows from: weights, settings, the files that are read, and how it is measured."""
-    given = own_split(run.directory, run.config)[1].paths if data is None else named(data)
+    given = own_split(run.directory, run.config)[1].paths if data is None else as_paths(data)
     # where the text is gone, a run reads the tokens that training left
     sums = [files.sha256(path) if path.exists() else "gone" for path in files.within(given)]
     own = [files.sha256(path) for path in (run.directory.weights, run.directory.resolved)]

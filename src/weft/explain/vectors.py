@@ -21,7 +21,7 @@ from weft.explain.hooks import Activation, record_activations
 from weft.explain.inputs import InputSide, ModelInput, explaining, network, read, stacks
 from weft.explain.options import ExplainConfig
 from weft.explain.stacks import layers_of
-from weft.runs.eval_data import Files, eval_source, first_split, named
+from weft.runs.eval_data import Files, as_paths, eval_source, first_split
 from weft.runs.run import AnyRun
 from weft.text.reading import check_text, read_lines
 
@@ -113,7 +113,7 @@ def _lines(run: AnyRun, data: Files | None) -> Iterator[tuple[str, str | None]]:
     """Texts, and of pairs their targets: of files, or of the run's own validation or test data."""
     config = run.config
     if data is not None and not explaining(run).records:
-        for path in named(data):
+        for path in as_paths(data):
             yield from ((text, None) for text in _texts(run, path))
         return
     if data is None:

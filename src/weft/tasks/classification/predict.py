@@ -23,8 +23,8 @@ from weft.tasks.invalid_inputs import mark_invalid, process_valid, read_texts
 from weft.tasks.label_report import label_report
 from weft.tasks.spec import (
     Evaluation,
-    InvalidInput,
     Files,
+    InvalidInput,
     LabelOptions,
     Options,
     Progress,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class NgramTrainer:
     """n-gram models."""
 
-    by_steps, shape = False, None
+    by_steps, network_task = False, None
 
     def num_parameters(self, config: RunConfig, vocabulary: Tokenizer) -> None:
         """As many as there are n-grams."""

@@ -24,7 +24,7 @@ from weft.tasks.invalid_inputs import mark_invalid, process_valid, read_text
 from weft.tasks.lm.compare import observe
 from weft.tasks.lm.contexts import Context, chosen_context
 from weft.tasks.lm.scoring import BATCH, items, reading, surprisal, token_nll
-from weft.tasks.spec import Evaluation, InvalidInput, Files, Options, Progress, ProgressCallback, phase, scores_by_name
+from weft.tasks.spec import Evaluation, Files, InvalidInput, Options, Progress, ProgressCallback, phase, scores_by_name
 from weft.text.reading import check_text
 from weft.text.tokenizers import Tokenizer
 

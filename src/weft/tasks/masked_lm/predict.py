@@ -18,7 +18,7 @@ from weft.tasks import embedding
 from weft.tasks.embedding import EmbeddingOutput
 from weft.tasks.invalid_inputs import read_text
 from weft.tasks.masked_lm.compare import observe
-from weft.tasks.spec import Evaluation, InvalidInput, Files, Options, Progress, ProgressCallback, phase, scores_by_name
+from weft.tasks.spec import Evaluation, Files, InvalidInput, Options, Progress, ProgressCallback, phase, scores_by_name
 from weft.text.tokenizers import Tokenizer
 from weft.text.whole_words import pieces
 

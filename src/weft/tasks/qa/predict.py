@@ -15,7 +15,7 @@ from weft.tasks.embedding import EmbeddingOutput
 from weft.tasks.invalid_inputs import process_valid, read_texts
 from weft.tasks.qa.answer import AnswerPrediction
 from weft.tasks.qa.compare import observe
-from weft.tasks.spec import Evaluation, InvalidInput, Files, Options, Progress, is_tuple_of_texts, phase, scores_by_name
+from weft.tasks.spec import Evaluation, Files, InvalidInput, Options, Progress, is_tuple_of_texts, phase, scores_by_name
 
 if TYPE_CHECKING:
     from weft.runs.run import Run

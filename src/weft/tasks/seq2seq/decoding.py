@@ -23,7 +23,7 @@ from weft.metrics.bleu_tokenizers import check_tokenizer, detect_tokenizer
 from weft.metrics.items import ItemStatistics
 from weft.metrics.lm import EvaluationSetup, language_scores
 from weft.metrics.seq2seq import scored, seq2seq_items, seq2seq_scores
-from weft.runs.eval_data import named, own_split
+from weft.runs.eval_data import as_paths, own_split
 from weft.tasks.seq2seq.compare import observe
 from weft.tasks.seq2seq.data import PairDataConfig, check_pairs_complete
 from weft.tasks.seq2seq.data import pairs as pairs_of
@@ -276,7 +276,7 @@ class Seq2SeqRun:
         """The pairs of some files, read as those of training are, or the run's own."""
         config: PairDataConfig = self.config.data
         if data is not None:
-            check_pairs_complete(paths := named(data))
+            check_pairs_complete(paths := as_paths(data))
             read = {
                 "train": list(map(str, paths)),
                 "encoding": config.encoding,

@@ -11,7 +11,7 @@ from weft.decode.predict_options import PredictionConfig
 from weft.decode.prediction import Prediction
 from weft.errors import DataError, UsageError
 from weft.tasks.invalid_inputs import mark_invalid, process_valid, read_text, read_texts
-from weft.tasks.spec import Evaluation, InvalidInput, Files, Progress, phase
+from weft.tasks.spec import Evaluation, Files, InvalidInput, Progress, phase
 from weft.text.reading import check_text
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from weft.models.decoder_names import name_in_decoder
 from weft.models.seq2seq_config import Seq2SeqConfig
 from weft.training.weight_compatibility import (
     ABSENT,
-    SHAPE_OPTIONS,
     HEAD_OPTIONS,
+    SHAPE_OPTIONS,
     TIE_OPTIONS,
     TRAIN_ONLY_OPTIONS,
     Part,

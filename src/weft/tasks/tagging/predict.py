@@ -17,7 +17,17 @@ from weft.tasks import embedding
 from weft.tasks.embedding import EmbeddingOutput
 from weft.tasks.invalid_inputs import mark_invalid, process_valid, read_texts
 from weft.tasks.label_report import tag_report
-from weft.tasks.spec import Evaluation, InvalidInput, Files, LabelOptions, Options, Progress, ProgressCallback, phase, scores_by_name
+from weft.tasks.spec import (
+    Evaluation,
+    Files,
+    InvalidInput,
+    LabelOptions,
+    Options,
+    Progress,
+    ProgressCallback,
+    phase,
+    scores_by_name,
+)
 from weft.tasks.tagging.compare import in_line, observe
 from weft.tasks.tagging.data import words
 from weft.text.label_tokenizer import LabelTokenizer
