@@ -346,7 +346,7 @@ def test_two_processes_may_keep_the_same_evidence(runs, tmp_path, monkeypatch):
 
     def late(found: RunResults, folder: Path) -> None:
         whole(found, folder)
-        raise ResourceError(folder, "can't be written: Directory not empty", "nothing was changed")
+        raise ResourceError(folder, "cannot write: Directory not empty", "nothing was changed")
 
     monkeypatch.setattr(module, "save", late)
     same(load_or_evaluate(run, kept, device="cpu"), load(kept))

@@ -49,7 +49,7 @@ def lines_of(loop: Loop) -> list[dict[str, Any]]:
 
 
 def test_each_line_has_mean_and_largest_norm_rate_and_clipped_steps_since_the_last(monkeypatch):
-    monkeypatch.setattr(training, "LINES", 4)
+    monkeypatch.setattr(training, "LOG_LINES", 4)
     loop = small_loop(small_model(), max_steps=10, max_grad_norm=0.35, lr_schedule="linear", warmup_ratio=0.0)
     norms = watched(loop, monkeypatch)
     lines = lines_of(loop)
@@ -72,7 +72,7 @@ def test_without_clipping_no_step_is_clipped():
 
 
 def test_stopped_between_two_lines_a_run_logs_as_if_it_had_not_been(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "LINES", 2)
+    monkeypatch.setattr(training, "LOG_LINES", 2)
     values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__max_steps=9, train__num_validations=1, train__max_grad_norm=0.5)
     train_here(values, tmp_path / "whole")
     for step in (2, 3, 6):

@@ -58,7 +58,8 @@ LAYERS: dict[str, set[str]] = {
     "tasks.compare_spec": set(),
     "tasks.spec": {"errors", "config", "html", "tasks.compare_spec"},
     "tasks.data_spec": {"errors", "config"},
-    "runs.run": {"errors", "config", "decode.options", "explain.views", "training.device", "runs.memory_data", "runs.engine"} | RECORD,
+    "runs.run": {"errors", "config", "decode.options", "explain.views", "training.device", "runs.memory_data", "runs.engine"}
+    | RECORD,
     "runs": TRAINING | RECORD | {"tasks.prepare"},
     "tasks.prepare": TRAINING | RECORD,
     "explain": TRAINING | RECORD | {"runs", "plots", "tasks.prepare"},
@@ -475,7 +476,11 @@ def test_asking_for_a_class_of_a_model_is_seen(monkeypatch):
 
 @pytest.mark.parametrize(
     "text",
-    ["config.decoder.layer_type == 'gru'", "getattr(config, 'layer_type', '') != 'attention'", "match config.layer_type:\n case 'rnn': pass"],
+    [
+        "config.decoder.layer_type == 'gru'",
+        "getattr(config, 'layer_type', '') != 'attention'",
+        "match config.layer_type:\n case 'rnn': pass",
+    ],
 )
 def test_comparing_a_mixer_s_name_is_seen(text):
     assert len(list(comparing_mixers(Path("x.py"), ast.parse(text)))) == 1

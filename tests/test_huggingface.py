@@ -339,7 +339,7 @@ def test_an_imported_run_is_used_and_trained_on(tmp_path, capsys):
     assert not (tmp_path / "new").exists()
     assert refused(capsys, "evaluate", str(tmp_path / "run"), "--quiet") == (
         2,
-        f"{tmp_path / 'run'}: was imported, so it has no data of its own; give --data FILE",
+        f"{tmp_path / 'run'}: an imported run has no data; set --data",
     )
     text = make_text(tmp_path / "text.txt")
     assert main(["evaluate", str(tmp_path / "run"), "--data", str(text), "--quiet"]) == 0

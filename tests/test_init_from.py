@@ -47,14 +47,14 @@ def test_a_run_starts_where_another_ended(runs, tmp_path):
     before, after = (read_tensors(folder / "model.safetensors")[0] for folder in (first, tmp_path / "run"))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert f"started from {first}: {len(before)} tensors copied, new here: none, left there: none" in watcher.notes
+    assert f"Initialized {len(before)} tensors from {first}" in watcher.notes
 
 
 def test_it_says_what_is_new_and_what_was_left(runs, tmp_path):
     first, watcher = runs.folder("lstm"), Silent()
     train_here(from_run(runs, first, *STILL, "model.attention=none"), tmp_path / "run", watcher)
-    said = next(note for note in watcher.notes if note.startswith("started from"))
-    assert "new here: none, left there: 3 (" in said and "attention" in said
+    said = next(note for note in watcher.notes if note.startswith("Initialized "))
+    assert "; not in " not in said and "; unused: " in said and "attention" in said
 
 
 def test_a_run_that_was_stopped_goes_on_from_its_own_weights(runs, tmp_path):
@@ -65,7 +65,7 @@ def test_a_run_that_was_stopped_goes_on_from_its_own_weights(runs, tmp_path):
     watcher = Silent()
     train_here(values, tmp_path / "cut", watcher)
     assert sums(tmp_path / "cut") == sums(tmp_path / "whole")
-    assert not any(note.startswith("started from") for note in watcher.notes)
+    assert not any(note.startswith("Initialized ") for note in watcher.notes)
 
 
 def test_the_command_line_takes_weights_and_tokenizers(runs, tmp_path, capsys):
@@ -73,7 +73,7 @@ def test_the_command_line_takes_weights_and_tokenizers(runs, tmp_path, capsys):
     values = pair_file(runs.pairs, "lstm", *STILL)
     (tmp_path / "run.toml").write_text(tomli_w.dumps({**values, "tokenizer": {"type": "byte"}}))
     assert main(["train", str(tmp_path / "run.toml"), "--output-dir", str(tmp_path / "run"), "--init-from", str(first)]) == 0
-    assert f"started from {first}: " in capsys.readouterr().err
+    assert f" tensors from {first}" in capsys.readouterr().err
     old, new = load(first, SEQ2SEQ, device="cpu"), load(tmp_path / "run", SEQ2SEQ, device="cpu")
     assert new.vocabulary.hash == old.vocabulary.hash
     assert new.predict(["abc"])[0].text == old.predict(["abc"])[0].text
@@ -83,8 +83,8 @@ def test_another_shape_is_refused(runs, tmp_path):
     first = runs.folder("lstm")
     found = refusal(runs, tmp_path / "run", from_run(runs, first, "model.hidden_size=32"))
     assert found == (
-        f"train.init_from: encoder.embedder.embedding.weight is 9 x 32 here, but 9 x 24 in {first}; "
-        f"use its tokenizer (--tokenizer-from {first}) and its sizes, or set train.init_loose to leave such weights"
+        f"train.init_from: encoder.embedder.embedding.weight is 9x32 here and 9x24 in {first}; "
+        "use its tokenizer (`tokenizer_from`) and its sizes, or set train.init_loose = true to skip it"
     )
 
 
@@ -93,14 +93,14 @@ def test_another_kind_is_refused(runs, tmp_path):
     train_here({**run_file(text, model="lstm"), "model": {"arch": "ngram"}, "train": {}}, tmp_path / "lm")
     values = override(pair_file(runs.pairs), [f"train.init_from={tmp_path / 'lm'}"])
     assert refusal(runs, tmp_path / "run", values) == (
-        f"train.init_from: {tmp_path / 'lm'} has no weights by the names of this model; is it of another kind?"
+        f"train.init_from: no weights of {tmp_path / 'lm'} have the names of this model's weights"
     )
 
 
 def test_a_folder_without_weights_is_refused(runs, tmp_path):
     values = override(pair_file(runs.pairs), [f"train.init_from={tmp_path}"])
     assert refusal(runs, tmp_path / "run", values) == (
-        f"train.init_from: {tmp_path} has no model.safetensors; name the folder of a trained run"
+        f"train.init_from: {tmp_path} is not a trained run (model.safetensors is missing); use a trained run directory"
     )
 
 
@@ -193,7 +193,7 @@ def test_a_language_model_starts_a_decoder_on_the_command_line(runs, lm, tmp_pat
     (tmp_path / "run.toml").write_text(tomli_w.dumps(values))
     assert main(["train", str(tmp_path / "run.toml"), "--output-dir", str(tmp_path / "run"), "--init-from", str(lm)]) == 0
     said = capsys.readouterr().err
-    assert f"started from {lm}: 11 tensors copied, new here: " in said and "left there: none" in said
+    assert f"Initialized 11 tensors from {lm}; not in {lm}: " in said and "unused" not in said
     theirs, ours = (read_tensors(folder / "model.safetensors")[0] for folder in (lm, tmp_path / "run"))
     assert torch.equal(ours["decoder.embedder.embedding.weight"], theirs["embedding.weight"])
     assert torch.equal(ours["head.head.weight"], theirs["head.weight"])

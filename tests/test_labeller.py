@@ -136,7 +136,7 @@ def test_without_validation_texts_the_temperature_is_one_and_there_is_nothing_to
         assert run.reader.model.temperature == 1.0
         with pytest.raises(UsageError) as caught:
             run.evaluate()
-        assert str(caught.value) == f"{tmp_path / kind}: the run has no test or validation data; give --data FILE"
+        assert str(caught.value) == f"{tmp_path / kind}: the run has no test or validation data; set `data`"
         assert len(run.evaluate(data).scores) == 6
 
 
@@ -294,15 +294,15 @@ def test_a_classifier_starts_from_another_of_the_same_labels(runs, tmp_path):
     train_here(runs.values("labels-lstm", *still, f"train.init_from={first}"), tmp_path / "run", watcher)
     before, after = (read_tensors(folder / "model.safetensors")[0] for folder in (first, tmp_path / "run"))
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert f"started from {first}: {len(before)} tensors copied, new here: none, left there: none" in watcher.notes
+    assert f"Initialized {len(before)} tensors from {first}" in watcher.notes
     data, watcher = write_tsv(tmp_path / "data.tsv", [("yes", "the cat"), ("no", "an axe")] * 20), Silent()
     tokens = f"tokenizer.file={first / 'tokenizer.json'}"
     values = class_file(data, "lstm", *still, f"train.init_from={first}", tokens)
     with pytest.raises(ConfigError) as caught:
         train_here(values, tmp_path / "other")
     assert str(caught.value) == (
-        f"train.init_from: the weights of {first} would compute something else here (labels: ['animal', 'colour', 'tool'] "
-        f"there, ['no', 'yes'] here); use its values, or set train.init_loose to leave such weights"
+        f"train.init_from: the weights of {first} would compute another function here (labels: ['animal', 'colour', 'tool'] "
+        f"there, ['no', 'yes'] here); use the same options, or set train.init_loose = true to skip these weights"
     )
 
 
@@ -310,8 +310,8 @@ def test_another_stack_on_the_same_embedding_says_what_is_new(runs, tmp_path):
     first, watcher = runs.folder("labels-lstm"), Silent()
     train_here(runs.values("labels-gru", "train.max_steps=1", f"train.init_from={first}", "model.layer_type=conv", "model.kernel_size=2",
                            f"tokenizer.file={first / 'tokenizer.json'}"), tmp_path / "run", watcher)  # fmt: skip
-    said = next(note for note in watcher.notes if note.startswith("started from"))
-    assert "tensors copied, new here: " in said and "encoder.stack.layers.0.mixer.forward_mixer" in said
+    said = next(note for note in watcher.notes if note.startswith("Initialized "))
+    assert "; not in " in said and "encoder.stack.layers.0.mixer.forward_mixer" in said
 
 
 # ---- reading back
@@ -376,7 +376,7 @@ def test_labels_that_were_changed_or_damaged_are_refused_by_name(runs, tmp_path,
     with pytest.raises(ModelError) as caught:
         weft.load(folder).model  # noqa: B018
     first = folder / ("tokenizer.json" if name == "labels-lstm" else "features.0.json")
-    assert str(caught.value) == f"{first} or {path}: is not what the weights were trained with"
+    assert str(caught.value) == f"{first} or {path}: not the file that the weights were trained with"
     path.write_text(whole[:20])
     with pytest.raises(ModelError) as caught:
         weft.load(folder)
@@ -390,7 +390,7 @@ def test_terms_and_tokens_that_were_changed_or_damaged_are_refused_by_name(runs,
     content = json.loads(whole)
     path.write_text(json.dumps({**content, "documents": content["documents"] + 1}))
     assert refused(capsys, "predict", str(folder), "a cat") == (
-        4, f"{path} or {folder / 'labels.json'}: is not what the weights were trained with"
+        4, f"{path} or {folder / 'labels.json'}: not the file that the weights were trained with"
     )  # fmt: skip
     path.write_text(whole[:-30])
     code, said = refused(capsys, "predict", str(folder), "a cat")
@@ -402,7 +402,7 @@ def test_terms_and_tokens_that_were_changed_or_damaged_are_refused_by_name(runs,
     shutil.copy(runs.folder("pairs-lstm") / "tokenizer.json", folder / "tokenizer.json")
     code, said = refused(capsys, "predict", str(folder), "a cat")
     assert (code, said) == (
-        4, f"{folder / 'tokenizer.json'} or {folder / 'labels.json'}: is not what the weights were trained with"
+        4, f"{folder / 'tokenizer.json'} or {folder / 'labels.json'}: not the file that the weights were trained with"
     )  # fmt: skip
 
 

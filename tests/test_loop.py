@@ -174,7 +174,10 @@ def test_the_rate_follows_the_schedule_in_the_middle_of_each_update(monkeypatch)
 
 @pytest.mark.parametrize("budget", [{"max_tokens": 64}, {"max_epochs": 4 / 6}, {"max_steps": 4}])
 def test_the_same_length_in_other_words_is_the_same_run(budget):
-    loop, other = small_loop(small_model(), max_steps=4, lr_schedule="cosine"), small_loop(small_model(), lr_schedule="cosine", **budget)
+    loop, other = (
+        small_loop(small_model(), max_steps=4, lr_schedule="cosine"),
+        small_loop(small_model(), lr_schedule="cosine", **budget),
+    )
     run(loop), run(other)
     assert all(map(torch.equal, weights(loop).values(), weights(other).values()))
 
@@ -232,7 +235,7 @@ def test_weights_are_chosen_by_the_metrics_that_the_task_brings():
     with pytest.raises(DivergedError) as caught:
         run(loop)
     assert str(caught.value) == (
-        "step 1: the never_measured of the validation data is nan; the last checkpoint is kept; lower train.lr or train.max_grad_norm"
+        "step 1: validation never_measured is nan; the last checkpoint is intact; lower train.lr or train.max_grad_norm"
     )
 
 
@@ -353,8 +356,8 @@ def test_averages_are_counted_before_there_are_any(monkeypatch):
         memory.check_weights(small_model, table, CPU.device)
     needed, there = memory.size(20 * parameters), memory.size(20 * parameters - 1)
     assert str(caught.value) == (
-        f"model: {parameters} parameters need {needed} for weights, gradients, averages and adamw, "
-        f"but {there} are free; lower model.hidden_size or model.num_layers"
+        f"model: {parameters} parameters need {needed} to train with adamw and EMA, {there} are free; "
+        "reduce hidden_size or num_layers"
     )
 
 
@@ -395,7 +398,7 @@ def test_a_long_run_has_about_200_lines_each_the_mean_since_the_one_before():
     assert found == pytest.approx(means)
 
 
-@pytest.mark.parametrize("model", ["conv", "lstm", "transformer", "gpt"])
+@pytest.mark.parametrize("model", ["window", "lstm", "transformer", "gpt"])
 def test_two_runs_of_one_file_are_equal_and_another_seed_is_not(tmp_path, text, model):
     values = run_file(text, model, train__max_steps=4, train__num_validations=2)
     for name in ("one", "two"):
@@ -541,7 +544,7 @@ def test_windows_carry_nothing():
 
 # ---- what it refuses to go on with
 
-CURE = "no update was made and the last checkpoint is kept; lower train.lr or train.max_grad_norm, or look at those lines"
+CURE = "the last checkpoint is intact; lower train.lr or train.max_grad_norm"
 
 
 def diverged(loop: Loop) -> str:
@@ -581,9 +584,7 @@ def test_a_weight_that_is_nan_stops_the_run_before_the_update():
         loop.loss_module.model.head.weight[0, 0] = math.nan
     before, momenta = weights(loop), {name: part.clone() for name, part in loop.optimizers.tensors().items()}
     rows = ", ".join(map(str, loop.batch_sampler.starts(1, 2)))  # type: ignore[attr-defined]
-    assert diverged(loop) == (
-        f"step 9: the loss is nan in batch 2 of epoch 1 (train, windows of 4 tokens from token {rows}); {CURE}"
-    )
+    assert diverged(loop) == (f"step 9: loss is nan (epoch 1, batch 2: train, windows of 4 tokens from token {rows}); {CURE}")
     assert loop.train_state.step == 8
     for name, weight in weights(loop).items():
         torch.testing.assert_close(weight, before[name], rtol=0, atol=0, equal_nan=True)
@@ -595,8 +596,8 @@ def test_a_gradient_that_overflows_stops_the_run_and_the_carry_is_as_before():
     loop._advance(*loop.update())
     carry = detach(loop.carry)
     spoil(loop, 1, lambda loss, model: loss._replace(total=Steep.apply(loss.total)))
-    where = "batch 1 of epoch 0 (train, tokens 4 to 7 of each of 4 streams of 24)"
-    assert diverged(loop) == f"step 2: the norm of the gradient is inf in {where}; {CURE}"
+    where = "epoch 0, batch 1: train, tokens 4 to 7 of each of 4 streams of 24"
+    assert diverged(loop) == f"step 2: gradient norm is inf ({where}); {CURE}"
     assert all(map(torch.equal, tree_leaves(loop.carry), tree_leaves(carry)))
 
 
@@ -605,7 +606,7 @@ def test_an_infinite_loss_with_a_finite_gradient_stops_the_run():
     loop = small_loop(small_model(), max_steps=9)
     before = weights(loop)
     spoil(loop, 0, lambda loss, model: loss._replace(total=loss.total + math.inf))
-    assert diverged(loop).startswith("step 1: the loss is inf in batch 0 of epoch 0 (train, windows of 4 tokens from ")
+    assert diverged(loop).startswith("step 1: loss is inf (epoch 0, batch 0: train, windows of 4 tokens from ")
     assert all(map(torch.equal, weights(loop).values(), before.values()))
 
 
@@ -614,8 +615,7 @@ def test_a_validation_score_that_is_no_number_stops_the_run(value):
     """Else nothing would ever be better than it."""
     loop = small_loop(small_model(), max_steps=9, num_validations=9, scores=[3.0, value])
     assert diverged(loop) == (
-        f"step 2: the loss of the validation data is {value}; "
-        "the last checkpoint is kept; lower train.lr or train.max_grad_norm"
+        f"step 2: validation loss is {value}; the last checkpoint is intact; lower train.lr or train.max_grad_norm"
     )
     assert (loop.train_state.best, loop.train_state.best_step) == (3.0, 1)
 
@@ -628,7 +628,7 @@ def test_a_run_that_diverges_keeps_its_checkpoint_and_its_best_weights(tmp_path,
             with torch.no_grad():
                 loop.loss_module.model.embedding.weight.fill_(math.inf)
 
-    with pytest.raises(DivergedError, match=r"^step 5: the loss of the validation data is nan; "):
+    with pytest.raises(DivergedError, match=r"^step 5: validation loss is nan; "):
         train_here(values, out, Silent(look=spoil_weights))
     assert checkpoint.names(out) == ["000003", "000004"]
     assert checkpoint.newest(out)[1] == []
@@ -645,7 +645,7 @@ def test_a_gpu_that_is_not_there(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UsageError) as caught:
         pick_device("cuda")
-    assert str(caught.value) == "train.device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'"
+    assert str(caught.value) == "train.device: no CUDA GPU found; use 'auto' or 'cpu'"
     assert pick_device("auto") == pick_device("cpu") == torch.device("cpu")
 
 
@@ -673,7 +673,9 @@ def test_bfloat16_trains_and_the_weights_stay_float32(tmp_path, text):
 @pytest.mark.parametrize("kind", ["conv", "rnn", "gru", "gru-reset-before", "lstm", "transformer", "gpt"])
 @pytest.mark.parametrize("read", ["windows", "lines"])
 def test_every_kind_learns(tmp_path, text, kind, read):
-    values = run_file(text, "window", data__read_as=read, data__context_length=48, train__batch_tokens=256, train__num_validations=2)
+    values = run_file(
+        text, "window", data__read_as=read, data__context_length=48, train__batch_tokens=256, train__num_validations=2
+    )
     values["model"] = {"arch": "gru", "layer_type": "gru-reset-before"} if kind == "gru-reset-before" else {"arch": kind}
     values["model"] |= {"hidden_size": 16, "num_layers": 1}
     watcher = Silent()

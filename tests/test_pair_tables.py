@@ -396,11 +396,11 @@ RUN_MESSAGES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         run_file(train={"monitor": "bleu"}),
-        "train.monitor: is about validations, but data.valid is not given; give it, or drop monitor",
+        "train.monitor: requires validation data; set data.valid",
     ),
     (
         run_file(train={"patience": 2}),
-        "train.patience: is about validations, but data.valid is not given; give it, or drop patience",
+        "train.patience: requires validation data; set data.valid",
     ),
     (run_file(train={"stpes": 3}), f"train.stpes: no such option; did you mean 'steps'? known: {TRAIN}"),
     (

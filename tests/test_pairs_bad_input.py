@@ -352,7 +352,7 @@ def test_swapped_tokenizers_are_named(runs, tmp_path):
     shutil.copy(folder / "tokenizer.source.json", folder / "tokenizer.target.json")
     names = f"{folder / 'tokenizer.source.json'} or {folder / 'tokenizer.target.json'}"
     assert refusal(ModelError, lambda: weft.load(folder).model) == (
-        f"{names}: is not the tokenizer that the weights were trained with"
+        f"{names}: not the file that the weights were trained with"
     )
 
 

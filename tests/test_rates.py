@@ -120,7 +120,7 @@ def test_what_is_no_part_is_refused_with_the_nearest():
     with pytest.raises(ConfigError) as caught:
         lr_factors(NAMES, LAYERS, table(lr_multipliers={"encoder.stak": 0.1}))
     assert str(caught.value).startswith(
-        "train.lr_multipliers: no weight is called 'encoder.stak', or starts so; did you mean 'encoder.stack'?"
+        "train.lr_multipliers: no weight name starts with 'encoder.stak'; did you mean 'encoder.stack'?"
     )
 
 
@@ -170,4 +170,4 @@ def test_a_part_that_has_not_thawed_stays_and_then_moves():
 def test_a_model_that_is_all_frozen_is_refused():
     with pytest.raises(ConfigError) as caught:
         optimizers(Small(), set(), table(lr_multipliers={"embedder": 0.0, "head": 0.0}))
-    assert str(caught.value) == "train.lr_multipliers: every weight is frozen; there is nothing to train"
+    assert str(caught.value) == "train.lr_multipliers: all weights are frozen; leave some above 0"

@@ -309,8 +309,8 @@ def test_a_masked_language_model_starts_a_reader(runs, tmp_path):
     before, after = (read_tensors(path / "model.safetensors")[0] for path in (first, folder))
     copied = [name for name in after if name.startswith("encoder.")]
     assert all(torch.equal(before[name], after[name]) for name in copied)
-    (said,) = [note for note in watcher.notes if note.startswith("started from")]
-    assert said.startswith(f"started from {first}: {len(copied)} tensors copied, new here: 3 (head.")
+    (said,) = [note for note in watcher.notes if note.startswith("Initialized ")]
+    assert said.startswith(f"Initialized {len(copied)} tensors from {first}; not in {first}: head.")
     assert loaded(folder).predict(("who has it ?", PASSAGE))
 
 

@@ -146,15 +146,15 @@ def test_a_model_is_read_when_it_is_first_needed(runs, tmp_path):
     assert (run.config.arch, run.vocabulary.vocab_size) == ("lstm", runs["lstm-lines"].vocabulary.vocab_size)
     assert "model" not in vars(run)
     assert refusal(ModelError, lambda: run.model) == (
-        f"{folder}: has no model.safetensors yet; train it first (the same command resumes)"
+        f"{folder}: not trained yet; run weft train"
     )
     (tmp_path / "away").rename(folder / "model.safetensors")
     assert run.model is run.model  # a run that was not ready is asked again, one that is loaded is not
 
 
 def test_what_cannot_be_loaded_is_refused(runs, tmp_path):
-    assert refusal(ModelError, lambda: weft.load(tmp_path / "nowhere")) == f"{tmp_path / 'nowhere'}: no such run folder"
-    assert refusal(ModelError, lambda: weft.load(tmp_path)) == f"{tmp_path}: is no run folder: it has no resolved.toml"
+    assert refusal(ModelError, lambda: weft.load(tmp_path / "nowhere")) == f"{tmp_path / 'nowhere'}: run directory not found"
+    assert refusal(ModelError, lambda: weft.load(tmp_path)) == f"{tmp_path}: not a run directory (resolved.toml is missing)"
     assert refusal(UsageError, lambda: weft.load(runs.folder("lstm-lines"), device="gpu")) == (
         "device: no such device 'gpu'; did you mean 'cuda'? known: auto, cpu, cuda"
     )
@@ -163,7 +163,7 @@ def test_what_cannot_be_loaded_is_refused(runs, tmp_path):
 def test_a_gpu_that_is_not_there_is_refused(runs, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert refusal(UsageError, lambda: weft.load(runs.folder("lstm-lines"), device="cuda")) == (
-        "device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'"
+        "device: no CUDA GPU found; use 'auto' or 'cpu'"
     )
     assert weft.load(runs.folder("lstm-lines"), device="auto").device == torch.device("cpu")
 
@@ -175,7 +175,7 @@ def test_weights_of_another_shape_are_refused(runs, tmp_path):
     kept = {name: tensor.clone() for name, tensor in tensors.items() if name != "head.bias"}
     write_tensors(folder / "model.safetensors", kept, notes)
     assert refusal(ModelError, lambda: weft.load(folder, device="cpu").model) == (
-        f"{folder / 'model.safetensors'}: does not fit resolved.toml: it has no head.bias"
+        f"{folder / 'model.safetensors'}: does not match resolved.toml: it has no head.bias"
     )
 
 
@@ -184,7 +184,7 @@ def test_the_tokenizer_of_another_run_is_refused(runs, tmp_path):
     shutil.copytree(runs.folder("lstm-lines"), folder)
     shutil.copy(runs["gpt-windows"].folder.tokenizer, folder / "tokenizer.json")
     assert refusal(ModelError, lambda: weft.load(folder, device="cpu").model) == (
-        f"{folder / 'tokenizer.json'}: is not the tokenizer that the weights were trained with"
+        f"{folder / 'tokenizer.json'}: not the file that the weights were trained with"
     )
 
 
@@ -461,11 +461,11 @@ def test_validation_data_is_taken_where_there_is_no_test_data(runs):
     )
     text.write_text("\n".join(line for line in text.read_text().split("\n") if not line.startswith("valid =")))
     run = weft.load(folder, device="cpu")
-    assert refusal(UsageError, run.evaluate) == f"{folder}: the run has no test or validation data; give --data FILE"
+    assert refusal(UsageError, run.evaluate) == f"{folder}: the run has no test or validation data; set --data"
 
 
 def test_data_that_names_no_file_is_refused(runs):
-    assert refusal(UsageError, lambda: runs["ngram-lines"].evaluate([]).scores) == "evaluate: data names no file"
+    assert refusal(UsageError, lambda: runs["ngram-lines"].evaluate([]).scores) == "evaluate: `data` has no files"
     missing = runs.place / "missing.txt"
     assert refusal(DataError, lambda: runs["ngram-lines"].evaluate(missing).scores) == f"{missing}: no such file"
 

@@ -203,7 +203,7 @@ def test_the_tokenizer_of_another_run_is_borrowed(tmp_path):
     assert refusal(UsageError, run) == f"--tokenizer-from: {run} has no tokenizer.json"
     assert (
         refusal(ModelError, tmp_path / "nowhere")
-        == f"{tmp_path / 'nowhere'}: no such run folder; did you mean {tmp_path / 'other'}?"
+        == f"{tmp_path / 'nowhere'}: run directory not found; did you mean {tmp_path / 'other'}?"
     )
     train_tokenizer(TokenizerConfig(), iter(["abc"])).save(run / "tokenizer.json")
     borrowed = with_tokenizer_from(values, run)
@@ -290,11 +290,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         run_file(train={"patience": 3}),
-        "train.patience: is about validations, but data.valid is not given; give it, or drop patience",
+        "train.patience: requires validation data; set data.valid",
     ),
     (
         run_file(train={"monitor": "loss"}),
-        "train.monitor: is about validations, but data.valid is not given; give it, or drop monitor",
+        "train.monitor: requires validation data; set data.valid",
     ),
     (
         run_file(train={"monitor": "bleu"}, data={"valid": 0.1}),
@@ -332,7 +332,7 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch, name):
         return
     with pytest.raises(UsageError) as caught:
         pick_device(name)
-    assert str(caught.value) == "train.device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'"
+    assert str(caught.value) == "train.device: no CUDA GPU found; use 'auto' or 'cpu'"
 
 
 # ---- how a run is evaluated unless it is asked otherwise

@@ -179,9 +179,9 @@ def test_a_tagger_starts_from_a_classifier(runs, tmp_path):
     assert "encoder.embedder.embedding.weight" in copied
     assert all(torch.equal(before[name], after[name]) for name in copied)
     new = len(after) - len(copied)
-    said = next(note for note in watcher.notes if note.startswith("started from"))
-    assert said.startswith(f"started from {first}: {len(copied)} tensors copied, new here: {new} (")
-    assert "left there: 3 (head." in said
+    said = next(note for note in watcher.notes if note.startswith("Initialized "))
+    assert said.startswith(f"Initialized {len(copied)} tensors from {first}; not in {first}: ")
+    assert f" and {new - 3} more; unused: head." in said
 
 
 # ---- reading back
@@ -239,7 +239,7 @@ def test_a_run_without_other_data_has_nothing_to_evaluate(runs, tmp_path):
     run = loaded(train_here(values, tmp_path / "run").path)
     with pytest.raises(UsageError) as caught:
         run.evaluate()
-    assert str(caught.value) == f"{tmp_path / 'run'}: the run has no test or validation data; give --data FILE"
+    assert str(caught.value) == f"{tmp_path / 'run'}: the run has no test or validation data; set --data"
 
 
 def test_sentences_beyond_learned_positions_are_refused(runs, tmp_path, capsys, monkeypatch):

@@ -140,7 +140,7 @@ def test_a_run_without_weights_yet_is_told_of_and_reads_no_line(tmp_path, capsys
     for words in (["predict"], ["score"], ["explain"], ["predict", "--ensemble", str(folder)]):
         assert main([words[0], str(folder), *words[1:]]) == 4
         assert capsys.readouterr().err == (
-            f"weft: {folder}: has no model.safetensors yet; train it first (the same command resumes)\n"
+            f"weft: {folder}: not trained yet; run weft train\n"
         )
 
 
@@ -366,7 +366,7 @@ def test_evaluating_without_data_is_refused(tmp_path):
     values["data"] = {"train": str(pairs), "max_length": 16}
     run = load(train_here(values, tmp_path / "run").path, SEQ2SEQ, device="cpu")
     assert refusal(UsageError, run.evaluate) == (
-        f"{tmp_path / 'run'}: the run has no test or validation data; give --data FILE"
+        f"{tmp_path / 'run'}: the run has no test or validation data; set --data"
     )
 
 

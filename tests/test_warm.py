@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -100,8 +101,8 @@ SILENT = [
 def test_an_option_that_changes_the_function_is_refused_by_name(options, named):
     there = made("masked-lm", "bert", **BERT)
     assert refusal(there, made("masked-lm", "bert", **{**BERT, **options})) == (
-        f"train.init_from: the weights of {RUN} would compute something else here ({named}); "
-        "use its values, or set train.init_loose to leave such weights"
+        f"train.init_from: the weights of {RUN} would compute another function here ({named}); "
+        "use the same options, or set train.init_loose = true to skip these weights"
     )
 
 
@@ -142,7 +143,7 @@ def test_the_two_forms_of_a_gru_have_other_weights():
     """Their names differ, so only the embedding and the head are copied, and all else is said to be new."""
     there, here, _ = OTHERS[0]
     _, _, said = started(there, here)
-    assert "3 tensors copied" in said and "mixer.input_proj" in said
+    assert "Initialized 3 tensors from" in said and "mixer.input_proj" in said
 
 
 def test_an_option_nobody_has_listed_matters():
@@ -164,7 +165,7 @@ def test_training_options_and_a_new_head_are_no_difference():
     here = made("masked-lm", "bert", num_heads=[2, 2], dropout=0.4, attention_dropout=0.2, mask_prob=0.3, masking="span", norm_eps=1e-5,
                 head_dim=4, word_dropout=0.1, embedding_dropout=0.3)  # fmt: skip
     old, new, said = started(there, here)
-    assert said.endswith("new here: none, left there: none")
+    assert re.fullmatch(r"Initialized \d+ tensors from runs/there", said)
     assert all(torch.equal(weight, old.state_dict()[name]) for name, weight in new.state_dict().items())
 
 
@@ -172,7 +173,7 @@ def test_training_options_and_a_new_head_are_no_difference():
 def test_a_bert_starts_every_task_of_an_encoder(task):
     there, here = made("masked-lm", "bert", **BERT), made(task, "bert", **BERT)
     old, new, said = started(there, here)
-    assert "left there: " in said and "head" in said.split("new here: ")[1]
+    assert "; unused: " in said and "head" in said.split("not in runs/there: ")[1]
     stacks = [{name: weight for name, weight in one.state_dict().items() if ".stack." in name} for one in (old, new)]
     assert stacks[0].keys() == stacks[1].keys()
     assert all(torch.equal(weight, stacks[0][name]) for name, weight in stacks[1].items())
@@ -184,9 +185,9 @@ def test_a_bert_starts_every_task_of_an_encoder(task):
 def test_fewer_layers_start_from_the_lower_ones_and_more_are_new():
     there = made("masked-lm", "bert", **BERT)
     _, _, said = started(there, made("masked-lm", "bert", **{**BERT, "num_layers": 1}))
-    assert "left there: " in said and "encoder.stack.layers.2" in said
+    assert "; unused: " in said and "encoder.stack.layers.2" in said
     _, _, said = started(there, made("masked-lm", "bert", **{**BERT, "num_layers": 3}))
-    assert "new here: " in said and "encoder.stack.layers.4" in said
+    assert "not in runs/there: " in said and "encoder.stack.layers.4" in said
 
 
 def test_fewer_learned_positions_are_the_first_ones_and_more_are_refused():
@@ -194,29 +195,31 @@ def test_fewer_learned_positions_are_the_first_ones_and_more_are_refused():
     old, new, _ = started(there, made("classification", "bert", data={"max_length": 12}, **BERT))
     torch.testing.assert_close(new.encoder(text())[0][text().token_mask], old(text())[text().token_mask])
     said = refusal(there, made("classification", "bert", data={"max_length": 20}, **BERT))
-    assert said.startswith("train.init_from: encoder.stack.positions.table.weight is 20 x 8 here, but 16 x 8 in runs/there; ")
+    assert said.startswith("train.init_from: encoder.stack.positions.table.weight is 20x8 here and 16x8 in runs/there; ")
 
 
 def test_a_word_vector_is_no_matter_of_the_stack_above_it():
     old, new, said = started(made("lm", "lstm"), made("classification", "gru"))
-    assert said.startswith("started from runs/there: 1 tensors copied, new here: ")
+    assert said.startswith("Initialized 1 tensors from runs/there; not in runs/there: ")
     assert torch.equal(new.encoder.embedder.embedding.weight[:-1], old.embedding.weight)
     torch.testing.assert_close(new.encoder.embedder.embedding.weight[-1], old.embedding.weight.mean(0))
 
 
 def test_loose_leaves_the_parts_that_differ():
     there = made("classification", "lstm", bidirectional=False)
-    old, new, said = started(there, made("classification", "lstm", tokens(labels=("yes", "no")), bidirectional=False), loose=True)
-    assert "new here: 3 (head.temperature, head.scores.weight, head.scores.bias)" in said
+    old, new, said = started(
+        there, made("classification", "lstm", tokens(labels=("yes", "no")), bidirectional=False), loose=True
+    )
+    assert "; not in runs/there: head.temperature, head.scores.weight, head.scores.bias; " in said
     assert torch.equal(new.encoder.embedder.embedding.weight, old.encoder.embedder.embedding.weight)
     _, new, said = started(there, made("classification", "lstm", bidirectional=False, skip_connection="residual"), loose=True)
-    assert "encoder.stack.layers.0.mixer.cell.weight_ih_l0" in said.split("left there")[0]
+    assert "encoder.stack.layers.0.mixer.cell.weight_ih_l0" in said.split("unused")[0]
 
 
 def test_how_far_attention_sees_is_told():
     options = {"position_encoding": "rotary", "num_heads": 2}
     _, _, said = started(made("lm", "transformer", **options), made("lm", "transformer", data={"context_length": 8}, **options))
-    assert said.endswith("left there: none; attention sees 8 tokens here, 16 there")
+    assert said.endswith(" from runs/there; attention span 8 tokens (was 16)")
 
 
 @pytest.mark.parametrize("options", [{"arch": "bert", **BERT}, {"arch": "lstm"}])
@@ -229,7 +232,7 @@ def test_a_text_alone_is_read_as_the_first_of_two_was(options, tied):
     assert "segments" not in said
     one = {"pooling": "mean", "num_layers": 2, **({} if options["arch"] == "bert" else {"dropout": 0.0})}
     _, labels, said = started(there, made("classification", options["arch"], **{**rest, **one}))
-    assert "new here: 3 (head." in said and "segments" not in said
+    assert "not in runs/there: head." in said and "segments" not in said
     with torch.no_grad():
         wanted = pairs(text())[text().token_mask]
         torch.testing.assert_close(labels.encoder(text())[0][text().token_mask], wanted)
@@ -277,28 +280,28 @@ def test_a_language_model_starts_a_decoder_that_says_the_same_without_a_source(k
     ids = text().tokens
     with torch.no_grad():
         torch.testing.assert_close(scored(silenced(new), ids), old.score(ids))
-    assert "left there: none" in said and "new here: " in said
+    assert "unused" not in said and "not in runs/there: " in said
 
 
 def test_attention_around_a_recurrent_decoder_is_new():
     _, _, said = started(made("lm", "lstm"), made("seq2seq", "lstm"))
-    assert "decoder.stack.layers.1.mixer.look.to_k.weight" in said or "new here: " in said
-    assert said.startswith("started from runs/there: 11 tensors copied")
+    assert "decoder.stack.layers.1.mixer.look.to_k.weight" in said or "not in runs/there: " in said
+    assert said.startswith("Initialized 11 tensors from runs/there")
 
 
 def test_a_decoder_that_differs_from_the_language_model_is_refused_by_name():
     there = made("lm", "transformer", num_heads=2)
     assert refusal(there, made("seq2seq", "transformer", decoder={"num_heads": 4})) == (
-        f"train.init_from: the weights of {RUN} would compute something else here (model.decoder.activation: gelu there, "
+        f"train.init_from: the weights of {RUN} would compute another function here (model.decoder.activation: gelu there, "
         "relu here; model.decoder.head_dim: 4 there, 2 here; model.decoder.num_heads: 2 there, 4 here; model.decoder.position_encoding: "
-        "learned there, sinusoidal here); use its values, or set train.init_loose to leave such weights"
+        "learned there, sinusoidal here); use the same options, or set train.init_loose = true to skip these weights"
     )
     options = {"position_encoding": "learned", "activation": "gelu", "decoder": {"num_heads": 2}}
     assert "model.tie_embeddings: " in refusal(there, made("seq2seq", "transformer", tie_embeddings=True, **options))
     assert "model.logit_softcap: 15.0 there, none here" in refusal(
         made("lm", "transformer", num_heads=2, logit_softcap=15.0), made("seq2seq", "transformer", **options)
     )
-    assert "is 32 x 16 here, but 32 x 8" in refusal(made("lm", "lstm"), made("seq2seq", "lstm", input_feeding=True))
+    assert "is 32x16 here and 32x8" in refusal(made("lm", "lstm"), made("seq2seq", "lstm", input_feeding=True))
 
 
 ENCODERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [

@@ -144,15 +144,7 @@ class Run(Generic[I, P]):
         return self.spec.predict(self, list(batch), options or self.spec.predict_options(), progress)
 
     def invalid_inputs(self, inputs: Iterable[I], options: Config | None = None) -> dict[int, str]:
-        """The inputs that `predict` refuses.
-
-        Args:
-            inputs: A list of inputs, as for `predict`.
-            options: Options, as for `predict`.
-
-        Returns:
-            The reason for each invalid input, by its index from 0.
-        """
+        """The inputs of a list that `predict` refuses: the reason by index, from 0."""
         results = self.try_predict(list(inputs), options)
         return {index: result.reason for index, result in enumerate(results) if isinstance(result, InvalidInput)}
 
@@ -234,9 +226,6 @@ class Run(Generic[I, P]):
 
         Returns:
             float32 array of shape (number of texts, hidden size).
-
-        Raises:
-            UsageError: The model has no text encoder.
         """
         return self.embed_with_info(texts, pooling=pooling, progress=progress).vectors
 
@@ -360,9 +349,6 @@ class Run(Generic[I, P]):
     def engine(self) -> Engine[Any]:
         """A decoding engine, to which rows are admitted, and from which they are cancelled, between steps.
 
-        Raises:
-            UsageError: Models of this task do not generate tokens.
-
         Example:
             >>> engine = run.engine()
             >>> (row,) = engine.admit([run.request("Ida ", max_new_tokens=20)])
@@ -393,9 +379,6 @@ class Run(Generic[I, P]):
 
         Returns:
             Data, figures and text of the view; notebooks show the figures.
-
-        Raises:
-            UsageError: The run has no such view, or an option is unknown or invalid.
 
         Example:
             >>> run.explain("too slow", "attribution", method="occlusion")
