@@ -123,7 +123,7 @@ def warm() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:
         text = make_text(Path(place) / "text.txt")
-        train_here(run_file(text, "gpt", train__steps=1), Path(place) / "run")
+        train_here(run_file(text, "gpt", train__max_steps=1), Path(place) / "run")
 
 
 def answer(number: int) -> None:

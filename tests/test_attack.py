@@ -63,9 +63,9 @@ LONG = "a" * 300
 def test_names_that_are_too_long(here, capsys):
     assert train(capsys, f"data.train={LONG}") == (3, f"{here / LONG}: can't be read: File name too long")
     assert not (here / "runs").exists()
-    assert refused(capsys, "evaluate", LONG) == (4, f"{LONG}: no such run folder")
-    assert refused(capsys, "train", "run.toml", "--output-dir", LONG) == (5, f"{LONG}: can't be made: File name too long")
-    assert refused(capsys, "train", "run.toml", "--tokenizer-from", LONG) == (4, f"{LONG}: no such run folder")
+    assert refused(capsys, "evaluate", LONG) == (4, f"{LONG}: run directory not found")
+    assert refused(capsys, "train", "run.toml", "--output-dir", LONG) == (5, f"{LONG}: cannot create directory: File name too long")
+    assert refused(capsys, "train", "run.toml", "--tokenizer-from", LONG) == (4, f"{LONG}: run directory not found")
 
 
 def test_names_that_are_not_utf_8(trained, capsys):
@@ -94,12 +94,12 @@ def test_a_pipe_is_not_waited_for(trained, capsys):
         whole = path.read_bytes()
         path.unlink()
         os.mkfifo(path)
-        assert refused(capsys, "info", "runs/run") == (4, f"runs/run/{name}: is a pipe or a device, not a file")
+        assert refused(capsys, "info", "runs/run") == (4, f"runs/run/{name}: not a regular file")
         path.unlink()
         path.write_bytes(whole)
     (trained / "runs" / "run" / "resolved.toml").unlink()
     os.mkfifo("runs/run/resolved.toml")
-    assert refused(capsys, "info", "runs/run") == (4, "runs/run: is no run folder: it has no resolved.toml")
+    assert refused(capsys, "info", "runs/run") == (4, "runs/run: not a run directory (resolved.toml is missing)")
     assert main(["train", "run.toml", "--quiet"]) == 2
 
 
@@ -302,7 +302,7 @@ def test_damaged_notes_of_a_run(trained, capsys):
         line: "is not as it was written; the weft train that wrote it restores it"
         for line in ("[1, 2]", "null", '{"a": 1}', '{"step": 1, "crc32": "00000000"}')
     }
-    lost['{"a": 1, "crc32": "fba18e97"}'] = "is no record of a run; the file is damaged"  # the sum is right
+    lost['{"a": 1, "crc32": "fba18e97"}'] = "not a log record of weft; the file is corrupted"  # the sum is right
     shutil.rmtree(run / "checkpoints")  # which knows how long the log is
     for line, what in lost.items():
         whole = metrics.read_text()
@@ -311,7 +311,7 @@ def test_damaged_notes_of_a_run(trained, capsys):
         assert refused(capsys, "info", "runs/run") == (4, told)
         metrics.write_text(whole)
     (run / "environment.json").write_text("[]")
-    told = "runs/run/environment.json: is not as it was written; remove it and resume"
+    told = "runs/run/environment.json: checksum mismatch; the file is corrupted; remove it and resume"
     assert refused(capsys, "info", "runs/run") == (4, told)
     whole = resolved.read_text()
     resolved.write_text(whole.replace("window", "widnow"))
@@ -329,13 +329,13 @@ def test_damaged_notes_of_a_run(trained, capsys):
 def test_sizes_in_a_changed_file_are_not_believed(trained, capsys):
     resolved = trained / "runs" / "run" / "resolved.toml"
     resolved.write_text(resolved.read_text().replace("width = 8", "width = 65536").replace("layers = 1", "layers = 512"))
-    told = "runs/run/resolved.toml: was changed since the weights were written"
+    told = "runs/run/resolved.toml: has changed since the weights were written"
     assert refused(capsys, "generate", "runs/run", "To") == (4, told)
 
 
 def test_weights_that_are_gone_are_missed(trained, capsys):
     (trained / "runs" / "run" / "model.safetensors").unlink()
-    told = "runs/run/model.safetensors: is missing, and was written at an earlier step; --overwrite trains it again"
+    told = "runs/run/model.safetensors: the best weights are missing; use --overwrite to train again"
     assert refused(capsys, "train", "run.toml", "--quiet") == (4, told)
     assert main(["train", "run.toml", "--quiet", "--overwrite"]) == 0
 
@@ -430,7 +430,7 @@ def forged(folder, name, change):
         write_tensors(path, tensors, notes)
     noted = json.loads((folder / files.MANIFEST).read_text())
     (folder / files.MANIFEST).unlink()
-    files.write_manifest(folder, {name: noted[name] for name in ("owner", "beside", "data")})
+    files.write_manifest(folder, {name: noted[name] for name in ("owner", "vocabulary", "data")})
 
 
 def resume(capsys):
@@ -453,12 +453,12 @@ def resume(capsys):
 )
 def test_a_cursor_that_holds_something_else(stopped, capsys, name, value):
     forged(stopped, "train_state.json", lambda values: values.update({name: ast.literal_eval(value)}))
-    assert resume(capsys) == f"train_state.json: is damaged: {name} is {value}"
+    assert resume(capsys) == f"train_state.json: corrupted: {name} is {value}"
 
 
 def test_a_cursor_beyond_the_end(stopped, capsys):
     forged(stopped, "train_state.json", lambda values: values.update(index=10**6))
-    assert resume(capsys) == "train_state.json: is damaged: there is no batch 1000000 in epoch 0"
+    assert resume(capsys) == "train_state.json: corrupted: epoch 1000000 in epoch 0"
 
 
 def test_an_optimiser_that_does_not_fit_its_weights(stopped, capsys):
@@ -483,7 +483,7 @@ def test_a_carried_state_that_is_not_what_it_says(stopped, capsys):
 
     for shape in ("[[[[", "7", "[0, 0, 0, 0, 0, 0, 0, 0, 0]"):
         forged(stopped, "state.safetensors", note(shape))
-        assert resume(capsys) == "state.safetensors: is damaged: its tensors do not have the shape it notes"
+        assert resume(capsys) == "state.safetensors: corrupted: its tensors do not match its metadata"
 
 
 def cut(tensors, notes):
@@ -522,7 +522,7 @@ def nothing(tensors, notes):
 @pytest.mark.parametrize("change", [cut, one_row, one_row_of_one, flat, whole_numbers, another_model, nothing])
 def test_a_carried_state_of_other_shapes(stopped, capsys, change):
     forged(stopped, "state.safetensors", change)
-    assert resume(capsys) == "state.safetensors: is damaged: the model can't go on from the state in it"
+    assert resume(capsys) == "state.safetensors: corrupted: the state does not match the model"
 
 
 @pytest.mark.parametrize("kind", ["rnn", "lstm", "gru", "window", "gpt"])
@@ -542,4 +542,4 @@ def test_a_checkpoint_of_another_run(stopped, capsys):
     shutil.rmtree(stopped)
     shutil.copytree("other/checkpoints/000001", stopped)
     shutil.copy("other/metrics.jsonl", stopped.parents[1])
-    assert resume(capsys) == "runs/run/checkpoints/000001: is a checkpoint of another run; remove it"
+    assert resume(capsys) == "runs/run/checkpoints/000001: checkpoint of another run; remove it"

@@ -363,7 +363,7 @@ def test_a_finished_run_is_left_alone(here, capsys):
     before = files.sha256(here / "runs/run/model.safetensors")
     code, out, err = call(capsys, "train", "run.toml")
     assert (code, out) == (0, "")
-    assert err.startswith("runs/run: this run is finished; --overwrite trains it again\nbest valid nats/token ")
+    assert err.startswith("runs/run: this run is finished; use --overwrite to train again\nbest valid nats/token ")
     assert files.sha256(here / "runs/run/model.safetensors") == before
 
 
@@ -373,7 +373,7 @@ def test_a_finished_run_that_cannot_be_read_is_not_called_finished(here, capsys)
         shutil.copytree("runs/run", "runs/cut", dirs_exist_ok=True)
         os.truncate(f"runs/cut/{name}", size)
         code, line = refused(capsys, "train", "cut.toml")
-        assert code == 4 and line.startswith(f"runs/cut/{name}: ") and line.endswith("; --overwrite trains it again")
+        assert code == 4 and line.startswith(f"runs/cut/{name}: ") and line.endswith("; use --overwrite to train again")
 
 
 def test_what_to_do_next_can_be_pasted_into_a_shell(here, capsys):
@@ -386,18 +386,18 @@ def test_what_to_do_next_can_be_pasted_into_a_shell(here, capsys):
 
 def test_a_counted_run_is_finished_too(counted, capsys):
     code, out, err = call(capsys, "train", "ngram.toml", "--json")
-    assert (code, err) == (0, "runs/ngram: this run is finished; --overwrite trains it again\n")
-    assert json.loads(out)["counted"] is True
+    assert (code, err) == (0, "runs/ngram: this run is finished; use --overwrite to train again\n")
+    assert json.loads(out)["fitted"] is True
 
 
 def test_fresh_trains_again_and_json_tells(here, capsys):
     code, out, err = call(capsys, "train", "run.toml", "--output-dir", "runs/again", "--json", "--quiet")
     assert (code, err) == (0, "")
     told = json.loads(out)
-    assert (told["run"], told["done"], told["steps"], told["counted"]) == ("runs/again", True, 6, False)
-    assert told["best_valid"]["name"] == "loss" and told["seconds"] > 0
+    assert (told["run"], told["done"], told["steps"], told["fitted"]) == ("runs/again", True, 6, False)
+    assert told["best"]["name"] == "loss" and told["seconds"] > 0
     code, out, _ = call(capsys, "train", "run.toml", "--output-dir", "runs/again", "--json", "--quiet", "--overwrite")
-    assert json.loads(out)["best_valid"] == told["best_valid"]
+    assert json.loads(out)["best"] == told["best"]
 
 
 def test_two_runs_share_a_tokenizer(here, capsys):
@@ -618,7 +618,7 @@ def test_where_to_compute_can_be_said(here, capsys, monkeypatch, words):
     assert call(capsys, command, "runs/run", *others, "--device", "cuda") == (
         2,
         "",
-        "weft: device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'\n",
+        "weft: device: no CUDA GPU found; use 'auto' or 'cpu'\n",
     )
     assert call(capsys, command, "runs/run", *others, "--device", "gpu") == (
         2,

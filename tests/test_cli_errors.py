@@ -68,13 +68,13 @@ def test_a_wrong_command_line(capsys, words):
 
 def test_nothing_in_a_name_ends_the_line_or_commands_the_terminal(capsys):
     assert one_line("a\nb\x1b[31m\u202e é") == "a\\nb\\x1b[31m\\u202e é"
-    assert refused(capsys, "info", "no\nrun") == (4, "no\\nrun: no such run folder")
+    assert refused(capsys, "info", "no\nrun") == (4, "no\\nrun: run directory not found")
 
 
 def test_debug_shows_where_an_error_arose(capsys):
     assert main(["info", "nowhere", "--debug"]) == 4
     err = capsys.readouterr().err
-    assert err.startswith("Traceback (most recent call last):\n") and err.endswith("\nweft: nowhere: no such run folder\n")
+    assert err.startswith("Traceback (most recent call last):\n") and err.endswith("\nweft: nowhere: run directory not found\n")
 
 
 def test_what_is_not_expected_keeps_its_traceback(monkeypatch):
@@ -261,9 +261,9 @@ def test_a_run_that_diverges(here, capsys):
 
 def test_what_is_no_run_folder(here, capsys):
     for command in ("evaluate", "score", "generate", "info"):
-        assert refused(capsys, command, "nope") == (4, "nope: no such run folder")
-        assert refused(capsys, command, ".") == (4, ".: is no run folder: it has no resolved.toml")
-    assert refused(capsys, "train", "run.toml", "--tokenizer-from", "nope") == (4, "nope: no such run folder")
+        assert refused(capsys, command, "nope") == (4, "nope: run directory not found")
+        assert refused(capsys, command, ".") == (4, ".: not a run directory (resolved.toml is missing)")
+    assert refused(capsys, "train", "run.toml", "--tokenizer-from", "nope") == (4, "nope: run directory not found")
     (here / "other").mkdir()
     (here / "other" / "resolved.toml").write_text("")
     assert refused(capsys, "train", "run.toml", "--tokenizer-from", "other") == (
@@ -275,13 +275,13 @@ def test_what_is_no_run_folder(here, capsys):
 def test_a_folder_that_holds_something_else_is_left_alone(trained, capsys):
     assert refused(capsys, "train", "run.toml", "--output-dir", ".") == (
         2,
-        ".: is no run folder and not empty (run.toml); choose another --output-dir",
+        ".: not empty and not a run directory (contains run.toml); choose another --output-dir",
     )
     code, line = train(capsys, "model.hidden_size=16", "train.max_steps=3")
     assert (code, line) == (
         2,
-        "runs/run: holds another run (model.ffn_dim: 32 there, 64 here; model.hidden_size: 8 there, 16 here; "
-        "train.max_steps: 2 there, 3 here); choose another --output-dir, or --overwrite",
+        "runs/run: contains a run with different options (model.ffn_dim: 32 there, 64 here; model.hidden_size: 8 there, 16 here; "
+        "train.max_steps: 2 there, 3 here); choose another --output-dir or use --overwrite",
     )
     assert (trained / "runs/run/model.safetensors").exists()
 
@@ -292,12 +292,12 @@ def test_a_damaged_run(trained, capsys):
     weights.write_bytes(whole[:-8] + bytes(8 * [255]))
     assert refused(capsys, "generate", "runs/run", "To") == (
         4,
-        "runs/run/model.safetensors: its SHA-256 differs from the one in its header; the file is damaged",
+        "runs/run/model.safetensors: checksum mismatch; the file is corrupted",
     )
     weights.unlink()
     assert refused(capsys, "evaluate", "runs/run", "--data", "text.txt") == (
         4,
-        "runs/run: has no model.safetensors yet; train it first (the same command resumes)",
+        "runs/run: not trained yet; run weft train",
     )
     weights.write_bytes(whole)
     (trained / "runs/run/tokenizer.json").write_text("{")
@@ -318,7 +318,7 @@ def test_a_run_whose_files_do_not_belong_together(trained, capsys):
     resolved.write_text(resolved.read_text().replace("seed = 0", "seed = 1"))
     assert refused(capsys, "generate", "runs/run", "To") == (
         4,
-        "runs/run/resolved.toml: was changed since the weights were written",
+        "runs/run/resolved.toml: has changed since the weights were written",
     )
 
 
@@ -389,7 +389,7 @@ def test_a_line_longer_than_the_model_reads(trained, capsys):
 def test_evaluating_what_is_not_there(trained, capsys):
     assert refused(capsys, "evaluate", "runs/run") == (
         2,
-        "runs/run: the run has no test or validation data; give --data FILE",
+        "runs/run: the run has no test or validation data; set --data",
     )
     assert refused(capsys, "evaluate", "runs/run", "--data", "text.txt", "--context", "stride:99") == (
         2,

@@ -152,7 +152,7 @@ def test_another_plan_is_refused_unless_fresh(there, capsys):
     assert compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "here", "--quiet")[0] == 0
     assert refused(capsys, "compare", "run.toml", "--models", "lstm", "--output-dir", "here", "--seeds", "2") == (
         2,
-        "here: holds another comparison (seeds: 1 there, 2 here); choose another --output-dir, or --overwrite",
+        "here: holds another comparison (seeds: 1 there, 2 here); choose another --output-dir or use --overwrite",
     )
     assert (
         compare(capsys, "run.toml", "--models", "lstm", "--output-dir", "here", "--seeds", "2", "--overwrite", "--quiet")[0]
@@ -371,7 +371,7 @@ def test_runs_of_changed_data_are_not_mixed(there, capsys):
     shutil.rmtree(there / "all" / "rnn-5")
     text = there / "text.txt"
     text.write_text(NAMES[: len(NAMES) // 2])
-    said = f"all: {text} has changed since runs learned from it; choose another --output-dir, or --overwrite"
+    said = f"all: {text} has changed since runs learned from it; choose another --output-dir or use --overwrite"
     assert refused(capsys, "compare", *words) == (2, said)
     text.write_text(NAMES)
     assert compare(capsys, *words)[0] == 0 and Here.trained == ["ngram-5", "rnn-5", "rnn-5"]
@@ -429,7 +429,7 @@ def test_a_comparison_that_was_moved_goes_on(there, capsys, monkeypatch, task):
     file.write_text(file.read_text().replace('"a"', '"\u00e4"', 1))
     settings = resolve(files_of(there / "moved" / "rnn-5"), base=there)
     table = settings.to_dict()["tokenizer"]
-    assert "holds another run (tokenizer" in str(moved_to(table, there / "moved" / "rnn-5", settings, file))
+    assert "contains a run with different options (tokenizer" in str(moved_to(table, there / "moved" / "rnn-5", settings, file))
 
 
 def moved_to(table: dict[str, Any], run: Path, settings: Any, file: Path) -> str:
@@ -576,7 +576,7 @@ def test_a_run_whose_settings_mean_nothing_does_not_stop_the_others(there, capsy
 def test_what_is_no_run_is_refused(there, capsys):
     (there / "empty").mkdir()
     assert refused(capsys, "compare", "run.toml", "run.toml")[1] == "run.toml: is a run file, not the folder of a run"
-    assert refused(capsys, "compare", "empty") == (4, "empty: is no run folder: it has no resolved.toml")
+    assert refused(capsys, "compare", "empty") == (4, "empty: not a run directory (resolved.toml is missing)")
 
 
 # ---- stopped and killed

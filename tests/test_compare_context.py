@@ -54,8 +54,7 @@ def place(tmp_path_factory) -> Path:
 
 
 def nats(path: Path, context: str) -> float:
-    scores = load_run(path, LM, device="cpu").evaluate(context=context).scores
-    return next(score.value for score in scores if score.name == "loss")
+    return load_run(path, LM, device="cpu").evaluate(context=context)["loss"].value
 
 
 def found_in(out: Path) -> dict[str, float]:
@@ -194,4 +193,4 @@ def test_a_state_that_was_carried_in_training_is_carried(tmp_path):
     text = make_text(tmp_path / "text.txt", words=300)
     values = run_file(text, "gpt", data__read="stream", data__window=8, train__steps=2)
     train_here(values, tmp_path / "run")
-    assert "|context:full/carry:warm-64|" in weft.load(tmp_path / "run").evaluate().scores[0].signature
+    assert "|context:full/carry:warm-64|" in weft.load(tmp_path / "run").evaluate()["loss"].signature

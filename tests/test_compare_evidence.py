@@ -91,7 +91,7 @@ def same(a: RunResults, b: RunResults) -> None:
 @pytest.mark.parametrize("name", TASKS)
 def test_scores_are_those_of_evaluate_and_items_add_up_to_them(runs, name):
     found = runs.evidence(name)
-    assert found.scores == load_run(runs.folder(name), device="cpu").evaluate().scores
+    assert found.scores == list(load_run(runs.folder(name), device="cpu").evaluate())
     sums = total(found.items.statistics)
     for score_name, metric in metrics(found.task, found.scores).items():
         value = next(score.value for score in found.scores if score.name == score_name)
@@ -346,7 +346,7 @@ def test_two_processes_may_keep_the_same_evidence(runs, tmp_path, monkeypatch):
 
     def late(found: RunResults, folder: Path) -> None:
         whole(found, folder)
-        raise ResourceError(folder, "can't be written: Directory not empty", "nothing was changed")
+        raise ResourceError(folder, "cannot write: Directory not empty", "nothing was changed")
 
     monkeypatch.setattr(module, "save", late)
     same(load_or_evaluate(run, kept, device="cpu"), load(kept))

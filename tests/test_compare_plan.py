@@ -406,7 +406,7 @@ def test_a_plan_is_known_again_and_no_other_is_taken_for_it(tmp_path):
         begin(tmp_path, to_toml(LM, asked._replace(seeds=3, tune_trials=None)), overwrite=False)
     assert str(caught.value) == (
         f"{tmp_path}: holds another comparison (seeds: 2 there, 3 here; tune: 4 there, nothing here); "
-        f"choose another --output-dir, or --overwrite"
+        f"choose another --output-dir or use --overwrite"
     )
     begin(tmp_path, to_toml(LM, asked._replace(seeds=3)), overwrite=True)
     assert names(tmp_path) == [".previous", "plan.toml"] and names(tmp_path / ".previous") == ["lstm-0", "plan.toml"]
@@ -430,7 +430,7 @@ def test_a_comparison_waits_until_the_new_one_is_finished(tmp_path):
     with pytest.raises(UsageError) as caught:
         begin(tmp_path, first, overwrite=False)
     assert str(caught.value) == (
-        f"{tmp_path}: holds another comparison (seeds: 3 there, 1 here); choose another --output-dir, or --overwrite; "
+        f"{tmp_path}: holds another comparison (seeds: 3 there, 1 here); choose another --output-dir or use --overwrite; "
         f"remove {tmp_path / 'plan.toml'} to go back to the one that waits in {tmp_path / '.previous'}"
     )
     with pytest.raises(KeyboardInterrupt), restore_on_failure(tmp_path, overwrite=False):
@@ -669,7 +669,7 @@ def test_all_kinds_read_the_same_examples_in_the_same_order(tmp_path):
     def order(variant: Variant, seed: int) -> Any:
         settings = resolve({**variant.values, "seed": seed}, base=tmp_path)
         tokenizer, corpora = prepare(settings.spec, settings, folder, Silent())
-        shape: Any = settings.preset.estimator.shape
+        shape: Any = settings.preset.estimator.network_task
         return read_training(shape, Job(settings, folder, tokenizer, corpora, Silent()))[1]
 
     orders = [order(variant, 1) for variant in found]

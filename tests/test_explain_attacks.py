@@ -36,7 +36,7 @@ from weft.plots.similarity_matrix import similarity_matrix
 from weft.plots.token_heatmap import token_heatmap
 from weft.plots.token_table import TokenGuess, token_table
 from weft.plots.tree import Node, tree
-from weft.tasks.classification.data import LabelledFormat
+from weft.tasks.classification.data import LabeledFormat
 from weft.text.reading import pluralize
 
 STEERING = "\x01\x1b\ufffe\x85\u202e"
@@ -237,7 +237,7 @@ def test_a_place_that_nothing_can_be_written_to_is_refused_before_any_work(reade
 def test_one_of_something_is_said_as_one(tmp_path):
     assert [pluralize(count, "token") for count in (0, 1, 2, 1000)] == ["0 tokens", "1 token", "2 tokens", "1,000 tokens"]
     (tmp_path / "one.tsv").write_text("label\ttext\na\tb\n")
-    told = Dataset((tmp_path / "one.tsv",), LabelledFormat()).summary.describe()
+    told = Dataset((tmp_path / "one.tsv",), LabeledFormat()).summary.describe()
     assert told.startswith(f"{tmp_path / 'one.tsv'}: 1 example of 1 character with 1 label, utf-8, LF line ends")
 
 

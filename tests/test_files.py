@@ -96,14 +96,14 @@ def test_damaged_json_is_refused_by_name(tmp_path, raw):
     path = tmp_path / "train_state.json"
     path.write_bytes(raw)
     message = refusal(ModelError, lambda: files.read_json(path))
-    assert message.startswith(f"{path}: is damaged: it can't be read as JSON: ")
+    assert message.startswith(f"{path}: corrupted: invalid JSON: ")
     assert "\n" not in message
 
 
 def test_missing_and_unreadable_json(tmp_path):
     path = tmp_path / "train_state.json"
-    assert refusal(ModelError, lambda: files.read_json(path)) == f"{path}: is missing"
-    assert refusal(ResourceError, lambda: files.read_json(tmp_path)) == f"{tmp_path}: can't be read: Is a directory"
+    assert refusal(ModelError, lambda: files.read_json(path)) == f"{path}: file not found"
+    assert refusal(ResourceError, lambda: files.read_json(tmp_path)) == f"{tmp_path}: cannot read: Is a directory"
 
 
 def test_a_pipe_is_written_into_and_stays_one(tmp_path):
@@ -121,7 +121,7 @@ def test_a_device_is_written_into_and_its_refusal_is_told(tmp_path):
     link.symlink_to("/dev/full")
     for path in (link, Path("/dev/full")):
         message = refusal(ResourceError, lambda path=path: files.write_bytes(path, b"x", named=True))
-        assert message == f"{path}: no space left on the disk; free some and try again, what came before that is written"
+        assert message == f"{path}: no space left on disk; the data before that was written; free some space and try again"
     assert Path("/dev/full").is_char_device() and link.is_symlink()
 
 
@@ -151,11 +151,11 @@ def test_a_stream_of_pieces_becomes_one_file(tmp_path):
 
 
 SEEN = {
-    errno.ENOSPC: "no space left on the disk; free some and try again,",
-    errno.EDQUOT: "the disk quota is used up; free some space and try again,",
-    errno.EROFS: "can't be written: Read-only file system;",
-    errno.EACCES: "can't be written: Permission denied;",
-    errno.EIO: "can't be written: Input/output error;",
+    errno.ENOSPC: "no space left on disk; {}; free some space and try again",
+    errno.EDQUOT: "disk quota exceeded; {}; free some space and try again",
+    errno.EROFS: "cannot write: Read-only file system; {}",
+    errno.EACCES: "cannot write: Permission denied; {}",
+    errno.EIO: "cannot write: Input/output error; {}",
 }
 
 
@@ -198,8 +198,8 @@ def _fails(call: Callable[[], None], path: Path, number: int, *, replaced: bool)
     try:
         call()
     except ResourceError as error:
-        state = "it is complete, but a power cut could undo it" if replaced else "nothing was changed"
-        assert str(error) == f"{path}: {SEEN[number]} {state}"
+        state = "it is complete, but a power failure could undo it" if replaced else "nothing was changed"
+        assert str(error) == f"{path}: {SEEN[number].format(state)}"
         return True
     return False
 
@@ -219,14 +219,14 @@ def test_a_folder_that_can_not_be_synced_as_such_is_no_failure(tmp_path, monkeyp
 def test_no_folder_and_no_permission(tmp_path):
     path = tmp_path / "none" / "x"
     assert refusal(ResourceError, lambda: files.write_bytes(path, b"")) == (
-        f"{path}: can't be written: No such file or directory; nothing was changed"
+        f"{path}: cannot write: No such file or directory; nothing was changed"
     )
     if os.getuid() == 0:
         return  # root may write anywhere
     tmp_path.chmod(0o500)
     path = tmp_path / "x"
     assert refusal(ResourceError, lambda: files.write_bytes(path, b"")) == (
-        f"{path}: can't be written: Permission denied; nothing was changed"
+        f"{path}: cannot write: Permission denied; nothing was changed"
     )
 
 
@@ -241,13 +241,13 @@ def test_a_full_disk(tmp_path):
         tensor_files.write_tensors(path, {"a": torch.zeros(20_000)})
         old = path.read_bytes()
         message = refusal(ResourceError, lambda: tensor_files.write_tensors(path, {"a": torch.ones(60_000)}))
-        assert message == f"{path}: no space left on the disk; free some and try again, nothing was changed"
+        assert message == f"{path}: no space left on disk; nothing was changed; free some space and try again"
         assert path.read_bytes() == old
         assert os.listdir(disk) == ["model.safetensors"]
         with log_files.Log(disk / "metrics.jsonl") as log:
             log.write({"step": 1})
             message = refusal(ResourceError, lambda: log.write({"text": "x" * 300_000}))
-            assert message == (f"{log.path}: no space left on the disk; free some and try again, the line is not in it")
+            assert message == (f"{log.path}: no space left on disk; the line was not written; free some space and try again")
             log.write({"step": 2})
         assert log_files.read_log(log.path) == [{"step": 1}, {"step": 2}]
     finally:
@@ -330,13 +330,15 @@ def test_a_line_is_in_the_log_whole_or_not_at_all(tmp_path, monkeypatch):
                     log.write({"step": 2})
                     break
                 except ResourceError as error:
-                    assert str(error) == (f"{path}: no space left on the disk; free some and try again, the line is not in it")
+                    assert str(error) == (
+                        f"{path}: no space left on disk; the line was not written; free some space and try again"
+                    )
             assert log_files.read_log(path) == [{"step": 1}]
         assert n > 4
         assert log_files.read_log(path) == [{"step": 1}, {"step": 2}]
         monkeypatch.setattr(log_files, "os", Faulty(1, errno.EIO))
         assert refusal(ResourceError, log.sync) == (
-            f"{path}: can't be written: Input/output error; its last lines may not survive a power cut"
+            f"{path}: cannot write: Input/output error; its last lines may not survive a power failure"
         )
 
 
@@ -464,7 +466,7 @@ def test_a_renamed_pickle_is_never_run_and_the_safe_format_is_named(tmp_path, re
         path.write_bytes(raw)
         message = refusal(ModelError, lambda: read(path))
         assert message.startswith(f"{path}: is ") and "safetensors" in message
-        told += message == f"{path}: is a pickle, which could run code; weft reads safetensors only"
+        told += message == f"{path}: pickle files can run code and are not loaded; convert it to safetensors"
         assert not mark.exists()
     assert told == 10  # protocols 0 and 1 have no mark of their own
 
@@ -478,9 +480,9 @@ def entry(shape: list[int], offsets: list[int], dtype: str = "F32") -> dict[str,
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
 
-HEAD = "is damaged or no safetensors file: "
-FIRST = "is damaged or no safetensors file: its first bytes do not fit its "
-TWICE = "is damaged: it lists a tensor twice"
+HEAD = "corrupted or not a safetensors file: "
+FIRST = "corrupted or not a safetensors file: its header does not match its size of "
+TWICE = "corrupted: it lists a tensor twice"
 ONE = packed({"a": entry([1], [0, 4])}, b"1234")
 DAMAGED = {
     "empty": (b"", FIRST + "0 bytes"),
@@ -502,19 +504,19 @@ DAMAGED = {
     "twice": (packed(b'{"a":%s,"a":%s}' % ((json.dumps(entry([1], [0, 4])).encode(),) * 2), b"1234"), TWICE),
     "shares nothing": (
         packed({"__metadata__": {"weft.shared": '{"b": "c"}'}, "a": entry([1], [0, 4])}, b"1234"),
-        "is damaged: 'b' is said to share 'c'",
+        "corrupted: 'b' cannot share the memory of 'c'",
     ),
     "shares itself": (
         packed({"__metadata__": {"weft.shared": '{"a": "a"}'}, "a": entry([1], [0, 4])}, b"1234"),
-        "is damaged: 'a' is said to share 'a'",
+        "corrupted: 'a' cannot share the memory of 'a'",
     ),
     "shares a list": (
         packed({"__metadata__": {"weft.shared": "[1]"}, "a": entry([1], [0, 4])}, b"1234"),
-        "is damaged: its list of shared tensors can't be read",
+        "corrupted: its list of shared tensors is invalid",
     ),
     "shares no JSON": (
         packed({"__metadata__": {"weft.shared": "{"}, "a": entry([1], [0, 4])}, b"1234"),
-        "is damaged: its list of shared tensors can't be read",
+        "corrupted: its list of shared tensors is invalid",
     ),
 }
 
@@ -551,16 +553,16 @@ def test_a_header_that_would_cost_much_is_refused_at_once(tmp_path, count, read)
     message = refusal(ModelError, lambda: read(path))
     assert time.process_time() - before < 1
     assert message == (
-        f"{path}: its 100000 tensors are over the limit of 65536"
+        f"{path}: its 100000 tensors exceed the limit of 65536"
         if count == 100_000
-        else f"{path}: its header of {len(raw) - 8} bytes is over the limit of 16777216"
+        else f"{path}: its header of {len(raw) - 8} bytes exceeds the limit of 16777216"
     )
 
 
 def test_no_tensor_file_at_all(tmp_path):
     path = tmp_path / "model.safetensors"
-    assert refusal(ModelError, lambda: tensor_files.read_tensors(path)) == f"{path}: is missing"
-    assert refusal(ResourceError, lambda: tensor_files.read_tensors(tmp_path)) == f"{tmp_path}: can't be read: Is a directory"
+    assert refusal(ModelError, lambda: tensor_files.read_tensors(path)) == f"{path}: file not found"
+    assert refusal(ResourceError, lambda: tensor_files.read_tensors(tmp_path)) == f"{tmp_path}: cannot read: Is a directory"
 
 
 # ---- folders
@@ -600,7 +602,7 @@ def test_every_flipped_bit_is_noticed(tmp_path):
             path.write_bytes(bad)
             message = refusal(ModelError, lambda: files.verify(folder))
             if name != "manifest.json":
-                assert message == f"{path}: its SHA-256 differs from manifest.json; the file is damaged"
+                assert message == f"{path}: checksum mismatch; the file is corrupted"
         path.write_bytes(raw)
         files.verify(folder)
 
@@ -611,20 +613,18 @@ def test_missing_short_foreign_and_linked_files_are_named(tmp_path):
     raw = path.read_bytes()
     path.write_bytes(raw[:-2])
     assert refusal(ModelError, lambda: files.verify(folder)) == (
-        f"{path}: has {len(raw) - 2} bytes, manifest.json says {len(raw)}; the file is damaged"
+        f"{path}: {len(raw) - 2} bytes, expected {len(raw)}; the file is corrupted"
     )
     path.unlink()
-    assert refusal(ModelError, lambda: files.verify(folder)) == f"{path}: is missing, but manifest.json lists it"
+    assert refusal(ModelError, lambda: files.verify(folder)) == f"{path}: file not found (listed in manifest.json)"
     (tmp_path / "outside").write_bytes(raw)
     path.symlink_to(tmp_path / "outside")
-    assert refusal(ModelError, lambda: files.verify(folder)) == (
-        f"{path}: is not an ordinary file; a link or device is never followed"
-    )
+    assert refusal(ModelError, lambda: files.verify(folder)) == (f"{path}: not a regular file")
     path.unlink()
     path.write_bytes(raw)
     (folder / "optimizer.safetensors").touch()
     assert refusal(ModelError, lambda: files.verify(folder)) == (
-        f"{folder}/optimizer.safetensors: is not in manifest.json; it does not belong here"
+        f"{folder}/optimizer.safetensors: unexpected file (not in manifest.json)"
     )
 
 
@@ -632,28 +632,28 @@ def test_a_file_of_another_run_is_noticed(tmp_path):
     one, two = checkpoint(tmp_path / "1", 1), checkpoint(tmp_path / "2", 2)
     os.replace(two / "model.safetensors", one / "model.safetensors")
     assert refusal(ModelError, lambda: files.verify(one)) == (
-        f"{one}/model.safetensors: its SHA-256 differs from manifest.json; the file is damaged"
+        f"{one}/model.safetensors: checksum mismatch; the file is corrupted"
     )
 
 
 @pytest.mark.parametrize("listed", ["[]", "{}", '{"version": 1, "files": []}'])
 def test_a_manifest_that_lists_nothing_is_refused(tmp_path, listed):
     (tmp_path / "manifest.json").write_text(listed)
-    assert refusal(ModelError, lambda: files.verify(tmp_path)) == (f"{tmp_path}/manifest.json: is damaged: it lists no files")
+    assert refusal(ModelError, lambda: files.verify(tmp_path)) == (f"{tmp_path}/manifest.json: corrupted: it lists no files")
 
 
 def test_manifests_absent_newer_or_pointing_elsewhere(tmp_path):
-    assert refusal(ModelError, lambda: files.verify(tmp_path)) == f"{tmp_path}: has no manifest.json; it is incomplete"
+    assert refusal(ModelError, lambda: files.verify(tmp_path)) == f"{tmp_path}: incomplete (manifest.json is missing)"
     manifest = tmp_path / "manifest.json"
     manifest.write_text('{"version": 2, "files": {}}')
     assert refusal(ModelError, lambda: files.verify(tmp_path)) == (f"{manifest}: is of version 2; this weft reads version 1")
     for name in ("../x", "/etc/passwd", "a/../manifest.json"):
         manifest.write_text(json.dumps({"version": 1, "files": {name: {"size": 1, "sha256": ""}}}))
-        assert refusal(ModelError, lambda: files.verify(tmp_path)).endswith("is missing, but manifest.json lists it")
+        assert refusal(ModelError, lambda: files.verify(tmp_path)).endswith("file not found (listed in manifest.json)")
     (tmp_path / "x").touch()
     manifest.write_text('{"version": 1, "files": {"x": 3}}')
     assert refusal(ModelError, lambda: files.verify(tmp_path)) == (
-        f"{tmp_path}/x: has 0 bytes, manifest.json says None; the file is damaged"
+        f"{tmp_path}/x: 0 bytes, expected None; the file is corrupted"
     )
 
 
@@ -661,7 +661,7 @@ def test_hashing_what_is_not_there(tmp_path):
     (tmp_path / "x").write_bytes(b"abc")
     assert files.sha256(tmp_path / "x") == hashlib.sha256(b"abc").hexdigest()
     path = tmp_path / "y"
-    assert refusal(ResourceError, lambda: files.sha256(path)) == f"{path}: can't be read: No such file or directory"
+    assert refusal(ResourceError, lambda: files.sha256(path)) == f"{path}: cannot read: No such file or directory"
 
 
 def test_a_folder_is_published_whole_and_never_over_another(tmp_path, monkeypatch):
@@ -674,8 +674,8 @@ def test_a_folder_is_published_whole_and_never_over_another(tmp_path, monkeypatc
                 files.publish(temp, final)
                 break
             except ResourceError as error:
-                state = "it is complete, but a power cut could undo it" if final.exists() else "nothing was changed"
-                assert str(error) == f"{final}: can't be written: Input/output error; {state}"
+                state = "it is complete, but a power failure could undo it" if final.exists() else "nothing was changed"
+                assert str(error) == f"{final}: cannot write: Input/output error; {state}"
         if final.exists():
             files.verify(final)
             os.rename(final, temp)
@@ -683,7 +683,7 @@ def test_a_folder_is_published_whole_and_never_over_another(tmp_path, monkeypatc
     files.verify(final)
     other = checkpoint(files.temporary(final), 2)
     assert refusal(ResourceError, lambda: files.publish(other, final)) == (
-        f"{final}: is already there; remove it first, nothing was changed"
+        f"{final}: already exists; nothing was changed; remove it first"
     )
     files.remove(final)
     files.publish(other, final)
@@ -754,14 +754,14 @@ def test_the_lock_of_a_dead_process_is_free_at_once(tmp_path):
 def test_folders_that_can_not_be_locked(tmp_path, monkeypatch):
     path = tmp_path / "none"
     assert refusal(ResourceError, lambda: Lock(path).__enter__()) == (
-        f"{path}: can't be written: No such file or directory; nothing was changed"
+        f"{path}: cannot write: No such file or directory; nothing was changed"
     )
 
     def refuse(descriptor: int, how: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    assert refusal(ResourceError, lambda: Lock(tmp_path).__enter__()) == (f"{tmp_path}: can't be locked: No locks available")
+    assert refusal(ResourceError, lambda: Lock(tmp_path).__enter__()) == (f"{tmp_path}: cannot lock: No locks available")
 
 
 # ---- killed while saving

@@ -97,9 +97,9 @@ def test_what_can_not_be_filled(run):
 def test_vectors_do_not_depend_on_what_is_embedded_beside_them(run):
     lines = ["the cat sees", "a", "", "old dog and then the bird finds the tree in the river", "the cat sees"]
     for pool in ("mean", "first"):
-        together = run.embed(lines, pool=pool)
+        together = run.embed(lines, pooling=pool)
         assert together.shape == (5, 16) and together.dtype == np.float32
-        alone = np.concatenate([run.embed([line], pool=pool) for line in lines])
+        alone = np.concatenate([run.embed([line], pooling=pool) for line in lines])
         assert together == pytest.approx(alone, abs=1e-5)
         assert np.array_equal(together[0], together[4])
     assert run.embed([]).shape == (0, 0)
@@ -110,7 +110,7 @@ def test_a_vector_is_the_mean_of_what_the_encoder_says(run):
     with torch.no_grad():
         y = run.model(EncoderInput(row, torch.ones_like(row, dtype=torch.bool)))[0].numpy()
     assert run.embed(["the cat"])[0] == pytest.approx(y.mean(0), abs=1e-5)
-    assert run.embed(["the cat"], pool="first")[0] == pytest.approx(y[0], abs=1e-5)
+    assert run.embed(["the cat"], pooling="first")[0] == pytest.approx(y[0], abs=1e-5)
 
 
 def test_a_long_text_is_cut_before_its_end(run):
@@ -125,7 +125,7 @@ def test_a_long_text_is_cut_before_its_end(run):
 
 def test_a_pool_that_is_none(run):
     with pytest.raises(UsageError) as caught:
-        run.embed(["x"], pool="last")
+        run.embed(["x"], pooling="last")
     assert str(caught.value) == "embed: no such pool 'last'; known: mean, first"
 
 
@@ -176,7 +176,7 @@ def test_embed_writes_arrays_or_lines(runs, tmp_path, capsys, monkeypatch):
     assert main(["embed", str(runs / "word"), "--output", str(tmp_path / "x.jsonl"), "--quiet", "--pooling", "first"]) == 0
     told = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
     assert [one["text"] for one in told] == ["the cat", "a dog"]
-    assert np.array([one["vector"] for one in told]) == pytest.approx(run.embed(["the cat", "a dog"], pool="first"), abs=1e-6)
+    assert np.array([one["vector"] for one in told]) == pytest.approx(run.embed(["the cat", "a dog"], pooling="first"), abs=1e-6)
     assert main(["embed", str(runs / "word"), "the cat"]) == 0
     assert json.loads(capsys.readouterr().out)["vector"] == pytest.approx(wanted[0].tolist(), abs=1e-6)
     feed(monkeypatch, b"a\n\xff\n" + b"cat " * 60 + b"\n")

@@ -139,8 +139,8 @@ def test_a_run_of_a_version_that_lacked_an_option_goes_on_as_that_is_by_itself(t
 def test_another_run_in_the_folder_is_refused_and_nothing_is_touched(run, text):
     before = contents(run)
     assert refusal(UsageError, lambda: train_here(small(text, model__width=16, train__lr=0.02), run)) == (
-        f"{run}: holds another run (model.hidden_size: 8 there, 16 here; train.lr: 0.01 there, 0.02 here);"
-        " choose another --output-dir, or --overwrite"
+        f"{run}: contains a run with different options (model.hidden_size: 8 there, 16 here; train.lr: 0.01 there, 0.02 here);"
+        " choose another --output-dir or use --overwrite"
     )
     assert contents(run) == before
 
@@ -148,8 +148,8 @@ def test_another_run_in_the_folder_is_refused_and_nothing_is_touched(run, text):
 def test_many_differences_are_shown_as_three(run, text):
     values = small(text, model__width=16, model__context=2, train__lr=0.02, train__clip="none", seed=9)
     assert refusal(UsageError, lambda: train_here(values, run)) == (
-        f"{run}: holds another run (model.kernel_size: 3 there, 2 here; model.hidden_size: 8 there, 16 here; seed: 3 there, 9 here);"
-        " choose another --output-dir, or --overwrite"
+        f"{run}: contains a run with different options (model.kernel_size: 3 there, 2 here; model.hidden_size: 8 there, 16 here; seed: 3 there, 9 here);"
+        " choose another --output-dir or use --overwrite"
     )
 
 
@@ -217,7 +217,7 @@ def test_a_run_comes_back_from_wherever_a_process_was_killed(run, text, monkeypa
 
     monkeypatch.setattr(Path, "rename", killed)
     message = refusal(ResourceError, lambda: train_here(small(text, seed=4), run, fresh=True))
-    assert message == f"{run / 'environment.json'}: can't be moved to {run / '.previous'}: Input/output error"
+    assert message == f"{run / 'environment.json'}: cannot move to {run / '.previous'}: Input/output error"
     assert contents(run) == before
     monkeypatch.undo()
     settings = resolve(small(text, seed=4), base=run)
@@ -260,12 +260,12 @@ def test_a_run_that_is_set_aside_is_named_and_its_own_run_file_brings_it_back(ru
     train_here(small(text), run, watcher)
     assert watcher.notes[0] == f"{run}: the run that was to be replaced is back; nothing was saved of the other"
     assert {name for name in contents(run)} == set(killed)
-    assert weft.load(run).info()["settings"]["seed"] != 4
+    assert weft.load(run).info()["config"]["seed"] != 4
 
 
 def test_the_run_that_is_to_replace_one_goes_on_by_its_own_run_file(run, text, killed):
     train_here(small(text, seed=4), run)
-    assert weft.load(run).info()["settings"]["seed"] == 4 and not (run / ".previous").exists()
+    assert weft.load(run).info()["config"]["seed"] == 4 and not (run / ".previous").exists()
 
 
 def late(text: Path, **options: Any) -> dict[str, Any]:
@@ -289,11 +289,11 @@ def test_a_run_waits_until_the_new_one_has_weights(run, text):
     for seed in (4, 5):  # the one in between is gone, the one that has weights is not
         stopped_early(run, late(text, seed=seed))
         assert unlocked(run / ".previous") == before
-    assert weft.load(run / ".previous").info()["settings"]["seed"] == 3
+    assert weft.load(run / ".previous").info()["config"]["seed"] == 3
     assert weft.load(run).config.seed == 5  # it can be looked at, but not used
     assert refusal(ModelError, lambda: weft.load(run).generate("a")) == waiting(run)
     train_here(late(text, seed=5), run)
-    assert weft.load(run).info()["settings"]["seed"] == 5 and not (run / ".previous").exists()
+    assert weft.load(run).info()["config"]["seed"] == 5 and not (run / ".previous").exists()
 
 
 def test_a_failure_after_a_checkpoint_takes_nothing_away(run, tmp_path):
@@ -309,7 +309,7 @@ def test_the_run_file_of_one_that_waits_takes_no_checkpoint_away(run, text):
     before = unlocked(run)
     stopped_early(run, late(text, seed=4))
     assert refusal(UsageError, lambda: train_here(small(text), run)) == (
-        f"{run}: holds another run (seed: 4 there, 3 here; train.num_validations: 1 there, 2 here); choose another --output-dir, or "
+        f"{run}: contains a run with different options (seed: 4 there, 3 here; train.num_validations: 1 there, 2 here); choose another --output-dir, or "
         f"--overwrite; remove {run / 'checkpoints'} to go on with the one that waits in {run / '.previous'}"
     )
     assert checkpoint.names(run) == ["000001"] and unlocked(run / ".previous") == before
@@ -332,7 +332,7 @@ def test_killed_between_its_weights_and_the_end_of_the_old_one_the_new_one_stays
     train_here(small(text, seed=4), run, fresh=True)
     shutil.copytree(run.parent / "old", run / ".previous")
     train_here(small(text, seed=4), run)
-    assert weft.load(run).info()["settings"]["seed"] == 4 and not (run / ".previous").exists()
+    assert weft.load(run).info()["config"]["seed"] == 4 and not (run / ".previous").exists()
 
 
 def test_a_file_is_no_run_folder(tmp_path):
@@ -354,7 +354,7 @@ def test_a_folder_of_somebody_else_is_refused_and_nothing_is_touched(tmp_path, t
     (tmp_path / "thesis" / "chapter.tex").write_text("x")
     (tmp_path / "thesis" / "appendix").mkdir()
     message = refusal(UsageError, lambda: train_here(small(text), tmp_path / "thesis", fresh=fresh))
-    assert message == f"{tmp_path / 'thesis'}: is no run folder and not empty (appendix); choose another --output-dir"
+    assert message == f"{tmp_path / 'thesis'}: not empty and not a run directory (contains appendix); choose another --output-dir"
     assert contents(tmp_path / "thesis") == {"chapter.tex": b"x"}
 
 
@@ -385,8 +385,8 @@ def test_a_folder_that_can_not_be_made(tmp_path, text):
 
 
 def test_no_run_folder(tmp_path):
-    assert refusal(ModelError, lambda: weft.load(tmp_path / "none")) == f"{tmp_path / 'none'}: no such run folder"
-    assert refusal(ModelError, lambda: weft.load(tmp_path)) == f"{tmp_path}: is no run folder: it has no resolved.toml"
+    assert refusal(ModelError, lambda: weft.load(tmp_path / "none")) == f"{tmp_path / 'none'}: run directory not found"
+    assert refusal(ModelError, lambda: weft.load(tmp_path)) == f"{tmp_path}: not a run directory (resolved.toml is missing)"
 
 
 # ---- damaged weights
@@ -404,7 +404,7 @@ def test_every_flipped_bit_of_the_weights_is_refused_by_name(run):
         assert "\n" not in message
         messages.add(message.removeprefix(f"{path}: ").partition(":")[0])
         path.write_bytes(whole)
-    assert "its SHA-256 differs from the one in its header; the file is damaged" in messages
+    assert "checksum mismatch; the file is corrupted" in messages
     assert len(messages) <= 4
     assert weft.load(run).model is not None
 
@@ -416,8 +416,8 @@ def test_weights_that_were_cut_off_are_refused_by_name(run, kept):
     message = refusal(ModelError, lambda: weft.load(run).model)
     size = path.stat().st_size
     assert message in (
-        f"{path}: is damaged or no safetensors file: its first bytes do not fit its {size} bytes",
-        f"{path}: is damaged or no safetensors file: "
+        f"{path}: corrupted or not a safetensors file: its header does not match its size of {size} bytes",
+        f"{path}: corrupted or not a safetensors file: "
         "Error while deserializing header: incomplete metadata, file not fully covered",
     )
 
@@ -428,13 +428,13 @@ def test_weights_of_another_program_are_refused(run):
     tensors = {name: tensor.clone() for name, tensor in read_tensors(path)[0].items()}
     save_file(tensors, path, {"weft": "1"})
     message = refusal(ModelError, lambda: weft.load(run).model)
-    assert message == f"{path}: is damaged or not written by weft: it has no sum of its bytes"
+    assert message == f"{path}: corrupted or not written by weft (it has no checksum)"
 
 
 def test_no_weights_yet(run):
     (run / "model.safetensors").unlink()
     message = refusal(ModelError, lambda: weft.load(run).model)
-    assert message == f"{run}: has no model.safetensors yet; train it first (the same command resumes)"
+    assert message == f"{run}: not trained yet; run weft train"
 
 
 # ---- files that do not belong together
@@ -456,20 +456,20 @@ def test_another_tokenizer_is_refused(tmp_path, run, text):
     train_here(small(text, tokenizer={"type": "char", "vocab_size": 10}), tmp_path / "other")
     shutil.copy(tmp_path / "other" / "tokenizer.json", run / "tokenizer.json")
     message = refusal(ModelError, lambda: weft.load(run).model)
-    assert message == f"{run / 'tokenizer.json'}: is not the tokenizer that the weights were trained with"
+    assert message == f"{run / 'tokenizer.json'}: not the file that the weights were trained with"
 
 
 def test_weights_of_another_run_are_refused(tmp_path, run, text):
     train_here({**small(text), "seed": 4}, tmp_path / "other")
     shutil.copy(tmp_path / "other" / "model.safetensors", run / "model.safetensors")
     message = refusal(ModelError, lambda: weft.load(run).model)
-    assert message == f"{run / 'resolved.toml'}: was changed since the weights were written"
+    assert message == f"{run / 'resolved.toml'}: has changed since the weights were written"
 
 
 def test_an_edited_resolved_file_is_refused(run):
     path = run / "resolved.toml"
     path.write_text(path.read_text().replace("width = 8", "width = 16"))
-    assert refusal(ModelError, lambda: weft.load(run).model) == f"{path}: was changed since the weights were written"
+    assert refusal(ModelError, lambda: weft.load(run).model) == f"{path}: has changed since the weights were written"
 
 
 def test_weights_that_do_not_fit_are_refused(run):
@@ -478,7 +478,7 @@ def test_weights_that_do_not_fit_are_refused(run):
     tensors, _ = read_tensors(path)
     rewrite(path, {name: tensor for name, tensor in tensors.items() if name != "embedding.weight"})
     assert refusal(ModelError, lambda: weft.load(run).model) == (
-        f"{path}: does not fit resolved.toml: it has no embedding.weight"
+        f"{path}: does not match resolved.toml: it has no embedding.weight"
     )
 
 
@@ -491,7 +491,7 @@ def test_another_environment_is_noted(run, text, monkeypatch):
     watcher = Silent()
     train_here(small(text), run, watcher)
     assert watcher.notes == [
-        f"resuming on another machine or set-up, so not bit for bit (torch: {torch.__version__} there, 9.9 here)",
+        f"the environment changed (torch: {torch.__version__} there, 9.9 here)",
         "resuming at step 2",
     ]
     assert (run / "environment.json").read_bytes() == before

@@ -13,14 +13,14 @@ from small_runs import make_text, run_file, train_here
 from weft import files
 from weft.cli.main import main
 from weft.errors import ModelError
-from weft.log import SUM, read_log, with_checksum
+from weft.log import CHECKSUM, read_log, with_checksum
 from weft.text.labels import LabelVocabulary
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: Any) -> Path:
     place: Path = tmp_path_factory.mktemp("run")
-    return train_here(run_file(make_text(place / "text.txt"), train__steps=4), place / "run").path
+    return train_here(run_file(make_text(place / "text.txt"), train__max_steps=4), place / "run").path
 
 
 BAD = [
@@ -38,7 +38,7 @@ BAD = [
 def signed(line: str) -> str:
     """The line with the sum that weft would write: a forger can do that too."""
     try:
-        return json.dumps(with_checksum({name: value for name, value in json.loads(line).items() if name != SUM}))
+        return json.dumps(with_checksum({name: value for name, value in json.loads(line).items() if name != CHECKSUM}))
     except (RecursionError, ValueError):
         return line
 
@@ -69,7 +69,7 @@ def test_a_score_that_nobody_knows_is_no_score(run, capsys, monkeypatch, tmp_pat
     metrics.write_text("".join(f"{signed(line)}\n" for line in lines))
     try:
         assert main(["info", str(run), "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["progress"]["best_valid"] is None
+        assert json.loads(capsys.readouterr().out)["progress"]["best"] is None
         assert main(["report", str(run), "-q"]) == 0
     finally:
         metrics.write_text(whole)
@@ -97,10 +97,10 @@ def test_no_file_takes_all_the_memory(tmp_path, monkeypatch):
     ):
         with pytest.raises(ModelError) as caught:
             load(path)
-        assert str(caught.value) == f"{path}: is larger than {most} MB; no such file of a run is"
+        assert str(caught.value) == f"{path}: is larger than {most} MB"
     with pytest.raises(ModelError) as caught:
         read_log(sparse(tmp_path / "metrics.jsonl", 3 << 30))
-    assert str(caught.value) == f"{tmp_path / 'metrics.jsonl'}: is larger than 256 MB; no log of a run is"
+    assert str(caught.value) == f"{tmp_path / 'metrics.jsonl'}: log is larger than 256 MB"
 
 
 def test_a_torn_line_is_left_out(tmp_path):
@@ -115,6 +115,6 @@ def test_environment_is_small(run, capsys):
     whole = path.read_bytes()
     sparse(path, (1 << 20) + 1)
     try:
-        assert refused(capsys, "info", str(run)) == (4, f"{path}: is larger than 1 MB; no such file of a run is")
+        assert refused(capsys, "info", str(run)) == (4, f"{path}: is larger than 1 MB")
     finally:
         path.write_bytes(whole)

@@ -334,7 +334,7 @@ def test_refusals(language: Any, text: Path, place: Path, pairs: PairRuns, capsy
     ngram = train_here({"task": "lm", "data": {"train": str(text)}, "model": {"arch": "ngram"}}, place / "ngram")
     assert line(str(ngram.path)) == f"vectors: {ngram.path} is a run of kind 'ngram', which has no vectors of words"
     bare = train_here({**run_file(text, train=TRAIN), "data": {"train": str(text), "context_length": 16}}, place / "bare")
-    assert line(str(bare.path)) == f"{bare.path}: the run has no validation or test data; give --data FILE"
+    assert line(str(bare.path)) == f"{bare.path}: the run has no validation or test data; set --data"
     long = place / "long.tsv"
     long.write_text("a" * 40 + "\tA\n")
     run = weft.load(pairs.folder("transformer"), device="cpu")

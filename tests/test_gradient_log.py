@@ -49,8 +49,8 @@ def lines_of(loop: Loop) -> list[dict[str, Any]]:
 
 
 def test_each_line_has_mean_and_largest_norm_rate_and_clipped_steps_since_the_last(monkeypatch):
-    monkeypatch.setattr(training, "LINES", 4)
-    loop = small_loop(small_model(), steps=10, clip=0.35, schedule="linear", warmup=0.0)
+    monkeypatch.setattr(training, "LOG_LINES", 4)
+    loop = small_loop(small_model(), max_steps=10, max_grad_norm=0.35, lr_schedule="linear", warmup_ratio=0.0)
     norms = watched(loop, monkeypatch)
     lines = lines_of(loop)
     steps = [line["step"] for line in lines]
@@ -66,14 +66,14 @@ def test_each_line_has_mean_and_largest_norm_rate_and_clipped_steps_since_the_la
 
 
 def test_without_clipping_no_step_is_clipped():
-    lines = lines_of(small_loop(small_model(), steps=3, clip="none"))
+    lines = lines_of(small_loop(small_model(), max_steps=3, max_grad_norm="none"))
     assert [line["clipped_steps"] for line in lines] == [0, 0, 0]
     assert all(line["grad_norm"] == line["grad_norm_max"] > 0 for line in lines)
 
 
 def test_stopped_between_two_lines_a_run_logs_as_if_it_had_not_been(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "LINES", 2)
-    values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__steps=9, train__validations=1, train__clip=0.5)
+    monkeypatch.setattr(training, "LOG_LINES", 2)
+    values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__max_steps=9, train__num_validations=1, train__max_grad_norm=0.5)
     train_here(values, tmp_path / "whole")
     for step in (2, 3, 6):
         with pytest.raises(TrainingInterrupted):
@@ -104,13 +104,13 @@ LOGGED: list[dict[str, Any]] = [
 def test_the_gradients_of_a_run_are_those_of_all_its_steps():
     found = summarize(LOGGED)
     assert found is not None
-    assert found.to_json() == {"mean": 1.75, "largest": 4.0, "clipped": 3, "steps": 4, "learning_rate": 0.2}
+    assert found.to_json() == {"mean": 1.75, "max": 4.0, "clipped": 3, "steps": 4, "lr": 0.2}
     assert summarize([{"step": 1, "tokens": 10}]) is None
 
 
 def test_info_counts_clipped_steps(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__steps=6, train__validations=1, train__clip=0.5)
+    values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__max_steps=6, train__num_validations=1, train__max_grad_norm=0.5)
     train_here(values, tmp_path / "run")
     lines = [record for record in metrics(tmp_path / "run") if "grad_norm" in record]
     clipped = sum(line["grad_norm_max"] > 0.5 for line in lines)  # a line a step
@@ -136,7 +136,7 @@ def test_curves_have_norms_rates_and_the_limit(tmp_path):
 
 def test_the_page_has_norms_and_clipped_steps():
     document = language()
-    seen = {"mean": 0.5, "largest": 12.25, "clipped": 3, "steps": 1500, "learning_rate": 0.001, "clip": 1.0}
+    seen = {"mean": 0.5, "max": 12.25, "clipped": 3, "steps": 1500, "lr": 0.001, "clip": 1.0}
     point = {"step": 1, "tokens": 10, "seconds": 0.1, "value": 0.5}
     document["curves"][0] |= {"norm": [point], "norm_max": [{**point, "value": 12.25}], "rate": [point], "gradients": seen}
     assert find_problem(document) == ""

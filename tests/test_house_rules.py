@@ -21,10 +21,10 @@ NAMES = [path.relative_to(ROOT / "src").as_posix() for path in SOURCES]
 STARS_ALLOWED: dict[str, str] = {
     "weft/runs/run.py:predict": "options by name, as people type them; the task's table refuses unknown ones",
     "weft/runs/run.py:evaluate": "as predict",
-    "weft/runs/run.py:generate": "as predict; GenerateOptions refuses unknown ones",
+    "weft/runs/run.py:generate": "as predict; GenerationConfig refuses unknown ones",
     "weft/runs/run.py:stream": "as generate",
-    "weft/report/compare.py:compare": "as predict; CompareOptions refuses unknown ones",
-    "weft/runs/run.py:explain": "as generate; ExplainOptions refuses unknown ones",
+    "weft/report/compare.py:compare": "as predict; ComparisonOptions refuses unknown ones",
+    "weft/runs/run.py:explain": "as generate; ExplainConfig refuses unknown ones",
 }
 ASSERTS_ALLOWED: dict[str, str] = {}
 
@@ -58,7 +58,8 @@ LAYERS: dict[str, set[str]] = {
     "tasks.compare_spec": set(),
     "tasks.spec": {"errors", "config", "html", "tasks.compare_spec"},
     "tasks.data_spec": {"errors", "config"},
-    "runs.run": {"errors", "config", "decode.options", "explain.views", "train.device", "runs.inputs"} | RECORD,
+    "runs.run": {"errors", "config", "decode.options", "explain.views", "training.device", "runs.memory_data", "runs.engine"}
+    | RECORD,
     "runs": TRAINING | RECORD | {"tasks.prepare"},
     "tasks.prepare": TRAINING | RECORD,
     "explain": TRAINING | RECORD | {"runs", "plots", "tasks.prepare"},
@@ -255,7 +256,7 @@ def layering(path: Path, module: ast.Module) -> Iterator[str]:
 
 def part_classes() -> set[str]:
     """The classes that models are made of; tables and tuples of values are not among them."""
-    plain = {"Table", "NamedTuple", "Protocol", "Enum", "StrEnum"}
+    plain = {"Config", "NamedTuple", "Protocol", "Enum", "StrEnum"}
     return {
         node.name
         for path in SOURCES
@@ -278,7 +279,7 @@ def asking_for_kinds(path: Path, module: ast.Module) -> Iterator[str]:
             yield f"{node.lineno}: {ast.unparse(node)}; the protocol is missing something"
 
 
-MIXERS = {"window", "rnn", "lstm", "gru", "gru-before", "attention"}
+MIXERS = {"conv", "rnn", "lstm", "gru", "attention"}
 
 
 def comparing_mixers(path: Path, module: ast.Module) -> Iterator[str]:
@@ -291,7 +292,7 @@ def comparing_mixers(path: Path, module: ast.Module) -> Iterator[str]:
         constants = {part.value for part in inside if isinstance(part, ast.Constant)}
         named = "layer_type" in constants or any(dotted(part).split(".")[-1] == "layer_type" for part in inside)
         if named and (isinstance(node, ast.Match) or constants & MIXERS):
-            yield f"{node.lineno}: the name of a mixer is compared; ask its row in MIXERS, `table.traits`"
+            yield f"{node.lineno}: the name of a mixer is compared; ask its row in MIXERS, `config.traits`"
 
 
 TASK_FOLDERS = {registered.package.removeprefix("weft.tasks.") for registered in TASKS.values()}
@@ -309,7 +310,7 @@ def task_folder(path: Path) -> str | None:
 
 
 def _mentions_task(node: ast.AST) -> bool:
-    """Whether an expression is about a task: `run.task.name`, `settings.task`, `values["task"]`."""
+    """Whether an expression is about a task: `run.task`, `config.task`, `values["task"]`."""
     return "task" in _constants([node]) or any("task" in dotted(part).split(".") for part in ast.walk(node))
 
 
@@ -325,7 +326,7 @@ def comparing_tasks(path: Path, module: ast.Module) -> Iterator[str]:
     for node in ast.walk(module):
         compared = isinstance(node, ast.Compare) and _constants([node]) & TASKS.keys()
         if (compared and _mentions_task(node)) or (isinstance(node, ast.Match) and _mentions_task(node.subject)):
-            yield f"{getattr(node, 'lineno', 0)}: the name of a task is compared; ask its record, `run.task`"
+            yield f"{getattr(node, 'lineno', 0)}: the name of a task is compared; ask its record, `run.spec`"
 
 
 def tables_of_tasks(path: Path, module: ast.Module) -> Iterator[str]:
@@ -337,7 +338,7 @@ def tables_of_tasks(path: Path, module: ast.Module) -> Iterator[str]:
         keys = _constants(node.keys) if isinstance(node, ast.Dict) else set()
         looked_up = isinstance(node, ast.Subscript) and dotted(node.value) != "TASKS" and dotted(node.slice).endswith(".task")
         if looked_up or len(keys & TASKS.keys()) > 1:
-            yield f"{getattr(node, 'lineno', 0)}: a table keyed by the names of tasks; ask the record, `run.task`"
+            yield f"{getattr(node, 'lineno', 0)}: a table keyed by the names of tasks; ask the record, `run.spec`"
 
 
 def importing_other_tasks(path: Path, module: ast.Module) -> Iterator[str]:
@@ -420,12 +421,12 @@ BROKEN: dict[str, str] = {
     "unsafe": "from pickle import loads",
     "split_lines": "x = text.splitlines()",
     "asking_for_kinds": "hasattr(model, 'encode')",
-    "comparing_mixers": "table.mixer not in ('attention', 'window')",
-    "comparing_tasks": "run.settings.task in ('lm', 'translate')",
-    "tables_of_tasks": "USED = {'lm': 'generate', 'tag': 'predict'}",
+    "comparing_mixers": "config.layer_type not in ('attention', 'conv')",
+    "comparing_tasks": "run.config.task in ('lm', 'seq2seq')",
+    "tables_of_tasks": "USED = {'lm': 'generate', 'tagging': 'predict'}",
     "importing_other_tasks": "from weft.tasks.lm.scoring import surprisal",
     "untyped_runs": "def f(run: Any, other: Any): pass",
-    "guessing_attributes": "getattr(table, 'mixer', None)",
+    "guessing_attributes": "getattr(config, 'layer_type', None)",
     "layering": "from weft.cli import main",
 }
 KEPT: dict[str, str] = {
@@ -438,15 +439,15 @@ KEPT: dict[str, str] = {
     "printing": "console.print(1)",
     "environment": "import os\nos.getpid()",
     "global_state": "generator.manual_seed(0)",
-    "unsafe": "np.load(path, allow_pickle=False)\nmodule.eval()\nlearner.compile()",
+    "unsafe": "np.load(path, allow_pickle=False)\nmodule.eval()\nloss_module.compile()",
     "split_lines": "x = text.split('\\n')",
     "asking_for_kinds": "isinstance(x, Tensor | tuple)",
-    "comparing_mixers": "new.mixer != old.get('mixer') or table.attention == 'dot' or not table.traits.attends",
-    "comparing_tasks": "run.task.use == 'predict' or masking == 'span' or run.task is task",
-    "tables_of_tasks": "x = {'tag': 1, 'word': 2}, TASKS[self.task], {'task': 'lm', 'data': {}}",
+    "comparing_mixers": "new.layer_type != old.get('layer_type') or config.attention == 'dot' or not config.traits.attends",
+    "comparing_tasks": "run.spec.use == 'predict' or masking == 'qa' or run.spec is task",
+    "tables_of_tasks": "x = {'tagging': 1, 'word': 2}, TASKS[self.task], {'task': 'lm', 'data': {}}",
     "importing_other_tasks": "from weft.tasks.qa.data import fit\nfrom weft.tasks.spec import Task",
     "untyped_runs": "def f(run: AnyRun, runs: Sequence[Run[Any, Any]], model: Any): pass",
-    "guessing_attributes": "getattr(table, name)",
+    "guessing_attributes": "getattr(config, name)",
     "layering": "from weft.errors import ModelError\nfrom weft.nn.state import select\nimport torch",
 }
 
@@ -475,7 +476,11 @@ def test_asking_for_a_class_of_a_model_is_seen(monkeypatch):
 
 @pytest.mark.parametrize(
     "text",
-    ["table.decoder.mixer == 'gru'", "getattr(table, 'mixer', '') != 'attention'", "match table.mixer:\n case 'rnn': pass"],
+    [
+        "config.decoder.layer_type == 'gru'",
+        "getattr(config, 'layer_type', '') != 'attention'",
+        "match config.layer_type:\n case 'rnn': pass",
+    ],
 )
 def test_comparing_a_mixer_s_name_is_seen(text):
     assert len(list(comparing_mixers(Path("x.py"), ast.parse(text)))) == 1
@@ -485,16 +490,16 @@ def test_comparing_a_mixer_s_name_is_seen(text):
     "text",
     [
         "values['task'] == 'lm'",
-        "run.task.name != 'masked-lm'",
-        "'tag' == settings.task",
-        "match run.settings.task:\n case 'lm': pass",
+        "run.task != 'masked-lm'",
+        "'tagging' == config.task",
+        "match run.config.task:\n case 'lm': pass",
     ],
 )
 def test_comparing_a_task_s_name_is_seen(monkeypatch, text):
     assert len(list(comparing_tasks(ROOT / "src" / "weft" / "x.py", ast.parse(text)))) == 1
 
 
-@pytest.mark.parametrize("text", ["USED[run.settings.task]", "{**{'lm': 1, 'span': 2}, 'x': 3}"])
+@pytest.mark.parametrize("text", ["USED[run.config.task]", "{**{'lm': 1, 'qa': 2}, 'x': 3}"])
 def test_a_table_keyed_by_tasks_is_seen(text):
     assert len(list(tables_of_tasks(ROOT / "src" / "weft" / "x.py", ast.parse(text)))) == 1
 
@@ -504,7 +509,18 @@ def test_a_run_of_no_type_is_seen(text):
     assert len(list(untyped_runs(Path("x.py"), ast.parse(text)))) == 1
 
 
-OURS = {"WeftError", "UsageError", "ConfigError", "DataError", "ModelError", "LogError", "ResourceError", "DivergedError"}
+ERRORS = {
+    "WeftError",
+    "UsageError",
+    "ConfigError",
+    "DataError",
+    "ModelError",
+    "LogError",
+    "ResourceError",
+    "InUseError",
+    "DivergedError",
+    "TrainingInterrupted",
+}
 
 
 def fragments(node: ast.AST) -> list[str]:
@@ -513,14 +529,14 @@ def fragments(node: ast.AST) -> list[str]:
 
 
 def test_every_error_message_is_asserted_somewhere():
-    """By its longest fixed piece: a test that has it word for word has the message."""
+    """By the longest fixed piece of its problem: a test that has it word for word has the message."""
     known = "\0".join(text for path in (ROOT / "tests").rglob("*.py") for text in fragments(tree(path)))
     found = []
     for name, path in zip(NAMES, SOURCES, strict=True):
         for node in ast.walk(tree(path)):
-            if not isinstance(node, ast.Call) or dotted(node.func).split(".")[-1] not in OURS or not node.args:
+            if not isinstance(node, ast.Call) or dotted(node.func).split(".")[-1] not in ERRORS or len(node.args) < 2:
                 continue
-            piece = max(fragments(node.args[0]), key=len, default="").strip(" :;,.'()")
+            piece = max(fragments(node.args[1]), key=len, default="").strip(" :;,.'()")
             if len(piece) > 3 and piece not in known:
                 found.append(f"{name}:{node.lineno}: no test has {piece!r}")
     assert not found, "\n" + "\n".join(found)
@@ -573,11 +589,11 @@ def test_the_public_names():
             "TrainProgress",
             "__version__",
             "check",
-            "comparison",
+            "compare",
             "ensemble",
             "errors",
             "load",
-            "training",
+            "train",
         ),
     ]
     assert dir(weft) == sorted(weft.__all__)

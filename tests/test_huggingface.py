@@ -339,7 +339,7 @@ def test_an_imported_run_is_used_and_trained_on(tmp_path, capsys):
     assert not (tmp_path / "new").exists()
     assert refused(capsys, "evaluate", str(tmp_path / "run"), "--quiet") == (
         2,
-        f"{tmp_path / 'run'}: was imported, so it has no data of its own; give --data FILE",
+        f"{tmp_path / 'run'}: an imported run has no data; set --data",
     )
     text = make_text(tmp_path / "text.txt")
     assert main(["evaluate", str(tmp_path / "run"), "--data", str(text), "--quiet"]) == 0
@@ -616,4 +616,4 @@ def test_a_real_model_gives_the_same_vectors(tmp_path):
     mean = ((there * keep).sum(1) / keep.sum(1)).numpy()
     vectors, cut = run.embed_with_info(lines)
     assert np.abs(vectors - mean).max() < NEAR and cut.sum() == 1
-    assert np.abs(run.embed(lines, pool="first") - there[:, 0].numpy()).max() < NEAR
+    assert np.abs(run.embed(lines, pooling="first") - there[:, 0].numpy()).max() < NEAR

@@ -47,14 +47,14 @@ def test_a_run_starts_where_another_ended(runs, tmp_path):
     before, after = (read_tensors(folder / "model.safetensors")[0] for folder in (first, tmp_path / "run"))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert f"started from {first}: {len(before)} tensors copied, new here: none, left there: none" in watcher.notes
+    assert f"Initialized {len(before)} tensors from {first}" in watcher.notes
 
 
 def test_it_says_what_is_new_and_what_was_left(runs, tmp_path):
     first, watcher = runs.folder("lstm"), Silent()
     train_here(from_run(runs, first, *STILL, "model.attention=none"), tmp_path / "run", watcher)
-    said = next(note for note in watcher.notes if note.startswith("started from"))
-    assert "new here: none, left there: 3 (" in said and "look" in said
+    said = next(note for note in watcher.notes if note.startswith("Initialized "))
+    assert "; not in " not in said and "; unused: " in said and "attention" in said
 
 
 def test_a_run_that_was_stopped_goes_on_from_its_own_weights(runs, tmp_path):
@@ -65,7 +65,7 @@ def test_a_run_that_was_stopped_goes_on_from_its_own_weights(runs, tmp_path):
     watcher = Silent()
     train_here(values, tmp_path / "cut", watcher)
     assert sums(tmp_path / "cut") == sums(tmp_path / "whole")
-    assert not any(note.startswith("started from") for note in watcher.notes)
+    assert not any(note.startswith("Initialized ") for note in watcher.notes)
 
 
 def test_the_command_line_takes_weights_and_tokenizers(runs, tmp_path, capsys):
@@ -73,7 +73,7 @@ def test_the_command_line_takes_weights_and_tokenizers(runs, tmp_path, capsys):
     values = pair_file(runs.pairs, "lstm", *STILL)
     (tmp_path / "run.toml").write_text(tomli_w.dumps({**values, "tokenizer": {"type": "byte"}}))
     assert main(["train", str(tmp_path / "run.toml"), "--output-dir", str(tmp_path / "run"), "--init-from", str(first)]) == 0
-    assert f"started from {first}: " in capsys.readouterr().err
+    assert f" tensors from {first}" in capsys.readouterr().err
     old, new = load(first, SEQ2SEQ, device="cpu"), load(tmp_path / "run", SEQ2SEQ, device="cpu")
     assert new.vocabulary.hash == old.vocabulary.hash
     assert new.predict(["abc"])[0].text == old.predict(["abc"])[0].text
@@ -83,8 +83,8 @@ def test_another_shape_is_refused(runs, tmp_path):
     first = runs.folder("lstm")
     found = refusal(runs, tmp_path / "run", from_run(runs, first, "model.hidden_size=32"))
     assert found == (
-        f"train.init_from: encoder.embedder.embedding.weight is 9 x 32 here, but 9 x 24 in {first}; "
-        f"use its tokenizer (--tokenizer-from {first}) and its sizes, or set train.init_loose to leave such weights"
+        f"train.init_from: encoder.embedder.embedding.weight is 9x32 here and 9x24 in {first}; "
+        "use its tokenizer (`tokenizer_from`) and its sizes, or set train.init_loose = true to skip it"
     )
 
 
@@ -93,14 +93,14 @@ def test_another_kind_is_refused(runs, tmp_path):
     train_here({**run_file(text, model="lstm"), "model": {"arch": "ngram"}, "train": {}}, tmp_path / "lm")
     values = override(pair_file(runs.pairs), [f"train.init_from={tmp_path / 'lm'}"])
     assert refusal(runs, tmp_path / "run", values) == (
-        f"train.init_from: {tmp_path / 'lm'} has no weights by the names of this model; is it of another kind?"
+        f"train.init_from: no weights of {tmp_path / 'lm'} have the names of this model's weights"
     )
 
 
 def test_a_folder_without_weights_is_refused(runs, tmp_path):
     values = override(pair_file(runs.pairs), [f"train.init_from={tmp_path}"])
     assert refusal(runs, tmp_path / "run", values) == (
-        f"train.init_from: {tmp_path} has no model.safetensors; name the folder of a trained run"
+        f"train.init_from: {tmp_path} is not a trained run (model.safetensors is missing); use a trained run directory"
     )
 
 
@@ -125,7 +125,7 @@ def test_each_kind_of_run_refuses_the_others_options(runs, lm, capsys):
     pairs = str(runs.folder("lstm"))
     assert refused(capsys, "evaluate", pairs, "--context", "carry") == (
         2,
-        "--context: not available for task 'translate'",
+        "--context: not available for task 'seq2seq'",
     )
     assert refused(capsys, "evaluate", str(lm), "--beam-size", "3") == (
         2,
@@ -134,7 +134,7 @@ def test_each_kind_of_run_refuses_the_others_options(runs, lm, capsys):
     assert refused(capsys, "evaluate", pairs, "--lm-weight", "1") == (2, "--lm-weight: weighs --lm RUN, which is not given")
     assert refused(capsys, "generate", pairs, "x") == (
         2,
-        f"{pairs}: is a run of task 'translate', which writes outputs for sources; use weft predict",
+        f"{pairs}: is a run of task 'seq2seq', which writes outputs for sources; use weft predict",
     )
 
 
@@ -165,12 +165,12 @@ def test_evaluate_prints_every_score_and_signature(runs, capsys):
 
 def test_a_signature_tells_who_searched_together(runs):
     lstm, luong, lm = (runs.folder(name) for name in ("lstm", "luong", "lm-ngram"))
-    pair = ensemble([lstm, luong], device="cpu").evaluate().scores
+    pair = list(ensemble([lstm, luong], device="cpu").evaluate())
     assert "|search:beam:5/alpha:1/runs:2|" in pair[0].signature and pair[-1].name == "perplexity"
-    fused = ensemble([lstm], lm=lm, lm_weight=0.25, device="cpu").evaluate().scores
+    fused = list(ensemble([lstm], lm=lm, lm_weight=0.25, device="cpu").evaluate())
     which = hashlib.sha256((lm / "model.safetensors").read_bytes()).hexdigest()[:8]
     assert f"|search:beam:5/alpha:1/lm:{which}*0.25|" in fused[0].signature
-    uneven = ensemble([lstm, luong], weights=[0.75, 0.25], device="cpu").evaluate(beam=1, least=2).scores
+    uneven = list(ensemble([lstm, luong], weights=[0.75, 0.25], device="cpu").evaluate(beam_size=1, min_new_tokens=2))
     assert "|search:greedy/least:2/runs:2/weights:0.75,0.25|" in uneven[0].signature
     # beside a language model there is no probability of the targets to speak of
     assert [score.name for score in fused] == [
@@ -193,7 +193,7 @@ def test_a_language_model_starts_a_decoder_on_the_command_line(runs, lm, tmp_pat
     (tmp_path / "run.toml").write_text(tomli_w.dumps(values))
     assert main(["train", str(tmp_path / "run.toml"), "--output-dir", str(tmp_path / "run"), "--init-from", str(lm)]) == 0
     said = capsys.readouterr().err
-    assert f"started from {lm}: 11 tensors copied, new here: " in said and "left there: none" in said
+    assert f"Initialized 11 tensors from {lm}; not in {lm}: " in said and "unused" not in said
     theirs, ours = (read_tensors(folder / "model.safetensors")[0] for folder in (lm, tmp_path / "run"))
     assert torch.equal(ours["decoder.embedder.embedding.weight"], theirs["embedding.weight"])
     assert torch.equal(ours["head.head.weight"], theirs["head.weight"])
@@ -204,11 +204,11 @@ def test_a_language_model_starts_a_decoder_on_the_command_line(runs, lm, tmp_pat
 
 def test_the_side_that_starts_takes_the_tokenizer(runs, lm, tmp_path):
     file = {"file": str((lm / "tokenizer.json").resolve())}
-    own = {"source": {"kind": "char"}, "target": {"kind": "word"}}
+    own = {"source": {"type": "char"}, "target": {"type": "word"}}
     values = {"task": "seq2seq", "model": {"arch": "lstm"}, "tokenizer": own}
-    assert with_tokenizer_of_init(values, lm)["tokenizer"] == {"source": {"kind": "char"}, "target": file}
+    assert with_tokenizer_of_init(values, lm)["tokenizer"] == {"source": {"type": "char"}, "target": file}
     assert with_tokenizer_of_init({**values, "tokenizer": {"type": "bpe"}}, lm)["tokenizer"] == {
-        "source": {"kind": "bpe"},
+        "source": {"type": "bpe"},
         "target": file,
     }
     shared = {**values, "tokenizer": {"type": "bpe"}, "model": {"arch": "lstm", "share_embeddings": True}}

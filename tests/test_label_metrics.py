@@ -169,7 +169,7 @@ def test_several_labels_are_scored_as_by_scikit_learn(seed):
     assert found["exact_match"] == pytest.approx(100 * sk.accuracy_score(gold, said))
     for average in ("micro", "macro"):
         wanted = sk.f1_score(gold, said, average=average, zero_division=0)
-        assert found[f"{average}_f1"] == pytest.approx(100 * wanted)
+        assert found[f"f1_{average}"] == pytest.approx(100 * wanted)
     assert found["log_loss"] == pytest.approx(sk.log_loss(gold.ravel(), probs.ravel()))
     assert found["brier_score"] == pytest.approx(sk.brier_score_loss(gold.ravel(), probs.ravel()))
     rows = sk.precision_recall_fscore_support(gold, said, zero_division=0)
@@ -200,8 +200,8 @@ def test_batches_in_any_order_give_the_same_scores(labelled):
     for rows in np.split(np.random.default_rng(0).permutation(200), [7, 90, 91]):
         unseen = (gold[rows] < 0).astype(float)
         part = multilabel_items(probs[rows], known[rows], unseen, rows)
-        parts.append(part if labelled.several else label_items(np.log(probs[rows]), gold[rows], rows))
-    whole = several(probs, known, (gold < 0).astype(float)) if labelled.several else one(probs, gold)
+        parts.append(part if labelled.multilabel else label_items(np.log(probs[rows]), gold[rows], rows))
+    whole = several(probs, known, (gold < 0).astype(float)) if labelled.multilabel else one(probs, gold)
     for ours, theirs in zip(label_scores(join(parts), labelled), label_scores(whole, labelled), strict=True):
         assert ours.name == theirs.name and ours.signature == theirs.signature
         np.testing.assert_allclose(np.array(ours[1:4], float), np.array(theirs[1:4], float))

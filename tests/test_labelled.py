@@ -19,7 +19,7 @@ from weft.config import parse_config, to_dict
 from weft.data.corpus import write_corpus
 from weft.data.dataset import Dataset, stratified_order
 from weft.errors import ConfigError, DataError
-from weft.tasks.classification.data import LabeledDataConfig, LabelledFormat, count_long, labels_of
+from weft.tasks.classification.data import LabeledDataConfig, LabeledFormat, count_long, labels_of
 from weft.tasks.classification.files import Reading, Record
 from weft.text.tokenizers import TokenizerConfig, train_tokenizer
 
@@ -35,7 +35,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def labelled(*paths: Path, reading: Reading | None = None, high: float = 1.0, skip_empty: bool = True) -> Dataset[Record]:
-    return Dataset(paths, LabelledFormat(reading or Reading(), skip_empty), high=high)
+    return Dataset(paths, LabeledFormat(reading or Reading(), skip_empty), high=high)
 
 
 def read(*paths: Path, reading: Reading | None = None, skip_empty: bool = True) -> list[tuple[str, ...]]:

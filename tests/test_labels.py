@@ -55,7 +55,7 @@ DAMAGED = [
     ('{"version": 1, "labels": ["a", "b", ""]}', "is damaged: label 2 is missing or no text"),
     ('{"version": 1, "labels": ["a", "\\ud83d"]}', "is damaged: label 1 is missing or no text"),
     ('{"version": 1, "labels": ["a", "b", "b"]}', "is damaged: it lists 'b' twice"),
-    ("{", "is damaged: it can't be read as JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+    ("{", "corrupted: invalid JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
 ]
 
 

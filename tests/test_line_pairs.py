@@ -134,8 +134,8 @@ def test_a_classifier_of_pairs_starts_with_trained_segments(tmp_path):
     }  # fmt: skip
     watcher = Silent()
     train_here(values, tmp_path / "second", watcher)
-    (said,) = [note for note in watcher.notes if note.startswith("started from")]
-    assert said.endswith("(head.temperature, head.scores.weight, head.scores.bias), left there: 2 (head.bias, head.weight)")
+    (said,) = [note for note in watcher.notes if note.startswith("Initialized ")]
+    assert said.endswith(": head.temperature, head.scores.weight, head.scores.bias; unused: head.bias, head.weight")
     first, alone, second = (
         weft.load(tmp_path / name, device="cpu").model.encoder.embedder.segments.weight.detach()
         for name in ("first", "alone", "second")

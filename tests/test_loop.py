@@ -117,7 +117,7 @@ def weights(loop: Loop) -> dict[str, Tensor]:
 
 
 def test_a_budget_in_steps():
-    loop = small_loop(small_model(), steps=8)
+    loop = small_loop(small_model(), max_steps=8)
     run(loop)
     assert loop.train_state.step == 8
     assert (loop.train_state.epoch, loop.train_state.batch_index) == (1, 2)
@@ -126,14 +126,14 @@ def test_a_budget_in_steps():
 
 @pytest.mark.parametrize(("epochs", "steps", "place"), [(1, 6, (1, 0)), (2.5, 15, (2, 3)), (0.01, 1, (0, 1))])
 def test_a_budget_in_epochs(epochs, steps, place):
-    loop = small_loop(small_model(), epochs=epochs)
+    loop = small_loop(small_model(), max_epochs=epochs)
     run(loop)
     assert (loop.train_state.step, (loop.train_state.epoch, loop.train_state.batch_index)) == (steps, place)
 
 
 @pytest.mark.parametrize(("tokens", "steps"), [(1, 1), (16, 1), (17, 2), (100, 7)])
 def test_a_budget_in_tokens_ends_with_the_batch_that_reaches_it(tokens, steps):
-    loop = small_loop(small_model(), tokens=tokens)
+    loop = small_loop(small_model(), max_tokens=tokens)
     run(loop)
     assert loop.train_state.step == steps
     assert loop.train_state.tokens == 16 * steps
@@ -142,7 +142,7 @@ def test_a_budget_in_tokens_ends_with_the_batch_that_reaches_it(tokens, steps):
 
 def test_tokens_are_those_that_the_loss_counts():
     """Of lines, padding is none of them."""
-    loop = small_loop(small_model(), steps=2)
+    loop = small_loop(small_model(), max_steps=2)
     corpus = make_corpus([3, 2, 4, 5, 2, 6, 7, 8, 3, 2])
     lines = type(corpus)(**{**vars(corpus), "starts": torch.tensor([0, 2, 5, 10]).numpy()})
     loop.batch_sampler = Lines(lines, batch_tokens=100, seed=0)
@@ -154,14 +154,14 @@ def test_a_budget_in_minutes(monkeypatch):
     """By a clock that a second passes on at each look: an update is timed by its begin and its end."""
     now = iter(range(1_000_000))
     monkeypatch.setattr(loop_module.time, "perf_counter", lambda: float(next(now)))
-    loop = small_loop(small_model(), minutes=0.1)
+    loop = small_loop(small_model(), max_minutes=0.1)
     run(loop)
     assert loop.train_state.seconds == 6.0
     assert loop.train_state.step == 6
 
 
 def test_the_rate_follows_the_schedule_in_the_middle_of_each_update(monkeypatch):
-    loop = small_loop(small_model(), steps=5, schedule="linear", warmup=0.4)
+    loop = small_loop(small_model(), max_steps=5, lr_schedule="linear", warmup_ratio=0.4)
     rates = []
     step = loop.optimizers.step
     monkeypatch.setattr(loop.optimizers, "step", lambda factor, progress: (rates.append(factor), step(factor, progress)))
@@ -172,9 +172,12 @@ def test_the_rate_follows_the_schedule_in_the_middle_of_each_update(monkeypatch)
     assert [group["lr"] for part in loop.optimizers.parts for group in part.param_groups] == pytest.approx([0.01, 0.01])
 
 
-@pytest.mark.parametrize("budget", [{"tokens": 64}, {"epochs": 4 / 6}, {"steps": 4}])
+@pytest.mark.parametrize("budget", [{"max_tokens": 64}, {"max_epochs": 4 / 6}, {"max_steps": 4}])
 def test_the_same_length_in_other_words_is_the_same_run(budget):
-    loop, other = small_loop(small_model(), steps=4, schedule="cosine"), small_loop(small_model(), schedule="cosine", **budget)
+    loop, other = (
+        small_loop(small_model(), max_steps=4, lr_schedule="cosine"),
+        small_loop(small_model(), lr_schedule="cosine", **budget),
+    )
     run(loop), run(other)
     assert all(map(torch.equal, weights(loop).values(), weights(other).values()))
 
@@ -187,20 +190,20 @@ def test_the_same_length_in_other_words_is_the_same_run(budget):
 )
 def test_validations_are_spread_over_the_run_and_each_is_saved(steps, validations, at):
     watcher = Silent()
-    notebook = run(small_loop(small_model(), steps=steps, validations=validations, scores=[1.0] * steps), watcher)
+    notebook = run(small_loop(small_model(), max_steps=steps, num_validations=validations, scores=[1.0] * steps), watcher)
     assert [step for step, _ in watcher.scores] == at
     assert notebook.saved == at
 
 
 def test_patience_counts_validations_without_a_better_score():
     scores = [5.0, 4.0, 4.5, 4.0, 3.0, 3.0, 3.5, 2.0]
-    loop = small_loop(small_model(), steps=8, validations=8, patience=2, scores=scores)
+    loop = small_loop(small_model(), max_steps=8, num_validations=8, patience=2, scores=scores)
     notebook = run(loop)
     assert loop.train_state.step == 4  # 4.5 and another 4.0 are no better than 4.0
     assert (loop.train_state.best, loop.train_state.best_step, loop.train_state.validations_without_improvement) == (4.0, 2, 2)
     assert loop.train_state.done
     assert (notebook.best, notebook.saved) == ([1, 2], [1, 2, 3, 4])
-    loop = small_loop(small_model(), steps=8, validations=8, patience=3, scores=scores)
+    loop = small_loop(small_model(), max_steps=8, num_validations=8, patience=3, scores=scores)
     assert run(loop).best == [1, 2, 5, 8]
     assert loop.train_state.step == 8
 
@@ -224,20 +227,20 @@ def test_weights_are_chosen_by_the_metrics_that_the_task_brings():
             return {"words_right": next(self.right), "words_wrong": next(self.wrong)}
 
     for monitor, best in ((None, [1, 2, 4]), ("words_right", [1, 2, 4]), ("words_wrong", [1, 3])):
-        loop = small_loop(small_model(), steps=4, validations=4, monitor=monitor)
+        loop = small_loop(small_model(), max_steps=4, num_validations=4, monitor=monitor)
         loop.loss_module.task = Counting(loop.loss_module.task)
         assert run(loop).best == best
-    loop = small_loop(small_model(), steps=4, validations=4, monitor="never_measured")
+    loop = small_loop(small_model(), max_steps=4, num_validations=4, monitor="never_measured")
     loop.loss_module.task = Counting(loop.loss_module.task)
     with pytest.raises(DivergedError) as caught:
         run(loop)
     assert str(caught.value) == (
-        "step 1: the never_measured of the validation data is nan; the last checkpoint is kept; lower train.lr or train.max_grad_norm"
+        "step 1: validation never_measured is nan; the last checkpoint is intact; lower train.lr or train.max_grad_norm"
     )
 
 
 def test_without_patience_the_best_is_kept_and_the_run_goes_on():
-    loop = small_loop(small_model(), steps=5, validations=5, scores=[2.0, 3.0, 3.0, 1.0, 3.0])
+    loop = small_loop(small_model(), max_steps=5, num_validations=5, scores=[2.0, 3.0, 3.0, 1.0, 3.0])
     assert run(loop).best == [1, 4]
     assert loop.train_state.step == 5
 
@@ -251,7 +254,7 @@ def test_gradients_that_the_caller_has_switched_off_are_kept(tmp_path, text, off
 
 
 def test_without_validation_data_the_latest_weights_are_kept():
-    loop = small_loop(small_model(), steps=6, validations=3)
+    loop = small_loop(small_model(), max_steps=6, num_validations=3)
     notebook = run(loop)
     assert notebook.best == [2, 4, 6]
     assert loop.train_state.best is None
@@ -262,7 +265,7 @@ def test_the_run_folder_has_the_best_and_the_last_weights(tmp_path, text, monkey
     monkeypatch.setattr(LanguageTask, "validate", lambda task, model, watch: {"loss": next(scores)})
     seen: dict[int, dict[str, Tensor]] = {}
     watcher = Silent(look=lambda loop: seen.update({loop.train_state.step: weights(loop)}))
-    train_here(run_file(text, "gpt", train__steps=8, train__validations=4), tmp_path / "run", watcher)
+    train_here(run_file(text, "gpt", train__max_steps=8, train__num_validations=4), tmp_path / "run", watcher)
     best, notes = read_tensors(tmp_path / "run" / "model.safetensors")
     assert notes["step"] == "4"
     assert all(torch.equal(best[name], weight) for name, weight in seen[4].items())
@@ -275,7 +278,7 @@ def test_the_run_folder_has_the_best_and_the_last_weights(tmp_path, text, monkey
 def test_a_long_run_saves_every_minute_too(monkeypatch):
     now = iter(range(0, 1_000_000, 25))
     monkeypatch.setattr(loop_module.time, "monotonic", lambda: float(next(now)))
-    assert run(small_loop(small_model(), steps=9, validations=1)).saved == [3, 6, 9]
+    assert run(small_loop(small_model(), max_steps=9, num_validations=1)).saved == [3, 6, 9]
 
 
 # ---- averaged weights
@@ -284,7 +287,7 @@ def test_a_long_run_saves_every_minute_too(monkeypatch):
 @pytest.mark.parametrize("tied", [False, True])
 def test_averages_by_hand(tied):
     """The decay is (1 + step) / (10 + step) as long as that is less; tied weights are averaged once."""
-    loop = small_loop(small_model(tie_embeddings=tied), steps=5, average=0.25)
+    loop = small_loop(small_model(tie_embeddings=tied), max_steps=5, ema_decay=0.25)
     wanted = weights(loop)
     for step, decay in enumerate((2 / 11, 3 / 12, 0.25, 0.25, 0.25), start=1):
         loop._advance(*loop.update())
@@ -297,7 +300,7 @@ def test_averages_by_hand(tied):
 
 
 def test_an_average_of_decay_0_is_the_weights():
-    loop = small_loop(small_model(), steps=4, average=0.0)
+    loop = small_loop(small_model(), max_steps=4, ema_decay=0.0)
     run(loop)
     assert all(torch.equal(average, weights(loop)[name]) for name, average in loop.ema.tensors().items())
 
@@ -305,8 +308,8 @@ def test_an_average_of_decay_0_is_the_weights():
 @pytest.mark.parametrize("mixer", ["lstm", "attention"])
 def test_training_goes_on_with_the_weights_themselves(mixer):
     """Validation swaps them for the averages and back, without a bit lost."""
-    plain = small_loop(small_model(mixer), steps=6, validations=3, scores=[1.0] * 3)
-    averaged = small_loop(small_model(mixer), steps=6, validations=3, scores=[1.0] * 3, average=0.9)
+    plain = small_loop(small_model(mixer), max_steps=6, num_validations=3, scores=[1.0] * 3)
+    averaged = small_loop(small_model(mixer), max_steps=6, num_validations=3, scores=[1.0] * 3, ema_decay=0.9)
     run(plain), run(averaged)
     assert all(map(torch.equal, weights(plain).values(), weights(averaged).values()))
 
@@ -324,7 +327,7 @@ def test_averaged_weights_are_validated_and_kept(tmp_path, text, monkeypatch):
     def look(loop: Loop) -> None:
         seen[loop.train_state.step] = {name: average.clone() for name, average in loop.ema.tensors().items()}
 
-    values = run_file(text, "gpt", train__steps=8, train__validations=4, train__average=0.9)
+    values = run_file(text, "gpt", train__max_steps=8, train__num_validations=4, train__ema_decay=0.9)
     train_here(values, tmp_path / "run", Silent(look=look))
     best, notes = read_tensors(tmp_path / "run" / "model.safetensors")
     assert notes["step"] == "4"
@@ -336,7 +339,7 @@ def test_averaged_weights_are_validated_and_kept(tmp_path, text, monkeypatch):
 
 
 def test_the_weights_are_back_after_a_validation_that_failed():
-    loop = small_loop(small_model(), steps=2, validations=2, scores=[math.nan], average=0.9)
+    loop = small_loop(small_model(), max_steps=2, num_validations=2, scores=[math.nan], ema_decay=0.9)
     seen: dict[str, Tensor] = {}
     with pytest.raises(DivergedError):
         run(loop, Silent(look=lambda loop: seen.update(weights(loop))))
@@ -353,15 +356,15 @@ def test_averages_are_counted_before_there_are_any(monkeypatch):
         memory.check_weights(small_model, table, CPU.device)
     needed, there = memory.size(20 * parameters), memory.size(20 * parameters - 1)
     assert str(caught.value) == (
-        f"model: {parameters} parameters need {needed} for weights, gradients, averages and adamw, "
-        f"but {there} are free; lower model.hidden_size or model.num_layers"
+        f"model: {parameters} parameters need {needed} to train with adamw and EMA, {there} are free; "
+        "reduce hidden_size or num_layers"
     )
 
 
 @pytest.mark.parametrize("average", [1.0, -0.1])
 def test_a_decay_outside_its_range(text, average):
     with pytest.raises(ConfigError) as caught:
-        resolve(run_file(text, train__average=average), base=text.parent)
+        resolve(run_file(text, train__ema_decay=average), base=text.parent)
     assert str(caught.value) == f"train: average={average} must be at least 0 and less than 1, or 'none'"
 
 
@@ -369,7 +372,7 @@ def test_a_decay_outside_its_range(text, average):
 
 
 def test_metrics_are_functions_of_the_run_only(tmp_path, text):
-    values = run_file(text, "lstm", train__steps=6, train__validations=3)
+    values = run_file(text, "lstm", train__max_steps=6, train__num_validations=3)
     watcher = Silent()
     train_here(values, tmp_path / "run", watcher)
     records = metrics(tmp_path / "run")
@@ -385,7 +388,7 @@ def test_metrics_are_functions_of_the_run_only(tmp_path, text):
 
 def test_a_long_run_has_about_200_lines_each_the_mean_since_the_one_before():
     watcher = Silent()
-    notebook = run(small_loop(small_model(), steps=500, validations=1), watcher)
+    notebook = run(small_loop(small_model(), max_steps=500, num_validations=1), watcher)
     steps = [record["step"] for record in notebook.records]
     assert steps[:5] == [1, 3, 5, 8, 10]
     assert len(steps) == 201
@@ -397,7 +400,7 @@ def test_a_long_run_has_about_200_lines_each_the_mean_since_the_one_before():
 
 @pytest.mark.parametrize("model", ["window", "lstm", "transformer", "gpt"])
 def test_two_runs_of_one_file_are_equal_and_another_seed_is_not(tmp_path, text, model):
-    values = run_file(text, model, train__steps=4, train__validations=2)
+    values = run_file(text, model, train__max_steps=4, train__num_validations=2)
     for name in ("one", "two"):
         train_here(values, tmp_path / name)
     train_here({**values, "seed": 4}, tmp_path / "three")
@@ -414,14 +417,14 @@ def test_what_happens_between_steps_changes_nothing(tmp_path, text):
 
     found = []
     for name, validations, look in (("a", 1, None), ("b", 6, None), ("c", 1, meddle)):
-        values = run_file(text, "transformer", train__steps=6, train__validations=validations)
+        values = run_file(text, "transformer", train__max_steps=6, train__num_validations=validations)
         train_here(values, tmp_path / name, Silent(look=look))
         found.append(sums(tmp_path / name)["model"])
     assert len(set(found)) == 1
 
 
 def test_dropout_differs_from_step_to_step():
-    loop = small_loop(small_model(dropout=0.5), steps=2, lr=1e-30)
+    loop = small_loop(small_model(dropout=0.5), max_steps=2, lr=1e-30)
     loop.batch_sampler.batch = lambda epoch, index: Batch(torch.arange(20).reshape(4, 5) % 9, None)  # type: ignore[method-assign]
     watcher = Silent()
     run(loop, watcher)
@@ -437,7 +440,7 @@ def test_dropout_differs_from_step_to_step():
 def test_updates_by_parts_are_updates_by_whole_batches(mixer, stream, optimizer):
     """Three updates; with streams, the second and third start from a carry that was put together from parts."""
     loops = [
-        small_loop(small_model(mixer), stream=stream, steps=3, accumulate=parts, optimizer=optimizer, lr=0.01)
+        small_loop(small_model(mixer), stream=stream, max_steps=3, micro_batches=parts, optimizer=optimizer, lr=0.01)
         for parts in (1, 2, 3)
     ]
     for loop in loops:
@@ -452,7 +455,7 @@ def test_updates_by_parts_are_updates_by_whole_batches(mixer, stream, optimizer)
 
 def test_an_update_by_hand():
     """SGD without momentum: the weights less the rate times the gradient of the mean loss."""
-    loop = small_loop(small_model(), steps=1, optimizer="sgd", momentum=0.0, weight_decay=0.0, clip="none")
+    loop = small_loop(small_model(), max_steps=1, optimizer="sgd", momentum=0.0, weight_decay=0.0, max_grad_norm="none")
     model = small_model()
     batch = loop.batch_sampler.batch(0, 0)
     nats, _ = model.loss(batch.tokens[:, :-1], batch.tokens[:, 1:])
@@ -464,7 +467,7 @@ def test_an_update_by_hand():
 
 @pytest.mark.parametrize(("clip", "norm"), [(0.01, 0.01), (1e6, None), ("none", None)])
 def test_clipping_shortens_what_is_longer_and_leaves_the_rest(monkeypatch, clip, norm):
-    loop = small_loop(small_model(), steps=1, clip=clip, optimizer="sgd", momentum=0.0, weight_decay=0.0)
+    loop = small_loop(small_model(), max_steps=1, max_grad_norm=clip, optimizer="sgd", momentum=0.0, weight_decay=0.0)
     before, model = weights(loop), small_model()
     batch = loop.batch_sampler.batch(0, 0)
     model.loss(batch.tokens[:, :-1], batch.tokens[:, 1:])[0].mean().backward()
@@ -482,7 +485,7 @@ def test_clipping_shortens_what_is_longer_and_leaves_the_rest(monkeypatch, clip,
 
 def test_streams_start_from_the_state_that_the_batch_before_ended_in():
     model = small_model()
-    loop = small_loop(small_model(), stream=True, steps=9, lr=1e-30)
+    loop = small_loop(small_model(), stream=True, max_steps=9, lr=1e-30)
     watcher = Silent()
     run(loop, watcher)
     state, losses = None, []
@@ -495,20 +498,20 @@ def test_streams_start_from_the_state_that_the_batch_before_ended_in():
     assert watcher.losses == pytest.approx([*losses, *losses[:3]], abs=1e-6)
 
 
-@pytest.mark.parametrize("mixer", ["window", "rnn", "lstm", "gru", "attention"])
+@pytest.mark.parametrize("mixer", ["conv", "rnn", "lstm", "gru", "attention"])
 def test_training_with_a_carry_is_not_training_without(mixer):
     found = []
     for carries in (True, False):
-        loop = small_loop(small_model(mixer), stream=True, steps=4)
+        loop = small_loop(small_model(mixer), stream=True, max_steps=4)
         loop.loss_module.task.carry_state = carries
         run(loop)
         found.append(torch.cat([weight.flatten() for weight in weights(loop).values()]))
     assert not torch.equal(*found)
 
 
-@pytest.mark.parametrize("mixer", ["window", "rnn", "lstm", "gru", "gru-before", "attention"])
+@pytest.mark.parametrize("mixer", ["conv", "rnn", "lstm", "gru", "gru-reset-before", "attention"])
 def test_a_carry_is_cut_off_from_the_graph_and_has_a_row_for_each_stream(mixer):
-    loop = small_loop(small_model(mixer), stream=True, steps=3)
+    loop = small_loop(small_model(mixer), stream=True, max_steps=3)
     run(loop)
     parts = tree_leaves(loop.carry)
     assert parts
@@ -518,7 +521,7 @@ def test_a_carry_is_cut_off_from_the_graph_and_has_a_row_for_each_stream(mixer):
 def test_the_carry_of_attention_is_bounded_and_what_it_forgot_was_out_of_sight():
     """Twice the window at most, and the loss is that of a model which keeps everything and masks it."""
     model, sizes, losses, longest = small_model("attention", position_encoding="rotary"), [], [], None
-    loop = small_loop(small_model("attention", position_encoding="rotary"), stream=True, rows=2, steps=12, lr=1e-30)
+    loop = small_loop(small_model("attention", position_encoding="rotary"), stream=True, rows=2, max_steps=12, lr=1e-30)
     watcher = Silent(look=lambda loop: sizes.append(max(part.size(1) for part in tree_leaves(loop.carry) if part.dim() == 2)))
     run(loop, watcher)
     for layer in model.stack.layers:
@@ -534,14 +537,14 @@ def test_the_carry_of_attention_is_bounded_and_what_it_forgot_was_out_of_sight()
 
 
 def test_windows_carry_nothing():
-    loop = small_loop(small_model(), steps=2)
+    loop = small_loop(small_model(), max_steps=2)
     run(loop)
     assert loop.carry is None
 
 
 # ---- what it refuses to go on with
 
-CURE = "no update was made and the last checkpoint is kept; lower train.lr or train.max_grad_norm, or look at those lines"
+CURE = "the last checkpoint is intact; lower train.lr or train.max_grad_norm"
 
 
 def diverged(loop: Loop) -> str:
@@ -574,16 +577,14 @@ class Steep(torch.autograd.Function):
 
 
 def test_a_weight_that_is_nan_stops_the_run_before_the_update():
-    loop = small_loop(small_model(), steps=9)
+    loop = small_loop(small_model(), max_steps=9)
     for _ in range(8):
         loop._advance(*loop.update())
     with torch.no_grad():
         loop.loss_module.model.head.weight[0, 0] = math.nan
     before, momenta = weights(loop), {name: part.clone() for name, part in loop.optimizers.tensors().items()}
     rows = ", ".join(map(str, loop.batch_sampler.starts(1, 2)))  # type: ignore[attr-defined]
-    assert diverged(loop) == (
-        f"step 9: the loss is nan in batch 2 of epoch 1 (train, windows of 4 tokens from token {rows}); {CURE}"
-    )
+    assert diverged(loop) == (f"step 9: loss is nan (epoch 1, batch 2: train, windows of 4 tokens from token {rows}); {CURE}")
     assert loop.train_state.step == 8
     for name, weight in weights(loop).items():
         torch.testing.assert_close(weight, before[name], rtol=0, atol=0, equal_nan=True)
@@ -591,44 +592,43 @@ def test_a_weight_that_is_nan_stops_the_run_before_the_update():
 
 
 def test_a_gradient_that_overflows_stops_the_run_and_the_carry_is_as_before():
-    loop = small_loop(small_model(), stream=True, steps=9)
+    loop = small_loop(small_model(), stream=True, max_steps=9)
     loop._advance(*loop.update())
     carry = detach(loop.carry)
     spoil(loop, 1, lambda loss, model: loss._replace(total=Steep.apply(loss.total)))
-    where = "batch 1 of epoch 0 (train, tokens 4 to 7 of each of 4 streams of 24)"
-    assert diverged(loop) == f"step 2: the norm of the gradient is inf in {where}; {CURE}"
+    where = "epoch 0, batch 1: train, tokens 4 to 7 of each of 4 streams of 24"
+    assert diverged(loop) == f"step 2: gradient norm is inf ({where}); {CURE}"
     assert all(map(torch.equal, tree_leaves(loop.carry), tree_leaves(carry)))
 
 
 def test_an_infinite_loss_with_a_finite_gradient_stops_the_run():
     """A target whose score is 2e38 under the best: infinitely unlikely in float32, and the gradient is 1."""
-    loop = small_loop(small_model(), steps=9)
+    loop = small_loop(small_model(), max_steps=9)
     before = weights(loop)
     spoil(loop, 0, lambda loss, model: loss._replace(total=loss.total + math.inf))
-    assert diverged(loop).startswith("step 1: the loss is inf in batch 0 of epoch 0 (train, windows of 4 tokens from ")
+    assert diverged(loop).startswith("step 1: loss is inf (epoch 0, batch 0: train, windows of 4 tokens from ")
     assert all(map(torch.equal, weights(loop).values(), before.values()))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_validation_score_that_is_no_number_stops_the_run(value):
     """Else nothing would ever be better than it."""
-    loop = small_loop(small_model(), steps=9, validations=9, scores=[3.0, value])
+    loop = small_loop(small_model(), max_steps=9, num_validations=9, scores=[3.0, value])
     assert diverged(loop) == (
-        f"step 2: the loss of the validation data is {value}; "
-        "the last checkpoint is kept; lower train.lr or train.max_grad_norm"
+        f"step 2: validation loss is {value}; the last checkpoint is intact; lower train.lr or train.max_grad_norm"
     )
     assert (loop.train_state.best, loop.train_state.best_step) == (3.0, 1)
 
 
 def test_a_run_that_diverges_keeps_its_checkpoint_and_its_best_weights(tmp_path, text):
-    values, out = run_file(text, "lstm", train__steps=9, train__validations=9), tmp_path / "run"
+    values, out = run_file(text, "lstm", train__max_steps=9, train__num_validations=9), tmp_path / "run"
 
     def spoil_weights(loop: Loop) -> None:
         if loop.train_state.step == 5:
             with torch.no_grad():
                 loop.loss_module.model.embedding.weight.fill_(math.inf)
 
-    with pytest.raises(DivergedError, match=r"^step 5: the loss of the validation data is nan; "):
+    with pytest.raises(DivergedError, match=r"^step 5: validation loss is nan; "):
         train_here(values, out, Silent(look=spoil_weights))
     assert checkpoint.names(out) == ["000003", "000004"]
     assert checkpoint.newest(out)[1] == []
@@ -645,13 +645,13 @@ def test_a_gpu_that_is_not_there(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UsageError) as caught:
         pick_device("cuda")
-    assert str(caught.value) == "train.device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'"
+    assert str(caught.value) == "train.device: no CUDA GPU found; use 'auto' or 'cpu'"
     assert pick_device("auto") == pick_device("cpu") == torch.device("cpu")
 
 
 def test_streams_run_past_any_learned_position(text):
     with pytest.raises(ConfigError) as caught:
-        resolve(run_file(text, "transformer", data__read="stream"), base=text.parent)
+        resolve(run_file(text, "transformer", data__read_as="stream"), base=text.parent)
     assert str(caught.value) == (
         "model.position_encoding: 'learned' has a last position, but data.read_as='stream' runs on; use 'rotary'"
     )
@@ -659,7 +659,7 @@ def test_streams_run_past_any_learned_position(text):
 
 def test_bfloat16_trains_and_the_weights_stay_float32(tmp_path, text):
     watcher = Silent()
-    values = run_file(text, "gpt", train__steps=12, train__precision="bfloat16", data__read="stream")
+    values = run_file(text, "gpt", train__max_steps=12, train__precision="bfloat16", data__read_as="stream")
     train_here(values, tmp_path / "run", watcher)
     weights, _ = read_tensors(tmp_path / "run" / "model.safetensors")
     assert {weight.dtype for weight in weights.values()} == {torch.float32}
@@ -670,11 +670,13 @@ def test_bfloat16_trains_and_the_weights_stay_float32(tmp_path, text):
     assert watcher.losses != exact.losses
 
 
-@pytest.mark.parametrize("kind", ["window", "rnn", "gru", "gru-before", "lstm", "transformer", "gpt"])
+@pytest.mark.parametrize("kind", ["conv", "rnn", "gru", "gru-reset-before", "lstm", "transformer", "gpt"])
 @pytest.mark.parametrize("read", ["windows", "lines"])
 def test_every_kind_learns(tmp_path, text, kind, read):
-    values = run_file(text, "window", data__read=read, data__window=48, train__batch_tokens=256, train__validations=2)
-    values["model"] = {"arch": "gru", "layer_type": "gru-reset-before"} if kind == "gru-before" else {"kind": kind}
+    values = run_file(
+        text, "window", data__read_as=read, data__context_length=48, train__batch_tokens=256, train__num_validations=2
+    )
+    values["model"] = {"arch": "gru", "layer_type": "gru-reset-before"} if kind == "gru-reset-before" else {"arch": kind}
     values["model"] |= {"hidden_size": 16, "num_layers": 1}
     watcher = Silent()
     train_here(values, tmp_path / "run", watcher)

@@ -49,7 +49,7 @@ def tight(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     """Bytes that are alive are what counts here, but where a test is about what the allocator keeps beside them."""
     if "allocator" not in request.node.name:
         monkeypatch.setattr(memory, "KEPT", {"cpu": 1.0})
-        monkeypatch.setattr(memory, "KEPT_MOST", {"cpu": 0})
+        monkeypatch.setattr(memory, "MAX_OVERHEAD_BYTES", {"cpu": 0})
 
 
 @pytest.fixture
@@ -255,7 +255,7 @@ def test_what_the_allocator_keeps_is_counted(monkeypatch):
     of, data = learner(model(words=3000)), batch(24, 3000)
     found = check(of, data, TrainConfig(), CPU)
     assert found == pytest.approx(2.3 * really_needed(of, data), rel=0.05)  # it is small
-    monkeypatch.setattr(memory, "KEPT_MOST", {"cpu": 1000})
+    monkeypatch.setattr(memory, "MAX_OVERHEAD_BYTES", {"cpu": 1000})
     assert check(of, data, TrainConfig(), CPU) == pytest.approx(1000 + 1.3 * really_needed(of, data), rel=0.05)
     later = 4 * 2 * sum(weight.numel() for weight in of.parameters())
     free(monkeypatch, later + int(1.2 * really_needed(of, data)))  # enough for all that is alive, and not for the process

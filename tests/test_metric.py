@@ -19,7 +19,8 @@ from weft.runs.status import read_run_status
 from weft.tasks.registry import TASKS, find_task
 
 LOWER = {
-    *(f"{name}_per_{unit}" for name in ("nats", "bits") for unit in ("token", "character", "byte", "word")),
+    *("loss", "nats_per_character", "nats_per_byte", "nats_per_word"),
+    *("bits_per_token", "bits_per_char", "bits_per_byte", "bits_per_word"),
     *("perplexity", "word_perplexity", "pseudo_loss", "pseudo_perplexity", "mlm_loss"),
     *("token_error_rate", "character_error_rate", "log_loss", "brier_score", "ece"),
 }
@@ -82,7 +83,7 @@ def test_every_task_has_what_decides_and_what_is_validated():
     for name in TASKS:
         task = find_task(name)
         assert task.decides and set(task.decides) <= set(metric_names(task.suites)) and task.validation
-    assert [metric.name for metric in find_task("translate").validation[0]] == [
+    assert [metric.name for metric in find_task("seq2seq").validation[0]] == [
         "loss",
         "bleu",
         "chrf",
@@ -98,8 +99,8 @@ def test_every_task_has_what_decides_and_what_is_validated():
 
 def test_one_name_has_the_formula_of_its_suite():
     """Of a label that neither occurs nor is said, macro F1 of one label takes no notice; that of several counts it as 0."""
-    single = metrics_of(find_task("classify").suites, ["accuracy", "f1_macro"])["f1_macro"]
-    multi = metrics_of(find_task("classify").suites, ["exact_match", "f1_macro"])["f1_macro"]
+    single = metrics_of(find_task("classification").suites, ["accuracy", "f1_macro"])["f1_macro"]
+    multi = metrics_of(find_task("classification").suites, ["exact_match", "f1_macro"])["f1_macro"]
     gold, said = np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0])
     log_probs = np.log(np.where(np.arange(3) == said[:, None], 0.8, 0.1))
     found = values(label_items(log_probs, gold, np.arange(4)), [single])["f1_macro"]
@@ -111,9 +112,9 @@ def test_one_name_has_the_formula_of_its_suite():
 
 
 def test_names_that_no_suite_has_together_mean_nothing():
-    assert metrics_of(find_task("classify").suites, ["accuracy", "exact_match"]) == {}
+    assert metrics_of(find_task("classification").suites, ["accuracy", "exact_match"]) == {}
     assert metrics_of(find_task("lm").suites, ["bleu"]) == {} and metrics_of((), ["bleu"]) == {}
-    assert list(metrics_of(find_task("tag").suites, ["span_f1", "token_accuracy"])) == ["span_f1", "token_accuracy"]
+    assert list(metrics_of(find_task("tagging").suites, ["span_f1", "token_accuracy"])) == ["span_f1", "token_accuracy"]
 
 
 # ---- values and scores
@@ -156,13 +157,13 @@ def test_a_story_asks_the_task_of_the_run(tmp_path):
         {"exact_match": 30.0, "log_loss": 3.0},
         {"exact_match": 20.0, "log_loss": 1.0},
     ]
-    found = read_run_status(counted(tmp_path / "first", "classify", rows))
+    found = read_run_status(counted(tmp_path / "first", "classification", rows))
     assert found.best is not None and found.best_step == 2
     assert found.best[0] is MULTI_LABEL[0] and found.best[1] == 30.0
-    found = read_run_status(counted(tmp_path / "named", "classify", rows, "log_loss"))
+    found = read_run_status(counted(tmp_path / "named", "classification", rows, "log_loss"))
     assert (found.best[0].name, found.best[1], found.best_step) == ("log_loss", 1.0, 3)
-    assert found.to_json()["best_valid"] == {"name": "log_loss", "value": 1.0, "step": 3}
-    other = read_run_status(counted(tmp_path / "other", "classify", rows, "bleu"))  # no metric of this task: the first decides
+    assert found.to_json()["best"] == {"name": "log_loss", "value": 1.0, "step": 3}
+    other = read_run_status(counted(tmp_path / "other", "classification", rows, "bleu"))  # no metric of this task: the first decides
     assert (other.best[0].name, other.best_step) == ("exact_match", 2)
 
 

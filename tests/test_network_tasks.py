@@ -33,8 +33,8 @@ def values(name: str, place: Path) -> dict[str, Any]:
     """The run file of a small network."""
     task, _, read = name.partition("-")
     if task in ("lm", "masked"):
-        more = {} if task == "lm" else {"task": "masked-lm", "model__kind": "transformer"}
-        return run_file(make_text(place / "text.txt"), "lstm", data__read=read, **more)
+        more = {} if task == "lm" else {"task": "masked-lm", "model__arch": "transformer"}
+        return run_file(make_text(place / "text.txt"), "lstm", data__read_as=read, **more)
     if name == "pairs":
         return pair_file(make_pairs(place / "pairs.tsv"), "joint")
     if name == "asked":
@@ -52,7 +52,7 @@ class Read(NamedTuple):
 @pytest.fixture(params=NAMES)
 def read(request: pytest.FixtureRequest, tmp_path: Path) -> Read:
     settings = resolve(values(request.param, tmp_path), base=tmp_path)
-    shape, folder = settings.preset.estimator.shape, RunDir(tmp_path / "run")
+    shape, folder = settings.preset.estimator.network_task, RunDir(tmp_path / "run")
     assert shape is not None
     folder.path.mkdir()
     vocabulary, corpora = prepare(settings.spec, settings, folder, Silent())

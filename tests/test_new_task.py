@@ -24,7 +24,7 @@ from weft.errors import DataError, TrainingInterrupted
 from weft.runs.load import load
 from weft.tasks import registry, templates
 from weft.tasks.registry import Registered, find_task
-from weft.tasks.spec import Fault
+from weft.tasks.spec import InvalidInput
 
 VALUES = {"good": 2.0, "fine": 1.0, "poor": -1.0, "bad": -2.0, "film": 0.0, "the": 0.0, "was": 0.0}
 RUN = """
@@ -121,7 +121,7 @@ def test_its_scores_are_those_of_its_predictions(trained):
     assert scored["pearson"].value == pytest.approx(np.corrcoef(found, gold)[0, 1], rel=1e-5)
     assert scored["rmse"].low < scored["rmse"].value < scored["rmse"].high
     assert run.evaluate("films.tsv").units == 160
-    observed = scored.observed()
+    observed = scored.details()
     assert observed.inputs[0] == rows[0][0] and observed.lengths[0] == len(rows[0][0].split())
 
 
@@ -141,7 +141,7 @@ def test_it_predicts_lines_tables_and_from_python(trained, capsys, monkeypatch):
     run: Any = weft.load(trained)
     found = run.try_predict(iter(["good film", "a\0b", 7, "film " * 20]))
     assert isinstance(found[0], Estimate) and not found[0].truncated and found[3].truncated
-    assert found[1:3] == [Fault("character 1 is NUL; text has none, is this binary data?"), Fault("must be a string, not int")]
+    assert found[1:3] == [InvalidInput("character 1 is NUL; text has none, is this binary data?"), InvalidInput("must be a string, not int")]
 
 
 def test_info_and_what_it_can_t_do(trained, capsys):

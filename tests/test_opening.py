@@ -166,7 +166,7 @@ def test_a_text_that_is_evaluated_begins_alike(runs, tmp_path):
     (tmp_path / "text.txt").write_text("Ida finds a")
     for name in ("ngram", "lstm", "gpt"):
         run = runs[name]
-        (value,) = (one.value for one in run.evaluate(tmp_path / "text.txt").scores if one.name == "loss")
+        (value,) = (one.value for one in run.evaluate(tmp_path / "text.txt") if one.name == "loss")
         assert value == pytest.approx(-run.score("Ida finds a").log_prob / 11, rel=1e-5)
 
 

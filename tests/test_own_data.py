@@ -52,9 +52,9 @@ def test_no_command_reads_a_file_that_training_never_saw(language, capsys, monke
 def test_the_same_text_elsewhere_or_put_back_is_read(language, tmp_path):
     run, test = language
     make_text(test, words=200, seed=9)
-    before = [score.value for score in load(run, device="cpu").evaluate().scores]
+    before = [score.value for score in load(run, device="cpu").evaluate()]
     test.unlink()  # the tokens that training left are the same text
-    assert [score.value for score in load(run, device="cpu").evaluate().scores] == before
+    assert [score.value for score in load(run, device="cpu").evaluate()] == before
 
 
 def test_a_run_that_keeps_no_record_reads_only_what_is_named(language):
@@ -90,11 +90,11 @@ def test_a_training_text_that_changed_counts_as_gone(tmp_path):
     """Which words training had is not told from another text."""
     data, test = (write_conll(tmp_path / f"{name}.txt", tagged(40, seed=at)) for at, name in enumerate(("train", "test")))
     run = train_here(tag_file(data, "lstm", f"data.test={test}", "train.max_steps=1"), tmp_path / "run").path
-    known = {score.name for score in load(run, device="cpu").evaluate().scores}
+    known = {score.name for score in load(run, device="cpu").evaluate()}
     write_conll(data, tagged(40, seed=5))
-    changed = {score.name for score in load(run, device="cpu").evaluate().scores}
+    changed = {score.name for score in load(run, device="cpu").evaluate()}
     data.unlink()
-    assert changed == {score.name for score in load(run, device="cpu").evaluate().scores} < known
+    assert changed == {score.name for score in load(run, device="cpu").evaluate()} < known
 
 
 def test_a_smaller_run_knows_the_data_of_the_whole_one(language, capsys):

@@ -201,7 +201,7 @@ def test_long_sources_are_cut_if_asked_wherever_pairs_are_read(runs, capsys, mon
     assert main(["evaluate", folder, "--data", str(path), "--truncate", "--quiet", "--json"]) == 0
     scores = {score["name"]: score["value"] for score in json.loads(capsys.readouterr().out)["scores"]}
     assert scores["loss"] == pytest.approx(
-        {s.name: s.value for s in run.evaluate(path, PredictionConfig(truncate=True)).scores}["loss"]
+        {s.name: s.value for s in run.evaluate(path, PredictionConfig(truncate=True))}["loss"]
     )
     feed(monkeypatch, path.read_bytes())
     assert main(["score", folder, "--truncate", "--quiet"]) == 0
@@ -352,7 +352,7 @@ def test_swapped_tokenizers_are_named(runs, tmp_path):
     shutil.copy(folder / "tokenizer.source.json", folder / "tokenizer.target.json")
     names = f"{folder / 'tokenizer.source.json'} or {folder / 'tokenizer.target.json'}"
     assert refusal(ModelError, lambda: weft.load(folder).model) == (
-        f"{names}: is not the tokenizer that the weights were trained with"
+        f"{names}: not the file that the weights were trained with"
     )
 
 
@@ -395,7 +395,7 @@ def test_a_long_source_of_a_short_target_is_not_counted_as_a_long_target(monkeyp
     monkeypatch.setattr(memory, "batch_bytes", bytes_of)
     monkeypatch.setattr(memory, "free", lambda device: 150_000)
     monkeypatch.setattr(memory, "KEPT", {"cpu": 1.0})
-    monkeypatch.setattr(memory, "KEPT_MOST", {"cpu": 0})
+    monkeypatch.setattr(memory, "MAX_OVERHEAD_BYTES", {"cpu": 0})
     batch = PairBatch(*(torch.zeros(1, size, dtype=torch.long) for size in (4096, 4096, 100, 100)))
     table = TrainConfig(max_steps=1).with_defaults()
     widest, place = partial(cropped, batch), DeviceConfig(torch.device("cpu"), torch.float32)

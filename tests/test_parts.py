@@ -102,7 +102,7 @@ LINES = {"data": {"train": "x"}}
         (task, kind)
         for task, one in ((name, find_task(name)) for name in TASKS)
         for kind, preset in one.presets.items()
-        if preset.estimator.shape is not None
+        if preset.estimator.network_task is not None
     ],
 )
 def test_every_kind_has_only_parts_with_a_name(tmp_path, task, kind):
@@ -118,7 +118,7 @@ def test_every_kind_has_only_parts_with_a_name(tmp_path, task, kind):
             return self
 
     with torch.device("meta"):
-        model = settings.preset.estimator.shape.build(settings, Words())()
+        model = settings.preset.estimator.network_task.build(settings, Words())()
     found = count_parameters(model)
     assert sum(part.num_parameters for part in found) == sum(weight.numel() for weight in model.parameters())
     assert [part.title for part in found if part.name == "other"] == []

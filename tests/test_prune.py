@@ -176,7 +176,7 @@ def test_a_pruned_translator_does_all_that_a_run_does(runs: Runs, tmp_path: Path
     capsys.readouterr()
     train = ["train", small + "2/run.toml", "--output-dir", str(tmp_path / "on"), "--set", "train.max_steps=2"]
     assert main(train) == 0
-    assert "started from" in capsys.readouterr().err
+    assert "Initialized " in capsys.readouterr().err
     assert [one.heads for one in heads_of(weft.load(tmp_path / "on"))] == [
         one.heads for one in heads_of(weft.load(small + "2"))
     ]
@@ -412,7 +412,7 @@ def test_refusals(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     values["data"] = {**values["data"], "valid": None}
     del values["data"]["valid"]
     train_here(values, tmp_path / "bare", Silent())
-    assert line(str(tmp_path / "bare")) == f"{tmp_path / 'bare'}: the run has no validation data; give --data FILE"
+    assert line(str(tmp_path / "bare")) == f"{tmp_path / 'bare'}: the run has no validation data; set --data"
     assert count("50%", 9) == 4 and count("3", 9) == 3
 
 

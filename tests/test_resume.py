@@ -25,10 +25,10 @@ from weft.training.train_state import TrainState
 
 SETUPS: dict[str, dict[str, Any]] = {
     "window": {"model": "window"},
-    "lstm-stream": {"model": "lstm", "data__read": "stream"},
-    "transformer": {"model": "transformer", "train__accumulate": 2},
-    "gpt-stream": {"model": "gpt", "data__read": "stream"},
-    "gpt-stream-average": {"model": "gpt", "data__read": "stream", "train__average": 0.9},
+    "lstm-stream": {"model": "lstm", "data__read_as": "stream"},
+    "transformer": {"model": "transformer", "train__micro_batches": 2},
+    "gpt-stream": {"model": "gpt", "data__read_as": "stream"},
+    "gpt-stream-average": {"model": "gpt", "data__read_as": "stream", "train__ema_decay": 0.9},
 }
 every_setup = pytest.mark.parametrize("setup", SETUPS)
 
@@ -45,7 +45,7 @@ def children() -> Iterator[Killable]:
 
 
 def setup_file(text: Path, setup: str, *, steps: int, validations: int) -> dict[str, Any]:
-    return run_file(text, train__steps=steps, train__validations=validations, **SETUPS[setup])
+    return run_file(text, train__max_steps=steps, train__num_validations=validations, **SETUPS[setup])
 
 
 def training(out: Path) -> bool:
@@ -184,7 +184,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path, text):
 
 def test_patience_is_counted_over_stops(tmp_path, text):
     """A rate far too high: the score gets worse, and every validation of a patience of 3 is in another process."""
-    values = run_file(text, "window", train__steps=40, train__validations=40, train__lr=2.0, train__patience=3)
+    values = run_file(text, "window", train__max_steps=40, train__num_validations=40, train__lr=2.0, train__patience=3)
     whole = Silent()
     train_here(values, tmp_path / "whole", whole)
     ended = whole.scores[-1][0]
@@ -211,7 +211,7 @@ def stopped_run(tmp_path: Path, values: dict[str, Any], step: int) -> Path:
 def listed_again(folder: Path) -> None:
     """The manifest of a checkpoint in which something was changed on purpose."""
     noted = files.read_json(folder / files.MANIFEST)
-    files.write_manifest(folder, {name: noted[name] for name in ("owner", "beside", "data")})
+    files.write_manifest(folder, {name: noted[name] for name in ("owner", "vocabulary", "data")})
 
 
 FILES = [
@@ -234,7 +234,7 @@ def test_a_damaged_checkpoint_is_left_for_the_one_before_it(tmp_path, text, name
         files.verify(newest)
     watcher = Silent()
     train_here(values, out, watcher)
-    assert watcher.notes == [f"{caught.value}; the checkpoint before it is used", "resuming at step 4"]
+    assert watcher.notes == [f"{caught.value}; resuming from the previous checkpoint", "resuming at step 4"]
     assert sums(out) == sums(tmp_path / "whole")
 
 
@@ -247,8 +247,8 @@ def test_without_any_whole_checkpoint_a_run_starts_again_and_says_so(tmp_path, t
     train_here(values, out, watcher)
     places = [out / "checkpoints" / step for step in ("000005", "000004")]
     assert watcher.notes[:3] == [
-        *[f"{place}: has no manifest.json; it is incomplete" for place in places],
-        "no checkpoint is whole: training starts again from the first step",
+        *[f"{place}: incomplete (manifest.json is missing)" for place in places],
+        "all checkpoints are corrupted; training restarts from step 0",
     ]
     assert [note.partition(": ")[0] for note in watcher.notes[3:]] == [str(text)]  # and with it its tokenizer
     assert len(watcher.losses) == 8
@@ -261,7 +261,7 @@ def test_metrics_that_were_damaged_are_those_of_the_checkpoint_again(tmp_path, t
     out, watcher = stopped_run(tmp_path, values, 5), Silent()
     damage(out / "metrics.jsonl")
     train_here(values, out, watcher)
-    told = f"{out / 'metrics.jsonl'}: was damaged; its lines are those of the checkpoint again"
+    told = f"{out / 'metrics.jsonl'}: corrupted; restored from the checkpoint"
     assert watcher.notes == [told, "resuming at step 5"]
     assert sums(out) == sums(tmp_path / "whole")
 
@@ -274,7 +274,7 @@ def test_a_cursor_that_knows_another_log_is_refused(tmp_path, text):
     listed_again(newest)
     with pytest.raises(ModelError) as caught:
         train_here(values, tmp_path / "stopped")
-    told = f"{newest / 'metrics.jsonl'}: has {size} bytes, but the cursor knows 0; it is damaged"
+    told = f"{newest / 'metrics.jsonl'}: corrupted: {size} bytes, but train_state.json expects 0"
     assert str(caught.value) == told
 
 
@@ -289,7 +289,7 @@ def test_averages_of_another_model_are_refused(tmp_path, text, change):
     listed_again(path.parent)
     with pytest.raises(ModelError) as caught:
         train_here(values, out)
-    assert str(caught.value) == (f"{path}: does not fit the model of this run: it averages weights of other names or shapes")
+    assert str(caught.value) == (f"{path}: does not match the model of this run: other names or shapes of weights")
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path, text):
@@ -297,12 +297,12 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path, text):
     out = stopped_run(tmp_path, values, 5)
     newest = out / "checkpoints" / "000005"
     shutil.rmtree(newest)
-    train_here(run_file(text, "window", model__width=16, train__steps=5), tmp_path / "other")
+    train_here(run_file(text, "window", model__hidden_size=16, train__max_steps=5), tmp_path / "other")
     shutil.copytree(tmp_path / "other" / "checkpoints" / "000005", newest)
     with pytest.raises(ModelError) as caught:
         train_here(values, out)
     assert str(caught.value).startswith(
-        f"{newest}: does not fit the model of this run: Error(s) in loading state_dict for LanguageModel: "
+        f"{newest}: does not match the model of this run: Error(s) in loading state_dict for LanguageModel: "
         "size mismatch for embedding.weight: "
     )
     assert "\n" not in str(caught.value)
@@ -317,7 +317,7 @@ def test_a_cursor_of_another_version_is_refused(tmp_path, text):
         listed_again(path.parent)
         with pytest.raises(ModelError) as caught:
             train_here(values, out)
-        assert str(caught.value) == f"{path}: is not a cursor of this version of weft"
+        assert str(caught.value) == f"{path}: not a training state of this version of weft"
 
 
 # ---- what is in a checkpoint
@@ -358,17 +358,17 @@ def test_averages_are_in_a_checkpoint_beside_the_weights_and_are_restored(tmp_pa
     assert sums(out) == wanted
     # training itself does not depend on them
     assert {name for name in wanted if lost[name] != wanted[name]} >= {"average", "best", "metrics"}
-    assert all(lost[name] == wanted[name] for name in ("model", "optimizer", "carry"))
+    assert all(lost[name] == wanted[name] for name in ("model", "optimizer", "state"))
 
 
 def test_without_its_carry_a_resumed_run_would_end_elsewhere(tmp_path, text, monkeypatch):
     values = setup_file(text, "lstm-stream", steps=8, validations=4)
     out = stopped_run(tmp_path, values, 5)
-    fill = saving.unflatten
-    monkeypatch.setattr(saving, "fill", lambda shape, tensors: None)
+    unflatten = saving.unflatten
+    monkeypatch.setattr(saving, "unflatten", lambda shape, tensors: None)
     shutil.copytree(out, tmp_path / "lost")
     train_here(values, tmp_path / "lost")
-    monkeypatch.setattr(saving, "fill", fill)
+    monkeypatch.setattr(saving, "unflatten", unflatten)
     train_here(values, out)
     assert sums(out) == sums(tmp_path / "whole")
     assert sums(tmp_path / "lost")["model"] != sums(out)["model"]

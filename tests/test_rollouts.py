@@ -218,7 +218,7 @@ def test_the_memory_check_sees_a_prepared_batch(training):
 
 def test_an_ordinary_task_is_given_the_batch_of_the_order():
     loop = small_loop(small_model(), steps=2)
-    assert isinstance(loop.loss_module.model, LanguageModel) and loop.loss_module.updates == 1 and loop.between()
+    assert isinstance(loop.loss_module.model, LanguageModel) and loop.loss_module.updates == 1 and loop.needs_batch()
     assert torch.equal(loop.next_batch()[0], loop.batch_sampler.batch(0, 0)[0])
     loop.run(Notebook(), Silent())
     assert loop.batch is None

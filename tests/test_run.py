@@ -146,15 +146,15 @@ def test_a_model_is_read_when_it_is_first_needed(runs, tmp_path):
     assert (run.config.arch, run.vocabulary.vocab_size) == ("lstm", runs["lstm-lines"].vocabulary.vocab_size)
     assert "model" not in vars(run)
     assert refusal(ModelError, lambda: run.model) == (
-        f"{folder}: has no model.safetensors yet; train it first (the same command resumes)"
+        f"{folder}: not trained yet; run weft train"
     )
     (tmp_path / "away").rename(folder / "model.safetensors")
     assert run.model is run.model  # a run that was not ready is asked again, one that is loaded is not
 
 
 def test_what_cannot_be_loaded_is_refused(runs, tmp_path):
-    assert refusal(ModelError, lambda: weft.load(tmp_path / "nowhere")) == f"{tmp_path / 'nowhere'}: no such run folder"
-    assert refusal(ModelError, lambda: weft.load(tmp_path)) == f"{tmp_path}: is no run folder: it has no resolved.toml"
+    assert refusal(ModelError, lambda: weft.load(tmp_path / "nowhere")) == f"{tmp_path / 'nowhere'}: run directory not found"
+    assert refusal(ModelError, lambda: weft.load(tmp_path)) == f"{tmp_path}: not a run directory (resolved.toml is missing)"
     assert refusal(UsageError, lambda: weft.load(runs.folder("lstm-lines"), device="gpu")) == (
         "device: no such device 'gpu'; did you mean 'cuda'? known: auto, cpu, cuda"
     )
@@ -163,7 +163,7 @@ def test_what_cannot_be_loaded_is_refused(runs, tmp_path):
 def test_a_gpu_that_is_not_there_is_refused(runs, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert refusal(UsageError, lambda: weft.load(runs.folder("lstm-lines"), device="cuda")) == (
-        "device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'"
+        "device: no CUDA GPU found; use 'auto' or 'cpu'"
     )
     assert weft.load(runs.folder("lstm-lines"), device="auto").device == torch.device("cpu")
 
@@ -175,7 +175,7 @@ def test_weights_of_another_shape_are_refused(runs, tmp_path):
     kept = {name: tensor.clone() for name, tensor in tensors.items() if name != "head.bias"}
     write_tensors(folder / "model.safetensors", kept, notes)
     assert refusal(ModelError, lambda: weft.load(folder, device="cpu").model) == (
-        f"{folder / 'model.safetensors'}: does not fit resolved.toml: it has no head.bias"
+        f"{folder / 'model.safetensors'}: does not match resolved.toml: it has no head.bias"
     )
 
 
@@ -184,7 +184,7 @@ def test_the_tokenizer_of_another_run_is_refused(runs, tmp_path):
     shutil.copytree(runs.folder("lstm-lines"), folder)
     shutil.copy(runs["gpt-windows"].folder.tokenizer, folder / "tokenizer.json")
     assert refusal(ModelError, lambda: weft.load(folder, device="cpu").model) == (
-        f"{folder / 'tokenizer.json'}: is not the tokenizer that the weights were trained with"
+        f"{folder / 'tokenizer.json'}: not the file that the weights were trained with"
     )
 
 
@@ -346,7 +346,7 @@ def test_scores_of_lines_are_explicit_sums(runs, name):
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     scored = run.score(lines)
     nats, tokens = -sum(line.log_prob for line in scored), sum(len(line.tokens) for line in scored)
-    found = by_name(run.evaluate(path).scores)
+    found = by_name(run.evaluate(path))
     characters, size, words = len("hannahzoëbob") + 4, len("hannahzoëbob".encode()) + 4, 3 + 4
     assert tokens == characters == 16
     assert found == pytest.approx(
@@ -364,7 +364,7 @@ def test_scores_of_lines_are_explicit_sums(runs, name):
         },
         rel=1e-5,
     )
-    assert run.evaluate(path).scores[0].signature == (
+    assert run.evaluate(path)["loss"].signature == (
         f"weft:{weft.__version__}|context:reset:line|unit:line|tokens:16|resamples:1000|seed:0|interval:95%"
         f"|tokenizer:{run.vocabulary.hash[:8]}"
     )
@@ -378,11 +378,11 @@ def test_scores_of_running_text_are_explicit_sums(runs, name):
     ids = run.vocabulary.encode("to be or not").tolist()
     nats = -sum(log_probs_of(run, ids))
     for context in (None, "stride", "carry"):
-        found = run.evaluate([path], context=context).scores
+        found = list(run.evaluate([path], context=context))
         assert by_name(found)["loss"] == pytest.approx(nats / 12, rel=1e-5)
         assert (found[0].low, found[0].high) == (None, None)  # one block
     policy = "full/carry:warm-64" if name[0] not in "gt" else "full/stride:8/16"
-    assert f"|context:{policy}|unit:block/100|tokens:12|" in run.evaluate(path).scores[0].signature
+    assert f"|context:{policy}|unit:block/100|tokens:12|" in run.evaluate(path)["loss"].signature
 
 
 def test_one_character_can_be_evaluated(runs):
@@ -391,7 +391,7 @@ def test_one_character_can_be_evaluated(runs):
     for name in ("ngram-windows", "lstm-stream", "gpt-windows", "lstm-lines"):
         run = runs[name]
         line = run.score(["t"])[0]
-        assert by_name(run.evaluate(path).scores)["loss"] == pytest.approx(-line.log_prob / len(line.tokens), rel=1e-5)
+        assert by_name(run.evaluate(path))["loss"] == pytest.approx(-line.log_prob / len(line.tokens), rel=1e-5)
 
 
 @a_few
@@ -456,16 +456,16 @@ def test_validation_data_is_taken_where_there_is_no_test_data(runs):
     run = weft.load(folder, device="cpu")
     assert list(run.config.datasets) == ["train", "valid"]
     run.model = runs["lstm-lines"].model  # its own weights are refused now: resolved.toml was changed
-    assert int(run.evaluate().scores[0].signature.split("tokens:")[1].split("|")[0]) == sum(
+    assert int(run.evaluate()["loss"].signature.split("tokens:")[1].split("|")[0]) == sum(
         len(name) + 1 for name in NAMES[80:]
     )
     text.write_text("\n".join(line for line in text.read_text().split("\n") if not line.startswith("valid =")))
     run = weft.load(folder, device="cpu")
-    assert refusal(UsageError, run.evaluate) == f"{folder}: the run has no test or validation data; give --data FILE"
+    assert refusal(UsageError, run.evaluate) == f"{folder}: the run has no test or validation data; set --data"
 
 
 def test_data_that_names_no_file_is_refused(runs):
-    assert refusal(UsageError, lambda: runs["ngram-lines"].evaluate([]).scores) == "evaluate: data names no file"
+    assert refusal(UsageError, lambda: runs["ngram-lines"].evaluate([]).scores) == "evaluate: `data` has no files"
     missing = runs.place / "missing.txt"
     assert refusal(DataError, lambda: runs["ngram-lines"].evaluate(missing).scores) == f"{missing}: no such file"
 
@@ -479,10 +479,10 @@ def test_policies_go_with_the_way_of_reading(runs):
         "--context: 'reset' does not fit data that is read as running text"
     )
     assert lines.evaluate(context="reset").scores == lines.evaluate().scores
-    full, carried = windows.evaluate().scores, windows.evaluate(context="carry").scores
+    full, carried = list(windows.evaluate()), list(windows.evaluate(context="carry"))
     assert [score[:4] for score in full] == [score[:4] for score in carried]
-    assert full == windows.evaluate(context="full").scores
-    assert "|context:stride:4/16|" in windows.evaluate(context="stride:4").scores[0].signature
+    assert full == list(windows.evaluate(context="full"))
+    assert "|context:stride:4/16|" in windows.evaluate(context="stride:4")["loss"].signature
 
 
 def test_a_carried_evaluation_beyond_the_last_position_is_refused(runs):
@@ -510,7 +510,7 @@ def test_learned_positions_under_a_recurrent_network_are_evaluated_in_windows(ru
     """A carried state would pass the last position."""
     folder = runs.folder("gru-windows-learned", ("model.position_encoding=learned",))
     run = weft.load(folder, device="cpu")
-    assert "|context:full/stride:8/16|" in run.evaluate().scores[0].signature
+    assert "|context:full/stride:8/16|" in run.evaluate()["loss"].signature
     assert runs.watchers["gru-windows-learned"].scores
 
 

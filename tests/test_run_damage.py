@@ -33,9 +33,9 @@ from weft.tensors import read_tensors, write_tensors
 from weft.training import checkpoint
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
-LINK = "is a link, and none is followed inside a folder of weft; remove it"
+LINK = "symbolic links are not followed inside a weft directory; remove it"
 RESTORES = "the weft train that wrote it restores it"
-PIPE = "is a pipe or a device, not a file"
+PIPE = "not a regular file"
 
 
 def refusal(kind: type[WeftError], call: Callable[[], object]) -> str:
@@ -100,7 +100,7 @@ def test_weights_of_step_0_came_from_elsewhere(whole):
     assert read_run_status(whole).imported
     write_tensors(whole / "model.safetensors", copies, {**notes, "step": "many"})
     assert refusal(ModelError, lambda: read_run_status(whole)) == (
-        f"{whole / 'model.safetensors'}: is damaged or not written by weft: it does not say of which step it is"
+        f"{whole / 'model.safetensors'}: corrupted or not written by weft (its metadata has no step)"
     )
 
 
@@ -139,10 +139,10 @@ def test_other_labels_are_refused_when_a_run_goes_on(labelled, capsys, change):
     found = json.loads(path.read_text())
     path.write_text(json.dumps({**found, "labels": change(found["labels"])}))
     capsys.readouterr()
-    told = "runs/run/labels.json: is not as it was when the run began; put it back, or --overwrite trains the run again"
+    told = "runs/run/labels.json: has changed since the run started; restore it, or train again with --overwrite"
     assert refused(capsys, "train", "run.toml", "--quiet") == (4, told)
     path.unlink()
-    told = "runs/run/labels.json: is missing; put it back, or --overwrite trains the run again"
+    told = "runs/run/labels.json: file is missing; restore it, or train again with --overwrite"
     assert refused(capsys, "train", "run.toml", "--quiet") == (4, told)
     assert main(["train", "run.toml", "--quiet", "--overwrite"]) == 0
 
@@ -151,7 +151,7 @@ def test_another_tokenizer_is_refused_when_a_run_goes_on(stopped, text):
     path = stopped / "tokenizer.json"
     path.write_text(path.read_text().replace('"</s>"', '"</t>"'))
     assert refusal(ModelError, lambda: train_here(small(text), stopped)) == (
-        f"{path}: is not as it was when the run began; put it back, or --overwrite trains the run again"
+        f"{path}: has changed since the run started; restore it, or train again with --overwrite"
     )
 
 
@@ -217,7 +217,7 @@ def test_a_file_that_is_written_in_place_is_nobody_else_s(stopped, text, mine, n
     assert refusal(ModelError, lambda: train_here(small(text), stopped)) == f"{stopped / name}: {LINK}"
     (stopped / name).unlink()
     os.link(letter, stopped / name)
-    told = "is a hard link, so writing to it would change another file, too; remove it"
+    told = "is a hard link; writing to it would change another file; remove it"
     assert refusal(ModelError, lambda: train_here(small(text), stopped)) == f"{stopped / name}: {told}"
     (stopped / name).unlink()
     os.mkfifo(stopped / name)
@@ -307,7 +307,7 @@ def test_sizes_that_a_stranger_wrote_take_no_memory(whole, monkeypatch):
     monkeypatch.setattr(torch.nn.init, "normal_", watched)
     rows = len(read_tensors(whole / "model.safetensors")[0]["embedding.weight"])
     assert refusal(ModelError, lambda: weft.load(whole).model) == (
-        f"{whole / 'model.safetensors'}: does not fit resolved.toml: "
+        f"{whole / 'model.safetensors'}: does not match resolved.toml: "
         f"embedding.weight is {rows} x 8, and would be {rows} x 65536"
     )
     assert max(sizes, default=0) == 0
@@ -317,11 +317,11 @@ def test_weights_with_other_names_are_refused_by_the_first(whole):
     path = whole / "model.safetensors"
     rewrite(path, lambda tensors: tensors.update(extra=torch.zeros(1)))
     assert refusal(ModelError, lambda: weft.load(whole).model) == (
-        f"{path}: does not fit resolved.toml: the model has no extra"
+        f"{path}: does not match resolved.toml: the model has no extra"
     )
     rewrite(path, lambda tensors: (tensors.pop("extra"), tensors.pop("embedding.weight")))
     assert refusal(ModelError, lambda: weft.load(whole).model) == (
-        f"{path}: does not fit resolved.toml: it has no embedding.weight"
+        f"{path}: does not match resolved.toml: it has no embedding.weight"
     )
 
 
@@ -333,19 +333,19 @@ def test_weights_that_are_no_numbers_are_refused(whole, stopped, text, value):
     path = whole / "model.safetensors"
     rewrite(path, spoil)
     assert refusal(ModelError, lambda: weft.load(whole).generate("a")) == (
-        f"{path}: embedding.weight holds NaN or infinity; nothing can be computed with it"
+        f"{path}: embedding.weight has NaN or infinite values"
     )
     started = small(text, train__init_from=str(whole))
     assert refusal(ModelError, lambda: train_here(started, whole.parent / "new")) == (
-        f"{path}: embedding.weight holds NaN or infinity; nothing can be computed with it"
+        f"{path}: embedding.weight has NaN or infinite values"
     )
     newest = stopped / "checkpoints" / "000005"
     noted = files.read_json(newest / files.MANIFEST)
     rewrite(newest / "model.safetensors", spoil)
     (newest / files.MANIFEST).unlink()
-    files.write_manifest(newest, {name: noted[name] for name in ("owner", "beside", "data")})
+    files.write_manifest(newest, {name: noted[name] for name in ("owner", "vocabulary", "data")})
     assert refusal(ModelError, lambda: train_here(small(text), stopped)) == (
-        f"{newest / 'model.safetensors'}: embedding.weight holds NaN or infinity; remove {newest}"
+        f"{newest / 'model.safetensors'}: embedding.weight has NaN or infinite values; remove {newest}"
     )
 
 
@@ -354,7 +354,7 @@ def test_counts_may_be_logarithms_of_0_but_not_of_nothing(whole):
     run.write_weights({"a": torch.tensor([0.0, float("-inf")]), "threshold": torch.tensor(float("inf"))}, "v", 1)
     for value in (float("nan"), float("inf")):
         assert refusal(DivergedError, lambda value=value: run.write_weights({"a": torch.tensor([0.0, value])}, "v", 1)) == (
-            f"{run.weights}: a would hold NaN or infinity; nothing was changed"
+            f"{run.weights}: a has NaN or infinite values, so it was not written"
         )
     shutil.rmtree(whole / "checkpoints")
     assert run.read_weights("v", logs=True)["a"][1] == float("-inf")
@@ -371,7 +371,7 @@ def test_training_saves_no_weights_that_are_no_numbers(tmp_path, text, valid):
     told = refusal(DivergedError, lambda: train_here(values, tmp_path / "run"))
     assert told.startswith("step 1: ") and told.endswith("; the last checkpoint is kept; lower train.lr or train.max_grad_norm")
     if valid is None:
-        assert "holds NaN or infinity after the update" in told
+        assert "has NaN or infinite values after the update" in told
     assert not (tmp_path / "run" / "model.safetensors").exists() and not checkpoint.names(tmp_path / "run")
 
 
@@ -383,7 +383,7 @@ def test_a_stop_saves_no_weights_that_are_no_numbers(tmp_path, text):
     watcher = Silent(stop_at=1, look=spoil)
     told = refusal(DivergedError, lambda: train_here(small(text), tmp_path / "run", watcher))
     assert told == (
-        "step 1: embedding.weight holds NaN or infinity after the update; the last checkpoint is kept; "
+        "step 1: embedding.weight has NaN or infinite values; the last checkpoint is intact; "
         "lower train.lr or train.max_grad_norm"
     )
     assert not checkpoint.names(tmp_path / "run")
@@ -394,7 +394,7 @@ def test_damaged_best_weights_are_refused_when_a_run_goes_on(stopped, text, dama
     damage(stopped / "model.safetensors")
     told = refusal(ModelError, lambda: train_here(small(text), stopped))
     assert told.startswith(f"{stopped / 'model.safetensors'}: ")
-    assert told.endswith("; --overwrite trains it again")
+    assert told.endswith("; use --overwrite to train again")
 
 
 def test_older_weights_of_the_same_run_are_refused(tmp_path, text, stopped, whole, capsys):
@@ -402,7 +402,7 @@ def test_older_weights_of_the_same_run_are_refused(tmp_path, text, stopped, whol
     shutil.copy(tmp_path / "early" / "model.safetensors", stopped / "model.safetensors")
     path = stopped / "model.safetensors"
     assert refusal(ModelError, lambda: train_here(small(text), stopped)) == (
-        f"{path}: is of step 2, but the best weights are of step 4; --overwrite trains it again"
+        f"{path}: is of step 2, but the best weights are of step 4; use --overwrite to train again"
     )
     assert refusal(ModelError, lambda: weft.load(stopped).model) == (
         f"{path}: is of step 2, but the best weights are of step 4"
@@ -462,7 +462,7 @@ def test_a_checkpoint_that_can_not_be_read_is_left_for_the_one_before_it(stopped
     watcher = Silent()
     train_here(small(text), stopped, watcher)
     place = stopped / "checkpoints" / "000005" / "state.safetensors"
-    told = f"{place}: can't be read: Input/output error; the checkpoint before it is used"
+    told = f"{place}: can't be read: Input/output error; resuming from the previous checkpoint"
     assert watcher.notes == [told, "resuming at step 4"]
     unreadable.clear()
     assert sums(stopped) == sums(made / "whole")
@@ -617,7 +617,7 @@ def test_a_flipped_bit_of_the_environment_is_noticed(whole):
     path = whole / "environment.json"
     flip(path, 8 * path.read_bytes().index(b"Linux") + 1)
     assert refusal(ModelError, lambda: folder.read_environment(whole)) == (
-        f"{path}: is not as it was written; remove it and resume"
+        f"{path}: checksum mismatch; the file is corrupted; remove it and resume"
     )
 
 

@@ -220,6 +220,6 @@ def test_damaged_samples_cost_their_texts_and_not_the_run(tmp_path, text, damage
         path.write_bytes(whole[:-9] if damage == "cut" else whole.replace(b'"seed"', b'"sfed"', 1))
     watcher = Silent()
     train_here(values, tmp_path / "run", watcher)
-    assert f"{path}: was damaged; it has the texts before the damage alone" in watcher.notes
+    assert f"{path}: corrupted; only the intact part was restored" in watcher.notes
     assert sums(tmp_path / "run")["model"] == sums(tmp_path / "whole")["model"]
     read_log(path, texts=True)  # whole again

@@ -203,7 +203,7 @@ def test_the_tokenizer_of_another_run_is_borrowed(tmp_path):
     assert refusal(UsageError, run) == f"--tokenizer-from: {run} has no tokenizer.json"
     assert (
         refusal(ModelError, tmp_path / "nowhere")
-        == f"{tmp_path / 'nowhere'}: no such run folder; did you mean {tmp_path / 'other'}?"
+        == f"{tmp_path / 'nowhere'}: run directory not found; did you mean {tmp_path / 'other'}?"
     )
     train_tokenizer(TokenizerConfig(), iter(["abc"])).save(run / "tokenizer.json")
     borrowed = with_tokenizer_from(values, run)
@@ -331,7 +331,7 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch, name):
         return
     with pytest.raises(UsageError) as caught:
         pick_device(name)
-    assert str(caught.value) == "train.device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'"
+    assert str(caught.value) == "train.device: no CUDA GPU found; use 'auto' or 'cpu'"
 
 
 # ---- how a run is evaluated unless it is asked otherwise

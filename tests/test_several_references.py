@@ -247,7 +247,7 @@ def test_a_run_is_validated_and_evaluated_with_all_its_references(several, capsy
     outputs = [best.text for best in run.predict([line for line, _ in pairs], beam=1)]
     metric = BLEU(tokenize="none")  # targets are phones, with spaces between them
     expected = metric.corpus_score(outputs, streams(references)).score
-    found = {one.name: one for one in run.evaluate(None, PredictionConfig(beam_size=1)).scores}
+    found = {one.name: one for one in run.evaluate(None, PredictionConfig(beam_size=1))}
     assert found["bleu"].value == pytest.approx(expected)
     assert "|tok:none|" in found["bleu"].signature and found["exact_match"].signature.startswith("nrefs:")
     assert main(["evaluate", str(several), "--beam-size", "1", "--json", "--device", "cpu"]) == 0
@@ -285,7 +285,7 @@ def test_parallel_files_of_evaluate_may_have_several_references(runs, tmp_path):
         write(tmp_path / "a.1", ["A", "F A"]),
         write(tmp_path / "a.2", ["B", ""]),
     ]
-    found = {one.name: one for one in run.evaluate(files, PredictionConfig(beam_size=1)).scores}
+    found = {one.name: one for one in run.evaluate(files, PredictionConfig(beam_size=1))}
     assert found["bleu"].signature.startswith("nrefs:var|")
     outputs = [best.text for best in run.predict(["abc", "fade"], beam=1)]
     assert found["chrf"].value == pytest.approx(CHRF().corpus_score(outputs, [["A", "F A"], ["B", None]]).score)
@@ -298,7 +298,7 @@ def test_a_comparison_scores_all_rows_with_one_tokenizer_and_the_same_references
     values["data"]["target"] = ["one", "two"]
     letters = train_here(values, runs.place / "several-letters").path
     for folder, tokenizer in ((several, "none"), (letters, "13a")):
-        found = {one.name: one for one in weft.load(folder).evaluate(None, PredictionConfig(beam_size=1)).scores}
+        found = {one.name: one for one in weft.load(folder).evaluate(None, PredictionConfig(beam_size=1))}
         assert f"|tok:{tokenizer}|" in found["bleu"].signature
     shown = []
     for words in ([], ["--tokenize", "none"]):

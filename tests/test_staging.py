@@ -139,7 +139,7 @@ def test_what_another_process_still_makes_is_left_alone(tmp_path):
     (out / "x").write_text("")
     with pytest.raises(ResourceError) as caught:
         fill(out)
-    assert str(caught.value) == f"{out}: is already there; remove it first, nothing was changed"
+    assert str(caught.value) == f"{out}: already exists; nothing was changed; remove it first"
     assert list(tmp_path.iterdir()) == [out]
 
 
@@ -169,7 +169,7 @@ def test_a_link_to_a_folder_is_followed_and_a_folder_that_cannot_be_made_is_one_
     monkeypatch.setattr(staging.os, "mkdir", mkdir)
     with pytest.raises(ResourceError) as caught:
         fill(tmp_path / "new")
-    assert str(caught.value) == f"{tmp_path / 'new'}: can't be written: Read-only file system; nothing was changed"
+    assert str(caught.value) == f"{tmp_path / 'new'}: cannot write: Read-only file system; nothing was changed"
 
 
 def test_a_folder_that_holds_something_is_refused_as_before(models, tmp_path, capsys):
@@ -178,6 +178,6 @@ def test_a_folder_that_holds_something_is_refused_as_before(models, tmp_path, ca
     found = [refused(capsys, *words(models), "--output-dir", str(tmp_path / "out")) for words in COMMANDS.values()]
     assert found == [
         (2, f"export: {tmp_path / 'out'} is not empty; choose another --output-dir"),
-        (2, f"{tmp_path / 'out'}: is no run folder and not empty (mine); choose another --output-dir"),
-        (2, f"{tmp_path / 'out'}: is no run folder and not empty (mine); choose another --output-dir"),
+        (2, f"{tmp_path / 'out'}: not empty and not a run directory (contains mine); choose another --output-dir"),
+        (2, f"{tmp_path / 'out'}: not empty and not a run directory (contains mine); choose another --output-dir"),
     ]

@@ -128,11 +128,11 @@ def test_the_nearest_run_is_named(tmp_path, monkeypatch, capsys):
         (tmp_path / "runs" / name / "resolved.toml").write_text("")
     (tmp_path / "labels.toml").write_text("")
     for word, said in {
-        "runs/lables": "runs/lables: no such run folder; did you mean runs/labels?",
-        "labels": "labels: no such run folder; did you mean runs/labels?",
-        "runs/zzz": "runs/zzz: no such run folder",
-        "none/labels": "none/labels: no such run folder",
-        "runs": "runs: is no run folder: it has no resolved.toml; runs in it: labels, lstm",
+        "runs/lables": "runs/lables: run directory not found; did you mean runs/labels?",
+        "labels": "labels: run directory not found; did you mean runs/labels?",
+        "runs/zzz": "runs/zzz: run directory not found",
+        "none/labels": "none/labels: run directory not found",
+        "runs": "runs: not a run directory (resolved.toml is missing); runs in it: labels, lstm",
         "labels.toml": "labels.toml: is a run file, not the folder of a run; its run is in runs/labels",
     }.items():
         assert refused(capsys, "info", word) == (4, said)
@@ -143,7 +143,7 @@ def test_the_nearest_run_is_named(tmp_path, monkeypatch, capsys):
 def test_a_device_that_is_absent_is_refused_at_once(command, capsys):
     """Whatever else is wrong: here the run, and the data, are not there either."""
     more = ["--suite", "none"] if command == "probe" else []
-    said = "--device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'"
+    said = "device: no CUDA GPU found; use 'auto' or 'cpu'"
     assert refused(capsys, command, "no-run", *more, "--device", "cuda") == (2, said)
     said = "--device: no such device 'mps'; did you mean 'cpu'?"
     assert refused(capsys, command, "no-run", *more, "--device", "mps") == (2, said)
@@ -153,6 +153,6 @@ def test_a_device_that_is_absent_is_refused_at_once(command, capsys):
 @pytest.mark.parametrize("command", ["train", "compare"])
 def test_a_device_of_the_run_file_that_is_absent_is_refused_before_data_is_read(command, tmp_path, capsys):
     (tmp_path / "run.toml").write_text(RUN.replace("text.txt", "none.txt") + '[train]\ndevice = "cuda"\n')
-    said = "train.device: 'cuda' was asked for, but torch sees no GPU; use 'auto' or 'cpu'"
+    said = "train.device: no CUDA GPU found; use 'auto' or 'cpu'"
     assert refused(capsys, command, str(tmp_path / "run.toml"), "--output-dir", str(tmp_path / "out")) == (2, said)
     assert not (tmp_path / "out").exists()

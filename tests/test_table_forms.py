@@ -14,7 +14,7 @@ from weft.data.config import TextDataConfig
 from weft.data.dataset import Dataset
 from weft.data.findings import CheckOptions
 from weft.errors import DataError
-from weft.tasks.classification.data import LabeledDataConfig, LabelledFormat
+from weft.tasks.classification.data import LabeledDataConfig, LabeledFormat
 from weft.tasks.classification.files import Reading, Record
 from weft.tasks.qa.data import QuestionFormat
 from weft.tasks.seq2seq.data import PairFormat
@@ -32,7 +32,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def labelled(path: Path, reading: Reading | None = None) -> Dataset[Record]:
-    return Dataset((path,), LabelledFormat(reading or Reading()))
+    return Dataset((path,), LabeledFormat(reading or Reading()))
 
 
 def read(path: Path, reading: Reading | None = None) -> list[tuple[str, ...]]:

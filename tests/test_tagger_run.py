@@ -39,12 +39,12 @@ def runs(tmp_path_factory):
 
 def loaded(folder: Path) -> AnyRun:
     run = weft.load(folder, device="cpu")
-    assert run.task.name == "tag"
+    assert run.task == "tagging"
     return run
 
 
 def values_of(run: AnyRun, data: Any = None) -> dict[str, float]:
-    return {score.name: score.value for score in run.evaluate(data).scores}
+    return {score.name: score.value for score in run.evaluate(data)}
 
 
 # ---- training
@@ -81,7 +81,7 @@ def test_without_spelling_new_words_are_all_alike(runs, tmp_path):
     assert values_of(run)["oov_accuracy"] < 80
     assert run.predict("ggggo").tags == run.predict("ggggi").tags
     for wrong, said in (
-        ("model.char_encoder=all", "model.char_encoder: must be a valid dictionary or instance of SpellingTable, not 'all'"),
+        ("model.char_encoder=all", "model.char_encoder: expected a valid dictionary or instance of CharEncoderConfig, got 'all'"),
         ("model.spelling.widht=3", "model.spelling.widht: no such option; did you mean 'width'?"),
     ):
         with pytest.raises(ConfigError) as caught:
@@ -91,7 +91,7 @@ def test_without_spelling_new_words_are_all_alike(runs, tmp_path):
 
 @pytest.mark.parametrize("head", ["linear", "crf"])
 def test_both_heads_learn(runs, tmp_path, head):
-    folder = train_here(runs.values("spans-window", f"model.head={head}"), tmp_path / "run").path
+    folder = train_here(runs.values("spans-conv", f"model.head={head}"), tmp_path / "run").path
     assert values_of(loaded(folder))["span_f1"] >= 85
 
 
@@ -159,7 +159,7 @@ def test_scores_that_the_tags_do_not_have_are_no_monitors(runs, tmp_path):
     assert str(caught.value) == (
         "train.monitor: 'oov_accuracy' is about new words, but data.valid has none; use 'token_accuracy'"
     )
-    with pytest.raises(ConfigError, match=r"train\.monitor: no such score 'accuracy'"):
+    with pytest.raises(ConfigError, match=r"train\.monitor: unknown metric 'accuracy'"):
         resolve(runs.values("speech-lstm", "train.monitor=accuracy"), base=Path())
 
 
@@ -179,9 +179,9 @@ def test_a_tagger_starts_from_a_classifier(runs, tmp_path):
     assert "encoder.embedder.embedding.weight" in copied
     assert all(torch.equal(before[name], after[name]) for name in copied)
     new = len(after) - len(copied)
-    said = next(note for note in watcher.notes if note.startswith("started from"))
-    assert said.startswith(f"started from {first}: {len(copied)} tensors copied, new here: {new} (")
-    assert "left there: 3 (head." in said
+    said = next(note for note in watcher.notes if note.startswith("Initialized "))
+    assert said.startswith(f"Initialized {len(copied)} tensors from {first}; not in {first}: ")
+    assert f" and {new - 3} more; unused: head." in said
 
 
 # ---- reading back
@@ -208,7 +208,7 @@ def test_words_may_hold_anything_that_text_may(runs):
 def test_what_is_measured_is_what_is_predicted(runs):
     run, told = loaded(runs.folder("speech-lstm")), list[tuple[int, int]]()
     found = run.evaluate(progress=lambda what, done, total: told.append((done, total)))
-    scores, items = found.scores, found.items
+    scores, items = list(found), found.items
     given = list(run.config.datasets["test"].records())
     said = run.predict([one.words for one in given])
     right = [a == b for one, gold in zip(said, given, strict=True) for a, b in zip(one.tags, gold.tags, strict=True)]
@@ -220,7 +220,7 @@ def test_what_is_measured_is_what_is_predicted(runs):
     assert len(items.keys) == len(given)
     assert told[-1] == (len(given), len(given))
     info = run.info()
-    assert (info["task"], info["kind"], info["labels"]) == ("tag", "lstm", list(run.labels))
+    assert (info["task"], info["arch"], info["labels"]) == ("tagging", "lstm", list(run.labels))
     assert info["parameters"] == run.num_parameters > 0
 
 
@@ -239,7 +239,7 @@ def test_a_run_without_other_data_has_nothing_to_evaluate(runs, tmp_path):
     run = loaded(train_here(values, tmp_path / "run").path)
     with pytest.raises(UsageError) as caught:
         run.evaluate()
-    assert str(caught.value) == f"{tmp_path / 'run'}: the run has no test or validation data; give --data FILE"
+    assert str(caught.value) == f"{tmp_path / 'run'}: the run has no test or validation data; set --data"
 
 
 def test_sentences_beyond_learned_positions_are_refused(runs, tmp_path, capsys, monkeypatch):
@@ -268,8 +268,8 @@ def test_files_that_were_swapped_or_damaged_are_refused_by_name(runs, tmp_path, 
     shutil.copy(runs.folder(other) / name, folder / name)
     with pytest.raises(ModelError) as caught:
         weft.load(folder).model  # noqa: B018
-    names = " or ".join(str(folder / part) for part in ("tokenizer.json", "tokenizer.char.json", "labels.json"))
-    assert str(caught.value) == f"{names}: is not what the weights were trained with"
+    names = " or ".join(str(folder / part) for part in ("tokenizer.char.json", "tokenizer.json", "labels.json"))
+    assert str(caught.value) == f"{names}: not the file that the weights were trained with"
     (folder / name).write_text("{")
     with pytest.raises(ModelError) as caught:
         weft.load(folder)
@@ -357,10 +357,10 @@ def test_tags_never_seen_are_named_counted_and_wrong_or_refused(runs, capsys, tm
 def test_options_of_search_are_refused(runs, capsys):
     folder = runs.folder("speech-lstm")
     assert refused(capsys, "predict", str(folder), "the", "--num-samples", "2") == (
-        2, "--num-samples: not available for task 'tag'"
+        2, "--num-samples: not available for task 'tagging'"
     )  # fmt: skip
     assert refused(capsys, "evaluate", str(folder), "--beam-size", "2") == (
-        2, "--beam-size: not available for task 'tag'"
+        2, "--beam-size: not available for task 'tagging'"
     )  # fmt: skip
     assert refused(capsys, "generate", str(folder)) == (2, f"{folder}: is a tagger, which gives words tags; use weft predict")
     code, out, _ = said_by(capsys, "info", str(folder))
@@ -397,9 +397,9 @@ def test_conll_u_by_the_command_line(tmp_path, capsys):
 def test_a_tagger_gives_vectors_of_sentences(runs, tmp_path, capsys, name):
     run, lines = loaded(runs.folder(name)), ["the old mr dcbfo here", "a", "", "near the new owl and the old one"]
     for pool in ("mean", "first"):
-        together = run.embed(lines, pool=pool)
+        together = run.embed(lines, pooling=pool)
         assert (together.shape, together.dtype) == ((4, run.config.model.hidden_size), np.float32)
-        alone = np.concatenate([run.embed([line], pool=pool) for line in lines])
+        alone = np.concatenate([run.embed([line], pooling=pool) for line in lines])
         np.testing.assert_allclose(together, alone, atol=1e-5)
         with torch.inference_mode():
             batch = run.reader.model.sentences([lines[0].split()]).batch(np.array([0]))

@@ -271,7 +271,7 @@ def test_sacrebleu_is_imported_on_use_and_leaves_signals_alone():
     code = (
         "import signal, sys; before = signal.getsignal(signal.SIGPIPE); import weft.metrics.seq2seq as t;"
         "assert 'sacrebleu' not in sys.modules;"
-        "t.translation_scores(t.translation_items(['a'], ['b']), t.Decoded('greedy'));"
+        "t.seq2seq_scores(t.seq2seq_items(['a'], ['b']), t.Seq2SeqSetup('greedy'));"
         "assert 'sacrebleu' in sys.modules; assert signal.getsignal(signal.SIGPIPE) == before"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -31,7 +31,7 @@ from weft.runs.run import AnyRun
 from weft.tasks.lm.task import LM
 from weft.tasks.seq2seq import decoding as translator
 from weft.tasks.seq2seq.task import SEQ2SEQ
-from weft.tasks.spec import Fault
+from weft.tasks.spec import InvalidInput
 from weft.training import checkpoint
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
@@ -76,7 +76,7 @@ def records(folder: Path, name: str) -> list[dict[str, Any]]:
 def test_every_kind_trains_and_loads(runs, name):
     folder = runs.folder(name)
     run = weft.load(folder, device="cpu")
-    assert run.task.name == "translate" and not run.model.training
+    assert run.task == "seq2seq" and not run.model.training
     joint = name == "joint"
     kept = {"tokenizer.json"} if joint else {"tokenizer.source.json", "tokenizer.target.json"}
     assert {path.name for path in folder.glob("tokenizer*")} == kept
@@ -87,7 +87,7 @@ def test_every_kind_trains_and_loads(runs, name):
     assert set(valid[0]) == {
         "step",
         "crc32",
-        *(f"valid_{score}" for score in metric_names(run.task.validation)),
+        *(f"valid_{score}" for score in metric_names(run.spec.validation)),
     }
     assert valid[-1]["valid_loss"] < valid[0]["valid_loss"]
     info = run.info()
@@ -140,7 +140,7 @@ def test_a_run_without_weights_yet_is_told_of_and_reads_no_line(tmp_path, capsys
     for words in (["predict"], ["score"], ["explain"], ["predict", "--ensemble", str(folder)]):
         assert main([words[0], str(folder), *words[1:]]) == 4
         assert capsys.readouterr().err == (
-            f"weft: {folder}: has no model.safetensors yet; train it first (the same command resumes)\n"
+            f"weft: {folder}: not trained yet; run weft train\n"
         )
 
 
@@ -163,7 +163,7 @@ def test_the_score_that_is_monitored_chooses_the_weights(runs, monitor):
     # and the weights that are kept are those
     run, held = weft.load(folder, device="cpu"), folder.parent / "valid.tsv"
     held.write_text("\n".join(runs.pairs.read_text().splitlines()[192:216]) + "\n")
-    found = {score.name: score.value for score in run.evaluate(held, PredictionConfig(beam_size=1)).scores}
+    found = {score.name: score.value for score in run.evaluate(held, PredictionConfig(beam_size=1))}
     assert found[decides] == pytest.approx(best, abs=1e-4)
 
 
@@ -188,7 +188,7 @@ def test_learning_goes_on_until_the_words_are_right(tmp_path):
     train_here(pair_file(pairs, "lstm", *settings), tmp_path / "run")
     run = load(tmp_path / "run", SEQ2SEQ, device="cpu")
     assert [best.text for best in run.predict(["abc", "fade", "cab"])] == ["A BB C", "F A DD E", "C A BB"]
-    assert {score.name: score.value for score in run.evaluate().scores}["exact_match"] >= 90
+    assert {score.name: score.value for score in run.evaluate()}["exact_match"] >= 90
 
 
 def test_a_source_longer_than_the_table_of_positions_stops_a_run_before_it_begins(tmp_path):
@@ -345,7 +345,7 @@ def test_evaluating_counts_what_was_predicted(runs, name):
     run = loaded(runs, name)
     pairs = [tuple(line.split("\t")) for line in runs.pairs.read_text().splitlines()[216:]]
     options = PredictionConfig(beam_size=2, max_new_tokens=9)
-    scores = {score.name: score for score in run.evaluate(None, options).scores}
+    scores = {score.name: score for score in run.evaluate(None, options)}
     written = [best.text.split() for best in run.predict([source for source, _ in pairs], options)]
     exact = np.mean([said == target.split() for said, (_, target) in zip(written, pairs, strict=True)])
     assert scores["exact_match"].value == pytest.approx(100 * exact)
@@ -355,7 +355,7 @@ def test_evaluating_counts_what_was_predicted(runs, name):
     assert scores["loss"].value == pytest.approx(nats)
     (runs.place / "test.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
     both = run.evaluate([str(runs.place / "test.tsv")], options)
-    again, items = both.scores, both.items
+    again, items = list(both), both.items
     assert [(one.name, one.value) for one in again] == [(one.name, pytest.approx(one.value)) for one in scores.values()]
     assert [line.split() for line in items.outputs or []] == written
 
@@ -366,7 +366,7 @@ def test_evaluating_without_data_is_refused(tmp_path):
     values["data"] = {"train": str(pairs), "max_length": 16}
     run = load(train_here(values, tmp_path / "run").path, SEQ2SEQ, device="cpu")
     assert refusal(UsageError, run.evaluate) == (
-        f"{tmp_path / 'run'}: the run has no test or validation data; give --data FILE"
+        f"{tmp_path / 'run'}: the run has no test or validation data; set --data"
     )
 
 
@@ -374,7 +374,7 @@ def test_a_long_source_is_refused_in_evaluation_too_and_cut_on_request(runs, tmp
     run, path = loaded(runs, "lstm"), tmp_path / "long.tsv"
     path.write_text(f"abc\tA BB C\n{'ab' * 10}\tA BB\n")
     assert refusal(DataError, lambda: run.evaluate(path).scores).startswith(f"{path}: line 2: has 21 tokens, but ")
-    scores = {score.name: score.value for score in run.evaluate(path, PredictionConfig(truncate=True)).scores}
+    scores = {score.name: score.value for score in run.evaluate(path, PredictionConfig(truncate=True))}
     assert math.isfinite(scores["loss"])
 
 
@@ -395,7 +395,7 @@ def test_an_ensemble_is_the_mean_of_what_its_members_say(runs):
         for word, best in zip(["abc", "fade"], both.predict(["abc", "fade"], beam=4), strict=True):
             again = both.score((word, best.text))
             assert best.log_prob == pytest.approx(again.log_prob, abs=1e-4)
-    assert {score.name for score in both.evaluate(None, PredictionConfig(beam_size=1)).scores} >= {
+    assert {score.name for score in both.evaluate(None, PredictionConfig(beam_size=1))} >= {
         "exact_match",
         "loss",
     }
@@ -657,7 +657,7 @@ def test_pairs_that_cannot_be_scored_are_among_the_others(runs):
     first, long, last = run.try_score([("abc", "A"), ("ab" * 10, "A"), ("fade", "A BB")])
     assert [first, last] == run.score([("abc", "A"), ("fade", "A BB")])
     reason = f"has 21 tokens, but {run.directory.path} reads at most 16; shorten it, or have it cut with --truncate"
-    assert long == Fault(reason)
+    assert long == InvalidInput(reason)
     assert refusal(DataError, lambda: run.score([("abc", "A"), ("ab" * 10, "A")])) == f"line 2: {reason}"
 
 

@@ -13,7 +13,7 @@ from small_runs import train_here
 import weft
 from weft.config import read_toml
 from weft.errors import DataError
-from weft.tasks.spec import Fault
+from weft.tasks.spec import InvalidInput
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 import golden_data
@@ -89,7 +89,7 @@ def loaded(place: Path, name: str) -> Any:
 def reasons_given(run: Any, found: list[Any]) -> list[str | None]:
     return [
         one.reason.replace(str(run.folder.path), "RUN").replace(", or have it cut with --truncate", "")
-        if isinstance(one, Fault)
+        if isinstance(one, InvalidInput)
         else None
         for one in found
     ]
@@ -107,7 +107,7 @@ def test_faults_stand_where_their_predictions_would(name, place):
     for one, reason in bad.items():
         with pytest.raises(DataError) as caught:
             run.predict([good[0], one])
-        assert reasons_given(run, [Fault(str(caught.value))]) == [f"line 2: {reason}"]
+        assert reasons_given(run, [InvalidInput(str(caught.value))]) == [f"line 2: {reason}"]
     assert run.try_predict([]) == [] and len(run.try_predict(good[0])) == 1
 
 

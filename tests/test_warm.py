@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,14 +24,14 @@ DATA: dict[str, dict[str, Any]] = {
     "seq2seq": {"train": "x.tsv", "max_length": 16},
     "classification": {"train": "x.tsv", "max_length": 16},
     "tagging": {"train": "x.conll", "max_length": 16},
-    "qa": {"train": "x.json", "max_length": 16, "stride": 4},
+    "qa": {"train": "x.json", "max_length": 16, "doc_stride": 4},
 }
 
 
 def tokens(name: str = "a", labels: tuple[str, ...] = ("no", "yes")) -> Any:
     """What all tasks ask of a tokenizer."""
-    found = SimpleNamespace(size=WORDS, hash=name * 64)
-    found.tokenizer = found.letters = found.source = found.target = found
+    found = SimpleNamespace(vocab_size=WORDS, hash=name * 64)
+    found.tokenizer = found.char_tokenizer = found.source = found.target = found
     found.labels = SimpleNamespace(size=len(labels), names=labels)
     return found
 
@@ -47,7 +48,7 @@ def made(task: str, kind: str, tokenizer: Any = None, *, data: dict[str, Any] | 
 def network(one: BuiltRun, seed: int = 0) -> nn.Module:
     """A network whose weights all differ from those that it would start with."""
     torch.manual_seed(seed)
-    model: nn.Module = one.config.preset.estimator.shape.build(one.config, one.tokenizer)()  # type: ignore[attr-defined]
+    model: nn.Module = one.config.preset.estimator.network_task.build(one.config, one.tokenizer)()  # type: ignore[attr-defined]
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight) * 0.3)
@@ -81,14 +82,14 @@ BERT: dict[str, Any] = {"num_heads": 2, "dropout": 0.0}
 # ---- what differs in silence: the same names and shapes, another function
 
 SILENT = [
-    ({"heads": 4}, "model.head_dim: 4 there, 2 here; model.num_heads: 2 there, 4 here"),
-    ({"positions": "sinusoidal"}, "model.position_encoding: learned there, sinusoidal here"),
-    ({"positions": "none"}, "model.position_encoding: learned there, none here"),
-    ({"positions": "rotary"}, "model.position_encoding: learned there, rotary here"),
+    ({"num_heads": 4}, "model.head_dim: 4 there, 2 here; model.num_heads: 2 there, 4 here"),
+    ({"position_encoding": "sinusoidal"}, "model.position_encoding: learned there, sinusoidal here"),
+    ({"position_encoding": "none"}, "model.position_encoding: learned there, none here"),
+    ({"position_encoding": "rotary"}, "model.position_encoding: learned there, rotary here"),
     ({"activation": "relu"}, "model.activation: gelu there, relu here"),
     ({"activation": "gelu-tanh"}, "model.activation: gelu there, gelu-tanh here"),
-    ({"connection": "residual"}, "model.skip_connection: post-norm there, residual here"),
-    ({"norm": "rms"}, "model.norm: layer there, rms here; model.norm_eps: 1e-05 there, none here"),
+    ({"skip_connection": "residual"}, "model.skip_connection: post-norm there, residual here"),
+    ({"norm": "rmsnorm"}, "model.norm: layernorm there, rmsnorm here; model.norm_eps: 1e-05 there, none here"),
     ({"norm_eps": 1e-3}, "model.norm_eps: 1e-05 there, 0.001 here"),
     ({"qk_norm": True}, "model.qk_norm: false there, true here"),
     ({"embedding_norm": False}, "model.embedding_norm: true there, false here"),
@@ -100,8 +101,8 @@ SILENT = [
 def test_an_option_that_changes_the_function_is_refused_by_name(options, named):
     there = made("masked-lm", "bert", **BERT)
     assert refusal(there, made("masked-lm", "bert", **{**BERT, **options})) == (
-        f"train.init_from: the weights of {RUN} would compute something else here ({named}); "
-        "use its values, or set train.init_loose to leave such weights"
+        f"train.init_from: the weights of {RUN} would compute another function here ({named}); "
+        "use the same options, or set train.init_loose = true to skip these weights"
     )
 
 
@@ -110,25 +111,25 @@ OTHERS = [
     (made("lm", "gpt", num_heads=2), made("lm", "gpt", num_heads=2, logit_softcap="none"), "model.logit_softcap: 15.0 there, none here"),
     (made("lm", "lstm"), made("lm", "lstm", tie_embeddings=True), "model.tie_embeddings: false there, true here"),
     (made("lm", "lstm"), made("lm", "lstm", tokens("b")), "tokenizer: aaaaaaaa there, bbbbbbbb here"),
-    (made("lm", "lstm"), made("lm", "lstm", skip_connection="residual"), "model.skip_connection: plain there, residual here"),
-    (made("lm", "transformer"), made("classify", "transformer", position_encoding="learned", bidirectional=True),
+    (made("lm", "lstm"), made("lm", "lstm", skip_connection="residual"), "model.skip_connection: none there, residual here"),
+    (made("lm", "transformer"), made("classification", "transformer", position_encoding="learned", bidirectional=True),
      "model.bidirectional: false there, true here"),
-    (made("classify", "lstm", pooling="max"), made("classify", "lstm", pooling="mean"), "model.pooling: max there, mean here"),
-    (made("classify", "lstm"), made("classify", "lstm", tokens(labels=("yes", "no"))),
+    (made("classification", "lstm", pooling="max"), made("classification", "lstm", pooling="mean"), "model.pooling: max there, mean here"),
+    (made("classification", "lstm"), made("classification", "lstm", tokens(labels=("yes", "no"))),
      "labels: ['no', 'yes'] there, ['yes', 'no'] here"),
-    (made("translate", "transformer"), made("translate", "transformer", attention="none"),
+    (made("seq2seq", "transformer"), made("seq2seq", "transformer", attention="none"),
      "model.attention: scaled-dot there, none here"),
-    (made("translate", "lstm"), made("translate", "lstm", attention="additive"),
+    (made("seq2seq", "lstm"), made("seq2seq", "lstm", attention="additive"),
      "model.attention: multiplicative there, additive here"),
-    (made("translate", "lstm", attention="dot"), made("translate", "lstm", attention="scaled-dot"),
+    (made("seq2seq", "lstm", attention="dot"), made("seq2seq", "lstm", attention="scaled-dot"),
      "model.attention: dot there, scaled-dot here"),
-    (made("translate", "sutskever"), made("translate", "sutskever", encoder={"reverse": False}),
+    (made("seq2seq", "sutskever"), made("seq2seq", "sutskever", encoder={"reverse_source": False}),
      "model.encoder.reverse_source: true there, false here"),
-    (made("translate", "lstm"), made("translate", "lstm", share_embeddings=True), "model.share_embeddings: false there, true here"),
-    (made("translate", "transformer"), made("translate", "transformer", decoder={"num_cross_heads": 2, "num_heads": 1}),
+    (made("seq2seq", "lstm"), made("seq2seq", "lstm", share_embeddings=True), "model.share_embeddings: false there, true here"),
+    (made("seq2seq", "transformer"), made("seq2seq", "transformer", decoder={"num_cross_heads": 2, "num_heads": 1}),
      "model.decoder.num_cross_heads: 1 there, 2 here"),
-    (made("tag", "lstm"), made("tag", "lstm", char_encoder={"pooling": "mean"}), "model.char_encoder.pooling: max there, mean here"),
-    (made("translate", "transformer"), made("classify", "transformer", num_heads=1, position_encoding="sinusoidal", activation="gelu"),
+    (made("tagging", "lstm"), made("tagging", "lstm", char_encoder={"pooling": "mean"}), "model.char_encoder.pooling: max there, mean here"),
+    (made("seq2seq", "transformer"), made("classification", "transformer", num_heads=1, position_encoding="sinusoidal", activation="gelu"),
      "model.activation: relu there, gelu here"),
 ]  # fmt: skip
 
@@ -142,7 +143,7 @@ def test_the_two_forms_of_a_gru_have_other_weights():
     """Their names differ, so only the embedding and the head are copied, and all else is said to be new."""
     there, here, _ = OTHERS[0]
     _, _, said = started(there, here)
-    assert "3 tensors copied" in said and "mixer.read" in said
+    assert "Initialized 3 tensors from" in said and "mixer.input_proj" in said
 
 
 def test_an_option_nobody_has_listed_matters():
@@ -164,7 +165,7 @@ def test_training_options_and_a_new_head_are_no_difference():
     here = made("masked-lm", "bert", num_heads=[2, 2], dropout=0.4, attention_dropout=0.2, mask_prob=0.3, masking="span", norm_eps=1e-5,
                 head_dim=4, word_dropout=0.1, embedding_dropout=0.3)  # fmt: skip
     old, new, said = started(there, here)
-    assert said.endswith("new here: none, left there: none")
+    assert re.fullmatch(r"Initialized \d+ tensors from runs/there", said)
     assert all(torch.equal(weight, old.state_dict()[name]) for name, weight in new.state_dict().items())
 
 
@@ -172,7 +173,7 @@ def test_training_options_and_a_new_head_are_no_difference():
 def test_a_bert_starts_every_task_of_an_encoder(task):
     there, here = made("masked-lm", "bert", **BERT), made(task, "bert", **BERT)
     old, new, said = started(there, here)
-    assert "left there: " in said and "head" in said.split("new here: ")[1]
+    assert "; unused: " in said and "head" in said.split("not in runs/there: ")[1]
     stacks = [{name: weight for name, weight in one.state_dict().items() if ".stack." in name} for one in (old, new)]
     assert stacks[0].keys() == stacks[1].keys()
     assert all(torch.equal(weight, stacks[0][name]) for name, weight in stacks[1].items())
@@ -183,53 +184,55 @@ def test_a_bert_starts_every_task_of_an_encoder(task):
 
 def test_fewer_layers_start_from_the_lower_ones_and_more_are_new():
     there = made("masked-lm", "bert", **BERT)
-    _, _, said = started(there, made("masked-lm", "bert", **{**BERT, "layers": 1}))
-    assert "left there: " in said and "encoder.stack.layers.2" in said
-    _, _, said = started(there, made("masked-lm", "bert", **{**BERT, "layers": 3}))
-    assert "new here: " in said and "encoder.stack.layers.4" in said
+    _, _, said = started(there, made("masked-lm", "bert", **{**BERT, "num_layers": 1}))
+    assert "; unused: " in said and "encoder.stack.layers.2" in said
+    _, _, said = started(there, made("masked-lm", "bert", **{**BERT, "num_layers": 3}))
+    assert "not in runs/there: " in said and "encoder.stack.layers.4" in said
 
 
 def test_fewer_learned_positions_are_the_first_ones_and_more_are_refused():
     there = made("masked-lm", "bert", **BERT)
-    old, new, _ = started(there, made("classify", "bert", data={"longest": 12}, **BERT))
+    old, new, _ = started(there, made("classification", "bert", data={"max_length": 12}, **BERT))
     torch.testing.assert_close(new.encoder(text())[0][text().token_mask], old(text())[text().token_mask])
-    said = refusal(there, made("classify", "bert", data={"longest": 20}, **BERT))
-    assert said.startswith("train.init_from: encoder.stack.positions.table.weight is 20 x 8 here, but 16 x 8 in runs/there; ")
+    said = refusal(there, made("classification", "bert", data={"max_length": 20}, **BERT))
+    assert said.startswith("train.init_from: encoder.stack.positions.table.weight is 20x8 here and 16x8 in runs/there; ")
 
 
 def test_a_word_vector_is_no_matter_of_the_stack_above_it():
-    old, new, said = started(made("lm", "lstm"), made("classify", "gru"))
-    assert said.startswith("started from runs/there: 1 tensors copied, new here: ")
+    old, new, said = started(made("lm", "lstm"), made("classification", "gru"))
+    assert said.startswith("Initialized 1 tensors from runs/there; not in runs/there: ")
     assert torch.equal(new.encoder.embedder.embedding.weight[:-1], old.embedding.weight)
     torch.testing.assert_close(new.encoder.embedder.embedding.weight[-1], old.embedding.weight.mean(0))
 
 
 def test_loose_leaves_the_parts_that_differ():
-    there = made("classify", "lstm", bidirectional=False)
-    old, new, said = started(there, made("classify", "lstm", tokens(labels=("yes", "no")), bidirectional=False), loose=True)
-    assert "new here: 3 (head.temperature, head.scores.weight, head.scores.bias)" in said
+    there = made("classification", "lstm", bidirectional=False)
+    old, new, said = started(
+        there, made("classification", "lstm", tokens(labels=("yes", "no")), bidirectional=False), loose=True
+    )
+    assert "; not in runs/there: head.temperature, head.scores.weight, head.scores.bias; " in said
     assert torch.equal(new.encoder.embedder.embedding.weight, old.encoder.embedder.embedding.weight)
-    _, new, said = started(there, made("classify", "lstm", bidirectional=False, skip_connection="residual"), loose=True)
-    assert "encoder.stack.layers.0.mixer.cell.weight_ih_l0" in said.split("left there")[0]
+    _, new, said = started(there, made("classification", "lstm", bidirectional=False, skip_connection="residual"), loose=True)
+    assert "encoder.stack.layers.0.mixer.cell.weight_ih_l0" in said.split("unused")[0]
 
 
 def test_how_far_attention_sees_is_told():
     options = {"position_encoding": "rotary", "num_heads": 2}
-    _, _, said = started(made("lm", "transformer", **options), made("lm", "transformer", data={"window": 8}, **options))
-    assert said.endswith("left there: none; attention sees 8 tokens here, 16 there")
+    _, _, said = started(made("lm", "transformer", **options), made("lm", "transformer", data={"context_length": 8}, **options))
+    assert said.endswith(" from runs/there; attention span 8 tokens (was 16)")
 
 
-@pytest.mark.parametrize("options", [{"kind": "bert", **BERT}, {"kind": "lstm"}])
+@pytest.mark.parametrize("options", [{"arch": "bert", **BERT}, {"arch": "lstm"}])
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_text_alone_is_read_as_the_first_of_two_was(options, tied):
     """What an encoder of two texts adds to each token of the first, one of single texts has in its embedding."""
-    rest = {name: value for name, value in options.items() if name != "kind"}
-    there = made("masked-lm", options["kind"], tie_embeddings=tied, segment_embeddings=True, **rest)
-    pairs, alone, said = started(there, made("masked-lm", options["kind"], tie_embeddings=tied, **rest))
+    rest = {name: value for name, value in options.items() if name != "arch"}
+    there = made("masked-lm", options["arch"], tie_embeddings=tied, segment_embeddings=True, **rest)
+    pairs, alone, said = started(there, made("masked-lm", options["arch"], tie_embeddings=tied, **rest))
     assert "segments" not in said
-    one = {"pooling": "mean", "num_layers": 2, **({} if options["kind"] == "bert" else {"dropout": 0.0})}
-    _, labels, said = started(there, made("classify", options["kind"], **{**rest, **one}))
-    assert "new here: 3 (head." in said and "segments" not in said
+    one = {"pooling": "mean", "num_layers": 2, **({} if options["arch"] == "bert" else {"dropout": 0.0})}
+    _, labels, said = started(there, made("classification", options["arch"], **{**rest, **one}))
+    assert "not in runs/there: head." in said and "segments" not in said
     with torch.no_grad():
         wanted = pairs(text())[text().token_mask]
         torch.testing.assert_close(labels.encoder(text())[0][text().token_mask], wanted)
@@ -258,8 +261,8 @@ def scored(model: Any, ids: Tensor) -> Tensor:
 
 
 DECODERS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
-    ("transformer", "transformer", {"heads": 2}, {"position_encoding": "learned", "activation": "gelu"}),
-    ("gpt", "transformer", {"heads": 2}, {"position_encoding": "rotary", "norm": "rmsnorm", "qk_norm": True, "activation": "squared-relu",
+    ("transformer", "transformer", {"num_heads": 2}, {"position_encoding": "learned", "activation": "gelu"}),
+    ("gpt", "transformer", {"num_heads": 2}, {"position_encoding": "rotary", "norm": "rmsnorm", "qk_norm": True, "activation": "squared-relu",
                                           "logit_softcap": 15.0}),
     ("lstm", "lstm", {}, {"attention": "none", "bridge": "project"}),
     ("gru", "gru", {"ffn_dim": 12, "skip_connection": "residual", "norm": "layernorm"},
@@ -272,47 +275,47 @@ DECODERS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("kind", "other", "options", "theirs"), DECODERS, ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_a_language_model_starts_a_decoder_that_says_the_same_without_a_source(kind, other, options, theirs):
-    side = {"decoder": {"heads": 2}} if other == "transformer" else {}
-    old, new, said = started(made("lm", kind, **options), made("translate", other, **theirs, **side))
+    side = {"decoder": {"num_heads": 2}} if other == "transformer" else {}
+    old, new, said = started(made("lm", kind, **options), made("seq2seq", other, **theirs, **side))
     ids = text().tokens
     with torch.no_grad():
         torch.testing.assert_close(scored(silenced(new), ids), old.score(ids))
-    assert "left there: none" in said and "new here: " in said
+    assert "unused" not in said and "not in runs/there: " in said
 
 
 def test_attention_around_a_recurrent_decoder_is_new():
-    _, _, said = started(made("lm", "lstm"), made("translate", "lstm"))
-    assert "decoder.stack.layers.1.mixer.look.to_k.weight" in said or "new here: " in said
-    assert said.startswith("started from runs/there: 11 tensors copied")
+    _, _, said = started(made("lm", "lstm"), made("seq2seq", "lstm"))
+    assert "decoder.stack.layers.1.mixer.look.to_k.weight" in said or "not in runs/there: " in said
+    assert said.startswith("Initialized 11 tensors from runs/there")
 
 
 def test_a_decoder_that_differs_from_the_language_model_is_refused_by_name():
     there = made("lm", "transformer", num_heads=2)
-    assert refusal(there, made("translate", "transformer", decoder={"heads": 4})) == (
-        f"train.init_from: the weights of {RUN} would compute something else here (model.decoder.activation: gelu there, "
+    assert refusal(there, made("seq2seq", "transformer", decoder={"num_heads": 4})) == (
+        f"train.init_from: the weights of {RUN} would compute another function here (model.decoder.activation: gelu there, "
         "relu here; model.decoder.head_dim: 4 there, 2 here; model.decoder.num_heads: 2 there, 4 here; model.decoder.position_encoding: "
-        "learned there, sinusoidal here); use its values, or set train.init_loose to leave such weights"
+        "learned there, sinusoidal here); use the same options, or set train.init_loose = true to skip these weights"
     )
     options = {"position_encoding": "learned", "activation": "gelu", "decoder": {"num_heads": 2}}
-    assert "model.tie_embeddings: " in refusal(there, made("translate", "transformer", tie_embeddings=True, **options))
+    assert "model.tie_embeddings: " in refusal(there, made("seq2seq", "transformer", tie_embeddings=True, **options))
     assert "model.logit_softcap: 15.0 there, none here" in refusal(
-        made("lm", "transformer", num_heads=2, logit_softcap=15.0), made("translate", "transformer", **options)
+        made("lm", "transformer", num_heads=2, logit_softcap=15.0), made("seq2seq", "transformer", **options)
     )
-    assert "is 32 x 16 here, but 32 x 8" in refusal(made("lm", "lstm"), made("translate", "lstm", input_feeding=True))
+    assert "is 32x16 here and 32x8" in refusal(made("lm", "lstm"), made("seq2seq", "lstm", input_feeding=True))
 
 
 ENCODERS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    ("transformer", {"heads": 2}, {"position_encoding": "rotary", "norm": "rmsnorm", "qk_norm": True, "activation": "gelu", "num_heads": 2}),
+    ("transformer", {"num_heads": 2}, {"position_encoding": "rotary", "norm": "rmsnorm", "qk_norm": True, "activation": "gelu", "num_heads": 2}),
     ("bert", BERT, {"position_encoding": "learned", "skip_connection": "post-norm", "activation": "gelu", "num_heads": 2,
                     "embedding_norm": True}),
-    ("bert", {**BERT, "segments": True}, {"position_encoding": "learned", "skip_connection": "post-norm", "activation": "gelu", "num_heads": 2,
+    ("bert", {**BERT, "segment_embeddings": True}, {"position_encoding": "learned", "skip_connection": "post-norm", "activation": "gelu", "num_heads": 2,
                                           "embedding_norm": True}),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "options", "encoder"), ENCODERS)
 def test_a_masked_language_model_starts_the_encoder_of_pairs(kind, options, encoder):
-    there, here = made("masked-lm", kind, **options), made("translate", "transformer", encoder=encoder)
+    there, here = made("masked-lm", kind, **options), made("seq2seq", "transformer", encoder=encoder)
     old, new, said = started(there, here)
     assert "decoder." in said
     with torch.no_grad():
@@ -323,8 +326,8 @@ def test_a_masked_language_model_starts_the_encoder_of_pairs(kind, options, enco
 
 
 def test_the_encoder_of_pairs_starts_a_classifier():
-    there = made("translate", "transformer", num_heads=2)
-    here = made("classify", "transformer", num_heads=2, position_encoding="sinusoidal", activation="relu")
+    there = made("seq2seq", "transformer", num_heads=2)
+    here = made("classification", "transformer", num_heads=2, position_encoding="sinusoidal", activation="relu")
     old, new, _ = started(there, here)
     with torch.no_grad():
         read = text()

@@ -1,9 +1,8 @@
-"""weft: sequence models from n-gram counts to Transformers; train, compare, generate and score with one run file."""
+"""weft: train, compare and explain sequence models, from n-grams to Transformers."""
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from weft.runs.train import train
 
 __version__ = "0.1.0"
-_PLACES = {  # where public names come from, on first use: `weft --help` and `weft.errors` must not wait for torch
+_MODULES = {  # public names are imported on first use: `weft --help` and `weft.errors` must not wait for torch
     "Run": "weft.runs.run",
     "TrainCallback": "weft.runs.callback",
     "TrainProgress": "weft.runs.callback",
@@ -43,25 +42,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    from importlib import import_module
-
     if name == "errors":
         return import_module("weft.errors")
-    if name in _PLACES:
-        return getattr(import_module(_PLACES[name]), name)
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'weft' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     return __all__
-
-
-class _Package(ModuleType):
-    """`weft.training` is the function, though there is a package of that name as well: importing that changes nothing here."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _PLACES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

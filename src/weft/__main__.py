@@ -4,7 +4,7 @@ import sys
 
 
 def start() -> int:
-    """Reading the modules takes a moment, too, and may be interrupted."""
+    """Run the command line. Importing it takes a moment and may be interrupted, too."""
     try:
         from weft.cli.main import main
 

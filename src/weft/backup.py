@@ -1,4 +1,4 @@
-"""What a folder held before it was begun anew: it waits in .previous until something has taken its place."""
+"""Backup of a directory while its content is replaced: the old content is in .previous until the new one is usable."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ NAME = ".previous"
 
 
 class Backup:
-    """Sets the content of a folder aside and brings it back. Call under the folder's lock.
+    """Moves the content of a directory to its backup and back. Call with the lock of the directory.
 
-    The mark is the file that makes a folder what it is. It is moved last and comes back first, so that whatever moment a
-    process is killed at, the next one knows the folder for its own, and whether all of it was moved.
+    The mark is the file that identifies the directory. It is moved to the backup last and restored first. So, whenever a process
+    is killed, the next one recognizes the directory, and knows whether all of it was moved.
     """
 
     def __init__(self, directory: Path, mark: str) -> None:
         self.directory, self.mark, self.path = directory, directory / mark, directory / NAME
 
     def exists(self) -> bool:
-        """Whether something is set aside, and all of it."""
-        return os.path.isfile(self.path / self.mark.name)  # Path.is_file fails on too long a name
+        """Whether there is a complete backup."""
+        return os.path.isfile(self.path / self.mark.name)  # Path.is_file fails if the name is too long
 
     def contents(self) -> list[Path]:
-        """What is in the folder now, the mark last."""
-        found = (path for path in self.directory.iterdir() if not path.name.startswith("."))
-        return sorted(found, key=lambda path: (path == self.mark, path))
+        """The content of the directory without the backup, the mark last."""
+        paths = (path for path in self.directory.iterdir() if not path.name.startswith("."))
+        return sorted(paths, key=lambda path: (path == self.mark, path))
 
     def repair(self) -> None:
-        """If a process was killed while it set something aside, or brought it back, it is back."""
+        """Restore the content if a process was killed while it moved it to the backup or back."""
         files.refuse_link(self.path)
         if self.mark.is_file() and self.path.is_dir() and not self.exists():
             self._move_back()
 
     def move_in(self) -> None:
-        """Set aside what is in the folder; if something waits already, that goes on waiting, and what is here goes."""
+        """Move the content of the directory to the backup. If there is a backup already, it stays, and the content is removed."""
         if self.exists():
             return self.clear()
         files.own_directory(self.path)
         parts = self.contents()
         for part in parts[:-1]:
             _move(part, self.path)
-        self._sync()  # or a power cut could leave the mark moved, and not all of the rest
+        self._sync()  # otherwise, after a power failure, the mark could be moved and other files not
         for part in parts[-1:]:
             _move(part, self.path)
         self._sync()
@@ -54,14 +54,14 @@ class Backup:
             files.remove(part)
 
     def restore(self) -> None:
-        """What waits takes the place of what is here."""
+        """Replace the content of the directory with the backup."""
         files.refuse_link(self.path)
         self.clear()
         self._move_back()
 
     def _move_back(self) -> None:
-        waiting = (path for path in self.path.iterdir() if not path.name.startswith("."))
-        for part in sorted(waiting, key=lambda path: (path.name != self.mark.name, path)):
+        backup = (path for path in self.path.iterdir() if not path.name.startswith("."))
+        for part in sorted(backup, key=lambda path: (path.name != self.mark.name, path)):
             _move(part, self.directory)
             if part.name == self.mark.name:
                 self._sync()
@@ -69,13 +69,13 @@ class Backup:
         files.remove(self.path)
 
     def _sync(self) -> None:
-        """Make what was moved survive a power cut, in the order that it was moved in."""
-        with files.wrap_os_errors(self.directory, "what is set aside there may come back after a power cut"):
+        """Make the moves so far survive a power failure."""
+        with files.wrap_os_errors(self.directory, "its backup may reappear after a power failure"):
             files.sync_directory(self.path)
             files.sync_directory(self.directory)
 
     def drop(self) -> None:
-        """Something has taken its place."""
+        """Remove the backup."""
         files.refuse_link(self.path)
         if self.exists():
             files.remove(self.path)
@@ -85,4 +85,4 @@ def _move(path: Path, directory: Path) -> None:
     try:
         path.rename(directory / path.name)
     except OSError as error:
-        raise ResourceError(path, f"can't be moved to {directory}: {error.strerror}") from None
+        raise ResourceError(path, f"cannot move to {directory}: {error.strerror}") from None

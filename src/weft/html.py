@@ -1,4 +1,4 @@
-"""HTML that notebooks show of a result."""
+"""HTML tables for results in notebooks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from html import escape
 
 
 def html_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells as a table; whatever a text holds, it is shown as text."""
+    """An HTML table; the text of cells is escaped."""
     heads = "".join(f"<th>{escape(cell)}</th>" for cell in head)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"

@@ -1,4 +1,4 @@
-"""A lock on a folder: one process writes there at a time."""
+"""A lock on a directory: only one process at a time writes to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weft.files import open_own, wrap_os_errors
 
 
 class Lock:
-    """Holds a folder for one process while the block runs; the kernel lets go of it when that process dies."""
+    """Locks a directory for one process while the block runs. The kernel releases the lock when the process ends."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -23,28 +23,29 @@ class Lock:
         with wrap_os_errors(self.directory):
             self._descriptor = open_own(self.directory / ".lock")
         try:
-            self._take()
+            self._acquire()
         except BaseException:
             os.close(self._descriptor)
             raise
         return self
 
-    def _take(self) -> None:
+    def _acquire(self) -> None:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            # the holder may be between taking the lock and signing it
-            holder = os.pread(self._descriptor, 100, 0).decode(errors="replace").strip() or "another process"
-            raise InUseError(self.directory, f"in use by {holder}") from None
+            # empty if the owner has the lock but has not written its name yet
+            owner = os.pread(self._descriptor, 100, 0).decode(errors="replace").strip()
+            problem = f"in use by another process{f' ({owner})' if owner else ''}"
+            raise InUseError(self.directory, problem, "wait for it or choose another directory") from None
         except OSError as error:
-            raise ResourceError(self.directory, f"can't be locked: {error.strerror}") from None
+            raise ResourceError(self.directory, f"cannot lock: {error.strerror}") from None
         with wrap_os_errors(self.directory):
             os.ftruncate(self._descriptor, 0)
             since = time.strftime("%Y-%m-%d %H:%M:%S")
-            os.pwrite(self._descriptor, f"process {os.getpid()} (since {since})\n".encode(), 0)
+            os.pwrite(self._descriptor, f"process {os.getpid()} since {since}\n".encode(), 0)
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        # the file stays: unlinking it would let two processes hold two files of one name
+        # the file stays: if it were removed, two processes could lock two files of the same name
         with suppress(OSError):
             os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)

@@ -1,4 +1,4 @@
-"""What the machine has left, and what work takes of it."""
+"""Free memory of the machine, and memory that computations take."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def size(number: float) -> str:
 
 
 def _pages(name: str) -> int | None:
-    """Bytes of the pages that the system calls so; None where it has no such name, as macOS has none for free ones."""
+    """The bytes of a kind of memory pages; None if the system does not report them, such as free pages on macOS."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf(name)
     except (ValueError, OSError):
@@ -31,17 +31,18 @@ def _pages(name: str) -> int | None:
 
 
 def _available() -> int:
-    """Bytes that can be had without swapping: as Linux says; elsewhere free pages, or, where nobody counts those, all."""
+    """The bytes that are available without swapping: as reported by Linux; elsewhere free pages, or all memory if free pages
+    are not reported."""
     status = Path("/proc/meminfo")
     if status.exists():
         lines = dict(line.split(":", 1) for line in status.read_text().split("\n") if ":" in line)
         if "MemAvailable" in lines:
             return int(lines["MemAvailable"].split()[0]) * 1024
-    found = _pages("SC_AVPHYS_PAGES")
-    return found if found is not None else _pages("SC_PHYS_PAGES") or sys.maxsize
+    free_bytes = _pages("SC_AVPHYS_PAGES")
+    return free_bytes if free_bytes is not None else _pages("SC_PHYS_PAGES") or sys.maxsize
 
 
-# where a container's limit, its use, and the details of it are; the last name is that of what was read from files and can go
+# files with the limit and the use of a control group; the last name is that of the page cache, which can be freed
 _GROUPS = (
     ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
     ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -51,24 +52,24 @@ _GROUPS = (
 def _number(path: Path) -> int | None:
     try:
         return int(path.read_text())
-    except (OSError, ValueError):  # "max" is no limit
+    except (OSError, ValueError):  # "max" means no limit
         return None
 
 
 def _allowed() -> list[int]:
-    """Bytes that each group of processes that this one is in may still have. Pages of files that were read count as used, but
-    the kernel gives them up when memory is asked for."""
-    found = list[int]()
+    """The bytes that are left in each control group of this process. The page cache counts as used, but the kernel frees it
+    when memory is needed."""
+    allowed = list[int]()
     for root, limit, used, cached in _GROUPS:
-        for place in _places(root):
-            most, now = _number(place / limit), _number(place / used)
-            if most is not None and now is not None:
-                found.append(most - max(0, now - _detail(place / "memory.stat", cached)))
-    return found
+        for group in _groups(root):
+            maximum, current = _number(group / limit), _number(group / used)
+            if maximum is not None and current is not None:
+                allowed.append(maximum - max(0, current - _detail(group / "memory.stat", cached)))
+    return allowed
 
 
-def _places(root: str) -> list[Path]:
-    """The folders of the groups that this process is in, from the outermost on; in a container only the first is there."""
+def _groups(root: str) -> list[Path]:
+    """The directories of the control groups of this process, outermost first; in a container only the first exists."""
     top, names = Path(root), list[str]()
     status = Path("/proc/self/cgroup")
     for line in status.read_text().split("\n") if status.exists() else ():
@@ -87,44 +88,44 @@ def _detail(path: Path, name: str) -> int:
 
 
 def peak_memory() -> int:
-    """The most bytes that this process has had; the system counts them in kilobytes, but on macOS in bytes."""
+    """The peak memory of this process in bytes; the system reports kilobytes, on macOS bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def free_memory() -> int:
-    """Bytes that can still be had of the machine, less what a container is held to."""
+    """The free memory of the machine in bytes, within the limits of a container."""
     return max(0, min([_available(), *_allowed()]))
 
 
 def free(device: torch.device) -> int:
-    """Bytes that can still be had: of the GPU, or of the machine."""
+    """The free memory of the GPU or of the machine in bytes."""
     if device.type == "cuda":
         import torch
 
-        # torch keeps what was freed for the next to ask
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(torch.cuda.mem_get_info(device)[0]) + kept
+        # torch caches freed memory
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + cached
     return free_memory()
 
 
 def _traced(work: Callable[[int], object], rows: int) -> list[int]:
-    """Bytes that the work has allocated and not freed, after each operation in it."""
-    from weft.allocations import Alive
+    """The bytes of live memory after each operation of the work."""
+    from weft.allocations import LiveMemory
 
-    noted = Alive()
-    with noted:
+    memory = LiveMemory()
+    with memory:
         work(rows)
-    return noted.trace
+    return memory.trace
 
 
 def measure_peak_memory(work: Callable[[int], object], rows: int) -> int:
-    """The most bytes that `work(rows)` has allocated at once; many rows are not run, but told from a few.
+    """The peak memory of `work(rows)` in bytes. For many rows it is extrapolated from a few.
 
-    Each row more adds as much after each operation, so what rows share, such as a mask, is counted once.
+    Each further row adds the same amount after each operation, so memory that rows share, such as a mask, is counted once.
     """
     if rows <= 3:
         return max(_traced(work, rows), default=0)
-    two, three = _traced(work, 2), _traced(work, 3)  # one row is a case of its own to some kernels
+    two, three = _traced(work, 2), _traced(work, 3)  # some kernels treat one row specially
     if len(two) != len(three):  # other kernels were chosen
         return max(three, default=0) * rows // 3
     return max((last + (rows - 3) * (last - first) for first, last in zip(two, three, strict=True)), default=0)

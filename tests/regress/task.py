@@ -30,7 +30,7 @@ from weft.runs.run import Run
 from weft.tasks.compare_spec import Predictions
 from weft.tasks.invalid_inputs import process_valid, read_text
 from weft.tasks.lines import Lines
-from weft.tasks.spec import Evaluation, Fault, Files, Options, Preset, Progress, ProgressCallback, Task, phase
+from weft.tasks.spec import Evaluation, InvalidInput, Files, Options, Preset, Progress, ProgressCallback, Task, phase
 from weft.tasks.table_data import SplitConfig, table_data
 from weft.text.tokenizers import Tokenizer
 from weft.training.estimator import NetworkEstimator
@@ -202,7 +202,7 @@ def _read(run: Run[str, Estimate], texts: Sequence[str]) -> Numbered:
 
 def predict(
     run: Run[str, Estimate], texts: Sequence[str], options: Options, progress: Progress | None
-) -> list[Estimate | Fault]:
+) -> list[Estimate | InvalidInput]:
     def estimate(valid: list[str]) -> list[Estimate]:
         data = _read(run, valid)
         long = 1 + np.diff(data.columns[0].line_starts()) > data.max_length
@@ -220,7 +220,7 @@ def evaluate(run: Run[str, Estimate], data: Files | None, options: Options, prog
     lengths = np.diff(read.columns[0].line_starts()) - 1
     observed = partial(Predictions, items, texts, [f"{value:g}" for value in meant], lengths, "text")
     signed = f"regression|tok:{run.vocabulary.hash[:8]}"
-    return Evaluation(scores(items, METRICS, signed), items, observed, "texts/s", len(records))
+    return Evaluation(scores_by_name(scores(items, METRICS, signed)), items, observed, "texts/s", len(records))
 
 
 TASK: Task[str, Estimate] = Task(

@@ -47,12 +47,12 @@ class EnsembleOptions(ModelCommand):
     def load(self) -> "AnyRun":
         """The run, or all of them as one."""
         from weft.errors import UsageError
-        from weft.runs.load import LM_WEIGHT, ensemble, load, prepared
+        from weft.runs.load import LM_WEIGHT, ensemble, load, with_model
 
         if self.lm_weight is not None and self.lm is None:
             raise UsageError("--lm-weight", "weighs --lm RUN, which is not given")
         if not self.ensemble and self.lm is None:
-            return prepared(load(self.run_dir, device=self.device))
+            return with_model(load(self.run_dir, device=self.device))
         weight = LM_WEIGHT if self.lm_weight is None else self.lm_weight
         return ensemble([self.run_dir, *(self.ensemble or [])], lm=self.lm, lm_weight=weight, device=self.device)
 

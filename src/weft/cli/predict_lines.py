@@ -14,7 +14,7 @@ from weft.cli.output import write, write_exact, write_json
 from weft.config import Config
 from weft.errors import DataError
 from weft.tasks.lines import Lines
-from weft.tasks.spec import Fault
+from weft.tasks.spec import InvalidInput
 
 if TYPE_CHECKING:
     from weft.data.input_records import Entry
@@ -32,9 +32,9 @@ class Asked(Protocol):
 
 def predict_lines(run: AnyRun, options: Config, asked: Asked, *, beside: Path | None = None) -> int:
     """Print what every record becomes; files that tell more of a prediction go into the folder `beside`. The exit code."""
-    if run.task.lines is None:
-        raise run.refuse(f"use weft {run.task.use}")
-    lines = run.task.lines(run.config, options)
+    if run.spec.lines is None:
+        raise run.wrong_task()
+    lines = run.spec.lines(run.config, options)
     note_file(asked.text, f"use --input {asked.text} to read the file", quiet=asked.quiet)
     inputs = Inputs(run, asked.text, asked.input, InputFormat(lines.split, lines.batch))
     run.try_predict([], lines.options([]))  # options that this model can't follow are refused before a line is read
@@ -73,13 +73,13 @@ class _Loop:
         """Why records have no prediction, and the predictions of the others, both by their number in the batch from 0."""
         problems = problems_in(entries)
         read = {at: self.lines.parse(entry.texts) for at, entry in enumerate(entries) if at not in problems}
-        filled = {at: one for at, one in read.items() if one is not None and not isinstance(one, Fault)}
+        filled = {at: one for at, one in read.items() if one is not None and not isinstance(one, InvalidInput)}
         options = self.lines.options([self.done + at + 1 for at in filled])
         results = dict(zip(filled, self.run.try_predict(list(filled.values()), options) if filled else [], strict=True))
-        problems |= {at: one.reason for at, one in (read | results).items() if isinstance(one, Fault)}
+        problems |= {at: one.reason for at, one in (read | results).items() if isinstance(one, InvalidInput)}
         found = {at: one for at, one in results.items() if at not in problems}
         self.truncated += sum(map(self.lines.truncated, found.values()))
-        self.unknown.update(self.run.task.unknown(self.run, [filled[at] for at in found]) if found else ())
+        self.unknown.update(self.run.spec.unknown(self.run, [filled[at] for at in found]) if found else ())
         return problems, found
 
     def _print(self, entry: Entry, number: int, prediction: Any, problem: str | None) -> None:

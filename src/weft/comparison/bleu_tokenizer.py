@@ -28,7 +28,7 @@ def one_tokenizer(paths: Iterable[Path]) -> str | None:
     for path in paths:
         with suppress(ModelError):  # whoever measures it tells of that
             runs.append(load(path))
-    if not runs or any(run.task is not runs[0].task for run in runs):
+    if not runs or any(run.spec is not runs[0].spec for run in runs):
         return None
-    choose = runs[0].task.compare.tokenize
+    choose = runs[0].spec.compare.tokenize
     return None if choose is None else choose(runs)

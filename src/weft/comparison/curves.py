@@ -52,7 +52,7 @@ def samples_of(run: Path) -> list[Record]:
 def _clip(run: Path) -> float | None:
     """The largest norm that a gradient may have; None where there is no limit, or the run is gone."""
     try:
-        clip = read_toml(run / "resolved.toml").get("train", {}).get("clip")
+        clip = read_toml(run / "resolved.toml").get("train", {}).get("max_grad_norm")
     except ConfigError:
         return None
     return float(clip) if isinstance(clip, int | float) else None

@@ -79,13 +79,13 @@ def check_task(task: str) -> None:
 
 def check_run(run: AnyRun) -> Sentences:
     """How a run scores sentences; one that gives no sentence a probability by itself is refused."""
-    if run.task.compare.sentences is None:
+    if run.spec.compare.sentences is None:
         raise UsageError(
             run.directory.path,
             f"is a run of task {run.config.task!r}, which gives a sentence by itself no probability",
             f"probe runs of tasks {' and '.join(_scoring())}",
         )
-    return run.task.compare.sentences
+    return run.spec.compare.sentences
 
 
 def _whole(pairs: Sequence[MinimalPair], by: str | None) -> Array:

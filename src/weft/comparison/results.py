@@ -18,7 +18,7 @@ from weft.comparison.costs import Cost, compute_cost
 from weft.comparison.results_check import find_problem
 from weft.errors import ModelError, ResourceError
 from weft.metrics.items import ItemStatistics, Score
-from weft.runs.eval_data import Files, named, own_split
+from weft.runs.eval_data import Files, as_paths, own_split
 from weft.runs.load import load as load_run
 from weft.runs.run import AnyRun
 from weft.tasks.spec import Evaluation, Progress
@@ -100,7 +100,7 @@ def _evaluating(progress: ProgressCallback) -> Progress:
 
 def evaluate(run: AnyRun, data: Files | None, evaluation: EvaluationOptions, progress: ProgressCallback) -> Evaluation:
     """The run on `data`, measured so, as far as its task knows of such options."""
-    known = run.task.evaluate_options.model_fields
+    known = run.spec.evaluate_options.model_fields
     options = {name: value for name, value in evaluation._asdict().items() if name in known}
     return run.evaluate(data, progress=_evaluating(progress), **options)
 
@@ -117,14 +117,14 @@ def evaluate_run(
     parameters, _ = run.num_parameters, run.reader  # reads the weights, which is no decoding
     clock = _Clock(progress)
     found = evaluate(run, data, evaluation, clock)
-    seconds, seen = clock.seconds(), found.observed()
-    config, contexts = run.config, run.task.compare.contexts
+    seconds, seen = clock.seconds(), found.details()
+    config, contexts = run.config, run.spec.compare.contexts
     return RunResults(
         run=run.directory.path,
         arch=config.arch,
         seed=config.seed,
         task=config.task,
-        scores=found.scores,
+        scores=list(found),
         items=seen.items,
         inputs=seen.inputs,
         references=seen.references,
@@ -144,13 +144,13 @@ def evaluate_run(
 
 
 def _policy(run: AnyRun, context: str | None) -> str:
-    contexts = run.task.compare.contexts
+    contexts = run.spec.compare.contexts
     return "" if contexts is None else context or contexts.default
 
 
 def _described(run: AnyRun, data: Files | None) -> str:
     if data is not None:
-        return ", ".join(map(str, named(data)))
+        return ", ".join(map(str, as_paths(data)))
     split, source = own_split(run.directory, run.config)
     # where the files lie on this machine is in the settings; a page that is sent elsewhere has no use for it
     first, *others = dict.fromkeys(path.name for path in source.paths)
@@ -169,11 +169,11 @@ def _samples(run: AnyRun) -> tuple[str, ...]:
 
 def cache_key(run: AnyRun, data: Files | None = None, evaluation: EvaluationOptions = DEFAULT_OPTIONS) -> str:
     """A sum of all that evidence follows from: weights, settings, the files that are read, and how it is measured."""
-    given = own_split(run.directory, run.config)[1].paths if data is None else named(data)
+    given = own_split(run.directory, run.config)[1].paths if data is None else as_paths(data)
     # where the text is gone, a run reads the tokens that training left
     sums = [files.sha256(path) if path.exists() else "gone" for path in files.within(given)]
     own = [files.sha256(path) for path in (run.directory.weights, run.directory.resolved)]
-    contexts = run.task.compare.contexts
+    contexts = run.spec.compare.contexts
     opening = [] if contexts is None else list(contexts.opening(run))
     parts = [VERSION, __version__, *own, sums, evaluation.tokenize, _policy(run, evaluation.context), opening]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -258,7 +258,7 @@ def load_or_evaluate(
     """The evidence of the run in `path`: what `folder` has of these weights, this data and this way of measuring, else measured
     and kept there. `named`: whoever asks has named the run's own data, in a run file."""
     run = load_run(path, device=device)
-    run.directory.named = named
+    run.directory.has_own_run_file = named
     wanted = cache_key(run, data, evaluation)
     if (kept := _kept(directory, wanted)) is not None:
         return kept._replace(run=path)

@@ -22,7 +22,7 @@ from weft.log import read_log
 from weft.runs.config import RunConfig
 from weft.runs.resolve import resolve
 from weft.training.config import TrainConfig
-from weft.training.loop import LINES
+from weft.training.loop import LOG_LINES
 
 POLL_SECONDS = 0.2  # seconds between two looks at the runs
 READ = 1.0  # seconds between two looks into the files of one
@@ -103,7 +103,7 @@ def _share(trained: list[dict[str, Any]], table: TrainConfig) -> float:
         return min(1.0, float(last["step"] / table.max_steps))
     if table.max_tokens is not None:
         return min(1.0, float(last["tokens"] / table.max_tokens))
-    lines = len(trained) / LINES  # a line for each such part of the budget, unless there are fewer steps
+    lines = len(trained) / LOG_LINES  # a line for each such part of the budget, unless there are fewer steps
     return min(1.0, max(lines, last["epoch"] / table.max_epochs if table.max_epochs is not None else 0.0))
 
 

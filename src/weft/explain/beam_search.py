@@ -130,7 +130,7 @@ class _Asked(NamedTuple):
 
 def _asked(run: AnyRun, text: str, options: ExplainConfig) -> _Asked:
     """As `generate --beam-size`, or as `predict`."""
-    decode = run.task.decode
+    decode = run.spec.decode
     if decode is None:
         raise UsageError("--view search", f"{why_no_search(run)}")
     tokenizer, state = explaining(run).tokenizers(run)[0], None
@@ -157,7 +157,7 @@ def several_models(run: AnyRun) -> str | None:
 
 def why_no_search(run: AnyRun) -> str | None:
     """Why a run searches for nothing, if it does not."""
-    if run.task.decode is None:
+    if run.spec.decode is None:
         return f"a run of task {run.config.task!r} writes nothing, and searches for nothing"
     return several_models(run)
 

@@ -70,7 +70,7 @@ def filters(options: ExplainConfig, banned_tokens: Sequence[int]) -> list[Filter
 
 def _asked(run: AnyRun, text: str, options: ExplainConfig) -> _Asked:
     """After what comes before it, the target given, or what the run itself writes."""
-    decode, output = run.task.decode, explaining(run).output
+    decode, output = run.spec.decode, explaining(run).output
     if decode is None or output is None:
         raise UsageError("--view distribution", f"{why_no_distribution(run)}")
     found, before = output(run, text, options), list(decode.prompt(run, text))
@@ -81,7 +81,7 @@ def _asked(run: AnyRun, text: str, options: ExplainConfig) -> _Asked:
 
 def why_no_distribution(run: AnyRun) -> str | None:
     """Why a run has no next token, if it has none."""
-    if run.task.decode is None or explaining(run).output is None:
+    if run.spec.decode is None or explaining(run).output is None:
         return f"a run of task {run.config.task!r} writes nothing token by token"
     return several_models(run)
 

@@ -50,7 +50,7 @@ def _nats(objective: Objective, model: nn.Module, batch: Any, device: torch.devi
 def _examples(run: AnyRun, shape: NetworkTask[Any], data: Files | None, place: Path) -> Examples[Any]:
     """The data as the network learns from it."""
     config, source = run.config, _source(run, data)
-    made = tokenize(run.task, config, run.vocabulary, source, place)
+    made = tokenize(run.spec, config, run.vocabulary, source, place)
     columns = [with_bos(corpus, run.directory.path, run.vocabulary) for corpus in made]
     shape.check_lengths(config, columns, run.model.max_positions)
     found: Examples[Any] = shape.encode(config, run.vocabulary, source, columns, learned=True)
@@ -62,9 +62,9 @@ def eval_batches(run: AnyRun, data: Files | None, place: Path, *, tokens: int, s
     written goes to `place`."""
     if len(run.members) > 1 or run.lm is not None:
         raise UsageError("loss", "several models say something together", "measure one run")
-    shape = run.config.preset.estimator.shape
+    shape = run.config.preset.estimator.network_task
     if shape is None:
-        raise run.refuse("the loss is that of a network")
+        raise run.wrong_task("the loss is that of a network")
     examples = _examples(run, shape, data, place)
     objective = shape.objective(run.config, run.vocabulary, None, None, run.device)
     groups, chosen, size = list(alike(examples, examples.known(), batch_tokens=BATCH)), list[EvalBatch](), 0

@@ -57,7 +57,7 @@ class Problem(NamedTuple):
 
 def problem(config: RunConfig, place: Path, callback: Any) -> Problem:
     """What a run file trains, near where it starts: its model in float64, and its own data, tokenised into `place`."""
-    shape = config.preset.estimator.shape
+    shape = config.preset.estimator.network_task
     if shape is None:
         raise ConfigError("model.arch", f"{config.arch!r} is trained without gradients", "there is nothing to check")
     directory = RunDir(place)

@@ -208,7 +208,7 @@ def _layer_picture(both: Mapping[str, TimeGradients], *, title: str) -> str:
 
 def reinitialized(run: AnyRun) -> nn.Module:
     """The network of a run as it was before its first step."""
-    config, shape = run.config, run.config.preset.estimator.shape
+    config, shape = run.config, run.config.preset.estimator.network_task
     if shape is None:
         raise UsageError("gradients", f"{why_no_gradients(run)}")
     build = shape.build(config, run.vocabulary)

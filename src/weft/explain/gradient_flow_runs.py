@@ -39,7 +39,7 @@ def _check(runs: Mapping[str, AnyRun]) -> None:
                 f"{name} is of task {run.config.task!r}, whose losses have no steps back",
                 "drop --compare-with",
             )
-        if run.task is not other.task:
+        if run.spec is not other.spec:
             raise UsageError(
                 "--compare-with",
                 f"{name} is of task {run.config.task!r}, {first} of {other.config.task!r}",

@@ -127,9 +127,9 @@ def network(run: AnyRun) -> nn.Module | None:
 
 def explaining(run: AnyRun) -> Explain:
     """How a run's task lets its models be looked into."""
-    if run.task.explain is None:
+    if run.spec.explain is None:
         raise UsageError(run.directory.path, f"is a run of task {run.config.task!r}, whose models can't be explained")
-    return run.task.explain()
+    return run.spec.explain()
 
 
 def stacks(run: AnyRun) -> Sequence[Stack]:

@@ -172,7 +172,7 @@ def _steps(found: Pruning) -> list[str]:
 
 
 def _unit(run: AnyRun) -> str:
-    return f"nats a {run.task.item}"
+    return f"nats a {run.spec.item}"
 
 
 def record(run: AnyRun, found: Pruning, measured: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from weft.explain.hooks import Activation, record_activations
 from weft.explain.inputs import InputSide, ModelInput, explaining, network, read, stacks
 from weft.explain.options import ExplainConfig
 from weft.explain.stacks import layers_of
-from weft.runs.eval_data import Files, eval_source, first_split, named
+from weft.runs.eval_data import Files, as_paths, eval_source, first_split
 from weft.runs.run import AnyRun
 from weft.text.reading import check_text, read_lines
 
@@ -99,7 +99,7 @@ def _texts(run: AnyRun, path: Path) -> Iterator[str]:
     """The texts of a file, read as those of training are, or its lines."""
     table = run.config.data
     lines = partial(read_lines, path, table.encoding)
-    opened = run.task.data.open(table, InputFile(path, lines, run.labels))
+    opened = run.spec.data.open(table, InputFile(path, lines, run.labels))
     if opened is None:
         yield from lines()
         return
@@ -113,14 +113,14 @@ def _lines(run: AnyRun, data: Files | None) -> Iterator[tuple[str, str | None]]:
     """Texts, and of pairs their targets: of files, or of the run's own validation or test data."""
     config = run.config
     if data is not None and not explaining(run).records:
-        for path in named(data):
+        for path in as_paths(data):
             yield from ((text, None) for text in _texts(run, path))
         return
     if data is None:
         source = first_split(run.directory, config, ("valid", "test"))[1]
     else:
         source = eval_source(run.directory, config, data)
-    yield from run.task.data.lines(source)
+    yield from run.spec.data.lines(source)
 
 
 def _pieces(run: AnyRun, text: str) -> Iterator[str]:

@@ -118,7 +118,7 @@ class _Observer:
         return _RunsCallback(self.callback, what)
 
     def saving(self) -> None:
-        self.callback.saves = True
+        self.callback.has_stepped = True
 
 
 def compare(

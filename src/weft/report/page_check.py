@@ -122,7 +122,7 @@ ROW = _table(
 )
 POINTS = _list(_table({"step": _count}, dict.fromkeys(("tokens", "seconds", "value"), _number)))
 GRADIENTS = _table(
-    {"mean": _number, "largest": _number, "clipped": _count, "steps": _count, "learning_rate": _number}, {"clip": _number}
+    {"mean": _number, "max": _number, "clipped": _count, "steps": _count, "lr": _number}, {"clip": _number}
 )
 CURVE = _table(
     {"name": _text},

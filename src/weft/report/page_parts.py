@@ -199,7 +199,7 @@ def gradient_table(document: Document) -> str:
         if seen and curve["name"] in heads:
             clip = "none" if seen.get("clip") is None else f"{seen['clip']:g}"
             steps = f"{seen['clipped']:,} of {seen['steps']:,}"
-            cells = [html(curve.get("seed")), f"{seen['mean']:.3g}", f"{seen['largest']:.3g}", clip, steps]
+            cells = [html(curve.get("seed")), f"{seen['mean']:.3g}", f"{seen['max']:.3g}", clip, steps]
             lines.append([heads[curve["name"]], *cells])
     if not lines:
         return ""

@@ -1,6 +1,6 @@
-"""A folder that is made in one step: it is filled beside its place, and takes it when it is complete.
+"""Atomic creation of a directory: it is written under a temporary name and renamed when it is complete.
 
-A process that is killed leaves only a hidden folder, which the next one that makes the same folder removes.
+A process that is killed leaves only a hidden directory, which the next process that creates the same directory removes.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from weft import files
 from weft.errors import ResourceError
 
 
-def _beside(final: Path) -> bool:
-    """Whether a folder can be made beside `final` and renamed to it: not if it is a mounted volume, or its parent read-only."""
+def _can_rename_to(final: Path) -> bool:
+    """Whether a sibling of `final` can be renamed to it: not if it is a mounted volume or its parent is read-only."""
     return os.access(final.parent, os.W_OK) and not os.path.ismount(final)
 
 
-def _held(directory: Path) -> int | None:
-    """A descriptor that holds a folder until it is closed; None where another process holds it, or nobody can."""
+def _lock(directory: Path) -> int | None:
+    """A descriptor that locks a directory until it is closed; None if another process has locked it or it cannot be locked."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # some network file systems can't lock a folder
+    except OSError:  # some network file systems cannot lock a directory
         os.close(descriptor)
         return None
     return descriptor
 
 
 def _sweep(final: Path) -> None:
-    """Remove what killed processes left of `final`."""
-    for place in (final.parent, final):
-        for path in place.glob(f".{_escaped(final.name[:32])}.tmp-*"):
-            if (descriptor := _held(path)) is not None:
+    """Remove temporary directories for `final` that killed processes left behind."""
+    for directory in (final.parent, final):
+        for path in directory.glob(f".{_escaped(final.name[:32])}.tmp-*"):
+            if (descriptor := _lock(path)) is not None:
                 shutil.rmtree(path, ignore_errors=True)
                 os.close(descriptor)
 
@@ -57,23 +57,27 @@ def _move_up(temp: Path, final: Path, last: str) -> None:
 
 @contextmanager
 def staged_directory(out: Path, *, last: str) -> Iterator[Path]:
-    """Gives a folder to fill; when the block ends well it is `out`, else nothing is left of it. `out` is an empty folder, or
-    not there; `last` is the file that makes it what it is."""
+    """Yield a directory to write to. It becomes `out` if the block succeeds and is removed otherwise.
+
+    Args:
+        out: An empty directory, or a path that does not exist.
+        last: The file that marks the directory as complete. It is moved last if `out` cannot be replaced by renaming.
+    """
     final = Path(os.path.realpath(out))
     final.parent.mkdir(parents=True, exist_ok=True)
     _sweep(final)
-    beside = _beside(final)
-    temp = files.temporary(final if beside else final / final.name)
+    can_rename = _can_rename_to(final)
+    temp = files.temporary(final if can_rename else final / final.name)
     try:
         os.mkdir(temp)
     except OSError as error:
-        raise ResourceError(out, f"can't be written: {error.strerror}", "nothing was changed") from None
-    descriptor = _held(temp)
+        raise ResourceError(out, f"cannot write: {error.strerror}", "nothing was changed") from None
+    descriptor = _lock(temp)
     try:
         yield temp
-        with suppress(FileNotFoundError):  # of the run folder that was filled; it is nobody's now
+        with suppress(FileNotFoundError):  # the lock of the run directory that was written
             (temp / ".lock").unlink()
-        if beside:
+        if can_rename:
             files.publish(temp, final)
         else:
             _move_up(temp, final, last)

@@ -1,4 +1,4 @@
-"""Callbacks of training: what a Python caller hears of a run while it is trained, and how it stops it."""
+"""Callbacks of training: they report progress to a Python caller and can stop a run."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 class TrainProgress(NamedTuple):
-    """How far training has come, after a step.
+    """The position in training after a step.
 
     Attributes:
-        step: Updates so far.
-        total_steps: Updates in all; None where the budget is a number of tokens or minutes.
-        epoch: Passes over the training data that are complete.
-        tokens: Tokens read so far.
-        seconds: Seconds spent training, over all calls that worked on the run.
-        progress: The part of the budget that is spent, from 0 to 1.
-        best: The best validation score so far; None before the first validation.
-        best_step: The step it was found at.
+        step: Number of steps so far.
+        total_steps: Number of steps in the budget; None if the budget is in tokens or minutes.
+        epoch: Number of complete epochs.
+        tokens: Number of training tokens so far.
+        seconds: Training time in seconds, over all calls that worked on the run.
+        progress: Fraction of the budget that is used, from 0 to 1.
+        best: Best value of the monitored metric so far; None before the first validation.
+        best_step: The step of that value.
     """
 
     step: int
@@ -38,7 +38,7 @@ class TrainProgress(NamedTuple):
 
 
 class TrainCallback:
-    """Hears of a run while it is trained. Every method does nothing by default: override those that you need.
+    """Receives the progress of a training run. All methods do nothing by default: override those that you need.
 
     Example:
         >>> class StopEarly(weft.TrainCallback):
@@ -48,126 +48,126 @@ class TrainCallback:
     """
 
     def on_note(self, text: str) -> None:
-        """Something about the data or the run that is worth a line.
+        """Called with remarks on the data or the run.
 
         Args:
-            text: One or several lines.
+            text: One or more lines.
         """
 
     def on_progress(self, phase: str, done: int, total: int) -> None:
-        """Work other than training steps goes on: reading, tokenizing, validating.
+        """Called during work other than training steps: reading, tokenizing, validating.
 
         Args:
-            phase: What is going on, such as "validating".
-            done: How much of it is done.
-            total: How much of it there is.
+            phase: The kind of work, such as "validating".
+            done: The amount of work that is done.
+            total: The total amount of work.
         """
 
     def on_step(self, state: TrainProgress, loss: float) -> None:
-        """An update was made.
+        """Called after each training step.
 
         Args:
-            state: How far training has come.
+            state: The position in training.
             loss: The mean training loss of the batch.
         """
 
     def on_validation(self, state: TrainProgress, metrics: Mapping[str, float]) -> None:
-        """The validation data was evaluated.
+        """Called after each validation.
 
         Args:
-            state: How far training has come.
-            metrics: Values by the name of the metric.
+            state: The position in training.
+            metrics: The values of the validation metrics, by name.
         """
 
     def on_fit(self, num_parameters: int, metrics: Mapping[str, float]) -> None:
-        """A model without training steps, such as an n-gram model, was estimated.
+        """Called after a model without training steps, such as an n-gram model, was fitted.
 
         Args:
-            num_parameters: How many parameters it has.
-            metrics: Values on the validation data by the name of the metric; empty without such data.
+            num_parameters: The number of parameters of the model.
+            metrics: The values of the validation metrics, by name; empty without validation data.
         """
 
     def should_stop(self) -> bool:
-        """Asked after every step.
+        """Called after each training step.
 
         Returns:
-            True to save and stop: `weft.training` then raises `weft.errors.TrainingInterrupted`.
+            True to save a checkpoint and stop: `weft.train` then raises `weft.errors.TrainingInterrupted`.
         """
         return False
 
 
 def _progress(loop: Loop) -> TrainProgress:
-    cursor = loop.train_state
+    state = loop.train_state
     return TrainProgress(
-        cursor.step,
+        state.step,
         loop.total_steps(),
-        cursor.epoch,
-        cursor.tokens,
-        cursor.seconds,
+        state.epoch,
+        state.tokens,
+        state.seconds,
         min(1.0, loop.progress()),
-        cursor.best,
-        cursor.best_step,
+        state.best,
+        state.best_step,
     )
 
 
 class CallbackAdapter:
-    """A callback as the watcher of a run. An interrupt, which may come in the middle of a callback, lets the run save."""
+    """Passes the events of a run to a `TrainCallback`. If an interrupt occurs inside the callback, the run can still save."""
 
     def __init__(self, callback: TrainCallback) -> None:
         self.callback = callback
         self.interrupted = False
-        self.saves = False  # whether there is something to save: a step was made
+        self.has_stepped = False  # whether there is something to save
 
     @contextmanager
-    def _heard(self) -> Iterator[None]:
+    def _catch_interrupt(self) -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt:
-            if not self.saves:
+            if not self.has_stepped:
                 raise
             self.interrupted = True
 
     def on_note(self, text: str) -> None:
         self.callback.on_note(text)
 
-    def on_progress(self, name: str, done: int, total: int) -> None:
-        self.callback.on_progress(name, done, total)
+    def on_progress(self, phase: str, done: int, total: int) -> None:
+        self.callback.on_progress(phase, done, total)
 
     def on_step(self, loop: Loop, loss: float, seconds: float) -> None:
-        self.saves = True
-        with self._heard():
+        self.has_stepped = True
+        with self._catch_interrupt():
             self.callback.on_step(_progress(loop), loss)
 
     def on_validation(self, loop: Loop, scores: dict[str, float]) -> None:
-        with self._heard():
+        with self._catch_interrupt():
             self.callback.on_validation(_progress(loop), scores)
 
     def on_fit(self, num_parameters: int, scores: dict[str, float]) -> None:
         self.callback.on_fit(num_parameters, scores)
 
     def should_stop(self) -> bool:
-        with self._heard():
+        with self._catch_interrupt():
             self.interrupted = self.callback.should_stop() or self.interrupted
         return self.interrupted
 
 
 @contextmanager
 def interruptible(callback: CallbackAdapter) -> Iterator[None]:
-    """While the block runs, the first interrupt (Ctrl-C, a notebook's stop button) lets a run save and stop, once it has made a
-    step; the second stops at once. Python hears signals in its main thread only, so that elsewhere nothing is changed, and
-    neither where somebody else has taken the signal over."""
+    """While the block runs, the first interrupt (Ctrl-C, a notebook's stop button) makes a run that has made a step save and
+    stop; the second stops at once. Python handles signals in the main thread only, so other threads are unaffected; so is a
+    program with its own handler."""
 
-    def heard(number: int, frame: FrameType | None) -> None:
-        if callback.interrupted or not callback.saves:
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        if callback.interrupted or not callback.has_stepped:
             raise KeyboardInterrupt
         callback.interrupted = True
 
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    before = signal.signal(signal.SIGINT, heard)
+    previous = signal.signal(signal.SIGINT, on_interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous)

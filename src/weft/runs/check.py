@@ -1,4 +1,4 @@
-"""`weft.check`: what is wrong with the data of a run file, before anything is trained."""
+"""`weft.check`: find problems in the data of a run file before training."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from weft.runs.resolve import resolve
 
 
 def check(run_file: str | Path | Mapping[str, Any], *, overrides: Overrides = ()) -> list[Finding]:
-    """Read the data of a run file, and report what ruins runs silently.
+    """Read the data of a run file and report problems that would make a run silently worse.
 
     Args:
         run_file: A path, or the run file as a dict.
-        overrides: Options to change, as in `weft.training`.
+        overrides: Options to change, as in `weft.train`.
 
     Returns:
-        What was found, errors first; each has `severity`, `split`, `what`, `where`, `examples` and `cure`.
+        The findings, errors first. Each has `severity`, `name`, `split`, `count`, `message`, `locations`, `examples` and `fix`.
 
     Raises:
-        ConfigError: The run file or an override is wrong.
+        ConfigError: The run file or an override is invalid.
 
     Example:
         >>> for finding in weft.check("run.toml"):
-        ...     print(finding.severity, finding.split, finding.what)
+        ...     print(finding.severity, finding.split, finding.message)
     """
     values, base, _ = read_run_file(run_file, overrides)
     config = resolve(values, base=base)

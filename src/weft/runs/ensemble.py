@@ -1,4 +1,4 @@
-"""Several runs as one: the weighted mean of their probabilities, and a language model that helps to choose."""
+"""Ensembles of runs: the weighted mean of their probabilities, with shallow fusion of a language model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weft.tasks.spec import I, P
 
 
 class FusionLM(NamedTuple):
-    """A language model of the targets that helps to choose (shallow fusion)."""
+    """A language model of the targets for shallow fusion."""
 
     directory: RunDir
     model: Any
@@ -23,18 +23,18 @@ class FusionLM(NamedTuple):
     num_parameters: int
 
     def describe(self) -> str:
-        """Which one, by the sum of its weights, and how much it counts: for a signature."""
+        """Checksum of the model file and weight, for a signature."""
         return f"lm:{sha256(self.directory.weights)[:8]}*{self.weight:g}"
 
 
 class EnsembleRun(Run[I, P]):
-    """Runs that share a target tokenizer; where nothing else is meant, the first stands for all."""
+    """Several runs with the same target tokenizer. Directory, configuration and vocabulary are those of the first run."""
 
     def __init__(
         self, members: Sequence[Run[I, P]], *, weights: Sequence[float] | None = None, lm: FusionLM | None = None
     ) -> None:
         if not members:
-            raise UsageError("ensemble", "no run is given", "name at least one")
+            raise UsageError("ensemble", "no runs", "pass at least one run directory")
         first = members[0]
         super().__init__(first.directory, first.config, first.vocabulary, first.device_name)
         self._members, self._weights, self._lm = list(members), weights, lm
@@ -53,11 +53,12 @@ class EnsembleRun(Run[I, P]):
 
     @cached_property
     def model(self) -> Any:
-        """All models as one: `start`, `step`, `score`."""
-        parts = [member.model for member in self.members]
-        both: Any = Ensemble(parts, LinearEnsemble([1 / len(parts)] * len(parts) if self.weights is None else self.weights))
-        both = both if len(parts) > 1 else parts[0]
-        return both if self.lm is None else Ensemble([both, self.lm.model], ShallowFusion([1.0, self.lm.weight]))
+        """All models as one model with `start`, `step` and `score`."""
+        models = [member.model for member in self.members]
+        weights = [1 / len(models)] * len(models) if self.weights is None else self.weights
+        combined: Any = Ensemble(models, LinearEnsemble(weights))
+        combined = combined if len(models) > 1 else models[0]
+        return combined if self.lm is None else Ensemble([combined, self.lm.model], ShallowFusion([1.0, self.lm.weight]))
 
     @property
     def num_parameters(self) -> int:

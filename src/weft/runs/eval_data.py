@@ -1,4 +1,4 @@
-"""What a trained run is measured with: files that are named, or a split of its own."""
+"""The data that a run is evaluated on: files, or a split of its own data."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ from weft.runs.run_dir import RunDir
 from weft.text.reading import quote
 from weft.text.tokenizers import Tokenizer
 
-KNOWN = 8  # labels of a run that are named
+MAX_LABELS = 8  # labels in a message
 Files = str | Path | Sequence[str | Path]
 
 
-def named(data: Files) -> list[Path]:
-    """The files of `data`, which is one, or several."""
+def as_paths(data: Files) -> list[Path]:
+    """One or more files as a list of paths."""
     paths = [data] if isinstance(data, str | Path) else list(data)
     if not paths:
-        raise UsageError("evaluate", "data names no file")
+        raise UsageError("evaluate", "`data` has no files")
     return [Path(path) for path in paths]
 
 
 def own_source(directory: RunDir, config: RunConfig, split: str) -> Any:
-    """A split of the run's own data, if its files are those that training read. A run folder from elsewhere names files of
-    this machine, and what a command makes of them may be sent around: any other file is refused."""
+    """A split of the run's own data. Refuses files that have changed since training: a run directory from elsewhere could name
+    any file of this machine, and the output of a command may be published."""
     source = config.datasets[split]
-    if directory.named or not any(path.exists() for path in source.paths):
+    if directory.has_own_run_file or not any(path.exists() for path in source.paths):
         return source
     record = read_record(directory.data, split)
     if not record:
-        raise ModelError(directory.path, f"has no record of the {split} data that it was trained with", "use --data FILE")
+        raise ModelError(directory.path, f"has no record of its {split} data", "set `data`")
     if (path := changed_file(source.paths, record)) is not None:
         raise DataError(
             path,
-            f"is not the {split} data that {directory.path} was trained with: its size or sum differs from {directory.data / split}.json",
-            "put the file back, or use --data FILE",
+            f"differs from the {split} data of {directory.path} (size or checksum in {directory.data / split}.json)",
+            "restore the file or set `data`",
         )
     return source
 
 
 def own_source_or_none(directory: RunDir, config: RunConfig, split: str) -> Any:
-    """The same, or None where its files are gone or are no longer those that training read."""
+    """The same; None if its files are missing or have changed since training."""
     if split not in (own := config.datasets) or not all(path.exists() for path in own[split].paths):
         return None
     with suppress(DataError, ModelError):
@@ -63,72 +63,71 @@ def own_source_or_none(directory: RunDir, config: RunConfig, split: str) -> Any:
 
 
 def first_split(directory: RunDir, config: RunConfig, splits: Sequence[str]) -> tuple[str, Any]:
-    """The first of some splits that the run has, with its name."""
-    own = config.datasets
-    name = next((name for name in splits if name in own), None)
+    """The first of `splits` that the run has, with its name."""
+    datasets = config.datasets
+    name = next((name for name in splits if name in datasets), None)
     if name is None:
-        if not own:
-            raise UsageError(directory.path, "was imported, so it has no data of its own", "give --data FILE")
-        what = " or ".join({"test": "test", "valid": "validation"}[name] for name in splits)
-        raise UsageError(directory.path, f"the run has no {what} data", "give --data FILE")
+        if not datasets:
+            raise UsageError(directory.path, "an imported run has no data", "set `data`")
+        missing = " or ".join({"test": "test", "valid": "validation"}[name] for name in splits)
+        raise UsageError(directory.path, f"the run has no {missing} data", "set `data`")
     return name, own_source(directory, config, name)
 
 
 def own_split(directory: RunDir, config: RunConfig) -> tuple[str, Any]:
-    """The run's test data, or else its validation data, with its name."""
+    """The run's test data, or its validation data if it has no test data, with the name of the split."""
     return first_split(directory, config, ("test", "valid"))
 
 
-def eval_source(directory: RunDir, settings: RunConfig, data: Files | None) -> Any:
-    """Labelled texts, tagged sentences, or pairs: of the files of `data`, read as the run's own are, or of the run's own."""
+def eval_source(directory: RunDir, config: RunConfig, data: Files | None) -> Any:
+    """Labeled texts, tagged sentences or pairs: from the files of `data`, read with the options of the run, or from the run's
+    own data."""
     if data is None:
-        return own_split(directory, settings)[1]
-    table, paths = settings.data, named(data)
-    settings.spec.data.check_files(paths)
-    options = {name: value for name, value in to_dict(table).items() if name not in ("valid", "test")}
-    return parse_config(type(table), {**options, "train": list(map(str, paths))}, at="data").sources(Path())["train"]
+        return own_split(directory, config)[1]
+    paths = as_paths(data)
+    config.spec.data.check_files(paths)
+    options = {name: value for name, value in to_dict(config.data).items() if name not in ("valid", "test")}
+    return parse_config(type(config.data), {**options, "train": list(map(str, paths))}, at="data").sources(Path())["train"]
 
 
 def no_known_labels(
     source: Any, counts: Counter[str], labels: Sequence[str], directory: RunDir, *, unit: str, fix: str
 ) -> DataError:
-    """What is wrong with data of which a run knows no label, or tag: scores would be 0, and say nothing."""
-    known = ", ".join(quote(name, 20) for name in labels[:KNOWN]) + (" and more" if len(labels) > KNOWN else "")
-    return DataError(
-        source.name, f"none of its {unit} is one of {directory.path}'s: {counted_names(counts)}; those are {known}", f"{fix}"
-    )
+    """The error for data without any label or tag of the run: all scores would be 0."""
+    known = ", ".join(quote(name, 20) for name in labels[:MAX_LABELS]) + (" and more" if len(labels) > MAX_LABELS else "")
+    return DataError(source.name, f"has no {unit} of {directory.path} ({known}), only {counted_names(counts)}", fix)
 
 
 def token_counts(directory: RunDir, corpus: str, size: int) -> np.ndarray | None:
-    """int64 (V,): how often each token occurs in a corpus that a run was trained on; None where that is not there any more."""
+    """int64 (V,): the count of each token in a corpus that a run was trained on; None if it no longer exists."""
     with suppress(ModelError):
-        found: np.ndarray = np.bincount(open_corpus(directory.data, corpus, check=False).tokens, minlength=size)
-        return found
+        counts: np.ndarray = np.bincount(open_corpus(directory.data, corpus, check=False).tokens, minlength=size)
+        return counts
     return None
 
 
 class EvalData:
-    """Of a run that reads texts."""
+    """The evaluation data of a run that reads running text or lines."""
 
     def __init__(self, directory: RunDir, config: RunConfig, tokenizer: Tokenizer) -> None:
         self.directory, self.config, self.tokenizer = directory, config, tokenizer
 
-    def corpus(self, data: Files | None, place: Path, reading: ProgressCallback | None) -> Corpus:
-        """The tokens of `data`, or of the run's own test or validation data; what must be written goes to `place`."""
+    def corpus(self, data: Files | None, temp_dir: Path, progress: ProgressCallback | None) -> Corpus:
+        """The tokens of `data`, or of the run's own test or validation data. Token files are written to `temp_dir`."""
         if data is None:
-            found = self._own(*own_split(self.directory, self.config), place, reading)
+            corpus = self._own(*own_split(self.directory, self.config), temp_dir, progress)
         else:
-            paths = named(data)
+            paths = as_paths(data)
             for path in paths:
                 check_unlabeled(path, self.config.data.train, tables=True)
             source = Source(tuple(paths), self.config.data.encoding, self.config.data.read_as == "lines")
-            found = write_corpus(source, self.tokenizer, place, "data", progress=reading)
-        return with_bos(found, self.directory.path, self.tokenizer)
+            corpus = write_corpus(source, self.tokenizer, temp_dir, "data", progress=progress)
+        return with_bos(corpus, self.directory.path, self.tokenizer)
 
-    def _own(self, name: str, source: Source, place: Path, reading: ProgressCallback | None) -> Corpus:
-        """A split of the run: from its text, or, where that is not there, from the tokens that training left."""
+    def _own(self, name: str, source: Source, temp_dir: Path, progress: ProgressCallback | None) -> Corpus:
+        """A split of the run: from its text, or, if that is missing, from the token files of training."""
         if (self.directory.data / f"{name}.json").exists() and not any(path.exists() for path in source.paths):
             corpus = open_corpus(self.directory.data, name)
             if corpus.tokenizer == self.tokenizer.hash:
                 return corpus
-        return write_corpus(source, self.tokenizer, place, name, progress=reading)
+        return write_corpus(source, self.tokenizer, temp_dir, name, progress=progress)

@@ -1,4 +1,4 @@
-"""The folder of a run that a command makes: whether it is finished, and what is left of one that failed."""
+"""Whether a run is finished, and cleaning up after one that failed."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ if TYPE_CHECKING:
 
 @contextmanager
 def remove_on_failure(out: Path) -> Iterator[None]:
-    """If the block fails before there is anything to resume, the folders that it made are gone again."""
-    made = [path for path in (out, *out.parents) if not os.path.exists(path)]  # Path.exists fails on too long a name
+    """If the block fails before there is anything to resume, remove the directories that it created."""
+    created = [path for path in (out, *out.parents) if not os.path.exists(path)]  # Path.exists fails if the name is too long
     try:
         yield
     except DivergedError:
-        raise  # what it logged on its way is worth a look
+        raise  # its log shows how it came to that
     except Exception:
-        if out in made and not any(os.path.exists(out / name) for name in ("checkpoints", "model.safetensors")):
-            _remove(made)
+        if out in created and not any(os.path.exists(out / name) for name in ("checkpoints", "model.safetensors")):
+            _remove(created)
         raise
 
 
-def _remove(made: list[Path]) -> None:
-    with suppress(OSError, ResourceError):  # somebody else has begun to use it: it is theirs now
-        if made[0].exists():
-            with Lock(made[0]):
-                shutil.rmtree(made[0])
-        for path in made[1:]:
+def _remove(directories: list[Path]) -> None:
+    with suppress(OSError, ResourceError):  # another process uses it now
+        if directories[0].exists():
+            with Lock(directories[0]):
+                shutil.rmtree(directories[0])
+        for path in directories[1:]:
             path.rmdir()
 
 
 def is_finished(out: Path, config: RunConfig) -> bool:
-    """Whether `out` holds this very run, trained to its end, and knows of it; training restores a log that was damaged."""
+    """Whether `out` contains the run of `config`, trained to the end of its budget. If its log is corrupted, the run counts as
+    unfinished: training restores the log."""
     from weft.runs.run_dir import RunDir
     from weft.runs.status import read_run_status
 

@@ -1,4 +1,4 @@
-"""One run from its file to its folder."""
+"""Training of one run, from its run file to its run directory."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from weft.training.weight_compatibility import Weights
 
 
 class JobCallback(Protocol):
-    """Who looks at a run while it goes on: the command line, or nobody."""
+    """Receives the progress of a run, such as the progress display of the command line."""
 
     def on_note(self, text: str) -> None: ...
 
-    def on_progress(self, name: str, done: int, total: int) -> None:
-        """How much of something that takes a while is done: tokenising, counting, validating."""
+    def on_progress(self, phase: str, done: int, total: int) -> None:
+        """Called during tokenizing, counting and validating."""
 
     def on_step(self, loop: Loop, loss: float, seconds: float) -> None: ...
 
@@ -47,32 +47,34 @@ class JobCallback(Protocol):
 
 @dataclass
 class Job:
-    """Everything a family needs to train."""
+    """Everything an estimator needs to train."""
 
     config: RunConfig
     directory: RunDir
-    tokenizer: Any  # a Tokenizer; of pairs, Sides
+    tokenizer: Any  # a Tokenizer, or the task's own vocabulary, such as a TokenizerPair
     corpora: Mapping[str, Corpus]
     callback: JobCallback
 
     def columns(self, split: str) -> list[Corpus]:
-        """The tokens of a split, column by column; none where it is not given, or the model reads texts themselves. A text that
-        is not trained on comes after what a text of the run comes after."""
-        found = [corpus for name, corpus in self.corpora.items() if name.partition(".")[0] == split]
-        return found if split == "train" else [with_bos(corpus, self.directory.path, self.tokenizer) for corpus in found]
+        """The tokens of a split, one corpus per column; empty if there is no such split, or if the model does not use tokens.
+        Validation and test text starts with the BOS tokens of the run."""
+        corpora = [corpus for name, corpus in self.corpora.items() if name.partition(".")[0] == split]
+        return corpora if split == "train" else [with_bos(corpus, self.directory.path, self.tokenizer) for corpus in corpora]
 
     def init_run(self) -> InitRun:
-        """The run that this one is to start from, checked."""
+        """The run of train.init_from, with its weights."""
         path = Path(self.config.train.init_from or "")
         if not (path / "model.safetensors").is_file():
-            raise ConfigError("train.init_from", f"{path} has no model.safetensors", "name the folder of a trained run")
+            raise ConfigError(
+                "train.init_from", f"{path} is not a trained run (model.safetensors is missing)", "use a trained run directory"
+            )
         directory = open_run_dir(path)
         config = read_settings(directory)
         tokenizer = config.spec.data.load(directory)
         return InitRun(
             path,
             BuiltRun(config, tokenizer),
-            directory.read_weights(tokenizer.hash, logs=config.preset.estimator.shape is None),
+            directory.read_weights(tokenizer.hash, logs=config.preset.estimator.network_task is None),
         )
 
     def run_log(self) -> RunLogWriter:
@@ -80,13 +82,13 @@ class Job:
         return RunLogWriter(self.directory, self.tokenizer.hash, data=data, tensorboard=self.config.train.tensorboard)
 
 
-def _check_overwrite(settings: RunConfig, out: Path) -> None:
-    """Refuse to start over where what is deleted is what the run is to be made from: a run that is trained on, in place."""
-    table = settings.to_dict()["tokenizer"]
+def _check_overwrite(config: RunConfig, out: Path) -> None:
+    """Refuse to overwrite a directory that has the initial weights or the tokenizer of the new run."""
+    table = config.to_dict()["tokenizer"]
     tables = [table, *(table[side] for side in ("source", "target") if side in table)]
-    for path in (settings.train.init_from, *(found.get("file") for found in tables)):
+    for path in (config.train.init_from, *(tokenizer.get("file") for tokenizer in tables)):
         if path is not None and Path(path).resolve().is_relative_to(out.resolve()):
-            raise UsageError(out, f"--overwrite would delete {path}, which this run starts from", "choose another --output-dir")
+            raise UsageError(out, f"`overwrite` would delete {path}, which this run needs", "choose another `output_dir`")
 
 
 def train(
@@ -96,12 +98,23 @@ def train(
     base: Path,
     callback: JobCallback,
     overwrite: bool = False,
-    held: Mapping[str, object] | None = None,
+    memory_data: Mapping[str, object] | None = None,
 ) -> RunDir:
-    """Train what a run file says into `out`, or go on where an earlier process stopped; paths are seen from `base`. A `fresh`
-    run takes the place of one that is there, once it has weights. `held` is data in memory, by split, that goes into `out`."""
+    """Train the run of a run file, or resume it.
+
+    Args:
+        values: The content of the run file.
+        out: The run directory.
+        base: The directory that paths in the run file are relative to.
+        callback: Receives the progress.
+        overwrite: Start over. The new run replaces the one in `out` as soon as it has weights.
+        memory_data: Data in memory by split, which is written to `out`.
+
+    Returns:
+        The run directory.
+    """
     config = resolve(values, base=base)
-    training(config.datasets)  # before a folder is made, or data is read
+    training(config.datasets)  # before a directory is created or data is read
     pick_device(config.train.device)
     directory = make_directory(out)
     directory.check_is_run_dir()
@@ -109,11 +122,11 @@ def train(
         _check_overwrite(config, directory.path)
     with Lock(out), directory.restore_on_failure():
         if directory.begin(config, tomli_w.dumps(dict(values)), overwrite=overwrite):
-            callback.on_note(f"{out}: the run that was to be replaced is back; nothing was saved of the other")
-        write_inputs(config, directory, held or {})
-        changed = directory.write_environment()
-        if changed:
-            callback.on_note(f"resuming on another machine or set-up, so not bit for bit ({'; '.join(changed)})")
+            callback.on_note(f"{out}: restored the previous run, because the run that was to replace it saved nothing")
+        write_inputs(config, directory, memory_data or {})
+        changes = directory.write_environment()
+        if changes:
+            callback.on_note(f"the environment changed ({'; '.join(changes)}); results will not be bit-identical")
         directory.find_checkpoint(callback.on_note)
         tokenizer, corpora = prepare(config.spec, config, directory, callback)
         config.preset.estimator.train(Job(config, directory, tokenizer, corpora, callback))
@@ -121,29 +134,30 @@ def train(
 
 
 def _weights(task: Any) -> Weights | None:
-    """What the weights of a task mean that a run file, or a run, names; None where there is no such task."""
+    """The weights specification of a task by its name; None if there is no such task."""
     return find_task(task).weights if isinstance(task, str) and task in TASKS else None
 
 
 def with_tokenizer_of_init(values: Mapping[str, Any], run: Path) -> dict[str, Any]:
-    """The run file with the tokenizer of the run that it is to start from; of pairs, where that one has a single stack, for the
-    side that starts from it, unless both sides must have one tokenizer."""
-    model, own = values.get("model"), values.get("tokenizer", {})
-    here, there = _weights(values.get("task")), _weights(open_run_dir(run).read_resolved().get("task"))
-    two, both = (one is not None and one.in_decoder is not None for one in (here, there))
-    joint = not isinstance(model, Mapping) or model.get("shared") or model.get("copying")
-    if not two or both or joint or not isinstance(own, Mapping):
+    """The run file with the tokenizer of the run of train.init_from. A seq2seq model that is initialized from a model with a
+    single stack gets it for that side only, unless both sides need the same tokenizer."""
+    model, tokenizer = values.get("model"), values.get("tokenizer", {})
+    ours, theirs = _weights(values.get("task")), _weights(open_run_dir(run).read_resolved().get("task"))
+    is_seq2seq, from_seq2seq = (weights is not None and weights.in_decoder is not None for weights in (ours, theirs))
+    is_shared = not isinstance(model, Mapping) or model.get("share_embeddings") or model.get("copy_mechanism")
+    if not is_seq2seq or from_seq2seq or is_shared or not isinstance(tokenizer, Mapping):
         return with_tokenizer_from(values, run)
-    side = "target" if there is not None and there.continues else "source"
-    sides = own if "source" in own or "target" in own else {"source": own, "target": own}
+    side = "target" if theirs is not None and theirs.continues else "source"
+    sides = tokenizer if "source" in tokenizer or "target" in tokenizer else {"source": tokenizer, "target": tokenizer}
     return {**values, "tokenizer": {**sides, side: with_tokenizer_from({}, run)["tokenizer"]}}
 
 
 def with_tokenizer_from(values: Mapping[str, Any], run: Path) -> dict[str, Any]:
     """The run file with the tokenizer of another run."""
-    found = {path.name.removesuffix(".json"): {"file": str(path.resolve())} for path in tokenizer_files(open_run_dir(run).path)}
-    if "tokenizer" in found:
-        return {**values, "tokenizer": found["tokenizer"]}
-    if len(found) < 2:
-        raise UsageError("--tokenizer-from", f"{run} has no tokenizer.json")
-    return {**values, "tokenizer": {side: found[f"tokenizer.{side}"] for side in ("source", "target")}}
+    paths = tokenizer_files(open_run_dir(run).path)
+    tokenizers = {path.name.removesuffix(".json"): {"file": str(path.resolve())} for path in paths}
+    if "tokenizer" in tokenizers:
+        return {**values, "tokenizer": tokenizers["tokenizer"]}
+    if len(tokenizers) < 2:
+        raise UsageError("tokenizer_from", f"{run} has no tokenizer.json")
+    return {**values, "tokenizer": {side: tokenizers[f"tokenizer.{side}"] for side in ("source", "target")}}

@@ -1,4 +1,4 @@
-"""From a run directory to a run."""
+"""`weft.load` and `weft.ensemble`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _read(path: str | Path) -> tuple[RunDir, RunConfig]:
 
 
 def _check_device(name: str) -> None:
-    """Refuse a device that is not there. torch is asked only where it has to say something."""
+    """Refuse a device that does not exist. torch is imported only if it is needed to tell."""
     if name not in DEVICES:
         raise UsageError("device", *unknown_name("device", name, DEVICES))
     if name != "cuda":
@@ -33,7 +33,7 @@ def _check_device(name: str) -> None:
     import torch
 
     if not torch.cuda.is_available():
-        raise UsageError("device", "'cuda' was asked for, but torch sees no GPU", "use 'auto' or 'cpu'")
+        raise UsageError("device", "no CUDA GPU found", "use 'auto' or 'cpu'")
 
 
 @overload
@@ -45,22 +45,22 @@ def load(path: str | Path, task: None = None, *, device: str = "auto") -> Run[An
 
 
 def load(path: str | Path, task: Task[I, P] | None = None, *, device: str = "auto") -> Run[Any, Any]:
-    """Load the run in a directory that `weft.training` or `weft train` wrote.
+    """Load a run from its run directory.
 
-    Its files are checked; none of them is run as code. Its weights, which it may not have yet, are read when they are first
-    needed.
+    The files are checked and never executed as code. The weights are read when they are first needed.
 
     Args:
         path: The run directory.
-        task: Refuse runs of another task; a type checker then knows the predictions: `load("runs/x", CLASSIFICATION)`.
-        device: "cpu" or "cuda"; "auto", a GPU if there is one.
+        task: Refuse runs of another task. Type checkers then know the type of the predictions:
+            `load("runs/x", CLASSIFICATION)`.
+        device: "cpu", "cuda", or "auto" for the GPU if there is one.
 
     Returns:
-        The run: `predict`, `evaluate`, `score`, `generate`, `embed`, `explain`.
+        The run, with `predict`, `evaluate`, `score`, `generate`, `embed` and `explain`.
 
     Raises:
-        ModelError: There is no run, or it is damaged.
-        UsageError: It is of another task than `task`, or the device is not there.
+        ModelError: The directory is not a run, or the run is corrupted.
+        UsageError: The run has another task than `task`, or the device does not exist.
 
     Example:
         >>> weft.load("runs/run").evaluate()
@@ -69,12 +69,12 @@ def load(path: str | Path, task: Task[I, P] | None = None, *, device: str = "aut
     directory, config = _read(path)
     run = Run[Any, Any](directory, config, config.spec.data.load(directory), device)
     if task is not None and task.name != config.task:
-        raise run.refuse(f"use weft {run.task.use}")
+        raise run.wrong_task()
     return run
 
 
-def prepared(run: R) -> R:
-    """A run that is about to be used: what is wrong with its weights, or with several together, is said now."""
+def with_model(run: R) -> R:
+    """The run with its weights loaded: errors in them are raised now."""
     _ = run.model
     return run
 
@@ -87,21 +87,21 @@ def ensemble(
     lm_weight: float = LM_WEIGHT,
     device: str = "auto",
 ) -> Run[Any, Any]:
-    """Join several encoder-decoder runs into one, which predicts by the weighted mean of their probabilities.
+    """Combine several seq2seq runs into one that predicts with the weighted mean of their probabilities.
 
     Args:
-        paths: Run directories; the runs share a target tokenizer.
-        weights: How much each of them counts; all alike by default.
-        lm: A run of a language model of the targets that helps to choose.
-        lm_weight: How much of its log-probability is added.
-        device: "cpu" or "cuda"; "auto", a GPU if there is one.
+        paths: The run directories. The runs must have the same target tokenizer.
+        weights: The weight of each run; equal weights by default.
+        lm: The run directory of a language model of the targets, for shallow fusion.
+        lm_weight: The weight of its log-probabilities.
+        device: "cpu", "cuda", or "auto" for the GPU if there is one.
 
     Returns:
         A run with the same methods.
 
     Raises:
-        ModelError: A run is missing or damaged.
-        UsageError: The runs do not fit together, or a weight is wrong.
+        ModelError: A run is missing or corrupted.
+        UsageError: The runs cannot be combined, or a weight is invalid.
 
     Example:
         >>> weft.ensemble(["runs/a", "runs/b"]).predict("giacchetta").text
@@ -110,14 +110,16 @@ def ensemble(
 
     members = [load(path, device=device) for path in paths]
     for path, run in zip(paths, members, strict=True):
-        if not run.task.joins:
-            raise UsageError("ensemble", f"{path} is a run of task {run.config.task!r}, not of 'translate'")
+        if not run.spec.joins:
+            raise UsageError("ensemble", f"{path} has task {run.task!r}; only seq2seq runs can be combined")
     if lm is None:
-        return prepared(EnsembleRun(members, weights=weights))
+        return with_model(EnsembleRun(members, weights=weights))
     if not 0 < lm_weight < math.inf:
-        raise UsageError("--lm-weight", f"must be a number above 0, not {lm_weight:g}", "without --lm the model chooses alone")
-    helper = load(lm, device=device)
-    if not helper.generates or not helper.reader.lines:
-        raise UsageError("--lm", f"{lm} must be a language model of lines (task = 'lm', data.read_as = 'lines')")
-    fused = FusionLM(helper.directory, helper.model, lm_weight, helper.num_parameters)
-    return prepared(EnsembleRun(members, weights=weights, lm=fused))
+        raise UsageError(
+            "lm_weight", f"must be above 0, got {lm_weight:g}", "leave out `lm` to predict without a language model"
+        )
+    language_model = load(lm, device=device)
+    if not language_model.generates or not language_model.reader.lines:
+        raise UsageError("lm", f"{lm} is not a language model of lines (task 'lm' with data.read_as = 'lines')")
+    fusion = FusionLM(language_model.directory, language_model.model, lm_weight, language_model.num_parameters)
+    return with_model(EnsembleRun(members, weights=weights, lm=fusion))

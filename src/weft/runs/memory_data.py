@@ -1,4 +1,4 @@
-"""Data in memory that a run is trained on, or evaluated with: written down, so that all else goes on as with files."""
+"""Data in memory for training, evaluation and prediction. It is written to files, which are then used like any others."""
 
 from __future__ import annotations
 
@@ -21,71 +21,72 @@ SPLITS = ("train", "valid", "test")
 
 
 def _format(task: AnyTask, data: Mapping[str, Any]) -> MemoryFormat:
-    """How records of [data] are written down."""
+    """The file format for records, by the options of [data]."""
     if task.data.in_memory is None:
-        raise UsageError("data", f"task {task.name!r} reads files", "give their paths")
+        raise UsageError("data", f"task {task.name!r} reads files only", "pass their paths")
     own = {name: value for name, value in data.items() if name not in SPLITS}
     return task.data.in_memory(parse_config(task.data.table, {**own, "train": "memory.jsonl"}, at="data"))
 
 
-def _named(value: object) -> Any:
-    """Files, or a part of the training data, as a run file has them; paths are seen from here."""
+def _absolute(value: object) -> Any:
+    """Files, or a fraction of the training data, as in a run file; paths are relative to the current directory."""
     if isinstance(value, list | tuple):
-        return [_named(one) for one in value]
+        return [_absolute(item) for item in value]
     return str(Path(value).absolute()) if isinstance(value, str | Path) else value
 
 
 def place_inputs(
-    values: Mapping[str, Any], given: Mapping[str, object], directory: Path
+    values: Mapping[str, Any], data: Mapping[str, object], directory: Path
 ) -> tuple[dict[str, Any], dict[str, object]]:
-    """A run file whose [data] names what is `given`, and, of that, what is to be written into `folder`, by split."""
-    for split in given:
+    """The run file with `data` in its [data] table, and the part of `data` that is in memory, by split, which must be written to
+    the run directory."""
+    for split in data:
         if split not in SPLITS:
-            raise UsageError("data", f"no such split {split!r}", suggest(split, SPLITS))
+            raise UsageError("data", f"unknown split {split!r}", suggest(split, SPLITS))
     config, name = values.get("data", {}), values.get("task")
     if not isinstance(config, Mapping) or not isinstance(name, str) or name not in TASKS:
-        return {**values, "data": {**given}}, {}  # which is refused when it is resolved
+        return {**values, "data": {**data}}, {}  # refused when it is resolved
     task = find_task(name)
-    placed, held = dict(config), dict[str, object]()
-    for split, value in given.items():
+    table, memory_data = dict(config), dict[str, object]()
+    for split, value in data.items():
         if value is None or isinstance(value, bool | int | float):
-            placed[split] = value
+            table[split] = value
             continue
         format = _format(task, config)
         if is_in_memory(value, format, f"data[{split!r}]"):
-            held[split] = value
-            placed[split] = str((directory / INPUTS / f"{split}{format.suffix}").absolute())
+            memory_data[split] = value
+            table[split] = str((directory / INPUTS / f"{split}{format.suffix}").absolute())
         else:
-            placed[split] = _named(value)
-    return {**values, "data": {split: value for split, value in placed.items() if value is not None}}, held
+            table[split] = _absolute(value)
+    return {**values, "data": {split: value for split, value in table.items() if value is not None}}, memory_data
 
 
-def write_inputs(config: RunConfig, directory: RunDir, held: Mapping[str, object]) -> None:
-    """Write data down; what a run has been trained on must be the same again. Call under the lock."""
-    if not held:
+def write_inputs(config: RunConfig, directory: RunDir, memory_data: Mapping[str, object]) -> None:
+    """Write data in memory to files. A run that has started must get the same data again. Call with the lock."""
+    if not memory_data:
         return
     format = _format(config.spec, config.to_dict()["data"])
     files.own_directory(directory.inputs)
-    for split, data in held.items():
+    for split, data in memory_data.items():
         path, where = directory.inputs / f"{split}{format.suffix}", f"data[{split!r}]"
-        begun = path.is_file() and (directory.has_started() or directory.weights.exists())
-        new = files.temporary(path) if begun else path
+        has_started = path.is_file() and (directory.has_started() or directory.weights.exists())
+        new = files.temporary(path) if has_started else path
         try:
             write_memory(new, data, format, encoding=config.data.encoding, where=where)
-            if begun and files.sha256(new) != files.sha256(path):
+            if has_started and files.sha256(new) != files.sha256(path):
                 raise UsageError(
                     where,
-                    f"is not what {directory.path} is trained on",
-                    "give the same data to resume, choose another output directory, or overwrite the run",
+                    f"differs from the data that {directory.path} is trained on",
+                    "pass the same data to resume, choose another `output_dir`, or use `overwrite`",
                 )
         finally:
-            if begun:
+            if has_started:
                 files.remove(new)
 
 
-def inputs_of(config: RunConfig, given: Any) -> list[Any]:
-    """What a caller gave to predict from: inputs, or records and tables, whose columns are those that [data] names."""
-    records = list(records_of(given, "inputs") if is_table(given) else given)
+def inputs_of(config: RunConfig, inputs: Any) -> list[Any]:
+    """The inputs for prediction. From records and tables, the input columns that [data] names are taken."""
+    records = list(records_of(inputs, "inputs") if is_table(inputs) else inputs)
     if not any(isinstance(record, Mapping) for record in records):
         return records
     format = _format(config.spec, config.to_dict()["data"])
@@ -94,7 +95,8 @@ def inputs_of(config: RunConfig, given: Any) -> list[Any]:
 
 @contextmanager
 def as_files(config: RunConfig, data: Any) -> Iterator[Any]:
-    """Data of an evaluation as files: those that it names, or one that is there while the block runs."""
+    """Evaluation data as files: the files themselves, or for data in memory a temporary file that exists while the block
+    runs."""
     files_only = isinstance(data, list | tuple) and (not data or config.spec.data.in_memory is None)
     if data is None or isinstance(data, str | Path) or files_only:
         yield data
@@ -103,7 +105,7 @@ def as_files(config: RunConfig, data: Any) -> Iterator[Any]:
     if not is_in_memory(data, format, "data"):
         yield data
         return
-    with TemporaryDirectory(prefix="weft-") as place:
-        path = Path(place) / f"data{format.suffix}"
+    with TemporaryDirectory(prefix="weft-") as directory:
+        path = Path(directory) / f"data{format.suffix}"
         write_memory(path, data, format, encoding=config.data.encoding, where="data")
         yield path

@@ -1,4 +1,4 @@
-"""The progress of training as a single line: in a terminal or a notebook, by rich."""
+"""A progress bar for training in terminals and notebooks, drawn by rich."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from weft.runs.callback import TrainCallback, TrainProgress
 
-WHOLE = 10_000  # steps of the bar
+BAR_STEPS = 10_000
 
 
-def visible(console: Console) -> bool:
-    """Whether somebody sees a line that is drawn over; rich draws in notebooks by ipywidgets."""
+def is_visible(console: Console) -> bool:
+    """Whether the console can show a progress bar; in notebooks, rich needs ipywidgets."""
     return find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal
 
 
 class ProgressBar(TrainCallback):
-    """A bar that becomes that of each piece of work in turn; it goes when all is done."""
+    """One bar for all phases of training; it disappears at the end."""
 
     def __init__(self, progress: Progress) -> None:
         self.bar, self._metrics, self._phase = progress, "", ""
-        self._task = progress.add_task("", total=WHOLE, detail="")
+        self._task = progress.add_task("", total=BAR_STEPS, detail="")
 
     def _show(self, phase: str, part: float, detail: str = "") -> None:
-        if phase != self._phase:  # the time that is left is that of new work
-            self.bar.reset(self._task, completed=round(WHOLE * part))
+        if phase != self._phase:  # estimate the remaining time of the new phase only
+            self.bar.reset(self._task, completed=round(BAR_STEPS * part))
             self._phase = phase
-        self.bar.update(self._task, description=phase, completed=round(WHOLE * part), detail=detail)
+        self.bar.update(self._task, description=phase, completed=round(BAR_STEPS * part), detail=detail)
 
     def on_progress(self, phase: str, done: int, total: int) -> None:
         self._show(phase, done / max(1, total))
@@ -46,13 +46,13 @@ class ProgressBar(TrainCallback):
 
 @contextmanager
 def progress_bar(console: Console | None = None) -> Iterator[TrainCallback]:
-    """A bar while the block runs; one that does nothing where nobody would see it."""
+    """A progress bar while the block runs; a callback that does nothing if the console cannot show one."""
     console = console or Console(stderr=True)
-    if not visible(console):
+    if not is_visible(console):
         yield TrainCallback()
         return
-    parts = (TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.percentage:>3.0f}%"))
+    columns = (TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.percentage:>3.0f}%"))
     with Progress(
-        *parts, TextColumn("{task.fields[detail]}"), TimeRemainingColumn(), console=console, transient=True
+        *columns, TextColumn("{task.fields[detail]}"), TimeRemainingColumn(), console=console, transient=True
     ) as progress:
         yield ProgressBar(progress)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from weft.config import Config
-from weft.errors import DataError, UsageError
-from weft.tasks.spec import Evaluation, Fault, I, P, Progress, Scored, is_tuple_of_texts
+from weft.errors import UsageError
+from weft.tasks.spec import Evaluation, I, InvalidInput, P, Progress, Scored, is_tuple_of_texts, raise_first_invalid
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
     from torch import nn
 
+    from weft.decode.engine import Engine, Request
     from weft.decode.generate import Continuation, ContinueCallback
     from weft.decode.options import GenerationConfig
     from weft.explain.explanation import Explanation
@@ -26,46 +28,57 @@ if TYPE_CHECKING:
     from weft.tasks.spec import Decode, Task
 
 T = TypeVar("T", bound=Config)
-R = TypeVar("R")
-
-
-def refuse_faults(results: Sequence[R | Fault]) -> list[R]:
-    """The results; the first input that has none is refused."""
-    for number, one in enumerate(results, 1):
-        if isinstance(one, Fault):
-            raise DataError(f"line {number}", f"{one.reason}")
-    return [one for one in results if not isinstance(one, Fault)]
 
 
 class Run(Generic[I, P]):
-    """A run directory, loaded. Nothing in it is ever run as code, and no state of a call is kept in it.
+    """A trained model with its configuration, loaded from a run directory by `weft.load`.
 
-    Its weights, which it may not have yet, are read when they are first needed.
+    Files of a run are never executed as code. The weights are read when they are first needed. Calls leave no state behind.
+
+    Attributes:
+        directory: The files of the run.
+        config: The resolved configuration.
+        vocabulary: The tokenizer, a tokenizer pair (seq2seq), or a tokenizer with labels (classification, tagging).
     """
 
     def __init__(self, directory: RunDir, config: RunConfig, vocabulary: Any, device: str) -> None:
         self.directory, self.config, self.vocabulary, self.device_name = directory, config, vocabulary, device
 
+    @property
+    def path(self) -> Path:
+        """The run directory."""
+        return self.directory.path
+
+    @property
+    def task(self) -> str:
+        """The name of the task, such as "lm" or "classification"."""
+        return self.config.task
+
+    @property
+    def arch(self) -> str:
+        """The name of the architecture, such as "gpt" or "naive-bayes"."""
+        return self.config.arch
+
+    @property
+    def spec(self) -> Task[I, P]:
+        """The task itself: how its models predict, are evaluated and explained."""
+        return self.config.spec
+
     @cached_property
     def device(self) -> torch.device:
-        """Where its network computes."""
+        """The device of the model, if it is a neural network."""
         from weft.training.device import pick_device
 
         return pick_device(self.device_name)
 
-    @property
-    def task(self) -> Task[I, P]:
-        """The record of its task."""
-        return self.config.spec
-
     @cached_property
     def model(self) -> Any:
-        """The model itself: a torch module, an n-gram model, a linear model."""
+        """The model itself: a torch module, an n-gram model or a linear model."""
         return self.config.preset.estimator.load(self.config, self.vocabulary, self.directory, self.device_name)
 
     @property
     def network(self) -> nn.Module | None:
-        """The model, if it is a network."""
+        """The model, if it is a neural network."""
         if not self.config.preset.estimator.by_steps:
             return None
         from torch import nn
@@ -74,28 +87,30 @@ class Run(Generic[I, P]):
 
     @cached_property
     def reader(self) -> Any:
-        """The model bound to its vocabulary, as the task's functions use it."""
-        return self.task.reader(self)
+        """The model with its vocabulary, as the functions of the task need it."""
+        return self.spec.reader(self)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What it may say of a text or a word; empty where it says something else."""
-        return self.task.labels(self)
+        """All labels or tags that the model can predict; empty for other tasks."""
+        return self.spec.labels(self)
 
     @property
     def num_parameters(self) -> int:
-        """Numbers that were learned: weights, or probabilities of n-grams."""
-        return sum(weight.numel() for weight in self.network.parameters()) if self.network else int(self.model.parameters)
+        """The number of learned values: weights, or probabilities of n-grams."""
+        if self.network is None:
+            return int(self.model.num_parameters)
+        return sum(weight.numel() for weight in self.network.parameters())
 
     @property
     def generates(self) -> bool:
-        """Whether it continues prompts."""
-        return self.task.decode is not None and self.task.decode.generate is not None
+        """Whether the model can continue prompts."""
+        return self.spec.decode is not None and self.spec.decode.generate is not None
 
-    def refuse(self, instead: str) -> UsageError:
-        """Why it can't do something that models of other tasks do; `instead` says what to use."""
-        article = "an" if self.task.noun[0] in "aeiou" else "a"
-        return UsageError(self.directory.path, f"is {article} {self.task.noun}, which {self.task.does}", f"{instead}")
+    def wrong_task(self, fix: str = "") -> UsageError:
+        """The error for an operation that models of this task do not have."""
+        article = "an" if self.spec.noun[0] in "aeiou" else "a"
+        return UsageError(self.path, f"is {article} {self.spec.noun}", fix or f"use weft {self.spec.use}")
 
     def _options(self, config: type[T], options: Config | None, named: Mapping[str, Any]) -> T:
         from weft.decode.options import options_from
@@ -104,29 +119,34 @@ class Run(Generic[I, P]):
 
     @property
     def members(self) -> Sequence[Run[I, P]]:
-        """The runs that it is made of: itself, or those of an ensemble."""
+        """The runs of an ensemble; of a single run, the run itself."""
         return [self]
 
     @property
     def weights(self) -> Sequence[float] | None:
-        """How much each member of an ensemble counts; None: all alike."""
+        """The weights of the members of an ensemble; None: equal weights."""
         return None
 
     @property
     def lm(self) -> FusionLM | None:
-        """A language model that helps to choose among outputs."""
+        """The language model for shallow fusion."""
         return None
 
-    # ---- inputs to outputs
+    # ---- prediction and evaluation
 
     def try_predict(
         self, inputs: I | Iterable[I], options: Config | None = None, *, progress: Progress | None = None
-    ) -> list[P | Fault]:
-        """A prediction for each input; for one that can't be used, the reason."""
-        if self.task.predict is None:
-            raise self.refuse(f"use weft {self.task.use}")
-        several: Any = [inputs] if self.task.is_single(self, inputs) else inputs
-        return self.task.predict(self, list(several), options or self.task.predict_options(), progress)
+    ) -> list[P | InvalidInput]:
+        """Like `predict`, but returns an `InvalidInput` with the reason for each input that cannot be used."""
+        if self.spec.predict is None:
+            raise self.wrong_task()
+        batch: Any = [inputs] if self.spec.is_single(self, inputs) else inputs
+        return self.spec.predict(self, list(batch), options or self.spec.predict_options(), progress)
+
+    def invalid_inputs(self, inputs: Iterable[I], options: Config | None = None) -> dict[int, str]:
+        """The inputs of a list that `predict` refuses: the reason by index, from 0."""
+        results = self.try_predict(list(inputs), options)
+        return {index: result.reason for index, result in enumerate(results) if isinstance(result, InvalidInput)}
 
     @overload
     def predict(
@@ -139,82 +159,91 @@ class Run(Generic[I, P]):
     def predict(
         self, inputs: I | list[I], options: Config | None = None, *, progress: Progress | None = None, **named: Any
     ) -> P | list[P]:
-        """Predict the output of one input, or of each of a list.
+        """Predict the output for one input or for a list of inputs.
 
         Args:
-            inputs: One input gives one prediction, a list (or any iterable) a list. A text is one input; so is a tuple of
-                texts for models that read several. Of dicts, and of tables as in `weft.training`, the input columns are read.
-            options: How to predict, as one object of the task's own table.
-            progress: Called with the phase, how much is done and how much there is.
-            **named: The same options by name, such as `beam=5`.
+            inputs: One input gives one prediction, a list (or any iterable) gives a list. A string is one input; so is a
+                tuple of strings for models that read several texts. For dicts and tables, as in `weft.train`, the input
+                columns are used.
+            options: Options as one object of the task's options class.
+            progress: Called as `progress(phase, done, total)`.
+            **named: The same options by name, such as `beam_size=5`.
 
         Returns:
-            A prediction of the task, or a list of them; where several outputs were asked for, the others are the best one's
-            `alternatives`.
+            A prediction of the task's type, or a list of them. With `n_best` or `num_samples` above 1, the other outputs are
+            in its `alternatives`.
 
         Raises:
-            DataError: An input can't be used; `try_predict` refuses none.
-            UsageError: An option is unknown or wrong, or models of this task predict nothing.
+            DataError: An input cannot be used; see `try_predict`.
+            UsageError: An option is unknown or invalid, or models of this task make no predictions.
 
         Example:
             >>> weft.load("runs/pronounce").predict("giacchetta").text
         """
         from weft.runs.memory_data import inputs_of
 
-        single = self.task.is_single(self, inputs)
-        given: list[Any] = [inputs] if single else inputs_of(self.config, inputs)
-        chosen = self._options(self.task.predict_options, options, named)
-        found = refuse_faults(self.try_predict(given, chosen, progress=progress))
-        return found[0] if single else found
+        is_single = self.spec.is_single(self, inputs)
+        batch: list[Any] = [inputs] if is_single else inputs_of(self.config, inputs)
+        predict_options = self._options(self.spec.predict_options, options, named)
+        predictions = raise_first_invalid(self.try_predict(batch, predict_options, progress=progress))
+        return predictions[0] if is_single else predictions
 
     def evaluate(
         self, data: object = None, options: Config | None = None, *, progress: Progress | None = None, **named: Any
     ) -> Evaluation:
-        """Evaluate the model, with confidence intervals.
+        """Evaluate the model, with 95% confidence intervals.
 
         Args:
-            data: A path, a list of paths, or data in memory as in `weft.training`; the run's own test data by default, or else
-                its validation data.
-            options: How to evaluate, as one object of the task's own table.
-            progress: Called with the phase, how much is done and how much there is.
+            data: A path, a list of paths, or data in memory as in `weft.train`. Default: the test data of the run, or its
+                validation data if it has no test data.
+            options: Options as one object of the task's options class.
+            progress: Called as `progress(phase, done, total)`.
             **named: The same options by name.
 
         Returns:
-            The scores, and the statistics of single items that they were computed from.
+            The scores by metric, and the statistics of single items that they are computed from.
 
         Raises:
-            DataError: The data can't be used.
-            UsageError: An option is unknown or wrong, or the run has no such data.
+            DataError: The data cannot be used.
+            UsageError: An option is unknown or invalid, or the run has no such data.
 
         Example:
             >>> run.evaluate([("Great soup.", "good"), ("Far too slow.", "bad")])["accuracy"].value
         """
         from weft.runs.memory_data import as_files
 
-        chosen = self._options(self.task.evaluate_options, options, named)
+        evaluate_options = self._options(self.spec.evaluate_options, options, named)
         with as_files(self.config, data) as files:
-            return self.task.evaluate(self, files, chosen, progress)
+            return self.spec.evaluate(self, files, evaluate_options, progress)
 
-    def embed(self, texts: Sequence[Any], *, pool: str = "mean", progress: Progress | None = None) -> np.ndarray:
-        """float32 (N, D): a vector for each text, the mean over its positions or that of its first token. A text longer than
-        the model reads is truncated; `embedded` tells which were."""
-        return self.embed_with_info(texts, pool=pool, progress=progress).vectors
+    def embed(self, texts: Sequence[Any], *, pooling: str = "mean", progress: Progress | None = None) -> np.ndarray:
+        """Compute one vector per text.
 
-    def embed_with_info(self, texts: Sequence[Any], *, pool: str = "mean", progress: Progress | None = None) -> EmbeddingOutput:
+        Args:
+            texts: The texts. Texts that are too long for the model are truncated; `embed_with_info` tells which.
+            pooling: "mean" over the positions, or "first" for the vector of the first token.
+            progress: Called as `progress(phase, done, total)`.
+
+        Returns:
+            float32 array of shape (number of texts, hidden size).
+        """
+        return self.embed_with_info(texts, pooling=pooling, progress=progress).vectors
+
+    def embed_with_info(
+        self, texts: Sequence[Any], *, pooling: str = "mean", progress: Progress | None = None
+    ) -> EmbeddingOutput:
         """The vectors of `embed`, and which texts were truncated."""
-        if self.task.embed is None:
-            raise UsageError(self.directory.path, f"is a run of task {self.config.task!r}, which has no encoder of texts")
-        return self.task.embed(self, texts, pool, progress)
+        if self.spec.embed is None:
+            raise UsageError(self.path, f"models of task {self.task!r} have no text encoder")
+        return self.spec.embed(self, texts, pooling, progress)
 
-    # ---- models that write tokens
+    # ---- models that generate tokens
 
     @property
     def _decode(self) -> Decode[Any]:
-        if self.task.decode is None:
-            raise UsageError(
-                "score", f"{self.directory.path} is a run of task {self.config.task!r}, which gives texts no probability"
-            )
-        return self.task.decode
+        if self.spec.decode is None:
+            raise UsageError(self.path, f"models of task {self.task!r} assign no probabilities to texts")
+        return self.spec.decode
 
     @overload
     def score(self, inputs: list[Any], *, truncate: bool = False, progress: Progress | None = None) -> list[Scored]: ...
@@ -223,29 +252,32 @@ class Run(Generic[I, P]):
     def score(self, inputs: str | tuple[str, str], *, truncate: bool = False, progress: Progress | None = None) -> Scored: ...
 
     def score(self, inputs: Any, *, truncate: bool = False, progress: Progress | None = None) -> Scored | list[Scored]:
-        """The log-probability of a text and of each of its tokens; of a pair, that of the target given its source.
+        """Compute the log-probability of a text and of its tokens; for a pair, of the target given the source.
 
         Args:
-            inputs: One text, or one pair, gives one result; a list gives a list.
-            truncate: Cut sources that are longer than the model reads, instead of refusing them.
-            progress: Called with the phase, how much is done and how much there is.
+            inputs: One text, or one (source, target) pair, gives one result; a list gives a list.
+            truncate: Truncate sources that are too long for the model instead of raising an error.
+            progress: Called as `progress(phase, done, total)`.
 
         Returns:
-            Log-probabilities in nats, or a list of them.
+            A `TextScore` or `PairScore` in nats, or a list of them.
 
         Raises:
-            DataError: A text can't be scored; `try_score` refuses none.
-            UsageError: Models of this task give texts no probability.
+            DataError: A text cannot be scored; see `try_score`.
+            UsageError: Models of this task assign no probabilities to texts.
 
         Example:
             >>> weft.load("runs/run").score("Ida lives by the river.").perplexity
         """
-        single = is_tuple_of_texts(inputs) if self._decode.pairs else isinstance(inputs, str)
-        found = refuse_faults(self.try_score([inputs] if single else inputs, truncate=truncate, progress=progress))
-        return found[0] if single else found
+        is_single = is_tuple_of_texts(inputs) if self._decode.pairs else isinstance(inputs, str)
+        batch = [inputs] if is_single else inputs
+        scores = raise_first_invalid(self.try_score(batch, truncate=truncate, progress=progress))
+        return scores[0] if is_single else scores
 
-    def try_score(self, inputs: Any, *, truncate: bool = False, progress: Progress | None = None) -> list[Scored | Fault]:
-        """The same; for a text that can't be scored, the reason."""
+    def try_score(
+        self, inputs: Any, *, truncate: bool = False, progress: Progress | None = None
+    ) -> list[Scored | InvalidInput]:
+        """Like `score` of a list, but returns an `InvalidInput` with the reason for each text that cannot be scored."""
         return self._decode.score(self, inputs, truncate, progress)
 
     @overload
@@ -276,63 +308,95 @@ class Run(Generic[I, P]):
         should_continue: ContinueCallback | None = None,
         **named: Any,
     ) -> Continuation | list[Continuation]:
-        """Continue a prompt, or each of a list.
+        """Continue a prompt, or each prompt of a list.
 
         Args:
-            prompts: One prompt gives one continuation, a list a list.
-            options: How to generate, as one object.
-            going: Called at each step of a beam with the tokens written and the tokens at most; once it returns False, what
-                is found is returned.
+            prompts: One prompt gives one continuation, a list gives a list.
+            options: Options as one object.
+            should_continue: Called after each step of a beam search with the number of new tokens and the maximum. If it
+                returns False, the search ends and the best continuations so far are returned.
             **named: The same options by name, such as `top_p=0.9`.
 
         Returns:
-            The continuation, a beam's best, or a list of them; where several were asked for, the others are its
+            The best continuation, or a list of them. With `n_best` or `num_samples` above 1, the others are in its
             `alternatives`.
 
         Raises:
-            DataError: A prompt can't be continued.
-            UsageError: An option is unknown or wrong, or models of this task continue no prompts.
+            DataError: A prompt cannot be continued.
+            UsageError: An option is unknown or invalid, or models of this task do not generate text.
 
         Example:
             >>> weft.load("runs/run").generate("Ida ", top_p=0.9, seed=1).text
         """
-        generate = None if self.task.decode is None else self.task.decode.generate
+        generate = None if self.spec.decode is None else self.spec.decode.generate
         if generate is None:
-            raise self.refuse(f"use weft {self.task.use}")
+            raise self.wrong_task()
         from weft.decode.options import GenerationConfig, options_from
 
-        found = generate(self, prompts, options_from(GenerationConfig, options, named), should_continue)
-        best = [one._replace(alternatives=tuple(others)) for one, *others in found]
+        outputs = generate(self, prompts, options_from(GenerationConfig, options, named), should_continue)
+        best = [first._replace(alternatives=tuple(rest)) for first, *rest in outputs]
         return best[0] if isinstance(prompts, str) else best
 
     def stream(self, prompt: str = "", options: GenerationConfig | None = None, **named: Any) -> Iterator[str]:
-        """One continuation, piece by piece as it is found."""
-        stream = None if self.task.decode is None else self.task.decode.stream
+        """Generate one continuation and yield its text as soon as it is known."""
+        stream = None if self.spec.decode is None else self.spec.decode.stream
         if stream is None:
-            raise self.refuse(f"use weft {self.task.use}")
+            raise self.wrong_task()
         from weft.decode.options import GenerationConfig, options_from
 
         return stream(self, prompt, options_from(GenerationConfig, options, named))
 
-    # ---- about it
+    def engine(self) -> Engine[Any]:
+        """A decoding engine, to which rows are admitted, and from which they are cancelled, between steps.
+
+        Example:
+            >>> engine = run.engine()
+            >>> (row,) = engine.admit([run.request("Ida ", max_new_tokens=20)])
+            >>> while engine.running:
+            ...     events = engine.step()
+        """
+        from weft.runs.engine import engine_of
+
+        return engine_of(self._decode, self)
+
+    def request(self, text: I, *, max_new_tokens: int | None = None) -> Request:
+        """A request for `engine` that greedily continues a prompt, or predicts the target of a source. Set `noise`,
+        `min_new_tokens` or another `logits_processor` with `_replace`."""
+        from weft.runs.engine import request_of
+
+        return request_of(self._decode, self, text, max_new_tokens)
+
+    # ---- information
 
     def explain(self, text: str, view: str | None = None, options: ExplainConfig | None = None, **named: Any) -> Explanation:
-        """How a prediction comes about: data, pictures and words of one view; options as one object, or by name:
-        `explain("too slow", "attribution", method="occlusion")`."""
+        """Explain a prediction.
+
+        Args:
+            text: The input.
+            view: The name of the view, such as "attribution" or "attention"; default: the first that the run has.
+            options: Options as one object.
+            **named: The same options by name, such as `method="occlusion"`.
+
+        Returns:
+            Data, figures and text of the view; notebooks show the figures.
+
+        Example:
+            >>> run.explain("too slow", "attribution", method="occlusion")
+        """
         from weft.explain import views
 
         return views.explain(self, text, view, options, named)
 
     def info(self) -> Mapping[str, Any]:
-        """What the run is: settings and sizes."""
+        """Task, architecture, sizes and configuration of the run."""
         return {
-            "path": str(self.directory.path),
-            "task": self.config.task,
-            "arch": self.config.arch,
+            "path": str(self.path),
+            "task": self.task,
+            "arch": self.arch,
             "parameters": self.num_parameters,
-            **self.task.sizes(self),
+            **self.spec.sizes(self),
             "tokenizer": self.vocabulary.hash,
-            "settings": self.config.to_dict(),
+            "config": self.config.to_dict(),
         }
 
 

@@ -1,8 +1,8 @@
-"""The run folder: what `train` writes and everything else reads.
+"""The run directory, which training writes and all other commands read.
 
-run.toml as written, resolved.toml with every option, tokenizer.json, data/ (tokens on disk), model.safetensors (the best
-weights), metrics.jsonl (functions of the run only), timings.jsonl, checkpoints/, environment.json; with train.num_samples,
-samples.jsonl; of data that was given in memory, inputs/.
+run.toml as written, resolved.toml with every option, tokenizer.json, data/ (token files), model.safetensors (the best weights),
+metrics.jsonl (depends on the run only), timings.jsonl, checkpoints/, environment.json; with train.num_samples, samples.jsonl;
+for data from memory, inputs/.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from numpy.typing import NDArray
 
-from weft import __version__, files, log
-from weft import backup as aside
+from weft import __version__, backup, files, log
 from weft.config import describe_differences, read_toml
-from weft.data.bos import FILE as OPENING
+from weft.data.bos import FILE as BOS_FILE
 from weft.errors import ConfigError, DivergedError, ModelError, ResourceError, UsageError
 from weft.lock import Lock
 from weft.runs import suggestions
@@ -35,18 +34,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", "Tensor", NDArray[Any])
 FORMAT = "1"
-INPUTS = "inputs"  # data that was given in memory, written down
-# what tokens and labels a run's numbers stand for
-FORMAT_NOTES = (*(f"tokenizer{side}.json" for side in ("", ".source", ".target", ".letters")), "labels.json", OPENING)
+INPUTS = "inputs"  # files with data from memory
+# files that say which tokens and labels the IDs of a run stand for
+VOCABULARY_FILES = (*(f"tokenizer{side}.json" for side in ("", ".source", ".target", ".char")), "labels.json", BOS_FILE)
+NOT_UTF_8 = "the directory name is not valid UTF-8, so tensor files in it cannot be read"
 
 
 class RunDir:
-    """One run on disk. Writing happens under its lock; reading needs none."""
+    """One run on disk. Writing requires its lock; reading does not."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.named = False  # whether somebody has named its data, in a run file: it may be other than training read
-        self.backup = aside.Backup(path, self.resolved.name)  # the run that is to be replaced, until the new one has weights
+        self.has_own_run_file = (
+            False  # whether its data comes from a run file of the user: it may differ from the training data
+        )
+        self.backup = backup.Backup(path, self.resolved.name)  # the old run, until the new one has weights
 
     # ---- names
 
@@ -71,113 +73,126 @@ class RunDir:
         return self.path / "resolved.toml"
 
     def read_resolved(self) -> dict[str, Any]:
-        """resolved.toml as it is; it was written by weft, so a fault in it is damage."""
+        """The content of resolved.toml. It was written by weft, so an error in it means that it is corrupted."""
         try:
             return read_toml(self.resolved)
         except ConfigError as error:
-            raise ModelError("", str(error)) from None
+            raise ModelError(error.where, error.problem, error.fix) from None
 
     # ---- beginning
 
     def refuse_links(self) -> None:
-        """Refuse a link, a pipe or a device where a run has a folder: what is written, moved or removed there would be somebody
-        else's. Call under the lock, before anything is changed."""
-        for name in ("data", INPUTS, "checkpoints", "evidence", "tensorboard", aside.NAME):
+        """Refuse a link, a pipe or a device in place of a subdirectory: files outside the run would be written, moved or
+        removed. Call with the lock, before anything is changed."""
+        for name in ("data", INPUTS, "checkpoints", "results", "tensorboard", backup.NAME):
             files.refuse_link(self.path / name)
 
     def check_is_run_dir(self) -> None:
-        """Leave a folder alone that holds something, but no run. Call it before the lock, too, which is a file in it."""
-        if not self.resolved.is_file() and (strangers := self.backup.contents()):
-            raise UsageError(self.path, f"is no run folder and not empty ({strangers[0].name})", "choose another --output-dir")
+        """Refuse a directory that is neither empty nor a run. Call it before locking, too: the lock is a file in it."""
+        if not self.resolved.is_file() and (others := self.backup.contents()):
+            raise UsageError(
+                self.path, f"not empty and not a run directory (contains {others[0].name})", "choose another `output_dir`"
+            )
 
     def begin(self, config: RunConfig, written: str, *, overwrite: bool) -> bool:
-        """Make the folder, or find it as this very run left it; whether a run that was to be replaced is back. Call under the
-        lock.
+        """Start a run in an empty directory, or check that the run in the directory is this one. Call with the lock.
 
-        resolved.toml is what makes a folder a run's: it is written first, before all else.
+        resolved.toml marks a directory as a run, so it is written first.
+
+        Args:
+            config: The resolved configuration.
+            written: The text of the run file.
+            overwrite: Move the run in the directory to the backup and start over.
+
+        Returns:
+            Whether the old run was restored from the backup.
+
+        Raises:
+            UsageError: The directory contains another run or other files.
         """
         self.refuse_links()
-        for place in self._places():
-            files.sweep(place)
+        for directory in self._directories():
+            files.sweep(directory)
         self.backup.repair()
         if self.backup.exists() and self.weights.exists():
-            self.backup.drop()  # a process was killed just before that
-        if overwrite and self.resolved.is_file():  # what is not ours is refused below, unless the folder is empty
+            self.backup.drop()  # a process was killed just before it could do that
+        if overwrite and self.resolved.is_file():  # foreign files are refused below, unless the directory is empty
             self.backup.move_in()
-        asked = self.backup.exists() and not RunDir(self.backup.path).changes(config)
-        back = asked and not overwrite and not self.has_started()
-        if back:  # the one that was to replace this run was killed before it saved anything
+        is_backup = self.backup.exists() and not RunDir(self.backup.path).changes(config)
+        is_restored = is_backup and not overwrite and not self.has_started()
+        if is_restored:  # the new run was killed before it saved anything
             self.backup.restore()
         if self.resolved.is_file():
-            found = self.changes(config)
-            if found:
+            if changes := self.changes(config):
                 started = self.path / "checkpoints"
-                fix = f"; remove {started} to go on with the one that waits in {self.backup.path}" if asked else ""
+                resume = f"; to resume the old run in {self.backup.path}, remove {started}" if is_backup else ""
                 raise UsageError(
                     self.path,
-                    f"holds another run ({'; '.join(found[:3])})",
-                    f"choose another --output-dir, or --overwrite{fix}",
+                    f"contains a run with different options ({'; '.join(changes[:3])})",
+                    f"choose another `output_dir` or use `overwrite`{resume}",
                 )
         else:
             self.check_is_run_dir()
             files.write_text(self.resolved, config.to_toml())
         if not (self.path / "run.toml").exists():
             files.write_text(self.path / "run.toml", written)
-        self.refuse_links()  # what was set aside and is back may hold others
-        return back
+        self.refuse_links()  # the restored run may contain links
+        return is_restored
 
     def changes(self, config: RunConfig) -> list[str]:
-        """What differs between the run that is here and `settings`. A tokenizer that is named by its file is the same wherever
-        the file lies, if it holds what the run has: a comparison that was moved goes on."""
-        here, asked = dict(self._options()), config.to_dict()
-        if self._same_tokenizers(here.get("tokenizer"), asked["tokenizer"]):
-            here["tokenizer"] = asked["tokenizer"]
-        return describe_differences(here, asked)
+        """The differences between the options of this run and `config`, as text. Tokenizer files with the same content are
+        equal wherever they are: a comparison that was moved can be resumed."""
+        current, wanted = dict(self._options()), config.to_dict()
+        if self._same_tokenizers(current.get("tokenizer"), wanted["tokenizer"]):
+            current["tokenizer"] = wanted["tokenizer"]
+        return describe_differences(current, wanted)
 
-    def _same_tokenizers(self, here: Any, asked: Mapping[str, Any]) -> bool:
-        """Whether all tokenizers are named by files on both sides, and those that are asked for hold what the run has."""
-        if not isinstance(here, dict) or here.keys() != asked.keys():
+    def _same_tokenizers(self, current: Any, wanted: Mapping[str, Any]) -> bool:
+        """Whether both configurations name tokenizer files, and the wanted files have the content of the run's tokenizers."""
+        if not isinstance(current, dict) or current.keys() != wanted.keys():
             return False
-        if "file" in asked:
-            return self._same_file(here["file"], asked["file"], self.tokenizer)
-        named = all("file" in config for tables in (here, asked) for config in tables.values() if isinstance(config, dict))
-        return named and all(
-            isinstance(asked[side], dict)
-            and self._same_file(here[side]["file"], asked[side]["file"], self.path / f"tokenizer.{side}.json")
-            for side in asked
+        if "file" in wanted:
+            return self._same_file(current["file"], wanted["file"], self.tokenizer)
+        tables = [table for config in (current, wanted) for table in config.values() if isinstance(table, dict)]
+        return all("file" in table for table in tables) and all(
+            isinstance(wanted[side], dict)
+            and self._same_file(current[side]["file"], wanted[side]["file"], self.path / f"tokenizer.{side}.json")
+            for side in wanted
         )
 
-    def _same_file(self, here: str, asked: str, own: Path) -> bool:
-        """Whether a file that is asked for is the one that was, or holds what the run made of that."""
-        if here == asked:
+    def _same_file(self, current: str, wanted: str, own: Path) -> bool:
+        """Whether the wanted tokenizer file is the current one, or has the content of the run's copy."""
+        if current == wanted:
             return True
         if not own.is_file():
-            return not os.path.exists(here)  # it is gone, and nothing was made of it
-        return os.path.isfile(asked) and files.sha256(own) == files.sha256(Path(asked))
+            return not os.path.exists(current)  # it is gone, and was not copied
+        return os.path.isfile(wanted) and files.sha256(own) == files.sha256(Path(wanted))
 
     def _options(self) -> Mapping[str, Any]:
-        """Every option of the run that is here: those that its version of weft did not have yet as they are by themselves."""
+        """All options of this run; options that are newer than the run have their defaults."""
         values = self.read_resolved()
         try:
             return resolve(values, base=self.path).to_dict()
-        except ConfigError:  # of a version that had others
+        except ConfigError:  # written by a version with other options
             return values
 
     def has_started(self) -> bool:
-        """Whether the run has a checkpoint to go on from."""
+        """Whether the run has a checkpoint to resume from."""
         return bool(checkpoint.names(self.path))
 
-    def has_backup(self) -> str:
-        """What is to be said of a run that is to replace another, and can't yet."""
-        return (
-            f"{self.path}: the run that is to replace the one in {self.backup.path} has no weights yet; weft train, without "
-            "--overwrite, goes on with the one whose run file it is given"
+    def not_trained(self) -> ModelError:
+        """The error for a run without weights."""
+        if not self.backup.exists():
+            return ModelError(self.path, "not trained yet", "run weft train")
+        return ModelError(
+            self.path,
+            f"a new run has started here but has no weights yet (the old run is in {self.backup.path})",
+            "run weft train without `overwrite` to resume",
         )
 
     @contextmanager
     def restore_on_failure(self) -> Iterator[None]:
-        """If the block fails before the run has saved anything, the one that it was to replace is back; after a checkpoint
-        that one goes on waiting. Call under the lock."""
+        """If the block fails before the run has a checkpoint, restore the old run. Call with the lock."""
         try:
             yield
         except BaseException:
@@ -186,50 +201,51 @@ class RunDir:
                 self.backup.restore()
             raise
 
-    def _places(self) -> list[Path]:
-        """Where killed processes may have left something unfinished."""
-        return [place for place in (self.path, self.data, self.inputs, checkpoint.checkpoints_dir(self.path)) if place.is_dir()]
+    def _directories(self) -> list[Path]:
+        """Directories in which killed processes may have left temporary files."""
+        directories = (self.path, self.data, self.inputs, checkpoint.checkpoints_dir(self.path))
+        return [directory for directory in directories if directory.is_dir()]
 
     def drop_backup(self) -> None:
-        """Finish what a process left that was killed when the run was: it may still have the run that it replaces, and more
-        checkpoints than are kept."""
-        left = any(files.leftovers(place) for place in self._places())
-        if not (left or os.path.lexists(self.backup.path) or checkpoint.previous(self.path)):
-            return  # nothing to do, which may be in a folder that nobody may write to
+        """Clean up after a process that was killed when the run was complete: remove the backup of the old run, temporary
+        files and surplus checkpoints."""
+        has_leftovers = any(files.leftovers(directory) for directory in self._directories())
+        if not (has_leftovers or os.path.lexists(self.backup.path) or checkpoint.previous(self.path)):
+            return  # the directory may be read-only
         with Lock(self.path):
             self.refuse_links()
-            for place in self._places():
-                files.sweep(place)
+            for directory in self._directories():
+                files.sweep(directory)
             self.backup.repair()
             self.backup.drop()
             checkpoint.drop_previous(self.path)
 
     def find_checkpoint(self, on_note: Callable[[str], None]) -> None:
-        """Look for the checkpoint to go on from, which is then the newest; those that are damaged are dropped and `told` of.
-        Call under the lock."""
+        """Find the checkpoint to resume from, and remove corrupted ones, which are reported to `on_note`. Call with the
+        lock."""
         start, problems = checkpoint.newest(self.path)
         for problem in problems:
-            on_note(problem if start is None else f"{problem}; the checkpoint before it is used")
+            on_note(problem if start is None else f"{problem}; resuming from the previous checkpoint")
         if start is None and problems:
-            on_note("no checkpoint is whole: training starts again from the first step")
+            on_note("all checkpoints are corrupted; training restarts from step 0")
         if start is not None:
-            self._check_meanings(checkpoint.known(start).get("beside", {}))
+            self._check_vocabulary(checkpoint.checksums(start).get("vocabulary", {}))
         checkpoint.drop_after(self.path, start)
 
-    def meanings(self) -> dict[str, str]:
-        """The SHA-256 of the files that give the numbers of a run their meaning, by name."""
-        return {name: files.sha256(self.path / name) for name in FORMAT_NOTES if (self.path / name).exists()}
+    def vocabulary_checksums(self) -> dict[str, str]:
+        """The SHA-256 of each file that says which tokens and labels the IDs of the run stand for."""
+        return {name: files.sha256(self.path / name) for name in VOCABULARY_FILES if (self.path / name).exists()}
 
-    def _check_meanings(self, known: Mapping[str, str]) -> None:
-        """Refuse to go on with other tokens or labels than the run began with."""
-        here = self.meanings()
-        for name in sorted({*here, *known} if known else ()):
-            if here.get(name) != known.get(name):
-                seen = "is missing" if name not in here else "is not as it was when the run began"
-                raise ModelError(self.path / name, f"{seen}", "put it back, or --overwrite trains the run again")
+    def _check_vocabulary(self, expected: Mapping[str, str]) -> None:
+        """Refuse to resume with other tokens or labels than the run started with."""
+        checksums = self.vocabulary_checksums()
+        for name in sorted({*checksums, *expected} if expected else ()):
+            if checksums.get(name) != expected.get(name):
+                problem = "has changed since the run started" if name in checksums else "file is missing"
+                raise ModelError(self.path / name, problem, "restore it, or train again with `overwrite`")
 
     def write_environment(self) -> list[str]:
-        """Write environment.json; what differs from the machine that the run began on, if it did."""
+        """Write environment.json. If the run has one, the differences from it, as text."""
         now = environment()
         path = self.path / "environment.json"
         if not path.exists():
@@ -240,89 +256,83 @@ class RunDir:
     # ---- weights
 
     def write_weights(self, tensors: Mapping[str, Tensor] | Mapping[str, NDArray[Any]], vocabulary: str, step: int) -> None:
-        notes = {"weft": FORMAT, "vocabulary": vocabulary, "settings": _sum(self.resolved.read_bytes()), "step": str(step)}
+        metadata = {"weft": FORMAT, "vocabulary": vocabulary, "config": _sha256(self.resolved), "step": str(step)}
         if (name := not_finite(tensors, logs=True)) is not None:
-            raise DivergedError(self.weights, f"{name} would hold NaN or infinity", "nothing was changed")
-        write_tensors(self.weights, tensors, notes)
+            raise DivergedError(self.weights, f"{name} has NaN or infinite values, so it was not written")
+        write_tensors(self.weights, tensors, metadata)
         self.backup.drop()
 
     def read_weights(self, vocabulary: str, *, logs: bool = False) -> dict[str, Tensor]:
-        """The weights, or logarithms of probabilities; a file of the run that was swapped or changed is refused by name."""
+        """The weights, or log-probabilities (`logs`: they may be -inf). Raises ModelError if a file of the run was replaced or
+        changed."""
         return self._read_weights(read_tensors, vocabulary, logs=logs)
 
     def read_arrays(self, vocabulary: str, *, logs: bool = False) -> dict[str, NDArray[Any]]:
-        """The same as arrays of numpy, of models that need no torch."""
+        """The same as NumPy arrays, for models that do not need torch."""
         return self._read_weights(read_arrays, vocabulary, logs=logs)
 
     def _read_weights(
         self, read: Callable[[Path], tuple[dict[str, T], dict[str, str]]], vocabulary: str, *, logs: bool
     ) -> dict[str, T]:
         if not self.weights.exists():
-            raise ModelError(
-                "",
-                self.has_backup()
-                if self.backup.exists()
-                else f"{self.path}: has no model.safetensors yet; train it first (the same command resumes)",
-            )
-        cursor = self._last_cursor()  # first: the weights may become newer meanwhile, but not older
-        tensors, notes = read(self.weights)
-        if notes.get("weft") != FORMAT:
-            raise ModelError(self.weights, f"is of version {notes.get('weft')!r}", f"this weft reads version {FORMAT}")
-        if notes.get("vocabulary") != vocabulary:
-            raise ModelError("", self._swapped())
-        if notes.get("settings") != _sum(self.resolved.read_bytes()):
-            raise ModelError(self.resolved, "was changed since the weights were written")
+            raise self.not_trained()
+        train_state = self._last_train_state()  # first: the weights may become newer meanwhile, but not older
+        tensors, metadata = read(self.weights)
+        if metadata.get("weft") != FORMAT:
+            raise ModelError(self.weights, f"format version {metadata.get('weft')!r} is not supported (expected {FORMAT})")
+        if metadata.get("vocabulary") != vocabulary:
+            raise self._wrong_vocabulary()
+        if metadata.get("config") != _sha256(self.resolved):
+            raise ModelError(self.resolved, "has changed since the weights were written")
         if (name := not_finite(tensors, logs=logs)) is not None:
-            raise ModelError(self.weights, f"{name} holds NaN or infinity", "nothing can be computed with it")
-        if cursor is not None:
-            self.check_step(cursor)
+            raise ModelError(self.weights, f"{name} has NaN or infinite values")
+        if train_state is not None:
+            self.check_step(train_state)
         return tensors
 
     def weights_step(self) -> int:
-        """The step that the weights are of, from 1; 0 where they were not trained here."""
-        noted = read_notes(self.weights).get("step", "")
-        if not (noted.isascii() and noted.isdigit()):
-            raise ModelError(self.weights, "is damaged or not written by weft: it does not say of which step it is")
-        return int(noted)
+        """The training step of the weights, from 1; 0 if they were not trained here."""
+        step = read_notes(self.weights).get("step", "")
+        if not (step.isascii() and step.isdigit()):
+            raise ModelError(self.weights, "corrupted or not written by weft (its metadata has no step)")
+        return int(step)
 
-    def check_step(self, cursor: TrainState) -> int:
-        """The step of the weights: the best one that the cursor of a checkpoint knows of, or one after it, for a process may
-        have been killed between its weights and its checkpoint. Others are refused: they are of an old copy."""
-        found = self.weights_step()
-        if found != cursor.best_step and found <= cursor.step:
-            raise ModelError(self.weights, f"is of step {found}, but the best weights are of step {cursor.best_step}")
-        return found
+    def check_step(self, train_state: TrainState) -> int:
+        """The step of the weights: the best step in the training state, or a later one, since a process may have been killed
+        after it wrote weights and before it wrote a checkpoint. Older weights are refused: they are from an old copy."""
+        step = self.weights_step()
+        if step != train_state.best_step and step <= train_state.step:
+            raise ModelError(self.weights, f"is from step {step}, but the best weights are from step {train_state.best_step}")
+        return step
 
-    def _last_cursor(self) -> TrainState | None:
-        """Where the newest checkpoint stands, if there is one that can be read."""
+    def _last_train_state(self) -> TrainState | None:
+        """The training state of the newest readable checkpoint."""
         for name in reversed(checkpoint.names(self.path)):
             with suppress(ModelError, ResourceError):
                 return checkpoint.read_train_state(checkpoint.checkpoints_dir(self.path) / name)
         return None
 
-    def _swapped(self) -> str:
-        """That weights know other tokens, labels or terms: by the files that say which."""
-        terms = sorted(self.path.glob("features.*.json"))  # baselines read no tokens
-        labels = list(self.path.glob("labels.json"))
-        names = [*(terms or sorted(self.path.glob("tokenizer*.json"))), *labels]  # pairs may have two
-        what = "what" if labels else "the tokenizer that"
-        return f"{' or '.join(map(str, names))}: is not {what} the weights were trained with"
+    def _wrong_vocabulary(self) -> ModelError:
+        """The error for weights of another tokenizer, label set or feature set: it names the files that may be wrong."""
+        features = sorted(self.path.glob("features.*.json"))  # baselines have no tokens
+        paths = [*(features or sorted(self.path.glob("tokenizer*.json"))), *self.path.glob("labels.json")]
+        return ModelError(" or ".join(map(str, paths)), "not the file that the weights were trained with")
 
 
-def _sum(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def read_environment(path: Path) -> dict[str, Any]:
-    """What the run folder `path` was trained with."""
-    found = log.check_checksum(files.read_json(path / "environment.json", max_bytes=1 << 20))
-    if found is None:
-        raise ModelError(path / "environment.json", "is not as it was written", "remove it and resume")
-    return found
+    """The environment that the run in `path` was trained in."""
+    content = log.check_checksum(files.read_json(path / "environment.json", max_bytes=1 << 20))
+    if content is None:
+        raise ModelError(path / "environment.json", "checksum mismatch; the file is corrupted", "remove it and resume")
+    return content
 
 
 def environment() -> dict[str, Any]:
-    """What a run's numbers may depend on beside its run file."""
+    """Versions and hardware that the results of a run may depend on."""
     import torch
 
     return {
@@ -344,33 +354,32 @@ def _is_utf_8(path: Path) -> bool:
 
 
 def open_run_dir(path: Path) -> RunDir:
-    """An existing run folder."""
+    """An existing run directory."""
     if not _is_utf_8(path):
-        raise UsageError(path, "its name is not UTF-8, and no tensor file can be read there", "rename it")
+        raise UsageError(path, NOT_UTF_8, "rename it")
     if os.path.isfile(path):
         kind = "a run file" if path.suffix == ".toml" else "a file"
-        raise ModelError(path, f"is {kind}, not the folder of a run{suggestions.made_of(path)}")
-    if not os.path.isdir(path):  # Path.is_dir fails on too long a name
-        raise ModelError(path, f"no such run folder{suggestions.like(path)}")
+        raise ModelError(path, f"is {kind}, not a run directory", suggestions.run_of_file(path))
+    if not os.path.isdir(path):  # Path.is_dir fails if the name is too long
+        raise ModelError(path, "run directory not found", suggestions.similar_run(path))
     directory = RunDir(path)
     if not directory.resolved.is_file():
-        raise ModelError(path, f"is no run folder: it has no resolved.toml{suggestions.inside(path)}")
-    if directory.backup.exists() and not directory.has_started():  # there may be no more of it than its name
-        raise ModelError("", directory.has_backup())
+        raise ModelError(path, "not a run directory (resolved.toml is missing)", suggestions.runs_inside(path))
+    if directory.backup.exists() and not directory.has_started():  # the new run may be no more than a name
+        raise directory.not_trained()
     return directory
 
 
 def make_directory(path: Path) -> RunDir:
+    """Create a directory for a run, with its parents, unless it exists."""
     if not _is_utf_8(path):
-        raise UsageError(path, "its name is not UTF-8, and no tensor file can be read there", "choose another --output-dir")
-    if path.name == aside.NAME:
-        raise UsageError(
-            path, "is where what is to be replaced waits, and nothing is made there", "choose another --output-dir"
-        )
+        raise UsageError(path, NOT_UTF_8, "choose another `output_dir`")
+    if path.name == backup.NAME:
+        raise UsageError(path, f"{backup.NAME} is reserved for backups", "choose another `output_dir`")
     if (file := files.blocking_file(path)) is not None:
-        raise UsageError(path, f"{'' if file == path else f'{file} '}is a file, not a folder", "choose another --output-dir")
+        raise UsageError(path, f"{'' if file == path else f'{file} '}is a file, not a directory", "choose another `output_dir`")
     try:
         files.make_directories(path)
     except OSError as error:
-        raise ResourceError(path, f"can't be made: {error.strerror}") from None
+        raise ResourceError(path, f"cannot create directory: {error.strerror}") from None
     return RunDir(path)

@@ -1,4 +1,4 @@
-"""How far a run has come and how well it did, from the files in its folder."""
+"""Progress and best validation score of a run, from the files in its directory."""
 
 from __future__ import annotations
 
@@ -18,89 +18,89 @@ from weft.training.gradients import GradientSummary, summarize
 VALID = "valid_"
 
 
-class Story(NamedTuple):
+class RunStatus(NamedTuple):
     done: bool
     steps: int
     tokens: int
-    seconds: float | None  # of training; None where the run was counted, or has no checkpoint yet
-    best: tuple[Metric, float] | None  # what the run is judged by, and its best value on the validation data
+    seconds: float | None  # training time; None if the model was fitted without steps, or the run has no checkpoint yet
+    best: tuple[Metric, float] | None  # the monitored metric and its best value on the validation data
     best_step: int
-    is_fitted: bool = False  # made by counting, in one go
-    examples: int | None = None  # what was counted, where that is told
-    gradients: GradientSummary | None = None  # None where none were logged
+    is_fitted: bool = False  # fitted without training steps
+    examples: int | None = None  # number of examples, if the model was fitted on examples
+    gradients: GradientSummary | None = None  # None if none were logged
 
     @property
     def imported(self) -> bool:
-        """Weights that came from elsewhere: nothing tells how."""
+        """Whether the weights were imported, so that nothing is known about their training."""
         return self.done and not self.is_fitted and not self.steps
 
     def to_json(self) -> dict[str, Any]:
         best = None if self.best is None else {"name": self.best[0].name, "value": self.best[1], "step": self.best_step}
-        progress = {"done": self.done, "counted": self.is_fitted, "steps": self.steps, "tokens": self.tokens}
+        progress = {"done": self.done, "fitted": self.is_fitted, "steps": self.steps, "tokens": self.tokens}
         examples = {} if self.examples is None else {"examples": self.examples}
         gradients = None if self.gradients is None else self.gradients.to_json()
-        return {**progress, **examples, "training_seconds": self.seconds, "best_valid": best, "gradients": gradients}
+        return {**progress, **examples, "train_seconds": self.seconds, "best": best, "gradients": gradients}
 
 
-class _Judged(NamedTuple):
-    """What resolved.toml says of how a run is judged; both are None where nobody can read it."""
+class _Selection(NamedTuple):
+    """The options in resolved.toml that say how weights are selected; None if it cannot be read."""
 
     task: str | None
     monitor: str | None
 
 
-def _judged(path: Path) -> _Judged:
+def _read_selection(path: Path) -> _Selection:
     with suppress(ConfigError):
-        found = read_toml(path / "resolved.toml")
-        task, train = found.get("task"), found.get("train")
+        values = read_toml(path / "resolved.toml")
+        task, train = values.get("task"), values.get("train")
         monitor = train.get("monitor") if isinstance(train, dict) else None
-        return _Judged(*(one if isinstance(one, str) else None for one in (task, monitor)))
-    return _Judged(None, None)
+        return _Selection(*(name if isinstance(name, str) else None for name in (task, monitor)))
+    return _Selection(None, None)
 
 
-def _best(records: list[dict[str, Any]], judged: _Judged) -> tuple[tuple[Metric, float] | None, int]:
-    """The best value of what a run is judged by: the metric it names, or the first of each record."""
+def _best(records: list[dict[str, Any]], selection: _Selection) -> tuple[tuple[Metric, float] | None, int]:
+    """The best value of the monitored metric, and its step: the metric of train.monitor, or the first of each record."""
     best: tuple[Metric, float] | None = None
     step = 0
-    task = known_task(judged.task)
+    task = known_task(selection.task)
     suites = () if task is None else task.validation
-    monitor = judged.monitor if judged.monitor in metric_names(suites) else None
+    monitor = selection.monitor if selection.monitor in metric_names(suites) else None
     for record in records:
         scores = {name.removeprefix(VALID): value for name, value in record.items() if name.startswith(VALID)}
-        known = metrics_of(suites, scores)
-        metric = next(iter(known.values()), None) if monitor is None else known.get(monitor)
+        metrics = metrics_of(suites, scores)
+        metric = next(iter(metrics.values()), None) if monitor is None else metrics.get(monitor)
         value = None if metric is None else scores[metric.name]
         if metric is not None and isinstance(value, float) and (best is None or metric.is_better(value, best[1])):
             best, step = (metric, value), record["step"]
     return best, step
 
 
-def read_run_status(path: Path) -> Story:
-    """What the newest whole checkpoint and metrics.jsonl tell."""
+def read_run_status(path: Path) -> RunStatus:
+    """The status from the newest intact checkpoint and metrics.jsonl."""
     directory, _ = checkpoint.newest(path)
-    cursor = None if directory is None else checkpoint.read_train_state(directory)
-    records = read_log(path / "metrics.jsonl", length=0 if cursor is None else cursor.metrics)
-    best, best_step = _best(records, _judged(path))
-    if cursor is not None:
+    state = None if directory is None else checkpoint.read_train_state(directory)
+    records = read_log(path / "metrics.jsonl", length=0 if state is None else state.metrics)
+    best, best_step = _best(records, _read_selection(path))
+    if state is not None:
         gradients = summarize(records)
-        return Story(cursor.done, cursor.step, cursor.tokens, cursor.seconds, best, best_step, gradients=gradients)
-    # a run by gradients logs its training loss from the first step on; one made by counting has none
+        return RunStatus(state.done, state.step, state.tokens, state.seconds, best, best_step, gradients=gradients)
+    # a network logs its training loss from the first step on; a fitted model has no training loss
     if not (path / "model.safetensors").exists() or any(name.startswith("train_") for record in records for name in record):
-        return Story(False, 0, 0, None, None, 0)
-    if not records:  # weights that came from elsewhere, or a run that was killed, twice, before its first checkpoint
-        return Story(not RunDir(path).weights_step(), 0, 0, None, None, 0)
+        return RunStatus(False, 0, 0, None, None, 0)
+    if not records:  # imported weights, or a run that was killed, twice, before its first checkpoint
+        return RunStatus(not RunDir(path).weights_step(), 0, 0, None, None, 0)
     last = records[-1]
     tokens, examples = last.get("tokens", 0), last.get("examples")
-    return Story(True, last["step"], tokens, None, best, best_step, is_fitted=True, examples=examples)
+    return RunStatus(True, last["step"], tokens, None, best, best_step, is_fitted=True, examples=examples)
 
 
 def best(path: Path) -> tuple[Metric, float] | None:
-    """What a run is judged by, and its best value on the validation data."""
+    """The monitored metric of a run, and its best value on the validation data."""
     return read_run_status(path).best
 
 
 def read_timing(path: Path) -> tuple[float, float]:
-    """Seconds of training, and tokens read in each of them."""
+    """The training time in seconds, and the tokens per second."""
     last = (read_log(path / "timings.jsonl") or [{}])[-1]
     seconds = float(last.get("seconds") or 0.0)
     return seconds, read_run_status(path).tokens / seconds if seconds else 0.0

@@ -1,4 +1,4 @@
-"""`weft.training`: a run from Python."""
+"""`weft.train`: train a run from Python."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.lock import Lock
 from weft.runs import job
 from weft.runs.callback import CallbackAdapter, TrainCallback, interruptible
 from weft.runs.finished import is_finished, remove_on_failure
-from weft.runs.load import load, prepared
+from weft.runs.load import load, with_model
 from weft.runs.memory_data import place_inputs, write_inputs
 from weft.runs.resolve import resolve
 from weft.runs.run_dir import RunDir
@@ -31,75 +31,73 @@ def train(
     callback: TrainCallback | None = None,
     data: Mapping[str, object] | None = None,
 ) -> Run[Any, Any]:
-    """Train what a run file says, or resume the run that is in the output directory; a run that is finished is loaded.
+    """Train the run of a run file, or resume it. If the run in the output directory is finished, it is only loaded.
 
-    The first interrupt (Ctrl-C, or a notebook's stop button) saves and stops; a second one stops at once.
+    The first interrupt (Ctrl-C, or a notebook's stop button) saves a checkpoint and stops; a second one stops at once.
 
     Args:
-        run_file: A path, or the run file as a dict. Paths in a file are relative to it, those in a dict to the current
+        run_file: A path, or the run file as a dict. Paths in a file are relative to it, paths in a dict to the current
             directory.
-        output_dir: The run directory; `runs/NAME` of the run file by default, `runs/run` of a dict.
+        output_dir: The run directory. Default: `runs/NAME` for the run file `NAME.toml`, `runs/run` for a dict.
         overrides: Options to change: strings such as `"model.hidden_size=512"`, or a dict, nested or with dotted keys.
-        overwrite: Start over: the new run replaces the one in the directory, once it has weights.
-        callback: Hears of progress, and can stop training. Without one there is a progress bar in a terminal or notebook,
-            and nothing elsewhere.
-        data: The data, in place of the run file's: `"train"`, `"valid"` and `"test"`, each of them a path, a list of records
-            (texts, dicts, or tuples of inputs and then outputs), a dict of columns, a table of pandas, polars or Arrow, or an
-            iterator; `"valid"` and `"test"` may be a part of train, such as 0.1. What is in memory is kept in the run
-            directory, in `inputs/`.
+        overwrite: Start over. The new run replaces the one in the directory as soon as it has weights.
+        callback: Receives the progress and can stop training. Without a callback, a progress bar is shown in terminals and
+            notebooks.
+        data: Data that replaces that of the run file: `"train"`, `"valid"` and `"test"`. Each is a path, a list of records
+            (texts, dicts, or tuples of inputs and then outputs), a dict of columns, a pandas, polars or Arrow table, or an
+            iterator; `"valid"` and `"test"` can also be a fraction of the training data, such as 0.1. Data in memory is
+            saved in the run directory, in `inputs/`.
 
     Returns:
         The trained run.
 
     Raises:
-        ConfigError: The run file or an override is wrong.
-        DataError: The data can't be used.
-        UsageError: The directory holds another run, or this run with other data.
-        DivergedError: The loss became NaN or infinite; the last checkpoint is kept.
-        TrainingInterrupted: Training was interrupted and has saved; the same call, without `overwrite`, resumes.
+        ConfigError: The run file or an override is invalid.
+        DataError: The data cannot be used.
+        UsageError: The directory contains another run, or this run with other data.
+        DivergedError: The loss became NaN or infinite; the last checkpoint is intact.
+        TrainingInterrupted: Training was interrupted after saving; the same call, without `overwrite`, resumes.
 
     Example:
         >>> reviews = {"text": ["Great soup.", "Far too slow."], "label": ["good", "bad"]}
-        >>> run = weft.train({"task": "classify", "model": {"kind": "naive-bayes"}}, data={"train": reviews})
-        >>> run.predict("Great soup.").labels
-        ('good',)
+        >>> run = weft.train({"task": "classification", "model": {"arch": "naive-bayes"}}, data={"train": reviews})
+        >>> run.predict("Great soup.").label
+        'good'
     """
     values, base, name = read_run_file(run_file, overrides)
     out = Path("runs") / name if output_dir is None else Path(output_dir)
-    values, held = (values, {}) if data is None else place_inputs(values, data, out)
-    return _trained(_Plan(values, base, out, held), callback, overwrite=overwrite)
+    values, memory_data = (values, {}) if data is None else place_inputs(values, data, out)
+    return _train(_Job(values, base, out, memory_data), callback, overwrite=overwrite)
 
 
-class _Plan(NamedTuple):
-    """What is to be trained, and where."""
-
+class _Job(NamedTuple):
     values: dict[str, Any]
-    base: Path  # that paths are seen from
+    base: Path  # the directory that paths are relative to
     out: Path
-    held: dict[str, object]  # data in memory, by split
+    memory_data: dict[str, object]  # by split
 
 
-def _trained(plan: _Plan, callback: TrainCallback | None, *, overwrite: bool) -> Run[Any, Any]:
-    values, base, out, held = plan
-    config = resolve(values, base=base)  # a wrong run file is refused before anything is looked at
+def _train(request: _Job, callback: TrainCallback | None, *, overwrite: bool) -> Run[Any, Any]:
+    values, base, out, memory_data = request
+    config = resolve(values, base=base)  # an invalid run file is refused before anything else happens
     if not overwrite and is_finished(out, config):
-        if held:
+        if memory_data:
             with Lock(out):
-                write_inputs(config, RunDir(out), held)
+                write_inputs(config, RunDir(out), memory_data)
         RunDir(out).drop_backup()
-        return prepared(load(out))
-    with remove_on_failure(out), _shown(callback) as shown:
-        watcher = CallbackAdapter(shown)
-        with interruptible(watcher):
+        return with_model(load(out))
+    with remove_on_failure(out), _callback_or_bar(callback) as train_callback:
+        adapter = CallbackAdapter(train_callback)
+        with interruptible(adapter):
             try:
-                job.train(values, out, base=base, callback=watcher, overwrite=overwrite, held=held)
+                job.train(values, out, base=base, callback=adapter, overwrite=overwrite, memory_data=memory_data)
             except TrainingInterrupted:
                 raise TrainingInterrupted(out, "training was interrupted and has saved", "train again to resume") from None
-    return prepared(load(out))
+    return with_model(load(out))
 
 
-def _shown(callback: TrainCallback | None) -> AbstractContextManager[TrainCallback]:
-    """The callback, or else a progress bar, while a block runs."""
+def _callback_or_bar(callback: TrainCallback | None) -> AbstractContextManager[TrainCallback]:
+    """The callback, or a progress bar if there is none."""
     if callback is not None:
         return nullcontext(callback)
     from weft.runs.progress_bar import progress_bar

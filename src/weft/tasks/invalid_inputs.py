@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from weft.tasks.spec import Fault
+from weft.tasks.spec import InvalidInput
 from weft.text.reading import invalid_text
 
 T = TypeVar("T")
@@ -13,30 +13,30 @@ U = TypeVar("U")
 Texts = tuple[str, ...]
 
 
-def read_texts(given: Any, number: int | None = None, wrong: str = "") -> Texts | Fault:
+def read_texts(given: Any, number: int | None = None, wrong: str = "") -> Texts | InvalidInput:
     """The texts of an input, which is a string or several; `wrong` is the reason where there are not `number` of them."""
     texts = tuple(given) if isinstance(given, list | tuple) else (given,)
     if number is not None and len(texts) != number:
-        return Fault(wrong)
+        return InvalidInput(wrong)
     reason = next((reason for text in texts if (reason := invalid_text(text)) is not None), None)
-    return texts if reason is None else Fault(reason)
+    return texts if reason is None else InvalidInput(reason)
 
 
-def read_text(given: Any) -> str | Fault:
+def read_text(given: Any) -> str | InvalidInput:
     """An input that is one string."""
     reason = invalid_text(given)
-    return str(given) if reason is None else Fault(reason)
+    return str(given) if reason is None else InvalidInput(reason)
 
 
-def mark_faults(inputs: Sequence[T | Fault], problems: Callable[[list[T]], Mapping[int, str]]) -> list[T | Fault]:
-    """The inputs, with a Fault for each that `faults` has a reason for, by its number from 0 among the valid ones."""
-    valid = [(at, one) for at, one in enumerate(inputs) if not isinstance(one, Fault)]
+def mark_invalid(inputs: Sequence[T | InvalidInput], problems: Callable[[list[T]], Mapping[int, str]]) -> list[T | InvalidInput]:
+    """The inputs, with a InvalidInput for each that `faults` has a reason for, by its number from 0 among the valid ones."""
+    valid = [(at, one) for at, one in enumerate(inputs) if not isinstance(one, InvalidInput)]
     reasons = problems([one for _, one in valid])
-    found = {valid[at][0]: Fault(reason) for at, reason in reasons.items()}
+    found = {valid[at][0]: InvalidInput(reason) for at, reason in reasons.items()}
     return [found.get(at, one) for at, one in enumerate(inputs)]
 
 
-def process_valid(inputs: Sequence[T | Fault], process: Callable[[list[T]], Sequence[U]]) -> list[U | Fault]:
-    """A result for each input that is valid; a Fault stays where it is."""
-    results = iter(process([one for one in inputs if not isinstance(one, Fault)]))
-    return [one if isinstance(one, Fault) else next(results) for one in inputs]
+def process_valid(inputs: Sequence[T | InvalidInput], process: Callable[[list[T]], Sequence[U]]) -> list[U | InvalidInput]:
+    """A result for each input that is valid; a InvalidInput stays where it is."""
+    results = iter(process([one for one in inputs if not isinstance(one, InvalidInput)]))
+    return [one if isinstance(one, InvalidInput) else next(results) for one in inputs]

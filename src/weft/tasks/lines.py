@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from weft.config import Config
-from weft.tasks.spec import Fault
+from weft.tasks.spec import InvalidInput
 
 if TYPE_CHECKING:
     from weft.data.input_records import Entry, Values
@@ -34,7 +34,7 @@ class Lines(Protocol[I_co, P_contra]):
         """The texts of a line, and what is wrong with them, if something is."""
         return (line,), None
 
-    def parse(self, texts: tuple[str, ...]) -> I_co | Fault | None:
+    def parse(self, texts: tuple[str, ...]) -> I_co | InvalidInput | None:
         """The texts of a line, or of a record of a file, as an input; None: an empty one, which stays empty."""
 
     def options(self, numbers: Sequence[int]) -> Config:

@@ -28,7 +28,7 @@ def _tokenized(name: str, source: Readable, tokenizer: Tokenizer, directory: Run
         callback.on_progress(f"tokenising {name}", done, total)
 
     names = checkpoint.names(directory.path)
-    known = checkpoint.known(checkpoint.checkpoints_dir(directory.path) / names[-1]).get("data", {}) if names else {}
+    known = checkpoint.checksums(checkpoint.checkpoints_dir(directory.path) / names[-1]).get("data", {}) if names else {}
     files.own_directory(directory.data)
     must_match = str(known.get(name, "")) if names else None
     return write_corpus(

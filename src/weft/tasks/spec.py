@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from weft.config import Config
+from weft.errors import DataError
 from weft.html import html_table
 from weft.tasks.compare_spec import Compare, Predictions
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 I = TypeVar("I")  # noqa: E741  # an input, as a caller gives it: a text, a pair of texts, a path
 P = TypeVar("P")  # a prediction
+R = TypeVar("R")
 Progress = Callable[[str, int, int], None]  # what is going on, how much of it is done, how much there is
 ProgressCallback = Callable[[int, int], None]  # the same of one thing that is going on
 Files = str | Path | Sequence[str | Path]
@@ -54,7 +56,7 @@ def phase(progress: Progress | None, name: str) -> ProgressCallback | None:
     return None if progress is None else partial(progress, name)
 
 
-class Fault(NamedTuple):
+class InvalidInput(NamedTuple):
     """Why one input among others gives no prediction."""
 
     reason: str
@@ -81,7 +83,7 @@ class Estimator(Protocol):
         """Whether training goes step by step, by gradients, within a budget; else a model is counted, or solved in one go."""
 
     @property
-    def shape(self) -> NetworkTask[Any] | None:
+    def network_task(self) -> NetworkTask[Any] | None:
         """What is particular to its networks; None where its models are none."""
 
     def num_parameters(self, config: RunConfig, vocabulary: Any) -> int | None:
@@ -132,32 +134,59 @@ class Preset(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of a run on a data set, and the statistics of single items that they were computed from."""
+    """Scores of a run on a data set.
 
-    scores: list[Score]
+    Attributes:
+        scores: The scores by the name of the metric, the main metric first.
+        items: The statistics of single items that the scores are computed from.
+        details: Computes inputs, references and frequencies of the items, for comparisons.
+        unit: The unit of `units` per second, such as "texts/s".
+        units: How many texts, lines or tokens were processed.
+        report: Text tables: scores by label, confusion matrix.
+        unseen_labels: Labels that are not in the training data, with their counts; None for tasks without labels.
+        notes: Remarks on the data.
+    """
+
+    scores: dict[str, Score]
     items: ItemStatistics
-    observed: Callable[[], Predictions]  # what was read and meant, item by item: made when it is asked for
-    unit: str  # of what was done: "texts/s"
-    units: int  # how many of those there were
-    report: str = ""  # tables for people: scores by label, confusions
-    unseen: Counter[str] | None = None  # labels that training never saw, and how often; None where there are no labels
-    notes: tuple[str, ...] = ()  # what is to be known of the data beside its scores
+    details: Callable[[], Predictions]
+    unit: str
+    units: int
+    report: str = ""
+    unseen_labels: Counter[str] | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def predictions(self) -> list[str] | None:
+        """The output for each item, as text; None if the model outputs no text."""
+        return self.items.outputs
 
     def __iter__(self) -> Iterator[Score]:
-        return iter(self.scores)
+        return iter(self.scores.values())
 
     def __getitem__(self, name: str) -> Score:
-        for score in self.scores:
-            if score.name == name:
-                return score
-        raise KeyError(f"{name}; known: {', '.join(score.name for score in self.scores)}")
+        if name not in self.scores:
+            raise KeyError(f"{name}; available: {', '.join(self.scores)}")
+        return self.scores[name]
 
     def _repr_html_(self) -> str:
         rows = [
             [score.name, *("" if value is None else f"{value:.4f}" for value in (score.value, score.low, score.high))]
-            for score in self.scores
+            for score in self
         ]
         return html_table(["", "value", "low", "high"], rows)
+
+
+def scores_by_name(scores: Sequence[Score]) -> dict[str, Score]:
+    return {score.name: score for score in scores}
+
+
+def raise_first_invalid(results: Sequence[R | InvalidInput]) -> list[R]:
+    """The results. Raises DataError for the first input that is invalid."""
+    for number, result in enumerate(results, 1):
+        if isinstance(result, InvalidInput):
+            raise DataError(f"line {number}", result.reason)
+    return [result for result in results if not isinstance(result, InvalidInput)]
 
 
 def none_unknown(run: Run[Any, Any], inputs: Sequence[Any]) -> Sequence[str]:
@@ -183,7 +212,7 @@ class Scored(Protocol):
     def tokens(self) -> list[str]: ...
 
     @property
-    def log_probs(self) -> list[float]: ...
+    def token_log_probs(self) -> list[float]: ...
 
 
 def is_text(run: Run[Any, Any], given: object) -> bool:
@@ -200,7 +229,7 @@ def is_tuple_of_texts(given: object) -> bool:
 class Decode(Generic[I]):
     """How models of a task give texts probabilities and write them."""
 
-    # of texts or pairs, and whether long sources are cut; a Fault for one that can't be scored
+    # of texts or pairs, and whether long sources are cut; a InvalidInput for one that can't be scored
     score: Callable[[Run[Any, Any], Any, bool, Progress | None], list[Any]]
     prompt: Callable[[Run[Any, Any], I], Sequence[int]]  # the tokens that an output is written after
     limit: Callable[[Run[Any, Any], I], int]  # how many tokens an output has at most, unless told
@@ -218,7 +247,7 @@ class Decode(Generic[I]):
     stream: Callable[[Run[Any, Any], str, GenerationConfig], Iterator[str]] | None = None
     pairs: bool = False  # what is scored is a source and a target, a tab between them; else a text
     # prompts that can't be continued by as much as is asked for, by their number from 0, and why
-    prompt_faults: Callable[[Run[Any, Any], Sequence[str], GenerationConfig], Mapping[int, str]] = field(
+    invalid_prompts: Callable[[Run[Any, Any], Sequence[str], GenerationConfig], Mapping[int, str]] = field(
         default=lambda run, prompts, options: {}
     )
     lines: Callable[[Run[Any, Any]], bool] = field(default=lambda run: True)  # whether a continuation is one line
@@ -271,7 +300,7 @@ class Task(Generic[I, P]):
     evaluate: Callable[[Run[I, P], Files | None, Any, Progress | None], Evaluation]
     use: str = "predict"  # the command after training: predict, generate, fill
     reader: Callable[[Run[I, P]], Any] = field(default=lambda run: run.model)  # bound to its vocabulary, as functions here want
-    predict: Callable[[Run[I, P], Sequence[I], Any, Progress | None], list[P | Fault]] | None = None
+    predict: Callable[[Run[I, P], Sequence[I], Any, Progress | None], list[P | InvalidInput]] | None = None
     is_single: Callable[[Run[I, P], object], bool] = is_text  # whether what a Python caller gave is one input, or several
     predict_options: type[Config] = Options
     lines: Callable[[RunConfig, Any], Lines[I, P]] | None = None  # of `predict`, with its options

@@ -1,4 +1,4 @@
-"""Checkpoints: a folder a step, complete or not there, with the sums of its files. No pickle is written or read."""
+"""Checkpoints: one directory per step, written atomically, with checksums of its files. Pickle is neither written nor read."""
 
 from __future__ import annotations
 
@@ -10,42 +10,43 @@ from weft.errors import ModelError, ResourceError
 from weft.log import METRICS
 from weft.training.train_state import TrainState
 
-MAX_CHECKPOINTS = 2  # the newest, and one more in case that is damaged
+MAX_CHECKPOINTS = 2  # the newest, and one more in case it is corrupted
 
 
 def owner(root: Path) -> str:
-    """The sum of resolved.toml: weights of the same shapes may be those of another run. Empty where there is none."""
+    """The checksum of resolved.toml, which identifies a run: weights of another run may have the same shapes. Empty if there is
+    no such file."""
     resolved = root / "resolved.toml"
     return files.sha256(resolved) if resolved.exists() else ""
 
 
 def checkpoints_dir(root: Path) -> Path:
-    """Where a run keeps its checkpoints."""
+    """The directory of the checkpoints of a run."""
     return root / "checkpoints"
 
 
 def read_log(root: Path) -> bytes:
-    """The log of a run; empty where there is none."""
+    """The metrics log of a run or checkpoint; empty if there is none."""
     try:
         return (root / METRICS).read_bytes()
     except FileNotFoundError:
         return b""
     except OSError as error:
-        raise ResourceError(root / METRICS, f"can't be read: {error.strerror}") from None
+        raise ResourceError(root / METRICS, f"cannot read: {error.strerror}") from None
 
 
 def read_metrics(run_dir: Path, train_state: TrainState) -> bytes:
-    """What a run had logged when the checkpoint was written."""
-    found = read_log(run_dir)
-    if len(found) != train_state.metrics:
+    """The metrics log at the time of the checkpoint."""
+    content = read_log(run_dir)
+    if len(content) != train_state.metrics:
         raise ModelError(
-            run_dir / METRICS, f"has {len(found)} bytes, but the cursor knows {train_state.metrics}", "it is damaged"
+            run_dir / METRICS, f"corrupted: {len(content)} bytes, but train_state.json expects {train_state.metrics}"
         )
-    return found
+    return content
 
 
 def previous(root: Path) -> list[Path]:
-    """The checkpoints that nobody needs any more."""
+    """The checkpoints that are no longer needed."""
     return [checkpoints_dir(root) / name for name in names(root)[:-MAX_CHECKPOINTS]]
 
 
@@ -56,19 +57,19 @@ def drop_previous(root: Path) -> None:
 
 
 def drop_after(root: Path, start: Path | None) -> None:
-    """Drop the checkpoints that are newer than the one that a run goes on from, all of them where there is none: they are
-    damaged, and the next ones must not be taken for older than these."""
+    """Remove the checkpoints after the one that a run resumes from (None: all). They are corrupted, and new checkpoints must not
+    seem older than them."""
     files.refuse_link(checkpoints_dir(root))
     for name in names(root):
         if start is None or int(name) > int(start.name):
             files.remove(checkpoints_dir(root) / name)
 
 
-def known(run_dir: Path) -> dict[str, Any]:
-    """What a checkpoint knows of the files that it goes with: by name the SHA-256 of those that give its numbers their meaning
-    (`beside`), and of what each split was made from (`data`)."""
-    found = files.read_json(run_dir / files.MANIFEST)
-    return {part: values for part in ("beside", "data") if isinstance(values := found.get(part), dict)}
+def checksums(run_dir: Path) -> dict[str, Any]:
+    """The SHA-256 values that a checkpoint has of files outside it: of tokenizers and labels (`vocabulary`), and of the files of
+    each split (`data`)."""
+    manifest = files.read_json(run_dir / files.MANIFEST)
+    return {part: values for part in ("vocabulary", "data") if isinstance(values := manifest.get(part), dict)}
 
 
 def names(root: Path) -> list[str]:
@@ -83,8 +84,8 @@ def read_train_state(run_dir: Path) -> TrainState:
 
 
 def newest(root: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint that is whole, and what was found wrong with newer ones. Where one can't be read, and none before
-    it is whole, that is raised: it may be whole, on a disk that has come loose."""
+    """The newest intact checkpoint, and the problems of newer ones. If a checkpoint cannot be read and no other is intact,
+    raises that error: the checkpoint may be intact on a disk that was disconnected."""
     problems: list[ModelError | ResourceError] = []
     for name in reversed(names(root)):
         run_dir = checkpoints_dir(root) / name
@@ -94,6 +95,6 @@ def newest(root: Path) -> tuple[Path | None, list[str]]:
             problems.append(error)
             continue
         return run_dir, [str(problem) for problem in problems]
-    if unread := [problem for problem in problems if isinstance(problem, ResourceError)]:
-        raise unread[0]
+    if unreadable := [problem for problem in problems if isinstance(problem, ResourceError)]:
+        raise unreadable[0]
     return None, [str(problem) for problem in problems]

@@ -1,4 +1,4 @@
-"""Networks as run files name them: what is checked of their options needs no torch, which is imported with the network."""
+"""The estimator of neural networks. Checking options does not import torch; training and loading do."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 
 def accept(config: RunConfig) -> None:
-    """Options that are right each for itself are right together."""
+    """Accept all combinations of valid options."""
 
 
 class NetworkEstimator:
-    """The networks of one task."""
+    """Trains and loads the networks of one task."""
 
     by_steps = True
 
     def __init__(self, find: Callable[[], NetworkTask[Any]], check: Callable[[RunConfig], None] = accept) -> None:
-        self._find, self._check = find, check  # what is particular to them; refuses options that do not go together
+        self._find, self._check = find, check  # imports the task's part; refuses invalid combinations of options
 
     @cached_property
-    def shape(self) -> NetworkTask[Any]:
+    def network_task(self) -> NetworkTask[Any]:
         return self._find()
 
     @property
     def network(self) -> NeuralTrainer:
         from weft.training.neural import NeuralTrainer
 
-        return NeuralTrainer(self.shape)
+        return NeuralTrainer(self.network_task)
 
     def check(self, config: RunConfig) -> None:
         monitor = config.train.monitor

@@ -1,4 +1,4 @@
-"""The gradients of a whole run, from the lines of its metrics.jsonl."""
+"""Summary of the gradient norms of a run, from its metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any, NamedTuple
 
 
 class GradientSummary(NamedTuple):
-    """Over all steps that were logged."""
+    """Gradient norms before clipping, over all logged steps."""
 
-    mean: float  # norm, before clipping
+    mean: float
     max: float
-    clipped: int  # steps
+    clipped: int  # number of clipped steps
     steps: int
-    lr: float  # of the last step
+    lr: float  # learning rate of the last step
 
     def to_json(self) -> dict[str, Any]:
         return self._asdict()
 
 
 def summarize(records: Sequence[Mapping[str, Any]]) -> GradientSummary | None:
-    """The summary of a run; None where it was counted, or trained by a version that did not log norms."""
+    """The summary of a run; None if the model has no training steps, or was trained by a version that did not log norms."""
     lines = [record for record in records if isinstance(record.get("grad_norm"), float)]
     if not lines:
         return None

@@ -1,4 +1,4 @@
-"""Starting from the weights of another run, instead of from chance: only where they compute here what they compute there."""
+"""Initialization from the weights of another run, as far as they compute the same function in the new model."""
 
 from __future__ import annotations
 
@@ -20,35 +20,34 @@ POSITIONS = "stack.positions.table.weight"
 
 
 class BuiltRun(NamedTuple):
-    """A run as far as its weights have a meaning."""
+    """A configuration with its tokenizer: what determines the meaning of weights."""
 
     config: RunConfig
     tokenizer: Any
 
 
 class InitRun(NamedTuple):
-    """The run that another one starts from."""
+    """The run that another run is initialized from."""
 
     path: Path
-    made: BuiltRun
+    built: BuiltRun
     tensors: Mapping[str, Tensor]
 
 
-def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:3])
-    return f"{len(names)} ({shown}{', ...' if len(names) > 3 else ''})" if names else "none"
+def _listed(names: list[str]) -> str:
+    return f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
 
 
 # ---- names
 
 
-def _adopts(theirs: Weights, ours: Weights) -> bool:
-    """Whether theirs is a language model, which becomes the decoder of ours."""
+def _becomes_decoder(theirs: Weights, ours: Weights) -> bool:
+    """Whether theirs is a language model that initializes the decoder of ours."""
     return theirs.continues and ours.in_decoder is not None
 
 
 def _name(name: str, theirs: RunConfig, ours: RunConfig) -> str | None:
-    """What a weight of theirs is called here; None where it has no place: a head is of its task."""
+    """The name in our model of a weight of theirs; None if there is none: heads belong to their task."""
     if theirs.spec is ours.spec:
         return name
     there, here = weights_of(theirs), weights_of(ours)
@@ -56,12 +55,12 @@ def _name(name: str, theirs: RunConfig, ours: RunConfig) -> str | None:
         return None
     if there.continues and here.in_decoder is not None:
         return here.in_decoder(name, ours.model)
-    known = there.named(name)
-    return known if known.startswith("encoder.") and not here.continues else None
+    encoder_name = there.named(name)
+    return encoder_name if encoder_name.startswith("encoder.") and not here.continues else None
 
 
 def _part_of(name: str, weights: Weights | None) -> str:
-    """The part that a weight of a network belongs to."""
+    """The part of the network that a weight belongs to."""
     name = name if weights is None else weights.named(name)
     if name.startswith("encoder.embedder.char_encoder."):
         return "char_encoder"
@@ -69,12 +68,12 @@ def _part_of(name: str, weights: Weights | None) -> str:
     return side if side in ("encoder.embedder", "encoder.stack", "decoder.embedder", "decoder.stack") else "head"
 
 
-# ---- tensors that mean the same in another form
+# ---- tensors in an equivalent form
 
 
-def _of_one_text(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights without vectors for two texts: a text alone is a first text, and what is added to each of its tokens can as well
-    be in their embedding. Where that is the output, too, all scores rise by the same, and probabilities are as they were."""
+def _without_segments(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights without segment embeddings: a single text is a first segment, whose vector can be added to the token embeddings.
+    If these are also the output weights, all logits change by the same amount, and probabilities do not change."""
     if SEGMENTS not in theirs or EMBEDDING not in theirs:
         return theirs
     old, folded = theirs[EMBEDDING].data_ptr(), theirs[EMBEDDING] + theirs[SEGMENTS][0]
@@ -82,134 +81,149 @@ def _of_one_text(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: folded if weight.data_ptr() == old else weight for name, weight in rest.items()}
 
 
-def _with_words(theirs: dict[str, Tensor], ours: RunConfig, other: RunConfig) -> dict[str, Tensor]:
-    """Embeddings with a row for the mask, the last, where there is one here; it starts as the mean of all."""
-    here, there = (weights is not None and weights.masked for weights in map(weights_of, (ours, other)))
-    found = theirs.get(EMBEDDING)
-    if found is None or here == there:
+def _with_mask_row(theirs: dict[str, Tensor], ours: RunConfig, other: RunConfig) -> dict[str, Tensor]:
+    """Embeddings with a last row for the mask token if our model has one. It starts as the mean of all rows."""
+    has_mask, had_mask = (weights is not None and weights.masked for weights in map(weights_of, (ours, other)))
+    embedding = theirs.get(EMBEDDING)
+    if embedding is None or has_mask == had_mask:
         return theirs
-    return {**theirs, EMBEDDING: torch.cat([found, found.mean(0, keepdim=True)]) if here else found[:-1]}
+    extended = torch.cat([embedding, embedding.mean(0, keepdim=True)]) if has_mask else embedding[:-1]
+    return {**theirs, EMBEDDING: extended}
 
 
-def _as_loud(theirs: dict[str, Tensor], ours: RunConfig, other: RunConfig) -> dict[str, Tensor]:
-    """Embeddings that are as loud here, where they may be multiplied by something, as they are there."""
-    there, changed = embedding_scale(other), dict(theirs)
-    for side, here in embedding_scale(ours).items():
-        factor = there.get(side, 1.0) / here
+def _rescaled(theirs: dict[str, Tensor], ours: RunConfig, other: RunConfig) -> dict[str, Tensor]:
+    """Embeddings divided by the factor that our model multiplies them by."""
+    their_scale, rescaled = embedding_scale(other), dict(theirs)
+    for side, scale in embedding_scale(ours).items():
+        factor = their_scale.get(side, 1.0) / scale
         name = f"{side}.embedder.embedding.weight"
         if name in theirs and factor != 1.0:
-            changed[name] = theirs[name] * factor
-    return changed
+            rescaled[name] = theirs[name] * factor
+    return rescaled
 
 
-def _placed(theirs: dict[str, Tensor], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Learned positions, the first as many as there are here: a shorter text is read as the beginning of a longer one."""
+def _with_fewer_positions(theirs: dict[str, Tensor], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The first learned positions, as many as our model has: a shorter text is the beginning of a longer one."""
     long = {name for name in theirs if name.endswith(POSITIONS) and name in ours and len(theirs[name]) > len(ours[name])}
     return {name: weight[: len(ours[name])] if name in long else weight for name, weight in theirs.items()}
 
 
-def _translated(origin: InitRun, config: RunConfig, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Their weights by the names, and in the form, that they have here."""
-    other = origin.made.config
-    named = {_name(name, other, config): weight for name, weight in origin.tensors.items()}
+def _converted(init_run: InitRun, config: RunConfig, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Their weights with the names and in the form of our model."""
+    other = init_run.built.config
+    named = {_name(name, other, config): weight for name, weight in init_run.tensors.items()}
     theirs = {name: weight for name, weight in named.items() if name is not None}
-    theirs = theirs if SEGMENTS in ours else _of_one_text(theirs)
-    return _placed(_as_loud(_with_words(theirs, config, other), config, other), ours)
+    theirs = theirs if SEGMENTS in ours else _without_segments(theirs)
+    return _with_fewer_positions(_rescaled(_with_mask_row(theirs, config, other), config, other), ours)
 
 
-# ---- what must be equal
+# ---- options that must be equal
 
 
 def _parts(ours: BuiltRun, theirs: BuiltRun) -> tuple[dict[str, Part], dict[str, Part]]:
-    """The parts of both networks by the same names, as far as both have layers."""
+    """The parts of both networks by the same names, with the layers that both have."""
     here, there = layers_of(ours.config), layers_of(theirs.config)
     weights = weights_of(theirs.config), weights_of(ours.config)
-    side = "decoder" if weights[0] and weights[1] and _adopts(weights[0], weights[1]) else "encoder"
-    single = len(there) == 1  # the one stack of theirs has a place here
-    if single:
+    side = "decoder" if weights[0] and weights[1] and _becomes_decoder(weights[0], weights[1]) else "encoder"
+    is_single = len(there) == 1
+    if is_single:
         there = {side: there["encoder"]}
-    fewest = {name: min(number, there.get(name, number)) for name, number in here.items()}
-    if not single:
-        found = parts_of(*theirs, {**there, **fewest})
-        if len(here) == 1 and found:
-            found["encoder.stack"] = found["encoder.stack"].moved("model.encoder", "model")
-        return parts_of(*ours, fewest), found
-    found = parts_of(*theirs, {"encoder": fewest[side]})
-    if len(here) > 1:  # what stands at [model] there is of one side here
-        found["encoder.stack"] = found["encoder.stack"].moved("model", f"model.{side}")
-    return parts_of(*ours, fewest), {name.replace("encoder.", f"{side}."): part for name, part in found.items()}
+    common = {name: min(number, there.get(name, number)) for name, number in here.items()}
+    if not is_single:
+        parts = parts_of(*theirs, {**there, **common})
+        if len(here) == 1 and parts:
+            parts["encoder.stack"] = parts["encoder.stack"].moved("model.encoder", "model")
+        return parts_of(*ours, common), parts
+    parts = parts_of(*theirs, {"encoder": common[side]})
+    if len(here) > 1:  # options of [model] there are options of one side here
+        parts["encoder.stack"] = parts["encoder.stack"].moved("model", f"model.{side}")
+    return parts_of(*ours, common), {name.replace("encoder.", f"{side}."): part for name, part in parts.items()}
 
 
-# parts that have no weights of their own: what is about the weights of others
-ABOUT = {"joint": ("decoder.stack",), "shared": ("encoder.embedder", "decoder.embedder")}
+# parts without weights: their options concern the weights of these parts
+CONCERNED_PARTS = {"joint": ("decoder.stack",), "shared": ("encoder.embedder", "decoder.embedder")}
 
 
 def _differences(ours: BuiltRun, theirs: BuiltRun, copied: set[str]) -> dict[str, list[str]]:
-    """What differs in each part that weights are copied to, or in what is about them."""
+    """The differing options that concern each part with copied weights."""
     here, there = _parts(ours, theirs)
-    found: dict[str, list[str]] = {}
+    differences: dict[str, list[str]] = {}
     for name in here:
-        about = ABOUT.get(name, (name,))
-        if name in there and copied.intersection(about) and (differs := here[name].against(there[name])):
-            found |= {part: [*found.get(part, []), *differs] for part in about}
-    louder = embedding_scale(theirs.config).get("decoder", 1.0) != embedding_scale(ours.config).get("decoder", 1.0)
-    if louder and {"head", "decoder.embedder"} <= copied and here["head"].options.get("model.tie_embeddings"):
-        found["head"] = [
-            *found.get("head", []),
-            "model.tie_embeddings: true makes the embedding, which is scaled here, the output",
+        concerned = CONCERNED_PARTS.get(name, (name,))
+        if name in there and copied.intersection(concerned) and (differing := here[name].differences(there[name])):
+            differences |= {part: [*differences.get(part, []), *differing] for part in concerned}
+    is_rescaled = embedding_scale(theirs.config).get("decoder", 1.0) != embedding_scale(ours.config).get("decoder", 1.0)
+    if is_rescaled and {"head", "decoder.embedder"} <= copied and here["head"].options.get("model.tie_embeddings"):
+        differences["head"] = [
+            *differences.get("head", []),
+            "model.tie_embeddings: the embeddings, which are scaled here, are also the output weights",
         ]
-    return found
+    return differences
 
 
-def _telling(ours: BuiltRun, theirs: BuiltRun, copied: set[str]) -> str:
-    """What differs and is no fault, but is to be known: how far attention sees."""
+def _span_note(ours: BuiltRun, theirs: BuiltRun, copied: set[str]) -> str:
+    """A note if the attention spans differ, which is allowed."""
     here, there = _parts(ours, theirs)
-    said = ""
+    note = ""
     for name in sorted(copied & here.keys() & there.keys()):
         spans = here[name].span, there[name].span
         if None not in spans and spans[0] != spans[1]:
-            said += f"; attention sees {spans[0]:,} tokens here, {spans[1]:,} there"
-    return said
+            note += f"; attention span {spans[0]:,} tokens (was {spans[1]:,})"
+    return note
 
 
 def _check_shape(name: str, here: Tensor, there: Tensor, run: Path) -> None:
     if here.shape != there.shape:
-        mine, other = (" x ".join(map(str, found.shape)) for found in (here, there))
+        shape, their_shape = ("x".join(map(str, tensor.shape)) for tensor in (here, there))
         raise ConfigError(
             "train.init_from",
-            f"{name} is {mine} here, but {other} in {run}",
-            f"use its tokenizer (--tokenizer-from {run}) and its sizes, or set train.init_strict = false to skip such weights",
+            f"{name} is {shape} here and {their_shape} in {run}",
+            "use its tokenizer (`tokenizer_from`) and its sizes, or set train.init_strict = false to skip it",
         )
 
 
 def load_initial_weights(model: nn.Module, built: BuiltRun, init_run: InitRun, *, strict: bool = True) -> str:
-    """Copy the weights of another run; in words, what was copied, is new, and was left. Those that have another shape here, or
-    would compute something else, are an error, or are skipped if not `strict`."""
+    """Copy the weights of another run into a model.
+
+    Args:
+        model: The new model.
+        built: Its configuration and tokenizer.
+        init_run: The other run.
+        strict: Raise an error if weights have another shape or would compute another function. If false, skip them.
+
+    Returns:
+        A note on the weights that were copied, are new, or were not used.
+
+    Raises:
+        ConfigError: Weights do not match, or no weights have the same names.
+    """
     weights, run = weights_of(built.config), init_run.path
     ours: dict[str, Any] = model.state_dict()
-    theirs = _translated(init_run, built.config, ours)
+    theirs = _converted(init_run, built.config, ours)
     common = [name for name in ours if name in theirs]
     if not strict:
         common = [name for name in common if ours[name].shape == theirs[name].shape]
-    differs = _differences(built, init_run.made, {_part_of(name, weights) for name in common})
+    differences = _differences(built, init_run.built, {_part_of(name, weights) for name in common})
     if not strict:
-        common = [name for name in common if _part_of(name, weights) not in differs]
-    elif differs:
-        listed = "; ".join(dict.fromkeys(text for texts in differs.values() for text in texts))
+        common = [name for name in common if _part_of(name, weights) not in differences]
+    elif differences:
+        listed = "; ".join(dict.fromkeys(text for texts in differences.values() for text in texts))
         raise ConfigError(
             "train.init_from",
-            f"the weights of {run} would compute something else here ({listed})",
-            "use its values, or set train.init_strict = false to skip such weights",
+            f"the weights of {run} would compute another function here ({listed})",
+            "use the same options, or set train.init_strict = false to skip these weights",
         )
     for name in common:
         _check_shape(name, ours[name], theirs[name], run)
     if not common:
-        raise ConfigError("train.init_from", f"{run} has no weights by the names of this model", "is it of another kind?")
+        raise ConfigError("train.init_from", f"no weights of {run} have the names of this model's weights")
     model.load_state_dict({name: theirs[name] for name in common}, strict=False)
-    filled = {ours[name].data_ptr() for name in common}  # a tied tensor has several names
-    new = [name for name in ours if name not in common and ours[name].data_ptr() not in filled]
-    names = {name: _name(name, init_run.made.config, built.config) for name in init_run.tensors}
+    initialized = {ours[name].data_ptr() for name in common}  # a tied tensor has several names
+    new = [name for name in ours if name not in common and ours[name].data_ptr() not in initialized]
+    names = {name: _name(name, init_run.built.config, built.config) for name in init_run.tensors}
     folded = {SEGMENTS} - theirs.keys()
-    left = [name for name, here in names.items() if here not in common and name not in folded]
-    told = _telling(built, init_run.made, {_part_of(name, weights) for name in common})
-    return f"started from {run}: {len(common)} tensors copied, new here: {_some(new)}, left there: {_some(left)}{told}"
+    unused = [name for name, our_name in names.items() if our_name not in common and name not in folded]
+    note = f"Initialized {len(common)} tensors from {run}"
+    note += f"; not in {run}: {_listed(new)}" if new else ""
+    note += f"; unused: {_listed(unused)}" if unused else ""
+    return note + _span_note(built, init_run.built, {_part_of(name, weights) for name in common})

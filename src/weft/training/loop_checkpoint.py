@@ -1,4 +1,4 @@
-"""A training loop as a checkpoint, and a checkpoint as a training loop."""
+"""Saving a training loop to a checkpoint, and restoring it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from weft.training.loop import Loop
 
 
 def flatten(state: Any) -> Any:
-    """A state with numbers for its tensors, as JSON can hold it: lists for tuples, null for None."""
+    """The structure of a state as JSON: 0 for a tensor, lists for tuples, null for None."""
     if state is None:
         return None
     if isinstance(state, Tensor):
@@ -30,51 +30,51 @@ def flatten(state: Any) -> Any:
 
 
 def unflatten(shape: Any, tensors: list[Tensor]) -> Any:
-    """The state of that shape, its tensors taken from the front of the list."""
+    """The state with that structure, with the tensors in order."""
     if shape is None:
         return None
     return tensors.pop(0) if shape == 0 else tuple(unflatten(part, tensors) for part in shape)
 
 
-def _goes_on(loop: Loop) -> bool:
-    """Whether the next batch can be read on top of the carried state, tried on a position a row: a sum that is right says
-    nothing of shapes."""
+def _can_continue(loop: Loop) -> bool:
+    """Whether the model accepts the carried state, tried on one position per row: a correct checksum says nothing about
+    shapes."""
     train_state = loop.train_state
     if loop.carry is None or loop.batch_sampler.resets_state(train_state.batch_index):
         return True
-    batch = loop.device_config.moved(
+    batch = loop.device_config.to_device(
         changed(loop.batch_sampler.batch(train_state.epoch, train_state.batch_index), lambda part: part[:, :2])
     )
-    task, model = loop.loss_module.task, loop.loss_module.model  # as they are: to compile this would take longer than to train
+    task, model = loop.loss_module.task, loop.loss_module.model  # not compiled: compiling this would take too long
     try:
         with torch.no_grad(), loop.device_config.autocast():
-            overwrite = task.loss(model, batch, None).carry
+            expected = task.loss(model, batch, None).carry
             task.loss(model, batch, loop.carry)
     except (RuntimeError, ValueError, TypeError, IndexError):
         return False
-    pairs = zip(tree_leaves(overwrite), tree_leaves(loop.carry), strict=False)
-    alike = all(len(a) == len(b) and a.is_floating_point() == b.is_floating_point() for a, b in pairs)
-    return alike and flatten(overwrite) == flatten(loop.carry)
+    pairs = zip(tree_leaves(expected), tree_leaves(loop.carry), strict=False)
+    same_types = all(len(a) == len(b) and a.is_floating_point() == b.is_floating_point() for a, b in pairs)
+    return same_types and flatten(expected) == flatten(loop.carry)
 
 
 def read_carry(path: Path) -> Any:
-    """The state that a checkpoint carries on."""
-    tensors, notes = read_tensors(path)
+    """The state that is carried over to the next batch."""
+    tensors, metadata = read_tensors(path)
     parts = [tensors[name] for name in sorted(tensors)]
     try:
-        return unflatten(json.loads(notes["shape"]), parts)
+        return unflatten(json.loads(metadata["shape"]), parts)
     except (KeyError, ValueError, IndexError, TypeError, RecursionError):
-        raise ModelError(path, "is damaged: its tensors do not have the shape it notes") from None
+        raise ModelError(path, "corrupted: its tensors do not match its metadata") from None
 
 
-def save(loop: Loop, root: Path, known: Mapping[str, Any] | None = None) -> Path:
-    """Write checkpoints/STEP under `root`, with what is `known` of the files that it goes with, then drop all but the newest
-    two."""
+def save(loop: Loop, root: Path, checksums: Mapping[str, Any] | None = None) -> Path:
+    """Write checkpoints/STEP under `root`, with the checksums of the files that it depends on, then remove all but the newest
+    two checkpoints."""
     run_dir = checkpoints_dir(root)
     files.own_directory(run_dir)
-    files.sweep(run_dir)  # what a killed process left
+    files.sweep(run_dir)  # leftovers of a killed process
     final = run_dir / f"{loop.train_state.step:06d}"
-    with files.atomic_directory(final, {"owner": owner(root), **(known or {})}) as temp:
+    with files.atomic_directory(final, {"owner": owner(root), **(checksums or {})}) as temp:
         write_tensors(temp / "model.safetensors", loop.loss_module.model.state_dict())
         write_tensors(temp / "optimizer.safetensors", loop.optimizers.tensors())
         if loop.ema is not None:
@@ -88,30 +88,30 @@ def save(loop: Loop, root: Path, known: Mapping[str, Any] | None = None) -> Path
 
 
 def restore(loop: Loop, run_dir: Path) -> None:
-    """Put weights, optimiser, averages, carry and cursor where the checkpoint has them."""
+    """Restore weights, optimizer, EMA, carried state and training state from a checkpoint."""
     files.verify(run_dir)
     device = loop.device_config.device
     weights, _ = read_tensors(run_dir / "model.safetensors")
     if (name := not_finite(weights)) is not None:
-        raise ModelError(run_dir / "model.safetensors", f"{name} holds NaN or infinity", f"remove {run_dir}")
+        raise ModelError(run_dir / "model.safetensors", f"{name} has NaN or infinite values", f"remove {run_dir}")
     try:
         loop.loss_module.model.load_state_dict(weights)
     except RuntimeError as error:
-        raise ModelError(run_dir, f"does not fit the model of this run: {' '.join(str(error).split())}") from None
+        raise ModelError(run_dir, f"does not match the model of this run: {' '.join(str(error).split())}") from None
     loop.optimizers.restore(read_tensors(run_dir / "optimizer.safetensors")[0])
     if loop.ema is not None:
         averages = run_dir / "average.safetensors"
         loop.ema.restore(read_tensors(averages)[0], at=str(averages))
     carry = read_carry(run_dir / "state.safetensors")
-    # copies: what is mapped from a file that is removed later would hold on to it
+    # copies: tensors that are mapped from a file would keep it open after its removal
     loop.carry = tree_map(lambda part: part.to(device, copy=True), carry)
     loop.train_state = read_train_state(run_dir)
     if loop.train_state.batch_index >= loop.batch_sampler.batches(loop.train_state.epoch):
-        where = run_dir / "train_state.json"
         raise ModelError(
-            where, f"is damaged: there is no batch {loop.train_state.batch_index} in epoch {loop.train_state.epoch}"
+            run_dir / "train_state.json",
+            f"corrupted: epoch {loop.train_state.epoch} has no batch {loop.train_state.batch_index}",
         )
     if files.read_json(run_dir / files.MANIFEST).get("owner", "") != owner(run_dir.parents[1]):
-        raise ModelError(run_dir, "is a checkpoint of another run", "remove it")
-    if not _goes_on(loop):
-        raise ModelError(run_dir / "state.safetensors", "is damaged: the model can't go on from the state in it")
+        raise ModelError(run_dir, "checkpoint of another run", "remove it")
+    if not _can_continue(loop):
+        raise ModelError(run_dir / "state.safetensors", "corrupted: the state does not match the model")

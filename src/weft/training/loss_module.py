@@ -1,4 +1,4 @@
-"""The one module that the loop ever calls."""
+"""The module that the training loop calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weft.training.objective import Loss, Objective
 
 
 class LossModule(nn.Module):
-    """The only forward that compile and parallel wrappers ever see."""
+    """Objective and model in one module: the only forward that compilers and parallel wrappers see."""
 
     def __init__(self, task: Objective, model: nn.Module) -> None:
         super().__init__()
@@ -23,11 +23,11 @@ class LossModule(nn.Module):
 
     @property
     def updates(self) -> int:
-        """How many updates are made from one batch of the order."""
+        """The number of steps per batch of the sampler."""
         return max(1, self.task.inner)
 
     def prepared(self, batch: Any, *, seed: int, step: int) -> Any:
-        """What is learned from where a batch of the order is due at `step`: the batch itself, or what the task makes of it."""
+        """The training batch at `step`: the batch of the sampler, or the one that the objective prepares from it."""
         if self.task.prepare is None:
             return batch
         training = self.model.training
@@ -40,5 +40,5 @@ class LossModule(nn.Module):
 
 
 def _mixed(seed: int, step: int) -> int:
-    """A number for each step of each run, unlike the one that dropout follows from: equal ones would draw equal numbers."""
+    """A seed per step that differs from the one for dropout: equal seeds would give equal random numbers."""
     return int(np.random.SeedSequence((seed, step)).generate_state(1, np.uint64)[0] >> np.uint64(1))

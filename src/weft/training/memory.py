@@ -1,4 +1,4 @@
-"""What a run will need, worked out before anything large is allocated."""
+"""Estimates of the memory that a run needs, made before anything large is allocated."""
 
 from __future__ import annotations
 
@@ -19,92 +19,107 @@ from weft.training.loop import DeviceConfig
 from weft.training.loss_module import LossModule
 
 AnyBatch = tuple[Any, ...]  # tensors with rows first
-Widest = Callable[[Fraction], AnyBatch]  # the largest batch, with its rows shortened to a share of their positions
+LargestBatch = Callable[[Fraction], AnyBatch]  # the largest batch, with its rows shortened to a fraction of their positions
 
-FIRST = 1024  # positions of a row that are run without asking
-# What a process takes for what is alive: the C library's allocator keeps pieces between others that it can't use, of a small
-# batch about as much again. The allocator of a GPU keeps next to nothing, and says so when there is no more.
-KEPT, KEPT_MOST = {"cpu": 1.3, "cuda": 1.0}, {"cpu": 250_000_000, "cuda": 0}
-MOMENTS = {"adamw": 2, "muon": 2, "sgd": 1}  # tensors an optimiser keeps for each weight, at most
+MIN_POSITIONS = 1024  # rows of up to this length are run without an estimate
+# Memory of the process relative to live tensors, and its maximum surplus: the C library's allocator keeps fragments that it
+# cannot reuse, for a small batch about as much as is live. The GPU allocator keeps next to nothing and reports when it is full.
+OVERHEAD, MAX_OVERHEAD_BYTES = {"cpu": 1.3, "cuda": 1.0}, {"cpu": 250_000_000, "cuda": 0}
+MOMENTS = {"adamw": 2, "muon": 2, "sgd": 1}  # maximum number of tensors that an optimizer keeps per weight
 
 
 def check_weights(build_model: Callable[[], nn.Module], config: TrainConfig, device: torch.device) -> int:
-    """Refuse a model whose weights, gradients, averages and optimiser do not fit; the number of its parameters."""
+    """Refuse a model whose weights, gradients, EMA and optimizer state do not fit into memory. Returns its number of
+    parameters."""
     with torch.device("meta"):
-        weights = sum(weight.numel() for weight in build_model().parameters())
-    averages = "" if config.ema_decay == 0 else ", averages"
-    needed = weights * 4 * (2 + bool(averages) + MOMENTS[config.optimizer])
-    if needed > (there := free(device)):
+        num_parameters = sum(weight.numel() for weight in build_model().parameters())
+    has_ema = config.ema_decay > 0
+    needed = num_parameters * 4 * (2 + has_ema + MOMENTS[config.optimizer])
+    if needed > (available := free(device)):
+        optimizer = f"{config.optimizer} and EMA" if has_ema else config.optimizer
         raise ResourceError(
             "model",
-            f"{weights} parameters need {size(needed)} for weights, gradients{averages} and {config.optimizer}, but {size(there)} are free",
-            "lower model.hidden_size or model.num_layers",
+            f"{_short(num_parameters)} parameters need {size(needed)} to train with {optimizer}, {size(available)} are free",
+            "reduce hidden_size or num_layers",
         )
-    return weights
+    return num_parameters
 
 
-def check_counts(corpus: Corpus, batch_sampler: int, *, words: int) -> int:
-    """Refuse a text whose n-grams do not fit while they are counted and smoothed; the bytes that they need."""
-    there = free(torch.device("cpu"))
-    needed = estimate_memory(corpus.tokens, corpus.starts, order=batch_sampler, size=words, room=there)
-    if needed > there:
+def _short(count: int) -> str:
+    """21603480026 as 21.6B."""
+    for unit, scale in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count >= scale:
+            return f"{count / scale:.1f}{unit}"
+    return str(count)
+
+
+def check_counts(corpus: Corpus, order: int, *, vocab_size: int) -> int:
+    """Refuse a text whose n-grams do not fit into memory while they are counted and smoothed. Returns the bytes they need."""
+    available = free(torch.device("cpu"))
+    needed = estimate_memory(corpus.tokens, corpus.starts, order=order, size=vocab_size, room=available)
+    if needed > available:
         raise ResourceError(
             "model.order",
-            f"n-grams of up to {batch_sampler} of {len(corpus.tokens)} tokens need about {size(needed)} to be counted, but {size(there)} are free",
-            "lower model.order, or give less text",
+            f"counting {order}-grams of {len(corpus.tokens):,} tokens needs about {size(needed)}, {size(available)} are free",
+            "lower model.order or use less text",
         )
     return needed
 
 
-def check_batch(loss_module: LossModule, widest: Widest, config: TrainConfig, device_config: DeviceConfig) -> int:
-    """Refuse a batch whose activations and gradients do not fit, by running a few of its rows; the bytes it takes at most.
+def check_batch(loss_module: LossModule, largest_batch: LargestBatch, config: TrainConfig, device_config: DeviceConfig) -> int:
+    """Refuse a batch whose activations and gradients do not fit into memory, by running a few of its rows.
 
-    Of long rows first a part is run, and then more, as far as that is needed to know: what is refused is refused before it
-    takes the memory.
+    If rows are long, a part of them is run first, and then more, until the result is certain: a batch that is too large is
+    refused before it takes the memory.
+
+    Returns:
+        The maximum number of bytes that a batch takes.
     """
-    batch = widest(WHOLE)
+    batch = largest_batch(WHOLE)
     width = max(part.size(1) for part in batch if part is not None and part.dim() > 1)
     rows = -(-len(batch[0]) // config.micro_batches)
-    length, weights = min(width, FIRST), 4 * sum(weight.numel() for weight in loss_module.parameters())
-    later = weights * (MOMENTS[config.optimizer] + (config.ema_decay > 0))  # what the first update adds and keeps
-    # of a batch in parts, the gradients of those before are there all the while
-    held = weights if rows < len(batch[0]) else 0
+    length, weight_bytes = min(width, MIN_POSITIONS), 4 * sum(weight.numel() for weight in loss_module.parameters())
+    optimizer_bytes = weight_bytes * (MOMENTS[config.optimizer] + (config.ema_decay > 0))  # allocated by the first step
+    # with micro-batches, the gradients of earlier parts exist all the time
+    gradient_bytes = weight_bytes if rows < len(batch[0]) else 0
     while True:
-        here = batch_bytes(loss_module, changed(widest(Fraction(length, width)), lambda part: part[:rows]), device_config)
-        grows, there = max(0, here - weights), max(0, free(device_config.device) - later)  # gradients are as large as ever
-        # what a row takes grows with its length at least, and with its square at most
-        alive = (here - grows + grows * width**power // length**power for power in (1, 2))
-        needed, limit = (held + _memory_in_use(each, device_config.device.type) for each in alive)
-        if needed > there:
-            fix = f"lower train.batch_tokens, or raise train.micro_batches from {config.micro_batches}"
+        part = changed(largest_batch(Fraction(length, width)), lambda part: part[:rows])
+        measured = batch_bytes(loss_module, part, device_config)
+        available = max(0, free(device_config.device) - optimizer_bytes)
+        activations = max(0, measured - weight_bytes)  # gradients do not depend on the length
+        # activations grow at least linearly and at most quadratically with the length of a row
+        estimates = (measured - activations + activations * width**power // length**power for power in (1, 2))
+        needed, limit = (gradient_bytes + _memory_in_use(estimate, device_config.device.type) for estimate in estimates)
+        if needed > available:
+            fix = f"reduce batch_tokens or increase micro_batches (now {config.micro_batches})"
             raise ResourceError(
                 "train.batch_tokens",
-                f"{rows} rows of {width - 1} tokens need about {size(needed)} for activations and gradients, but {size(there)} are free",
-                f"{fix if rows > 1 else 'lower data.context_length, or cut the longest lines'}",
+                f"a batch of {rows} rows of {width - 1} tokens needs about {size(needed)}, {size(available)} are free",
+                fix if rows > 1 else "reduce data.context_length or truncate the longest lines",
             )
-        if limit <= there:
+        if limit <= available:
             return limit
-        length = min(width, 2 * length, max(length + 1, int(length * (there / here) ** 0.5)))
+        length = min(width, 2 * length, max(length + 1, int(length * (available / measured) ** 0.5)))
 
 
-def _memory_in_use(alive: int, device: str) -> int:
-    """Bytes that a process takes for so many that are alive."""
-    return int(KEPT[device] * alive) + min(alive, KEPT_MOST[device])
+def _memory_in_use(live: int, device: str) -> int:
+    """The bytes that a process takes for that many bytes of live tensors."""
+    return int(OVERHEAD[device] * live) + min(live, MAX_OVERHEAD_BYTES[device])
 
 
 def batch_bytes(loss_module: LossModule, batch: AnyBatch, device_config: DeviceConfig) -> int:
-    """The most bytes alive at once on the way there and back, gradients of weights among them.
+    """The peak number of bytes of a forward and a backward pass, including the gradients of the weights.
 
-    Where a state is carried, the batch is read on top of one: attention sees the window before it as well.
+    If state is carried over, the batch continues one, since attention also sees the previous window.
     """
     weights = [weight for weight in loss_module.parameters() if weight.requires_grad]
 
-    def there_and_back(rows: int) -> None:
-        some = device_config.to_device(changed(batch, lambda part: part[:rows]))
+    def forward_and_backward(rows: int) -> None:
+        part = device_config.to_device(changed(batch, lambda tensor: tensor[:rows]))
         with torch.no_grad(), device_config.autocast():
-            carry = loss_module(some, None).carry
+            carry = loss_module(part, None).carry
         with device_config.autocast():
-            total = loss_module(some, carry).total
-        torch.autograd.grad(total, weights, allow_unused=True)  # leaves no gradient behind
+            total = loss_module(part, carry).total
+        torch.autograd.grad(total, weights, allow_unused=True)  # stores no gradients
 
-    return measure_peak_memory(there_and_back, len(batch[0]))
+    return measure_peak_memory(forward_and_backward, len(batch[0]))

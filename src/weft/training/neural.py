@@ -1,4 +1,4 @@
-"""Training by gradients: from settings to a loop, from a run folder to a model."""
+"""Training and loading of neural networks: from a configuration to a loop, from a run directory to a model."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from weft.training.loss_module import LossModule
 from weft.training.objective import Objective
 from weft.training.optimizers import optimizers
 
-RESUME_HINT = "--overwrite trains it again"
+RESUME_HINT = "use `overwrite` to train again"
 E = TypeVar("E", bound=Examples[Any])
-Progress = Callable[[str, int, int], None]  # what is going on, how much of it is done, how much there is
+Progress = Callable[[str, int, int], None]  # phase, done, total
 
 if TYPE_CHECKING:
     from weft.runs.config import RunConfig
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 
 class NetworkTask(Protocol[E]):
-    """What is particular to the networks of one task. What most have in common is written here: networks inherit it."""
+    """The task-specific parts of training networks. Methods with a body are defaults that subclasses inherit."""
 
     def build(self, config: RunConfig, vocabulary: Any) -> Callable[[], Any]:
-        """What makes the model, freshly initialised from torch's default generator."""
+        """A function that builds the model, initialized with torch's default random generator."""
 
     def encode(
         self,
@@ -52,82 +52,82 @@ class NetworkTask(Protocol[E]):
         learned: bool,
         progress: Progress | None = None,
     ) -> E:
-        """A data set, and its columns as tokens, as examples: as training learns from it, or as it is measured by."""
+        """The examples of a data set, whose columns are tokenized, for training (`learned`) or for evaluation."""
 
     def objective(
         self, config: RunConfig, vocabulary: Any, train: E | None, valid: E | None, device: torch.device
     ) -> Objective:
-        """What is learned from `train` and measured on `valid`; without `train` the plain loss, in which nothing is smoothed or
-        balanced."""
+        """The training objective, with validation on `valid`. Without `train`, the plain loss: no label smoothing, no class
+        weights."""
 
     def compiles(self, config: RunConfig) -> bool:
-        """Whether compiling pays: batches of one shape, read by mixers that torch's compiler takes."""
+        """Whether compilation pays off: all batches have one shape, and torch can compile the mixers."""
         return False
 
     def notes(self, config: RunConfig, train: E) -> Sequence[str]:
-        """What is to be said of the training data before the first step."""
+        """Remarks on the training data, shown before the first step."""
         return ()
 
     def check_lengths(self, config: RunConfig, columns: Sequence[Corpus], max_length: int | None) -> None:
-        """Refuses, before the first token, texts that pass the last position that a network can read."""
+        """Refuse texts that are too long for the positions of the network, before training starts."""
         return None
 
     def batch_sampler(self, config: RunConfig, train: E) -> BatchSampler[Any]:
-        """The order in which training reads its examples: those of like length together."""
+        """The batches of training: by default, length bucketing."""
         return ExampleBatchSampler(train, batch_tokens=config.train.batch_tokens, seed=config.seed)
 
 
-def _misfit(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
-    """In words, the first tensor that is not there, not wanted, or of another shape."""
-    for name in dict.fromkeys([*wanted, *found]):
-        if name not in found:
-            return f"it has no {name}"
-        if name not in wanted:
-            return f"the model has no {name}"
-        if wanted[name].shape != found[name].shape:
-            here, there = (" x ".join(map(str, tensor.shape)) for tensor in (found[name], wanted[name]))
-            return f"{name} is {here}, and would be {there}"
+def _mismatch(expected: Mapping[str, Tensor], actual: Mapping[str, Tensor]) -> str:
+    """Describes the first tensor that is missing, unexpected, or of another shape."""
+    for name in dict.fromkeys([*expected, *actual]):
+        if name not in actual:
+            return f"{name} is missing"
+        if name not in expected:
+            return f"unexpected {name}"
+        if expected[name].shape != actual[name].shape:
+            shape, expected_shape = ("x".join(map(str, tensor.shape)) for tensor in (actual[name], expected[name]))
+            return f"{name} is {shape}, expected {expected_shape}"
     return ""
 
 
-def _encode(shape: NetworkTask[E], job: Job, split: str) -> E:
-    """A split of the run's data."""
+def _encode(task: NetworkTask[E], job: Job, split: str) -> E:
+    """The examples of a split."""
     config, learned = job.config, split == "train"
 
-    def progress(name: str, done: int, total: int) -> None:
-        job.callback.on_progress(f"{name} of {split}", done, total)
+    def progress(phase: str, done: int, total: int) -> None:
+        job.callback.on_progress(f"{phase} of {split}", done, total)
 
     dataset, columns = config.datasets[split], job.columns(split)
-    return shape.encode(config, job.tokenizer, dataset, columns, learned=learned, progress=progress)
+    return task.encode(config, job.tokenizer, dataset, columns, learned=learned, progress=progress)
 
 
-def read_training(shape: NetworkTask[E], job: Job) -> tuple[E, BatchSampler[Any]]:
-    """The training data as examples, and the order in which they are read."""
-    train = _encode(shape, job, "train")
-    for note in shape.notes(job.config, train):
+def read_training(task: NetworkTask[E], job: Job) -> tuple[E, BatchSampler[Any]]:
+    """The training examples and their batches."""
+    train = _encode(task, job, "train")
+    for note in task.notes(job.config, train):
         job.callback.on_note(note)
-    return train, shape.batch_sampler(job.config, train)
+    return train, task.batch_sampler(job.config, train)
 
 
-def make_objective(shape: NetworkTask[E], job: Job, train: E, max_length: int | None) -> Objective:
-    """What is learned, on data that fits a network that reads so many positions."""
+def make_objective(task: NetworkTask[E], job: Job, train: E, max_length: int | None) -> Objective:
+    """The training objective. Refuses data that is too long for a network with `max_length` positions."""
     config = job.config
     for split in config.datasets:
-        shape.check_lengths(config, job.columns(split), max_length)
+        task.check_lengths(config, job.columns(split), max_length)
     device = pick_device(config.train.device)
-    valid = _encode(shape, job, "valid") if job.columns("valid") else None
-    return shape.objective(config, job.tokenizer, train, valid, device)
+    valid = _encode(task, job, "valid") if job.columns("valid") else None
+    return task.objective(config, job.tokenizer, train, valid, device)
 
 
 class NeuralTrainer:
-    """How every model that is a torch module is trained and loaded."""
+    """Trains and loads models that are torch modules."""
 
-    def __init__(self, shape: NetworkTask[Any]) -> None:
-        self.shape = shape
+    def __init__(self, task: NetworkTask[Any]) -> None:
+        self.task = task
 
-    @torch.inference_mode(False)  # gradients are kept, whatever the caller has switched off
+    @torch.inference_mode(False)  # record gradients even if the caller has switched them off
     def train(self, job: Job) -> None:
-        """From the newest checkpoint, or from the start."""
+        """Train from the newest checkpoint, or from scratch."""
         loop = self.loop(job)
         run_log = job.run_log()
         try:
@@ -140,55 +140,57 @@ class NeuralTrainer:
             run_log.close()
 
     def _resume(self, loop: Loop, job: Job, run_log: RunLogWriter, start: Path) -> None:
-        """Everything as the checkpoint has it."""
+        """Restore loop and logs from a checkpoint."""
         saving.restore(loop, start)
         self._check_best(loop, job)
-        for told in run_log.restore(loop.train_state, checkpoint.read_metrics(start, loop.train_state)):
-            job.callback.on_note(told)
+        for note in run_log.restore(loop.train_state, checkpoint.read_metrics(start, loop.train_state)):
+            job.callback.on_note(note)
         job.callback.on_note(f"resuming at step {loop.train_state.step}")
 
     def _check_best(self, loop: Loop, job: Job) -> None:
-        """Refuse to go on where the weights that the run is known by are gone, damaged or others: it may never find as good
-        ones again."""
+        """Refuse to resume if the best weights are missing, corrupted or wrong: the run may never reach their quality again."""
         train_state, run_dir = loop.train_state, job.directory
         if not train_state.best_step:
             return
         if not run_dir.weights.exists():
-            raise ModelError(run_dir.weights, "is missing, and was written at an earlier step", f"{RESUME_HINT}")
+            raise ModelError(run_dir.weights, "the best weights are missing", RESUME_HINT)
         try:
             run_dir.read_weights(job.tokenizer.hash)
             step = run_dir.check_step(train_state)
         except ModelError as error:
-            raise ModelError("", f"{error}", f"{RESUME_HINT}") from None
-        if step > train_state.step:  # of a process that was killed before it could save: the next validation takes its place
+            raise ModelError(error.where, error.problem, RESUME_HINT) from None
+        if step > train_state.step:  # from a process that was killed before it could save: the next validation replaces them
             train_state.best, train_state.best_step = None, step
 
     def loop(self, job: Job) -> Loop:
         config, device_config = job.config, pick_device_config(job.config)
-        train, batch_sampler = read_training(self.shape, job)
-        build = self.shape.build(config, job.tokenizer)
+        train, batch_sampler = read_training(self.task, job)
+        build = self.task.build(config, job.tokenizer)
         memory.check_weights(build, config.train, device_config.device)
         torch.manual_seed(config.seed)
         model = build().to(device_config.device)
         if config.train.init_from is not None and not checkpoint.names(job.directory.path):
-            made = BuiltRun(config, job.tokenizer)
-            job.callback.on_note(load_initial_weights(model, made, job.init_run(), strict=config.train.init_strict))
-        loss_module = LossModule(make_objective(self.shape, job, train, model.max_positions), model)
+            built = BuiltRun(config, job.tokenizer)
+            job.callback.on_note(load_initial_weights(model, built, job.init_run(), strict=config.train.init_strict))
+        loss_module = LossModule(make_objective(self.task, job, train, model.max_positions), model)
         memory.check_batch(
-            loss_module, self._widest(loss_module, batch_sampler, config.seed, device_config), config.train, device_config
+            loss_module,
+            self._largest_batch(loss_module, batch_sampler, config.seed, device_config),
+            config.train,
+            device_config,
         )
-        auto = device_config.device.type == "cuda" and self.shape.compiles(config)
+        auto = device_config.device.type == "cuda" and self.task.compiles(config)
         if config.train.compile is True or (config.train.compile == "auto" and auto):
-            loss_module.compile()  # in place: saved names, and whoever explains, see the plain model
+            loss_module.compile()  # in place: names in checkpoints, and explanations, are those of the plain model
         steps = optimizers(model, model.muon_parameters(), config.train)
         loop = Loop(loss_module, steps, batch_sampler, config=config.train, seed=config.seed, device_config=device_config)
         loop.writer = samples.sample_writer(job, model, device_config.device)
         return loop
 
-    def _widest(
+    def _largest_batch(
         self, loss_module: LossModule, batch_sampler: BatchSampler[Any], seed: int, device_config: DeviceConfig
-    ) -> memory.Widest:
-        """The batch that takes the most memory, as it is learned from."""
+    ) -> memory.LargestBatch:
+        """The batch that takes the most memory, after `prepare`."""
         if loss_module.task.prepare is None:
             return batch_sampler.largest_batch
         with device_config.autocast():
@@ -197,17 +199,17 @@ class NeuralTrainer:
             )
 
     def num_parameters(self, config: RunConfig, vocabulary: Any) -> int:
-        build = self.shape.build(config, vocabulary)
-        with torch.device("meta"):  # no memory is taken for them
+        build = self.task.build(config, vocabulary)
+        with torch.device("meta"):  # allocates no memory
             return sum(int(weight.numel()) for weight in build().parameters())
 
     def load(self, config: RunConfig, tokenizer: Any, run_dir: RunDir, device: str) -> Any:
-        tensors = run_dir.read_weights(tokenizer.hash)  # first: what resolved.toml says is believed only if they know it
-        build = self.shape.build(config, tokenizer)
-        with torch.device("meta"):  # takes no memory, whatever the sizes are that a stranger wrote
-            wanted = build().state_dict()
-        if misfit := _misfit(wanted, tensors):
-            raise ModelError(run_dir.weights, f"does not fit resolved.toml: {misfit}")
+        tensors = run_dir.read_weights(tokenizer.hash)  # first: resolved.toml is trusted only if its checksum is in them
+        build = self.task.build(config, tokenizer)
+        with torch.device("meta"):  # allocates no memory, whatever sizes a foreign file has
+            expected = build().state_dict()
+        if mismatch := _mismatch(expected, tensors):
+            raise ModelError(run_dir.weights, f"does not match resolved.toml: {mismatch}")
         model: nn.Module = build()
         model.load_state_dict(tensors)
         return model.to(pick_device(device)).eval()

@@ -1,4 +1,4 @@
-"""Optimisers, and their states as plain named tensors."""
+"""Optimizers, and their states as named tensors."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ from weft.training.param_groups import LrFactor, lr_factors
 
 
 class Optimizers:
-    """One or two optimisers that share out a model's parameters, behind one step. Each group has a `lr` and a `rate`, by which
-    it is multiplied."""
+    """One or two torch optimizers for the parameters of a model. Each parameter group has an `lr` and an `lr_factor`."""
 
     def __init__(self, parts: list[torch.optim.Optimizer], names: dict[Tensor, str]) -> None:
         self.parts, self.names = parts, names
-        self.rates = [[group["lr"] for group in part.param_groups] for part in parts]
+        self.peak_lrs = [[group["lr"] for group in part.param_groups] for part in parts]
 
     @property
     def weights(self) -> list[Tensor]:
         return list(self.names)
 
     def step(self, factor: float, progress: float = 1.0) -> None:
-        """One update, at each group's own rate times `factor`."""
-        for part, rates in zip(self.parts, self.rates, strict=True):
-            for group, rate in zip(part.param_groups, rates, strict=True):
-                group["lr"] = rate * factor * group.get("rate", LrFactor()).at(progress)
+        """Make one step, with the peak learning rate of each group times `factor`."""
+        for part, peak_lrs in zip(self.parts, self.peak_lrs, strict=True):
+            for group, peak_lr in zip(part.param_groups, peak_lrs, strict=True):
+                group["lr"] = peak_lr * factor * group.get("lr_factor", LrFactor()).at(progress)
             part.step()
 
     def clear(self) -> None:
@@ -39,7 +38,7 @@ class Optimizers:
             part.zero_grad(set_to_none=True)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The whole state, by `parameter/key`; rates and schedules are rebuilt from the run file."""
+        """The state as `parameter/key` tensors; learning rates follow from the run file."""
         return {
             f"{self.names[w]}/{key}": value for part in self.parts for w in part.state for key, value in part.state[w].items()
         }
@@ -49,14 +48,12 @@ class Optimizers:
         for name, value in tensors.items():
             parameter, _, key = name.rpartition("/")
             if parameter not in owners:
-                raise ModelError("optimizer state", f"{parameter!r} is no parameter of this model")
+                raise ModelError("optimizer state", f"the model has no parameter {parameter!r}")
             part, weight = owners[parameter]
             if value.shape != (() if key == "step" else weight.shape) or not value.is_floating_point():
-                # a fused update would write past the end of one that is too small
-                raise ModelError(
-                    "optimizer state", f"{name!r} has the shape {list(value.shape)}, which does not fit its weight"
-                )
-            # a copy, since updates are in place; fused optimisers want their step counters beside the weight too
+                # a fused update would write past the end of a tensor that is too small
+                raise ModelError("optimizer state", f"the shape of {name!r}, {list(value.shape)}, does not match its weight")
+            # a copy, since updates are in place; fused optimizers need their step counters on the device of the weight
             part.state[weight][key] = value.to(weight.device, copy=True)
         for part in self.parts:
             keys = {key for state in part.state.values() for key in state}
@@ -65,28 +62,31 @@ class Optimizers:
                     raise ModelError("optimizer state", f"{self.names[weight]!r} has no {min(missing)!r}")
 
 
-def _groups(weights: Iterable[Tensor], rates: Mapping[Tensor, LrFactor], decay: float) -> list[dict[str, Any]]:
-    """Weights of one rate together. Matrices decay; biases, norms and gains do not."""
+def _groups(weights: Iterable[Tensor], factors: Mapping[Tensor, LrFactor], decay: float) -> list[dict[str, Any]]:
+    """Parameter groups by learning-rate factor. Weight decay applies to matrices, not to biases and norms."""
     groups: dict[tuple[LrFactor, float], list[Tensor]] = {}
     for weight in weights:
-        groups.setdefault((rates[weight], decay if weight.dim() >= 2 else 0.0), []).append(weight)
-    return [{"params": parts, "weight_decay": decays, "rate": rate} for (rate, decays), parts in groups.items()]
+        groups.setdefault((factors[weight], decay if weight.dim() >= 2 else 0.0), []).append(weight)
+    return [
+        {"params": params, "weight_decay": weight_decay, "lr_factor": factor}
+        for (factor, weight_decay), params in groups.items()
+    ]
 
 
 def optimizers(model: nn.Module, matrices: set[str], config: TrainConfig) -> Optimizers:
-    """The optimisers of a filled table; `matrices` names the weights that Muon is for. What never learns is frozen: no
-    gradient is computed for it."""
+    """The optimizers of a [train] table with all defaults. `matrices` names the weights for Muon. Weights that never learn are
+    frozen: no gradient is computed for them."""
     named = dict(model.named_parameters())
     by_name = lr_factors(named, layer_numbers(model), config)
     for name, weight in named.items():
         weight.requires_grad_(by_name[name].factor > 0)
     names: dict[Tensor, str] = {weight: name for name, weight in named.items() if weight.requires_grad}
     if not names:
-        raise ConfigError("train.lr_multipliers", "every weight is frozen", "there is nothing to train")
-    rates = {weight: by_name[name] for weight, name in names.items()}
+        raise ConfigError("train.lr_multipliers", "all weights are frozen", "leave some above 0")
+    factors = {weight: by_name[name] for weight, name in names.items()}
 
     def grouped(weights: Iterable[Tensor]) -> list[dict[str, Any]]:
-        return _groups(weights, rates, config.weight_decay)
+        return _groups(weights, factors, config.weight_decay)
 
     def adamw(weights: Iterable[Tensor]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(grouped(weights), lr=config.lr, betas=(0.9, config.adam_beta2 or 0.0), fused=True)
@@ -97,12 +97,12 @@ def optimizers(model: nn.Module, matrices: set[str], config: TrainConfig) -> Opt
                 torch.optim.SGD(grouped(names), lr=config.lr, momentum=config.momentum or 0.0)
             ]
         case "muon":
-            inside = [weight for weight, name in names.items() if name in matrices]
-            others = [weight for weight, name in names.items() if name not in matrices]
-            rate, momentum = config.muon_lr or 0.0, config.momentum or 0.0
-            parts = [adamw(others)] if others else []
-            if inside:
-                parts.insert(0, Muon(grouped(inside), lr=rate, momentum=momentum, weight_decay=config.weight_decay))
+            muon_weights = [weight for weight, name in names.items() if name in matrices]
+            adamw_weights = [weight for weight, name in names.items() if name not in matrices]
+            lr, momentum = config.muon_lr or 0.0, config.momentum or 0.0
+            parts = [adamw(adamw_weights)] if adamw_weights else []
+            if muon_weights:
+                parts.insert(0, Muon(grouped(muon_weights), lr=lr, momentum=momentum, weight_decay=config.weight_decay))
         case _:
             parts = [adamw(names)]
     return Optimizers(parts, names)

@@ -1,8 +1,8 @@
-"""How fast each weight learns beside the schedule: one function of its name and of the progress. Frozen parts, slower lower
-layers and layers that thaw one after another (Howard & Ruder 2018) are all of it.
+"""Learning-rate factors of single weights, by name and progress: frozen parts, layer-wise decay, and gradual unfreezing (Howard
+and Ruder 2018).
 
-The height of a weight: 0 for embeddings and positions, then its layer's number from 1, and above all layers the rest. A layer
-is one of `model.num_layers`: a mixer, the attention to a source and the feed-forward part after it have one height.
+The depth of a weight is 0 for embeddings and positions, then the number of its layer from 1; all other weights are above the
+layers. A layer is one of `model.num_layers`: a mixer, its cross-attention and its feed-forward layer have the same depth.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import NamedTuple
 from weft.errors import ConfigError, suggest
 from weft.training.config import TrainConfig
 
-_FRONT = re.compile(r"(?:^|\.)front\.")  # with the layers of letters that may be in it
-_BOTTOM = re.compile(r"(?:^|\.)(?:embedding|positions|inlet)\.")
+_EMBEDDER = re.compile(r"(?:^|\.)embedder\.")  # includes the layers of a character encoder
+_BOTTOM = re.compile(r"(?:^|\.)(?:embedding|positions|input_proj)\.")
 
 
 class LrFactor(NamedTuple):
-    """What the rate of a weight is multiplied by: 0 until `start`, then `factor`."""
+    """The factor of the learning rate of a weight: 0 until the progress `start`, then `factor`."""
 
     factor: float = 1.0
     start: float = 0.0
@@ -29,8 +29,8 @@ class LrFactor(NamedTuple):
 
 
 def layer_depth(name: str, layers: Mapping[str, int]) -> int:
-    """Where a weight stands in a model whose parts of these names belong to layers of these numbers."""
-    if _FRONT.search(name):
+    """The depth of a weight; `layers` has the layer number, from 0, of each part of the model."""
+    if _EMBEDDER.search(name):
         return 0
     inside = [number for part, number in layers.items() if name.startswith(f"{part}.")]
     if inside:
@@ -38,24 +38,22 @@ def layer_depth(name: str, layers: Mapping[str, int]) -> int:
     return 0 if _BOTTOM.search(name) else 2 + max(layers.values(), default=-1)
 
 
-def _given(name: str, rates: dict[str, float]) -> float:
-    """The factor of the longest name that this one starts with."""
-    known = [prefix for prefix in rates if name == prefix or name.startswith(f"{prefix}.")]
-    return rates[max(known, key=len)] if known else 1.0
+def _multiplier(name: str, multipliers: dict[str, float]) -> float:
+    """The multiplier of the longest prefix of a name."""
+    prefixes = [prefix for prefix in multipliers if name == prefix or name.startswith(f"{prefix}.")]
+    return multipliers[max(prefixes, key=len)] if prefixes else 1.0
 
 
 def lr_factors(names: Iterable[str], layers: Mapping[str, int], config: TrainConfig) -> dict[str, LrFactor]:
-    """The rate of every weight, by its name; `layers` has the number of the layer that each part belongs to."""
-    found = list(names)
-    parts = {".".join(name.split(".")[:size]) for name in found for size in range(1, name.count(".") + 2)}
+    """The factor of every weight, by its name; `layers` has the layer number, from 0, of each part of the model."""
+    weight_names = list(names)
+    parts = {".".join(name.split(".")[:size]) for name in weight_names for size in range(1, name.count(".") + 2)}
     for prefix in config.lr_multipliers:
         if prefix not in parts:
-            raise ConfigError(
-                "train.lr_multipliers", f"no weight is called {prefix!r}, or starts so", suggest(prefix, sorted(parts))
-            )
-    top, rates = 2 + max(layers.values(), default=-1), {}
-    for name in found:
+            raise ConfigError("train.lr_multipliers", f"no weight name starts with {prefix!r}", suggest(prefix, sorted(parts)))
+    top, factors = 2 + max(layers.values(), default=-1), {}
+    for name in weight_names:
         below = top - layer_depth(name, layers)
-        factor = _given(name, config.lr_multipliers) * (config.layerwise_lr_decay or 1.0) ** below
-        rates[name] = LrFactor(factor, (config.gradual_unfreezing or 0.0) * below / top)
-    return rates
+        factor = _multiplier(name, config.lr_multipliers) * (config.layerwise_lr_decay or 1.0) ** below
+        factors[name] = LrFactor(factor, (config.gradual_unfreezing or 0.0) * below / top)
+    return factors

@@ -1,4 +1,4 @@
-"""What is written down while a run is trained by gradients: logs, checkpoints, the best weights."""
+"""Writing of logs, checkpoints and the best weights while a neural network is trained."""
 
 from __future__ import annotations
 
@@ -22,30 +22,34 @@ if TYPE_CHECKING:
 
 
 class RunLogWriter:
-    """Writes a run down while it is trained by gradients."""
+    """Writes logs, checkpoints and weights to the run directory."""
 
     def __init__(
         self, run_dir: RunDir, vocabulary: str, *, data: Mapping[str, str] | None = None, tensorboard: bool = False
     ) -> None:
         self.run_dir, self.vocabulary = run_dir, vocabulary
-        self.known = {"beside": run_dir.meanings(), "data": dict(data or {})}  # goes into every checkpoint
+        self.checksums = {"vocabulary": run_dir.vocabulary_checksums(), "data": dict(data or {})}  # for every checkpoint
         self.open_board = board_opener(run_dir.path / "tensorboard") if tensorboard else None
         self.board: Any = None
         self.metrics = log.Log(run_dir.path / "metrics.jsonl")
         self.timings = log.Log(run_dir.path / "timings.jsonl")
-        self.samples: log.Log | None = None  # few runs have any
+        self.samples: log.Log | None = None  # few runs write samples
 
-    def restore(self, train_state: TrainState, kept: bytes = b"") -> list[str]:
-        """Make the logs what they were when the checkpoint of a cursor was written, which has `kept` the metrics; what was
-        damaged, in words. Nothing follows from the texts of samples.jsonl: what is whole of them stays."""
-        told = []
-        if self.metrics.restore(kept):
-            told.append(f"{self.metrics.path}: was damaged; its lines are those of the checkpoint again")
+    def restore(self, train_state: TrainState, metrics: bytes = b"") -> list[str]:
+        """Restore the logs as of a checkpoint, whose metrics log is `metrics`. Nothing depends on the texts of samples.jsonl, so
+        its intact part is used.
+
+        Returns:
+            A note for each log that was corrupted.
+        """
+        notes = []
+        if self.metrics.restore(metrics):
+            notes.append(f"{self.metrics.path}: corrupted; restored from the checkpoint")
         if train_state.samples or (self.run_dir.path / samples.FILE).exists():
-            known, train_state.samples = train_state.samples, self._samples().keep(train_state.samples)
-            if train_state.samples < known:
-                told.append(f"{self._samples().path}: was damaged; it has the texts before the damage alone")
-        return told
+            expected, train_state.samples = train_state.samples, self._samples().keep(train_state.samples)
+            if train_state.samples < expected:
+                notes.append(f"{self._samples().path}: corrupted; only the intact part was restored")
+        return notes
 
     def _samples(self) -> log.Log:
         self.samples = self.samples or log.Log(self.run_dir.path / samples.FILE)
@@ -59,7 +63,7 @@ class RunLogWriter:
     def log(self, record: dict[str, Any]) -> int:
         self.metrics.write(record)
         if self.board is None and self.open_board is not None:
-            # what a killed process logged after its last checkpoint comes again, from this step on
+            # steps that a killed process logged after its last checkpoint are logged again, from this step on
             self.board = self.open_board(record["step"])
         for name in record:
             if self.board is not None and name not in ("step", "epoch"):
@@ -70,7 +74,7 @@ class RunLogWriter:
         self.metrics.sync()
         if self.samples is not None:
             self.samples.sync()
-        saving.save(loop, self.run_dir.path, self.known)
+        saving.save(loop, self.run_dir.path, self.checksums)
         train_state = loop.train_state
         self.timings.write(
             {
@@ -94,9 +98,11 @@ class RunLogWriter:
 
 
 def board_opener(path: Path) -> Callable[[int], Any]:
-    """What opens a writer of TensorBoard event files that takes the place of all points from a step on."""
+    """A function that opens a writer of TensorBoard event files and discards all points from a step on."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise ResourceError("train.tensorboard", 'needs the package tensorboard: pip install "weft[tensorboard]"') from None
+        raise ResourceError(
+            "train.tensorboard", "package tensorboard is not installed", 'pip install "weft[tensorboard]"'
+        ) from None
     return lambda step: SummaryWriter(path, purge_step=step)

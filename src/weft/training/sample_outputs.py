@@ -1,6 +1,6 @@
-"""Text that a model writes at each validation (train.num_samples): kept in samples.jsonl, so that its progress can be read.
+"""Samples that a model generates at each validation (train.num_samples), written to samples.jsonl.
 
-Nothing that is drawn for it comes from torch's generators: a run with samples is trained as one without, bit for bit.
+Sampling does not use torch's global generators, so a run with samples is bit-identical to one without.
 """
 
 from __future__ import annotations
@@ -18,33 +18,29 @@ if TYPE_CHECKING:
 
 FILE = "samples.jsonl"
 Record = dict[str, Any]
-Writer = Callable[[Any], list[Record]]  # what a model writes now, a record a text, without the step
+Writer = Callable[[Any], list[Record]]  # the samples of a model, one record per text, without the step
 
 
 class Samples(NamedTuple):
-    """How models of a task write text while they are trained."""
+    """How models of a task generate samples during training."""
 
-    writer: Callable[[Job, Any, torch.device], Writer]  # of a run and its model
-    prompts: bool = False  # whether they continue prompts
+    writer: Callable[[Job, Any, torch.device], Writer]  # for a run and its model
+    prompts: bool = False  # whether samples continue prompts
 
 
 def check(config: RunConfig) -> None:
-    """Refuse samples of models that write nothing."""
+    """Refuse options for samples that the task does not have."""
     samples = config.spec.samples
     if config.train.num_samples and samples is None:
-        writing = config.tasks_where(lambda task: task.samples is not None)
+        tasks = config.tasks_where(lambda task: task.samples is not None)
         raise ConfigError(
-            "train.num_samples",
-            f"a run of task {config.task!r} writes no text",
-            f"drop it (tasks that do: {', '.join(writing)})",
+            "train.num_samples", f"not available for task {config.task!r} (only for {', '.join(tasks)})", "remove it"
         )
     if config.train.sample_prompts and samples is not None and not samples.prompts:
-        raise ConfigError(
-            "train.sample_prompts", "are continued by language models", f"a run of task {config.task!r} has sources"
-        )
+        raise ConfigError("train.sample_prompts", f"not available for task {config.task!r}", "remove it")
 
 
 def sample_writer(job: Job, model: Any, device: torch.device) -> Writer | None:
-    """What writes the samples of a run; None where none are asked for."""
+    """A function that generates the samples of a run; None if it has no samples."""
     samples = job.config.spec.samples
     return None if samples is None or not job.config.train.num_samples else samples.writer(job, model, device)

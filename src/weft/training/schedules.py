@@ -1,4 +1,4 @@
-"""Learning-rate schedules: pure functions of the progress, from 0 to 1, so a run that resumes is where it was."""
+"""Learning-rate schedules: functions of the progress from 0 to 1, so that they need no state when a run resumes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def cosine(progress: float) -> float:
 
 
 def inverse_square_root(progress: float, *, peak: float = 0.01) -> float:
-    """1 up to the peak (a hundredth of the run, or the warm-up's end), then falling as 1 / sqrt(progress)."""
+    """1 up to the peak (1% of the run, or the end of warmup), then decaying as 1 / sqrt(progress)."""
     return min(1.0, math.sqrt(peak / progress)) if progress > 0 else 1.0
 
 
 def warmup_stable_decay(progress: float, *, decay: float = 0.4) -> float:
-    """Level, then linear to zero over the last part: with a warm-up, "warm-up/stable/decay"."""
+    """Constant, then linear to zero over the last part of the run; together with warmup, "warmup-stable-decay"."""
     return min(1.0, (1.0 - progress) / decay)
 
 
@@ -42,10 +42,10 @@ SCHEDULES: dict[str, Schedule] = {
 
 
 def schedule(name: str, *, warmup: float) -> Schedule:
-    """The factor on the learning rate at each progress: a linear rise over `warmup`, times the named fall."""
-    fall = partial(inverse_square_root, peak=warmup) if name == "inverse-sqrt" and warmup else SCHEDULES[name]
+    """The factor of the learning rate as a function of the progress: linear warmup times the named schedule."""
+    decay = partial(inverse_square_root, peak=warmup) if name == "inverse-sqrt" and warmup else SCHEDULES[name]
 
     def factor(progress: float) -> float:
-        return min(1.0, progress / warmup if warmup else 1.0) * fall(min(progress, 1.0))
+        return min(1.0, progress / warmup if warmup else 1.0) * decay(min(progress, 1.0))
 
     return factor

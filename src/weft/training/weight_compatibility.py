@@ -1,8 +1,7 @@
-"""What the weights of a run mean: everything in its resolved tables that decides what a network computes with them.
+"""Which options determine the function that a network computes with its weights.
 
 Two runs may have tensors of the same names and shapes and compute different functions: other heads, positions, activations,
-norms, directions. An option is taken to matter unless it is listed here as one that does not, so a new option is compared
-from the day it exists.
+norms, directions. Every option matters unless it is listed here, so new options are compared from the start.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from weft.text.tokenizers import Tokenizer
 if TYPE_CHECKING:
     from weft.runs.config import RunConfig
 
-# only training, or how weights begin
+# options that affect training or initialization only
 TRAIN_ONLY_OPTIONS = {"dropout", "attention_dropout", "embedding_dropout", "word_dropout", "zero_init", "class_weight"}
 TRAIN_ONLY_OPTIONS |= {"sentence_pairs", "mask_prob", "masking"}
-# names or shapes of weights tell: what differs is new, left, or refused by its shape
-IN_NAMES = {
+# options that show in the names or shapes of weights: differing weights are new, unused, or refused by their shapes
+SHAPE_OPTIONS = {
     "num_layers",
     "hidden_size",
     "embedding_dim",
@@ -31,66 +30,66 @@ IN_NAMES = {
     "bridge",
     "copy_mechanism",
 }
-# what only the weights above the stack depend on
-OF_HEAD = {"pooling", "head_transform", "head", "logit_softcap"}
-# one tensor here for two there can't hold both; two here for one there are equal
-TIES = {"tie_embeddings", "share_embeddings"}
-ABSENT = "absent"  # of an option of a part that is not there: names of weights tell
-SHOWN = 60  # characters of a value
+# options that only the weights above the stack depend on
+HEAD_OPTIONS = {"pooling", "head_transform", "head", "logit_softcap"}
+# one tensor cannot hold two different ones; two tensors can start from one
+TIE_OPTIONS = {"tie_embeddings", "share_embeddings"}
+ABSENT = "absent"  # the value of an option of a part that does not exist: the names of weights show that
+MAX_VALUE_CHARS = 60
 
 
 class Part(NamedTuple):
-    """A part of a network: the options, as a run file names them, that decide what it computes."""
+    """The options of a part of a network, by their names in the run file, that determine what it computes."""
 
     options: Mapping[str, Any]
-    span: int | None = None  # how many positions back attention sees; None: all, or it is no attention that reads one way
+    span: int | None = None  # how many positions back attention sees; None: all, or not causal attention
 
-    def against(self, other: Part) -> list[str]:
-        """`model.num_heads: 4 there, 8 here` for each option in which another part, there, differs from this one."""
-        found = []
+    def differences(self, other: Part) -> list[str]:
+        """`model.num_heads: 4 there, 8 here` for each option that differs from the other part (there)."""
+        differing = []
         for name in sorted({*self.options, *other.options}):
             here, there = self.options.get(name), other.options.get(name)
-            if ABSENT in (here, there) or (name.rpartition(".")[2] in TIES and not here):
+            if ABSENT in (here, there) or (name.rpartition(".")[2] in TIE_OPTIONS and not here):
                 continue
-            if _off(here) != _off(there):
-                found.append(f"{name}: {_written(there)} there, {_written(here)} here")
-        return found
+            if _comparable(here) != _comparable(there):
+                differing.append(f"{name}: {_format_value(there)} there, {_format_value(here)} here")
+        return differing
 
     def moved(self, old: str, new: str) -> Part:
-        """The same part where its options stand in another table."""
+        """The same part with its options in another table."""
         return self._replace(options={f"{new}{name.removeprefix(old)}": self.options[name] for name in self.options})
 
 
-def _off(value: Any) -> Any:
+def _comparable(value: Any) -> Any:
     """A value to compare: an option that a table does not have is off."""
     return None if value in (None, False, 0, "none") else value
 
 
-def _written(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    return text if len(text) <= MAX_VALUE_CHARS else f"{text[:MAX_VALUE_CHARS]}..."
 
 
 def one_value(values: list[Any]) -> Any:
-    """One value where all layers have the same."""
+    """One value if all layers have the same, else the list."""
     return values[0] if values and all(value == values[0] for value in values) else values
 
 
-def in_table(at: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"{at}.{name}": value for name, value in options.items()}
+def in_table(table: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{table}.{name}": value for name, value in options.items()}
 
 
-def words_of(tokenizer: Tokenizer) -> dict[str, Any]:
-    """What says which tokens the rows of an embedding, or of a head, are of."""
+def tokenizer_options(tokenizer: Tokenizer) -> dict[str, Any]:
+    """The tokenizer, which determines the tokens of the rows of an embedding or a head."""
     return {"tokenizer": tokenizer.hash[:8]}
 
 
 def stack_options(config: StackConfig, layers: int) -> dict[str, Any]:
-    """What a stack computes, of its first layers: options that say the same in different words are made equal."""
-    free = TRAIN_ONLY_OPTIONS | IN_NAMES | OF_HEAD | TIES
-    options = {name: getattr(config, name) for name in type(config).model_fields if name not in free}
-    if config.ffn_dim:
-        options["ffn_dim"] = "some"  # how many hidden units, shapes tell
+    """The options of the first layers of a stack, with equivalent settings made equal."""
+    ignored = TRAIN_ONLY_OPTIONS | SHAPE_OPTIONS | HEAD_OPTIONS | TIE_OPTIONS
+    options = {name: getattr(config, name) for name in type(config).model_fields if name not in ignored}
+    if isinstance(config.ffn_dim, int):
+        options["ffn_dim"] = "some"  # the shapes show how many hidden units
     if config.traits.attends:
         each = [config.heads_in_layer(layer) for layer in range(layers)]
         options |= {"num_heads": one_value([heads for heads, _ in each]), "head_dim": one_value([size for _, size in each])}
@@ -98,33 +97,33 @@ def stack_options(config: StackConfig, layers: int) -> dict[str, Any]:
         options["alibi_slopes"] = config.alibi_slopes[:layers]
     if config.norm == "layernorm":
         options["norm_eps"] = 1e-5 if config.norm_eps is None else config.norm_eps
-    options.pop("num_cross_heads", None)  # it is of the attention to a source
+    options.pop("num_cross_heads", None)  # belongs to cross-attention
     return options
 
 
 def head_options(config: Any) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in type(config).model_fields if name in OF_HEAD | {"tie_embeddings"}}
+    return {name: getattr(config, name) for name in type(config).model_fields if name in HEAD_OPTIONS | {"tie_embeddings"}}
 
 
 def attention_span(config: StackConfig, max_length: int) -> int | None:
-    """How far attention sees in a stack that is trained on so many positions."""
+    """The attention span of a stack that is trained on `max_length` positions."""
     return max_length if config.traits.attends and not config.bidirectional else None
 
 
 def encoder_parts(
     config: RunConfig, tokens: Tokenizer, layers: Mapping[str, int], *, max_length: int, head: Mapping[str, Any]
 ) -> dict[str, Part]:
-    """The parts of a network of one stack, which are an encoder's, and a head: of its first layers. `head` is what decides what
-    the head computes beside the options of [model]."""
+    """The parts of a network with one stack, which counts as an encoder, and a head. `head` has options of the head that are not
+    in [model]."""
     model: StackConfig = config.model
     return {
-        "encoder.embedder": Part(words_of(tokens)),
+        "encoder.embedder": Part(tokenizer_options(tokens)),
         "encoder.stack": Part(in_table("model", stack_options(model, layers["encoder"])), attention_span(model, max_length)),
         "head": Part({**in_table("model", head_options(model)), **head}),
     }
 
 
-# ---- of the record of a task
+# ---- specification of a task
 
 
 def _unchanged(name: str) -> str:
@@ -140,36 +139,37 @@ def _one_scale(model: Any) -> dict[str, float]:
 
 
 class Weights(NamedTuple):
-    """What the weights of a task's networks are called and mean, for runs that start from others. Most networks are an encoder
-    under a head; functions of [model] get it filled."""
+    """Names and meaning of the weights of a task's networks, for initialization from other runs. Most networks are an encoder
+    with a head. Functions of [model] get it with all defaults."""
 
-    parts: Callable[[RunConfig, Any, Mapping[str, int]], dict[str, Part]]  # of a vocabulary, and of so many layers
-    layers: Callable[[Any], dict[str, int]] = _one_stack  # of [model]: how many layers each stack has
-    scales: Callable[[Any], dict[str, float]] = _one_scale  # of [model]: what vectors of each embedding are multiplied by
-    named: Callable[[str], str] = _unchanged  # what a weight would be called in a network that has an encoder
-    masked: bool = True  # the last row of the embedding stands for what is masked
-    continues: bool = False  # predicts the next token: fits into a decoder, and has no encoder
-    in_decoder: Callable[[str, Any], str] | None = None  # of [model]: a language model's weight in the decoder of this one
+    parts: Callable[[RunConfig, Any, Mapping[str, int]], dict[str, Part]]  # by vocabulary and number of layers
+    layers: Callable[[Any], dict[str, int]] = _one_stack  # from [model]: the number of layers of each stack
+    scales: Callable[[Any], dict[str, float]] = _one_scale  # from [model]: the factor of each embedding
+    named: Callable[[str], str] = _unchanged  # the name of a weight in a network that has an encoder
+    masked: bool = True  # the last row of the embedding is that of the mask token
+    continues: bool = False  # predicts the next token: can initialize a decoder, and has no encoder
+    in_decoder: Callable[[str, Any], str] | None = None  # from [model]: the name of a language model's weight in the decoder
 
 
 def weights_of(config: RunConfig) -> Weights | None:
-    """None of what is no network."""
-    return None if config.preset.estimator.shape is None else config.spec.weights
+    """The weights specification of a run; None if its model is not a network."""
+    return None if config.preset.estimator.network_task is None else config.spec.weights
 
 
 def layers_of(config: RunConfig) -> dict[str, int]:
-    """How many layers each stack has; none where there is no network."""
+    """The number of layers of each stack; empty if the model is not a network."""
     weights = weights_of(config)
     return {} if weights is None else weights.layers(config.model)
 
 
 def parts_of(config: RunConfig, tokenizer: Any, layers: Mapping[str, int]) -> dict[str, Part]:
-    """The parts of a run's network, of so many layers; those of one stack are an encoder's. None of what is no network."""
+    """The parts of a run's network with these numbers of layers; a single stack is an encoder. Empty if the model is not a
+    network."""
     weights = weights_of(config)
     return {} if weights is None else weights.parts(config, tokenizer, layers)
 
 
 def embedding_scale(config: RunConfig) -> dict[str, float]:
-    """What the vectors of each embedding are multiplied by."""
+    """The factor that the vectors of each embedding are multiplied by."""
     weights = weights_of(config)
     return {} if weights is None else weights.scales(config.model)

@@ -66,7 +66,7 @@ class Embed(ModelCommand):
     def run(self) -> int:
         from weft.cli.display import Display
         from weft.cli.ensemble_options import note_truncated
-        from weft.runs.load import load, prepared
+        from weft.runs.load import load, with_model
 
         if self.text is not None and self.input:
             raise UsageError("--data", "does not go with a text", "give one of them")
@@ -74,9 +74,9 @@ class Embed(ModelCommand):
             raise UsageError("--output-dir", f"{self.output} must end in .npy or .jsonl")
         check_files({"--output-dir": self.output})
         run = load(self.run_dir, device=self.device)
-        if run.task.embed is None:
+        if run.spec.embed is None:
             raise UsageError(self.run_dir, f"is a run of task {run.config.task!r}, which has no encoder of texts")
-        prepared(run)
+        with_model(run)
         note_file(self.text, f"use --data {self.text} to read the file", quiet=self.quiet)
         # who waits for a file waits for its last line
         inputs = Inputs(run, self.text, self.input, InputFormat(batch_size=LINES, waits=self.output is not None))
@@ -98,7 +98,7 @@ class Embed(ModelCommand):
         def progress(what: str, done: int, total: int) -> None:
             display.show(what, done / max(1, total), f"{done:,} of {total:,} lines")
 
-        found = run.embed_with_info(first_texts(entries, problems), pool=self.pooling, progress=progress)
+        found = run.embed_with_info(first_texts(entries, problems), pooling=self.pooling, progress=progress)
         display.clear()
         vectors, counts = found.vectors, (len(problems), int(found.truncated.sum()))
         vectors[list(problems)] = float("nan")

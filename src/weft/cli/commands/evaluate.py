@@ -82,11 +82,11 @@ class Evaluate(SearchOptions):
             "truncate": Flag(self.truncate, False),
             "strict": Flag(self.strict, False),
         }
-        options = options_of(run.task.evaluate_options, run.config.task, flags)
+        options = options_of(run.spec.evaluate_options, run.config.task, flags)
         with Display(quiet=self.quiet) as display:
 
             def progress(what: str, done: int, total: int) -> None:
-                counted = f"{done:,} of {total:,} {run.task.counts}" if what == "evaluating" else ""
+                counted = f"{done:,} of {total:,} {run.spec.counts}" if what == "evaluating" else ""
                 display.show(what, done / max(1, total), counted)
 
             display.show("reading", 0.0)  # of which nothing else is heard where it is part of evaluating
@@ -94,16 +94,16 @@ class Evaluate(SearchOptions):
         own = run.config.datasets
         read = next((own[name] for name in ("test", "valid") if name in own), None)
         files = [str(path) for path in self.data or (() if read is None else read.paths)]
-        if found.unseen:
-            note(self._warning(run.task.says, found.unseen), quiet=self.quiet)
+        if found.unseen_labels:
+            note(self._warning(run.spec.says, found.unseen_labels), quiet=self.quiet)
         for one in found.notes:
             note(f"weft: {one}", quiet=self.quiet)
         if self.json:
-            never = {} if found.unseen is None else {"unseen": found.unseen}
-            write_json({"scores": [as_json(score) for score in found.scores], **never, "run": str(self.run_dir), "data": files})
+            never = {} if found.unseen_labels is None else {"unseen": found.unseen_labels}
+            write_json({"scores": [as_json(score) for score in found], **never, "run": str(self.run_dir), "data": files})
         else:
-            signatures = dict.fromkeys(score.signature for score in found.scores)
-            write(as_table(found.scores) + "".join(f"{signature}\n" for signature in signatures) + found.report)
+            signatures = dict.fromkeys(score.signature for score in found)
+            write(as_table(list(found)) + "".join(f"{signature}\n" for signature in signatures) + found.report)
         return 0
 
     def _warning(self, what: str, unseen: Counter[str]) -> str:

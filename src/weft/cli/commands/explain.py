@@ -132,11 +132,11 @@ class Explain(ModelCommand):
     device: Device = "auto"
 
     def run(self) -> int:
-        from weft.runs.load import load, prepared
+        from weft.runs.load import load, with_model
 
         check_format("--output-dir", self.output)
         options, names = self._options(), self._names()
-        runs = {name: prepared(load(directory, device=self.device)) for name, directory in names.items()}
+        runs = {name: with_model(load(directory, device=self.device)) for name, directory in names.items()}
         text = self._text(next(iter(runs.values())))
         views = [self._show(runs, text, what or None, options) for what in dict.fromkeys(self.view or [""])]
         numbers = as_json(list(names.values()), text, views)

@@ -34,13 +34,13 @@ class Fill(ModelCommand):
     def run(self) -> int:
         from weft.cli.predict_lines import predict_lines
         from weft.cli.task_options import Flag, options_of
-        from weft.runs.load import load, prepared
+        from weft.runs.load import load, with_model
 
         if self.text is not None and self.input:
             raise UsageError("--data", "does not go with a text", "give one of them")
         run = load(self.run_dir, device=self.device)
-        if run.task.use != "fill":
-            raise run.refuse(f"use weft {run.task.use}")
+        if run.spec.use != "fill":
+            raise run.wrong_task()
         return predict_lines(
-            prepared(run), options_of(run.task.predict_options, run.config.task, {"n": Flag(self.n_best, 5)}), self
+            with_model(run), options_of(run.spec.predict_options, run.config.task, {"n": Flag(self.n_best, 5)}), self
         )

@@ -117,22 +117,22 @@ class Generate(ModelCommand):
     def run(self) -> int:
         temperatures = self._temperatures()
         options = [self._options(value) for value in temperatures]
-        from weft.runs.load import load, prepared
+        from weft.runs.load import load, with_model
 
         run = load(self.run_dir, device=self.device)
-        decode = run.task.decode
+        decode = run.spec.decode
         if decode is None or decode.generate is None:
-            raise run.refuse(f"use weft {run.task.use}")
-        prepared(run)
+            raise run.wrong_task()
+        with_model(run)
         if (lines := self._lines(run)) is None:
             note_file(self.prompt, f"use --input {self.prompt} to read the file", quiet=self.quiet)
             lines, problems = ["" if self.prompt == "-" else self.prompt or ""], dict[int, str]()
         else:
             broken = invalid_lines(lines)
-            unfit = decode.prompt_faults(run, blank_invalid(lines, broken), options[0])
+            unfit = decode.invalid_prompts(run, blank_invalid(lines, broken), options[0])
             problems = report_invalid(broken, unfit, 0, "" if self.input is None else f"{self.input}: ")
         code = self._each(run, lines, problems, options)
-        note_unknown(Counter(run.task.unknown(run, blank_invalid(lines, problems))), quiet=self.quiet)
+        note_unknown(Counter(run.spec.unknown(run, blank_invalid(lines, problems))), quiet=self.quiet)
         return code or (DataError.exit_code if problems else 0)
 
     def _temperatures(self) -> list[float | None]:
@@ -244,7 +244,7 @@ class Generate(ModelCommand):
     ) -> None:
         """One a line where lines are what the model writes, and empty ones for what has a fault; running text under a heading
         each, unless there is only one."""
-        by_line = run.task.decode is not None and run.task.decode.lines(run)
+        by_line = run.spec.decode is not None and run.spec.decode.lines(run)
         rows = [(line, [] if at in problems else results[at]) for at, line in enumerate(lines)]
         each = options.num_samples * options.n_best
         for number, (line, some) in enumerate(rows, 1):

@@ -89,9 +89,9 @@ def _parts(run: AnyRun) -> list[dict[str, Any]]:
 
 def _opening(run: AnyRun) -> dict[str, list[str]]:
     """The tokens that a text by itself comes after, of runs that write texts."""
-    if run.task.decode is None or run.task.decode.generate is None:
+    if run.spec.decode is None or run.spec.decode.generate is None:
         return {}
-    return {"opening": [run.vocabulary.token_text(number) for number in run.task.decode.prompt(run, "")]}
+    return {"opening": [run.vocabulary.token_text(number) for number in run.spec.decode.prompt(run, "")]}
 
 
 def about_run(run: AnyRun) -> dict[str, Any]:
@@ -124,23 +124,23 @@ def about_run(run: AnyRun) -> dict[str, Any]:
 
 def _progress(found: Mapping[str, Any]) -> str:
     progress = found["progress"]
-    if progress["done"] and not progress["steps"] and not progress["counted"]:
+    if progress["done"] and not progress["steps"] and not progress["fitted"]:
         return "imported: trained elsewhere"
     budget = "".join(f" of {value:,} {name}" for name, value in found["budget"].items())
     steps = f"{progress['steps']:,} {'step' if progress['steps'] == 1 else 'steps'}"
-    if progress["counted"]:
+    if progress["fitted"]:
         read = "examples" if "examples" in progress else "tokens"
         steps = f"{progress[read]:,} {read}, counted"
-    if progress["training_seconds"] is not None:
-        steps += f", {progress['tokens']:,} tokens, {format_duration(progress['training_seconds'])}"
+    if progress["train_seconds"] is not None:
+        steps += f", {progress['tokens']:,} tokens, {format_duration(progress['train_seconds'])}"
     return f"{'finished' if progress['done'] else 'not finished'}: {steps}" + budget
 
 
 def _best(progress: Mapping[str, Any]) -> str:
-    best = progress["best_valid"]
+    best = progress["best"]
     if best is None:
         return "none"
-    at = "" if progress["counted"] else f" at step {best['step']:,}"
+    at = "" if progress["fitted"] else f" at step {best['step']:,}"
     return f"{score_name(best['name'])} {best['value']:.4f}{at}"
 
 

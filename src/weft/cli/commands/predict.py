@@ -86,9 +86,9 @@ class Predict(SearchOptions):
         if self.save_alignments is not None and (file := blocking_file(self.save_alignments)) is not None:
             raise UsageError("--save-alignments", f"{file} is a file", "name a folder")
         run = self.load()
-        if run.task.use != "predict":
-            raise run.refuse(f"use weft {run.task.use}")
-        options = options_of(run.task.predict_options, run.config.task, self._flags())
+        if run.spec.use != "predict":
+            raise run.wrong_task()
+        options = options_of(run.spec.predict_options, run.config.task, self._flags())
         return predict_lines(run, options, self, beside=self.save_alignments)
 
     def _flags(self) -> dict[str, Flag]:

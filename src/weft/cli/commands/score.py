@@ -29,7 +29,7 @@ def as_json(line: Scored, *, tokens: bool) -> dict[str, Any]:
     found = {"text": line.text, "log_prob": finite(line.log_prob), "perplexity": finite(line.perplexity)}
     if not tokens:
         return {**found, "tokens": len(line.tokens)}
-    pairs = zip(line.tokens, line.log_probs, strict=True)
+    pairs = zip(line.tokens, line.token_log_probs, strict=True)
     return {**found, "tokens": [{"token": token, "surprisal": finite(-value)} for token, value in pairs]}
 
 
@@ -39,7 +39,7 @@ def as_text(line: Scored, *, tokens: bool) -> str:
 
     if not tokens:
         return f"{line.log_prob:.4f}\t{line.perplexity:.4f}\t{line.text}\n"
-    pairs = zip(line.tokens, line.log_probs, strict=True)
+    pairs = zip(line.tokens, line.token_log_probs, strict=True)
     # 0 - x, not -x: a certain token's surprisal is 0, not -0
     return "".join(f"{preview(token, len(token))}\t{0 - value:.4f}\n" for token, value in pairs) + "\n"
 
@@ -76,11 +76,11 @@ class Score(EnsembleOptions):
         from weft.cli.display import Display
 
         run = self.load()
-        decode = run.task.decode
+        decode = run.spec.decode
         if decode is None:
             raise UsageError("score", f"{self.run_dir} is a run of task {run.config.task!r}, which gives texts no probability")
         if self.truncate and not decode.pairs:
-            raise UsageError("--truncate", f"is for runs that read sources, and {self.run_dir} is a {run.task.noun}", "drop it")
+            raise UsageError("--truncate", f"is for runs that read sources, and {self.run_dir} is a {run.spec.noun}", "drop it")
         inputs = Inputs(run, None, self.input, InputFormat(parse_pair if decode.pairs else whole, LINES, targets=True))
         inputs.report_file(quiet=self.quiet)
         if not (self.json or self.per_token):
@@ -100,7 +100,7 @@ class Score(EnsembleOptions):
         self, run: AnyRun, decode: Decode[Any], entries: Sequence[Entry], display: Display, before: int
     ) -> tuple[dict[int, str], dict[int, Scored]]:
         """Why records have no score, and the scores of the others, both by their number in the batch from 0."""
-        from weft.tasks.spec import Fault
+        from weft.tasks.spec import InvalidInput
 
         unit = "pairs" if decode.pairs else "tokens"
 
@@ -111,8 +111,8 @@ class Score(EnsembleOptions):
         texts = {at: entry.texts for at, entry in enumerate(entries) if at not in problems}
         given = [both if decode.pairs else both[0] for both in texts.values()]
         results = dict(zip(texts, run.try_score(given, truncate=self.truncate, progress=progress), strict=True))
-        problems |= {at: one.reason for at, one in results.items() if isinstance(one, Fault)}
-        return problems, {at: one for at, one in results.items() if not isinstance(one, Fault)}
+        problems |= {at: one.reason for at, one in results.items() if isinstance(one, InvalidInput)}
+        return problems, {at: one for at, one in results.items() if not isinstance(one, InvalidInput)}
 
     def _print(
         self, inputs: Inputs, entries: Sequence[Entry], problems: Mapping[int, str], found: Mapping[int, Scored]

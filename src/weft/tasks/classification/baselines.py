@@ -85,7 +85,7 @@ class SparseClassifier:
 class Baseline:
     """Classifiers without a network."""
 
-    by_steps, shape = False, None
+    by_steps, network_task = False, None
 
     def __init__(self, fit: Fit) -> None:
         self.fit = fit

@@ -43,7 +43,7 @@ OWN = 0.9  # labels an occurrence of one: from here on nearly every example has 
 
 
 @dataclass
-class LabelledSummary:
+class LabeledSummary:
     """What was found in labelled files."""
 
     files: FileSummary  # line ends, encoding, notes, blank lines; it counts no lines
@@ -143,7 +143,7 @@ class LabelledSummary:
 
 
 @dataclass(frozen=True)
-class LabelledFormat:
+class LabeledFormat:
     """Texts with labels: a corpus for each column of texts, called 0 and 1."""
 
     reading: Reading = AS_USUAL
@@ -168,8 +168,8 @@ class LabelledFormat:
     def read(self, given: tuple[Path, ...], seen: FileSummary) -> Iterator[Record]:
         return read_records(find_files(given), self.reading, seen, skip_empty=self.skip_empty)
 
-    def summary(self, given: tuple[Path, ...], seen: FileSummary) -> LabelledSummary:
-        return LabelledSummary(seen, given, self.reading, tuple(ColumnSize() for _ in self.reading.text), _folders(given))
+    def summary(self, given: tuple[Path, ...], seen: FileSummary) -> LabeledSummary:
+        return LabeledSummary(seen, given, self.reading, tuple(ColumnSize() for _ in self.reading.text), _folders(given))
 
     def texts(self, record: Record) -> tuple[str, ...]:
         return record.texts
@@ -290,7 +290,7 @@ class LabeledDataConfig(TableFilesConfig):
 
     def sources(self, base: Path) -> dict[str, Dataset[Record]]:
         """What train, valid and test are, as far as given; paths are relative to `base`, the run file's folder."""
-        return datasets(base, LabelledFormat(self.reading(), self.skip_empty), self.train, self.valid, self.test)
+        return datasets(base, LabeledFormat(self.reading(), self.skip_empty), self.train, self.valid, self.test)
 
 
 # ---- tokens

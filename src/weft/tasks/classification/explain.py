@@ -17,25 +17,25 @@ from weft.explain.options import ExplainConfig
 from weft.explain.sparse_attribution import SparseAttribution, refuse_gradients
 from weft.explain.stacks import Stack
 from weft.models.encoder import EncoderInput
-from weft.tasks.classification.predict import SAID, Labelling, Texts
+from weft.tasks.classification.predict import THRESHOLD, ClassPrediction, Texts
 from weft.tasks.spec import Explain
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
 
 
-def stacks(run: Run[Texts, Labelling]) -> list[Stack]:
+def stacks(run: Run[Texts, ClassPrediction]) -> list[Stack]:
     return [Stack("encoder", "encoder.stack", "text", run.config.model)]
 
 
-def _texts(run: Run[Texts, Labelling], text: str) -> list[str]:
+def _texts(run: Run[Texts, ClassPrediction], text: str) -> list[str]:
     parts = text.split("\t") if run.reader.columns > 1 else [text]
     if len(parts) != run.reader.columns:
         raise DataError("input", f"needs {run.reader.columns} texts, separated by tabs, and has {len(parts)}")
     return parts
 
 
-def read(run: Run[Texts, Labelling], text: str, options: ExplainConfig) -> ModelInput:
+def read(run: Run[Texts, ClassPrediction], text: str, options: ExplainConfig) -> ModelInput:
     tokenizer, model = run.vocabulary.tokenizer, run.model
     found, rows, before = list[tuple[int, TokenSpan]](), list[np.ndarray](), 0
     for part in _texts(run, text):
@@ -56,7 +56,7 @@ def read(run: Run[Texts, Labelling], text: str, options: ExplainConfig) -> Model
     def said() -> list[tuple[int, int]]:
         """All labels that are said, or the best."""
         log_probs = say(torch.zeros(1, dtype=torch.long, device=run.device))[0]
-        multilabel = (log_probs.exp() > SAID).nonzero()[:, 0].tolist()
+        multilabel = (log_probs.exp() > THRESHOLD).nonzero()[:, 0].tolist()
         return [(0, number) for number in multilabel or [int(log_probs.argmax())]]
 
     return ModelInput(
@@ -75,10 +75,10 @@ def read(run: Run[Texts, Labelling], text: str, options: ExplainConfig) -> Model
 # ---- linear models of terms
 
 
-def _asked(run: Run[Texts, Labelling], log_probs: np.ndarray, options: ExplainConfig) -> list[int]:
+def _asked(run: Run[Texts, ClassPrediction], log_probs: np.ndarray, options: ExplainConfig) -> list[int]:
     if options.target is not None:
         return [label(run, options.target)]
-    multilabel = np.flatnonzero(np.exp(log_probs) > SAID).tolist() if run.config.data.multilabel else []
+    multilabel = np.flatnonzero(np.exp(log_probs) > THRESHOLD).tolist() if run.config.data.multilabel else []
     return multilabel or [int(log_probs.argmax())]
 
 
@@ -88,7 +88,7 @@ def _some(pieces: list[TokenSpan]) -> list[TokenSpan]:
     return pieces
 
 
-def attribute(run: Run[Texts, Labelling], text: str, options: ExplainConfig) -> SparseAttribution:
+def attribute(run: Run[Texts, ClassPrediction], text: str, options: ExplainConfig) -> SparseAttribution:
     """Labels by a linear model of terms: exactly, unless occlusion is asked for."""
     refuse_gradients(run, options.method, ("exact", "occlusion"))
     if options.baseline is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from weft.config import Config
-from weft.tasks.classification.predict import Labelling, Texts
+from weft.tasks.classification.predict import ClassPrediction, Texts
 from weft.tasks.lines import Lines
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from weft.runs.config import RunConfig
 
 
-class LabelLines(Lines[Texts, Labelling]):
+class LabelLines(Lines[Texts, ClassPrediction]):
     columns = ("prediction", "probability")
 
     def __init__(self, config: RunConfig, options: Config) -> None:
@@ -29,7 +29,7 @@ class LabelLines(Lines[Texts, Labelling]):
     def parse(self, texts: tuple[str, ...]) -> Texts | None:
         return texts if "".join(texts).strip() else None
 
-    def text(self, prediction: Labelling | None, number: int | None) -> str:
+    def text(self, prediction: ClassPrediction | None, number: int | None) -> str:
         """`label<TAB>probability`; where there may be several `a:0.93<TAB>b:0.71`, and an empty line where none is said."""
         if prediction is None:
             return "\n"
@@ -38,12 +38,12 @@ class LabelLines(Lines[Texts, Labelling]):
             return "\t".join(f"{name}:{fractions[name]:.4f}" for name in prediction.labels) + "\n"
         return f"{prediction.labels[0]}\t{fractions[prediction.labels[0]]:.4f}\n"
 
-    def json(self, entry: Entry, prediction: Labelling | None) -> dict[str, Any]:
+    def json(self, entry: Entry, prediction: ClassPrediction | None) -> dict[str, Any]:
         if prediction is None:
             return {"text": entry.text, "labels": [], "probabilities": {}}
         return {"text": entry.text, "labels": list(prediction.labels), "probabilities": prediction.probabilities}
 
-    def values(self, prediction: Labelling | None) -> Values:
+    def values(self, prediction: ClassPrediction | None) -> Values:
         """Label and probability, lists of them where there may be several."""
         if prediction is None:
             return {"prediction": None, "probability": None}
@@ -52,5 +52,5 @@ class LabelLines(Lines[Texts, Labelling]):
             return {"prediction": list(prediction.labels), "probability": fractions}
         return {"prediction": prediction.labels[0], "probability": fractions[0]}
 
-    def truncated(self, prediction: Labelling) -> bool:
+    def truncated(self, prediction: ClassPrediction) -> bool:
         return prediction.truncated

@@ -19,18 +19,19 @@ from weft.tasks import embedding
 from weft.tasks.classification.compare import observe
 from weft.tasks.classification.evaluation import ClassifierOutput, score_predictions, targets, unseen
 from weft.tasks.embedding import EmbeddingOutput
-from weft.tasks.invalid_inputs import mark_faults, process_valid, read_texts
+from weft.tasks.invalid_inputs import mark_invalid, process_valid, read_texts
 from weft.tasks.label_report import label_report
 from weft.tasks.spec import (
     Evaluation,
-    Fault,
     Files,
+    InvalidInput,
     LabelOptions,
     Options,
     Progress,
     ProgressCallback,
     is_tuple_of_texts,
     phase,
+    scores_by_name,
 )
 from weft.text.label_tokenizer import LabelTokenizer
 from weft.text.reading import pluralize
@@ -38,11 +39,11 @@ from weft.text.reading import pluralize
 if TYPE_CHECKING:
     from weft.runs.run import Run
 
-SAID = 0.5  # of several labels, those of a larger probability are said
+THRESHOLD = 0.5  # of several labels, those of a larger probability are said
 Texts = str | tuple[str, ...]
 
 
-class Labelling(NamedTuple):
+class ClassPrediction(NamedTuple):
     """What a text is: its label, or labels, and the probability of each that there is, the most probable first."""
 
     labels: tuple[str, ...]
@@ -69,7 +70,7 @@ class Classifies(Protocol):
 class ClassifierReader:
     """A classifier that reads texts: what a run says of them."""
 
-    def __init__(self, run: Run[Texts, Labelling]) -> None:
+    def __init__(self, run: Run[Texts, ClassPrediction]) -> None:
         self.run, self.directory, self.config = run, run.directory, run.config
         self.tokenizer: LabelTokenizer = run.vocabulary
 
@@ -94,12 +95,12 @@ class ClassifierReader:
         """How many texts an example has."""
         return len(self.config.data.columns())
 
-    def read(self, given: Any) -> tuple[str, ...] | Fault:
+    def read(self, given: Any) -> tuple[str, ...] | InvalidInput:
         """The texts of an input, as many as the model reads."""
         found = read_texts(given)
-        if isinstance(found, Fault) or len(found) == self.columns:
+        if isinstance(found, InvalidInput) or len(found) == self.columns:
             return found
-        return Fault(f"has {pluralize(len(found), 'text')}, but {self.directory.path} reads {self.columns}")
+        return InvalidInput(f"has {pluralize(len(found), 'text')}, but {self.directory.path} reads {self.columns}")
 
     def invalid_inputs(self, rows: Sequence[tuple[str, ...]]) -> dict[int, str]:
         """Which texts are too long to be read, by their number from 0, and what to do: none where data.truncate lets them be
@@ -110,19 +111,19 @@ class ClassifierReader:
         fix = f"but {self.directory.path} reads at most {max_length} and cuts nothing (data.truncate = false); shorten it"
         return {int(at): f"has {lengths[at]:,} tokens, {fix}" for at in np.flatnonzero(lengths > max_length)}
 
-    def predict(self, rows: Sequence[tuple[str, ...]], progress: ProgressCallback | None) -> list[Labelling]:
+    def predict(self, rows: Sequence[tuple[str, ...]], progress: ProgressCallback | None) -> list[ClassPrediction]:
         """The labels of texts that can be read."""
         if not rows:
             return []
         found = self.model.classify(rows, progress)
         return [self._said(row, cut) for row, cut in zip(np.exp(found.log_probs), found.truncated.tolist(), strict=True)]
 
-    def _said(self, row: np.ndarray, cut: bool) -> Labelling:
+    def _said(self, row: np.ndarray, cut: bool) -> ClassPrediction:
         order = np.argsort(-row, kind="stable")
         fractions = {self.labels[at]: float(row[at]) for at in order.tolist()}
         if self.config.data.multilabel:
-            return Labelling(tuple(name for name, fraction in fractions.items() if fraction > SAID), fractions, cut)
-        return Labelling((self.labels[order[0]],), fractions, cut)
+            return ClassPrediction(tuple(name for name, fraction in fractions.items() if fraction > THRESHOLD), fractions, cut)
+        return ClassPrediction((self.labels[order[0]],), fractions, cut)
 
     def evaluate(self, data: Files | None, *, strict: bool, progress: ProgressCallback | None) -> Evaluation:
         """Scores, and what they were made from, example by example."""
@@ -150,7 +151,7 @@ class ClassifierReader:
         kept = replace(items, outputs=self._outputs(items))
         observed = partial(observe, self.run, examples, kept)
         scores, notes = label_scores(items, labelled), source.summary.skipped_notes()
-        return Evaluation(scores, kept, observed, "texts/s", len(examples), report, names, notes)
+        return Evaluation(scores_by_name(scores), kept, observed, "texts/s", len(examples), report, names, notes)
 
     def _outputs(self, items: ItemStatistics) -> list[str]:
         """The labels that were said of each example, with ", " between."""
@@ -158,25 +159,25 @@ class ClassifierReader:
         return [", ".join(name for name, hit in zip(self.labels, row, strict=True) if hit) for row in said.tolist()]
 
 
-def is_single(run: Run[Texts, Labelling], given: object) -> bool:
+def is_single(run: Run[Texts, ClassPrediction], given: object) -> bool:
     """A string is one text; for runs that read two, a tuple of two strings is one input."""
     return isinstance(given, str) or (run.reader.columns > 1 and is_tuple_of_texts(given))
 
 
 def predict(
-    run: Run[Texts, Labelling], texts: Sequence[Texts], options: Options, progress: Progress | None
-) -> list[Labelling | Fault]:
+    run: Run[Texts, ClassPrediction], texts: Sequence[Texts], options: Options, progress: Progress | None
+) -> list[ClassPrediction | InvalidInput]:
     reader: ClassifierReader = run.reader
-    rows = mark_faults([reader.read(one) for one in texts], reader.invalid_inputs)
+    rows = mark_invalid([reader.read(one) for one in texts], reader.invalid_inputs)
     return process_valid(rows, lambda valid: reader.predict(valid, phase(progress, "predicting")))
 
 
-def evaluate(run: Run[Texts, Labelling], data: Files | None, options: LabelOptions, progress: Progress | None) -> Evaluation:
+def evaluate(run: Run[Texts, ClassPrediction], data: Files | None, options: LabelOptions, progress: Progress | None) -> Evaluation:
     reader: ClassifierReader = run.reader
     return reader.evaluate(data, strict=options.strict, progress=phase(progress, "evaluating"))
 
 
-def embed(run: Run[Texts, Labelling], texts: Sequence[str], pool: str, progress: Progress | None) -> EmbeddingOutput:
+def embed(run: Run[Texts, ClassPrediction], texts: Sequence[str], pool: str, progress: Progress | None) -> EmbeddingOutput:
     embedding.check_pooling(pool)
     if run.network is None:
         raise UsageError(run.directory.path, f"is a {run.config.arch} over terms, which has no encoder of texts")

@@ -8,7 +8,7 @@ from weft.metrics.classification import MULTI_LABEL, SINGLE_LABEL
 from weft.tasks.classification.compare import COMPARE
 from weft.tasks.classification.data import LabeledDataConfig, LabelledVocabulary, check, columns, fit, in_memory, lines
 from weft.tasks.classification.lines import LabelLines
-from weft.tasks.classification.predict import ClassifierReader, Labelling, Texts, embed, evaluate, is_single, predict
+from weft.tasks.classification.predict import ClassifierReader, ClassPrediction, Texts, embed, evaluate, is_single, predict
 from weft.tasks.classification.presets import PRESETS
 from weft.tasks.classification.records import open_labelled
 from weft.tasks.classification.weights import WEIGHTS
@@ -37,7 +37,7 @@ DATA = Data(
     fit=fit,
     in_memory=in_memory,
 )
-CLASSIFICATION: Task[Texts, Labelling] = Task(
+CLASSIFICATION: Task[Texts, ClassPrediction] = Task(
     name="classify",
     noun="classifier",
     does="gives texts labels",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class NgramTrainer:
     """n-gram models."""
 
-    by_steps, shape = False, None
+    by_steps, network_task = False, None
 
     def num_parameters(self, config: RunConfig, vocabulary: Tokenizer) -> None:
         """As many as there are n-grams."""
@@ -48,7 +48,7 @@ class NgramTrainer:
             raise ConfigError(
                 "model.smoothing", f"{FROM_FILE!r} is an imported model", f"to count one, choose another: {names}"
             )
-        memory.check_counts(corpus, config.model.order, words=job.tokenizer.vocab_size)
+        memory.check_counts(corpus, config.model.order, vocab_size=job.tokenizer.vocab_size)
         job.callback.on_progress("counting n-grams", 0, 1)
         began = time.perf_counter()
         model = fit(corpus.tokens, corpus.starts, config.model, size=job.tokenizer.vocab_size, vocabulary=job.tokenizer.hash)

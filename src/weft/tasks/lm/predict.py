@@ -20,11 +20,11 @@ from weft.decode.options import GenerationConfig, too_long
 from weft.errors import DataError
 from weft.metrics.lm import EvaluationSetup, language_scores
 from weft.runs.eval_data import EvalData
-from weft.tasks.invalid_inputs import mark_faults, process_valid, read_text
+from weft.tasks.invalid_inputs import mark_invalid, process_valid, read_text
 from weft.tasks.lm.compare import observe
 from weft.tasks.lm.contexts import Context, chosen_context
 from weft.tasks.lm.scoring import BATCH, items, reading, surprisal, token_nll
-from weft.tasks.spec import Evaluation, Fault, Files, Options, Progress, ProgressCallback, phase
+from weft.tasks.spec import Evaluation, Files, InvalidInput, Options, Progress, ProgressCallback, phase, scores_by_name
 from weft.text.reading import check_text
 from weft.text.tokenizers import Tokenizer
 
@@ -230,15 +230,15 @@ def evaluate(run: Run[str, None], data: Files | None, options: LanguageOptions, 
     )
     found = items(nats, corpus)
     scores = language_scores(found, reader.measured(options.context))
-    return Evaluation(scores, found, partial(observe, run, nats, corpus), "tokens/s scored", len(nats))
+    return Evaluation(scores_by_name(scores), found, partial(observe, run, nats, corpus), "tokens/s scored", len(nats))
 
 
 def score(
     run: Run[str, None], lines: str | Sequence[str], truncate: bool, progress: Progress | None
-) -> list[TextScore | Fault]:
+) -> list[TextScore | InvalidInput]:
     """The log-probability of each line (a string is one), and of each of its tokens."""
     reader: LanguageReader = run.reader
-    read = mark_faults([read_text(line) for line in _texts(lines)], reader.invalid_inputs)
+    read = mark_invalid([read_text(line) for line in _texts(lines)], reader.invalid_inputs)
     return process_valid(read, lambda valid: reader.score(valid, progress=phase(progress, "scoring")))
 
 

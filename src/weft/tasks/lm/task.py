@@ -72,7 +72,7 @@ LM: Task[str, None] = Task(
         beam=BEAM,
         generate=generate,
         stream=stream,
-        prompt_faults=lambda run, prompts, options: run.reader.faults_of_prompts(prompts, options),
+        invalid_prompts=lambda run, prompts, options: run.reader.faults_of_prompts(prompts, options),
         lines=lambda run: run.reader.lines,
     ),
     explain=find_explain,

@@ -18,7 +18,7 @@ from weft.tasks import embedding
 from weft.tasks.embedding import EmbeddingOutput
 from weft.tasks.invalid_inputs import read_text
 from weft.tasks.masked_lm.compare import observe
-from weft.tasks.spec import Evaluation, Fault, Files, Options, Progress, ProgressCallback, phase
+from weft.tasks.spec import Evaluation, Files, InvalidInput, Options, Progress, ProgressCallback, phase, scores_by_name
 from weft.text.tokenizers import Tokenizer
 from weft.text.whole_words import pieces
 
@@ -126,17 +126,17 @@ class MaskedReader:
 
 def predict(
     run: Run[str, Filled], texts: Sequence[str], options: FillOptions, progress: Progress | None
-) -> list[Filled | Fault]:
+) -> list[Filled | InvalidInput]:
     """For each text and each [MASK] in it the `n` most probable tokens, best first."""
     if options.n < 1:
         raise UsageError("fill", f"n must be at least 1, not {options.n}")
     reader: MaskedReader = run.reader
-    found: list[Filled | Fault] = []
+    found: list[Filled | InvalidInput] = []
     for number, given in enumerate(texts, 1):
         text = read_text(given)
-        tokens = [] if isinstance(text, Fault) else reader.tokens(text)
-        reason = text.reason if isinstance(text, Fault) else reader.fault(tokens)
-        found.append(reader.fill(tokens, options.n) if reason is None else Fault(reason))
+        tokens = [] if isinstance(text, InvalidInput) else reader.tokens(text)
+        reason = text.reason if isinstance(text, InvalidInput) else reader.fault(tokens)
+        found.append(reader.fill(tokens, options.n) if reason is None else InvalidInput(reason))
         if progress is not None:
             progress("predicting", number, len(texts))
     return found
@@ -150,7 +150,7 @@ def evaluate(run: Run[str, Filled], data: Files | None, options: Options, progre
     hidden, corpus = reader.nats(data, progress=phase(progress, "evaluating"), reading=phase(progress, "tokenising"))
     items = pseudo_likelihood_items(hidden)
     scores, tokens = masked_scores(items, reader.measured()), int(items.statistics["tokens"].sum())
-    return Evaluation(scores, items, partial(observe, run, hidden, items, corpus), "tokens/s filled", tokens)
+    return Evaluation(scores_by_name(scores), items, partial(observe, run, hidden, items, corpus), "tokens/s filled", tokens)
 
 
 def embed(run: Run[str, Filled], texts: Sequence[str], pool: str, progress: Progress | None) -> EmbeddingOutput:

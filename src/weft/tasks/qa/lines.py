@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weft.tasks.lines import Lines
 from weft.tasks.qa.answer import AnswerPrediction
 from weft.tasks.qa.predict import Pair
-from weft.tasks.spec import Fault
+from weft.tasks.spec import InvalidInput
 from weft.text.table_layout import count_of
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ class AnswerLines(Lines[Pair, AnswerPrediction]):
             return cells, _needs(cells, "separated by a tab, ")
         return cells, None
 
-    def parse(self, texts: tuple[str, ...]) -> Pair | Fault | None:
+    def parse(self, texts: tuple[str, ...]) -> Pair | InvalidInput | None:
         if not "".join(texts).strip():
             return None
         question, passage = texts
-        return (question, passage) if question.strip() and passage.strip() else Fault(_needs(texts))
+        return (question, passage) if question.strip() and passage.strip() else InvalidInput(_needs(texts))
 
     def text(self, prediction: AnswerPrediction | None, number: int | None) -> str:
         return "\n" if prediction is None else f"{prediction.text}\n"

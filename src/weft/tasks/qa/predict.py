@@ -15,7 +15,7 @@ from weft.tasks.embedding import EmbeddingOutput
 from weft.tasks.invalid_inputs import process_valid, read_texts
 from weft.tasks.qa.answer import AnswerPrediction
 from weft.tasks.qa.compare import observe
-from weft.tasks.spec import Evaluation, Fault, Files, Options, Progress, is_tuple_of_texts, phase
+from weft.tasks.spec import Evaluation, Files, InvalidInput, Options, Progress, is_tuple_of_texts, phase, scores_by_name
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
@@ -35,18 +35,18 @@ def is_single(run: Run[Pair, AnswerPrediction], given: object) -> bool:
     return is_tuple_of_texts(given)
 
 
-def _read(given: Any) -> Pair | Fault:
+def _read(given: Any) -> Pair | InvalidInput:
     texts = read_texts(given, 2, "must be a question and a passage, a tuple of two texts")
-    if isinstance(texts, Fault):
+    if isinstance(texts, InvalidInput):
         return texts
     question, passage = texts
     empty = next((name for name, text in (("question", question), ("passage", passage)) if not text.strip()), None)
-    return (question, passage) if empty is None else Fault(f"has an empty {empty}")
+    return (question, passage) if empty is None else InvalidInput(f"has an empty {empty}")
 
 
 def predict(
     run: Run[Pair, AnswerPrediction], asked: Sequence[Pair], options: Options, progress: Progress | None
-) -> list[AnswerPrediction | Fault]:
+) -> list[AnswerPrediction | InvalidInput]:
     """The answer to each question about its passage; an empty text where there is none."""
     return process_valid(
         [_read(one) for one in asked],
@@ -61,7 +61,7 @@ def evaluate(run: Run[Pair, AnswerPrediction], data: Files | None, options: Opti
     references = [[answer.text for answer in record.answers] for record in records]
     items = answer_items([answer.text for answer in said], references, np.arange(len(said)))
     scores = answer_scores(items, QASetup(run.vocabulary.hash, run.reader.threshold))
-    return Evaluation(scores, items, partial(observe, run, records, items), "questions/s", len(records))
+    return Evaluation(scores_by_name(scores), items, partial(observe, run, records, items), "questions/s", len(records))
 
 
 def embed(run: Run[Pair, AnswerPrediction], texts: Sequence[str], pool: str, progress: Progress | None) -> EmbeddingOutput:

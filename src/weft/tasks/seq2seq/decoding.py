@@ -23,7 +23,7 @@ from weft.metrics.bleu_tokenizers import check_tokenizer, detect_tokenizer
 from weft.metrics.items import ItemStatistics
 from weft.metrics.lm import EvaluationSetup, language_scores
 from weft.metrics.seq2seq import scored, seq2seq_items, seq2seq_scores
-from weft.runs.eval_data import named, own_split
+from weft.runs.eval_data import as_paths, own_split
 from weft.tasks.seq2seq.compare import observe
 from weft.tasks.seq2seq.data import PairDataConfig, check_pairs_complete
 from weft.tasks.seq2seq.data import pairs as pairs_of
@@ -31,7 +31,7 @@ from weft.tasks.seq2seq.data import references as references_of
 from weft.tasks.seq2seq.files import Record
 from weft.tasks.seq2seq.objective import pad_sources
 from weft.tasks.seq2seq.predict import PairScore, Seq2SeqEvaluation, refuse
-from weft.tasks.spec import Evaluation, Files, ProgressCallback
+from weft.tasks.spec import Evaluation, Files, ProgressCallback, scores_by_name
 from weft.text.reading import check_text
 from weft.text.tokenizer_pair import TokenizerPair
 
@@ -249,14 +249,14 @@ class Seq2SeqRun:
         how = "/".join([given.describe(), *self._ensemble_members()])
         scores = seq2seq_scores(items, scored(references, search=how, tokenize=split))
         if self.lm is not None:  # the sum of log-probabilities is a score to choose by, and no probability
-            return Evaluation(scores, items, partial(observe, self.run, pairs, items), "lines/s", len(pairs))
+            return Evaluation(scores_by_name(scores), items, partial(observe, self.run, pairs, items), "lines/s", len(pairs))
         losses, measured = (
             self._losses(pairs, truncate=given.truncate),
             EvaluationSetup("source", "line", self.tokenizer.target.hash),
         )
         both = replace(items, statistics={**items.statistics, **losses.statistics})
         scores += language_scores(losses, measured)
-        return Evaluation(scores, both, partial(observe, self.run, pairs, both), "lines/s", len(pairs))
+        return Evaluation(scores_by_name(scores), both, partial(observe, self.run, pairs, both), "lines/s", len(pairs))
 
     def _ensemble_members(self) -> list[str]:
         """Who else searched, for the signature."""
@@ -276,7 +276,7 @@ class Seq2SeqRun:
         """The pairs of some files, read as those of training are, or the run's own."""
         config: PairDataConfig = self.config.data
         if data is not None:
-            check_pairs_complete(paths := named(data))
+            check_pairs_complete(paths := as_paths(data))
             read = {
                 "train": list(map(str, paths)),
                 "encoding": config.encoding,

@@ -10,8 +10,8 @@ import numpy as np
 from weft.decode.predict_options import PredictionConfig
 from weft.decode.prediction import Prediction
 from weft.errors import DataError, UsageError
-from weft.tasks.invalid_inputs import mark_faults, process_valid, read_text, read_texts
-from weft.tasks.spec import Evaluation, Fault, Files, Progress, phase
+from weft.tasks.invalid_inputs import mark_invalid, process_valid, read_text, read_texts
+from weft.tasks.spec import Evaluation, Files, InvalidInput, Progress, phase
 from weft.text.reading import check_text
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def limit(run: Run[str, Prediction], line: str) -> int:
 
 def predict(
     run: Run[str, Prediction], lines: Sequence[str], options: Seq2SeqOptions, progress: Progress | None
-) -> list[Prediction | Fault]:
+) -> list[Prediction | InvalidInput]:
     """What each line becomes: a beam's best or the first sample, with its alternatives."""
     reader: Seq2SeqRun = run.reader
     numbers = range(1, 1 + len(lines)) if options.numbers is None else options.numbers
@@ -100,19 +100,19 @@ def predict(
         reader.check_attention()
     elif (options.layer, options.head) != (None, None):
         raise UsageError("--layer and --head", "choose among --save-alignments DIR, which is not given")
-    read = mark_faults(
+    read = mark_invalid(
         [read_text(line) for line in lines], lambda valid: reader.invalid_inputs(valid, truncate=options.truncate)
     )
     forced = [options.prefix] * len(read) if options.prefixes is None else options.prefixes
     if len(forced) != len(read):
         raise UsageError("predict", f"{len(forced)} prefixes for {len(read)} lines", "give one a line")
     starts = [check_text(prefix, f"prefix {number}") for number, prefix in zip(numbers, forced, strict=True)]
-    kept = ["" if isinstance(line, Fault) else line for line in read]
+    kept = ["" if isinstance(line, InvalidInput) else line for line in read]
     found = reader.predict(kept, options, starts, numbers, phase(progress, "predicting"))
     if options.alignments:
         found = reader.aligned(kept, found, options.layer, options.head)
     best = [one._replace(alternatives=tuple(others)) for one, *others in found]
-    return [line if isinstance(line, Fault) else one for line, one in zip(read, best, strict=True)]
+    return [line if isinstance(line, InvalidInput) else one for line, one in zip(read, best, strict=True)]
 
 
 def evaluate(
@@ -122,16 +122,16 @@ def evaluate(
     return reader.evaluate(data, options, phase(progress, "evaluating"))
 
 
-def _read_pair(given: Any) -> tuple[str, str] | Fault:
+def _read_pair(given: Any) -> tuple[str, str] | InvalidInput:
     texts = read_texts(given, 2, "must be a source and a target, a tuple of two texts")
-    return texts if isinstance(texts, Fault) else (texts[0], texts[1])
+    return texts if isinstance(texts, InvalidInput) else (texts[0], texts[1])
 
 
 def score(
     run: Run[str, Prediction], pairs: Sequence[tuple[str, str]], truncate: bool, progress: Progress | None
-) -> list[PairScore | Fault]:
+) -> list[PairScore | InvalidInput]:
     reader: Seq2SeqRun = run.reader
-    read = mark_faults([_read_pair(one) for one in pairs], lambda valid: reader.invalid_pairs(valid, truncate=truncate))
+    read = mark_invalid([_read_pair(one) for one in pairs], lambda valid: reader.invalid_pairs(valid, truncate=truncate))
     return process_valid(read, lambda valid: reader.score(valid, truncate=truncate, progress=phase(progress, "scoring")))
 
 

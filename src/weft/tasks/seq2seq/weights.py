@@ -9,9 +9,9 @@ from weft.models.decoder_names import name_in_decoder
 from weft.models.seq2seq_config import Seq2SeqConfig
 from weft.training.weight_compatibility import (
     ABSENT,
-    IN_NAMES,
-    OF_HEAD,
-    TIES,
+    HEAD_OPTIONS,
+    SHAPE_OPTIONS,
+    TIE_OPTIONS,
     TRAIN_ONLY_OPTIONS,
     Part,
     Weights,
@@ -20,7 +20,7 @@ from weft.training.weight_compatibility import (
     in_table,
     one_value,
     stack_options,
-    words_of,
+    tokenizer_options,
 )
 
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 def _joint(config: Seq2SeqConfig, layers: int) -> dict[str, Any]:
     """What a decoder computes where it looks at a source."""
-    free = TRAIN_ONLY_OPTIONS | IN_NAMES | OF_HEAD | TIES
+    free = TRAIN_ONLY_OPTIONS | SHAPE_OPTIONS | HEAD_OPTIONS | TIE_OPTIONS
     options = {name: getattr(config, name) for name in type(config).model_fields if name not in free}
     if config.decoder.traits.attends:
         crossed = [config.decoder.cross_heads_in_layer(layer)[0] for layer in range(layers)]
-        return options | {"decoder.cross_heads": one_value(crossed)}
+        return options | {"decoder.num_cross_heads": one_value(crossed)}
     if config.attention == "none":  # around recurrent layers it is a part that is there or not
         return {name: ABSENT for name in options}
     return options
@@ -44,12 +44,12 @@ def _parts(settings: RunConfig, vocabulary: TokenizerPair, layers: Mapping[str, 
     model, max_length = settings.model, settings.data.max_length
     parts = {}
     for side, table, tokens in (("encoder", model.encoder, vocabulary.source), ("decoder", model.decoder, vocabulary.target)):
-        parts[f"{side}.embedder"] = Part(words_of(tokens))
+        parts[f"{side}.embedder"] = Part(tokenizer_options(tokens))
         options = in_table(f"model.{side}", stack_options(table, layers[side]))
         parts[f"{side}.stack"] = Part(options, attention_span(table, max_length))
     parts["joint"] = Part(in_table("model", _joint(model, layers["decoder"])))
     parts["shared"] = Part({"model.share_embeddings": model.share_embeddings})
-    parts["head"] = Part(in_table("model", head_options(model)) | words_of(vocabulary.target))
+    parts["head"] = Part(in_table("model", head_options(model)) | tokenizer_options(vocabulary.target))
     return parts
 
 

@@ -18,17 +18,17 @@ from weft.explain.options import ExplainConfig
 from weft.explain.stacks import Stack
 from weft.models.tagger import TaggerInput
 from weft.tasks.spec import Explain
-from weft.tasks.tagging.predict import Sentence, Tagging
+from weft.tasks.tagging.predict import Sentence, TagPrediction
 
 if TYPE_CHECKING:
     from weft.runs.run import Run
 
 
-def stacks(run: Run[Sentence, Tagging]) -> list[Stack]:
+def stacks(run: Run[Sentence, TagPrediction]) -> list[Stack]:
     return [Stack("encoder", "encoder.stack", "text", run.config.model)]
 
 
-def read(run: Run[Sentence, Tagging], text: str, options: ExplainConfig) -> ModelInput:
+def read(run: Run[Sentence, TagPrediction], text: str, options: ExplainConfig) -> ModelInput:
     tokenizer, model, device = run.vocabulary.tokenizer, run.model, run.device
     refuse(run.reader.invalid_inputs([text]))
     places = [TokenSpan(found[0], found.start(), found.end()) for found in re.finditer(r"\S+", text)]

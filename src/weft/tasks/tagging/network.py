@@ -40,7 +40,7 @@ def moves(labels: LabelVocabulary) -> torch.Tensor | None:
     return None if scheme is None else torch.from_numpy(allowed(labels.names, scheme))
 
 
-class Tagging(NetworkTask[TaggedExamples]):
+class TaggingNetwork(NetworkTask[TaggedExamples]):
     """Networks that say what each word of a sentence is."""
 
     def build(self, config: RunConfig, vocabulary: LabelTokenizer) -> Callable[[], Tagger]:

@@ -15,9 +15,19 @@ from weft.metrics.tagging import Span, TaggingSetup, scheme_of, spans, tag_items
 from weft.runs.eval_data import eval_source, no_known_labels, own_source_or_none
 from weft.tasks import embedding
 from weft.tasks.embedding import EmbeddingOutput
-from weft.tasks.invalid_inputs import mark_faults, process_valid, read_texts
+from weft.tasks.invalid_inputs import mark_invalid, process_valid, read_texts
 from weft.tasks.label_report import tag_report
-from weft.tasks.spec import Evaluation, Fault, Files, LabelOptions, Options, Progress, ProgressCallback, phase
+from weft.tasks.spec import (
+    Evaluation,
+    Files,
+    InvalidInput,
+    LabelOptions,
+    Options,
+    Progress,
+    ProgressCallback,
+    phase,
+    scores_by_name,
+)
 from weft.tasks.tagging.compare import in_line, observe
 from weft.tasks.tagging.data import words
 from weft.text.label_tokenizer import LabelTokenizer
@@ -30,7 +40,7 @@ if TYPE_CHECKING:
 Sentence = str | Sequence[str]
 
 
-class Tagging(NamedTuple):
+class TagPrediction(NamedTuple):
     """A sentence, a tag for each of its words, and the spans that the tags mark."""
 
     words: list[str]
@@ -41,7 +51,7 @@ class Tagging(NamedTuple):
 class TaggerReader:
     """A tagger that reads sentences: what a run says of their words."""
 
-    def __init__(self, run: Run[Sentence, Tagging]) -> None:
+    def __init__(self, run: Run[Sentence, TagPrediction]) -> None:
         self.run, self.directory, self.config = run, run.directory, run.config
         self.tokenizer: LabelTokenizer = run.vocabulary
 
@@ -78,11 +88,11 @@ class TaggerReader:
         """Which sentences can't be tagged, by their number from 0, and why: some models have positions up to a number only."""
         return self.long(self.words(sentences))
 
-    def predict(self, read: Sequence[Sequence[str]], progress: ProgressCallback | None) -> list[Tagging]:
+    def predict(self, read: Sequence[Sequence[str]], progress: ProgressCallback | None) -> list[TagPrediction]:
         """Sentences that can be read, tagged."""
         marks = scheme_of(self.labels) is not None
         return [
-            Tagging(list(words), tags, sorted(spans(tags), key=lambda span: span.start) if marks else [])
+            TagPrediction(list(words), tags, sorted(spans(tags), key=lambda span: span.start) if marks else [])
             for words, tags in zip(read, self.model.tag(read, progress), strict=True)
         ]
 
@@ -107,7 +117,7 @@ class TaggerReader:
         kept = replace(items, outputs=list(map(in_line, said)))
         observed, gold = partial(observe, self.run, given, kept), [in_line(one.tags).split() for one in given]
         report = tag_report(self.labels, kept, gold)
-        return Evaluation(scores, kept, observed, "sentences/s", len(given), report, unseen)
+        return Evaluation(scores_by_name(scores), kept, observed, "sentences/s", len(given), report, unseen)
 
     def _refuse_unseen(self, source: Any, given: Sequence[Any]) -> None:
         for at, sentence in enumerate(given):
@@ -124,28 +134,28 @@ class TaggerReader:
         return [np.array([word in seen for word in one.words], dtype=bool) for one in given]
 
 
-def _words(given: Any) -> list[str] | Fault:
+def _words(given: Any) -> list[str] | InvalidInput:
     """The words of a sentence, which is a string or a list of words."""
     texts = read_texts(given)
-    if isinstance(texts, Fault):
+    if isinstance(texts, InvalidInput):
         return texts
     return texts[0].split() if isinstance(given, str) else list(texts)
 
 
 def predict(
-    run: Run[Sentence, Tagging], sentences: Sequence[Sentence], options: Options, progress: Progress | None
-) -> list[Tagging | Fault]:
+    run: Run[Sentence, TagPrediction], sentences: Sequence[Sentence], options: Options, progress: Progress | None
+) -> list[TagPrediction | InvalidInput]:
     reader: TaggerReader = run.reader
-    read = mark_faults([_words(one) for one in sentences], reader.long)
+    read = mark_invalid([_words(one) for one in sentences], reader.long)
     return process_valid(read, lambda valid: reader.predict(valid, phase(progress, "predicting")))
 
 
-def evaluate(run: Run[Sentence, Tagging], data: Files | None, options: LabelOptions, progress: Progress | None) -> Evaluation:
+def evaluate(run: Run[Sentence, TagPrediction], data: Files | None, options: LabelOptions, progress: Progress | None) -> Evaluation:
     reader: TaggerReader = run.reader
     return reader.evaluate(data, strict=options.strict, progress=phase(progress, "evaluating"))
 
 
-def embed(run: Run[Sentence, Tagging], sentences: Sequence[Sentence], pool: str, progress: Progress | None) -> EmbeddingOutput:
+def embed(run: Run[Sentence, TagPrediction], sentences: Sequence[Sentence], pool: str, progress: Progress | None) -> EmbeddingOutput:
     """One longer than the model reads loses its last words."""
     embedding.check_pooling(pool)
     reader: TaggerReader = run.reader

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def find_network() -> NetworkTask[Any]:
-    from weft.tasks.tagging.network import Tagging
+    from weft.tasks.tagging.network import TaggingNetwork
 
-    return Tagging()
+    return TaggingNetwork()
 
 
 def check(config: RunConfig) -> None:

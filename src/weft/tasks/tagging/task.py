@@ -20,7 +20,7 @@ from weft.tasks.tagging.data import (
 )
 from weft.tasks.tagging.lines import TagLines
 from weft.tasks.tagging.memory import in_memory
-from weft.tasks.tagging.predict import Sentence, TaggerReader, Tagging, embed, evaluate, predict
+from weft.tasks.tagging.predict import Sentence, TaggerReader, TagPrediction, embed, evaluate, predict
 from weft.tasks.tagging.presets import PRESETS
 from weft.tasks.tagging.records import open_tagged
 from weft.tasks.tagging.weights import WEIGHTS
@@ -47,7 +47,7 @@ DATA = Data(
     in_memory=in_memory,
     extended=spells,
 )
-TAGGING: Task[Sentence, Tagging] = Task(
+TAGGING: Task[Sentence, TagPrediction] = Task(
     name="tag",
     noun="tagger",
     does="gives words tags",

@@ -1,0 +1,29 @@
+"""Decoding engines of runs that generate tokens, and the requests that such an engine takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from weft.decode.engine import Engine, Request
+from weft.decode.logits_processors import ban_tokens
+
+if TYPE_CHECKING:
+    from weft.runs.run import Run
+    from weft.tasks.spec import Decode
+
+
+def engine_of(decode: Decode[Any], run: Run[Any, Any]) -> Engine[Any]:
+    """A new engine without rows."""
+    return Engine(decode.steps(run), run.device)
+
+
+def request_of(decode: Decode[Any], run: Run[Any, Any], text: Any, max_new_tokens: int | None) -> Request:
+    """A greedy request for a prompt or a source; None: as many tokens as `generate` and `predict` allow by default."""
+    with torch.inference_mode():
+        state = None if decode.source is None else decode.source(run, text)
+    limit = decode.limit(run, text) if max_new_tokens is None else max_new_tokens
+    return Request(
+        decode.prompt(run, text), limit, decode.end(run), logits_processor=ban_tokens(decode.never(run)), state=state
+    )
