@@ -31,7 +31,7 @@ from weft.tasks.registry import find_task
 LOSS, ACCURACY, TOKEN_ACCURACY = LANGUAGE[0], SINGLE_LABEL[0], TAGS[0]
 SPAN_F1 = metrics_of([TAGS], ["span_f1"])["span_f1"]
 RATE = LOSS.of
-KNOWN = metric_names(find_task("translate").validation)
+KNOWN = metric_names(find_task("seq2seq").validation)
 CONTRACT = {"title", "task", "data", "score", "test", "rows", "curves", "breakdowns", "items", "confusions", "samples",
     "settings", "environment", "command"}  # fmt: skip
 
@@ -119,7 +119,7 @@ def test_a_model_that_fails_on_long_inputs_is_seen_to():
 
     def evidence(outputs: list[str]) -> RunResults:
         made = seq2seq_items(outputs, targets)
-        more = {"task": "seq2seq", "scores": measured("translate", made), "inputs": targets, "references": targets}
+        more = {"task": "seq2seq", "scores": measured("seq2seq", made), "inputs": targets, "references": targets}
         return language(ItemStatistics(made.keys, {**made.statistics, "tokens": lengths.astype(float)}, outputs), **more)
 
     forgets = [" ".join([*line.split()[:22], *rng.choice(words, max(0, len(line.split()) - 22))]) for line in targets]
@@ -198,7 +198,7 @@ def tagger(said: list[str], meant: list[str], labels: tuple[str, ...], types: tu
     pairs = [[line.split() for line in lines] for lines in (said, meant)]
     made = tag_items(*pairs, np.arange(len(said)), types=types)
     made = ItemStatistics(made.keys, made.statistics, said)
-    more = {"task": "tagging", "scores": measured("tag", made), "inputs": meant, "references": meant, "labels": labels}
+    more = {"task": "tagging", "scores": measured("tagging", made), "inputs": meant, "references": meant, "labels": labels}
     return language(made, lengths=np.array([len(line.split()) for line in meant]), **more)
 
 
@@ -286,11 +286,11 @@ def test_equal_rows_still_show_their_worst_and_best():
     [
         ("seq2seq", "bleu", ["bleu", "chrf"], "chrf"),
         ("seq2seq", "bleu", ["bleu"], "bleu"),
-        ("tag", "span_f1", ["token_accuracy", "span_f1"], "token_accuracy"),
+        ("tagging", "span_f1", ["token_accuracy", "span_f1"], "token_accuracy"),
         ("classification", "f1_macro", ["accuracy", "f1_macro"], "accuracy"),
         ("classification", "f1_macro", ["exact_match", "f1_macro"], "exact_match"),
         ("classification", "ece", ["exact_match", "log_loss", "ece"], "log_loss"),
-        ("span", "accuracy_no_answer", ["exact_match", "accuracy_no_answer"], "exact_match"),
+        ("qa", "accuracy_no_answer", ["exact_match", "accuracy_no_answer"], "exact_match"),
         ("lm", "loss", ["loss"], "loss"),
     ],
 )
@@ -309,10 +309,10 @@ def test_every_item_by_itself():
     [
         ("classification", ["accuracy", "f1_macro"], "accuracy"),
         ("classification", ["exact_match", "f1_macro"], "exact_match"),
-        ("tag", ["token_accuracy", "span_f1"], "span_f1"),
-        ("tag", ["token_accuracy", "sentence_accuracy"], "token_accuracy"),
+        ("tagging", ["token_accuracy", "span_f1"], "span_f1"),
+        ("tagging", ["token_accuracy", "sentence_accuracy"], "token_accuracy"),
         ("seq2seq", ["exact_match", "bleu", "chrf", "loss"], "chrf"),
-        ("span", ["f1", "exact_match"], "f1"),
+        ("qa", ["f1", "exact_match"], "f1"),
     ],
 )
 def test_what_decides(task, names, decides):

@@ -128,7 +128,7 @@ def test_other_things_that_can_t_be_meant():
 def test_a_kind_keeps_what_applies_to_it():
     found = {kind: applicable_options(LM, kind, base=BASE) for kind in find_task("lm").presets}
     assert found["gpt"] == (LM, [])
-    assert found["ngram"].values["model"] == {"kind": "ngram"}
+    assert found["ngram"].values["model"] == {"arch": "ngram"}
     assert set(found["ngram"].dropped) == {
         "model.hidden_size", "model.num_heads", "model.num_layers", "model.dropout", "model.position_encoding", "train.muon_lr"
     }  # fmt: skip
@@ -142,7 +142,7 @@ def test_a_kind_keeps_what_applies_to_it():
 
 
 def test_a_kind_is_not_made_into_another():
-    found = {kind: applicable_options(PAIRS, kind, base=BASE) for kind in find_task("translate").presets}
+    found = {kind: applicable_options(PAIRS, kind, base=BASE) for kind in find_task("seq2seq").presets}
     assert found["sutskever"].values["model"] == {
         "arch": "sutskever", "hidden_size": 48, "encoder": {"num_layers": 2}, "decoder": {"hidden_size": 32}
     }  # fmt: skip
@@ -235,7 +235,7 @@ def test_one_option_that_does_not_apply():
         ("lm", "ngram", ["ngram", "lstm", "transformer"]),
         ("classification", "lstm", ["lstm", "naive-bayes", "regression", "transformer"]),
         ("seq2seq", "seq2seq", ["seq2seq", "transformer"]),
-        ("tag", "transformer", ["transformer", "lstm"]),
+        ("tagging", "transformer", ["transformer", "lstm"]),
     ],
 )
 def test_the_kinds_of_a_comparison_that_names_none(task, own, kinds):
@@ -364,7 +364,7 @@ def parameters(values, letters):
     return settings.preset.estimator.num_parameters(settings, letters)
 
 
-@pytest.mark.parametrize(("kind", "target"), [("window", 3_000), ("gru", 5_000), ("gpt", 5_000), ("gpt", 300_000)])
+@pytest.mark.parametrize(("kind", "target"), [("conv", 3_000), ("gru", 5_000), ("gpt", 5_000), ("gpt", 300_000)])
 def test_no_other_width_is_nearer(letters, kind, target):
     values = applicable_options({**LM, "model": {"arch": "gpt", "num_layers": 2}}, kind, base=BASE).values
     found = sizes.match_num_params(values, target, letters, base=BASE)

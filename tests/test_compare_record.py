@@ -30,7 +30,7 @@ MEAN_ERROR = Metric("mean_error", lambda totals: totals["error"] / totals["items
 def numbers(monkeypatch):
     """A task that gives texts numbers, in the registry as long as a test lasts."""
     own = {"suites": ((MEAN_ERROR,),), "validation": (), "decides": (), "compare": Compare()}
-    made = replace(find_task("classify"), name="number", noun="counter", **own)
+    made = replace(find_task("classification"), name="number", noun="counter", **own)
     monkeypatch.setitem(sys.modules, "counters.task", SimpleNamespace(TASK=made))
     entry = registry.Registered("counters", "lstm", "give a text a number")
     monkeypatch.setattr(registry, "TASKS", {**registry.TASKS, "number": entry})
@@ -43,7 +43,7 @@ def evidence(error: np.ndarray, **more) -> RunResults:
     items = ItemStatistics(
         np.arange(len(error)), {"error": error, "items": np.ones(len(error))}, [f"{value:.1f}" for value in error]
     )
-    values = {"run": Path("runs/x"), "kind": "lstm", "seed": 0, "task": "number", "items": items, "cost": COST, "item": "text"}
+    values = {"run": Path("runs/x"), "arch": "lstm", "seed": 0, "task": "number", "items": items, "cost": COST, "item": "text"}
     values["scores"] = [Score("mean_error", float(error.mean()), None, None, "weft:test")]
     values |= {"inputs": [f"text {at}" for at in range(len(error))], "references": ["0"] * len(error)}
     return RunResults(**{**values, "lengths": np.arange(1, len(error) + 1), **more})

@@ -49,7 +49,7 @@ def test_several_runs_say_what_each_says_alone(place, capsys, quiet_machine):
     found = asked(capsys, lstm, TEXT, "--compare-with", transformer, "--view", "gradients")
     assert (found["run"], found["with"], found["input"]) == (lstm, [transformer], TEXT)
     (view,) = found["views"]
-    assert [(one["name"], one["kind"]) for one in view["runs"]] == [("lstm", "lstm"), ("transformer", "transformer")]
+    assert [(one["name"], one["arch"]) for one in view["runs"]] == [("lstm", "lstm"), ("transformer", "transformer")]
     for one, folder in zip(view["runs"], (lstm, transformer), strict=True):
         (alone,) = asked(capsys, folder, TEXT, "--view", "gradients")["views"]
         for part in ("tokens", "position", "time", "layers"):
