@@ -15,7 +15,7 @@ from sklearn.metrics import confusion_matrix, f1_score, precision_recall_fscore_
 from weft.comparison.breakdown import LABEL_F1, LABELS, Cell, as_json, breakdowns, by_bins, round_borders
 from weft.comparison.curves import curve
 from weft.comparison.results import RunResults
-from weft.comparison.scores import item_values, of_items, ranking_metric
+from weft.comparison.scores import item_values, item_metric, ranking_metric
 from weft.comparison.significance import Estimate, estimate, resampled
 from weft.comparison.to_json import CLASSES, DIFFER, EXTREME, confusions, items, select, to_document
 from weft.errors import UsageError
@@ -296,7 +296,7 @@ def test_equal_rows_still_show_their_worst_and_best():
 )
 def test_scores_that_say_something_of_one_item(task, score, known, one):
     found = metrics_of(find_task(task).suites, known)
-    assert of_items(found[score], found).name == one
+    assert item_metric(found[score], found).name == one
 
 
 def test_every_item_by_itself():

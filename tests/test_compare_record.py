@@ -13,7 +13,7 @@ from evidence_parts import COST
 
 from weft.comparison.minimal_pairs import check_task
 from weft.comparison.results import RunResults, load, save
-from weft.comparison.scores import refuse_others
+from weft.comparison.scores import check_metric
 from weft.comparison.to_json import to_document
 from weft.errors import UsageError
 from weft.metrics.items import ItemStatistics, Score
@@ -74,7 +74,7 @@ def test_metrics_and_lengths_are_enough(numbers, tmp_path):
 
 def test_what_it_does_not_have_is_refused(numbers):
     with pytest.raises(UsageError) as caught:
-        refuse_others("number", "mean_eror")
+        check_metric("number", "mean_eror")
     assert str(caught.value) == "--metric: no such score 'mean_eror'; did you mean 'mean_error'? known: mean_error"
     with pytest.raises(UsageError) as caught:
         check_task("number")

@@ -12,12 +12,12 @@ import torch
 from pydantic import Field
 
 from weft.comparison.architectures import parse_models
-from weft.comparison.evaluation import REPORT, cached_results, evaluate_runs, failed, refuse_missing, refuse_strangers
-from weft.comparison.groups import find, group_runs, readable
-from weft.comparison.plan import ComparisonOptions, FailedRun, Grid, bring_back
+from weft.comparison.evaluation import REPORT, cached_results, evaluate_runs, describe_failure, check_data_files, check_output_dir
+from weft.comparison.groups import group_runs, open_runs, split_readable
+from weft.comparison.plan import ComparisonOptions, FailedRun, Grid, restore_backup
 from weft.comparison.results import EvaluationOptions
-from weft.comparison.runner import ComparisonRunner, Place
-from weft.comparison.scores import refuse_others
+from weft.comparison.runner import ComparisonRunner, RunnerConfig
+from weft.comparison.scores import check_metric
 from weft.comparison.table import Row, rows
 from weft.comparison.table_text import cells, terminal
 from weft.config import Config, parse_config, read_run_file
@@ -213,9 +213,9 @@ def _trained(
 ) -> Comparison:
     values, base, name = read_run_file(run_file, wanted.overrides)
     out = Path("runs") / f"{name}-comparison" if output_dir is None else Path(output_dir)
-    place = Place(out, wanted.jobs, torch.get_num_threads(), wanted.overwrite)
+    place = RunnerConfig(out, wanted.jobs, torch.get_num_threads(), wanted.overwrite)
     comparing = ComparisonRunner(values, asked, place, base=base.resolve())
-    refuse_others(comparing.task, wanted.metric)
+    check_metric(comparing.task, wanted.metric)
     try:
         trained = comparing.train(observer)
     except TrainingInterrupted:
@@ -228,13 +228,13 @@ def _trained(
 def _existing(runs: Runs, output_dir: str | Path | None, wanted: CompareOptions, observer: _Observer) -> Comparison:
     if not runs:
         raise UsageError("compare", "no run is given", "give run directories, or a run file")
-    kept, damaged = readable([run.directory.path if isinstance(run, Run) else Path(run) for run in runs])
-    found = find(kept, data=wanted.data is not None)
-    refuse_others(str(found[0].config["task"]), wanted.metric)
+    kept, damaged = split_readable([run.directory.path if isinstance(run, Run) else Path(run) for run in runs])
+    found = open_runs(kept, data=wanted.data is not None)
+    check_metric(str(found[0].config["task"]), wanted.metric)
     data = None if wanted.data is None else list(map(Path, wanted.data))
-    refuse_missing(data or ())
+    check_data_files(data or ())
     out = Path("runs/comparison") if output_dir is None else Path(output_dir)
-    refuse_strangers(out)
+    check_output_dir(out)
     make_directory(out)
     groups = {name: [run.path for run in group] for name, group in group_runs(found).items()}
     return _compared(groups, ComparisonInfo(out.name, "weft.compare([...])", wanted.metric, damaged), out, observer, data=data)
@@ -256,7 +256,7 @@ def _compared(
         )
         facts = facts._replace(failures=[*facts.failures, *unread])
         if not evidence:
-            bring_back(out)
-            raise ModelError("compare", f"no run could be compared: {failed(facts.failures[0])}")
+            restore_backup(out)
+            raise ModelError("compare", f"no run could be compared: {describe_failure(facts.failures[0])}")
         write_comparison(evidence, facts, out, observer)
     return Comparison(tuple(rows(evidence, facts.score)), out / REPORT, tuple(facts.failures))
