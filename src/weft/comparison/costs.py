@@ -1,4 +1,4 @@
-"""What a run costs: what it took to train, what it takes to keep and to use."""
+"""The costs of a run: training, storage and inference."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from weft.runs.run_dir import RunDir
 
 
 class Cost(NamedTuple):
-    """Of one run; None where its files don't say."""
+    """The costs of one run; None where its files do not record them."""
 
     num_parameters: int
     seconds: float | None  # of training

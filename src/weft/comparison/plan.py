@@ -226,7 +226,9 @@ def variants(values: Mapping[str, Any], options: ComparisonOptions, *, base: Pat
     for choices in options.grid:
         if not any(f",{choices.option.partition('.')[2]}=" in variant.name for variant in valid):
             raise ConfigError("grid", _why_none(run_file, archs, choices, base=base))
-    return Variants(valid, [failed for part in parts for failed in part.failed], [note for part in parts for note in part.notes])
+    return Variants(
+        valid, [failed for part in parts for failed in part.failed], [note for part in parts for note in part.notes]
+    )
 
 
 def _why_none(values: Mapping[str, Any], archs: Sequence[str], choices: Grid, *, base: Path) -> str:
@@ -272,7 +274,9 @@ def to_toml(values: Mapping[str, Any], options: ComparisonOptions) -> dict[str, 
     if options.budget is not None:
         plan["budget"] = {options.budget[0]: options.budget[1]}
     plan |= {
-        name: value for name, value in (("match_params", options.match_params), ("tune_trials", options.tune_trials)) if value is not None
+        name: value
+        for name, value in (("match_params", options.match_params), ("tune_trials", options.tune_trials))
+        if value is not None
     }
     if options.grid:
         plan["grid"] = {option: choices for option, choices in options.grid}
@@ -321,7 +325,9 @@ def begin(output_dir: Path, plan: Mapping[str, Any], *, overwrite: bool) -> None
     # finished runs have other data than new ones would have, and may have been trained on what is now test data
     if changed := [name for name in before if now.get(name, before[name]) != before[name]]:
         raise UsageError(
-            output_dir, f"{changed[0]} has changed since runs were trained on it", "choose another `output_dir` or use `overwrite`"
+            output_dir,
+            f"{changed[0]} has changed since runs were trained on it",
+            "choose another `output_dir` or use `overwrite`",
         )
 
 
@@ -389,7 +395,9 @@ def check_is_comparison(output_dir: Path) -> None:
     if not (_is_plan(output_dir / PLAN) or previous_plan(output_dir).exists()) and (
         other := previous_plan(output_dir).contents()
     ):
-        raise UsageError(output_dir, f"not empty and not a comparison (contains {other[0].name})", "choose another `output_dir`")
+        raise UsageError(
+            output_dir, f"not empty and not a comparison (contains {other[0].name})", "choose another `output_dir`"
+        )
 
 
 def _is_plan(path: Path) -> bool:

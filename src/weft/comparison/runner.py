@@ -93,7 +93,9 @@ class ComparisonRunner:
         config = resolve(self.plan.variants[0].values, base=self.runner_config.output_dir)
         table = config.to_dict()["tokenizer"]
         names = [_tokenizer(table[side]) for side in ("source", "target") if side in table] or [_tokenizer(table)]
-        budget = [f"{value:,g} {name.removeprefix('max_')}" for name in BUDGETS if (value := getattr(config.train, name)) is not None]
+        budget = [
+            f"{value:,g} {name.removeprefix('max_')}" for name in BUDGETS if (value := getattr(config.train, name)) is not None
+        ]
         return {"tokenizer": " / ".join(dict.fromkeys(names)), "budget": ", ".join(budget)}
 
     @property

@@ -119,9 +119,7 @@ def describe_test_details(groups: Groups) -> str:
     )
     if len(groups) < 2:
         return words
-    single = (
-        "paired over test items (approximate randomization), so it is about these runs and says nothing about other seeds"
-    )
+    single = "paired over test items (approximate randomization), so it is about these runs and says nothing about other seeds"
     several_seeds = (
         "by Welch's t-test over seeds, which are not paired, and test items, which are (variance over items from a bootstrap)"
     )

@@ -69,7 +69,12 @@ class ThreadBudget(NamedTuple):
     comparison_dir: Path  # for run files
     jobs: int = 1  # runs at a time
     threads: int = 1  # for all runs
-    command: Sequence[str] = (sys.executable, "-P", "-m", "weft.cli.child_process")  # -P: import nothing from the current directory
+    command: Sequence[str] = (
+        sys.executable,
+        "-P",
+        "-m",
+        "weft.cli.child_process",
+    )  # -P: import nothing from the current directory
 
     @property
     def threads_per_run(self) -> int:
@@ -128,7 +133,15 @@ class _Child:
         run_file = budget.comparison_dir / f"{planned.output_dir.name}.toml"
         self.stderr_file = budget.comparison_dir / f"{planned.output_dir.name}.txt"
         files.write_text(run_file, tomli_w.dumps(planned.values))
-        arguments = ["train", str(run_file), "--output-dir", str(planned.output_dir), "--quiet", "--threads", str(budget.threads_per_run)]
+        arguments = [
+            "train",
+            str(run_file),
+            "--output-dir",
+            str(planned.output_dir),
+            "--quiet",
+            "--threads",
+            str(budget.threads_per_run),
+        ]
         with os.fdopen(files.open_own(self.stderr_file), "wb") as stderr:
             stderr.truncate()
             # its own session: Ctrl-C reaches it only through this process; stdin: it ends if this process is killed
@@ -155,7 +168,9 @@ class _Child:
         if code == 0:
             return Outcome(self.planned, 0)
         lines = [line for line in self.stderr_file.read_text(errors="replace").split("\n") if line]
-        reason = lines[-1].removeprefix("weft: ").removeprefix("error: ") if lines else f"the process ended with exit code {code}"
+        reason = (
+            lines[-1].removeprefix("weft: ").removeprefix("error: ") if lines else f"the process ended with exit code {code}"
+        )
         return Outcome(self.planned, code if code > 0 else 1, reason)
 
     def wait(self) -> None:

@@ -39,7 +39,9 @@ class Trial(NamedTuple):
     """One set of hyperparameters."""
 
     number: int
-    options: dict[str, Any]  # by name: lr, dropout, hidden_size; for a model fitted in one pass its own: C, features.ngram_range
+    options: dict[
+        str, Any
+    ]  # by name: lr, dropout, hidden_size; for a model fitted in one pass its own: C, features.ngram_range
     values: dict[str, Any]  # a run file
 
 
