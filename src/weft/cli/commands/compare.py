@@ -114,9 +114,9 @@ class Compare(ModelCommand):
             raise UsageError("", "--max-minutes and --max-tokens are two budgets", "give one")
         if self.max_minutes is not None and not 0 < self.max_minutes < float("inf"):
             raise UsageError(f"--max-minutes {self.max_minutes:g}", "must be more than 0")
-        budget: tuple[str, float] | None = None if self.max_minutes is None else ("minutes", float(self.max_minutes))
+        budget: tuple[str, float] | None = None if self.max_minutes is None else ("max_minutes", float(self.max_minutes))
         if self.max_tokens is not None:
-            budget = ("tokens", parse_count("--max-tokens", self.max_tokens))
+            budget = ("max_tokens", parse_count("--max-tokens", self.max_tokens))
         return ComparisonOptions(
             models=() if self.models is None else parse_models(self.models),
             seeds=self.seeds,
@@ -184,7 +184,7 @@ class Compare(ModelCommand):
     def _existing(self) -> int:
         from weft.cli.minimal_pairs_runner import refuse_files
         from weft.comparison.bleu_tokenizer import check_tokenizer_option
-        from weft.comparison.evaluation import check_data_files, check_context_policy, check_output_dir
+        from weft.comparison.evaluation import check_context_policy, check_data_files, check_output_dir
         from weft.comparison.groups import group_runs, is_comparison, open_runs, split_readable
         from weft.comparison.scores import check_metric
         from weft.runs.run_dir import make_directory
@@ -242,13 +242,14 @@ class Compare(ModelCommand):
     def _command(self) -> str:
         """What makes the same comparison again."""
         words = ["weft", "compare", *map(str, self.inputs)]
-        for option in ("models", "seeds", "minutes", "tokens", "params", "tune", "score", "tokenize", "context"):
+        scalars = ("models", "seeds", "max_minutes", "max_tokens", "match_params", "tune_trials", "metric", "tokenize", "context")
+        for option in scalars:
             value = getattr(self, option)
             if value is not None and (option, value) != ("seeds", 1):
-                words += [f"--{option}", f"{value:g}" if isinstance(value, float) else str(value)]
+                words += [f"--{option.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
         words += [word for text in self.config or () for word in ("--set", text)]
         words += [word for text in self.grid or () for word in ("--grid", text)]
-        words += [word for path in self.minimal_pairs or () for word in ("--suite", str(path))]
+        words += [word for path in self.minimal_pairs or () for word in ("--minimal-pairs", str(path))]
         words += [word for path in self.data or () for word in ("--data", str(path))]
         return shlex.join(words if self.output_dir is None else [*words, "--output-dir", str(self.output_dir)])
 
@@ -256,8 +257,8 @@ class Compare(ModelCommand):
         """Measure, write, print; the exit code is that of the first run that failed, if one did."""
         from weft.cli.compare_result import give, give_failures, written
         from weft.cli.display import Display
-        from weft.comparison.evaluation import REPORT, cached_results, evaluate_runs, describe_failure
-        from weft.comparison.plan import restore_backup, previous_plan
+        from weft.comparison.evaluation import REPORT, cached_results, describe_failure, evaluate_runs
+        from weft.comparison.plan import previous_plan, restore_backup
         from weft.comparison.results import EvaluationOptions
 
         how = EvaluationOptions(tokenize=self.tokenize, context=self.context)

@@ -14,7 +14,15 @@ import typer
 from weft.cli.options import FILES, Context, Data, Device, ModelCommand
 from weft.cli.output import check_files, print_error, write, write_json
 from weft.cli.usage import one_line
-from weft.comparison.evaluation import COMPARISON, RESULTS, REPORT, evaluate_runs, describe_failure, check_data_files, check_context_policy
+from weft.comparison.evaluation import (
+    COMPARISON,
+    REPORT,
+    RESULTS,
+    check_context_policy,
+    check_data_files,
+    describe_failure,
+    evaluate_runs,
+)
 from weft.errors import ModelError, UsageError
 
 PLAN = "plan.toml"  # what a comparison that is not finished has
@@ -35,8 +43,8 @@ def read_comparison(path: Path) -> dict[str, Any]:
         raise UsageError(path, f"has no {COMPARISON}: the comparison is not finished", "the same weft compare goes on with it")
     found = files.read_json(file)
     known = found if isinstance(found, dict) else {}
-    rows, score = known.get("rows"), known.get("score")
-    if not isinstance(rows, list) or not rows or not isinstance(score, dict) or not {"name", "better"} <= score.keys():
+    rows, metric = known.get("rows"), known.get("metric")
+    if not isinstance(rows, list) or not rows or not isinstance(metric, dict) or not {"name", "better"} <= metric.keys():
         raise ModelError(file, "is no comparison: it has no rows with a score", "make it with weft compare")
     if wrong := find_problem(known):
         raise ModelError(file, f"is damaged: {wrong}", "the weft compare that wrote it writes it again")
