@@ -12,12 +12,13 @@ import pytest
 from evidence_parts import labelled, language, measured, system
 from sklearn.metrics import confusion_matrix, f1_score, precision_recall_fscore_support
 
-from weft.comparison.breakdown import LABEL_F1, LABELS, Cell, as_json, breakdowns, by_bins, round_borders
+from weft.comparison.breakdown import LABEL_F1, MAX_LABELS, Cell, as_json, breakdowns, by_bins, round_borders
 from weft.comparison.curves import curve
 from weft.comparison.results import RunResults
-from weft.comparison.scores import item_values, item_metric, ranking_metric
+from weft.comparison.scores import item_metric, item_values, ranking_metric
 from weft.comparison.significance import Estimate, estimate, resampled
-from weft.comparison.to_json import CLASSES, DIFFER, EXTREME, confusions, items, select, to_document
+from weft.comparison.to_json import MAX_DIFFERING, MAX_EXTREME, confusions, items, select, to_document
+from weft.comparison.to_json import MAX_LABELS as MAX_CLASSES
 from weft.errors import UsageError
 from weft.log import Log
 from weft.metrics.classification import SINGLE_LABEL
@@ -52,7 +53,7 @@ def test_the_document_has_what_the_report_reads():
     assert [row["name"] for row in found["rows"]] == ["better", "worse"]
     assert found["score"] == {"name": "loss", "better": "lower"}
     assert found["samples"] == {"better": ["a text"], "worse": ["a text"]}
-    assert found["settings"] == {"better": "", "worse": ""}
+    assert found["configs"] == {"better": "", "worse": ""}
     assert [(one["name"], one["seed"]) for one in found["curves"]] == [("better", 0), ("better", 1), ("worse", 0), ("worse", 1)]
     assert found["confusions"] is None
     assert set(found["environment"]) >= {"weft", "torch", "python"}
@@ -94,7 +95,7 @@ def test_borders_of_bins_are_round_and_no_bin_is_nearly_empty(lengths, borders):
 def test_a_breakdown_by_length_is_the_score_of_those_items():
     groups = two_kinds()
     found = next(breakdowns(groups, LOSS))
-    assert found["by"] == "length of the input in tokens"
+    assert found["by"] == "input length in tokens"
     lengths = groups["better"][0].lengths
     assert sum(found["counts"]) == 120
     low = 0
@@ -143,7 +144,7 @@ def test_a_breakdown_by_frequency_adds_up():
             nats = share * run.items.statistics["nats"][:, None] * (1 + np.arange(6))
             runs[at] = run._replace(frequencies={"tokens": tokens, "nats": nats})
     found = list(breakdowns(groups, LOSS))[1]
-    assert found["by"] == "frequency of the token in training"
+    assert found["by"] == "training frequency of the token"
     assert found["bins"] == ["0", "1-9", "10-99", "100-999", "1,000-9,999", "10,000 and more"]
     expected = [
         np.mean([run.frequencies["nats"][:, at].sum() / run.frequencies["tokens"][:, at].sum() for run in groups["better"]])
@@ -156,7 +157,7 @@ def test_a_breakdown_by_frequency_adds_up():
 def test_lines_by_their_rarest_token():
     groups = two_kinds(rarest=np.arange(120) % 30)
     found = list(breakdowns(groups, LOSS))[1]
-    assert found["by"] == "frequency of the rarest token of the input in training"
+    assert found["by"] == "training frequency of the rarest input token"
     assert (found["bins"], found["counts"]) == (["0", "1-9", "10-99"], [4, 36, 80])
 
 
@@ -265,7 +266,7 @@ def test_among_very_many_the_extremes_are_kept():
     rng = np.random.default_rng(0)
     values = rng.normal(0, 1, (3, 5000))
     chosen = select(values, None, higher=True)
-    assert len(chosen) == len(set(chosen)) <= DIFFER + 2 * EXTREME
+    assert len(chosen) == len(set(chosen)) <= MAX_DIFFERING + 2 * MAX_EXTREME
     assert chosen[0] == np.argmax(np.ptp(values, axis=0))
     level = values.mean(0)
     assert {int(np.argmax(level)), int(np.argmin(level))} <= set(chosen)
@@ -349,7 +350,7 @@ def test_confusions_are_those_of_scikit_learn():
 
 def test_labels_that_training_never_saw_have_a_row():
     found = confusions({"a": labelled([0, 1, 1], [0, 1, -1], ("x", "y"))})
-    assert found["labels"] == ["x", "y", "(never seen)"]
+    assert found["labels"] == ["x", "y", "(unseen)"]
     assert found["matrices"]["a"] == [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
 
 
@@ -358,15 +359,15 @@ def test_of_very_many_labels_the_rare_ones_are_one():
     meant = [at for at in range(100) for _ in range(100 - at)]
     said = [(at + 50) % 100 for at in meant]
     found = confusions({"a": labelled(said, meant, names)})
-    assert found["labels"] == [*names[:CLASSES], "(others)"]
+    assert found["labels"] == [*names[:MAX_CLASSES], "(others)"]
     matrix = np.array(found["matrices"]["a"])
-    assert (matrix.shape, matrix.sum()) == ((CLASSES + 1, CLASSES + 1), len(meant))
-    assert matrix[0].tolist() == [0] * CLASSES + [100]
+    assert (matrix.shape, matrix.sum()) == ((MAX_CLASSES + 1, MAX_CLASSES + 1), len(meant))
+    assert matrix[0].tolist() == [0] * MAX_CLASSES + [100]
 
 
 def test_confusions_of_tags():
     found = confusions({"a": tagger(["N V N", "V V"], ["N V V", "V X"], ("V", "N"))})
-    assert found == {"labels": ["V", "N", "(never seen)"], "matrices": {"a": [[2, 1, 0], [0, 1, 0], [1, 0, 0]]}}
+    assert found == {"labels": ["V", "N", "(unseen)"], "matrices": {"a": [[2, 1, 0], [0, 1, 0], [1, 0, 0]]}}
 
 
 def test_memory_grows_with_the_labels_and_not_with_their_square():
@@ -382,7 +383,7 @@ def test_memory_grows_with_the_labels_and_not_with_their_square():
     confused = confusions({"a": row})
     matrix = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert len(cells[0]["bins"]) == LABELS and len(confused["labels"]) == CLASSES + 1
+    assert len(cells[0]["bins"]) == MAX_LABELS and len(confused["labels"]) == MAX_CLASSES + 1
     assert by_label < 20e6 and matrix < 5e6
 
 

@@ -609,8 +609,8 @@ def test_runs_that_differ_in_their_seed_are_one_row(tmp_path):
     paths = [
         make_run(tmp_path / "b1", small(seed=1)),
         make_run(tmp_path / "b0", small(seed=0)),
-        make_run(tmp_path / "wide", small(model__width=16)),
-        make_run(tmp_path / "window", run_file(Path("text.txt"), "window")),
+        make_run(tmp_path / "wide", small(model__hidden_size=16)),
+        make_run(tmp_path / "window", run_file(Path("text.txt"), "conv")),
     ]
     found = group_runs(open_runs([*paths, tmp_path / "b0"]))
     assert {name: [run.path.name for run in runs] for name, runs in found.items()} == {
@@ -623,7 +623,7 @@ def test_runs_that_differ_in_their_seed_are_one_row(tmp_path):
 def test_rows_that_nothing_or_much_tells_apart_have_the_names_of_their_folders(tmp_path):
     paths = [make_run(tmp_path / name, small()) for name in ("first", "second")]
     assert list(group_runs(open_runs(paths))) == ["first", "second"]
-    other = small(train__lr=0.5, train__weight_decay=0.25, train__clip=3.0, train__validations=2)
+    other = small(train__lr=0.5, train__weight_decay=0.25, train__max_grad_norm=3.0, train__num_validations=2)
     assert list(group_runs(open_runs([paths[0], make_run(tmp_path / "third", other)]))) == ["first", "third"]
     again = make_run(tmp_path / "again" / "first", small())
     assert list(group_runs(open_runs([paths[0], again]))) == [str(paths[0]), str(again)]
@@ -649,7 +649,7 @@ def test_runs_of_other_tasks_or_data_do_not_compare(tmp_path):
         " unless all are measured on --data FILE"
     )
     assert len(open_runs([first, other], data=True)) == 2
-    assert len(open_runs([first, make_run(tmp_path / "d", small(data__window=32))])) == 2  # of the same text
+    assert len(open_runs([first, make_run(tmp_path / "d", small(data__context_length=32))])) == 2  # of the same text
 
 
 def test_a_comparison_is_no_run(tmp_path):
@@ -693,5 +693,5 @@ def test_the_tokenizer_is_trained_once(tmp_path):
     made = (out / "tokenizer" / "tokenizer.json").stat().st_mtime_ns
     assert tokens.train_once(out, [values], Silent()).hash == first.hash
     assert (out / "tokenizer" / "tokenizer.json").stat().st_mtime_ns == made
-    trained = train_here({**run_file(text, "lstm", train__steps=1), "tokenizer": tokens.tokenizer_table(out)}, tmp_path / "run")
+    trained = train_here({**run_file(text, "lstm", train__max_steps=1), "tokenizer": tokens.tokenizer_table(out)}, tmp_path / "run")
     assert trained.tokenizer.read_bytes() == (out / "tokenizer" / "tokenizer.json").read_bytes()

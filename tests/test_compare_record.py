@@ -61,7 +61,7 @@ def test_metrics_and_lengths_are_enough(numbers, tmp_path):
     ]
     assert found["rows"][1]["p"] < 0.01
     (lengths,) = found["breakdowns"]
-    assert lengths["by"] == "length of the input in tokens" and sum(lengths["counts"]) == 200
+    assert lengths["by"] == "input length in tokens" and sum(lengths["counts"]) == 200
     first = lengths["counts"][0]
     assert lengths["values"]["worse"][0] == pytest.approx(worse[:first].mean())
     assert (found["confusions"], found["context"]) == (None, None)

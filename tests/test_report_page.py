@@ -20,11 +20,10 @@ from hypothesis import strategies as st
 from report_documents import labels, language, tags, translation
 
 from weft.errors import UsageError
-from weft.plots.formatting import cut, decimals, duration, number, p_value, score_name, short, size, visible
+from weft.plots.formatting import decimals, duration, number, p_value, score_name, short, size, truncate, visible
 from weft.report.page import page
 from weft.report.page_check import find_problem
-from weft.report.page_data import POINTS, page_data, score_label
-from weft.report.page_parts import COUNTED
+from weft.report.page_data import MAX_POINTS, page_data, score_label
 from weft.tasks.registry import TASKS, find_task
 from weft.training.estimator import NetworkEstimator
 
@@ -171,7 +170,7 @@ def test_what_may_be_luck_on_long_inputs_is_not_said():
 def test_scores_of_parts_have_their_own_names_and_directions():
     document = translation()
     words = {
-        "by": "length of the input in words",
+        "by": "input length in words",
         "score": {"name": "token_error_rate", "better": "lower"},
         "unit": "sentences",
     }
@@ -183,8 +182,8 @@ def test_scores_of_parts_have_their_own_names_and_directions():
     found = embedded(text)
     assert found["breakdowns"][0]["score"] == {"name": "edit rate", "better": "lower"}
     assert found["breakdowns"][0]["unit"] == "sentences" and "The numbers: edit rate" in said
-    assert found["item_score"] == {"name": "chrF", "better": "higher"}
-    assert found["curve_scores"] == {
+    assert found["item_metric"] == {"name": "chrF", "better": "higher"}
+    assert found["curve_metrics"] == {
         "train": {"name": "loss", "better": "lower"},
         "valid": {"name": "BLEU", "better": "higher"},
     }
@@ -212,7 +211,7 @@ def test_curves_of_another_score_have_no_place_beside_those_of_most():
     document["curves"][3]["scores"]["valid"] = "exact_match"
     text = page(document)
     found = embedded(text)
-    assert found["curve_scores"]["valid"] == {"name": "nats/token", "better": "lower"}
+    assert found["curve_metrics"]["valid"] == {"name": "nats/token", "better": "lower"}
     assert [bool(curve["valid"]["value"]) for curve in found["curves"]] == [at != 3 for at in range(8)]
     listed = text[text.index('aria-label="validation scores"') :].split("</table>")[0]
     first = re.findall(r"<td>(.*?)</td>", listed)[:5]
@@ -222,19 +221,19 @@ def test_curves_of_another_score_have_no_place_beside_those_of_most():
 
 def test_which_rows_are_alike_is_what_the_comparison_says():
     document = translation()
-    document["rows"][2]["alike"] = False
+    document["rows"][2]["tied_with_best"] = False
     assert "not significantly" not in page(document)
     for row in document["rows"]:
-        del row["alike"]  # of a document that does not say: by p
+        del row["tied_with_best"]  # of a document that does not say: by p
     assert cells(page(document))[1][2] == "0.080 not significantly worse"
 
 
 def test_too_little_test_data_is_said_and_nobody_is_called_equal():
     document = translation()
-    document["tested"] = {"count": 6, "item": "block of about 1,000 bytes"}
+    document["test_items"] = {"count": 6, "item": "block of about 1,000 bytes"}
     for row in document["rows"]:
-        row["enough"] = bool(row["best"])
-        row["alike"] = bool(row["best"])
+        row["has_enough_items"] = bool(row["best"])
+        row["tied_with_best"] = bool(row["best"])
     text = page(document)
     assert [row[2] for row in cells(text)] == ["best", *["? too little test data to tell"] * 3]
     said = re.sub("<.*?>", "", text)
@@ -274,7 +273,7 @@ def tuned() -> dict[str, Any]:
     def trial(number: int, rung: int, value: float | None, lr: float) -> dict[str, Any]:
         score = None if value is None else {"name": "loss", "value": value}
         failed = {"reason": "step 3: the loss is <nan>"} if value is None else {}
-        return {"rung": rung, "budget": 0.25 * 2**rung, "trial": number, "settings": {"lr": lr}, "score": score, **failed}
+        return {"rung": rung, "budget": 0.25 * 2**rung, "trial": number, "configs": {"lr": lr}, "score": score, **failed}
 
     trials = [trial(0, 0, 2.5, 0.001), trial(1, 0, 2.25, 0.002), trial(2, 0, None, 0.05), trial(3, 0, 2.75, 0.0005)]
     trials += [trial(1, 1, 2.125, 0.002), trial(0, 1, 2.0, 0.001)]
@@ -282,7 +281,7 @@ def tuned() -> dict[str, Any]:
         "rung": 0,
         "budget": 1.0,
         "trial": 0,
-        "settings": {"features.ngrams": [1, 2], "features.binary": False, "delta": None},
+        "configs": {"features.ngrams": [1, 2], "features.binary": False, "delta": None},
     }
     found = {"lstm": {"chosen": 0, "trials": [{**bayes, "score": {"name": "exact_match", "value": 80.0}}]}}
     return {**translation(), "tuning": {**found, "transformer": {"chosen": 0, "trials": trials}}}
@@ -321,7 +320,7 @@ def test_the_settings_of_a_model_without_an_optimizer_have_none():
     document = language()
     names = [row["name"] for row in document["rows"]]
     kinds = {name: "ngram" if name == "ngram" else "lstm" for name in names}
-    document["settings"] = {
+    document["configs"] = {
         name: f'task = "lm"\n[model]\narch = "{kind}"\n[train]\noptimizer = "adamw"\nlr = 0.001\n'
         for name, kind in kinds.items()
     }
@@ -342,10 +341,10 @@ def test_the_settings_of_a_model_without_an_optimizer_have_none():
 
 def test_the_head_says_what_it_was_measured_with():
     document = translation()
-    document["tested"] = {"count": 1000, "item": "line"}
+    document["test_items"] = {"count": 1000, "item": "line"}
     document["about"] = {"date": "2026-11-16 12:00", "tokenizer": "bpe of 8,000", "budget": "3,500 steps"}
     document["about"]["training data"] = "30,000 words"
-    trial = {"rung": 0, "settings": {}}
+    trial = {"rung": 0, "configs": {}}
     document["tuning"] = {"rnn": {"chosen": 1, "trials": [trial | {"trial": at} for at in (0, 1, 2, 1)]}}
     text = page(document)
     assert "4 encoder-decoders on de-en.test.tsv (1,000 lines)" in re.sub("<.*?>", "", text)
@@ -400,11 +399,11 @@ def test_settings_that_differ_come_first_and_all_of_them_follow():
     ]
     assert re.sub("<.*?>", "", text).count("batch_tokens = 4096") == 4
     same = translation()
-    same["settings"] = {
-        name: same["settings"]["rnn"].replace("seed = 0", f"seed = {at}") for at, name in enumerate(same["settings"])
+    same["configs"] = {
+        name: same["configs"]["rnn"].replace("seed = 0", f"seed = {at}") for at, name in enumerate(same["configs"])
     }
     assert "No setting differs but the seed." in page(same)
-    same["settings"]["rnn"] = "this is = = no TOML"
+    same["configs"]["rnn"] = "this is = = no TOML"
     assert "this is = = no TOML" in page(same)
 
 
@@ -447,7 +446,7 @@ def test_hostile_texts_stay_texts(make):
     for part in ("outputs", "values"):  # what is keyed by the names of rows is keyed by the new ones
         for item in document["items"]:
             item[part] = {f"{name}{HOSTILE}": inner for name, inner in item[part].items()}
-    document["settings"] = {f"{name}{HOSTILE}": text for name, text in document["settings"].items()}
+    document["configs"] = {f"{name}{HOSTILE}": text for name, text in document["configs"].items()}
     text = page(document)
     text.encode()
     clean = Reader(page(make()))
@@ -464,7 +463,7 @@ def test_any_name_and_text_gives_a_page(text):
     document = translation(2)
     old = document["rows"][0]["name"]
     document["rows"][0]["name"] = text
-    document["settings"][text] = document["settings"].pop(old)
+    document["configs"][text] = document["configs"].pop(old)
     document["items"][0]["input"] = document["items"][0]["reference"] = text
     written = page(document)
     Reader(written)
@@ -508,7 +507,7 @@ def test_noisy_curves_have_running_means_beside_the_values():
     many = [{"step": at + 1, "value": float(at % 2)} for at in range(5000)]
     curve["train"] = many
     found = page_data(document)["curves"][0]["train"]
-    assert len(found["smooth"]) == len(found["value"]) <= POINTS + 2 and set(np.round(found["smooth"][5:-5], 1)) == {0.5}
+    assert len(found["smooth"]) == len(found["value"]) <= MAX_POINTS + 2 and set(np.round(found["smooth"][5:-5], 1)) == {0.5}
 
 
 def test_long_curves_keep_their_spikes_and_ends():
@@ -517,7 +516,7 @@ def test_long_curves_keep_their_spikes_and_ends():
     points[4321]["value"], points[777]["value"] = 99.0, -5.0
     document["curves"][0]["train"] = points
     found = page_data(document)["curves"][0]["train"]
-    assert len(found["value"]) <= POINTS + 2
+    assert len(found["value"]) <= MAX_POINTS + 2
     assert {0, 777, 4321, 10_000} <= set(found["step"])
     assert found["step"] == sorted(found["step"])
 
@@ -584,9 +583,9 @@ def test_numbers_in_words():
 
 
 def test_cutting_says_how_much_and_keeps_accents():
-    assert cut("short", 5) == "short"
-    assert cut("letters", 3) == "let… (4 more characters)"
-    assert cut("ae\u0301iou", 2) == "a… (5 more characters)"
+    assert truncate("short", 5) == "short"
+    assert truncate("letters", 3) == "let… (4 more characters)"
+    assert truncate("ae\u0301iou", 2) == "a… (5 more characters)"
 
 
 def test_a_document_without_rows_is_refused():

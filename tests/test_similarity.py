@@ -149,7 +149,7 @@ def pairs(place: Path) -> PairRuns:
 
 def language(place: Path, text: Path, name: str, tokenizer: dict[str, Any], model: dict[str, Any]) -> Any:
     values = {
-        **run_file(text, train=TRAIN, tokenizer=tokenizer, data__window=64),
+        **run_file(text, train=TRAIN, tokenizer=tokenizer, data__context_length=64),
         "model": {"hidden_size": 12, "num_layers": 2, **model},
     }
     return weft.load(train_here(values, place / name, Silent()).path, device="cpu")
