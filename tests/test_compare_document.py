@@ -33,8 +33,8 @@ LOSS, ACCURACY, TOKEN_ACCURACY = LANGUAGE[0], SINGLE_LABEL[0], TAGS[0]
 SPAN_F1 = metrics_of([TAGS], ["span_f1"])["span_f1"]
 RATE = LOSS.of
 KNOWN = metric_names(find_task("seq2seq").validation)
-CONTRACT = {"title", "task", "data", "score", "test", "rows", "curves", "breakdowns", "items", "confusions", "samples",
-    "settings", "environment", "command"}  # fmt: skip
+CONTRACT = {"title", "task", "data", "metric", "test", "rows", "curves", "breakdowns", "items", "confusions", "samples",
+    "configs", "environment", "command"}  # fmt: skip
 
 
 def two_kinds(**more):
@@ -51,7 +51,7 @@ def test_the_document_has_what_the_report_reads():
     json.dumps(found, allow_nan=False)
     assert set(found) >= CONTRACT
     assert [row["name"] for row in found["rows"]] == ["better", "worse"]
-    assert found["score"] == {"name": "loss", "better": "lower"}
+    assert found["metric"] == {"name": "loss", "better": "lower"}
     assert found["samples"] == {"better": ["a text"], "worse": ["a text"]}
     assert found["configs"] == {"better": "", "worse": ""}
     assert [(one["name"], one["seed"]) for one in found["curves"]] == [("better", 0), ("better", 1), ("worse", 0), ("worse", 1)]
@@ -165,7 +165,7 @@ def test_bins_have_the_interval_of_their_own_items():
     groups = two_kinds()
     (cell,) = by_bins(groups, np.zeros(120), ["all"], RATE)
     whole = estimate([one[""] for one in resampled([run.items for run in groups["better"]], {"": RATE})])
-    assert cell.found["better"] == whole
+    assert cell.scores["better"] == whole
 
 
 MEANT = [0, 0, 1, 1, 2, 2, 2, 2]
@@ -175,7 +175,7 @@ SAID = [0, 1, 1, 1, 2, 2, 0, 2]
 def test_by_label_is_the_f1_of_scikit_learn():
     groups = {"a": [labelled(SAID, MEANT, ("x", "y", "z"))], "b": [labelled(MEANT, MEANT, ("x", "y", "z"))]}
     found = list(breakdowns(groups, ACCURACY))[-1]
-    assert (found["by"], found["score"]) == ("label", {"name": "f1", "better": "higher"})
+    assert (found["by"], found["metric"]) == ("label", {"name": "f1", "better": "higher"})
     assert (found["bins"], found["counts"]) == (["z", "x", "y"], [4, 2, 2])
     by_hand = dict(zip("xyz", 100 * f1_score(MEANT, SAID, average=None), strict=True))
     assert found["values"]["a"] == pytest.approx([by_hand[name] for name in found["bins"]])
@@ -335,8 +335,8 @@ def test_scores_of_a_token_do_not_decide_between_tokenizers():
         with pytest.raises(UsageError) as caught:
             ranking_metric(task, given, wanted)
         assert str(caught.value) == (
-            "compare: the runs have tokenizers of their own, and scores of a token do not compare; "
-            "choose another --metric, or train with one tokenizer (weft train --tokenizer-from RUN)"
+            "compare: the runs have different tokenizers, so scores per token are not comparable; "
+            "choose another `metric` or train all runs with one tokenizer"
         )
 
 
@@ -409,6 +409,6 @@ def test_curves_have_tokens_and_seconds(tmp_path: Path):
         {"step": 3, "tokens": 30, "seconds": 2.0, "value": 2.0},
     ]
     assert found["valid"] == [{"step": 2, "tokens": 20, "seconds": 1.0, "value": 1.0}]
-    assert found["scores"] == {"train": "loss", "valid": "bleu"}
-    assert curve(tmp_path, "chrf", KNOWN)["scores"]["valid"] == "loss"
+    assert found["metrics"] == {"train": "loss", "valid": "bleu"}
+    assert curve(tmp_path, "chrf", KNOWN)["metrics"]["valid"] == "loss"
     assert curve(tmp_path / "gone", "bleu", KNOWN)["valid"] == []

@@ -54,7 +54,7 @@ def test_metrics_and_lengths_are_enough(numbers, tmp_path):
     better, worse = rng.uniform(0, 1, 200), rng.uniform(1, 2, 200)
     groups = {"worse": [evidence(worse)], "better": [evidence(better)]}
     found = to_document(groups)
-    assert found["score"] == {"name": "mean_error", "better": "lower"}
+    assert found["metric"] == {"name": "mean_error", "better": "lower"}
     assert [(row["name"], row["score"]["value"]) for row in found["rows"]] == [
         ("better", pytest.approx(better.mean())),
         ("worse", pytest.approx(worse.mean())),
@@ -75,7 +75,7 @@ def test_metrics_and_lengths_are_enough(numbers, tmp_path):
 def test_what_it_does_not_have_is_refused(numbers):
     with pytest.raises(UsageError) as caught:
         check_metric("number", "mean_eror")
-    assert str(caught.value) == "--metric: no such score 'mean_eror'; did you mean 'mean_error'? known: mean_error"
+    assert str(caught.value) == "metric: unknown metric 'mean_eror'; did you mean 'mean_error'?"
     with pytest.raises(UsageError) as caught:
         check_task("number")
     assert str(caught.value) == (

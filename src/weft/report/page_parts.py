@@ -53,10 +53,9 @@ def _significance(document: Document, best: Mapping[str, Any]) -> str:
         return text.strip()
     if not close:
         p = html(p_value(max(row["p"] for row in others)))
-        p = p if p.startswith("&lt;") else f"= {p}"
         who = "All other models are" if len(others) > 1 else f"{_bold(others[0]['name'])} is"
-        exact = len(others) == 1 or p.startswith("&lt;")
-        return f"{text}{who} worse (p {p})." if exact else f"{text}{who} worse (p {p} or less)."
+        relation = "" if p.startswith("&lt;") else "= " if len(others) == 1 else "≤ "
+        return f"{text}{who} worse (p {relation}{p})."
     who = _listed(row["name"] for row in close)
     text += f"{who} {'is' if len(close) == 1 else 'are'} not significantly worse (p ≥ 0.05)"
     return f"{text}." if len(close) == len(others) else f"{text}; all other models are."
