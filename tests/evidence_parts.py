@@ -42,7 +42,7 @@ def measured(task: str, items: ItemStatistics) -> list[Score]:
 def language(items: ItemStatistics, **more: Any) -> RunResults:
     """A language model on lines."""
     inputs = [f"line {key}" for key in items.keys]
-    values = {"run": Path("runs/x"), "kind": "lstm", "seed": 0, "task": "lm", "scores": measured("lm", items), "items": items}
+    values = {"run": Path("runs/x"), "arch": "lstm", "seed": 0, "task": "lm", "scores": measured("lm", items), "items": items}
     values |= {"inputs": inputs, "references": [""] * len(inputs), "lengths": items.statistics["tokens"].astype(np.int64)}
     return RunResults(**{**values, "cost": COST, **more})
 
@@ -54,7 +54,7 @@ def labelled(said: list[int], meant: list[int], names: tuple[str, ...], **more: 
     items = label_items(log_probs, np.array(meant), np.arange(len(said)))
     items = ItemStatistics(items.keys, items.statistics, [names[at] for at in said])
     references = [names[at] if at >= 0 else "new" for at in meant]
-    values = {"run": Path("runs/x"), "kind": "lstm", "seed": 0, "task": "classification", "scores": measured("classify", items)}
+    values = {"run": Path("runs/x"), "arch": "lstm", "seed": 0, "task": "classification", "scores": measured("classification", items)}
     values |= {"items": items, "inputs": [f"text {at}" for at in range(len(said))], "references": references}
-    values |= {"lengths": np.arange(1, len(said) + 1), "cost": COST._replace(unit="texts/s"), "labels": names}
+    values |= {"lengths": np.arange(1, len(said) + 1), "cost": COST._replace(inference_unit="texts/s"), "labels": names}
     return RunResults(**{**values, **more})

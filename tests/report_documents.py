@@ -10,8 +10,7 @@ import numpy as np
 Document = dict[str, Any]
 
 TEST = (
-    "Intervals hold 95 % of 1,000 scores, seeds and items drawn again with replacement; p is of approximate randomisation "
-    "against the best row, over seeds and items."
+    "Mean over 2 seeds. CI over seeds and test items. p: difference from the best model (Welch's t-test, Holm-corrected)."
 )
 ENVIRONMENT = {
     "weft": "0.3.0",
@@ -50,13 +49,14 @@ def _row(name: str, place: int, score: dict[str, float], scores: dict[str, Any])
         "scores": scores,
         "p": None,
         "best": False,
-        "alike": False,
-        "parameters": 400_000 * (place + 2),
+        "tied_with_best": False,
+        "num_parameters": 400_000 * (place + 2),
         "seconds": 95.5 + 61.0 * place,
         "tokens_per_second": 31_000.0 / (place + 1),
         "peak_memory": 310_000_000 + 90_000_000 * place,
-        "decoding": {"value": 410.0 / (place + 1), "unit": "lines/s"},
-        "bytes": 1_600_000 * (place + 2),
+        "inference_rate": 410.0 / (place + 1),
+        "inference_unit": "lines/s",
+        "model_bytes": 1_600_000 * (place + 2),
     }
 
 
@@ -78,7 +78,7 @@ def _curve(name: str, seed: int, first: float, last: float, valid: tuple[float, 
         ]
 
     lines = {"train": at(steps, losses), "valid": at(checked, found)}
-    return {"name": name, "seed": seed, **lines, "scores": {"train": scores[0], "valid": scores[1]}}
+    return {"name": name, "seed": seed, **lines, "metrics": {"train": scores[0], "valid": scores[1]}}
 
 
 def _settings(kind: str, extra: str = "") -> str:
@@ -122,7 +122,7 @@ def translation(items: int = 120) -> Document:
         named = ("loss", "bleu")
         curves += [_curve(name, seed, 8.5, 3.4 - 0.4 * place, (0.5, mean + seed * 0.4), named) for seed in (0, 1)]
     for row, p in zip(rows, (0.0005, 0.0005, 0.08, None), strict=True):
-        row["p"], row["best"], row["alike"] = p, p is None, p is None or p >= 0.05
+        row["p"], row["best"], row["tied_with_best"] = p, p is None, p is None or p >= 0.05
     widths = [1.5, 1.2, 1.4, 2.0, 3.1, 5.5]
     found = []
     for number in range(items):
@@ -135,14 +135,14 @@ def translation(items: int = 120) -> Document:
         "title": "Does attention help on long sentences?",
         "task": "seq2seq",
         "data": "de-en.test.tsv",
-        "score": {"name": "bleu", "better": "higher"},
+        "metric": {"name": "bleu", "better": "higher"},
         "test": TEST,
         "rows": rows,
         "curves": curves,
         "breakdowns": [
             {
-                "by": "length of the input in tokens",
-                "score": {"name": "bleu", "better": "higher"},
+                "by": "input length in tokens",
+                "metric": {"name": "bleu", "better": "higher"},
                 "unit": "items",
                 "bins": BINS,
                 "counts": COUNTS,
@@ -152,11 +152,11 @@ def translation(items: int = 120) -> Document:
                 "infinite": {},
             }
         ],
-        "item_score": {"name": "chrf", "better": "higher"},
+        "item_metric": {"name": "chrf", "better": "higher"},
         "items": found,
         "confusions": None,
         "samples": {},
-        "settings": {
+        "configs": {
             "rnn": _settings("rnn"),
             "lstm": _settings("lstm"),
             "lstm,attention": _settings("lstm", '\n[model.decoder]\nattention = "bilinear"\n'),
@@ -174,15 +174,15 @@ def language() -> Document:
     for place, (name, value) in enumerate(values.items()):
         score = {"value": value, "low": None, "high": None} if math.isinf(value) else _score(value, 0.04)
         rows.append(_row(name, place, score, {"bits_per_char": score, "perplexity": _score(3.0 + place, 0.2)}))
-        rows[-1]["decoding"]["unit"] = "tokens/s"
+        rows[-1]["inference_unit"] = "tokens/s"
         if name != "ngram":
             named = ("loss", "bits_per_char")
             curves += [_curve(name, seed, 3.2, value - 0.1, (3.0, value), named) for seed in (0, 1)]
     spot = {"step": 0, "tokens": 1_000_000, "seconds": 1.5, "value": 2.4}
     scores = {"train": "loss", "valid": "bits_per_char"}
-    curves.append({"name": "ngram", "seed": 0, "train": [], "valid": [spot], "scores": scores})
+    curves.append({"name": "ngram", "seed": 0, "train": [], "valid": [spot], "metrics": scores})
     rows[0].update({"seeds": [0], "seconds": None, "tokens_per_second": None, "peak_memory": None})
-    rows[2]["best"], rows[2]["alike"], rows[0]["p"], rows[1]["p"] = True, True, None, 0.0123
+    rows[2]["best"], rows[2]["tied_with_best"], rows[0]["p"], rows[1]["p"] = True, True, None, 0.0123
     text = "The quick brown fox jumps over the lazy dog, and nobody knows why it would. " * 6
     items = [
         {
@@ -199,14 +199,14 @@ def language() -> Document:
         "title": "Three language models",
         "task": "lm",
         "data": "tales.txt",
-        "score": {"name": "bits_per_char", "better": "lower"},
+        "metric": {"name": "bits_per_char", "better": "lower"},
         "test": TEST,
         "rows": rows,
         "curves": curves,
         "breakdowns": [
             {
-                "by": "frequency of the token in training",
-                "score": {"name": "loss", "better": "lower"},
+                "by": "training frequency of the token",
+                "metric": {"name": "loss", "better": "lower"},
                 "unit": "tokens",
                 "bins": ["never", "1-9", "10-99", "100-999", "1000+"],
                 "counts": [12, 140, 900, 5200, 31000],
@@ -220,7 +220,7 @@ def language() -> Document:
                 "infinite": {"ngram": [0]},
             }
         ],
-        "item_score": {"name": "bits_per_char", "better": "lower"},
+        "item_metric": {"name": "bits_per_char", "better": "lower"},
         "items": items,
         "confusions": None,
         "samples": {
@@ -230,7 +230,7 @@ def language() -> Document:
                 "Once upon a time there was a king who had three sons, and the youngest was called Simpleton.\nHe set out."
             ],
         },
-        "settings": {
+        "configs": {
             "ngram": 'task = "lm"\n\n[model]\narch = "ngram"\norder = 5\n',
             "lstm": 'task = "lm"\n\n[model]\narch = "lstm"\nhidden_size = 256\n',
             "gpt": 'task = "lm"\n\n[model]\narch = "gpt"\nhidden_size = 256\nnum_heads = 4\n',
@@ -253,10 +253,10 @@ def labels(count: int = 8) -> Document:
         matrices[name] = [random.multinomial(size, share).tolist() for size, share in zip(sizes, noise, strict=True)]
         hits = 100 * sum(matrices[name][at][at] for at in range(count)) / sum(sizes)
         rows.append(_row(name, place, _score(hits, 1.5), {"accuracy": _score(hits, 1.5), "f1_macro": _score(hits - 5, 2.0)}))
-        rows[-1]["decoding"]["unit"] = "texts/s"
+        rows[-1]["inference_unit"] = "texts/s"
     best = max(rows, key=lambda row: row["score"]["value"])
     for row in rows:
-        row["best"], row["alike"], row["p"] = row is best, row is best, None if row is best else 0.04
+        row["best"], row["tied_with_best"], row["p"] = row is best, row is best, None if row is best else 0.04
     for number in range(40):
         meant = known[number % count]
         outputs = {name: known[int(random.integers(count))] if random.random() > 0.5 else meant for name in quality}
@@ -267,7 +267,7 @@ def labels(count: int = 8) -> Document:
         "title": "Where does a name come from?",
         "task": "classification",
         "data": "names.tsv",
-        "score": {"name": "accuracy", "better": "higher"},
+        "metric": {"name": "accuracy", "better": "higher"},
         "test": TEST,
         "rows": rows,
         "curves": [
@@ -278,7 +278,7 @@ def labels(count: int = 8) -> Document:
         "breakdowns": [
             {
                 "by": "label",
-                "score": {"name": "f1", "better": "higher"},
+                "metric": {"name": "f1", "better": "higher"},
                 "unit": "items",
                 "bins": known,
                 "counts": sizes,
@@ -287,11 +287,11 @@ def labels(count: int = 8) -> Document:
                 "high": {name: [min(100.0, value + 8.0) for value in shares[name]] for name in shares},
             }
         ],
-        "item_score": {"name": "accuracy", "better": "higher"},
+        "item_metric": {"name": "accuracy", "better": "higher"},
         "items": items,
         "confusions": {"labels": known, "matrices": matrices},
         "samples": {},
-        "settings": {name: f'task = "classification"\n\n[model]\narch = "{name}"\n' for name in quality},
+        "configs": {name: f'task = "classification"\n\n[model]\narch = "{name}"\n' for name in quality},
         "environment": ENVIRONMENT,
         "command": "weft compare run.toml --models naive-bayes,lstm,transformer --seeds 2",
     }
@@ -307,9 +307,9 @@ def tags() -> Document:
     outputs = {"crf": meant, "lstm": "DT NN NNS IN NNP ."}
     item = {"key": 0, "input": words, "reference": meant, "outputs": outputs, "values": {"crf": 100.0, "lstm": 500 / 6}}
     rows = document["rows"][:2]
-    rows[0].update({"score": _score(97.1, 0.4), "best": True, "alike": True, "p": None})
-    rows[1].update({"score": _score(96.0, 0.5), "best": False, "alike": False, "p": 0.011})
-    empty: Document = {"curves": [], "breakdowns": [], "confusions": None, "samples": {}, "settings": {}}
+    rows[0].update({"score": _score(97.1, 0.4), "best": True, "tied_with_best": True, "p": None})
+    rows[1].update({"score": _score(96.0, 0.5), "best": False, "tied_with_best": False, "p": 0.011})
+    empty: Document = {"curves": [], "breakdowns": [], "confusions": None, "samples": {}, "configs": {}}
     score = {"name": "token_accuracy", "better": "higher"}
-    named = {"title": "Two taggers", "task": "tagging", "score": score, "item_score": score}
+    named = {"title": "Two taggers", "task": "tagging", "metric": score, "item_metric": score}
     return {**document, **empty, **named, "rows": rows, "items": [item]}

@@ -137,7 +137,7 @@ def test_results_for_programs_and_papers(there, capsys):
     code, out, err = compare(capsys, *words, "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
-    assert list(found) == ["title", "task", "data", "score", "test", "tested", "too_little", "context", "rows", "failures"]
+    assert list(found) == ["title", "task", "data", "score", "test", "test_items", "insufficient_data", "context", "rows", "failures"]
     assert [row["name"] for row in found["rows"]].count("lstm") == 1
     _, out, _ = compare(capsys, *words, "--csv", "-")
     assert len(list(csv.reader(io.StringIO(out)))) == 3
@@ -286,7 +286,7 @@ def test_one_size_for_all(there, capsys):
     rows = by_name(there / "here")
     assert "ngram: --match-params does not apply: the data decides its size" in err
     for name in ("rnn", "lstm", "transformer"):
-        assert abs(rows[name]["parameters"] - 3000) < 300
+        assert abs(rows[name]["num_parameters"] - 3000) < 300
         assert f"{name}: width " in err and f", {rows[name]['parameters']:,} parameters" in err
         settings = resolve(files_of(there / "here" / f"{name}-5"), base=there)
         assert settings.train.max_tokens == 256 and settings.train.max_steps is None
@@ -319,7 +319,7 @@ def test_settings_are_tuned_first(there, capsys):
     better = min(trials["lstm"], key=lambda trial: trial["score"]["value"])
     settings = resolve(files_of(there / "here" / "lstm-5"), base=there)
     chosen = {"lr": settings.train.lr, "dropout": settings.model.dropout, "width": settings.model.hidden_size}
-    assert better["settings"] == chosen
+    assert better["configs"] == chosen
     assert settings.train.max_steps == 6
     Here.trained.clear()
     assert compare(capsys, *words)[0] == 0 and Here.trained == []
@@ -454,8 +454,8 @@ def test_if_all_fail_json_says_so(there, capsys):
         "data",
         "score",
         "test",
-        "tested",
-        "too_little",
+        "test_items",
+        "insufficient_data",
         "context",
         "rows",
         "failures",
@@ -636,5 +636,5 @@ def test_killed_it_goes_on_to_the_same_table(there, capsys):
     ours, theirs = (read_tensors(one / "model.safetensors")[0] for one in (run, left_alone))
     assert ours.keys() == theirs.keys() and all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
     resumed, whole = by_name(there / "here"), by_name(there / "whole")
-    for column in ("score", "scores", "p", "best", "parameters", "seeds"):
+    for column in ("score", "scores", "p", "best", "num_parameters", "seeds"):
         assert {name: row[column] for name, row in resumed.items()} == {name: row[column] for name, row in whole.items()}

@@ -48,7 +48,7 @@ def place(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("policies")
     text = make_text(place / "text.txt", words=1500)
     for kind in ("gpt", "transformer"):
-        train_here(run_file(text, kind, train__steps=8), place / kind)
+        train_here(run_file(text, kind, train__max_steps=8), place / kind)
     train_here({**run_file(text), "model": {"arch": "ngram"}, "train": {}}, place / "ngram")
     return place
 
@@ -135,7 +135,7 @@ def test_rows_of_two_policies_are_no_table():
 def test_lines_have_one_policy(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = make_text(tmp_path / "text.txt", words=200)
-    train_here({**run_file(text, data__read="lines"), "model": {"arch": "ngram"}, "train": {}}, tmp_path / "lines")
+    train_here({**run_file(text, data__read_as="lines"), "model": {"arch": "ngram"}, "train": {}}, tmp_path / "lines")
     line = "Context policy reset: each token is predicted from its own line."
     for words in ([], ["--context", "reset"], ["--context", "full"]):
         assert compare(capsys, "lines", "--output-dir", "out", "-q", *words)[1].split("\n")[-2] == line
@@ -191,6 +191,6 @@ def test_a_page_of_runs_names_its_policy(place, capsys, monkeypatch):
 
 def test_a_state_that_was_carried_in_training_is_carried(tmp_path):
     text = make_text(tmp_path / "text.txt", words=300)
-    values = run_file(text, "gpt", data__read="stream", data__window=8, train__steps=2)
+    values = run_file(text, "gpt", data__read_as="stream", data__context_length=8, train__max_steps=2)
     train_here(values, tmp_path / "run")
     assert "|context:full/carry:warm-64|" in weft.load(tmp_path / "run").evaluate()["loss"].signature

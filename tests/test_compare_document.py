@@ -12,12 +12,13 @@ import pytest
 from evidence_parts import labelled, language, measured, system
 from sklearn.metrics import confusion_matrix, f1_score, precision_recall_fscore_support
 
-from weft.comparison.breakdown import LABEL_F1, LABELS, Cell, as_json, breakdowns, by_bins, round_borders
+from weft.comparison.breakdown import LABEL_F1, MAX_LABELS, Cell, as_json, breakdowns, by_bins, round_borders
 from weft.comparison.curves import curve
 from weft.comparison.results import RunResults
-from weft.comparison.scores import item_values, of_items, ranking_metric
+from weft.comparison.scores import item_metric, item_values, ranking_metric
 from weft.comparison.significance import Estimate, estimate, resampled
-from weft.comparison.to_json import CLASSES, DIFFER, EXTREME, confusions, items, select, to_document
+from weft.comparison.to_json import MAX_DIFFERING, MAX_EXTREME, confusions, items, select, to_document
+from weft.comparison.to_json import MAX_LABELS as MAX_CLASSES
 from weft.errors import UsageError
 from weft.log import Log
 from weft.metrics.classification import SINGLE_LABEL
@@ -31,9 +32,9 @@ from weft.tasks.registry import find_task
 LOSS, ACCURACY, TOKEN_ACCURACY = LANGUAGE[0], SINGLE_LABEL[0], TAGS[0]
 SPAN_F1 = metrics_of([TAGS], ["span_f1"])["span_f1"]
 RATE = LOSS.of
-KNOWN = metric_names(find_task("translate").validation)
-CONTRACT = {"title", "task", "data", "score", "test", "rows", "curves", "breakdowns", "items", "confusions", "samples",
-    "settings", "environment", "command"}  # fmt: skip
+KNOWN = metric_names(find_task("seq2seq").validation)
+CONTRACT = {"title", "task", "data", "metric", "test", "rows", "curves", "breakdowns", "items", "confusions", "samples",
+    "configs", "environment", "command"}  # fmt: skip
 
 
 def two_kinds(**more):
@@ -50,9 +51,9 @@ def test_the_document_has_what_the_report_reads():
     json.dumps(found, allow_nan=False)
     assert set(found) >= CONTRACT
     assert [row["name"] for row in found["rows"]] == ["better", "worse"]
-    assert found["score"] == {"name": "loss", "better": "lower"}
+    assert found["metric"] == {"name": "loss", "better": "lower"}
     assert found["samples"] == {"better": ["a text"], "worse": ["a text"]}
-    assert found["settings"] == {"better": "", "worse": ""}
+    assert found["configs"] == {"better": "", "worse": ""}
     assert [(one["name"], one["seed"]) for one in found["curves"]] == [("better", 0), ("better", 1), ("worse", 0), ("worse", 1)]
     assert found["confusions"] is None
     assert set(found["environment"]) >= {"weft", "torch", "python"}
@@ -94,7 +95,7 @@ def test_borders_of_bins_are_round_and_no_bin_is_nearly_empty(lengths, borders):
 def test_a_breakdown_by_length_is_the_score_of_those_items():
     groups = two_kinds()
     found = next(breakdowns(groups, LOSS))
-    assert found["by"] == "length of the input in tokens"
+    assert found["by"] == "input length in tokens"
     lengths = groups["better"][0].lengths
     assert sum(found["counts"]) == 120
     low = 0
@@ -119,7 +120,7 @@ def test_a_model_that_fails_on_long_inputs_is_seen_to():
 
     def evidence(outputs: list[str]) -> RunResults:
         made = seq2seq_items(outputs, targets)
-        more = {"task": "seq2seq", "scores": measured("translate", made), "inputs": targets, "references": targets}
+        more = {"task": "seq2seq", "scores": measured("seq2seq", made), "inputs": targets, "references": targets}
         return language(ItemStatistics(made.keys, {**made.statistics, "tokens": lengths.astype(float)}, outputs), **more)
 
     forgets = [" ".join([*line.split()[:22], *rng.choice(words, max(0, len(line.split()) - 22))]) for line in targets]
@@ -143,7 +144,7 @@ def test_a_breakdown_by_frequency_adds_up():
             nats = share * run.items.statistics["nats"][:, None] * (1 + np.arange(6))
             runs[at] = run._replace(frequencies={"tokens": tokens, "nats": nats})
     found = list(breakdowns(groups, LOSS))[1]
-    assert found["by"] == "frequency of the token in training"
+    assert found["by"] == "training frequency of the token"
     assert found["bins"] == ["0", "1-9", "10-99", "100-999", "1,000-9,999", "10,000 and more"]
     expected = [
         np.mean([run.frequencies["nats"][:, at].sum() / run.frequencies["tokens"][:, at].sum() for run in groups["better"]])
@@ -156,7 +157,7 @@ def test_a_breakdown_by_frequency_adds_up():
 def test_lines_by_their_rarest_token():
     groups = two_kinds(rarest=np.arange(120) % 30)
     found = list(breakdowns(groups, LOSS))[1]
-    assert found["by"] == "frequency of the rarest token of the input in training"
+    assert found["by"] == "training frequency of the rarest input token"
     assert (found["bins"], found["counts"]) == (["0", "1-9", "10-99"], [4, 36, 80])
 
 
@@ -164,7 +165,7 @@ def test_bins_have_the_interval_of_their_own_items():
     groups = two_kinds()
     (cell,) = by_bins(groups, np.zeros(120), ["all"], RATE)
     whole = estimate([one[""] for one in resampled([run.items for run in groups["better"]], {"": RATE})])
-    assert cell.found["better"] == whole
+    assert cell.scores["better"] == whole
 
 
 MEANT = [0, 0, 1, 1, 2, 2, 2, 2]
@@ -174,7 +175,7 @@ SAID = [0, 1, 1, 1, 2, 2, 0, 2]
 def test_by_label_is_the_f1_of_scikit_learn():
     groups = {"a": [labelled(SAID, MEANT, ("x", "y", "z"))], "b": [labelled(MEANT, MEANT, ("x", "y", "z"))]}
     found = list(breakdowns(groups, ACCURACY))[-1]
-    assert (found["by"], found["score"]) == ("label", {"name": "f1", "better": "higher"})
+    assert (found["by"], found["metric"]) == ("label", {"name": "f1", "better": "higher"})
     assert (found["bins"], found["counts"]) == (["z", "x", "y"], [4, 2, 2])
     by_hand = dict(zip("xyz", 100 * f1_score(MEANT, SAID, average=None), strict=True))
     assert found["values"]["a"] == pytest.approx([by_hand[name] for name in found["bins"]])
@@ -198,7 +199,7 @@ def tagger(said: list[str], meant: list[str], labels: tuple[str, ...], types: tu
     pairs = [[line.split() for line in lines] for lines in (said, meant)]
     made = tag_items(*pairs, np.arange(len(said)), types=types)
     made = ItemStatistics(made.keys, made.statistics, said)
-    more = {"task": "tagging", "scores": measured("tag", made), "inputs": meant, "references": meant, "labels": labels}
+    more = {"task": "tagging", "scores": measured("tagging", made), "inputs": meant, "references": meant, "labels": labels}
     return language(made, lengths=np.array([len(line.split()) for line in meant]), **more)
 
 
@@ -265,7 +266,7 @@ def test_among_very_many_the_extremes_are_kept():
     rng = np.random.default_rng(0)
     values = rng.normal(0, 1, (3, 5000))
     chosen = select(values, None, higher=True)
-    assert len(chosen) == len(set(chosen)) <= DIFFER + 2 * EXTREME
+    assert len(chosen) == len(set(chosen)) <= MAX_DIFFERING + 2 * MAX_EXTREME
     assert chosen[0] == np.argmax(np.ptp(values, axis=0))
     level = values.mean(0)
     assert {int(np.argmax(level)), int(np.argmin(level))} <= set(chosen)
@@ -286,17 +287,17 @@ def test_equal_rows_still_show_their_worst_and_best():
     [
         ("seq2seq", "bleu", ["bleu", "chrf"], "chrf"),
         ("seq2seq", "bleu", ["bleu"], "bleu"),
-        ("tag", "span_f1", ["token_accuracy", "span_f1"], "token_accuracy"),
+        ("tagging", "span_f1", ["token_accuracy", "span_f1"], "token_accuracy"),
         ("classification", "f1_macro", ["accuracy", "f1_macro"], "accuracy"),
         ("classification", "f1_macro", ["exact_match", "f1_macro"], "exact_match"),
         ("classification", "ece", ["exact_match", "log_loss", "ece"], "log_loss"),
-        ("span", "accuracy_no_answer", ["exact_match", "accuracy_no_answer"], "exact_match"),
+        ("qa", "accuracy_no_answer", ["exact_match", "accuracy_no_answer"], "exact_match"),
         ("lm", "loss", ["loss"], "loss"),
     ],
 )
 def test_scores_that_say_something_of_one_item(task, score, known, one):
     found = metrics_of(find_task(task).suites, known)
-    assert of_items(found[score], found).name == one
+    assert item_metric(found[score], found).name == one
 
 
 def test_every_item_by_itself():
@@ -309,10 +310,10 @@ def test_every_item_by_itself():
     [
         ("classification", ["accuracy", "f1_macro"], "accuracy"),
         ("classification", ["exact_match", "f1_macro"], "exact_match"),
-        ("tag", ["token_accuracy", "span_f1"], "span_f1"),
-        ("tag", ["token_accuracy", "sentence_accuracy"], "token_accuracy"),
+        ("tagging", ["token_accuracy", "span_f1"], "span_f1"),
+        ("tagging", ["token_accuracy", "sentence_accuracy"], "token_accuracy"),
         ("seq2seq", ["exact_match", "bleu", "chrf", "loss"], "chrf"),
-        ("span", ["f1", "exact_match"], "f1"),
+        ("qa", ["f1", "exact_match"], "f1"),
     ],
 )
 def test_what_decides(task, names, decides):
@@ -334,8 +335,8 @@ def test_scores_of_a_token_do_not_decide_between_tokenizers():
         with pytest.raises(UsageError) as caught:
             ranking_metric(task, given, wanted)
         assert str(caught.value) == (
-            "compare: the runs have tokenizers of their own, and scores of a token do not compare; "
-            "choose another --metric, or train with one tokenizer (weft train --tokenizer-from RUN)"
+            "compare: the runs have different tokenizers, so scores per token are not comparable; "
+            "choose another `metric` or train all runs with one tokenizer"
         )
 
 
@@ -349,7 +350,7 @@ def test_confusions_are_those_of_scikit_learn():
 
 def test_labels_that_training_never_saw_have_a_row():
     found = confusions({"a": labelled([0, 1, 1], [0, 1, -1], ("x", "y"))})
-    assert found["labels"] == ["x", "y", "(never seen)"]
+    assert found["labels"] == ["x", "y", "(unseen)"]
     assert found["matrices"]["a"] == [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
 
 
@@ -358,15 +359,15 @@ def test_of_very_many_labels_the_rare_ones_are_one():
     meant = [at for at in range(100) for _ in range(100 - at)]
     said = [(at + 50) % 100 for at in meant]
     found = confusions({"a": labelled(said, meant, names)})
-    assert found["labels"] == [*names[:CLASSES], "(others)"]
+    assert found["labels"] == [*names[:MAX_CLASSES], "(others)"]
     matrix = np.array(found["matrices"]["a"])
-    assert (matrix.shape, matrix.sum()) == ((CLASSES + 1, CLASSES + 1), len(meant))
-    assert matrix[0].tolist() == [0] * CLASSES + [100]
+    assert (matrix.shape, matrix.sum()) == ((MAX_CLASSES + 1, MAX_CLASSES + 1), len(meant))
+    assert matrix[0].tolist() == [0] * MAX_CLASSES + [100]
 
 
 def test_confusions_of_tags():
     found = confusions({"a": tagger(["N V N", "V V"], ["N V V", "V X"], ("V", "N"))})
-    assert found == {"labels": ["V", "N", "(never seen)"], "matrices": {"a": [[2, 1, 0], [0, 1, 0], [1, 0, 0]]}}
+    assert found == {"labels": ["V", "N", "(unseen)"], "matrices": {"a": [[2, 1, 0], [0, 1, 0], [1, 0, 0]]}}
 
 
 def test_memory_grows_with_the_labels_and_not_with_their_square():
@@ -382,7 +383,7 @@ def test_memory_grows_with_the_labels_and_not_with_their_square():
     confused = confusions({"a": row})
     matrix = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert len(cells[0]["bins"]) == LABELS and len(confused["labels"]) == CLASSES + 1
+    assert len(cells[0]["bins"]) == MAX_LABELS and len(confused["labels"]) == MAX_CLASSES + 1
     assert by_label < 20e6 and matrix < 5e6
 
 
@@ -408,6 +409,6 @@ def test_curves_have_tokens_and_seconds(tmp_path: Path):
         {"step": 3, "tokens": 30, "seconds": 2.0, "value": 2.0},
     ]
     assert found["valid"] == [{"step": 2, "tokens": 20, "seconds": 1.0, "value": 1.0}]
-    assert found["scores"] == {"train": "loss", "valid": "bleu"}
-    assert curve(tmp_path, "chrf", KNOWN)["scores"]["valid"] == "loss"
+    assert found["metrics"] == {"train": "loss", "valid": "bleu"}
+    assert curve(tmp_path, "chrf", KNOWN)["metrics"]["valid"] == "loss"
     assert curve(tmp_path / "gone", "bleu", KNOWN)["valid"] == []

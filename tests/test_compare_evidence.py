@@ -43,7 +43,7 @@ class Runs:
 
     def _values(self, name: str) -> dict[str, Any]:
         read = "lines" if name in ("lm-lines", "masked") else "windows"
-        values = run_file(self.text, "window", data__read=read, data__valid=0.2)
+        values = run_file(self.text, "conv", data__read_as=read, data__valid=0.2)
         if name == "ngram":
             values |= {"model": {"arch": "ngram"}, "train": {}}
         if name == "masked":
@@ -76,7 +76,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 def same(a: RunResults, b: RunResults) -> None:
     """All fields of both, to the last bit."""
-    for name in ("run", "kind", "seed", "task", "scores", "inputs", "references", "cost", "data", "labels", "samples", "key"):
+    for name in ("run", "arch", "seed", "task", "scores", "inputs", "references", "cost", "data", "labels", "samples", "cache_key"):
         assert getattr(a, name) == getattr(b, name), name
     assert a.items.outputs == b.items.outputs
     tables = [{"keys": one.items.keys, "lengths": one.lengths, **one.items.statistics} for one in (a, b)]
@@ -119,7 +119,7 @@ def test_every_task_makes_a_document(runs, name):
     assert found["task"] == runs.evidence(name).task
     assert found["rows"][0]["best"]
     assert found["curves"][0]["valid"]
-    assert found["settings"]["a"] == (runs.folder(name) / "resolved.toml").read_text()
+    assert found["configs"]["a"] == (runs.folder(name) / "resolved.toml").read_text()
 
 
 @pytest.mark.parametrize("name", ["labels-lstm", "several-naive-bayes", "spans-lstm", "seq2seq", "qa"])
@@ -149,7 +149,7 @@ def test_lines_of_a_language_model_are_those_of_the_text(runs):
 
 def test_blocks_of_running_text_are_whole_lines_whatever_the_tokenizer(runs, tmp_path):
     chars = runs.evidence("lm-text")
-    values = run_file(runs.text, "window", data__valid=0.2, tokenizer={"type": "bpe", "vocab_size": 300})
+    values = run_file(runs.text, "conv", data__valid=0.2, tokenizer={"type": "bpe", "vocab_size": 300})
     train_here(values, tmp_path / "bpe", Silent())
     pieces = evaluate_run(load_run(tmp_path / "bpe", device="cpu"))
     assert chars.inputs == pieces.inputs
@@ -157,7 +157,7 @@ def test_blocks_of_running_text_are_whole_lines_whatever_the_tokenizer(runs, tmp
     longest = max(len(line) + 1 for line in runs.text.read_text().split("\n"))
     assert len(chars.inputs) > 10
     assert all(text.endswith("\n") and len(text) < 100 + longest for text in chars.inputs[1:-1])
-    assert np.array_equal(chars.items.statistics["bytes"], pieces.items.statistics["bytes"])
+    assert np.array_equal(chars.items.statistics["model_bytes"], pieces.items.statistics["model_bytes"])
     assert chars.lengths.sum() > pieces.lengths.sum()
     found = to_document({"chars": [chars], "bpe": [pieces]})
     assert found["score"]["name"] == "bits_per_char"
@@ -165,7 +165,7 @@ def test_blocks_of_running_text_are_whole_lines_whatever_the_tokenizer(runs, tmp
 
 
 def test_masked_windows_are_the_text_of_their_tokens(runs, tmp_path):
-    values = run_file(runs.text, "window", data__valid=0.2)
+    values = run_file(runs.text, "conv", data__valid=0.2)
     values |= {"task": "masked-lm", "model": {"arch": "lstm", "hidden_size": 8, "num_layers": 1}}
     values["train"]["max_steps"] = 2
     train_here(values, tmp_path / "masked", Silent())
@@ -191,7 +191,7 @@ def test_frequencies_of_tokens_by_hand(runs):
 
 @pytest.mark.parametrize("read", ["lines", "windows"])
 def test_frequencies_of_hidden_tokens_by_hand(runs, tmp_path, read):
-    values = run_file(runs.text, "window", data__valid=0.2, data__read=read)
+    values = run_file(runs.text, "conv", data__valid=0.2, data__read_as=read)
     values |= {"task": "masked-lm", "model": {"arch": "lstm", "hidden_size": 8, "num_layers": 1}}
     values["train"]["max_steps"] = 2
     train_here(values, tmp_path / "masked", Silent())
@@ -203,7 +203,7 @@ def test_frequencies_of_hidden_tokens_by_hand(runs, tmp_path, read):
     assert found.frequencies["tokens"].sum(0).tolist() == classes.tolist()
     assert found.frequencies["tokens"].sum(1).tolist() == found.items.statistics["tokens"].tolist()
     assert found.frequencies["nats"].sum(1) == pytest.approx(found.items.statistics["nats"], rel=1e-9)
-    (made,) = [one for one in to_document({"lstm": [found]})["breakdowns"] if one["by"] == "frequency of the token in training"]
+    (made,) = [one for one in to_document({"lstm": [found]})["breakdowns"] if one["by"] == "training frequency of the token"]
     assert (made["score"], made["unit"]) == ({"name": "pseudo_loss", "better": "lower"}, "tokens")
     mean = np.dot(made["values"]["lstm"], made["counts"]) / sum(made["counts"])
     assert mean == pytest.approx(found.scores[0].value)
@@ -255,7 +255,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_what_was_measured_is_not_measured_again_unless_weights_or_data_changed(tmp_path, monkeypatch):
     text, seen, told = make_text(tmp_path / "t.txt"), counting(monkeypatch), []
-    values = run_file(text, data__read="lines", train__steps=2)
+    values = run_file(text, data__read_as="lines", train__max_steps=2)
     train_here(values, tmp_path / "run", Silent())
     run, kept = tmp_path / "run", tmp_path / "evidence" / "run"
     first = load_or_evaluate(run, kept, device="cpu", progress=lambda done, total: told.append((done, total)))
@@ -276,7 +276,7 @@ def test_what_was_measured_is_not_measured_again_unless_weights_or_data_changed(
     assert len(seen) == 4
 
 
-@pytest.mark.parametrize("name", ["numbers.safetensors", "evidence.json", "manifest.json"])
+@pytest.mark.parametrize("name", ["numbers.safetensors", "results.json", "manifest.json"])
 def test_damaged_evidence_is_measured_again(runs, tmp_path, monkeypatch, name):
     kept, run = tmp_path / "kept", runs.folder("lm-lines")
     save(runs.evidence("lm-lines"), kept)
@@ -316,11 +316,11 @@ def test_forged_evidence_is_refused_or_harmless(runs, tmp_path, name):
     """The sums are right, what is summed is not: whoever made a run could have made its evidence, too."""
     kept = tmp_path / "kept"
     save(runs.evidence(name), kept)
-    about = files.read_json(kept / "evidence.json")
+    about = files.read_json(kept / "results.json")
     arrays = read_tensors(kept / "numbers.safetensors")[0]
     refused = 0
     for words, numbers in forged(about, arrays):
-        (kept / "evidence.json").write_text(json.dumps(words))
+        (kept / "results.json").write_text(json.dumps(words))
         write_tensors(kept / "numbers.safetensors", numbers)
         files.write_manifest(kept)
         try:
@@ -331,7 +331,7 @@ def test_forged_evidence_is_refused_or_harmless(runs, tmp_path, name):
             continue
         json.dumps(to_document({"a": [found]}), allow_nan=False)
     assert refused > 100
-    (kept / "evidence.json").write_text(json.dumps({**about, "inputs": about["inputs"][1:]}))
+    (kept / "results.json").write_text(json.dumps({**about, "inputs": about["inputs"][1:]}))
     write_tensors(kept / "numbers.safetensors", arrays)
     files.write_manifest(kept)
     with pytest.raises(ModelError) as caught:
@@ -362,8 +362,8 @@ def test_two_processes_may_keep_the_same_evidence(runs, tmp_path, monkeypatch):
 
 def test_evidence_of_another_version_is_refused(runs, tmp_path):
     save(runs.evidence("lm-lines"), tmp_path / "e")
-    about = files.read_json(tmp_path / "e" / "evidence.json")
-    files.write_json(tmp_path / "e" / "evidence.json", {**about, "version": 0})
+    about = files.read_json(tmp_path / "e" / "results.json")
+    files.write_json(tmp_path / "e" / "results.json", {**about, "version": 0})
     files.write_manifest(tmp_path / "e")
     with pytest.raises(ModelError) as caught:
         load(tmp_path / "e")
@@ -384,17 +384,17 @@ def test_costs_are_what_the_run_wrote_down(tmp_path):
             timings.write(line)
     with (tmp_path / "timings.jsonl").open("a") as torn:
         torn.write('{"step": 10, "sec')
-    found = compute_cost(open_run_dir(tmp_path), 5, decoding=3.0, unit="lines/s")
+    found = compute_cost(open_run_dir(tmp_path), 5, inference_rate=3.0, unit="lines/s")
     assert found == (5, 5.0, 12.0, 900, 77, 3.0, "lines/s")
     (tmp_path / "timings.jsonl").unlink()
-    assert compute_cost(open_run_dir(tmp_path), 5, decoding=3.0, unit="lines/s")[1:4] == (None, None, None)
+    assert compute_cost(open_run_dir(tmp_path), 5, inference_rate=3.0, unit="lines/s")[1:4] == (None, None, None)
     assert read_log(tmp_path / "timings.jsonl") == []
 
 
 @pytest.mark.parametrize(("name", "unit"), [("ngram", "tokens/s scored"), ("seq2seq", "lines/s"), ("span", "questions/s")])
 def test_costs_of_real_runs(runs, name, unit):
     found, run = runs.evidence(name).cost, load_run(runs.folder(name), device="cpu")
-    assert (found.parameters, found.unit) == (run.info()["parameters"], unit)
-    assert found.decoding > 0
+    assert (found.parameters, found.unit) == (run.info()["num_parameters"], unit)
+    assert found.inference_rate > 0
     assert found.bytes == run.directory.weights.stat().st_size
     assert (found.peak_memory is None) == (name == "ngram")

@@ -78,9 +78,9 @@ def test_what_compare_tells_of_pairs_is_what_probe_tells_of_its_runs(there, caps
     assert code == 0
     document, text = pages(there / "all")
     runs = [f"all/{kind}-{seed}" for kind in ("ngram", "lstm") for seed in (5, 6)]
-    assert main(["probe", *runs, "--minimal-pairs", "pairs.tsv", "--json", "--save-pairs", "each.csv"]) == 0
+    assert main(["minimal_pairs", *runs, "--minimal-pairs", "pairs.tsv", "--json", "--save-pairs", "each.csv"]) == 0
     single = json.loads(capsys.readouterr().out)
-    told = document["probe"]
+    told = document["minimal_pairs"]
     assert [(row["by"], row["name"], row["pairs"]) for row in told["rows"]] == [
         (row["by"], row["name"], row["pairs"]) for row in single["rows"]
     ]
@@ -128,10 +128,10 @@ def test_the_table_is_the_same_without_and_the_page_is_made_again_without_the_su
     code, out, _ = compare(capsys, *words, "--minimal-pairs", "pairs.tsv")
     assert code == 0 and Here.trained == [] and out.startswith(plain + "\n")
     after, text = pages(there / "all")
-    assert {name: value for name, value in after.items() if name not in ("probe", "breakdowns", "command", "sum")} == {
-        name: value for name, value in before.items() if name not in ("breakdowns", "command", "sum")
+    assert {name: value for name, value in after.items() if name not in ("minimal_pairs", "breakdowns", "command", "checksum")} == {
+        name: value for name, value in before.items() if name not in ("breakdowns", "command", "checksum")
     }
-    assert after["breakdowns"][: len(before["breakdowns"])] == before["breakdowns"] and "probe" not in before
+    assert after["breakdowns"][: len(before["breakdowns"])] == before["breakdowns"] and "minimal_pairs" not in before
     (there / "pairs.tsv").rename("moved.tsv")
     (there / "all" / "report.html").unlink()
     assert main(["report", "all"]) == 0
@@ -139,9 +139,9 @@ def test_the_table_is_the_same_without_and_the_page_is_made_again_without_the_su
     capsys.readouterr()
     code, out, _ = compare(capsys, *words, "--minimal-pairs", "moved.tsv", "--json")
     found = json.loads(out)
-    names = ["title", "task", "data", "score", "test", "tested", "too_little", "context", "rows", "failures", "probe"]
+    names = ["title", "task", "data", "score", "test", "test_items", "insufficient_data", "context", "rows", "failures", "minimal_pairs"]
     assert list(found) == names
-    assert found["probe"] == {**after["probe"], "suite": ["moved.tsv"]}
+    assert found["minimal_pairs"] == {**after["minimal_pairs"], "suite": ["moved.tsv"]}
     assert compare(capsys, *words)[1] == plain and pages(there / "all")[0] == before
 
 
@@ -153,9 +153,9 @@ def test_runs_that_are_there_and_masked_ones(there, capsys):
     runs = ["all/lstm-5", "all/bert-5", "--minimal-pairs", "pairs.tsv"]
     assert compare(capsys, *runs, "--output-dir", "mine", "--quiet")[0] == 0
     theirs = pages(there / "mine")[0]
-    assert theirs["probe"] == ours["probe"] and set(ours["probe"]["counts"]) == {"lstm", "bert"}
+    assert theirs["minimal_pairs"] == ours["minimal_pairs"] and set(ours["minimal_pairs"]["counts"]) == {"lstm", "bert"}
     assert theirs["command"] == "weft compare all/lstm-5 all/bert-5 --minimal-pairs pairs.tsv --output-dir mine"
-    assert any(one["by"] == "frequency of the token in training" for one in ours["breakdowns"])
+    assert any(one["by"] == "training frequency of the token" for one in ours["breakdowns"])
     # a pattern after --suite gives it the first file only
     said = "text.txt: is a file, not a run folder; --minimal-pairs goes before every file, or before their folder"
     assert refused(capsys, "compare", *runs, "text.txt") == (2, said)
@@ -187,13 +187,13 @@ def test_other_tasks_have_no_pairs(there, capsys):
 def test_the_page_says_what_each_row_goes_by():
     document = language()
     first, second = (row["name"] for row in document["rows"][:2])
-    document["probe"] = {"follows": {first: "the subject", second: "the nearest noun", "gone": "the subject"}}
+    document["minimal_pairs"] = {"follows": {first: "the subject", second: "the nearest noun", "gone": "the subject"}}
     assert find_problem(document) == ""
     said = re.sub("<.*?>", "", page(document))
     assert f"What decides between minimal pairs with an attractor: the subject: {first}; the nearest noun: {second}." in said
-    document["probe"] = {"follows": None}  # of a suite without attractors
+    document["minimal_pairs"] = {"follows": None}  # of a suite without attractors
     assert find_problem(document) == "" and "minimal pairs" not in page(document)
-    document["probe"] = {"follows": [first]}
+    document["minimal_pairs"] = {"follows": [first]}
     assert find_problem(document) == "probe.follows is no table"
 
 
@@ -230,7 +230,7 @@ def test_a_damaged_run_is_named_and_the_others_are_compared(there, capsys):
     assert [(one["name"], one["seed"], one["code"]) for one in document["failures"]] == [
         ("rnn", 5, 4), ("rnn", 6, 4), ("lstm", 6, 4)
     ]  # fmt: skip
-    assert set(document["probe"]["counts"]) == {"lstm"} and "Not in the table: " in text
+    assert set(document["minimal_pairs"]["counts"]) == {"lstm"} and "Not in the table: " in text
     # the comparison that trained it, and a page of the runs, say the same
     code, _, again = compare(capsys, "run.toml", "--models", "rnn,lstm", "--seeds", "2", "--output-dir", "all", *words)
     assert code == 4 and sorted(again.split("\n")) == sorted(err.split("\n"))

@@ -15,14 +15,14 @@ from weft.comparison import applicable_options as fitting
 from weft.comparison import match_params as sizes
 from weft.comparison import shared_tokenizer as tokens
 from weft.comparison.applicable_options import applicable_options, leaves, try_config, with_option
-from weft.comparison.architectures import parse_models, told, usual
-from weft.comparison.groups import find, group_runs, is_comparison
+from weft.comparison.architectures import default_archs, describe_choice, parse_models
+from weft.comparison.groups import group_runs, is_comparison, open_runs
 from weft.comparison.plan import (
     ComparisonOptions,
     Grid,
     Variant,
     begin,
-    bring_back,
+    restore_backup,
     check_files_exist,
     check_unused,
     directory_name,
@@ -128,7 +128,7 @@ def test_other_things_that_can_t_be_meant():
 def test_a_kind_keeps_what_applies_to_it():
     found = {kind: applicable_options(LM, kind, base=BASE) for kind in find_task("lm").presets}
     assert found["gpt"] == (LM, [])
-    assert found["ngram"].values["model"] == {"kind": "ngram"}
+    assert found["ngram"].values["model"] == {"arch": "ngram"}
     assert set(found["ngram"].dropped) == {
         "model.hidden_size", "model.num_heads", "model.num_layers", "model.dropout", "model.position_encoding", "train.muon_lr"
     }  # fmt: skip
@@ -142,7 +142,7 @@ def test_a_kind_keeps_what_applies_to_it():
 
 
 def test_a_kind_is_not_made_into_another():
-    found = {kind: applicable_options(PAIRS, kind, base=BASE) for kind in find_task("translate").presets}
+    found = {kind: applicable_options(PAIRS, kind, base=BASE) for kind in find_task("seq2seq").presets}
     assert found["sutskever"].values["model"] == {
         "arch": "sutskever", "hidden_size": 48, "encoder": {"num_layers": 2}, "decoder": {"hidden_size": 32}
     }  # fmt: skip
@@ -233,19 +233,19 @@ def test_one_option_that_does_not_apply():
         ("lm", "gpt", ["gpt", "ngram", "lstm"]),
         ("lm", "gru", ["gru", "ngram", "lstm", "transformer"]),
         ("lm", "ngram", ["ngram", "lstm", "transformer"]),
-        ("classification", "lstm", ["lstm", "naive-bayes", "regression", "transformer"]),
+        ("classification", "lstm", ["lstm", "naive-bayes", "logistic-regression", "transformer"]),
         ("seq2seq", "seq2seq", ["seq2seq", "transformer"]),
-        ("tag", "transformer", ["transformer", "lstm"]),
+        ("tagging", "transformer", ["transformer", "lstm"]),
     ],
 )
 def test_the_kinds_of_a_comparison_that_names_none(task, own, kinds):
-    assert usual({"task": task, "model": {"arch": own}}) == kinds
+    assert default_archs({"task": task, "model": {"arch": own}}) == kinds
 
 
 def test_a_run_that_starts_from_weights_is_compared_with_baselines_and_the_choice_is_told():
     values = {"task": "classification", "model": {"arch": "bert"}, "train": {"init_from": "runs/bert"}}
-    assert usual(values) == ["bert", "naive-bayes", "regression"]
-    assert told(values, usual(values)) == (
+    assert default_archs(values) == ["bert", "naive-bayes", "logistic-regression"]
+    assert describe_choice(values, default_archs(values)) == (
         "comparing bert (the run file's), naive-bayes and regression (counted or solved in seconds: what a network must beat);"
         " --models names others, --models all takes all 8 kinds"
     )
@@ -254,7 +254,7 @@ def test_a_run_that_starts_from_weights_is_compared_with_baselines_and_the_choic
 def test_all_kinds_of_the_task():
     found = plan_of("all").variants
     assert [one.name for one in found] == ["gpt", "ngram", "window", "rnn", "lstm", "gru", "transformer"]  # its own first
-    assert [one.name for one in plan_of("all", values=LABELS).variants][1:3] == ["naive-bayes", "regression"]
+    assert [one.name for one in plan_of("all", values=LABELS).variants][1:3] == ["naive-bayes", "logistic-regression"]
 
 
 def test_without_models_the_run_file_s_own():
@@ -364,7 +364,7 @@ def parameters(values, letters):
     return settings.preset.estimator.num_parameters(settings, letters)
 
 
-@pytest.mark.parametrize(("kind", "target"), [("window", 3_000), ("gru", 5_000), ("gpt", 5_000), ("gpt", 300_000)])
+@pytest.mark.parametrize(("kind", "target"), [("conv", 3_000), ("gru", 5_000), ("gpt", 5_000), ("gpt", 300_000)])
 def test_no_other_width_is_nearer(letters, kind, target):
     values = applicable_options({**LM, "model": {"arch": "gpt", "num_layers": 2}}, kind, base=BASE).values
     found = sizes.match_num_params(values, target, letters, base=BASE)
@@ -480,11 +480,11 @@ def test_a_comparison_of_runs_settles_nothing(replaced):
 def test_it_is_back_unless_something_was_saved(replaced, saved):
     (replaced / saved).parent.mkdir(parents=True)
     (replaced / saved).touch()
-    assert not bring_back(replaced)
+    assert not restore_backup(replaced)
     (replaced / saved).unlink()
     (replaced / saved).parent.rmdir()
-    assert bring_back(replaced) and names(replaced) == FIRST
-    assert not bring_back(replaced)
+    assert restore_backup(replaced) and names(replaced) == FIRST
+    assert not restore_backup(replaced)
 
 
 def test_a_run_that_still_saves_is_not_set_aside(tmp_path):
@@ -609,10 +609,10 @@ def test_runs_that_differ_in_their_seed_are_one_row(tmp_path):
     paths = [
         make_run(tmp_path / "b1", small(seed=1)),
         make_run(tmp_path / "b0", small(seed=0)),
-        make_run(tmp_path / "wide", small(model__width=16)),
-        make_run(tmp_path / "window", run_file(Path("text.txt"), "window")),
+        make_run(tmp_path / "wide", small(model__hidden_size=16)),
+        make_run(tmp_path / "window", run_file(Path("text.txt"), "conv")),
     ]
-    found = group_runs(find([*paths, tmp_path / "b0"]))
+    found = group_runs(open_runs([*paths, tmp_path / "b0"]))
     assert {name: [run.path.name for run in runs] for name, runs in found.items()} == {
         "lstm,width=8": ["b0", "b1"],
         "lstm,width=16": ["wide"],
@@ -622,11 +622,11 @@ def test_runs_that_differ_in_their_seed_are_one_row(tmp_path):
 
 def test_rows_that_nothing_or_much_tells_apart_have_the_names_of_their_folders(tmp_path):
     paths = [make_run(tmp_path / name, small()) for name in ("first", "second")]
-    assert list(group_runs(find(paths))) == ["first", "second"]
-    other = small(train__lr=0.5, train__weight_decay=0.25, train__clip=3.0, train__validations=2)
-    assert list(group_runs(find([paths[0], make_run(tmp_path / "third", other)]))) == ["first", "third"]
+    assert list(group_runs(open_runs(paths))) == ["first", "second"]
+    other = small(train__lr=0.5, train__weight_decay=0.25, train__max_grad_norm=3.0, train__num_validations=2)
+    assert list(group_runs(open_runs([paths[0], make_run(tmp_path / "third", other)]))) == ["first", "third"]
     again = make_run(tmp_path / "again" / "first", small())
-    assert list(group_runs(find([paths[0], again]))) == [str(paths[0]), str(again)]
+    assert list(group_runs(open_runs([paths[0], again]))) == [str(paths[0]), str(again)]
 
 
 def test_runs_of_other_tasks_or_data_do_not_compare(tmp_path):
@@ -634,7 +634,7 @@ def test_runs_of_other_tasks_or_data_do_not_compare(tmp_path):
     gaps = {**small(), "task": "masked-lm", "model": {"arch": "lstm"}}
     second = make_run(tmp_path / "b", gaps)
     with pytest.raises(UsageError) as caught:
-        find([first, second])
+        open_runs([first, second])
     assert str(caught.value) == (
         f"compare: {first} is a run of task 'lm', {second} of task 'masked-lm'; compare runs of one task"
     )
@@ -642,14 +642,14 @@ def test_runs_of_other_tasks_or_data_do_not_compare(tmp_path):
         tmp_path / "c", small(data={"train": "other.txt", "valid": 0.1, "read_as": "windows", "context_length": 16})
     )
     with pytest.raises(UsageError) as caught:
-        find([first, other])
+        open_runs([first, other])
     there = f"data.train: {Path('text.txt').absolute()} there, {Path('other.txt').absolute()} here"
     assert str(caught.value) == (
         f"compare: {first} and {other} have other data ({there}); what they score does not compare,"
         " unless all are measured on --data FILE"
     )
-    assert len(find([first, other], data=True)) == 2
-    assert len(find([first, make_run(tmp_path / "d", small(data__window=32))])) == 2  # of the same text
+    assert len(open_runs([first, other], data=True)) == 2
+    assert len(open_runs([first, make_run(tmp_path / "d", small(data__context_length=32))])) == 2  # of the same text
 
 
 def test_a_comparison_is_no_run(tmp_path):
@@ -693,5 +693,5 @@ def test_the_tokenizer_is_trained_once(tmp_path):
     made = (out / "tokenizer" / "tokenizer.json").stat().st_mtime_ns
     assert tokens.train_once(out, [values], Silent()).hash == first.hash
     assert (out / "tokenizer" / "tokenizer.json").stat().st_mtime_ns == made
-    trained = train_here({**run_file(text, "lstm", train__steps=1), "tokenizer": tokens.given_tokenizer(out)}, tmp_path / "run")
+    trained = train_here({**run_file(text, "lstm", train__max_steps=1), "tokenizer": tokens.tokenizer_table(out)}, tmp_path / "run")
     assert trained.tokenizer.read_bytes() == (out / "tokenizer" / "tokenizer.json").read_bytes()

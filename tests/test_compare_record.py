@@ -13,7 +13,7 @@ from evidence_parts import COST
 
 from weft.comparison.minimal_pairs import check_task
 from weft.comparison.results import RunResults, load, save
-from weft.comparison.scores import refuse_others
+from weft.comparison.scores import check_metric
 from weft.comparison.to_json import to_document
 from weft.errors import UsageError
 from weft.metrics.items import ItemStatistics, Score
@@ -30,7 +30,7 @@ MEAN_ERROR = Metric("mean_error", lambda totals: totals["error"] / totals["items
 def numbers(monkeypatch):
     """A task that gives texts numbers, in the registry as long as a test lasts."""
     own = {"suites": ((MEAN_ERROR,),), "validation": (), "decides": (), "compare": Compare()}
-    made = replace(find_task("classify"), name="number", noun="counter", **own)
+    made = replace(find_task("classification"), name="number", noun="counter", **own)
     monkeypatch.setitem(sys.modules, "counters.task", SimpleNamespace(TASK=made))
     entry = registry.Registered("counters", "lstm", "give a text a number")
     monkeypatch.setattr(registry, "TASKS", {**registry.TASKS, "number": entry})
@@ -43,7 +43,7 @@ def evidence(error: np.ndarray, **more) -> RunResults:
     items = ItemStatistics(
         np.arange(len(error)), {"error": error, "items": np.ones(len(error))}, [f"{value:.1f}" for value in error]
     )
-    values = {"run": Path("runs/x"), "kind": "lstm", "seed": 0, "task": "number", "items": items, "cost": COST, "item": "text"}
+    values = {"run": Path("runs/x"), "arch": "lstm", "seed": 0, "task": "number", "items": items, "cost": COST, "item": "text"}
     values["scores"] = [Score("mean_error", float(error.mean()), None, None, "weft:test")]
     values |= {"inputs": [f"text {at}" for at in range(len(error))], "references": ["0"] * len(error)}
     return RunResults(**{**values, "lengths": np.arange(1, len(error) + 1), **more})
@@ -54,14 +54,14 @@ def test_metrics_and_lengths_are_enough(numbers, tmp_path):
     better, worse = rng.uniform(0, 1, 200), rng.uniform(1, 2, 200)
     groups = {"worse": [evidence(worse)], "better": [evidence(better)]}
     found = to_document(groups)
-    assert found["score"] == {"name": "mean_error", "better": "lower"}
+    assert found["metric"] == {"name": "mean_error", "better": "lower"}
     assert [(row["name"], row["score"]["value"]) for row in found["rows"]] == [
         ("better", pytest.approx(better.mean())),
         ("worse", pytest.approx(worse.mean())),
     ]
     assert found["rows"][1]["p"] < 0.01
     (lengths,) = found["breakdowns"]
-    assert lengths["by"] == "length of the input in tokens" and sum(lengths["counts"]) == 200
+    assert lengths["by"] == "input length in tokens" and sum(lengths["counts"]) == 200
     first = lengths["counts"][0]
     assert lengths["values"]["worse"][0] == pytest.approx(worse[:first].mean())
     assert (found["confusions"], found["context"]) == (None, None)
@@ -74,8 +74,8 @@ def test_metrics_and_lengths_are_enough(numbers, tmp_path):
 
 def test_what_it_does_not_have_is_refused(numbers):
     with pytest.raises(UsageError) as caught:
-        refuse_others("number", "mean_eror")
-    assert str(caught.value) == "--metric: no such score 'mean_eror'; did you mean 'mean_error'? known: mean_error"
+        check_metric("number", "mean_eror")
+    assert str(caught.value) == "metric: unknown metric 'mean_eror'; did you mean 'mean_error'?"
     with pytest.raises(UsageError) as caught:
         check_task("number")
     assert str(caught.value) == (

@@ -126,7 +126,7 @@ def test_the_best_of_each_rung_go_on_and_the_best_of_all_wins(tmp_path):
         "rung": 2,
         "budget": 0.5,
         "trial": 2,
-        "settings": found.trials[2]["settings"],
+        "configs": found.trials[2]["configs"],
         "score": {"name": "loss", "value": 1.0},
     }
     assert {one.output_dir.parent for one in asked} == {tmp_path} and {one.seed for one in asked} == {3}
@@ -172,7 +172,7 @@ def test_baselines_have_as_many_trials_as_networks(kind, tmp_path):
     assert all("test" not in one.values["data"] for one in asked)
     assert found.trial.number == 4 and found.variant.values["model"] == asked[4].values["model"]
     assert found.to_json()["chosen"] == 4 and [one["budget"] for one in found.trials] == [1.0] * 6
-    assert found.trials[0]["settings"] == tune.own(resolve(variant.values, base=BASE))
+    assert found.trials[0]["configs"] == tune.own(resolve(variant.values, base=BASE))
     again, wanted = search(6, tmp_path, lambda one: 0.0)
     tune.tune([variant], wanted)
     assert [one.values for one in again] == [one.values for one in asked]
@@ -243,7 +243,7 @@ def really(plan: Sequence[PlannedRun]) -> list[Outcome]:
 
 def winner(text: Path, out: Path, test: Any) -> tune.TunedVariant:
     data = {"train": str(text), "valid": 0.1, "test": test, "read_as": "lines"}
-    values = run_file(text, "lstm", data=data, train__steps=4, train__validations=1)
+    values = run_file(text, "lstm", data=data, train__max_steps=4, train__num_validations=1)
     del values["seed"]
     out.mkdir()
     (found,) = tune.tune([Variant("lstm", values)], tune.Search(2, ["width"], 0, out, really, best))

@@ -36,7 +36,7 @@ def labels(tmp_path_factory: pytest.TempPathFactory) -> LabelRuns:
 def language(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("language")
     text = make_text(place / "text.txt")
-    train_here(run_file(text, "gpt", train__steps=3), place / "run")
+    train_here(run_file(text, "gpt", train__max_steps=3), place / "run")
     return place / "run"
 
 

@@ -50,7 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def counted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("counted")
     values = run_file(make_text(place / "text.txt"))
-    values["model"] = {"kind": "ngram"}
+    values["model"] = {"arch": "ngram"}
     del values["train"]
     train_here(values, place / "run")
     return place / "run"

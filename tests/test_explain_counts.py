@@ -73,7 +73,7 @@ def test_followers_are_found_at_every_place():
 
 def test_networks_have_counts_of_their_training_text_and_others_have_none(tmp_path, capsys):
     (tmp_path / "text.txt").write_text("to be or not to be\n" * 30)  # the last tenth is held out
-    folder = train_here(run_file(tmp_path / "text.txt", train__steps=2), tmp_path / "run").path
+    folder = train_here(run_file(tmp_path / "text.txt", train__max_steps=2), tmp_path / "run").path
     found = explain(load(folder), "not to", "counts", ExplainConfig(), {}).data["contexts"]
     assert found[0]["context"] == ["t", " ", "t", "o"] and found[0]["tokens"][0]["token"] == " " and found[0]["count"] == 27
     shutil.rmtree(folder / "data")

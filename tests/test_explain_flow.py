@@ -424,7 +424,7 @@ def test_a_legend_says_why_a_series_has_no_line():
 
 def test_where_no_gradient_arrives_a_terminal_says_so(tmp_path):
     """gpt starts with an output of zeros: nothing comes back through it."""
-    values = run_file(make_text(tmp_path / "text.txt"), "gpt", train__steps=2, train__validations=1)
+    values = run_file(make_text(tmp_path / "text.txt"), "gpt", train__max_steps=2, train__num_validations=1)
     run = weft.load(train_here(values, tmp_path / "run").path, device="cpu")
     view = gradient_flow(run, "the cat", ExplainConfig())
     assert view.lines[-1] == "at the start: no gradient arrives; what is above it is zero"

@@ -50,7 +50,7 @@ def language(place):
 
     def load(name: str):
         if name not in loaded:
-            values = run_file(text, "lstm" if name == "dense" else name, train__steps=10)
+            values = run_file(text, "lstm" if name == "dense" else name, train__max_steps=10)
             values["model"] |= MODELS[name]
             loaded[name] = weft.load(train_here(values, place / f"lm-{name}").path)
         return loaded[name]
@@ -124,7 +124,7 @@ def test_the_view_names_guesses_ranks_and_what_comes(language):
 
 @pytest.fixture(scope="module")
 def filler(place):
-    values = run_file(make_text(place / "text.txt"), "transformer", task="masked-lm", model__kind="bert", train__steps=10)
+    values = run_file(make_text(place / "text.txt"), "transformer", task="masked-lm", model__arch="bert", train__max_steps=10)
     return weft.load(train_here(values, place / "masked").path)
 
 

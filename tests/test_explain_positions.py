@@ -119,7 +119,7 @@ def test_every_kind_of_positions_is_shown():
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("positions")
-    values = run_file(make_text(place / "text.txt"), "gpt", train__steps=1, train__validations=1)
+    values = run_file(make_text(place / "text.txt"), "gpt", train__max_steps=1, train__num_validations=1)
     return train_here(values, place / "run").path
 
 
@@ -152,7 +152,7 @@ def test_of_two_stacks_one_may_be_chosen(tmp_path):
 
 
 def test_a_run_without_positions_has_no_such_view(tmp_path, capsys):
-    values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__steps=1, train__validations=1)
+    values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__max_steps=1, train__num_validations=1)
     train_here(values, tmp_path / "run")
     assert main(["explain", str(tmp_path / "run"), "--view", "positions"]) == 2
     told = f"weft: --view positions: a run of kind 'lstm' has no position encodings; {tmp_path / 'run'} has: "

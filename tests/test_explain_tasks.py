@@ -61,12 +61,12 @@ def test_a_view_that_a_task_lacks_is_refused_wherever_it_is_asked_for():
     }
     for view, told in reasons.items():
         with pytest.raises(UsageError) as caught:
-            view(tagger(find_task("tag")), "a", ExplainConfig())
+            view(tagger(find_task("tagging")), "a", ExplainConfig())
         assert str(caught.value) == told
 
 
 def test_a_task_that_explains_nothing_is_refused():
-    run = tagger(replace(find_task("tag"), explain=None))
+    run = tagger(replace(find_task("tagging"), explain=None))
     for view in ("surprisal", "counts"):
         with pytest.raises(UsageError) as caught:
             VIEWS[view].unavailable(run)

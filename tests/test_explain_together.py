@@ -35,7 +35,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = make_text(place / "text.txt")
     for folder, kind in (("lstm", "lstm"), ("transformer", "transformer"), ("more/lstm", "lstm")):
         (place / folder).parent.mkdir(exist_ok=True)
-        train_here(run_file(text, kind, train__steps=3, seed=len(folder)), place / folder)
+        train_here(run_file(text, kind, train__max_steps=3, seed=len(folder)), place / folder)
     return place
 
 
@@ -49,7 +49,7 @@ def test_several_runs_say_what_each_says_alone(place, capsys, quiet_machine):
     found = asked(capsys, lstm, TEXT, "--compare-with", transformer, "--view", "gradients")
     assert (found["run"], found["with"], found["input"]) == (lstm, [transformer], TEXT)
     (view,) = found["views"]
-    assert [(one["name"], one["kind"]) for one in view["runs"]] == [("lstm", "lstm"), ("transformer", "transformer")]
+    assert [(one["name"], one["arch"]) for one in view["runs"]] == [("lstm", "lstm"), ("transformer", "transformer")]
     for one, folder in zip(view["runs"], (lstm, transformer), strict=True):
         (alone,) = asked(capsys, folder, TEXT, "--view", "gradients")["views"]
         for part in ("tokens", "position", "time", "layers"):
@@ -126,7 +126,7 @@ def test_a_run_that_was_trained_compiled_is_explained_as_any_other(tmp_path, mon
         original(part, backend="eager")  # what compiling is to all others, without minutes of it
 
     monkeypatch.setattr(nn.Module, "compile", compile_)
-    values = run_file(make_text(tmp_path / "text.txt"), "gpt", train__steps=3, train__compile=True)
+    values = run_file(make_text(tmp_path / "text.txt"), "gpt", train__max_steps=3, train__compile=True)
     train_here(values, tmp_path / "compiled")
     assert compiled
     monkeypatch.undo()

@@ -178,7 +178,7 @@ def runs(tmp_path_factory) -> PairRuns:
 @pytest.fixture(scope="module")
 def lstm(tmp_path_factory):
     place = tmp_path_factory.mktemp("lm")
-    return weft.load(train_here(run_file(make_text(place / "text.txt"), "lstm", data__read="stream"), place / "run").path)
+    return weft.load(train_here(run_file(make_text(place / "text.txt"), "lstm", data__read_as="stream"), place / "run").path)
 
 
 def test_the_view_shows_what_the_model_computes(lstm):
@@ -286,7 +286,7 @@ def hello(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The smallest network of the lectures: a vanilla RNN that spells one word."""
     folder = tmp_path_factory.mktemp("hello")
     (folder / "hello.txt").write_text("hello\n")
-    values = run_file(folder / "hello.txt", data__read="lines", train__steps=3)
+    values = run_file(folder / "hello.txt", data__read_as="lines", train__max_steps=3)
     values["model"] = {"arch": "rnn", "num_layers": 1, "hidden_size": 4}
     del values["data"]["valid"], values["data"]["window"]
     train_here(values, folder / "run")

@@ -43,7 +43,7 @@ def text(place: Path) -> Path:
 def language(place: Path, text: Path) -> Any:
     """A Transformer over pieces of words."""
     model = {"arch": "gpt", "hidden_size": 12, "num_layers": 2, "num_heads": 2}
-    values = {**run_file(text, train=TRAIN, tokenizer={"type": "bpe", "vocab_size": 270}, data__window=64), "model": model}
+    values = {**run_file(text, train=TRAIN, tokenizer={"type": "bpe", "vocab_size": 270}, data__context_length=64), "model": model}
     return weft.load(train_here(values, place / "lm", Silent()).path, device="cpu")
 
 
@@ -219,7 +219,7 @@ def test_every_task_has_a_geometry(place: Path, text: Path) -> None:
     runs = LabelRuns(place)
     model = {"arch": "bert", "hidden_size": 12, "num_layers": 2, "num_heads": 2}
     masked = train_here(
-        {**run_file(text, train=TRAIN, task="masked-lm", tokenizer={"kind": "word"}), "model": model}, place / "bert"
+        {**run_file(text, train=TRAIN, task="masked-lm", tokenizer={"type": "word"}), "model": model}, place / "bert"
     )
     for folder, layers in (
         (runs.folder("labels-transformer"), ["input", "layer 1", "layer 2", "top"]),

@@ -72,7 +72,7 @@ def test_without_clipping_no_step_is_clipped():
 
 
 def test_stopped_between_two_lines_a_run_logs_as_if_it_had_not_been(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "LOG_LINES", 2)
+    monkeypatch.setattr(training, "LINES", 2)
     values = run_file(make_text(tmp_path / "text.txt"), "lstm", train__max_steps=9, train__num_validations=1, train__max_grad_norm=0.5)
     train_here(values, tmp_path / "whole")
     for step in (2, 3, 6):
@@ -87,7 +87,7 @@ def test_stopped_between_two_lines_a_run_logs_as_if_it_had_not_been(tmp_path, mo
 
 def test_a_cursor_of_a_version_without_norms_is_read(tmp_path: Path):
     values = TrainState(step=3).to_json()
-    for name in ("norm_sum", "norm_max", "norm_steps", "clipped"):
+    for name in ("norm_sum", "grad_norm_max", "norm_steps", "clipped"):
         del values[name]
     assert TrainState.from_json(values, "train_state.json") == TrainState(step=3)
 
@@ -128,19 +128,19 @@ def test_curves_have_norms_rates_and_the_limit(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(with_checksum(line)) + "\n" for line in LOGGED))
     (tmp_path / "resolved.toml").write_text("[train]\nmax_grad_norm = 0.5\n")
     found = curve(tmp_path, "loss", ["loss"])
-    assert [(point["step"], point["value"]) for point in found["norm"]] == [(1, 4.0), (4, 1.0)]
-    assert [(point["step"], point["value"]) for point in found["norm_max"]] == [(1, 4.0), (4, 2.0)]
+    assert [(point["step"], point["value"]) for point in found["grad_norm"]] == [(1, 4.0), (4, 1.0)]
+    assert [(point["step"], point["value"]) for point in found["grad_norm_max"]] == [(1, 4.0), (4, 2.0)]
     assert [(point["tokens"], point["value"]) for point in found["rate"]] == [(10, 0.1), (40, 0.2)]
-    assert (found["gradients"]["clipped"], found["gradients"]["clip"]) == (3, 0.5)
+    assert (found["gradients"]["clipped"], found["gradients"]["max_grad_norm"]) == (3, 0.5)
 
 
 def test_the_page_has_norms_and_clipped_steps():
     document = language()
-    seen = {"mean": 0.5, "max": 12.25, "clipped": 3, "steps": 1500, "lr": 0.001, "clip": 1.0}
+    seen = {"mean": 0.5, "largest": 12.25, "clipped": 3, "steps": 1500, "learning_rate": 0.001, "max_grad_norm": 1.0}
     point = {"step": 1, "tokens": 10, "seconds": 0.1, "value": 0.5}
-    document["curves"][0] |= {"norm": [point], "norm_max": [{**point, "value": 12.25}], "rate": [point], "gradients": seen}
+    document["curves"][0] |= {"grad_norm": [point], "grad_norm_max": [{**point, "value": 12.25}], "rate": [point], "gradients": seen}
     assert find_problem(document) == ""
     drawn = page_data(document)["curves"]
-    assert (drawn[0]["norm"]["value"], drawn[0]["norm_max"]["value"], drawn[0]["clip"]) == ([0.5], [12.25], 1.0)
-    assert (drawn[1]["norm"]["value"], drawn[1]["clip"]) == ([], None)
+    assert (drawn[0]["grad_norm"]["value"], drawn[0]["grad_norm_max"]["value"], drawn[0]["max_grad_norm"]) == ([0.5], [12.25], 1.0)
+    assert (drawn[1]["grad_norm"]["value"], drawn[1]["max_grad_norm"]) == ([], None)
     assert "<td>0.5</td><td>12.2</td><td>1</td><td>3 of 1,500</td>" in page(document)

@@ -261,7 +261,7 @@ def runs(tmp_path_factory):
                 "context_length": 16,
             },
             "tokenizer": {"type": "word", "vocab_size": 40},
-            "model": {"kind": kind} if kind == "ngram" else {"arch": kind, "hidden_size": 16, "num_layers": 1},
+            "model": {"arch": kind} if kind == "ngram" else {"arch": kind, "hidden_size": 16, "num_layers": 1},
         }
         if kind in ("gpt", "transformer", "bert"):
             values["model"]["num_heads"] = 2

@@ -55,7 +55,7 @@ class Runs:
         if task in ("lm", "masked"):
             model = {"arch": "transformer" if task == "lm" else "bert", **SMALL, "position_encoding": positions}
             model |= {"qk_norm": True} if positions == "rotary" else {}
-            found = run_file(self.text, train=TRAIN, tokenizer={"kind": "word"}, task="lm" if task == "lm" else "masked-lm")
+            found = run_file(self.text, train=TRAIN, tokenizer={"type": "word"}, task="lm" if task == "lm" else "masked-lm")
             return {**found, "model": model}
         if task == "pairs":
             from pair_runs import pair_file

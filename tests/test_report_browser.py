@@ -93,7 +93,7 @@ def test_the_whole_table_is_seen_at_1280_pixels_and_a_kind_is_one_line(look):
 def test_an_axis_of_costs_that_are_near_each_other_has_numbers_on_a_phone(look):
     document = translation()
     for row, parameters in zip(document["rows"], (651_690, 940_714, 615_018, 700_000), strict=True):
-        row["parameters"] = parameters
+        row["num_parameters"] = parameters
     seen = look(document)
     seen.page.set_viewport_size({"width": 390, "height": 800})
     seen.page.wait_for_function("document.querySelector('[data-chart=cost] svg.chart').clientWidth < 390")
@@ -106,7 +106,7 @@ def test_every_column_sorts_both_ways_with_what_is_unknown_last(look):
     names = "table.results tbody th bdi"
     assert seen.all(names) == ["gpt", "lstm", "ngram"]  # the lower the better, infinity last
     rows = {row["name"]: row for row in language()["rows"]}
-    keys = [lambda row: row["name"], None, None, lambda row: len(row["seeds"]), lambda row: row["parameters"]]
+    keys = [lambda row: row["name"], None, None, lambda row: len(row["seeds"]), lambda row: row["num_parameters"]]
     for column, key in enumerate(keys):
         if key is None:
             continue
@@ -254,10 +254,10 @@ def test_the_pareto_line_has_the_rows_that_nothing_beats(look, better):
     document = translation()
     document["score"]["better"] = better
     for row, score, parameters in zip(document["rows"], (20, 31, 30, 35), (8e5, 2e5, 9e5, 3e6), strict=True):
-        row["score"], row["parameters"] = {"value": score, "low": score - 1, "high": score + 1}, int(parameters)
+        row["score"], row["num_parameters"] = {"value": score, "low": score - 1, "high": score + 1}, int(parameters)
     seen = look(document)
     box = seen.page.locator('[data-chart="cost"]')
-    titles = {"parameters": "parameters", "seconds": "time of training", "bytes": "size on disk", "decoding": "decoding speed"}
+    titles = {"num_parameters": "num_parameters", "seconds": "time of training", "model_bytes": "size on disk", "decoding": "decoding speed"}
     for cost, title in titles.items():
         box.get_by_text(title, exact=True).first.click()
         told = box.locator(".told").inner_text()
@@ -352,7 +352,7 @@ def test_every_part_says_which_score_it_is_of(look):
 
 def test_items_may_be_told_apart_by_a_score_that_goes_the_other_way(look):
     document = translation(6)
-    document["item_score"] = {"name": "token_error_rate", "better": "lower"}
+    document["item_metric"] = {"name": "token_error_rate", "better": "lower"}
     seen = look(document)
     seen.page.locator('[data-chart="items"] select').nth(1).select_option(label="rnn")
     values = {item["key"]: item["values"]["rnn"] - item["values"]["transformer"] for item in document["items"]}
@@ -433,7 +433,7 @@ def test_what_data_holds_is_text_and_never_runs(look):
     for curve in document["curves"]:
         curve["name"] = name if curve["name"] == old else curve["name"]
     document["breakdowns"][0]["bins"][0] = HOSTILE
-    document["settings"] = {name: HOSTILE}
+    document["configs"] = {name: HOSTILE}
     seen = look(document)
     seen.page.locator("article summary").first.click()
     assert seen.count("main img") == 0 and seen.count("main script") == 0

@@ -20,7 +20,7 @@ from weft.cli.main import main
 from weft.comparison import results as evidence
 from weft.errors import ModelError, UsageError
 from weft.report.page import page
-from weft.report.page_check import find_problem, seal
+from weft.report.page_check import find_problem, checksum
 
 Place = tuple[str | int, ...]
 
@@ -45,7 +45,7 @@ def test_the_page_of_a_comparison_is_made_again(tmp_path, capsys):
     told = json.loads(capsys.readouterr().out)
     assert told == {
         "report": str(other),
-        "bytes": other.stat().st_size,
+        "model_bytes": other.stat().st_size,
         "rows": ["rnn", "lstm", "lstm,attention", "transformer"],
     }
     assert other.read_bytes() == made.read_bytes()
@@ -95,7 +95,7 @@ def changed(document: Any, place: Place, value: Any) -> Any:
         (("rows", 1, "name"), "rnn", "rows[1].name stands there twice"),
         (("rows", 0, "score"), None, "rows[0].score is no table"),
         (("rows", 0, "score", "value"), "12", "rows[0].score.value is no number"),
-        (("rows", 0, "parameters"), 10**400, "rows[0].parameters is no number"),
+        (("rows", 0, "num_parameters"), 10**400, "rows[0].parameters is no number"),
         (("rows", 0, "best"), 1, "rows[0].best is neither true nor false"),
         (("score", "better"), "more", "score.better is neither higher nor lower"),
         (("curves", 0, "train", 5, "step"), None, "curves[0].train[5].step is no count"),
@@ -159,7 +159,7 @@ def test_whatever_is_damaged_is_drawn_or_refused(make):
 def test_a_comparison_that_was_changed_after_it_was_written_is_refused(tmp_path, capsys):
     """One digit of a score, which nothing but the sum could tell from another."""
     document = json.loads(json.dumps(translation()).replace("Infinity", "null").replace("NaN", "null"))
-    document["sum"] = seal(document)
+    document["checksum"] = checksum(document)
     folder = save(document, tmp_path / "cmp")
     assert main(["report", str(folder)]) == 0
     # laid out otherwise it is the same

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from report_documents import labels, language, tags, translation
 
 from weft.errors import UsageError
-from weft.plots.formatting import cut, decimals, duration, number, p_value, score_name, short, size, visible
+from weft.plots.formatting import decimals, duration, number, p_value, score_name, short, size, truncate, visible
 from weft.report.page import page
 from weft.report.page_check import find_problem
-from weft.report.page_data import POINTS, page_data, score_label
-from weft.report.page_parts import COUNTED
+from weft.report.page_data import MAX_POINTS, page_data, score_label
+from weft.report.page_parts import _used_options
 from weft.tasks.registry import TASKS, find_task
 from weft.training.estimator import NetworkEstimator
 
@@ -104,12 +104,12 @@ def cells(text: str) -> list[list[str]]:
 
 
 def test_the_table_has_every_number_and_the_best_row_first():
-    second = ["1.6 M", "3 min 38 s", "10.3 k", "490 MB", "137", "6.4 MB"]
+    second = ["1.6M", "3m38s", "10.3k", "490 MB", "137", "6.4 MB"]
     assert cells(page(translation())) == [
-        ["transformer ★ best", "35.2 34.1 to 36.3", "best", "2", "2 M", "4 min 38 s", "7.75 k", "580 MB", "102", "8 MB"],
-        ["lstm,attention", "33.1 32.0 to 34.2", "0.080 not significantly worse", "2", *second],
-        ["lstm", "25.0 23.9 to 26.1", "< 0.001", "2", "1.2 M", "2 min 36 s", "15.5 k", "400 MB", "205", "4.8 MB"],
-        ["rnn", "18.6 17.5 to 19.7", "< 0.001", "2", "800 k", "1 min 36 s", "31 k", "310 MB", "410", "3.2 MB"],
+        ["transformer ★ best", "35.2 [34.1, 36.3]", "best", "2", "2M", "4m38s", "7.75k", "580 MB", "102", "8 MB"],
+        ["lstm,attention", "33.1 [32.0, 34.2]", "0.080 not significantly worse", "2", *second],
+        ["lstm", "25.0 [23.9, 26.1]", "<0.001", "2", "1.2M", "2m36s", "15.5k", "400 MB", "205", "4.8 MB"],
+        ["rnn", "18.6 [17.5, 19.7]", "<0.001", "2", "800k", "1m36s", "31k", "310 MB", "410", "3.2 MB"],
     ]
 
 
@@ -119,13 +119,13 @@ def test_infinite_and_missing_values_are_said_to_be(stored):
     if stored:  # a file of JSON has no infinity
         document["rows"][0]["score"] = {"value": None, "low": None, "high": None, "infinite": True}
     text = page(document)
-    assert cells(text)[-1] == ["ngram", "∞", "–", "1", "800 k", "–", "–", "–", "410", "3.2 MB"]
+    assert cells(text)[-1] == ["ngram", "∞", "–", "1", "800k", "–", "–", "–", "410", "3.2 MB"]
     assert "The score of ngram is infinite" in re.sub("<.*?>", "", text)
     found = embedded(text)
     assert found["rows"][0]["value"] == "Infinity"
     assert found["breakdowns"][0]["values"][0][:2] == ["Infinity", 9.0]
     assert [item["values"][0] for item in found["items"]].count("Infinity") == 1
-    assert ">∞<" in text[text.index('aria-label="by frequency') :].split("</table>")[0]
+    assert ">∞<" in text[text.index('aria-label="by training frequency') :].split("</table>")[0]
 
 
 def test_what_was_not_measured_is_a_dash_and_never_nan():
@@ -144,19 +144,19 @@ def test_what_was_not_measured_is_a_dash_and_never_nan():
 
 def test_what_was_found_is_said_in_words():
     said = re.sub("<.*?>", "", page(translation()))
-    assert "transformer is best: BLEU 35.2 (34.1 to 36.3)." in said
-    assert "lstm,attention is not significantly worse (p ≥ 0.05); all others are worse." in said
-    assert "Of these, lstm,attention has 1.6 M parameters against 2 M." in said
+    assert "transformer is best: BLEU 35.2 [34.1, 36.3]." in said
+    assert "lstm,attention is not significantly worse (p ≥ 0.05); all other models are." in said
+    assert "lstm,attention is smaller: 1.6M parameters instead of 2M." in said
     assert (
-        "On the longest inputs (31+ tokens, 25 items) transformer has 33.0 and rnn 4.0; on the shortest (1-5) 36.5 and 27.0."
+        "On the longest inputs (31+ tokens, 25 items), transformer scores 33.0 and rnn 4.0; on the shortest (1-5), 36.5 and 27.0."
         in said
     )
-    assert "lstm is worse (p 0.012)." in re.sub("<.*?>", "", page(language()))
+    assert "lstm is worse (p = 0.012)." in re.sub("<.*?>", "", page(language()))
     several = language()
     several["rows"][0]["p"] = 0.0001
-    assert "All others are worse (p 0.012 or less)." in re.sub("<.*?>", "", page(several))
+    assert "All other models are worse (p ≤ 0.012)." in re.sub("<.*?>", "", page(several))
     several["rows"][1]["p"] = 0.0002
-    assert "All others are worse (p &lt; 0.001)." in re.sub("<.*?>", "", page(several))
+    assert "All other models are worse (p &lt;0.001)." in re.sub("<.*?>", "", page(several))
 
 
 def test_what_may_be_luck_on_long_inputs_is_not_said():
@@ -171,20 +171,20 @@ def test_what_may_be_luck_on_long_inputs_is_not_said():
 def test_scores_of_parts_have_their_own_names_and_directions():
     document = translation()
     words = {
-        "by": "length of the input in words",
-        "score": {"name": "token_error_rate", "better": "lower"},
+        "by": "input length in words",
+        "metric": {"name": "token_error_rate", "better": "lower"},
         "unit": "sentences",
     }
     document["breakdowns"][0] |= words
     text = page(document)
     said = re.sub("<.*?>", "", text)
     # of an edit rate the lowest is the best, so it is the RNN that is ahead; yet the transformer's interval is above it
-    assert "On the longest inputs (31+ words, 25 items) rnn has 4.0 and transformer 33.0" in said
+    assert "On the longest inputs (31+ words, 25 items), rnn scores 4.0 and transformer 33.0" in said
     found = embedded(text)
-    assert found["breakdowns"][0]["score"] == {"name": "edit rate", "better": "lower"}
-    assert found["breakdowns"][0]["unit"] == "sentences" and "The numbers: edit rate" in said
-    assert found["item_score"] == {"name": "chrF", "better": "higher"}
-    assert found["curve_scores"] == {
+    assert found["breakdowns"][0]["metric"] == {"name": "token error rate", "better": "lower"}
+    assert found["breakdowns"][0]["unit"] == "sentences" and "Table: token error rate" in said
+    assert found["item_metric"] == {"name": "chrF", "better": "higher"}
+    assert found["curve_metrics"] == {
         "train": {"name": "loss", "better": "lower"},
         "valid": {"name": "BLEU", "better": "higher"},
     }
@@ -197,7 +197,7 @@ def test_labels_have_their_precision_and_recall_beside_f1():
     one["precision"], one["recall"] = ({name: [share] * len(one["bins"])} for share in (97.25, 88.0))
     assert find_problem(found) == ""
     text = page(found)
-    assert "<summary>The numbers: F1, precision (P) and recall (R)</summary>" in text
+    assert "<summary>Table: F1, precision (P) and recall (R)</summary>" in text
     assert text.count("<small>P 97.2, R 88.0</small>") == len(one["bins"])  # the other rows were not measured so
     assert page_data(found)["breakdowns"][-1]["precision"][0] == [97.25] * len(one["bins"])
     one["recall"][name] = [1.0]
@@ -208,11 +208,11 @@ def test_labels_have_their_precision_and_recall_beside_f1():
 def test_curves_of_another_score_have_no_place_beside_those_of_most():
     document = translation()
     for curve in document["curves"]:
-        curve["scores"]["valid"] = "loss"
-    document["curves"][3]["scores"]["valid"] = "exact_match"
+        curve["metrics"]["valid"] = "loss"
+    document["curves"][3]["metrics"]["valid"] = "exact_match"
     text = page(document)
     found = embedded(text)
-    assert found["curve_scores"]["valid"] == {"name": "nats/token", "better": "lower"}
+    assert found["curve_metrics"]["valid"] == {"name": "loss", "better": "lower"}
     assert [bool(curve["valid"]["value"]) for curve in found["curves"]] == [at != 3 for at in range(8)]
     listed = text[text.index('aria-label="validation scores"') :].split("</table>")[0]
     first = re.findall(r"<td>(.*?)</td>", listed)[:5]
@@ -222,29 +222,29 @@ def test_curves_of_another_score_have_no_place_beside_those_of_most():
 
 def test_which_rows_are_alike_is_what_the_comparison_says():
     document = translation()
-    document["rows"][2]["alike"] = False
+    document["rows"][2]["tied_with_best"] = False
     assert "not significantly" not in page(document)
     for row in document["rows"]:
-        del row["alike"]  # of a document that does not say: by p
+        del row["tied_with_best"]  # of a document that does not say: by p
     assert cells(page(document))[1][2] == "0.080 not significantly worse"
 
 
 def test_too_little_test_data_is_said_and_nobody_is_called_equal():
     document = translation()
-    document["tested"] = {"count": 6, "item": "block of about 1,000 bytes"}
+    document["test_items"] = {"count": 6, "item": "block of about 1,000 bytes"}
     for row in document["rows"]:
-        row["enough"] = bool(row["best"])
-        row["alike"] = bool(row["best"])
+        row["has_enough_items"] = bool(row["best"])
+        row["tied_with_best"] = bool(row["best"])
     text = page(document)
-    assert [row[2] for row in cells(text)] == ["best", *["? too little test data to tell"] * 3]
+    assert [row[2] for row in cells(text)] == ["best", *["? too little test data"] * 3]
     said = re.sub("<.*?>", "", text)
     assert (
-        "There is too little test data (6 blocks of about 1,000 bytes) to tell whether it is better than "
+        "There is too little test data (6 blocks of about 1,000 bytes) to tell the best model from "
         "lstm,attention, lstm and rnn."
         in said
-        or "to tell whether it is better than rnn, lstm and lstm,attention." in said
+        or "to tell the best model from rnn, lstm and lstm,attention." in said
     )
-    assert "not significantly" not in said and "are worse" not in said and "parameters against" not in said
+    assert "not significantly" not in said and "are worse" not in said and "is smaller" not in said
 
 
 def test_the_difference_from_the_best_has_a_column():
@@ -253,11 +253,11 @@ def test_the_difference_from_the_best_has_a_column():
         row["difference"] = None if row["best"] else {"value": value, "low": value - 1.0, "high": value + 1.25}
     found = cells(page(document))
     assert found[0][2:4] == ["", "best"]
-    assert found[1][2] == "−2.1 −3.1 to −0.9"
-    document["score"]["better"] = "lower"
+    assert found[1][2] == "−2.1 [−3.1, −0.9]"
+    document["metric"]["better"] = "lower"
     for row in document["rows"]:
         row["difference"] = row["difference"] and {"value": 0.5, "low": -0.25, "high": 1.25}
-    assert cells(page(document))[0][2] == "+0.50 −0.25 to +1.25"
+    assert cells(page(document))[0][2] == "+0.50 [−0.25, +1.25]"
 
 
 def test_seeds_have_a_column_where_there_are_several():
@@ -274,7 +274,7 @@ def tuned() -> dict[str, Any]:
     def trial(number: int, rung: int, value: float | None, lr: float) -> dict[str, Any]:
         score = None if value is None else {"name": "loss", "value": value}
         failed = {"reason": "step 3: the loss is <nan>"} if value is None else {}
-        return {"rung": rung, "budget": 0.25 * 2**rung, "trial": number, "settings": {"lr": lr}, "score": score, **failed}
+        return {"rung": rung, "budget": 0.25 * 2**rung, "trial": number, "options": {"lr": lr}, "score": score, **failed}
 
     trials = [trial(0, 0, 2.5, 0.001), trial(1, 0, 2.25, 0.002), trial(2, 0, None, 0.05), trial(3, 0, 2.75, 0.0005)]
     trials += [trial(1, 1, 2.125, 0.002), trial(0, 1, 2.0, 0.001)]
@@ -282,7 +282,7 @@ def tuned() -> dict[str, Any]:
         "rung": 0,
         "budget": 1.0,
         "trial": 0,
-        "settings": {"features.ngrams": [1, 2], "features.binary": False, "delta": None},
+        "options": {"features.ngram_range": [1, 2], "features.binary": False, "delta": None},
     }
     found = {"lstm": {"chosen": 0, "trials": [{**bayes, "score": {"name": "exact_match", "value": 80.0}}]}}
     return {**translation(), "tuning": {**found, "transformer": {"chosen": 0, "trials": trials}}}
@@ -301,19 +301,19 @@ def test_every_trial_of_a_search_is_on_the_page():
         for row in re.findall("<tr.*?</tr>", part)
     ]
     assert rows[:2] == [
-        ["trial", "features.ngrams", "features.binary", "delta", "of the budget", "validation exact match"],
-        ["0 (run file) ★ chosen", "1-2", "false", "–", "1", "80.00"],
+        ["trial", "features.ngram_range", "features.binary", "delta", "budget", "validation exact match"],
+        ["0 (run file) ★ chosen", "1-2", "false", "–", "1", "80.0"],
     ]
     assert rows[2:] == [
-        ["trial", "lr", "of the budget", "validation nats/token"],
-        ["0 (run file) ★ chosen", "0.001", "0.5", "2.0000"],
-        ["1", "0.002", "0.5", "2.1250"],
-        ["3", "0.0005", "0.25", "2.7500"],
+        ["trial", "lr", "budget", "validation loss"],
+        ["0 (run file) ★ chosen", "0.001", "0.5", "2.000"],
+        ["1", "0.002", "0.5", "2.125"],
+        ["3", "0.0005", "0.25", "2.750"],
         ["2", "0.05", "0.25", "step 3: the loss is <nan>"],
     ]
     assert 'id="tuning"' not in page(translation())
     document["tuning"]["lstm"]["trials"][0]["rung"] = "x"
-    assert find_problem(document) == "tuning.lstm.trials[0].rung is no count"
+    assert find_problem(document) == "tuning.lstm.trials[0].rung is not a count"
 
 
 def test_the_settings_of_a_model_without_an_optimizer_have_none():
@@ -321,38 +321,36 @@ def test_the_settings_of_a_model_without_an_optimizer_have_none():
     document = language()
     names = [row["name"] for row in document["rows"]]
     kinds = {name: "ngram" if name == "ngram" else "lstm" for name in names}
-    document["settings"] = {
+    document["configs"] = {
         name: f'task = "lm"\n[model]\narch = "{kind}"\n[train]\noptimizer = "adamw"\nlr = 0.001\n'
         for name, kind in kinds.items()
     }
     text = page(document)
-    shown = text[text.index('aria-label="settings that differ"') :].split("</table>")[0]
+    shown = text[text.index('aria-label="options that differ"') :].split("</table>")[0]
     rows = {
         re.sub("<.*?>", "", row[0]): [re.sub("<.*?>", "", cell) for cell in row[1:]]
         for row in (re.findall("<t[hd].*?</t[hd]>", line) for line in re.findall("<tr.*?</tr>", shown)[1:])
     }
     assert rows["train.optimizer"] == ["" if kinds[name] == "ngram" else "&quot;adamw&quot;" for name in names]
-    assert set(COUNTED) == {
-        kind
-        for shared in map(find_task, TASKS)
-        for kind, preset in shared.presets.items()
-        if not isinstance(preset.estimator, NetworkEstimator)
-    }
+    for name, task in ((name, find_task(name)) for name in TASKS):
+        for arch, preset in task.presets.items():
+            used = _used_options(f'task = "{name}"\n[model]\narch = "{arch}"\n[train]\nlr = 0.001\n')
+            assert ("train.lr" in used) == isinstance(preset.estimator, NetworkEstimator)
 
 
 def test_the_head_says_what_it_was_measured_with():
     document = translation()
-    document["tested"] = {"count": 1000, "item": "line"}
-    document["about"] = {"date": "2026-11-16 12:00", "tokenizer": "bpe of 8,000", "budget": "3,500 steps"}
+    document["test_items"] = {"count": 1000, "item": "line"}
+    document["about"] = {"date": "2026-11-16 12:00", "tokenizer": "bpe (8,000 tokens)", "budget": "3,500 steps"}
     document["about"]["training data"] = "30,000 words"
-    trial = {"rung": 0, "settings": {}}
+    trial = {"rung": 0, "options": {}}
     document["tuning"] = {"rnn": {"chosen": 1, "trials": [trial | {"trial": at} for at in (0, 1, 2, 1)]}}
     text = page(document)
     assert "4 encoder-decoders on de-en.test.tsv (1,000 lines)" in re.sub("<.*?>", "", text)
     shown = re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text.split("</header>")[0])
     assert dict(shown) == {
         "training data": "30,000 words",
-        "tokenizer": "bpe of 8,000",
+        "tokenizer": "bpe (8,000 tokens)",
         "budget": "3,500 steps",
         "tuning": "3 trials per model",
         "hardware": "Linux-6.1.0-x86_64, CPU, 1 thread",
@@ -379,20 +377,20 @@ def test_the_title_says_what_is_compared():
 
 def test_a_column_that_says_nothing_of_any_row_is_left_out():
     document = translation()
-    assert ">tokens/s<" in page(document)
+    assert ">train tok/s<" in page(document)
     for row in document["rows"]:
         row["tokens_per_second"] = None
-    assert ">tokens/s<" not in page(document)
+    assert ">train tok/s<" not in page(document)
 
 
 def test_what_failed_is_said():
     document = {**translation(), "failures": [{"name": "gru", "seed": 1, "reason": "step 3: the loss is nan", "code": 6}]}
-    assert "Not in the table: gru, seed 1: step 3: the loss is nan" in re.sub("<.*?>", "", page(document))
+    assert "Failed: gru, seed 1: step 3: the loss is nan" in re.sub("<.*?>", "", page(document))
 
 
 def test_settings_that_differ_come_first_and_all_of_them_follow():
     text = page(translation())
-    differ = text[text.index('<section id="settings">') :].split("</table>")[0]
+    differ = text[text.index('<section id="configs">') :].split("</table>")[0]
     assert re.findall(r'<th scope="row"><code>(.*?)</code>', differ) == [
         "model.arch",
         "model.decoder.attention",
@@ -400,11 +398,11 @@ def test_settings_that_differ_come_first_and_all_of_them_follow():
     ]
     assert re.sub("<.*?>", "", text).count("batch_tokens = 4096") == 4
     same = translation()
-    same["settings"] = {
-        name: same["settings"]["rnn"].replace("seed = 0", f"seed = {at}") for at, name in enumerate(same["settings"])
+    same["configs"] = {
+        name: same["configs"]["rnn"].replace("seed = 0", f"seed = {at}") for at, name in enumerate(same["configs"])
     }
-    assert "No setting differs but the seed." in page(same)
-    same["settings"]["rnn"] = "this is = = no TOML"
+    assert "Only the seed differs." in page(same)
+    same["configs"]["rnn"] = "this is = = no TOML"
     assert "this is = = no TOML" in page(same)
 
 
@@ -420,7 +418,7 @@ def test_the_most_frequent_mistakes_are_listed():
     wrong = {(i, j): matrix[i][j] for i in range(8) for j in range(8) if i != j}
     (i, j), count = max(wrong.items(), key=lambda one: one[1])
     text = page(document)
-    listed = text[text.index('aria-label="mistakes of lstm"') :].split("<tbody>")[1]
+    listed = text[text.index('aria-label="errors of lstm"') :].split("<tbody>")[1]
     first = re.findall(r"<t[hd].*?</t[hd]>", listed)[:4]
     assert [re.sub("<.*?>", "", cell) for cell in first] == [known[i], known[j], f"{count}", f"{count / sum(matrix[i]):.1%}"]
 
@@ -442,12 +440,12 @@ def hostile(value: Any) -> Any:
 @pytest.mark.parametrize("make", [translation, language, labels, tags])
 def test_hostile_texts_stay_texts(make):
     document = make()
-    for name in ("title", "data", "test", "rows", "curves", "items", "settings", "samples", "environment", "command"):
+    for name in ("title", "data", "test", "rows", "curves", "items", "configs", "samples", "environment", "command"):
         document[name] = hostile(document[name])
     for part in ("outputs", "values"):  # what is keyed by the names of rows is keyed by the new ones
         for item in document["items"]:
             item[part] = {f"{name}{HOSTILE}": inner for name, inner in item[part].items()}
-    document["settings"] = {f"{name}{HOSTILE}": text for name, text in document["settings"].items()}
+    document["configs"] = {f"{name}{HOSTILE}": text for name, text in document["configs"].items()}
     text = page(document)
     text.encode()
     clean = Reader(page(make()))
@@ -464,7 +462,7 @@ def test_any_name_and_text_gives_a_page(text):
     document = translation(2)
     old = document["rows"][0]["name"]
     document["rows"][0]["name"] = text
-    document["settings"][text] = document["settings"].pop(old)
+    document["configs"][text] = document["configs"].pop(old)
     document["items"][0]["input"] = document["items"][0]["reference"] = text
     written = page(document)
     Reader(written)
@@ -508,7 +506,7 @@ def test_noisy_curves_have_running_means_beside_the_values():
     many = [{"step": at + 1, "value": float(at % 2)} for at in range(5000)]
     curve["train"] = many
     found = page_data(document)["curves"][0]["train"]
-    assert len(found["smooth"]) == len(found["value"]) <= POINTS + 2 and set(np.round(found["smooth"][5:-5], 1)) == {0.5}
+    assert len(found["smooth"]) == len(found["value"]) <= MAX_POINTS + 2 and set(np.round(found["smooth"][5:-5], 1)) == {0.5}
 
 
 def test_long_curves_keep_their_spikes_and_ends():
@@ -517,7 +515,7 @@ def test_long_curves_keep_their_spikes_and_ends():
     points[4321]["value"], points[777]["value"] = 99.0, -5.0
     document["curves"][0]["train"] = points
     found = page_data(document)["curves"][0]["train"]
-    assert len(found["value"]) <= POINTS + 2
+    assert len(found["value"]) <= MAX_POINTS + 2
     assert {0, 777, 4321, 10_000} <= set(found["step"])
     assert found["step"] == sorted(found["step"])
 
@@ -564,19 +562,19 @@ def test_rows_can_be_told_apart_by_every_reader_and_stand_out_from_the_paper(sch
 
 def test_numbers_in_words():
     assert [short(value) for value in (0, 999, 999.6, 12345, 1_234_567, 2.5e9, 7e12, None)] == (
-        ["0", "999", "1 k", "12.3 k", "1.23 M", "2.5 G", "7 T", "–"]
+        ["0", "999", "1k", "12.3k", "1.23M", "2.5B", "7T", "–"]
     )
     assert [size(value) for value in (12, 4_900, 1.5e9, None)] == ["12 B", "4.9 kB", "1.5 GB", "–"]
     assert [duration(value) for value in (0, 0.012, 0.31, 59.97, 75.2, 3599.7, 3725, None)] == (
-        ["0.0 s", "0.01 s", "0.3 s", "1 min 00 s", "1 min 15 s", "1 h 00 min", "1 h 02 min", "–"]
+        ["0.0s", "0.01s", "0.3s", "1m00s", "1m15s", "1h00m", "1h02m", "–"]
     )
-    assert [p_value(value) for value in (0.0002, 0.0314, 1, None)] == ["< 0.001", "0.031", "1.000", "–"]
+    assert [p_value(value) for value in (0.0002, 0.0314, 1, None)] == ["<0.001", "0.031", "1.000", "–"]
     assert [number(value, 2) for value in (1234.567, -1, math.inf, -math.inf, math.nan, None)] == (
         ["1,234.57", "\u22121.00", "∞", "\u2212∞", "–", "–"]
     )
     assert [decimals(widths) for widths in ([1.1], [0.04, 2], [0.00001], [300], [], [math.nan])] == [1, 3, 4, 0, 2, 2]
     names = ("bits_per_char", "f1_macro", "f1")
-    assert [score_name(name) for name in names] == ["bits/character", "macro F1", "F1"]
+    assert [score_name(name) for name in names] == ["bits per char", "F1 macro", "F1"]
     names = ("bleu", "bleu_lc", "chrf", "exact_match", "new_one")
     labels = ["BLEU", "BLEU, lower case", "chrF", "exact match", "new one"]
     assert [score_label({"task": "seq2seq"}, name) for name in names] == labels
@@ -584,13 +582,13 @@ def test_numbers_in_words():
 
 
 def test_cutting_says_how_much_and_keeps_accents():
-    assert cut("short", 5) == "short"
-    assert cut("letters", 3) == "let… (4 more characters)"
-    assert cut("ae\u0301iou", 2) == "a… (5 more characters)"
+    assert truncate("short", 5) == "short"
+    assert truncate("letters", 3) == "let… (4 more characters)"
+    assert truncate("ae\u0301iou", 2) == "a… (5 more characters)"
 
 
 def test_a_document_without_rows_is_refused():
-    for name in ("rows", "score"):
+    for name in ("rows", "metric"):
         with pytest.raises(UsageError) as caught:
             page({**copy.deepcopy(translation()), name: None})
-        assert str(caught.value) == f"report: the comparison has no {name}; there is nothing to show"
+        assert str(caught.value) == f"report: the comparison has no {name}"

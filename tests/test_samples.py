@@ -38,7 +38,7 @@ def written(out: Path) -> list[dict[str, Any]]:
 
 
 def small(text: Path, model: str = "lstm", **options: Any) -> dict[str, Any]:
-    given = {"train__steps": 4, "train__validations": 2, "train__samples": 2, "train__sample_length": 12}
+    given = {"train__max_steps": 4, "train__num_validations": 2, "train__samples": 2, "train__sample_length": 12}
     return run_file(text, model, **{**given, **options})
 
 
@@ -53,7 +53,7 @@ def test_each_validation_writes_a_text_for_each_prompt_and_sample(tmp_path, text
 
 def test_the_last_texts_are_what_the_trained_run_generates(tmp_path, text):
     out = tmp_path / "run"
-    train_here(small(text, train__validations=1), out)
+    train_here(small(text, train__num_validations=1), out)
     run = weft.load(out, device="cpu")
     assert isinstance(run, Run)
     wanted = run.generate("", length=12, samples=2, seed=3).ranked()
@@ -63,7 +63,7 @@ def test_the_last_texts_are_what_the_trained_run_generates(tmp_path, text):
 @pytest.mark.parametrize("model", ["lstm", "transformer", "gpt"])
 def test_training_is_the_same_with_and_without(tmp_path, text, model):
     for name, samples in (("with", 2), ("without", 0)):
-        train_here(small(text, model, train__samples=samples, data__window=16), tmp_path / name)
+        train_here(small(text, model, train__samples=samples, data__context_length=16), tmp_path / name)
     have, plain = ((sums(tmp_path / name), (tmp_path / name / "metrics.jsonl").read_bytes()) for name in ("with", "without"))
     for part in ("model", "optimizer", "carry", "metrics"):
         assert have[0][part] == plain[0][part]
@@ -71,7 +71,7 @@ def test_training_is_the_same_with_and_without(tmp_path, text, model):
 
 
 def test_resumed_there_is_no_text_twice_and_none_is_missing(tmp_path, text):
-    values = small(text, train__steps=6, train__validations=3)
+    values = small(text, train__max_steps=6, train__num_validations=3)
     train_here(values, tmp_path / "whole")
 
     def crash(loop: Any) -> None:

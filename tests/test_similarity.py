@@ -149,7 +149,7 @@ def pairs(place: Path) -> PairRuns:
 
 def language(place: Path, text: Path, name: str, tokenizer: dict[str, Any], model: dict[str, Any]) -> Any:
     values = {
-        **run_file(text, train=TRAIN, tokenizer=tokenizer, data__window=64),
+        **run_file(text, train=TRAIN, tokenizer=tokenizer, data__context_length=64),
         "model": {"hidden_size": 12, "num_layers": 2, **model},
     }
     return weft.load(train_here(values, place / name, Silent()).path, device="cpu")
@@ -157,17 +157,17 @@ def language(place: Path, text: Path, name: str, tokenizer: dict[str, Any], mode
 
 @pytest.fixture(scope="module")
 def words(place: Path, text: Path) -> Any:
-    return language(place, text, "words", {"kind": "word"}, {"arch": "transformer", "num_heads": 2})
+    return language(place, text, "words", {"type": "word"}, {"arch": "transformer", "num_heads": 2})
 
 
 @pytest.fixture(scope="module")
 def letters(place: Path, text: Path) -> Any:
-    return language(place, text, "letters", {"kind": "char"}, {"arch": "lstm", "num_layers": 1})
+    return language(place, text, "letters", {"type": "char"}, {"arch": "lstm", "num_layers": 1})
 
 
 @pytest.fixture(scope="module")
 def third(place: Path, text: Path) -> Any:
-    return language(place, text, "third", {"type": "bpe", "vocab_size": 270}, {"kind": "gru"})
+    return language(place, text, "third", {"type": "bpe", "vocab_size": 270}, {"arch": "gru"})
 
 
 def test_two_runs_of_other_tokens_are_compared_by_words(words: Any, letters: Any, text: Path) -> None:

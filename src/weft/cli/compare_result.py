@@ -50,7 +50,7 @@ def _with_pairs(found: Mapping[str, Any], results: Groups, facts: ComparisonInfo
     return {
         **found,
         "breakdowns": [*found["breakdowns"], *breakdowns(told)],
-        "probe": {**as_json(told, groups), **about},
+        "minimal_pairs": {**as_json(told, groups), **about},
     }
 
 
@@ -66,7 +66,7 @@ def written(results: Groups, facts: ComparisonInfo, output_dir: Path, display: D
 
 def give_failures(facts: ComparisonInfo) -> None:
     """JSON of a comparison of which nothing is left to compare: what failed, in the shape of any other."""
-    nothing = dict.fromkeys(("task", "data", "score", "test", "tested", "too_little", "context"))
+    nothing = dict.fromkeys(("task", "data", "metric", "test", "test_items", "insufficient_data", "context"))
     write_json({"title": facts.title, **nothing, "rows": [], "failures": [failure._asdict() for failure in facts.failures]})
 
 
@@ -82,7 +82,7 @@ def give(results: Groups, found: Mapping[str, Any], facts: ComparisonInfo, wante
     from weft.cli.minimal_pairs_table import as_table
     from weft.comparison import table, table_text
 
-    rows = table.rows(results, facts.score)
+    rows = table.rows(results, facts.metric)
     given = [(wanted.csv, table_text.csv), (wanted.markdown, table_text.markdown), (wanted.latex, table_text.latex)]
     to_stdout = wanted.json
     for path, writer in given:
@@ -94,12 +94,12 @@ def give(results: Groups, found: Mapping[str, Any], facts: ComparisonInfo, wante
         else:
             files.write_text(path, writer(rows), named=True)
     if wanted.json:
-        names = ("title", "task", "data", "score", "test", "tested", "too_little", "context", "rows", "failures", "probe")
+        names = ("title", "task", "data", "metric", "test", "test_items", "insufficient_data", "context", "rows", "failures", "minimal_pairs")
         write_json({name: found[name] for name in names if name in found})
     elif not to_stdout:
         write(table_text.terminal(rows, terminal_width()) + context_line(found))
-        for told in (found["too_little"], found["test"]):
+        for told in (found["insufficient_data"], found["test"]):
             if told:
                 note(told, quiet=wanted.quiet)
-        if "probe" in found:
-            write("\n" + as_table(found["probe"]))
+        if "minimal_pairs" in found:
+            write("\n" + as_table(found["minimal_pairs"]))

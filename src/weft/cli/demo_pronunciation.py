@@ -138,7 +138,7 @@ def to_row(name: str, found: RunResults) -> Row:
     rates = (wrong.mean(), hard.mean(), sums["edits"].sum() / sums["reference_tokens"].sum())
     wer, wer_long, per = (round(100 * float(rate), 2) for rate in rates)
     cost = found.cost
-    return Row(name, cost.num_parameters, wer, wer_long, per, cost.decoding, cost.seconds or 0.0, said[longest(found.inputs)])
+    return Row(name, cost.num_parameters, wer, wer_long, per, cost.inference_rate, cost.seconds or 0.0, said[longest(found.inputs)])
 
 
 BLOCKS, LETTERS = " ░▒▓█", " .:*#"

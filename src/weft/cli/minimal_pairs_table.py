@@ -51,13 +51,13 @@ def as_json(rows: Sequence[Row], groups: Mapping[str, Sequence[ItemStatistics]])
             "name": row.name,
             "pairs": row.size,
             "accuracy": {
-                name: {part: finite(value) for part, value in one._asdict().items()} for name, one in row.found.items()
+                name: {part: finite(value) for part, value in one._asdict().items()} for name, one in row.scores.items()
             },
         }
         for row in rows
     ]
     row = decisive_rows(rows)
-    follows = None if row is None else {name: verdict(found) for name, found in row.found.items()}
+    follows = None if row is None else {name: verdict(found) for name, found in row.scores.items()}
     return {"rows": told, "follows": follows, "counts": {name: _counts(runs) for name, runs in groups.items()}}
 
 

@@ -1,4 +1,4 @@
-"""Which kinds a comparison is of: those that are named, all of a task, or those that nearly everybody would name."""
+"""The architectures of a comparison: those that are named, all of a task, or a default choice."""
 
 from __future__ import annotations
 
@@ -6,52 +6,62 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.errors import UsageError
+from weft.nn.mixers import MIXERS
 from weft.tasks.registry import find_task
+from weft.tasks.spec import Preset
 
-ALL = "all"  # kinds of a task
-NETWORKS = ("lstm", "transformer")  # one that reads step by step and one that attends; the others are variants of them
+ALL = "all"  # every architecture of the task
 
 
 def parse_models(text: str) -> list[str]:
-    """'lstm, gru' -> lstm and gru; 'all' -> all."""
-    found = [name.strip() for name in text.split(",")]
-    if not all(found):
-        raise UsageError(f"--models {text}", "must look like lstm,gru,transformer")
-    return found
+    """'lstm, gru' -> ['lstm', 'gru']."""
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise UsageError("models", f"expected a comma-separated list such as lstm,gru,transformer, got {text!r}")
+    return names
 
 
 def archs_of(values: Mapping[str, Any], models: Sequence[str]) -> list[str]:
-    """The kinds that are compared: those that are named; all of the task, the run file's own first; or that one alone."""
+    """The architectures to compare: those named; all of the task, the run file's own first; or only the run file's own."""
     own = values["model"]["arch"]
     if list(models) == [ALL]:
-        return [own, *(kind for kind in find_task(values["task"]).presets if kind != own)]
+        return [own, *(arch for arch in find_task(values["task"]).presets if arch != own)]
     return list(models) or [own]
 
 
 def _mixers(values: Mapping[str, Any]) -> set[Any]:
-    """What a preset's layers, and those of its sides, are made of."""
+    """The layer types of a preset, of encoder and decoder too."""
     inner = [value for value in values.values() if isinstance(value, Mapping)]
     return {values.get("layer_type")}.union(*map(_mixers, inner)) - {None}
 
 
-def usual(values: Mapping[str, Any]) -> list[str]:
-    """The kinds to compare where none is named: the run file's own, the baselines of its task, which cost seconds, and a
-    recurrent network and a Transformer, unless its own has the same layers. One that starts from another run's weights is
-    compared with baselines alone: no other kind could start there."""
-    presets, own = find_task(values["task"]).presets, values["model"]["arch"]
-    baselines = [kind for kind in presets if not presets[kind].estimator.by_steps]
-    networks = [] if "init_from" in values.get("train", {}) else [kind for kind in NETWORKS if kind in presets]
-    same = _mixers(presets[own].values) if own in presets else set()
-    others = [kind for kind in networks if not _mixers(presets[kind].values) <= same]
-    return list(dict.fromkeys([own, *baselines, *others]))
+def _typical_networks(presets: Mapping[str, Preset]) -> list[str]:
+    """Of the networks named after their recurrent layer the one with the largest state, and the first that attends; the others
+    are variants of these."""
+    recurrent = sorted((arch for arch in presets if arch in MIXERS), key=lambda arch: -MIXERS[arch].state)[:1]
+    layers = {arch: [MIXERS[name] for name in _mixers(preset.values)] for arch, preset in presets.items()}
+    attending = [arch for arch in presets if layers[arch] and all(mixer.attends for mixer in layers[arch])][:1]
+    return [arch for arch in presets if arch in (*recurrent, *attending)]
 
 
-def told(values: Mapping[str, Any], kinds: Sequence[str]) -> str:
-    """Which kinds are compared, and why, in words."""
+def default_archs(values: Mapping[str, Any]) -> list[str]:
+    """The architectures to compare where none is named: the run file's own, the baselines of its task, which take seconds, and
+    a recurrent network and a Transformer, unless its own has the same layers. A run that is initialized from another run is
+    compared with baselines only: no other architecture could start from those weights."""
     presets, own = find_task(values["task"]).presets, values["model"]["arch"]
-    parts = [f"{own} (the run file's)"]
-    if baselines := [kind for kind in kinds if kind != own and not presets[kind].estimator.by_steps]:
-        parts.append(f"{' and '.join(baselines)} (counted or solved in seconds: what a network must beat)")
-    if networks := [kind for kind in kinds if kind != own and kind not in baselines]:
-        parts.append(f"{' and '.join(networks)} (the usual network{'s' * (len(networks) > 1)} beside it)")
-    return f"comparing {', '.join(parts)}; --models names others, --models all takes all {len(presets)} kinds"
+    baselines = [arch for arch in presets if not presets[arch].estimator.by_steps]
+    networks = [] if "init_from" in values.get("train", {}) else _typical_networks(presets)
+    own_mixers = _mixers(presets[own].values) if own in presets else set()
+    different = [arch for arch in networks if not _mixers(presets[arch].values) <= own_mixers]
+    return list(dict.fromkeys([own, *baselines, *different]))
+
+
+def describe_choice(values: Mapping[str, Any], archs: Sequence[str]) -> str:
+    """Which architectures are compared by default, and why, in one sentence."""
+    presets, own = find_task(values["task"]).presets, values["model"]["arch"]
+    parts = [f"{own} (from the run file)"]
+    if baselines := [arch for arch in archs if arch != own and not presets[arch].estimator.by_steps]:
+        parts.append(f"{' and '.join(baselines)} (baseline{'s' * (len(baselines) > 1)})")
+    if networks := [arch for arch in archs if arch != own and arch not in baselines]:
+        parts.append(f"{' and '.join(networks)} (typical network{'s' * (len(networks) > 1)})")
+    return f"Comparing {', '.join(parts)}; set `models` to choose others, or to all for all {len(presets)} architectures"

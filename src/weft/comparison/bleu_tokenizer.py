@@ -1,4 +1,4 @@
-"""How BLEU splits the outputs of all runs of a comparison: in one way, or their scores would not compare."""
+"""The BLEU tokenizer of a comparison: one for all runs, otherwise their scores are not comparable."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from weft.tasks.registry import find_task
 
 
 def check_tokenizer_option(task: str, tokenize: str | None) -> None:
-    """Refuse a tokenizer that is not there, or that is asked of runs without outputs."""
+    """Raise UsageError for an unknown BLEU tokenizer, or for a task without text outputs."""
     if tokenize is None:
         return
     if find_task(task).compare.tokenize is None:
-        raise UsageError("--tokenize", f"is for runs that write outputs, and these are of task {task!r}", "drop it")
+        raise UsageError("tokenize", f"not available for task {task!r}")
     check_tokenizer(tokenize)
 
 
 def one_tokenizer(paths: Iterable[Path]) -> str | None:
-    """The automatic choice for runs that write outputs, None for others, or where they are of several tasks."""
+    """The automatic choice for seq2seq runs; None for other tasks, or if the tasks differ."""
     runs = list[AnyRun]()
     for path in paths:
-        with suppress(ModelError):  # whoever measures it tells of that
+        with suppress(ModelError):  # the evaluation reports it
             runs.append(load(path))
     if not runs or any(run.spec is not runs[0].spec for run in runs):
         return None

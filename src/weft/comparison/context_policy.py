@@ -1,4 +1,4 @@
-"""The context policy of a comparison of language models: one for all rows, named wherever their scores are."""
+"""The context policy of a comparison of language models: one for all rows, named beside their scores."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from weft.runs.config import RunConfig
 from weft.tasks.registry import find_task
 
 Groups = Mapping[str, Sequence[RunResults]]
-PAST = "each token is predicted from its whole past, as far as the model reads"
+PAST = "each token is predicted from all preceding tokens that the model can read"
 LINE = "each token is predicted from its own line"
 
 
 def check_context(config: RunConfig, policy: str, name: str) -> None:
-    """Refuse, before anything is trained or measured, a policy that the run, or the row, called `name` can't follow."""
+    """Raise UsageError, before anything is trained or evaluated, if the run or row called `name` cannot apply the policy."""
     contexts = config.spec.compare.contexts
     if contexts is None:
-        raise UsageError("--context", f"is for language models, and {name} is a run of task {config.task!r}", "drop it")
+        raise UsageError("context", f"not available for task {config.task!r} ({name})")
     contexts.check(config, policy, name)
 
 
 def check_one_context(runs: Sequence[RunResults]) -> None:
-    """Refuse scores that were measured under different policies."""
+    """Raise UsageError if runs were evaluated with different context policies."""
     first = runs[0]
     for other in runs[1:]:
         if other.policy != first.policy:
             raise UsageError(
                 "compare",
-                f"{first.run} was measured under the context policy {first.policy!r}, {other.run} under {other.policy!r}",
-                "measure both under one",
+                f"{first.run} and {other.run} have different context policies ({first.policy}, {other.policy})",
+                "evaluate both with one policy",
             )
 
 
 def _sentence(policy: str, rows: Mapping[str, str], default: str) -> str:
     """'Context policy full: each token ... reads (carry:warm-64: lstm; stride:32/64: gpt, transformer).'"""
-    followed = {row: context.removeprefix(f"{default}/") for row, context in rows.items()}
-    if set(followed.values()) == {"reset:line"}:
+    applied = {row: context.removeprefix(f"{default}/") for row, context in rows.items()}
+    if set(applied.values()) == {"reset:line"}:
         return f"Context policy reset: {LINE}."
-    ways = [f"{way}: {', '.join(row for row in followed if followed[row] == way)}" for way in dict.fromkeys(followed.values())]
+    ways = [f"{way}: {', '.join(row for row in applied if applied[row] == way)}" for way in dict.fromkeys(applied.values())]
     if policy == default:
         return f"Context policy {default}: {PAST} ({'; '.join(ways)})."
-    return f"Context policy {policy} ({'; '.join(ways)}); validation during training, and so the learning curves, {default}."
+    return f"Context policy {policy} ({'; '.join(ways)}); validation during training, and therefore the learning curves, use {default}."
 
 
 def context_of(groups: Groups) -> dict[str, Any] | None:
-    """The policy, how each row followed it, and both in a sentence; None where nothing is predicted from a context."""
+    """The policy, how each row applied it, and a sentence about both; None for tasks without a context."""
     first = {row: runs[0] for row, runs in groups.items()}
-    one = next(iter(first.values()))
-    policy, contexts = one.policy, find_task(one.task).compare.contexts
+    run = next(iter(first.values()))
+    policy, contexts = run.policy, find_task(run.task).compare.contexts
     if not policy or contexts is None:
         return None
     rows = {row: run.context for row, run in first.items()}

@@ -1,4 +1,4 @@
-"""What a run costs: what it took to train, what it takes to keep and to use."""
+"""The costs of a run: training, storage and inference."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from weft.runs.run_dir import RunDir
 
 
 class Cost(NamedTuple):
-    """Of one run; None where its files don't say."""
+    """The costs of one run; None where its files do not record them."""
 
     num_parameters: int
     seconds: float | None  # of training
     tokens_per_second: float | None  # in training
     peak_memory: int | None  # bytes, in training
-    bytes: int  # of the weights, or counts, on disk
-    decoding: float  # how many units a second, measured while the evidence was gathered
-    unit: str  # of decoding: "lines/s", "tokens/s scored"
+    model_bytes: int  # size of the weights or counts on disk
+    inference_rate: float  # units per second, timed during the evaluation
+    inference_unit: str  # "lines/s", "tokens/s scored"
 
 
-def compute_cost(directory: RunDir, parameters: int, *, decoding: float, unit: str) -> Cost:
-    """The cost of the run in `folder`; what training took is in its timings.jsonl."""
+def compute_cost(directory: RunDir, num_parameters: int, *, inference_rate: float, inference_unit: str) -> Cost:
+    """The cost of a run; the training part comes from its timings.jsonl."""
     timings = read_log(directory.path / "timings.jsonl")
     last = timings[-1] if timings else {}
-    # a run that was resumed has a line of each process, and each has its own peak
+    # a resumed run has one line per process, each with its own peak
     peaks = [int(record["peak_memory"]) for record in timings if record.get("peak_memory")]
     return Cost(
-        num_parameters=parameters,
+        num_parameters=num_parameters,
         seconds=last.get("seconds"),
         tokens_per_second=last.get("tokens_per_second"),
         peak_memory=max(peaks, default=None),
-        bytes=directory.weights.stat().st_size,
-        decoding=decoding,
-        unit=unit,
+        model_bytes=directory.weights.stat().st_size,
+        inference_rate=inference_rate,
+        inference_unit=inference_unit,
     )

@@ -1,4 +1,4 @@
-"""How runs learned: the lines of metrics.jsonl, with the tokens and seconds that they took."""
+"""Learning curves: the records of metrics.jsonl with tokens and seconds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Record = dict[str, Any]
 
 
 def _at(step: float, known: Sequence[tuple[float, float]]) -> float | None:
-    """What there was at a step, between the steps where it is known; nothing before the first step."""
+    """The value at a step, interpolated between the known steps; 0 at step 0."""
     if not known:
         return None
     steps, values = zip((0.0, 0.0), *sorted(known), strict=True)
@@ -38,42 +38,44 @@ def _points(lines: Sequence[Record], name: str, tokens: Any, seconds: Any) -> li
     ]
 
 
-STEPS, TEXTS = 8, 3  # of samples.jsonl: validations that are shown, and texts of each
+MAX_STEPS, TEXTS_PER_STEP = 8, 3  # of samples.jsonl
 
 
 def samples_of(run: Path) -> list[Record]:
-    """What a run wrote at some of its validations, from the first to the last; nothing where train.num_samples was 0."""
+    """Texts that a run generated at some of its validations, the first and the last included; empty if train.num_samples is 0."""
     lines = read_log(run / SAMPLES, texts=True)
     steps = list(dict.fromkeys(line["step"] for line in lines))
-    chosen = {steps[round(at * (len(steps) - 1) / max(1, min(len(steps), STEPS) - 1))] for at in range(min(len(steps), STEPS))}
-    return [line for step in sorted(chosen) for line in [one for one in lines if one["step"] == step][:TEXTS]]
+    chosen = {
+        steps[round(at * (len(steps) - 1) / max(1, min(len(steps), MAX_STEPS) - 1))] for at in range(min(len(steps), MAX_STEPS))
+    }
+    return [line for step in sorted(chosen) for line in [record for record in lines if record["step"] == step][:TEXTS_PER_STEP]]
 
 
-def _clip(run: Path) -> float | None:
-    """The largest norm that a gradient may have; None where there is no limit, or the run is gone."""
+def _max_grad_norm(run: Path) -> float | None:
+    """train.max_grad_norm of a run; None if there is no limit, or the run is gone."""
     try:
-        clip = read_toml(run / "resolved.toml").get("train", {}).get("max_grad_norm")
+        limit = read_toml(run / "resolved.toml").get("train", {}).get("max_grad_norm")
     except ConfigError:
         return None
-    return float(clip) if isinstance(clip, int | float) else None
+    return float(limit) if isinstance(limit, int | float) and limit else None
 
 
-def curve(run: Path, score: str, validated: Collection[str]) -> dict[str, Any]:
-    """Losses of training, and of the validation data `score`, or, where validation does not know it, its first score; norms of
-    the gradient, and the learning rate. `validated` are the names of what the task's validation measures."""
+def curve(run: Path, metric: str, validation_metrics: Collection[str]) -> dict[str, Any]:
+    """Training loss, validation metric, gradient norms and learning rate of a run. The validation metric is `metric`, or the
+    first one if the run does not log it. `validation_metrics` are the names of the metrics that the task's validation has."""
     lines, timings = read_log(run / "metrics.jsonl"), read_log(run / "timings.jsonl")
     seconds = [(line["step"], line["seconds"]) for line in timings if line.get("seconds") is not None]
     tokens = [(line["step"], line["tokens"]) for line in lines if line.get("tokens") is not None]
     names = list(dict.fromkeys(name for line in lines for name in line))
     train = next((name for name in names if name.startswith("train_")), "train_loss")
-    known = [name for name in names if name.startswith("valid_") and name.removeprefix("valid_") in validated]
-    valid = f"valid_{score}" if f"valid_{score}" in known else next(iter(known), f"valid_{score}")
+    known = [name for name in names if name.startswith("valid_") and name.removeprefix("valid_") in validation_metrics]
+    valid = f"valid_{metric}" if f"valid_{metric}" in known else next(iter(known), f"valid_{metric}")
     return {
         "train": _points(lines, train, tokens, seconds),
         "valid": _points(lines, valid, tokens, seconds),
-        "norm": _points(lines, "grad_norm", tokens, seconds),
-        "norm_max": _points(lines, "grad_norm_max", tokens, seconds),
-        "rate": _points(lines, "learning_rate", tokens, seconds),
-        "gradients": None if (found := summarize(lines)) is None else {**found.to_json(), "clip": _clip(run)},
-        "scores": {"train": train.removeprefix("train_"), "valid": valid.removeprefix("valid_")},
+        "grad_norm": _points(lines, "grad_norm", tokens, seconds),
+        "grad_norm_max": _points(lines, "grad_norm_max", tokens, seconds),
+        "learning_rate": _points(lines, "learning_rate", tokens, seconds),
+        "gradients": None if (norms := summarize(lines)) is None else {**norms.to_json(), "max_grad_norm": _max_grad_norm(run)},
+        "metrics": {"train": train.removeprefix("train_"), "valid": valid.removeprefix("valid_")},
     }

@@ -1,4 +1,4 @@
-"""Runs as they are measured for a table or a page: what was measured before is read, what is damaged is left out and named."""
+"""Evaluation of the runs of a comparison: stored results are reused, damaged runs are listed as failures."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ if TYPE_CHECKING:
     from weft.comparison.plan import FailedRun
     from weft.comparison.results import EvaluationOptions, RunResults
 
-COMPARISON, REPORT, EVIDENCE = "comparison.json", "report.html", "results"
+COMPARISON, REPORT, RESULTS = "comparison.json", "report.html", "results"
 
 
-class Measured(NamedTuple):
-    """What was found of runs."""
+class EvaluatedRuns(NamedTuple):
+    """The results of all runs."""
 
-    evidence: dict[str, list[RunResults]]  # of every run, rows by name; rows of which nothing is left are not there
+    results: dict[str, list[RunResults]]  # by row; rows without any results are left out
     failures: list[FailedRun]  # runs that could not be read
 
 
-def failed(failure: FailedRun) -> str:
-    """'lstm, seed 1: step 3: the loss is nan ...'."""
+def describe_failure(failure: FailedRun) -> str:
+    """'lstm, seed 1: step 3: loss is nan ...'."""
     seed = "" if failure.seed is None else f", seed {failure.seed}"
     return f"{failure.name}{seed}: {failure.reason}"
 
 
 def cached_results(groups: Mapping[str, Sequence[Path]], output_dir: Path) -> Callable[[Path], Path]:
-    """Where a comparison in `out` keeps the evidence of a run; what a process that was killed left there is removed."""
+    """A function that gives the directory of a run's results in `output_dir`; leftovers of killed processes are removed."""
     from weft import files
     from weft.comparison.plan import directory_name
 
     names = [run.name for runs in groups.values() for run in runs]
-    files.refuse_link(output_dir / EVIDENCE)
-    if (output_dir / EVIDENCE).is_dir():
-        files.sweep(output_dir / EVIDENCE)
-    return lambda run: output_dir / EVIDENCE / (run.name if names.count(run.name) == 1 else directory_name(str(run)))
+    files.refuse_link(output_dir / RESULTS)
+    if (output_dir / RESULTS).is_dir():
+        files.sweep(output_dir / RESULTS)
+    return lambda run: output_dir / RESULTS / (run.name if names.count(run.name) == 1 else directory_name(str(run)))
 
 
-def refuse_policy(runs: Sequence[Path], context: str | None) -> None:
-    """Refuse, before anything is measured, a context policy that one of the runs can't follow; damage is told later."""
+def check_context_policy(runs: Sequence[Path], context: str | None) -> None:
+    """Raise UsageError, before anything is evaluated, if a run cannot apply the context policy; damaged runs are skipped."""
     from weft.comparison.context_policy import check_context
     from weft.errors import ConfigError
     from weft.runs.resolve import resolve
@@ -58,63 +58,63 @@ def refuse_policy(runs: Sequence[Path], context: str | None) -> None:
         check_context(config, context, str(run))
 
 
-def refuse_strangers(output_dir: Path) -> None:
-    """Leave a folder alone that holds something else than a comparison of runs."""
+def check_output_dir(output_dir: Path) -> None:
+    """Raise UsageError if the directory contains something else than a comparison of runs."""
     from weft.comparison.plan import PLAN, previous_plan
 
     if (output_dir / PLAN).exists() or previous_plan(output_dir).exists():
-        raise UsageError(output_dir, "holds the comparison of a run file", "choose another --output-dir")
-    there = sorted(path.name for path in output_dir.iterdir() if path.name[0] != ".") if output_dir.is_dir() else []
-    if there and not {COMPARISON, EVIDENCE} & set(there):
-        raise UsageError(output_dir, f"is no comparison and not empty ({there[0]})", "choose another --output-dir")
+        raise UsageError(output_dir, "contains the comparison of a run file", "choose another `output_dir`")
+    names = sorted(path.name for path in output_dir.iterdir() if path.name[0] != ".") if output_dir.is_dir() else []
+    if names and not {COMPARISON, RESULTS} & set(names):
+        raise UsageError(output_dir, f"not empty and not a comparison (contains {names[0]})", "choose another `output_dir`")
 
 
-def refuse_missing(data: Sequence[Path]) -> None:
-    """Refuse a file that is not there before anything is made or measured."""
+def check_data_files(data: Sequence[Path]) -> None:
+    """Raise DataError for a missing file, before anything is created or evaluated."""
     from weft.text.compression import is_pattern
 
     for path in data:
         if not path.exists() and not is_pattern(path):
-            raise DataError(path, "no such file")
+            raise DataError(path, "file not found")
 
 
 def evaluate_runs(
     groups: Mapping[str, Sequence[Path]],
-    kept: Callable[[Path], Path | None],
+    results_dir: Callable[[Path], Path | None],
     display: Progress,
-    how: EvaluationOptions,
+    options: EvaluationOptions,
     *,
     data: Sequence[Path] | None = None,
     device: str = "auto",
     named: bool = False,
-) -> Measured:
-    """What every run does on `data`, or on its test data, all measured in one way; `kept` says where that is kept of a run,
-    None if nowhere. `named`: the data stands in a run file of whoever asks, so that other data than training read is measured
-    as well."""
+) -> EvaluatedRuns:
+    """Evaluate every run on `data`, or on its own test data, all with the same options. `results_dir` gives the directory
+    where the results of a run are stored, or None. `named`: the caller's run file names the data, so it may differ from the
+    data at training time."""
     from weft.comparison.bleu_tokenizer import one_tokenizer
 
-    found, failures = dict[str, list["RunResults"]](), list["FailedRun"]()
+    results, failures = dict[str, list["RunResults"]](), list["FailedRun"]()
     runs = [(name, run) for name, group in groups.items() for run in group]
-    how = how._replace(tokenize=how.tokenize or one_tokenizer(run for _, run in runs))
+    options = options._replace(tokenize=options.tokenize or one_tokenizer(run for _, run in runs))
     for done, (name, run) in enumerate(runs):
 
-        def progress(part: int, whole: int, run: Path = run, done: int = done) -> None:
-            fraction = (done + part / max(1, whole)) / len(runs)
-            display.show("measuring", fraction, f"{run.name}  {done} of {len(runs)} runs")
+        def progress(part: int, total: int, run: Path = run, done: int = done) -> None:
+            fraction = (done + part / max(1, total)) / len(runs)
+            display.show("evaluating", fraction, f"{run.name}  {done} of {len(runs)} runs")
 
         progress(0, 1)
         try:
-            found.setdefault(name, []).append(_evidence(run, kept(run), how, data, device, progress, named))
-        except ModelError as error:  # the others are worth their table
-            failures.append(_refused(name, run, error))
+            results.setdefault(name, []).append(_results(run, results_dir(run), options, data, device, progress, named))
+        except ModelError as error:  # the other runs are still compared
+            failures.append(_failed(name, run, error))
     display.clear()
-    return Measured({name: group for name, group in found.items() if group}, failures)
+    return EvaluatedRuns({name: group for name, group in results.items() if group}, failures)
 
 
-def _evidence(
+def _results(
     run: Path,
-    place: Path | None,
-    how: EvaluationOptions,
+    directory: Path | None,
+    options: EvaluationOptions,
     data: Sequence[Path] | None,
     device: str,
     progress: Callable[[int, int], None],
@@ -124,14 +124,14 @@ def _evidence(
     from weft.log import read_log
     from weft.runs.load import load
 
-    for name in ("metrics.jsonl", "timings.jsonl"):  # the page draws what they say
+    for name in ("metrics.jsonl", "timings.jsonl"):  # the report plots them: a damaged log is a failure now
         read_log(run / name)
-    if place is None:
-        return evaluate_run(load(run, device=device), data, evaluation=how, progress=progress)
-    return load_or_evaluate(run, place, data, evaluation=how, device=device, progress=progress, named=named)
+    if directory is None:
+        return evaluate_run(load(run, device=device), data, evaluation=options, progress=progress)
+    return load_or_evaluate(run, directory, data, evaluation=options, device=device, progress=progress, named=named)
 
 
-def _refused(name: str, run: Path, error: ModelError) -> FailedRun:
+def _failed(name: str, run: Path, error: ModelError) -> FailedRun:
     from weft.comparison.plan import FailedRun
     from weft.runs.run_dir import RunDir
 

@@ -1,4 +1,4 @@
-"""Runs that are there already, as rows: those that differ in their seed alone are one."""
+"""Existing runs as rows of a comparison: runs that differ only in their seed are one row."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from weft.errors import ModelError, UsageError
 from weft.runs.resolve import read_settings
 from weft.runs.run_dir import open_run_dir
 
-READING = ("context_length", "stride", "max_length", "truncate")  # how much is read at once: of the same data either way
-SHOWN = 48  # characters of a row's name; what tells it from others may take more
-FILES = ("comparison.json", "plan.toml")  # what only a comparison's folder has
+READ_OPTIONS = ("context_length", "stride", "max_length", "truncate")  # may differ: the data is the same
+MAX_NAME_CHARS = 48  # of a row; longer ones are replaced by the name of the directory
+COMPARISON_FILES = ("comparison.json", "plan.toml")  # that only the directory of a comparison has
 
 
-class FoundRun(NamedTuple):
+class ExistingRun(NamedTuple):
     """A run that is compared."""
 
     path: Path
@@ -34,65 +34,64 @@ class FoundRun(NamedTuple):
 
 
 def is_comparison(path: Path) -> bool:
-    """Whether a folder holds a comparison, which `weft compare runs/*` is not about."""
-    return any((path / name).is_file() for name in FILES)
+    """Whether a directory contains a comparison; `weft compare runs/*` skips it."""
+    return any((path / name).is_file() for name in COMPARISON_FILES)
 
 
-def readable(paths: Sequence[Path]) -> tuple[list[Path], list[FailedRun]]:
-    """The runs whose settings can be read, and those whose can't; what is no run at all is a slip, and refused."""
-    kept, damaged = list[Path](), list[FailedRun]()
+def split_readable(paths: Sequence[Path]) -> tuple[list[Path], list[FailedRun]]:
+    """The runs whose configuration can be read, and the others; raises an error for a path that is not a run directory."""
+    intact, damaged = list[Path](), list[FailedRun]()
     for path in paths:
         directory = open_run_dir(path)
         try:
             read_settings(directory)
-            kept.append(path)
+            intact.append(path)
         except ModelError as error:
             damaged.append(FailedRun(path.resolve().name, None, str(error), error.exit_code))
-    if damaged and not kept:
+    if damaged and not intact:
         raise ModelError("", damaged[0].reason)
-    return kept, damaged
+    return intact, damaged
 
 
-def find(paths: Sequence[Path], *, data: bool = False) -> list[FoundRun]:
-    """The runs in these folders, each once; they must be of one task and, unless other `data` is given, of the same data."""
-    # . and .. have no name that a row, or a folder of evidence, could have
-    places = {path.resolve(): path.resolve() if path.name in ("", "..") else path for path in paths}
-    found = [FoundRun(path, open_run_dir(path).read_resolved()) for path in places.values()]
-    for other in found[1:]:
-        _refuse_others(found[0], other, data=data)
-    return found
+def open_runs(paths: Sequence[Path], *, data: bool = False) -> list[ExistingRun]:
+    """The runs in these directories, each once; they must have the same task and, unless `data` replaces it, the same data."""
+    # . and .. are resolved: a row, or its directory of results, needs a name
+    unique = {path.resolve(): path.resolve() if path.name in ("", "..") else path for path in paths}
+    runs = [ExistingRun(path, open_run_dir(path).read_resolved()) for path in unique.values()]
+    for other in runs[1:]:
+        _check_comparable(runs[0], other, data=data)
+    return runs
 
 
-def _refuse_others(first: FoundRun, other: FoundRun, *, data: bool) -> None:
+def _check_comparable(first: ExistingRun, other: ExistingRun, *, data: bool) -> None:
     tasks = first.config.get("task"), other.config.get("task")
     if tasks[0] != tasks[1]:
         raise UsageError(
             "compare",
-            f"{first.path} is a run of task {tasks[0]!r}, {other.path} of task {tasks[1]!r}",
-            "compare runs of one task",
+            f"{first.path} ({tasks[0]}) and {other.path} ({tasks[1]}) have different tasks",
         )
-    if not data and (apart := describe_differences(_data(first), _data(other), "data")):
+    if not data and (differences := describe_differences(_data(first), _data(other), "data")):
         raise UsageError(
             "compare",
-            f"{first.path} and {other.path} have other data ({'; '.join(apart[:3])})",
-            "what they score does not compare, unless all are measured on --data FILE",
+            f"{first.path} and {other.path} have different data ({'; '.join(differences[:3])})",
+            "set `data` to evaluate all of them on the same file",
         )
-    reads = first.config["data"].get("read"), other.config["data"].get("read")
-    if reads[0] != reads[1]:  # blocks of running text beside lines
+    read_as = first.config["data"].get("read_as"), other.config["data"].get("read_as")
+    if read_as[0] != read_as[1]:  # blocks of running text and lines are different items
         raise UsageError(
             "compare",
-            f"{first.path} has data.read_as = {reads[0]!r}, {other.path} {reads[1]!r}: a text becomes other items, and what is measured on them does not compare",
-            "train one that reads as the other does",
+            f"{first.path} and {other.path} have different data.read_as ({read_as[0]}, {read_as[1]}), so their scores are not comparable",
+            "train them with the same data.read_as",
         )
 
 
-def _data(run: FoundRun) -> dict[str, Any]:
-    return {name: value for name, value in run.config["data"].items() if name not in READING and value is not False}
+def _data(run: ExistingRun) -> dict[str, Any]:
+    return {name: value for name, value in run.config["data"].items() if name not in READ_OPTIONS and value is not False}
 
 
-def group_runs(runs: Sequence[FoundRun]) -> dict[str, list[FoundRun]]:
+def group_runs(runs: Sequence[ExistingRun]) -> dict[str, list[ExistingRun]]:
     """Rows by name, in the order of their first runs; the seeds of each in order."""
-    groups: list[list[FoundRun]] = []
+    groups: list[list[ExistingRun]] = []
     for run in runs:
         same = [group for group in groups if _without_seed(group[0]) == _without_seed(run)]
         if same and run.seed not in [other.seed for other in same[0]]:
@@ -103,24 +102,24 @@ def group_runs(runs: Sequence[FoundRun]) -> dict[str, list[FoundRun]]:
     return {name: sorted(group, key=lambda run: run.seed) for name, group in zip(names, groups, strict=True)}
 
 
-def _without_seed(run: FoundRun) -> dict[str, Any]:
+def _without_seed(run: ExistingRun) -> dict[str, Any]:
     return {name: value for name, value in run.config.items() if name != "seed"}
 
 
-def _told_apart(run: FoundRun) -> dict[str, Any]:
-    """The options of a run that a name may show."""
+def _options(run: ExistingRun) -> dict[str, Any]:
+    """The options of a run that may be part of its name."""
     tables: Mapping[str, Any] = {name: run.config.get(name, {}) for name in ("model", "train", "tokenizer", "data")}
     return leaves(tables)
 
 
-def _names(runs: Sequence[FoundRun]) -> list[str]:
-    """The kind; where several rows have it, what differs among them; where that is long or nothing, the folder."""
+def _names(runs: Sequence[ExistingRun]) -> list[str]:
+    """The architecture, with the options that differ if several rows have it; the directory if that is long or not unique."""
     names = []
     for run in runs:
-        alike = [_told_apart(other) for other in runs if other.arch == run.arch]
-        own = _told_apart(run)
-        differing = [option for option in own if any(other.get(option) != own[option] for other in alike)]
+        same_arch = [_options(other) for other in runs if other.arch == run.arch]
+        own = _options(run)
+        differing = [option for option in own if any(other.get(option) != own[option] for other in same_arch)]
         name = ",".join([run.arch, *(f"{option.split('.')[-1]}={own[option]}" for option in differing)])
-        names.append(name if len(name) <= SHOWN else run.path.name)
-    clear = [name if names.count(name) == 1 else run.path.name for name, run in zip(names, runs, strict=True)]
-    return [name if clear.count(name) == 1 else str(run.path) for name, run in zip(clear, runs, strict=True)]
+        names.append(name if len(name) <= MAX_NAME_CHARS else run.path.name)
+    unique = [name if names.count(name) == 1 else run.path.name for name, run in zip(names, runs, strict=True)]
+    return [name if unique.count(name) == 1 else str(run.path) for name, run in zip(unique, runs, strict=True)]

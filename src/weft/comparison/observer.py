@@ -1,4 +1,4 @@
-"""Who looks at a comparison while it is made: the command line, or a Python caller."""
+"""Progress reports of a comparison, for the command line or a Python caller."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ if TYPE_CHECKING:
 
 
 class Progress(Protocol):
-    """Where it is shown how far work has come."""
+    """Shows the progress of one phase."""
 
-    def show(self, what: str, fraction: float, detail: str = "") -> None:
-        """`share` of the work called `what` is done."""
+    def show(self, phase: str, fraction: float, detail: str = "") -> None:
+        """A fraction of the phase is done."""
 
     def clear(self) -> None:
-        """The work that was shown is over."""
+        """The phase is over."""
 
 
 class Observer(Progress, Protocol):
-    """Hears of a comparison, and can stop it."""
+    """Receives the progress of a comparison, and can stop it."""
 
     def line(self, text: str) -> None:
-        """Something that is worth a line."""
+        """Show one line of text."""
 
     def training(self) -> JobCallback:
-        """Who looks on while the tokenizer is made."""
+        """The callback for training the tokenizer."""
 
-    def runs(self, what: str) -> RunsCallback:
-        """Who looks on while runs are trained, for `what`: training, or tuning."""
+    def runs(self, phase: str) -> RunsCallback:
+        """The callback for training runs in a phase: training or tuning."""
 
     def saving(self) -> None:
-        """From here on what asks for an end lets the runs save."""
+        """From here on, runs save before an interruption takes effect."""

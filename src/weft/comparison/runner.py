@@ -1,4 +1,4 @@
-"""A comparison of a run file: from what was asked for to runs that are trained."""
+"""A comparison of a run file: from its options to trained runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from weft import files
 from weft.comparison import shared_tokenizer as tokens
 from weft.comparison import tune
-from weft.comparison.architectures import ALL, told, usual
+from weft.comparison.architectures import ALL, default_archs, describe_choice
 from weft.comparison.context_policy import check_context
 from weft.comparison.match_params import match_num_params
 from weft.comparison.observer import Observer
@@ -42,11 +42,11 @@ from weft.tasks.registry import find_task
 from weft.training.config import BUDGETS
 from weft.training.device import pick_device
 
-TUNE = "tune"
+TUNE = "tune"  # the directory of trials
 
 
-class Place(NamedTuple):
-    """Where a comparison is made, and with what."""
+class RunnerConfig(NamedTuple):
+    """Where a comparison is stored, and the resources it may use."""
 
     output_dir: Path
     jobs: int
@@ -55,160 +55,162 @@ class Place(NamedTuple):
 
 
 class TrainedComparison(NamedTuple):
-    rows: dict[str, list[Path]]  # the runs of each variant that were trained
+    rows: dict[str, list[Path]]  # the trained runs of each variant
     failures: list[FailedRun]
-    tuned: dict[str, Any]  # the search of each variant, where there was one: its trials, and which was chosen
+    tuned: dict[str, Any]  # the hyperparameter search of each variant: its trials and the chosen one
 
 
 class ComparisonRunner:
-    """One comparison on its way."""
+    """Trains the runs of one comparison."""
 
-    def __init__(self, values: dict[str, Any], options: ComparisonOptions, place: Place, *, base: Path) -> None:
+    def __init__(self, values: dict[str, Any], options: ComparisonOptions, runner_config: RunnerConfig, *, base: Path) -> None:
         model = values.get("model", {})
-        # a run file that names no kind is one for the kinds that are asked for
+        # a run file without model.arch takes the first of the named architectures
         if options.models and options.models[0] != ALL and isinstance(model, dict):
             values = {**values, "model": {"arch": options.models[0], **model}}
         self.values = with_absolute_paths(values, base=base)
         config = resolve(self.values, base=base)
-        self.chosen: str | None = None  # what is said of kinds that nobody named
-        if not options.models and not options.grid:  # a grid is of the run file's own kind
-            options = options._replace(models=usual(self.values))
-            self.chosen = told(self.values, options.models)
+        self.chosen: str | None = None  # describes the default choice of architectures
+        if not options.models and not options.grid:  # a grid is about the run file's own architecture
+            options = options._replace(models=default_archs(self.values))
+            self.chosen = describe_choice(self.values, options.models)
         training(config.datasets)
         pick_device(config.train.device)
         if not {"valid", "test"} & config.datasets.keys():
-            raise UsageError("compare", "the run file has no test or validation data to compare by", "give data.test")
+            raise UsageError("compare", "the run file has no test or validation data", "set data.test or data.valid")
         self.task, self.seed = config.task, config.seed
-        self.options, self.place = options, place
+        self.options, self.runner_config = options, runner_config
         self.tuned: dict[str, Any] = {}
-        self.found: Variants = variants(self.values, options, base=base)
+        self.plan: Variants = variants(self.values, options, base=base)
         if options.match_params is not None and any(option == "model.hidden_size" for option, _ in options.grid):
-            raise UsageError("--match-params", "chooses the width, and so does --grid model.hidden_size", "drop one of them")
+            raise UsageError("match_params", "cannot be combined with model.hidden_size in `grid`", "remove one of them")
         if options.tune_trials is not None:
-            tune.check(self.found.variants, options.tune_trials, base=base)
+            tune.check(self.plan.variants, options.tune_trials, base=base)
 
     @property
     def about(self) -> dict[str, str]:
-        """What all runs have in common: their tokenizer and their budget, in words."""
-        config = resolve(self.found.variants[0].values, base=self.place.output_dir)
+        """What all runs have in common, described: their tokenizer and their budget."""
+        config = resolve(self.plan.variants[0].values, base=self.runner_config.output_dir)
         table = config.to_dict()["tokenizer"]
-        told = [_tokenizer(table[side]) for side in ("source", "target") if side in table] or [_tokenizer(table)]
-        budget = [f"{value:,g} {name}" for name in BUDGETS if (value := getattr(config.train, name)) is not None]
-        return {"tokenizer": " / ".join(dict.fromkeys(told)), "budget": ", ".join(budget)}
+        names = [_tokenizer(table[side]) for side in ("source", "target") if side in table] or [_tokenizer(table)]
+        budget = [
+            f"{value:,g} {name.removeprefix('max_')}" for name in BUDGETS if (value := getattr(config.train, name)) is not None
+        ]
+        return {"tokenizer": " / ".join(dict.fromkeys(names)), "budget": ", ".join(budget)}
 
     @property
-    def alone(self) -> str | None:
-        """What to say where one model would be compared with nothing."""
-        if len(self.found.variants) != 1:
+    def single_model_note(self) -> str | None:
+        """A note if there is only one model to compare."""
+        if len(self.plan.variants) != 1:
             return None
-        (one,) = self.found.variants
-        kinds = ",".join(kind for kind in find_task(self.task).presets if kind != one.arch)
-        return f"{one.name} is compared with nothing: add --models {one.arch},{kinds}, a part of them, or --models all"
+        (variant,) = self.plan.variants
+        archs = ",".join(arch for arch in find_task(self.task).presets if arch != variant.arch)
+        return f"{variant.name} is the only model; set `models` to some of {variant.arch},{archs}, or to all"
 
-    def refuse_policy(self, context: str | None) -> None:
-        """Refuse a context policy that one of the rows can't follow, before anything is trained."""
+    def check_context(self, context: str | None) -> None:
+        """Raise UsageError, before anything is trained, if one of the rows cannot apply the context policy."""
         if context is None:
             return
-        for variant in self.found.variants:
-            check_context(resolve(variant.values, base=self.place.output_dir), context, variant.name)
+        for variant in self.plan.variants:
+            check_context(resolve(variant.values, base=self.runner_config.output_dir), context, variant.name)
 
     def train(self, observer: Observer) -> TrainedComparison:
-        """Tokenizer, sizes, settings, and then all runs; what an earlier process did is kept."""
-        output_dir = self.place.output_dir
+        """Prepare tokenizer, sizes and hyperparameters, then train all runs; work of an earlier process is reused."""
+        output_dir = self.runner_config.output_dir
         plan = to_toml(self.values, self.options)
         with remove_on_failure(output_dir):
             make_directory(output_dir)
             check_is_comparison(output_dir)
             with Lock(output_dir):
-                if self.place.overwrite:  # before anything makes room for the new one
+                if self.runner_config.overwrite:  # before the existing comparison becomes a backup
                     check_files_exist(self.values)
                     check_unused(output_dir)
-                with restore_on_failure(output_dir, overwrite=self.place.overwrite):
-                    begin(output_dir, plan, overwrite=self.place.overwrite)
-                    chosen = self._prepared(observer)
-        observer.saving()  # from here on a signal lets the runs save
+                with restore_on_failure(output_dir, overwrite=self.runner_config.overwrite):
+                    begin(output_dir, plan, overwrite=self.runner_config.overwrite)
+                    chosen = self._prepare(observer)
+        observer.saving()  # from here on, runs save when a signal arrives
         with Lock(output_dir):
-            chosen = self._tuned(chosen, observer)
+            chosen = self._tune(chosen, observer)
             runs = plan_runs(chosen, range(self.seed, self.seed + self.options.seeds), output_dir)
             outcomes = self._trainer(observer, "training", output_dir / RUN_FILES).train(runs)
             observer.clear()
-        return self._trained(chosen, outcomes)
+        return self._collect(chosen, outcomes)
 
-    def _prepared(self, observer: Observer) -> list[Variant]:
-        """The variants with their one tokenizer, and with the size that is wanted."""
-        output_dir, variants = self.place.output_dir, self.found.variants
-        for note in [*([] if self.chosen is None else [self.chosen]), *self.found.notes]:
+    def _prepare(self, observer: Observer) -> list[Variant]:
+        """The variants with the shared tokenizer and, with match_params, the matched hidden size."""
+        output_dir, variants = self.runner_config.output_dir, self.plan.variants
+        for note in [*([] if self.chosen is None else [self.chosen]), *self.plan.notes]:
             observer.line(note)
         tokenizer = tokens.train_once(output_dir, [variant.values for variant in variants], observer.training())
         observer.clear()
-        given = tokens.given_tokenizer(output_dir)
-        variants = [variant._replace(values={**variant.values, "tokenizer": given}) for variant in variants]
+        table = tokens.tokenizer_table(output_dir)
+        variants = [variant._replace(values={**variant.values, "tokenizer": table}) for variant in variants]
         if self.options.match_params is None:
             return variants
-        return [self._sized(variant, self.options.match_params, tokenizer, observer) for variant in variants]
+        return [self._match_size(variant, self.options.match_params, tokenizer, observer) for variant in variants]
 
-    def _sized(self, variant: Variant, target: int, tokenizer: Any, observer: Observer) -> Variant:
-        if not resolve(variant.values, base=self.place.output_dir).preset.estimator.by_steps:
-            observer.line(f"{variant.name}: --match-params does not apply: the data decides its size")
+    def _match_size(self, variant: Variant, target: int, tokenizer: Any, observer: Observer) -> Variant:
+        if not resolve(variant.values, base=self.runner_config.output_dir).preset.estimator.by_steps:
+            observer.line(f"{variant.name}: ignoring `match_params` (its size depends on the data)")
             return variant
         try:
-            found = match_num_params(variant.values, target, tokenizer, base=self.place.output_dir)
+            sized = match_num_params(variant.values, target, tokenizer, base=self.runner_config.output_dir)
         except ConfigError as error:
-            raise ConfigError(variant.name, f"{error}") from None
-        observer.line(f"{variant.name}: width {found.hidden_size}, {found.parameters:,} parameters")
-        return variant._replace(values=found.values)
+            raise ConfigError(variant.name, str(error)) from None
+        observer.line(f"{variant.name}: hidden_size {sized.hidden_size}, {sized.num_parameters:,} parameters")
+        return variant._replace(values=sized.values)
 
-    def _tuned(self, variants: Sequence[Variant], observer: Observer) -> list[Variant]:
-        """The variants with the settings that won."""
+    def _tune(self, variants: Sequence[Variant], observer: Observer) -> list[Variant]:
+        """The variants with the hyperparameters of the best trial."""
         if self.options.tune_trials is None:
             return list(variants)
-        output_dir = self.place.output_dir / TUNE
+        output_dir = self.runner_config.output_dir / TUNE
         files.own_directory(output_dir)
         trainer = self._trainer(observer, "tuning", output_dir / RUN_FILES)
         search = tune.Search(self.options.tune_trials, self._fixed(), self.seed, output_dir, trainer.train, best)
-        winners = {one.variant.name: one for one in tune.tune(variants, search)}
-        files.write_json(output_dir / "trials.json", {name: one.trials for name, one in winners.items()})
-        self.tuned = {name: one.to_json() for name, one in winners.items()}
+        winners = {winner.variant.name: winner for winner in tune.tune(variants, search)}
+        files.write_json(output_dir / "trials.json", {name: winner.trials for name, winner in winners.items()})
+        self.tuned = {name: winner.to_json() for name, winner in winners.items()}
         observer.clear()
-        for name, one in winners.items():
-            observer.line(_won(name, one))
+        for name, winner in winners.items():
+            observer.line(_describe_winner(name, winner))
         return [winners[variant.name].variant for variant in variants]
 
     def _fixed(self) -> list[str]:
-        """What the search leaves alone: what the grid or --match-params decides."""
-        named = {"train.lr": "lr", "model.dropout": "dropout", "model.hidden_size": "width"}
+        """The hyperparameters that the search does not change: those of the grid or of match_params."""
+        named = {"train.lr": "lr", "model.dropout": "dropout", "model.hidden_size": "hidden_size"}
         fixed = [named.get(option, option.removeprefix("model.")) for option, _ in self.options.grid]
-        return fixed + (["width"] if self.options.match_params is not None else [])
+        return fixed + (["hidden_size"] if self.options.match_params is not None else [])
 
-    def _trainer(self, observer: Observer, what: str, run_files: Path) -> ParallelTrainer:
-        room = ThreadBudget(run_files, self.place.jobs, self.place.threads)
-        return ParallelTrainer(room, observer.runs(what), is_finished)
+    def _trainer(self, observer: Observer, phase: str, run_files: Path) -> ParallelTrainer:
+        budget = ThreadBudget(run_files, self.runner_config.jobs, self.runner_config.threads)
+        return ParallelTrainer(budget, observer.runs(phase), is_finished)
 
-    def _trained(self, chosen: Sequence[Variant], outcomes: Sequence[Outcome]) -> TrainedComparison:
+    def _collect(self, chosen: Sequence[Variant], outcomes: Sequence[Outcome]) -> TrainedComparison:
         rows: dict[str, list[Path]] = {variant.name: [] for variant in chosen}
-        failures = list(self.found.failed)
+        failures = list(self.plan.failed)
         for outcome in outcomes:
-            one: PlannedRun = outcome.planned
+            run: PlannedRun = outcome.planned
             if outcome.code == 0:
-                rows[one.variant.name].append(one.output_dir)
+                rows[run.variant.name].append(run.output_dir)
             else:
-                failures.append(FailedRun(one.variant.name, one.seed, outcome.reason, outcome.code))
+                failures.append(FailedRun(run.variant.name, run.seed, outcome.reason, outcome.code))
         return TrainedComparison({name: runs for name, runs in rows.items() if runs}, failures, self.tuned)
 
 
 def _tokenizer(table: Mapping[str, Any]) -> str:
-    """'char', 'bpe of 8,000', or the name of a file."""
-    size = f" of {table['size']:,}" if isinstance(table.get("size"), int) else ""
-    return Path(table["file"]).name if "file" in table else f"{table.get('kind', '')}{size}"
+    """'char', 'bpe (8,000 tokens)', or the name of a file."""
+    size = f" ({table['vocab_size']:,} tokens)" if isinstance(table.get("vocab_size"), int) else ""
+    return Path(table["file"]).name if "file" in table else f"{table.get('type', '')}{size}"
 
 
-def _told(value: Any) -> str:
-    """A setting as a line shows it: 0.1, true, 1-2."""
+def _format_value(value: Any) -> str:
+    """The value of an option: 0.1, true, 1-2."""
     if isinstance(value, list):
         return "-".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _won(name: str, tuned: tune.TunedVariant) -> str:
-    config = ", ".join(f"{option} {_told(value)}" for option, value in tuned.trial.options.items())
-    return f"{name}: tuned: {config or 'its own settings are the best that were tried'}"
+def _describe_winner(name: str, tuned: tune.TunedVariant) -> str:
+    options = ", ".join(f"{option} {_format_value(value)}" for option, value in tuned.trial.options.items())
+    return f"{name}: best trial: {options or 'the options of the run file'}"

@@ -1,4 +1,4 @@
-"""What the scores of a task mean, which of them decides, and which says most of a single item."""
+"""The metrics of a task: which one ranks runs, and which one is used for single items."""
 
 from __future__ import annotations
 
@@ -16,51 +16,56 @@ _TOKENIZER = re.compile(r"\|tokenizer:(\w+)")
 
 
 def metrics(task: str, scores: Iterable[Score]) -> dict[str, Metric]:
-    """What each of the scores of a run is, by name."""
+    """The metric of each score of a run, by name."""
     return metrics_of(find_task(task).suites, [score.name for score in scores])
 
 
+def metric_label(metric: Metric) -> str:
+    """The metric as a title: its label, or its name with blanks."""
+    return metric.label or re.sub(r"\bf1\b", "F1", metric.name.replace("_", " "))
+
+
 def _tokenizers(scores: Iterable[Score]) -> frozenset[str]:
-    return frozenset(found for score in scores for found in _TOKENIZER.findall(score.signature))
+    return frozenset(name for score in scores for name in _TOKENIZER.findall(score.signature))
 
 
-def refuse_others(task: str, wanted: str | None) -> None:
-    """Refuse a score that no run of the task has: before anything is trained or measured for it."""
+def check_metric(task: str, name: str | None) -> None:
+    """Raise UsageError if no run of the task has the metric, before anything is trained or evaluated."""
     known = metric_names(find_task(task).suites)
-    if wanted is not None and wanted not in known:
-        raise UsageError("--metric", *unknown_name("score", wanted, known))
+    if name is not None and name not in known:
+        raise UsageError("metric", *unknown_name("metric", name, known))
 
 
 def has_several_tokenizers(runs: Iterable[Sequence[Score]]) -> bool:
     return len(set(map(_tokenizers, runs))) > 1
 
 
-def ranking_metric(task: str, runs: Sequence[Sequence[Score]], wanted: str | None) -> Metric:
-    """What runs are compared by: the metric that is wanted, else the task's own."""
+def ranking_metric(task: str, runs: Sequence[Sequence[Score]], name: str | None) -> Metric:
+    """The metric that runs are ranked by: the one named `name`, or the task's default."""
     common = [score.name for score in runs[0] if all(score.name in {other.name for other in run} for run in runs)]
-    if wanted is not None:
-        if wanted not in common:
-            raise UsageError("--metric", *unknown_name("score", wanted, common))
-        candidates = [wanted]
+    if name is not None:
+        if name not in common:
+            raise UsageError("metric", *unknown_name("metric", name, common))
+        candidates = [name]
     else:
         candidates = [*find_task(task).decides, *common]
     known, several = metrics(task, runs[0]), has_several_tokenizers(runs)
-    fair = [known[name] for name in candidates if name in common and not (several and known[name].per_token)]
-    if not fair:
+    comparable = [known[key] for key in candidates if key in common and not (several and known[key].per_token)]
+    if not comparable:
         raise UsageError(
             "compare",
-            "the runs have tokenizers of their own, and scores of a token do not compare",
-            "choose another --metric, or train with one tokenizer (weft train --tokenizer-from RUN)",
+            "the runs have different tokenizers, so scores per token are not comparable",
+            "choose another `metric` or train all runs with one tokenizer",
         )
-    return fair[0]
+    return comparable[0]
 
 
-def of_items(metric: Metric, known: Mapping[str, Metric]) -> Metric:
-    """What single items are told apart by, where runs are compared by `metric`."""
+def item_metric(metric: Metric, known: Mapping[str, Metric]) -> Metric:
+    """The metric for single items where runs are ranked by `metric`."""
     return metric if metric.single is None else known.get(metric.single, metric)
 
 
 def item_values(items: ItemStatistics, function: Function) -> Array:
-    """(N,): the score of every item by itself."""
+    """(N,): the score of each item."""
     with np.errstate(invalid="ignore", over="ignore"):
         return function(items.statistics)

@@ -1,4 +1,4 @@
-"""What a search may change of a model that is counted or solved in one go, and which values it may try."""
+"""The search space of models that are fitted in one pass: which options a search may change, and their values."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from weft.runs.config import RunConfig
 from weft.tasks.spec import SearchDimension
 
 
-def own_dimensions(config: RunConfig, fixed: Sequence[str] = ()) -> dict[str, Any]:
-    """What the run file has of the options that are searched."""
+def own_values(config: RunConfig, fixed: Sequence[str] = ()) -> dict[str, Any]:
+    """The run file's values of the options that are searched."""
     known = leaves(config.to_dict()["model"])
-    choices = [one for one in config.preset.choices if one.option not in fixed and _fits(one, known)]
-    return {one.option: known.get(one.option) for one in choices}
+    choices = [dimension for dimension in config.preset.choices if dimension.option not in fixed and _applies(dimension, known)]
+    return {dimension.option: known.get(dimension.option) for dimension in choices}
 
 
-def _fits(choice: SearchDimension, known: Mapping[str, Any]) -> bool:
+def _applies(choice: SearchDimension, known: Mapping[str, Any]) -> bool:
     return choice.beside is None or known.get(choice.beside[0]) == choice.beside[1]
 
 
 def sample_config(config: RunConfig, fixed: Sequence[str], random: np.random.Generator) -> dict[str, Any]:
-    """A value of each option, in an order that is always the same: the generator decides all of them."""
+    """Draw a value of each option, always in the same order, so that the generator determines all of them."""
     known, chosen = leaves(config.to_dict()["model"]), dict[str, Any]()
-    for one in config.preset.choices:
-        value = one.values[int(random.integers(len(one.values)))]  # thrown whether it is used or not
-        if one.option not in fixed and _fits(one, {**known, **chosen}):
-            chosen[one.option] = value
+    for dimension in config.preset.choices:
+        value = dimension.values[int(random.integers(len(dimension.values)))]  # drawn even if it is not used
+        if dimension.option not in fixed and _applies(dimension, {**known, **chosen}):
+            chosen[dimension.option] = value
     return chosen
 
 
 def changed(values: Mapping[str, Any], config: RunConfig, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """The run file with what was drawn, without what means nothing beside it."""
+    """The run file with the drawn values, without options that do not apply to them."""
     known, new = {**leaves(config.to_dict()["model"]), **chosen}, dict(values)
-    for one in config.preset.choices:
-        if one.option in chosen:
-            new = with_option(new, f"model.{one.option}", chosen[one.option])
-        elif not _fits(one, known) and one.option in leaves(new["model"]):
-            new = with_option(new, f"model.{one.option}", None)
+    for dimension in config.preset.choices:
+        if dimension.option in chosen:
+            new = with_option(new, f"model.{dimension.option}", chosen[dimension.option])
+        elif not _applies(dimension, known) and dimension.option in leaves(new["model"]):
+            new = with_option(new, f"model.{dimension.option}", None)
     return new

@@ -1,4 +1,4 @@
-"""The one tokenizer of a comparison: trained once, then given to every run by its file."""
+"""The tokenizer of a comparison: trained once, then every run reads it from its file."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ TOKENIZER = "tokenizer"
 
 
 def without_test(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The run file without test files: whoever trains or chooses by it can't read them. A share of train stays a share:
-    what is cut off train must stay off it."""
-    held = values["data"].get("test")
-    return dict(values) if isinstance(held, float) else with_option(values, "data.test", None)
+    """The run file without test files, so that training and tuning cannot read them. A fraction of train stays: those examples
+    must not return to train."""
+    test = values["data"].get("test")
+    return dict(values) if isinstance(test, float) else with_option(values, "data.test", None)
 
 
 def train_once(output_dir: Path, values: Sequence[Mapping[str, Any]], callback: JobCallback) -> Any:
-    """The tokenizer of the comparison in `out`, and of labelled texts their labels; those of an earlier process are used."""
+    """Train the tokenizer of the comparison in `output_dir`, and collect the labels of labeled texts, unless they exist."""
     directory = RunDir(output_dir / TOKENIZER)
-    config = [resolve(without_test(one), base=output_dir) for one in values]
+    configs = [resolve(without_test(run_file), base=output_dir) for run_file in values]
     if not (directory.path / files.MANIFEST).is_file():
-        # of taggers some spell words: what they need is made if any does
-        chosen = next((one for one in config if one.spec.data.extended(one)), config[0])
-        with files.atomic_directory(directory.path) as place:
-            prepare(chosen.spec, chosen, RunDir(place), callback)
-            files.remove(place / "data")  # each run has its own
+        # some taggers have a character encoder: its vocabulary is made if any of them does
+        chosen = next((config for config in configs if config.spec.data.extended(config)), configs[0])
+        with files.atomic_directory(directory.path) as path:
+            prepare(chosen.spec, chosen, RunDir(path), callback)
+            files.remove(path / "data")  # each run prepares its own
     files.verify(directory.path)
-    return config[0].spec.data.load(directory)
+    return configs[0].spec.data.load(directory)
 
 
-def given_tokenizer(output_dir: Path) -> dict[str, Any]:
-    """[tokenizer] of every run of the comparison in `out`."""
-    place = output_dir.resolve() / TOKENIZER  # as every process sees it, wherever it was started
-    found = {path.name.removesuffix(".json"): {"file": str(path)} for path in tokenizer_files(place)}
-    if "tokenizer" in found:
-        return found["tokenizer"]
-    return {side: found[f"tokenizer.{side}"] for side in ("source", "target")}
+def tokenizer_table(output_dir: Path) -> dict[str, Any]:
+    """The [tokenizer] table of every run of the comparison in `output_dir`."""
+    directory = output_dir.resolve() / TOKENIZER  # absolute: processes may have other working directories
+    tables = {path.name.removesuffix(".json"): {"file": str(path)} for path in tokenizer_files(directory)}
+    if "tokenizer" in tables:
+        return tables["tokenizer"]
+    return {side: tables[f"tokenizer.{side}"] for side in ("source", "target")}

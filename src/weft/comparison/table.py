@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json as notation
+import json as json_format
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -34,113 +34,135 @@ from weft.tasks.registry import find_task
 from weft.text.table_layout import count_of
 
 Groups = Mapping[str, Sequence[RunResults]]
-DIFFERENCE = "difference from best"
-SAMPLES_PER_ROW = 50  # at least so many exchanges for each row that is tested: Holm multiplies p by their number
+SAMPLES_PER_ROW = 50  # minimum number of permutations per tested row: Holm multiplies p by the number of rows
 
 
 class Row(NamedTuple):
-    """One model, or one setting of it, over its seeds; costs are means over them."""
+    """One model, or one configuration of it, over its seeds; costs are means over them."""
 
     name: str
     runs: list[str]
     seeds: list[int]
-    deciding: Metric  # what rows are ordered by
+    metric: Metric  # that rows are ordered by
     score: Estimate
     scores: dict[str, Estimate]
-    p: float | None  # that it is as good as the best row; None for that one itself
+    p: float | None  # of the difference from the best row; None for the best row itself
     best: bool
-    tied_with_best: bool  # the best row, or not significantly worse where the test could have told
-    difference: Estimate | None  # how far its score is above the best row's; None for that one itself
-    smallest_p: float | None  # that the test could have given, however far the rows are apart
-    has_enough_items: bool  # test data to tell: else p says nothing
+    tied_with_best: bool  # the best row, or not significantly worse where the test has enough items
+    difference: Estimate | None  # score minus the best row's score; None for the best row itself
+    smallest_p: float | None  # the smallest p that the test can give, however large the difference is
+    has_enough_items: bool  # False: the test data is too small for any p below 0.05
     num_parameters: int
-    seconds: float | None
-    tokens_per_second: float | None
-    peak_memory: int | None
-    decoding: float
-    unit: str
-    bytes: int
+    seconds: float | None  # of training
+    tokens_per_second: float | None  # in training
+    peak_memory: int | None  # bytes, in training
+    inference_rate: float
+    inference_unit: str
+    model_bytes: int
 
 
-# ---- making it
+# ---- rows
 
 
 def check_same(groups: Groups) -> None:
-    """Refuse rows that were not measured on the same items of one task."""
+    """Raise UsageError unless all rows were evaluated on the same items of one task."""
     runs = [run for group in groups.values() for run in group]
     first = runs[0]
     check_one_context(runs)
     compare = find_task(first.task).compare
     for other in runs[1:]:
         if other.task != first.task:
-            raise UsageError(
-                "compare", f"{first.run} is of task {first.task!r}, {other.run} of {other.task!r}", "compare one task"
-            )
+            raise UsageError("compare", f"{first.run} ({first.task}) and {other.run} ({other.task}) have different tasks")
         same = np.array_equal(first.items.keys, other.items.keys)
         texts = first.references == other.references and (not compare.outputs or first.inputs == other.inputs)
         if not same or not texts:
             raise UsageError(
-                "compare", f"{first.run} and {other.run} were measured on different items", "give both the same data"
+                "compare", f"{first.run} and {other.run} were evaluated on different items", "use the same data for both"
             )
         if (ours := compare.references(first)) != (theirs := compare.references(other)):
             raise UsageError(
                 "compare",
-                f"{first.run} and {other.run} were scored with other references or tokenizers ({ours} and {theirs})",
-                "give both the same data.target_column",
+                f"{first.run} and {other.run} were scored with different references or tokenizers ({ours} and {theirs})",
+                "use the same data.target_column for both",
             )
 
 
+def _seed_counts(groups: Groups) -> str:
+    counts = sorted({len(group) for group in groups.values()})
+    if counts == [1]:
+        return "One run per model"
+    return f"Mean over {counts[0] if len(counts) == 1 else f'{counts[0]} to {counts[-1]}'} seeds"
+
+
 def describe_test(groups: Groups) -> str:
-    """What the interval is, and what p is; and what makes scores look better than they are."""
+    """The footnote of the table: seeds, interval and test in one line; also what makes scores look better than they are."""
     counts = sorted(map(len, groups.values()))
     several = counts[-1] > 1
-    seeds = "means over seeds, with a 95 % interval over seeds and test items (Student's t)"
-    one = "those of one run, with a 95 % interval over test items (bootstrap, 1,000 resamples)"
-    words = f"Scores are {seeds if several else one}"
+    words = f"{_seed_counts(groups)}. CI over {'seeds and test items' if several else 'test items (bootstrap)'}."
     if len(groups) < 2:
-        return f"{words}.{_unknown(groups)}"
-    both = "over seeds, which are not paired, and test items, which are (Welch's t, the variance over items from a bootstrap)"
-    pairs = "paired over test items (approximate randomisation), so it is about these runs and not about other seeds"
-    mixed = f"; where both have one run, {pairs}" if several and counts[:2] == [1, 1] else ""
-    corrected = ", with Holm's correction for several rows" if len(groups) > 2 else ""
-    p = "p is the probability of so large a difference from the best row if both were equally good"
-    return f"{words}; {p}, {both + mixed if several else pairs}{corrected}.{_unknown(groups)}"
+        return f"{words}{_describe_unknown(groups)}"
+    single = "paired approximate randomization test"
+    mixed = f"; {single} where both models have one run" if several and counts[:2] == [1, 1] else ""
+    test = f"Welch's t-test{mixed}" if several else single
+    holm_corrected = ", Holm-corrected" if len(groups) > 2 else ""
+    return f"{words} p: difference from the best model ({test}{holm_corrected}).{_describe_unknown(groups)}"
 
 
-def _unknown(groups: Groups) -> str:
-    """Which rows have tokens that they don't know, where rows have tokenizers of their own: such a token stands for many
-    characters, and costs little."""
+def describe_test_details(groups: Groups) -> str:
+    """The same in full, for the report."""
+    counts = sorted(map(len, groups.values()))
+    several = counts[-1] > 1
+    words = (
+        "Scores are means over seeds. The interval is Student's t over seeds and test items."
+        if several
+        else "Scores are those of one run. The interval is a bootstrap over test items (1,000 resamples)."
+    )
+    if len(groups) < 2:
+        return words
+    single = "paired over test items (approximate randomization), so it is about these runs and says nothing about other seeds"
+    several_seeds = (
+        "by Welch's t-test over seeds, which are not paired, and test items, which are (variance over items from a bootstrap)"
+    )
+    mixed = f"; where both models have one run, it is {single}" if several and counts[:2] == [1, 1] else ""
+    corrected = " Holm's correction accounts for the number of models." if len(groups) > 2 else ""
+    p = "p is the probability of a difference this large if both models were equally good"
+    return f"{words} {p}, {several_seeds + mixed if several else single}.{corrected}"
+
+
+def _describe_unknown(groups: Groups) -> str:
+    """Which rows have unknown tokens, where rows have different tokenizers: an unknown token replaces many characters at a
+    small loss."""
     runs = [run.scores for group in groups.values() for run in group]
     fractions = {name: max(run.unknown for run in group) for name, group in groups.items()}
     if not has_several_tokenizers(runs) or not any(fractions.values()):
         return ""
-    named = ", ".join(f"{name} {100 * fraction:.2g} %" for name, fraction in fractions.items() if fraction)
-    return f" Unknown tokens ({named}) cost little whatever they stand for, so these scores look better than they are."
+    rates = ", ".join(f"{name} {100 * fraction:.2g}%" for name, fraction in fractions.items() if fraction)
+    return f" Unknown tokens ({rates}) are cheap to predict, so these scores look better than they are."
 
 
-def significance_test(groups: Groups) -> tuple[int, str]:
-    """How many items the test data has, and what one is."""
+def count_items(groups: Groups) -> tuple[int, str]:
+    """The number of test items, and what one item is."""
     run = next(iter(groups.values()))[0]
     return len(run.items.keys), run.item
 
 
-def insufficient_data(found: Sequence[Row], groups: Groups) -> str:
-    """If the test could tell nothing of a row, which one and why; else ''."""
-    unclear = [row for row in found if not row.has_enough_items]
+def insufficient_data(rows: Sequence[Row], groups: Groups) -> str:
+    """If the test cannot tell a row from the best one: which row and why; else ''."""
+    unclear = [row for row in rows if not row.has_enough_items]
     if not unclear:
         return ""
     minimum, names = min(row.smallest_p or 0.0 for row in unclear), ", ".join(row.name for row in unclear)
-    reason = f"with {count_of(*significance_test(groups))} no difference, however large, has a p below {minimum:.2g}"
-    return f"Too little test data to tell (?) {found[0].name} from {names}: {reason}."
+    reason = f"with {count_of(*count_items(groups))}, p is at least {minimum:.2g} however large the difference is"
+    return f"Too little test data (?) to tell {rows[0].name} from {names}: {reason}."
 
 
 def _order(value: float, metric: Metric) -> float:
-    """What rows are sorted by: the smaller the better, and NaN last."""
+    """The sort key of a score: smaller is better, NaN is last."""
     return math.inf if math.isnan(value) else -value if metric.upwards else value
 
 
 class _Test(NamedTuple):
-    """What the test of a row against the best one found."""
+    """The result of the test of a row against the best one."""
 
     p: float
     smallest: float
@@ -148,21 +170,21 @@ class _Test(NamedTuple):
 
 
 def _corrected(tests: Mapping[str, _Test]) -> dict[str, _Test]:
-    """The same with Holm's correction; a row that can't be tested counts for none."""
+    """The tests with Holm's correction; a row that cannot be tested does not count."""
     known = [name for name, test in tests.items() if not math.isnan(test.p)]
     values = holm([tests[name].p for name in known])
-    minimum = smallest_p_overall([tests[name].smallest for name in known])
-    changed = {name: tests[name]._replace(p=p, smallest=one) for name, p, one in zip(known, values, minimum, strict=True)}
+    minima = smallest_p_overall([tests[name].smallest for name in known])
+    changed = {name: tests[name]._replace(p=p, smallest=low) for name, p, low in zip(known, values, minima, strict=True)}
     return {**tests, **changed}
 
 
-def _apart(
+def _compare_rows(
     a: tuple[Sequence[ItemStatistics], Sequence[BootstrapSamples]],
     b: tuple[Sequence[ItemStatistics], Sequence[BootstrapSamples]],
     score: Function,
     samples: int,
 ) -> _Test:
-    """The test of two rows."""
+    """Test row a against row b."""
     minimum = smallest_p((len(a[0]), len(b[0])), a[1][0].items, samples=samples)
     single = len(a[0]) == len(b[0]) == 1
     p = paired(a[0][0], b[0][0], score, samples=samples) if single else difference(a[1], b[1])
@@ -174,97 +196,96 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def rows(groups: Groups, score: str | None = None) -> list[Row]:
-    """Every row, the best first; `score` decides instead of the task's own."""
+def rows(groups: Groups, metric_name: str | None = None) -> list[Row]:
+    """All rows, the best first, by the metric named `metric_name` or the task's default."""
     if not groups:
-        raise UsageError("compare", "there is no run to compare", "name at least one")
+        raise UsageError("compare", "no runs to compare", "name at least one")
     check_same(groups)
     runs = [run for group in groups.values() for run in group]
-    decides = ranking_metric(runs[0].task, [run.scores for run in runs], score)
-    common = {name: metric for name, metric in metrics(runs[0].task, runs[0].scores).items() if _everywhere(name, runs)}
-    again = iter(resampled([run.items for run in runs], {name: metric.of for name, metric in common.items()}))
-    drawn = {row: [next(again) for _ in group] for row, group in groups.items()}
-    found = {
-        row: {name: _estimated([one[name] for one in several], metric) for name, metric in common.items()}
-        for row, several in drawn.items()
+    metric = ranking_metric(runs[0].task, [run.scores for run in runs], metric_name)
+    common = {name: known for name, known in metrics(runs[0].task, runs[0].scores).items() if _in_all_runs(name, runs)}
+    samples_of_runs = iter(resampled([run.items for run in runs], {name: known.of for name, known in common.items()}))
+    samples = {row: [next(samples_of_runs) for _ in group] for row, group in groups.items()}
+    scores = {
+        row: {name: _estimate_score([run[name] for run in row_samples], known) for name, known in common.items()}
+        for row, row_samples in samples.items()
     }
     names = list(groups)
-    best = min(names, key=lambda row: _order(found[row][decides.name].value, decides))
-    sides = {row: ([run.items for run in groups[row]], [one[decides.name] for one in drawn[row]]) for row in names}
-    others = [row for row in names if row != best]
-    samples = max(SAMPLES, SAMPLES_PER_ROW * len(others))
-    tests = _corrected({row: _apart(sides[row], sides[best], decides.of, samples) for row in others})
-    made = [_row(row, groups[row], decides, found[row], tests.get(row)) for row in names]
-    return sorted(made, key=lambda row: (not row.best, _order(row.score.value, decides)))
+    best = min(names, key=lambda row: _order(scores[row][metric.name].value, metric))
+    sides = {row: ([run.items for run in groups[row]], [run[metric.name] for run in samples[row]]) for row in names}
+    tested = [row for row in names if row != best]
+    num_samples = max(SAMPLES, SAMPLES_PER_ROW * len(tested))
+    tests = _corrected({row: _compare_rows(sides[row], sides[best], metric.of, num_samples) for row in tested})
+    table = [_row(row, groups[row], metric, scores[row], tests.get(row)) for row in names]
+    return sorted(table, key=lambda row: (not row.best, _order(row.score.value, metric)))
 
 
-def _everywhere(name: str, runs: Sequence[RunResults]) -> bool:
+def _in_all_runs(name: str, runs: Sequence[RunResults]) -> bool:
     return all(name in {score.name for score in run.scores} for run in runs)
 
 
-def _estimated(runs: Sequence[BootstrapSamples], metric: Metric) -> Estimate:
-    found = estimate(runs)
-    return clipped(found, metric) if metric.interval else Estimate(found.value, None, None)
+def _estimate_score(runs: Sequence[BootstrapSamples], metric: Metric) -> Estimate:
+    score = estimate(runs)
+    return clipped(score, metric) if metric.interval else Estimate(score.value, None, None)
 
 
-def _row(name: str, runs: Sequence[RunResults], decides: Metric, scores: dict[str, Estimate], test: _Test | None) -> Row:
+def _row(name: str, runs: Sequence[RunResults], metric: Metric, scores: dict[str, Estimate], test: _Test | None) -> Row:
     p = None if test is None or math.isnan(test.p) else test.p
     infinite = test is not None and not math.isfinite(test.difference.value)  # no test, but no doubt either
     enough = test is None or infinite or test.smallest < LEVEL
-    apart = None if test is None else test.difference
-    if apart is not None and not decides.interval:
-        apart = Estimate(apart.value, None, None)
+    distance = None if test is None else test.difference
+    if distance is not None and not metric.interval:
+        distance = Estimate(distance.value, None, None)
     costs = [run.cost for run in runs]
     memory = [cost.peak_memory for cost in costs if cost.peak_memory is not None]
     return Row(
         name=name,
         runs=[str(run.run) for run in runs],
         seeds=[run.seed for run in runs],
-        deciding=decides,
-        score=scores[decides.name],
+        metric=metric,
+        score=scores[metric.name],
         scores=scores,
         p=p,
         best=test is None,
         tied_with_best=test is None or (enough and p is not None and p >= LEVEL),
-        difference=apart,
+        difference=distance,
         smallest_p=None if test is None or infinite else test.smallest,
         has_enough_items=enough,
         num_parameters=costs[0].num_parameters,
         seconds=_mean([cost.seconds for cost in costs]),
         tokens_per_second=_mean([cost.tokens_per_second for cost in costs]),
         peak_memory=max(memory, default=None),
-        decoding=float(np.mean([cost.decoding for cost in costs])),
-        unit=costs[0].unit,
-        bytes=costs[0].bytes,
+        inference_rate=float(np.mean([cost.inference_rate for cost in costs])),
+        inference_unit=costs[0].inference_unit,
+        model_bytes=costs[0].model_bytes,
     )
 
 
-# ---- writing it
+# ---- JSON
 
 
 def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def estimate_json(found: Estimate) -> dict[str, Any]:
-    """JSON has no infinity: an infinite value is null and says so."""
-    infinite = {"infinite": True} if math.isinf(found.value) else {}
-    return {"value": finite(found.value), "low": finite(found.low), "high": finite(found.high), **infinite}
+def estimate_json(score: Estimate) -> dict[str, Any]:
+    """JSON has no infinity: an infinite value is null, with "infinite": true."""
+    infinite = {"infinite": True} if math.isinf(score.value) else {}
+    return {"value": finite(score.value), "low": finite(score.low), "high": finite(score.high), **infinite}
 
 
 def row_json(row: Row) -> dict[str, Any]:
-    """A row as comparison.json has it."""
-    tested = ("name", "runs", "seeds", "p", "best", "alike", "enough", "smallest_p")
-    costs = ("parameters", "seconds", "tokens_per_second", "peak_memory", "bytes")
+    """A row of comparison.json."""
+    tested = ("name", "runs", "seeds", "p", "best", "tied_with_best", "has_enough_items", "smallest_p")
+    costs = ("num_parameters", "seconds", "tokens_per_second", "peak_memory", "model_bytes", "inference_rate", "inference_unit")
     return {
         **{name: getattr(row, name) for name in (*tested, *costs)},
         "score": estimate_json(row.score),
         "difference": None if row.difference is None else estimate_json(row.difference),
-        "scores": {name: estimate_json(found) for name, found in row.scores.items()},
-        "decoding": {"value": row.decoding, "unit": row.unit},
+        "scores": {name: estimate_json(score) for name, score in row.scores.items()},
     }
 
 
-def json(found: Sequence[Row]) -> str:
-    """Rows as comparison.json has them."""
-    return notation.dumps([row_json(row) for row in found], ensure_ascii=False, allow_nan=False, indent=2) + "\n"
+def json(rows: Sequence[Row]) -> str:
+    """The rows of comparison.json, as text."""
+    return json_format.dumps([row_json(row) for row in rows], ensure_ascii=False, allow_nan=False, indent=2) + "\n"

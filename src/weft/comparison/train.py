@@ -1,4 +1,4 @@
-"""Training the runs of a comparison: each an ordinary `weft train` in a process of its own, some at a time."""
+"""Training the runs of a comparison: each is a `weft train` in its own process, several at a time."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from weft.runs.resolve import resolve
 from weft.training.config import TrainConfig
 from weft.training.loop import LOG_LINES
 
-POLL_SECONDS = 0.2  # seconds between two looks at the runs
-READ = 1.0  # seconds between two looks into the files of one
+POLL_SECONDS = 0.2  # between two checks of the processes
+READ_SECONDS = 1.0  # between two reads of the log of one run
 VALID = "valid_"
 
 
 class Progress(NamedTuple):
-    """How far a run has come."""
+    """The progress of a run."""
 
     fraction: float  # from 0 to 1
-    valid: tuple[str, float] | None = None  # name and value of the latest validation score
+    valid: tuple[str, float] | None = None  # name and value of the latest monitored metric
 
 
 class State(NamedTuple):
@@ -43,20 +43,20 @@ class State(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How a run ended."""
+    """The end of a run."""
 
     planned: PlannedRun
-    code: int  # 0: it is trained
-    reason: str = ""  # one line, where it is not
+    code: int  # exit code; 0: trained
+    reason: str = ""  # why it failed, on one line
 
 
 class ComparisonCallback(Protocol):
-    """Who looks on: the command line, or nobody."""
+    """Receives the progress of the runs."""
 
     def on_note(self, text: str) -> None: ...
 
     def on_runs(self, states: Sequence[State]) -> None:
-        """Where all of them stand, many times a second."""
+        """The state of all runs, several times per second."""
 
     def on_run_end(self, outcome: Outcome) -> None: ...
 
@@ -64,38 +64,43 @@ class ComparisonCallback(Protocol):
 
 
 class ThreadBudget(NamedTuple):
-    """What the runs may use, and where what they say is kept."""
+    """The resources that the runs may use, and the directory for their run files and error output."""
 
-    comparison_dir: Path  # of their run files
-    jobs: int = 1  # at a time
-    threads: int = 1  # of all of them together
-    command: Sequence[str] = (sys.executable, "-P", "-m", "weft.cli.child_process")  # -P: nothing from the current folder
+    comparison_dir: Path  # for run files
+    jobs: int = 1  # runs at a time
+    threads: int = 1  # for all runs
+    command: Sequence[str] = (
+        sys.executable,
+        "-P",
+        "-m",
+        "weft.cli.child_process",
+    )  # -P: import nothing from the current directory
 
     @property
-    def each(self) -> int:
+    def threads_per_run(self) -> int:
         return max(1, self.threads // self.jobs)
 
 
-Finished = Callable[[Path, RunConfig], bool]
+IsFinished = Callable[[Path, RunConfig], bool]
 
 
 def progress(output_dir: Path, table: TrainConfig) -> Progress:
-    """How far the run in `out` has come, from metrics.jsonl; where that is damaged, the run itself will say so."""
-    found = list[dict[str, Any]]()
+    """The progress of the run in `output_dir`, from metrics.jsonl; if that is damaged, the run itself reports it."""
+    records = list[dict[str, Any]]()
     with suppress(ModelError, ResourceError):
-        found = read_log(output_dir / "metrics.jsonl")
-    trained = [record for record in found if {"step", "epoch", "tokens"} <= record.keys()]
-    scores = [score for record in found for score in _valid(record, table.monitor)]
-    return Progress(_share(trained, table), scores[-1] if scores else None)
+        records = read_log(output_dir / "metrics.jsonl")
+    trained = [record for record in records if {"step", "epoch", "tokens"} <= record.keys()]
+    scores = [score for record in records for score in _valid(record, table.monitor)]
+    return Progress(_fraction(trained, table), scores[-1] if scores else None)
 
 
 def _valid(record: dict[str, Any], monitor: str | None) -> list[tuple[str, float]]:
-    """The validation score that decides, if it is in a record."""
+    """The monitored metric, if the record has it."""
     scores = [(name.removeprefix(VALID), value) for name, value in record.items() if name.startswith(VALID)]
     return [(name, value) for name, value in scores if monitor in (None, name) and isinstance(value, float)][:1]
 
 
-def _share(trained: list[dict[str, Any]], table: TrainConfig) -> float:
+def _fraction(trained: list[dict[str, Any]], table: TrainConfig) -> float:
     if not trained:
         return 0.0
     last = trained[-1]
@@ -103,12 +108,12 @@ def _share(trained: list[dict[str, Any]], table: TrainConfig) -> float:
         return min(1.0, float(last["step"] / table.max_steps))
     if table.max_tokens is not None:
         return min(1.0, float(last["tokens"] / table.max_tokens))
-    lines = len(trained) / LOG_LINES  # a line for each such part of the budget, unless there are fewer steps
+    lines = len(trained) / LOG_LINES  # the log has this many lines per budget, unless there are fewer steps
     return min(1.0, max(lines, last["epoch"] / table.max_epochs if table.max_epochs is not None else 0.0))
 
 
 def lock_holder(output_dir: Path) -> str | None:
-    """Who works on the run, if anybody does: a process of a comparison that was killed may still be saving."""
+    """The process that has locked the run, or None: a process of a killed comparison may still be saving."""
     if not output_dir.is_dir():
         return None
     try:
@@ -116,48 +121,56 @@ def lock_holder(output_dir: Path) -> str | None:
             return None
     except InUseError as error:
         return str(error)
-    except ResourceError:  # a full disk, a folder that can't be written: nobody to wait for, and the run itself will say it
+    except ResourceError:  # a full disk or a read-only directory: nothing to wait for, the run itself reports it
         return None
 
 
 class _Child:
-    """One run, in its process."""
+    """One run in its own process."""
 
-    def __init__(self, planned: PlannedRun, config: RunConfig, room: ThreadBudget) -> None:
+    def __init__(self, planned: PlannedRun, config: RunConfig, budget: ThreadBudget) -> None:
         self.planned, self.table = planned, config.train
-        run_file, self.said = (
-            room.comparison_dir / f"{planned.output_dir.name}.toml",
-            room.comparison_dir / f"{planned.output_dir.name}.txt",
-        )
+        run_file = budget.comparison_dir / f"{planned.output_dir.name}.toml"
+        self.stderr_file = budget.comparison_dir / f"{planned.output_dir.name}.txt"
         files.write_text(run_file, tomli_w.dumps(planned.values))
-        words = ["train", str(run_file), "--output-dir", str(planned.output_dir), "--quiet", "--threads", str(room.each)]
-        with os.fdopen(files.open_own(self.said), "wb") as said:
-            said.truncate()
-            # a session of its own: Ctrl-C reaches it through us, once; standard input: it ends if we are killed
+        arguments = [
+            "train",
+            str(run_file),
+            "--output-dir",
+            str(planned.output_dir),
+            "--quiet",
+            "--threads",
+            str(budget.threads_per_run),
+        ]
+        with os.fdopen(files.open_own(self.stderr_file), "wb") as stderr:
+            stderr.truncate()
+            # its own session: Ctrl-C reaches it only through this process; stdin: it ends if this process is killed
             self.process = subprocess.Popen(
-                [*room.command, *words],
+                [*budget.command, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                stderr=said,
+                stderr=stderr,
                 start_new_session=True,
             )
-        self._seen, self._read = Progress(0.0), float("-inf")
+        self._progress, self._read_time = Progress(0.0), float("-inf")
 
     def progress(self) -> Progress:
-        if time.monotonic() - self._read > READ:
-            self._seen, self._read = progress(self.planned.output_dir, self.table), time.monotonic()
-        return self._seen
+        if time.monotonic() - self._read_time > READ_SECONDS:
+            self._progress, self._read_time = progress(self.planned.output_dir, self.table), time.monotonic()
+        return self._progress
 
     def outcome(self) -> Outcome | None:
-        """How it ended; None while it runs."""
+        """The outcome; None while the run is running."""
         code = self.process.poll()
         if code is None:
             return None
         self.wait()
         if code == 0:
             return Outcome(self.planned, 0)
-        lines = [line for line in self.said.read_text(errors="replace").split("\n") if line]
-        reason = lines[-1].removeprefix("weft: ") if lines else f"its process ended with {code}"
+        lines = [line for line in self.stderr_file.read_text(errors="replace").split("\n") if line]
+        reason = (
+            lines[-1].removeprefix("weft: ").removeprefix("error: ") if lines else f"the process ended with exit code {code}"
+        )
         return Outcome(self.planned, code if code > 0 else 1, reason)
 
     def wait(self) -> None:
@@ -171,71 +184,71 @@ class _Child:
 
 
 class ParallelTrainer:
-    """Trains runs, `room.jobs` at a time; what an earlier process finished is kept, what it began goes on."""
+    """Trains runs, `budget.jobs` at a time; finished runs of an earlier process are kept, unfinished ones resume."""
 
-    def __init__(self, room: ThreadBudget, callback: ComparisonCallback, finished: Finished) -> None:
-        self.budget, self.callback, self.finished = room, callback, finished
+    def __init__(self, budget: ThreadBudget, callback: ComparisonCallback, is_finished: IsFinished) -> None:
+        self.budget, self.callback, self.is_finished = budget, callback, is_finished
         self._known: dict[Path, Progress] = {}
-        self._held: set[Path] = set()  # runs that somebody else works on
+        self._locked: set[Path] = set()  # runs that another process works on
 
     def train(self, plan: Sequence[PlannedRun]) -> list[Outcome]:
-        """How each of them ended, in the order of the plan; raises TrainingInterrupted when the watcher wants it, all
-        having saved."""
-        room = self.budget._replace(jobs=max(1, min(self.budget.jobs, len(plan))))  # fewer runs have more threads each
-        files.make_directories(room.comparison_dir.parent)
-        files.own_directory(room.comparison_dir)
+        """The outcome of each run, in the order of the plan; raises TrainingInterrupted if the callback stops it, after all
+        runs have saved."""
+        budget = self.budget._replace(jobs=max(1, min(self.budget.jobs, len(plan))))  # fewer runs get more threads each
+        files.make_directories(budget.comparison_dir.parent)
+        files.own_directory(budget.comparison_dir)
         ended, waiting = dict[Path, Outcome](), list[tuple[PlannedRun, RunConfig]]()
         for planned in plan:
-            found = self._begun(planned)
-            if isinstance(found, Outcome):
-                ended[planned.output_dir] = found
+            config = self._check(planned)
+            if isinstance(config, Outcome):
+                ended[planned.output_dir] = config
             else:
-                waiting.append((planned, found))
-                self._known[planned.output_dir] = progress(planned.output_dir, found.train)
+                waiting.append((planned, config))
+                self._known[planned.output_dir] = progress(planned.output_dir, config.train)
         running = list[_Child]()
         try:
             while waiting or running:
-                self._start(waiting, running, room)
-                self._look(plan, running, ended)
+                self._start(waiting, running, budget)
+                self._poll(plan, running, ended)
                 if self.callback.should_stop():
                     self._stop(running)
                     raise TrainingInterrupted("", "training was interrupted")
         finally:
-            self._stop(running)  # an error of our own: nothing goes on without us
+            self._stop(running)  # after an error in this process, no run continues
         return [ended[planned.output_dir] for planned in plan]
 
-    def _begun(self, planned: PlannedRun) -> Outcome | RunConfig:
-        """What the run file means, or how the run has ended before."""
+    def _check(self, planned: PlannedRun) -> Outcome | RunConfig:
+        """The configuration of the run, or its outcome if it has already ended or is invalid."""
         try:
             config = resolve(planned.values, base=planned.output_dir.parent)
-            return Outcome(planned, 0) if self.finished(planned.output_dir, config) else config
+            return Outcome(planned, 0) if self.is_finished(planned.output_dir, config) else config
         except WeftError as error:
             outcome = Outcome(planned, error.exit_code, str(error))
             self.callback.on_run_end(outcome)
             return outcome
 
-    def _start(self, waiting: list[tuple[PlannedRun, RunConfig]], running: list[_Child], room: ThreadBudget) -> None:
+    def _start(self, waiting: list[tuple[PlannedRun, RunConfig]], running: list[_Child], budget: ThreadBudget) -> None:
         for planned, config in list(waiting):
-            if len(running) == room.jobs:
+            if len(running) == budget.jobs:
                 return
-            if (held := lock_holder(planned.output_dir)) is None:
+            if (holder := lock_holder(planned.output_dir)) is None:
                 waiting.remove((planned, config))
-                running.append(_Child(planned, config, room))
-            elif planned.output_dir not in self._held:
-                self._held.add(planned.output_dir)
-                self.callback.on_note(f"{held}; waiting for it")
+                running.append(_Child(planned, config, budget))
+            elif planned.output_dir not in self._locked:
+                self._locked.add(planned.output_dir)
+                self.callback.on_note(f"{holder}; waiting")
 
-    def _look(self, plan: Sequence[PlannedRun], running: list[_Child], ended: dict[Path, Outcome]) -> None:
-        """Wait a moment, and say where all runs stand."""
+    def _poll(self, plan: Sequence[PlannedRun], running: list[_Child], ended: dict[Path, Outcome]) -> None:
+        """Wait a moment, then report the state of all runs."""
         time.sleep(POLL_SECONDS)
         for child in list(running):
             if (outcome := child.outcome()) is not None:
                 running.remove(child)
                 ended[child.planned.output_dir] = outcome
                 self.callback.on_run_end(outcome)
-        here = {child.planned.output_dir: child.progress() for child in running}
-        self._known |= here | {output_dir: Progress(1.0) for output_dir in ended}
-        self.callback.on_runs([State(one, self._known[one.output_dir], one.output_dir in here) for one in plan])
+        current = {child.planned.output_dir: child.progress() for child in running}
+        self._known |= current | {output_dir: Progress(1.0) for output_dir in ended}
+        self.callback.on_runs([State(run, self._known[run.output_dir], run.output_dir in current) for run in plan])
 
     def _stop(self, running: list[_Child]) -> None:
         for child in running:

@@ -1,8 +1,8 @@
-"""Settings by successive halving (Jamieson & Talwalkar 2016): many short runs, the better half of them again and longer.
+"""Hyperparameter search by successive halving (Jamieson & Talwalkar 2016): many short runs, then the better half again, longer.
 
-A model that is counted or solved in one go has no budget to halve: each of its trials is a whole run (comparison/search_space.py).
-Only validation data chooses; trials have no test files to read. Each rung trains anew: a learning rate falls over the whole
-of a run's budget, so a run that was planned short and then goes on is not the run that is planned long.
+A model that is fitted in one pass has no budget to halve: each of its trials is a complete run (comparison/search_space.py).
+Only validation data is used for the choice; trials have no test files. Each rung trains from scratch: the learning rate decays
+over the whole budget of a run, so a short run that continues is not the same as a long run.
 """
 
 from __future__ import annotations
@@ -25,67 +25,69 @@ from weft.runs.config import RunConfig
 from weft.runs.resolve import resolve
 from weft.training.config import BUDGETS, TrainConfig
 
-FACTOR = 5.0  # the rate is drawn from a fifth to five times its own
+LR_FACTOR = 5.0  # the learning rate is drawn from a fifth to five times its own
 DROPOUTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
-SCALES = (0.5, 0.71, 1.0, 1.41, 2.0)  # of the width: half to four times the weights
-WHOLE = 8  # widths are multiples of it
-MAX_DRAWS = 100  # how often a setting is drawn that fits
+SCALES = (0.5, 0.71, 1.0, 1.41, 2.0)  # of the hidden size: a quarter to four times the weights
+SIZE_MULTIPLE = 8  # hidden sizes are multiples of it
+MAX_DRAWS = 100  # per trial, until a valid one is drawn
 
-Best = tuple[Metric, float]  # what a run is judged by, and its best value
+Best = tuple[Metric, float]  # the monitored metric and its best value
 Train = Callable[[Sequence[PlannedRun]], list[Outcome]]
 
 
 class Trial(NamedTuple):
-    """Settings that are tried."""
+    """One set of hyperparameters."""
 
     number: int
-    options: dict[str, Any]  # by name: lr, dropout, width; of a model that is counted its options: C, features.ngrams
+    options: dict[
+        str, Any
+    ]  # by name: lr, dropout, hidden_size; for a model fitted in one pass its own: C, features.ngram_range
     values: dict[str, Any]  # a run file
 
 
 class TunedVariant(NamedTuple):
-    variant: Variant  # with the winner's settings
+    variant: Variant  # with the hyperparameters of the best trial
     trial: Trial
-    trials: list[dict[str, Any]]  # every run of the search: rung, trial, settings, budget, score
+    trials: list[dict[str, Any]]  # every run of the search: rung, trial, options, budget, score
 
     def to_json(self) -> dict[str, Any]:
-        """The search as comparison.json has it."""
+        """The search in comparison.json."""
         return {"chosen": self.trial.number, "trials": self.trials}
 
 
-def check(variants: Sequence[Variant], tune: int, *, base: Path) -> None:
-    """Refuse a search that could choose by nothing, or from nothing."""
-    if tune < 2:
-        raise UsageError(f"--tune-trials {tune}", "there is nothing to choose from", "try at least 2 settings")
-    config = [resolve(variant.values, base=base) for variant in variants]
-    if any(one.data.valid is None for one in config):
-        raise UsageError("--tune-trials", "chooses by validation data, and the run file has none", "give data.valid")
+def check(variants: Sequence[Variant], num_trials: int, *, base: Path) -> None:
+    """Raise UsageError for a search with fewer than two trials or without validation data."""
+    if num_trials < 2:
+        raise UsageError("tune_trials", f"must be at least 2, got {num_trials}")
+    configs = [resolve(variant.values, base=base) for variant in variants]
+    if any(config.data.valid is None for config in configs):
+        raise UsageError("tune_trials", "requires validation data", "set data.valid")
 
 
-# ---- what is tried
+# ---- trials
 
 
 def _draw(config: RunConfig, fixed: Sequence[str], random: np.random.Generator) -> dict[str, Any]:
-    """Settings around those of the run file, in an order that is always the same: the seed decides all of them."""
+    """Draw hyperparameters around those of the run file, always in the same order, so that the seed determines all of them."""
     if not config.preset.estimator.by_steps:
         return spaces.sample_config(config, fixed, random)
-    factor = float(FACTOR ** random.uniform(-1.0, 1.0))
+    factor = float(LR_FACTOR ** random.uniform(-1.0, 1.0))
     dropout, scale = float(random.choice(DROPOUTS)), float(random.choice(SCALES))
     drawn = {"lr": float(f"{config.train.lr * factor:.3g}"), "dropout": dropout}
-    drawn["width"] = max(WHOLE, WHOLE * round(scale * config.model.hidden_size / WHOLE))
+    drawn["hidden_size"] = max(SIZE_MULTIPLE, SIZE_MULTIPLE * round(scale * config.model.hidden_size / SIZE_MULTIPLE))
     return {name: value for name, value in drawn.items() if name not in fixed}
 
 
-def own(config: RunConfig, fixed: Sequence[str] = ()) -> dict[str, Any]:
-    """What the run file has of what is searched."""
+def own_options(config: RunConfig, fixed: Sequence[str] = ()) -> dict[str, Any]:
+    """The run file's values of the hyperparameters that are searched."""
     if not config.preset.estimator.by_steps:
-        return spaces.own_dimensions(config, fixed)
-    found = {"lr": config.train.lr, "dropout": config.model.dropout, "width": config.model.hidden_size}
-    return {name: value for name, value in found.items() if name not in fixed}
+        return spaces.own_values(config, fixed)
+    options = {"lr": config.train.lr, "dropout": config.model.dropout, "hidden_size": config.model.hidden_size}
+    return {name: value for name, value in options.items() if name not in fixed}
 
 
 def changed(values: Mapping[str, Any], config: RunConfig, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """The run file with what was drawn; where matrices have a rate of their own, it goes with the other."""
+    """The run file with the drawn values; the learning rate of Muon is scaled with the other one."""
     if not config.preset.estimator.by_steps:
         return spaces.changed(values, config, chosen)
     new = dict(values)
@@ -101,28 +103,28 @@ def changed(values: Mapping[str, Any], config: RunConfig, chosen: Mapping[str, A
 
 
 def trials(variant: Variant, number: int, fixed: Sequence[str], *, seed: int, base: Path) -> list[Trial]:
-    """`number` different settings; the first are the variant's own, so that a search never ends below them unseen."""
+    """`number` different trials; the first has the variant's own options, so that the search never ignores them."""
     config = resolve(variant.values, base=base)
     random = np.random.default_rng(np.random.SeedSequence((seed, *variant.name.encode())))
-    found, seen = [Trial(0, {}, variant.values)], [config]
+    drawn, configs = [Trial(0, {}, variant.values)], [config]
     for _ in range(MAX_DRAWS * number):
-        if len(found) == number:
+        if len(drawn) == number:
             break
         chosen = _draw(config, fixed, random)
         values = changed(variant.values, config, chosen)
-        meant = try_config(values, base=base)
-        if not isinstance(meant, ConfigError) and meant not in seen:
-            found.append(Trial(len(found), chosen, values))
-            seen.append(meant)
-    return found
+        result = try_config(values, base=base)
+        if not isinstance(result, ConfigError) and result not in configs:
+            drawn.append(Trial(len(drawn), chosen, values))
+            configs.append(result)
+    return drawn
 
 
-# ---- how long
+# ---- rungs
 
 
 def halving_rounds(number: int, *, by_steps: bool = True) -> list[tuple[int, float]]:
-    """How many trials each rung has, and its share of the budget: twice that of the one before, half of it in the last. What
-    does not learn step by step has one rung, and no budget to share."""
+    """The number of trials on each rung and its fraction of the budget: twice that of the rung before, half on the last. A
+    model that is fitted in one pass has one rung and no budget."""
     if not by_steps:
         return [(number, 1.0)]
     count = math.ceil(math.log2(number))
@@ -130,51 +132,52 @@ def halving_rounds(number: int, *, by_steps: bool = True) -> list[tuple[int, flo
 
 
 def with_budget(values: Mapping[str, Any], table: TrainConfig, fraction: float) -> dict[str, Any]:
-    """The run file with a share of its budget."""
+    """The run file with a fraction of its budget."""
     if fraction == 1.0:
         return dict(values)
     name = next(name for name in BUDGETS if getattr(table, name) is not None)
-    whole = getattr(table, name)
-    part = max(1, round(whole * fraction)) if name in ("max_steps", "max_tokens") else whole * fraction
+    budget = getattr(table, name)
+    part = max(1, round(budget * fraction)) if name in ("max_steps", "max_tokens") else budget * fraction
     return with_option(values, f"train.{name}", part)
 
 
-def _place(variant: Variant, rung: int, trial: Trial, output_dir: Path) -> Path:
+def _trial_dir(variant: Variant, rung: int, trial: Trial, output_dir: Path) -> Path:
     return output_dir / f"{directory_name(variant.name)}-rung{rung}-{trial.number}"
 
 
-class _Left(NamedTuple):
-    """What is left of the trials of a variant, the best first."""
+class _Trials(NamedTuple):
+    """The remaining trials of a variant, the best first."""
 
     variant: Variant
     trials: list[Trial]
-    halving_rounds: list[tuple[int, float]]  # how many of them have which share of the budget, rung by rung
-    own: dict[str, Any]  # the settings of the run file, as far as they are searched
+    halving_rounds: list[tuple[int, float]]  # number of trials and fraction of the budget, rung by rung
+    own: dict[str, Any]  # the run file's values of the searched hyperparameters
 
-    def at(self, rung: int) -> list[Trial]:
-        """Those that are tried on a rung: none where the variant has no more."""
+    def on_rung(self, rung: int) -> list[Trial]:
+        """The trials of a rung; none if the variant has fewer rungs."""
         return self.trials[: self.halving_rounds[rung][0]] if rung < len(self.halving_rounds) else []
 
 
-def _rung(tuned: Sequence[_Left], rung: int, *, seed: int, output_dir: Path) -> list[PlannedRun]:
+def _rung(tuned: Sequence[_Trials], rung: int, *, seed: int, output_dir: Path) -> list[PlannedRun]:
     planned = []
-    for left in tuned:
-        for trial in left.at(rung):
+    for searched in tuned:
+        for trial in searched.on_rung(rung):
             table = resolve({**trial.values, "seed": seed}, base=output_dir).train
-            values = without_test(with_budget(trial.values, table, left.halving_rounds[rung][1]))
-            planned.append(PlannedRun(Variant(left.variant.name, values), seed, _place(left.variant, rung, trial, output_dir)))
+            values = without_test(with_budget(trial.values, table, searched.halving_rounds[rung][1]))
+            directory = _trial_dir(searched.variant, rung, trial, output_dir)
+            planned.append(PlannedRun(Variant(searched.variant.name, values), seed, directory))
     return planned
 
 
 def _ranked(scored: Sequence[tuple[Trial, Best | None]]) -> list[Trial]:
-    """The best first; of equals the one that was drawn first; those that failed last."""
-    found: list[tuple[Trial, Best | None]] = []
+    """The trials, the best first; of equals the one drawn first; failed ones last."""
+    ranked: list[tuple[Trial, Best | None]] = []
     for trial, best in scored:
-        place = len(found)
-        while place and _beats(best, found[place - 1][1]):
-            place -= 1
-        found.insert(place, (trial, best))
-    return [trial for trial, _ in found]
+        rank = len(ranked)
+        while rank and _beats(best, ranked[rank - 1][1]):
+            rank -= 1
+        ranked.insert(rank, (trial, best))
+    return [trial for trial, _ in ranked]
 
 
 def _beats(score: Best | None, than: Best | None) -> bool:
@@ -182,50 +185,52 @@ def _beats(score: Best | None, than: Best | None) -> bool:
 
 
 class Search(NamedTuple):
-    """What a search works with."""
+    """The options and callbacks of a search."""
 
-    number: int  # of trials for each variant
-    fixed: Sequence[str]  # what is not to be changed: lr, dropout, width
+    num_trials: int  # per variant
+    fixed: Sequence[str]  # not searched: lr, dropout, hidden_size
     seed: int
-    output_dir: Path  # where the trials go
+    output_dir: Path  # the directory of the trials
     train: Train
-    best: Callable[[Path], Best | None]  # of the validation data of a run
+    best: Callable[[Path], Best | None]  # the best validation score of a run
 
 
-def _begun(variant: Variant, search: Search) -> _Left:
+def _start(variant: Variant, search: Search) -> _Trials:
     config = resolve(variant.values, base=search.output_dir)
-    found = trials(variant, search.number, search.fixed, seed=search.seed, base=search.output_dir)
-    steps = halving_rounds(search.number, by_steps=config.preset.estimator.by_steps)
-    return _Left(variant, found, steps, own(config, search.fixed))
+    drawn = trials(variant, search.num_trials, search.fixed, seed=search.seed, base=search.output_dir)
+    steps = halving_rounds(search.num_trials, by_steps=config.preset.estimator.by_steps)
+    return _Trials(variant, drawn, steps, own_options(config, search.fixed))
 
 
 def tune(variants: Sequence[Variant], search: Search) -> list[TunedVariant]:
-    """The winner of each variant's trials, rung by rung, those of all variants together."""
-    state = [_begun(variant, search) for variant in variants]
+    """Search rung by rung, all variants at once; returns the best trial of each variant."""
+    state = [_start(variant, search) for variant in variants]
     history: dict[str, list[dict[str, Any]]] = {variant.name: [] for variant in variants}
-    for rung in range(max((len(left.halving_rounds) for left in state), default=0)):
+    for rung in range(max((len(searched.halving_rounds) for searched in state), default=0)):
         planned = _rung(state, rung, seed=search.seed, output_dir=search.output_dir)
         ended = {outcome.planned.output_dir: outcome for outcome in search.train(planned)}
-        for at, left in enumerate(state):
-            places = {trial.number: _place(left.variant, rung, trial, search.output_dir) for trial in left.at(rung)}
+        for at, searched in enumerate(state):
+            directories = {
+                trial.number: _trial_dir(searched.variant, rung, trial, search.output_dir) for trial in searched.on_rung(rung)
+            }
             scored = [
-                (trial, None if ended[place].code else search.best(place))
-                for trial in left.at(rung)
-                for place in [places[trial.number]]
+                (trial, None if ended[path].code else search.best(path))
+                for trial in searched.on_rung(rung)
+                for path in [directories[trial.number]]
             ]
-            history[left.variant.name] += [
-                _record(rung, left, trial, best, ended[places[trial.number]].reason) for trial, best in scored
+            history[searched.variant.name] += [
+                _record(rung, searched, trial, best, ended[directories[trial.number]].reason) for trial, best in scored
             ]
-            state[at] = left._replace(trials=_ranked(scored)) if scored else left
+            state[at] = searched._replace(trials=_ranked(scored)) if scored else searched
     return [
-        TunedVariant(Variant(left.variant.name, left.trials[0].values), left.trials[0], history[left.variant.name])
-        for left in state
+        TunedVariant(Variant(result.variant.name, result.trials[0].values), result.trials[0], history[result.variant.name])
+        for result in state
     ]
 
 
-def _record(rung: int, left: _Left, trial: Trial, best: Best | None, reason: str) -> dict[str, Any]:
-    """A trial as trials.json has it."""
+def _record(rung: int, searched: _Trials, trial: Trial, best: Best | None, reason: str) -> dict[str, Any]:
+    """A trial in trials.json."""
     score = {"score": None} if best is None else {"score": {"name": best[0].name, "value": best[1]}}
     failed = {"reason": reason} if reason else {}
-    config = trial.options or left.own
-    return {"rung": rung, "budget": left.halving_rounds[rung][1], "trial": trial.number, "settings": config, **score, **failed}
+    budget, options = searched.halving_rounds[rung][1], trial.options or searched.own
+    return {"rung": rung, "budget": budget, "trial": trial.number, "options": options, **score, **failed}

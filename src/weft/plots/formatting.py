@@ -1,4 +1,4 @@
-"""Texts and numbers as a page shows them: nothing invisible, nothing that could be markup, as many digits as mean something."""
+"""Texts and numbers for HTML and SVG: nothing invisible, nothing that could be markup, only significant digits."""
 
 from __future__ import annotations
 
@@ -9,54 +9,54 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-# what would turn around, hide or join the letters beside it; joiners are left, for scripts that need them
+# characters that reverse, hide or join their neighbors; joiners stay, because some scripts need them
 HIDDEN = re.compile(r"[\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]")
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-MISSING = "\u2013"  # a dash
+MISSING = "\u2013"  # an en dash
 MINUS = "\u2212"
 
 
-def _spelt(match: re.Match[str]) -> str:
+def _escaped(match: re.Match[str]) -> str:
     return match[0].encode("unicode_escape").decode("ascii")
 
 
 def visible(text: str) -> str:
-    """A text in which every letter can be seen: what is invisible or steers the reader's screen is spelt as an escape."""
-    return HIDDEN.sub(_spelt, CONTROL.sub(_spelt, text))
+    """The text with invisible and control characters written as escapes."""
+    return HIDDEN.sub(_escaped, CONTROL.sub(_escaped, text))
 
 
 def on_one_line(text: str) -> str:
-    """The same on one line: ends of lines, and tabs, by a sign."""
+    """The text on one line: newlines and tabs as symbols."""
     return visible(text).replace("\n", "⏎").replace("\t", "⇥")
 
 
 def html(text: object) -> str:
-    """Any text as it may stand in a page, between tags or in an attribute."""
+    """The text escaped for HTML, between tags or in an attribute."""
     return escape(visible(str(text)))
 
 
-def cut(text: str, letters: int) -> str:
-    """At most so many letters, and how many there would be more; never between a letter and its accents."""
-    if len(text) <= letters:
+def truncate(text: str, max_chars: int) -> str:
+    """The text up to `max_chars` characters and the number of characters left out; never between a letter and its accents."""
+    if len(text) <= max_chars:
         return text
-    while letters > 0 and unicodedata.combining(text[letters]):
-        letters -= 1
-    return f"{text[:letters]}… ({len(text) - letters:,} more characters)"
+    while max_chars > 0 and unicodedata.combining(text[max_chars]):
+        max_chars -= 1
+    return f"{text[:max_chars]}… ({len(text) - max_chars:,} more characters)"
 
 
 def finite(value: Any) -> float | None:
-    """A number that can be drawn, else None."""
+    """The value if it is a finite number, else None."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def decimals(values: Iterable[Any]) -> int:
-    """Decimals that show the smallest of these widths with two digits; two where there is none."""
+    """The number of decimals that shows the smallest of the values with two digits; 2 if there is none."""
     known = [value for value in map(finite, values) if value]
     return min(4, max(0, 1 - math.floor(math.log10(min(map(abs, known)))))) if known else 2
 
 
 def number(value: Any, places: int) -> str:
-    """A number with so many decimals; infinity by its sign, nothing by a dash."""
+    """A number with `places` decimals; infinity as a symbol, a missing value as a dash."""
     if not isinstance(value, int | float) or math.isnan(value):
         return MISSING
     if math.isinf(value):
@@ -65,44 +65,50 @@ def number(value: Any, places: int) -> str:
 
 
 def short(value: Any) -> str:
-    """1234567 -> '1.23 M'."""
+    """1234567 -> '1.23M'."""
     known = finite(value)
     if known is None:
         return MISSING
-    for unit in ("", " k", " M", " G"):
+    for unit in ("", "k", "M", "B"):
         if abs(known) < 999.5:
             return f"{known:.3g}{unit}"
         known /= 1000
-    return f"{known:,.3g} T"
+    return f"{known:,.3g}T"
 
 
 def size(value: Any) -> str:
     """1234567 -> '1.23 MB'."""
-    known = short(value)
-    return known if known == MISSING else f"{known}B" if " " in known else f"{known} B"
+    known = finite(value)
+    if known is None:
+        return MISSING
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(known) < 999.5:
+            return f"{known:.3g} {unit}"
+        known /= 1000
+    return f"{known:,.3g} TB"
 
 
 def duration(seconds: Any) -> str:
-    """75.2 -> '1 min 15 s'."""
+    """75.2 -> '1m15s'."""
     known = finite(seconds)
     if known is None:
         return MISSING
     if known < 59.95:
-        return f"{known:.1f} s" if known >= 0.05 or not known else f"{known:.1g} s"
+        return f"{known:.1f}s" if known >= 0.05 or not known else f"{known:.1g}s"
     whole = round(known)
     if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole // 60 % 60:02d} min"
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole // 60 % 60:02d}m"
 
 
 def p_value(p: Any) -> str:
-    """A probability with as many digits as a test by resampling has."""
+    """A p-value with three decimals."""
     known = finite(p)
     if known is None:
         return MISSING
-    return "< 0.001" if known < 0.001 else f"{known:.3f}"
+    return "<0.001" if known < 0.001 else f"{known:.3f}"
 
 
 def score_name(name: str) -> str:
-    """bits_per_char -> bits/character, f1_macro -> macro F1; for what has no label of its own."""
-    return re.sub(r"\bf1\b", "F1", name.replace("_per_", "/").replace("_", " "))
+    """bits_per_char -> bits per char, f1_macro -> F1 macro; for metrics without a label."""
+    return re.sub(r"\bf1\b", "F1", name.replace("_", " "))

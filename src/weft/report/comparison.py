@@ -1,4 +1,4 @@
-"""A comparison written down: what it found, and its page."""
+"""Writes comparison.json and the report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weft.comparison.evaluation import COMPARISON, REPORT
 from weft.comparison.plan import FailedRun, drop_backup
 from weft.comparison.to_json import to_document
 from weft.report.page import page
-from weft.report.page_check import SUM, seal
+from weft.report.page_check import CHECKSUM, checksum
 
 if TYPE_CHECKING:
     from weft.comparison.observer import Progress
@@ -21,37 +21,37 @@ if TYPE_CHECKING:
 
 
 class ComparisonInfo(NamedTuple):
-    """What a comparison is about, beside its runs."""
+    """Facts about a comparison other than its results."""
 
     title: str
-    command: str  # that makes it again
-    score: str | None  # what decides; None: the task's own
+    command: str  # that reproduces it
+    metric: str | None  # for the ranking; None: the task's default
     failures: Sequence[FailedRun]
     suites: Sequence[Path] = ()
-    pairs: Sequence[MinimalPair] = ()  # those of the suites
-    tuned: Mapping[str, Any] | None = None  # the search for settings of each row
-    about: Mapping[str, str] | None = None  # what all rows have in common: tokenizer, budget
+    pairs: Sequence[MinimalPair] = ()  # the pairs of the suites
+    tuned: Mapping[str, Any] | None = None  # the hyperparameter search of each row
+    about: Mapping[str, str] | None = None  # what all rows share: tokenizer, budget
 
 
 def write_comparison(
-    evidence: Mapping[str, Sequence[RunResults]],
-    facts: ComparisonInfo,
-    out: Path,
+    results: Mapping[str, Sequence[RunResults]],
+    info: ComparisonInfo,
+    output_dir: Path,
     progress: Progress,
-    extended: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
+    extend: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
 ) -> dict[str, Any]:
-    """comparison.json and report.html in `out`; what the first of them holds, `extended` by whoever asks."""
+    """Write comparison.json and report.html into `output_dir`; returns the document, after `extend` has added to it."""
     progress.show("comparing", 0.0)
-    found = to_document(evidence, title=facts.title, score=facts.score, command=facts.command)
-    found["failures"] = [failure._asdict() for failure in facts.failures]
-    found["tuning"] = dict(facts.tuned or {})
-    found["about"] |= {"date": time.strftime("%Y-%m-%d %H:%M"), **(facts.about or {})}
-    found = extended(found)
-    # what the file holds, not what was in memory: a report that is made again is the same
-    found = dict(files.as_json(found))
-    found[SUM] = seal(found)
-    files.write_json(out / COMPARISON, found)
-    files.write_text(out / REPORT, page(found))
-    drop_backup(out)
+    document = to_document(results, title=info.title, metric_name=info.metric, command=info.command)
+    document["failures"] = [failure._asdict() for failure in info.failures]
+    document["tuning"] = dict(info.tuned or {})
+    document["about"] |= {"date": time.strftime("%Y-%m-%d %H:%M"), **(info.about or {})}
+    document = extend(document)
+    # the content of the file, not what was in memory, so that a report made from the file is the same
+    document = dict(files.as_json(document))
+    document[CHECKSUM] = checksum(document)
+    files.write_json(output_dir / COMPARISON, document)
+    files.write_text(output_dir / REPORT, page(document))
+    drop_backup(output_dir)
     progress.clear()
-    return found
+    return document

@@ -1,6 +1,6 @@
-"""A comparison as one HTML file that needs nothing else: it opens from disk, asks nobody for anything, and prints.
+"""The report of a comparison: one HTML file that needs no other file and no network, and that can be printed.
 
-All that can be read without a script stands in the page itself; the script sorts, draws and filters (script/*.js).
+All text and tables are in the page itself; the script sorts, draws charts and filters (script/*.js).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from weft.tasks.registry import known_task
 from weft.text.table_layout import count_of
 
 SCRIPTS = ("base", "chart", "legend", "table", "scrolling", "curves", "cost", "breakdowns", "items", "confusions", "start")
-NEEDS = ("rows", "score")
-LISTED = 60  # letters that the names of all models may have in the title
+REQUIRED = ("rows", "metric")
+MAX_NAMES_CHARS = 60  # of the names of all models in the title
 
 
 class Section(NamedTuple):
@@ -37,34 +37,34 @@ def _resource(name: str) -> str:
 
 
 def _script() -> str:
-    """All scripts as one, so that their names are nobody else's."""
+    """All scripts in one function, so that their names are not global."""
     return '(() => {\n"use strict";\n' + "\n".join(_resource(f"script/{name}.js") for name in SCRIPTS) + "\n})();\n"
 
 
 def _policy(style: str, script: str) -> str:
-    """Only what is ours may run, by its hash, and nothing may be asked for: whatever a data set holds is but text."""
+    """Content Security Policy: only this style and script may run, by their hashes, and nothing may be loaded."""
 
-    def known(text: str) -> str:
+    def source(text: str) -> str:
         return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
-    return f"default-src 'none'; style-src {known(style)}; script-src {known(script)}; base-uri 'none'; form-action 'none'"
+    return f"default-src 'none'; style-src {source(style)}; script-src {source(script)}; base-uri 'none'; form-action 'none'"
 
 
 def _chart(name: str) -> str:
-    """Where the script draws; nothing is there without it."""
+    """The placeholder that the script draws a chart into."""
     return f'<div class="drawn" data-chart="{name}"></div>'
 
 
 def _breakdowns(document: Document) -> str:
     return "".join(
-        f'<div class="breakdown"><h3>By {html(one["by"])}</h3>'
-        f'<div class="drawn" data-chart="breakdown" data-place="{place}"></div>{parts.breakdown_table(document, one)}</div>'
-        for place, one in enumerate(document.get("breakdowns") or [])
+        f'<div class="breakdown"><h3>By {html(breakdown["by"])}</h3>'
+        f'<div class="drawn" data-chart="breakdown" data-place="{index}"></div>{parts.breakdown_table(document, breakdown)}</div>'
+        for index, breakdown in enumerate(document.get("breakdowns") or [])
     )
 
 
 def _results(document: Document) -> Section:
-    test = f'<p class="note">{html(document["test"])}</p>' if document.get("test") else ""
+    test = "".join(f'<p class="note">{html(document[name])}</p>' for name in ("test", "test_details") if document.get(name))
     context = f'<p class="note">{html(document["context"]["text"])}</p>' if document.get("context") else ""
     body = parts.findings(document) + table(document) + context + test + score_table(document)
     return Section("results", "Results", "", body)
@@ -73,46 +73,42 @@ def _results(document: Document) -> Section:
 def _charts(document: Document) -> Iterator[Section]:
     if any(curve.get("train") or curve.get("valid") for curve in document.get("curves") or []):
         lead = (
-            "Each line is one run. Where steps are noisy the bold line is the running mean over 5 % of them, and the pale line "
-            "behind it is what was logged. Training that falls while validation gets worse is overfitting. Drag over a part to "
-            "zoom in, or use the + and - keys with the chart in focus; a double click shows all again."
+            "Each line is one run. For noisy curves, the bold line is a running mean over 5% of the points and the pale line "
+            "shows the logged values. If the training loss falls while the validation score gets worse, the model overfits. "
+            "Drag over a region to zoom in, or focus the chart and press + or -; double-click to reset."
         )
         tables = parts.curve_table(document) + parts.gradient_table(document)
         yield Section("curves", "Learning curves", lead, _chart("curves") + tables)
     if len(document["rows"]) > 1:
-        lead = "A model on the line is the best that can be had for its cost; one beside it is beaten by one on it."
-        yield Section("cost", "Quality against cost", lead, _chart("cost"))
+        lead = "The line is the Pareto front: no other model is both cheaper and better than a model on it."
+        yield Section("cost", "Score against cost", lead, _chart("cost"))
     if document.get("breakdowns"):
-        lead = "Bars are intervals: wide ones where there are few items. How many there are stands beside each."
-        yield Section("breakdowns", "Where the scores come from", lead, _breakdowns(document))
+        lead = "Error bars are 95% confidence intervals. They are wide where there are few items; the number of items is shown."
+        yield Section("breakdowns", "Breakdowns", lead, _breakdowns(document))
 
 
 def _details(document: Document) -> Iterator[Section]:
     if document.get("items"):
         lead = (
-            "Of each row's first seed, the items on which the rows differ most, the worst and the best. They are chosen: "
-            "counting them says nothing about the whole."
+            "The items on which the models differ most, the worst and the best, for the first seed of each model. They are a "
+            "selection: counts over them do not reflect the whole test set."
         )
         fallback = f'<div class="without">{parts.first_items(document)}</div>'
-        yield Section("items", "Item by item", lead, f'<div class="drawn" data-chart="items"></div>{fallback}')
+        yield Section("items", "Test items", lead, f'<div class="drawn" data-chart="items"></div>{fallback}')
     if document.get("confusions"):
-        lead = "Rows are what was meant, columns what was said; the stronger the colour, the larger its share of those meant."
-        yield Section("confusions", "Confusions", lead, _chart("confusions") + parts.confusion_tables(document))
-    grown = parts.samples_over_training(document)
-    if grown:
-        lead = (
-            "What each row's first seed wrote at its validations (train.num_samples), from the same random numbers each time."
-        )
-        yield Section("progress", "Text over training", lead, grown)
-    written = parts.samples(document)
-    if written:
-        yield Section("samples", "Samples", "", written)
+        lead = "Rows are gold labels, columns are predicted labels. The color shows the fraction of the gold label."
+        yield Section("confusions", "Confusion matrices", lead, _chart("confusions") + parts.confusion_tables(document))
+    if progress := parts.samples_over_training(document):
+        lead = "Texts that the first seed of each model generated at validations, always with the same random seed."
+        yield Section("progress", "Samples during training", lead, progress)
+    if samples := parts.samples(document):
+        yield Section("samples", "Samples", "", samples)
     if document.get("tuning"):
-        lead = "Every trial on the validation data; the settings with a star went into the comparison. Test data chose nothing."
-        yield Section("tuning", "Tuning", lead, tuning(document))
-    if document.get("settings"):
-        yield Section("settings", "Settings", "", parts.settings(document))
-    yield Section("repeat", "To repeat it", "", parts.repeat(document) + parts.environment(document))
+        lead = "Validation scores of all trials. The trial with a star was used in the comparison. Test data was not used."
+        yield Section("tuning", "Hyperparameter search", lead, tuning(document))
+    if document.get("configs"):
+        yield Section("configs", "Configurations", "", parts.configs(document))
+    yield Section("repeat", "Reproduce", "", parts.repeat(document) + parts.environment(document))
 
 
 def _section(section: Section) -> str:
@@ -120,78 +116,78 @@ def _section(section: Section) -> str:
     return f'<section id="{section.anchor}"><h2>{section.title}</h2>{lead}{section.body}</section>'
 
 
-def _compared(document: Document) -> str:
-    """What is compared: '3 language models'."""
+def _model_count(document: Document) -> str:
+    """'3 language models'."""
     count = len(document["rows"])
     task = known_task(document.get("task"))
-    kind = "model" if task is None else task.compare.models or task.noun
-    return f"{count} {kind if count == 1 else f'{kind}s'}"
+    noun = "model" if task is None else task.compare.models or task.noun
+    return f"{count} {noun if count == 1 else f'{noun}s'}"
 
 
 def _title(document: Document) -> str:
-    """The comparison's name, and the models that are in it."""
+    """The name of the comparison and of its models."""
     title, names = str(document.get("title") or "Comparison"), [str(row["name"]) for row in document["rows"]]
     if len(names) < 2:
         return html(title)
     listed = f"{', '.join(names[:-1])} and {names[-1]}"
     between = " " if title[-1] in ".?!" else ": "
-    return html(title + between + (listed if len(listed) <= LISTED else _compared(document)))
+    return html(title + between + (listed if len(listed) <= MAX_NAMES_CHARS else _model_count(document)))
 
 
 def _about(document: Document) -> str:
-    """What is compared, on what, in a line."""
+    """The number of models and the test data, on one line."""
     data = f" on <code>{html(document['data'])}</code>" if document.get("data") else ""
-    return f"{_compared(document)}{data}{_tested(document)}"
+    return f"{_model_count(document)}{data}{_test_size(document)}"
 
 
 def _hardware(environment: Mapping[str, Any]) -> str:
     gpu, threads = environment.get("gpu"), environment.get("threads")
     device = "CPU" if gpu in (None, "", "none") else str(gpu)
     known = [environment.get("system"), device, count_of(threads, "thread") if isinstance(threads, int) else None]
-    return ", ".join(str(one) for one in known if one) if environment else ""
+    return ", ".join(str(part) for part in known if part) if environment else ""
 
 
 def _facts(document: Document) -> str:
-    """With what it was measured: data, budget, tuning, hardware, versions, date."""
+    """The conditions of the comparison: data, budget, tuning, hardware, versions, date."""
     known, environment = document.get("about") or {}, document.get("environment") or {}
     trials = max(
-        (len({one["trial"] for one in found["trials"]}) for found in (document.get("tuning") or {}).values()), default=0
+        (len({trial["trial"] for trial in search["trials"]}) for search in (document.get("tuning") or {}).values()), default=0
     )
     versions = {"weft": "weft", "torch": "torch", "python": "Python"}
     facts = {
         **{name: known.get(name) for name in ("training data", "tokenizer", "budget")},
         "tuning": f"{count_of(trials, 'trial')} per model" if trials else None,
         "hardware": _hardware(environment),
-        "versions": ", ".join(f"{shown} {environment[name]}" for name, shown in versions.items() if environment.get(name)),
+        "versions": ", ".join(f"{title} {environment[name]}" for name, title in versions.items() if environment.get(name)),
         "date": known.get("date"),
     }
-    told = "".join(f"<div><dt>{name}</dt><dd>{html(fact)}</dd></div>" for name, fact in facts.items() if fact)
-    return f'<dl class="measured">{told}</dl>' if told else ""
+    entries = "".join(f"<div><dt>{name}</dt><dd>{html(fact)}</dd></div>" for name, fact in facts.items() if fact)
+    return f'<dl class="measured">{entries}</dl>' if entries else ""
 
 
-def _tested(document: Document) -> str:
-    """How many items it was measured on."""
-    return f" ({html(count_of(**document['tested']))})" if document.get("tested") else ""
+def _test_size(document: Document) -> str:
+    """The number of test items, in parentheses."""
+    return f" ({html(count_of(**document['test_items']))})" if document.get("test_items") else ""
 
 
 def _body(document: Document) -> str:
     sections = [_results(document), *_charts(document), *_details(document)]
-    links = "".join(f'<a href="#{one.anchor}">{one.title}</a>' for one in sections)
+    links = "".join(f'<a href="#{section.anchor}">{section.title}</a>' for section in sections)
     return (
         f'<header><div><h1 dir="auto">{_title(document)}</h1>'
         f'<p class="about">{_about(document)}</p>{_facts(document)}</div>'
         '<button type="button" id="theme" class="scripted">Dark</button></header>'
         f'<nav aria-label="sections">{links}</nav><main>'
         '<p class="without note">Charts, sorting and filters need JavaScript; the numbers are in the tables.</p>'
-        f"{''.join(map(_section, sections))}</main><footer>Made by weft.</footer>"
+        f"{''.join(map(_section, sections))}</main><footer>Made with weft.</footer>"
     )
 
 
 def page(document: Document) -> str:
-    """The HTML of a comparison: `document` is what comparison.json holds."""
-    for name in NEEDS:
+    """The HTML report of a comparison: `document` is the content of comparison.json."""
+    for name in REQUIRED:
         if not document.get(name):
-            raise UsageError("report", f"the comparison has no {name}", "there is nothing to show")
+            raise UsageError("report", f"the comparison has no {name}")
     style, script = _resource("page.css"), _script()
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

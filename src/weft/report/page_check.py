@@ -1,4 +1,4 @@
-"""Whether what a file of a comparison holds can be drawn: the first place that can't is told, and nothing is guessed."""
+"""Validation of comparison.json: the first invalid place is reported, nothing is guessed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-Check = Callable[[Any, str], Iterator[str]]  # of a value, and of its place: what is wrong with it
-MAX_NUMBER = 1e300  # that a whole number may be: beyond it is no float
-SUM = "sum"  # of all else, in the file
-DEPTH = 4  # of tables in tables, where anything may stand
+Check = Callable[[Any, str], Iterator[str]]  # value and its path -> problems
+MAX_NUMBER = 1e300  # for integers: larger ones are not floats
+CHECKSUM = "checksum"  # of all other keys of the file
+MAX_DEPTH = 4  # of nested objects where any value is allowed
 
 
 # ---- values
@@ -18,125 +18,127 @@ DEPTH = 4  # of tables in tables, where anything may stand
 
 def _text(value: Any, at: str) -> Iterator[str]:
     if not isinstance(value, str):
-        yield f"{at} is no text"
+        yield f"{at} is not a string"
 
 
 def _number(value: Any, at: str) -> Iterator[str]:
     if isinstance(value, bool) or not isinstance(value, int | float) or (isinstance(value, int) and abs(value) > MAX_NUMBER):
-        yield f"{at} is no number"
+        yield f"{at} is not a number"
 
 
 def _count(value: Any, at: str) -> Iterator[str]:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MAX_NUMBER:
-        yield f"{at} is no count"
+        yield f"{at} is not a count"
 
 
-def _truth(value: Any, at: str) -> Iterator[str]:
+def _boolean(value: Any, at: str) -> Iterator[str]:
     if not isinstance(value, bool):
-        yield f"{at} is neither true nor false"
+        yield f"{at} is not a boolean"
 
 
 def _direction(value: Any, at: str) -> Iterator[str]:
     if value not in ("higher", "lower"):
-        yield f"{at} is neither higher nor lower"
+        yield f"{at} is not 'higher' or 'lower'"
 
 
-def _anything(value: Any, at: str, depth: int = DEPTH) -> Iterator[str]:
+def _anything(value: Any, at: str, depth: int = MAX_DEPTH) -> Iterator[str]:
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     if not depth:
-        yield f"{at} is too deep"
+        yield f"{at} is nested too deeply"
         return
-    for one in inner:
-        yield from _anything(one, at, depth - 1)
+    for child in inner:
+        yield from _anything(child, at, depth - 1)
 
 
-# ---- what holds values
+# ---- containers
 
 
 def _or_none(check: Check) -> Check:
-    def found(value: Any, at: str) -> Iterator[str]:
+    def problems(value: Any, at: str) -> Iterator[str]:
         if value is not None:
             yield from check(value, at)
 
-    return found
+    return problems
 
 
 def _list(check: Check) -> Check:
-    def found(value: Any, at: str) -> Iterator[str]:
+    def problems(value: Any, at: str) -> Iterator[str]:
         if not isinstance(value, list):
-            yield f"{at} is no list"
+            yield f"{at} is not an array"
             return
-        for place, one in enumerate(value):
-            yield from check(one, f"{at}[{place}]")
+        for index, element in enumerate(value):
+            yield from check(element, f"{at}[{index}]")
 
-    return found
+    return problems
 
 
 def _by_name(check: Check) -> Check:
-    def found(value: Any, at: str) -> Iterator[str]:
+    def problems(value: Any, at: str) -> Iterator[str]:
         if not isinstance(value, dict):
-            yield f"{at} is no table"
+            yield f"{at} is not an object"
             return
-        for name, one in value.items():
-            yield from check(one, f"{at}.{name}")
+        for name, child in value.items():
+            yield from check(child, f"{at}.{name}")
 
-    return found
+    return problems
 
 
-def _table(needed: Mapping[str, Check], possible: Mapping[str, Check] | None = None) -> Check:
-    """A table with these names; those that are possible may be missing, or nothing."""
+def _object(required: Mapping[str, Check], optional: Mapping[str, Check] | None = None) -> Check:
+    """An object with these keys; optional ones may be missing or null."""
 
-    def found(value: Any, at: str) -> Iterator[str]:
+    def problems(value: Any, at: str) -> Iterator[str]:
         if not isinstance(value, dict):
-            yield f"{at or 'it'} is no table"
+            yield f"{at or 'the document'} is not an object"
             return
-        before = f"{at}." if at else ""
-        for name, check in needed.items():
-            yield from check(value[name], before + name) if name in value else [f"{before}{name} is missing"]
-        for name, check in (possible or {}).items():
-            yield from _or_none(check)(value.get(name), before + name)
+        prefix = f"{at}." if at else ""
+        for name, check in required.items():
+            yield from check(value[name], prefix + name) if name in value else [f"{prefix}{name} is missing"]
+        for name, check in (optional or {}).items():
+            yield from _or_none(check)(value.get(name), prefix + name)
 
-    return found
+    return problems
 
 
 # ---- a comparison
 
 NUMBERS = _list(_or_none(_number))
-SCORE = _table({"name": _text, "better": _direction})
-ESTIMATE = _table({"value": _or_none(_number)}, {"low": _number, "high": _number, "infinite": _truth})
-ROW = _table(
+METRIC = _object({"name": _text, "better": _direction})
+ESTIMATE = _object({"value": _or_none(_number)}, {"low": _number, "high": _number, "infinite": _boolean})
+ROW = _object(
     {"name": _text, "score": ESTIMATE},
     {
         "runs": _list(_text),
         "seeds": _list(_count),
         "scores": _by_name(ESTIMATE),
         "p": _number,
-        "best": _truth,
-        "alike": _truth,
-        "enough": _truth,
+        "best": _boolean,
+        "tied_with_best": _boolean,
+        "has_enough_items": _boolean,
         "smallest_p": _number,
         "difference": ESTIMATE,
-        **dict.fromkeys(("parameters", "seconds", "tokens_per_second", "peak_memory", "bytes"), _number),
-        "decoding": _table({}, {"value": _number, "unit": _text}),
+        **dict.fromkeys(("num_parameters", "seconds", "tokens_per_second", "peak_memory", "model_bytes"), _number),
+        "inference_rate": _number,
+        "inference_unit": _text,
     },
 )
-POINTS = _list(_table({"step": _count}, dict.fromkeys(("tokens", "seconds", "value"), _number)))
-GRADIENTS = _table(
-    {"mean": _number, "max": _number, "clipped": _count, "steps": _count, "lr": _number}, {"clip": _number}
+POINTS = _list(_object({"step": _count}, dict.fromkeys(("tokens", "seconds", "value"), _number)))
+GRADIENTS = _object(
+    {"mean": _number, "max": _number, "clipped": _count, "steps": _count, "lr": _number},
+    {"max_grad_norm": _number},
 )
-CURVE = _table(
+CURVE = _object(
     {"name": _text},
     {
         "seed": _count,
-        **dict.fromkeys(("train", "valid", "norm", "norm_max", "rate"), POINTS),
+        **dict.fromkeys(("train", "valid", "grad_norm", "grad_norm_max", "learning_rate"), POINTS),
         "gradients": GRADIENTS,
-        "scores": _table({}, {"train": _text, "valid": _text}),
+        "metrics": _object({}, {"train": _text, "valid": _text}),
     },
 )
-BREAKDOWN = _table(
+BREAKDOWN = _object(
     {"by": _text, "bins": _list(_text), "counts": _list(_count), "values": _by_name(NUMBERS)},
     {
-        "score": SCORE,
+        "metric": METRIC,
         "unit": _text,
         "low": _by_name(NUMBERS),
         "high": _by_name(NUMBERS),
@@ -145,7 +147,7 @@ BREAKDOWN = _table(
         "infinite": _by_name(_list(_count)),
     },
 )
-ITEM = _table(
+ITEM = _object(
     {"key": _count, "input": _text},
     {
         "reference": _text,
@@ -154,52 +156,52 @@ ITEM = _table(
         "infinite": _list(_text),
     },
 )
-WRITTEN = _table({"step": _count, "text": _text}, dict.fromkeys(("prompt", "source", "reference"), _text))
-TRIAL = _table(
-    {"rung": _count, "trial": _count, "settings": _by_name(_anything)},
-    {"budget": _number, "score": _table({"name": _text, "value": _number}), "reason": _text},
+SAMPLE = _object({"step": _count, "text": _text}, dict.fromkeys(("prompt", "source", "reference"), _text))
+TRIAL = _object(
+    {"rung": _count, "trial": _count, "options": _by_name(_anything)},
+    {"budget": _number, "score": _object({"name": _text, "value": _number}), "reason": _text},
 )
-TUNING = _table({"chosen": _count, "trials": _list(TRIAL)})
-COMPARISON = _table(
-    {"rows": _list(ROW), "score": SCORE},
+TUNING = _object({"chosen": _count, "trials": _list(TRIAL)})
+COMPARISON = _object(
+    {"rows": _list(ROW), "metric": METRIC},
     {
-        **dict.fromkeys(("title", "task", "data", "test", "too_little", "command"), _text),
-        "tested": _table({"count": _count, "item": _text}),
-        "context": _table({"policy": _text, "text": _text}, {"rows": _by_name(_text)}),
+        **dict.fromkeys(("title", "task", "data", "test", "test_details", "insufficient_data", "command"), _text),
+        "test_items": _object({"count": _count, "item": _text}),
+        "context": _object({"policy": _text, "text": _text}, {"rows": _by_name(_text)}),
         "curves": _list(CURVE),
         "breakdowns": _list(BREAKDOWN),
-        "item_score": SCORE,
+        "item_metric": METRIC,
         "items": _list(ITEM),
-        "confusions": _table({"labels": _list(_text), "matrices": _by_name(_list(_list(_count)))}),
+        "confusions": _object({"labels": _list(_text), "matrices": _by_name(_list(_list(_count)))}),
         "samples": _by_name(_list(_text)),
-        "samples_over_training": _by_name(_list(WRITTEN)),
-        "settings": _by_name(_text),
+        "samples_over_training": _by_name(_list(SAMPLE)),
+        "configs": _by_name(_text),
         "environment": _by_name(_anything),
-        "probe": _table({}, {"follows": _by_name(_text)}),
+        "minimal_pairs": _object({}, {"follows": _by_name(_text)}),
         "tuning": _by_name(TUNING),
         "about": _by_name(_text),
-        "failures": _list(_table({"name": _text}, {"seed": _count, "reason": _text})),
+        "failures": _list(_object({"name": _text}, {"seed": _count, "reason": _text})),
     },
 )
 
 
-# ---- what must fit together
+# ---- consistency
 
 
 def _names(document: Mapping[str, Any]) -> Iterator[str]:
     names = [row["name"] for row in document["rows"]]
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            yield f"rows[{place}].name stands there twice"
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            yield f"rows[{index}].name is not unique"
 
 
 def _bins(document: Mapping[str, Any]) -> Iterator[str]:
-    """A breakdown has a value, and a count, for each bin."""
-    for place, one in enumerate(document.get("breakdowns") or []):
-        at, size = f"breakdowns[{place}]", len(one["bins"])
-        lists = {"counts": one["counts"]}
+    """A breakdown has a value and a count for each bin."""
+    for index, breakdown in enumerate(document.get("breakdowns") or []):
+        at, size = f"breakdowns[{index}]", len(breakdown["bins"])
+        lists = {"counts": breakdown["counts"]}
         for part in ("values", "low", "high", "precision", "recall"):
-            lists |= {f"{part}.{name}": values for name, values in (one.get(part) or {}).items()}
+            lists |= {f"{part}.{name}": values for name, values in (breakdown.get(part) or {}).items()}
         for name, values in lists.items():
             if len(values) != size:
                 yield f"{at}.{name} has {len(values)} values for {size} bins"
@@ -207,28 +209,28 @@ def _bins(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _squares(document: Mapping[str, Any]) -> Iterator[str]:
     """A confusion matrix has a row and a column for each label."""
-    found = document.get("confusions") or {"labels": [], "matrices": {}}
-    size = len(found["labels"])
-    for name, matrix in found["matrices"].items():
+    confusions = document.get("confusions") or {"labels": [], "matrices": {}}
+    size = len(confusions["labels"])
+    for name, matrix in confusions["matrices"].items():
         if [len(line) for line in matrix] != [size] * size:
-            yield f"confusions.matrices.{name} is not of {size} labels"
+            yield f"confusions.matrices.{name} is not {size} x {size}"
 
 
-def seal(document: Mapping[str, Any]) -> str:
-    """A sum of all that a comparison's file holds, but for the sum itself: the same however the file is laid out."""
-    held = {name: value for name, value in document.items() if name != SUM}
-    text = json.dumps(held, ensure_ascii=True, allow_nan=False, sort_keys=True, separators=(",", ":"))
+def checksum(document: Mapping[str, Any]) -> str:
+    """The SHA-256 of the document without its checksum, independent of the layout of the file."""
+    content = {name: value for name, value in document.items() if name != CHECKSUM}
+    text = json.dumps(content, ensure_ascii=True, allow_nan=False, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _whole(document: Mapping[str, Any]) -> Iterator[str]:
-    """A file that has a sum holds what was written; one that was made by hand has none."""
-    if SUM in document and document[SUM] != seal(document):
-        yield f"what it holds is not what its {SUM} was made of"
+def _has_valid_checksum(document: Mapping[str, Any]) -> Iterator[str]:
+    """A checksum must match; a file made by hand has none."""
+    if CHECKSUM in document and document[CHECKSUM] != checksum(document):
+        yield f"{CHECKSUM} does not match the content"
 
 
 def find_problem(document: Any) -> str:
-    """The first thing that keeps a comparison from being drawn, such as 'rows[2].score is no table'; '' where nothing does."""
-    wrong = next(COMPARISON(document, ""), "")
-    fitting = (found for check in (_names, _bins, _squares, _whole) for found in check(document))
-    return wrong or next(fitting, "")
+    """The first problem of the document, such as 'rows[2].score is not an object'; '' if it is valid."""
+    problem = next(COMPARISON(document, ""), "")
+    consistency = (text for check in (_names, _bins, _squares, _has_valid_checksum) for text in check(document))
+    return problem or next(consistency, "")

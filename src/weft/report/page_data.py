@@ -1,4 +1,4 @@
-"""What a report's script reads: the comparison with its rows by number, as small as it can be without losing a picture."""
+"""The data for the script of the report: the comparison with rows by index, as small as the charts allow."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
+from weft.comparison.scores import metric_label
 from weft.metrics.metric import Metric, metrics_of
-from weft.plots.formatting import cut, decimals, score_name, visible
+from weft.plots.formatting import decimals, score_name, truncate, visible
 from weft.tasks.registry import known_task
 
 Document = Mapping[str, Any]
-NOISY = 40  # points of a curve from which on it has a running mean
-POINTS = 600  # of a curve; more than there are pixels across
-MAX_TEXT_CHARS = 2000  # letters of an input or output that are shown
-LEVEL = 0.05  # of p, from which on a row can't be told from the best
-BUDGET = 2_500_000  # bytes of all items' texts; a page that goes by mail must stay well under 5 MB
+MIN_SMOOTHED_POINTS = 40  # curves with at least this many points have a running mean
+MAX_POINTS = 600  # of a curve; more than a chart has pixels
+MAX_TEXT_CHARS = 2000  # of an input or output
+LEVEL = 0.05  # p from which on a row is not significantly worse
+MAX_TEXT_BYTES = 2_500_000  # of the texts of all items: a page sent by mail must stay well under 5 MB
 
 
 def _number(value: Any) -> float | int | str | None:
-    """As JSON can hold it, with the digits that a picture can show; JavaScript's Number reads 'Infinity'."""
+    """A number for JSON with six digits, enough for a chart; JavaScript's Number reads 'Infinity'."""
     if not isinstance(value, int | float) or math.isnan(value):
         return None
     if math.isinf(value):
@@ -35,7 +36,7 @@ def _numbers(values: Any) -> list[Any]:
 
 
 def known_score(score: Mapping[str, Any]) -> dict[str, Any]:
-    """A score's value and bounds; infinity where a file, which can't hold it, says that it was infinite."""
+    """The value and bounds of a score; infinity where the file marks it, since JSON has none."""
     infinite = math.inf if score.get("infinite") else None
     value = score.get("value")
     return {"value": infinite if value is None else value, "low": score.get("low"), "high": score.get("high")}
@@ -43,99 +44,98 @@ def known_score(score: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_unclear(row: Document) -> bool:
     """Whether there is too little test data to tell a row from the best one."""
-    return not row.get("best") and row.get("enough") is False
+    return not row.get("best") and row.get("has_enough_items") is False
 
 
 def is_tied(row: Document) -> bool:
-    """Whether the test, which could have told it, can't tell a row from the best one, which it is not itself."""
+    """Whether a row other than the best is not significantly worse, although there is enough test data."""
     p = row.get("p")
-    told = row.get("alike")
+    tied = row.get("tied_with_best")
     if row.get("best") or is_unclear(row) or p is None:
         return False
-    return bool(p >= LEVEL if told is None else told)
+    return bool(p >= LEVEL if tied is None else tied)
 
 
-def with_infinite(values: Sequence[Any], places: Sequence[int]) -> list[Any]:
-    """Values with infinity where a file, which can't hold it, says that it was."""
-    return [math.inf if at in places else value for at, value in enumerate(values)]
+def with_infinite(values: Sequence[Any], positions: Sequence[int]) -> list[Any]:
+    """The values with infinity at these positions: JSON has no infinity."""
+    return [math.inf if at in positions else value for at, value in enumerate(values)]
 
 
 def bin_values(breakdown: Document, name: str) -> list[Any]:
-    """A row's values in a breakdown, bin by bin."""
+    """The values of a row in a breakdown, bin by bin."""
     values = (breakdown.get("values") or {}).get(name) or [None] * len(breakdown["bins"])
     return with_infinite(values, (breakdown.get("infinite") or {}).get(name) or ())
 
 
 def metric_of(document: Document, name: str) -> Metric | None:
-    """What a score of a document is, if it is one of its task's."""
+    """The metric of that name, if the task of the document has it."""
     task = known_task(document.get("task"))
     return None if task is None else metrics_of([*task.validation, *task.suites], [name]).get(name)
 
 
 def score_label(document: Document, name: str) -> str:
-    """How a page names a score: BLEU, bits/character."""
+    """The label of a metric on the page: BLEU, bits per char."""
     metric = metric_of(document, name)
-    return metric.label if metric is not None and metric.label else score_name(visible(name))
+    return score_name(visible(name)) if metric is None else metric_label(metric)
 
 
-def curve_score(document: Document, part: str) -> dict[str, Any] | None:
-    """What the training or validation curves are of; the most frequent, should runs have been watched by several scores."""
+def curve_metric(document: Document, part: str) -> dict[str, Any] | None:
+    """The metric of the training or validation curves; the most frequent one if runs logged different ones."""
     curves = [curve for curve in document.get("curves") or [] if curve.get(part)]
-    names = Counter(name for name in ((curve.get("scores") or {}).get(part) for curve in curves) if name)
+    names = Counter(name for name in ((curve.get("metrics") or {}).get(part) for curve in curves) if name)
     if not names:
-        return dict(document["score"]) if part == "valid" else None
+        return dict(document["metric"]) if part == "valid" else None
     name = names.most_common(1)[0][0]
     if part == "train":  # always a loss
         return {"name": name, "better": "lower"}
     metric = metric_of(document, name)
-    return {"name": name, "better": document["score"]["better"] if metric is None else metric.better}
+    return {"name": name, "better": document["metric"]["better"] if metric is None else metric.better}
 
 
 def score_decimals(scores: Sequence[Mapping[str, Any]]) -> int:
-    """How many decimals a column of scores needs: by its narrowest interval, else by its values."""
+    """The number of decimals of a column of scores: by its narrowest interval, else by its values."""
     widths = [(score["high"] - score["low"]) / 2 for score in scores if None not in (score.get("low"), score.get("high"))]
     widths = [width for width in widths if width > 0 and math.isfinite(width)]
     return decimals(widths) if widths else min(4, 1 + decimals(score.get("value") for score in scores))
 
 
 def _row(row: Document) -> dict[str, Any]:
-    score, decoding = known_score(row["score"]), row.get("decoding") or {}
-    costs = {name: _number(row.get(name)) for name in ("parameters", "seconds", "peak_memory", "bytes")}
+    score = known_score(row["score"])
+    costs = ("num_parameters", "seconds", "peak_memory", "model_bytes", "inference_rate")
     return {
         "name": visible(row["name"]),
         **{name: _number(value) for name, value in score.items()},
         "best": bool(row.get("best")),
-        **costs,
-        "decoding": _number(decoding.get("value")),
+        **{name: _number(row.get(name)) for name in costs},
     }
 
 
 def _thin(points: Sequence[Document]) -> Sequence[Document]:
-    """A curve with fewer points: of each stretch the lowest and the highest, so that no spike is lost; and both ends."""
+    """A curve with fewer points: the lowest and the highest of each segment, so that no spike is lost, and both ends."""
     drawn = [point for point in points if isinstance(point.get("value"), int | float) and math.isfinite(point["value"])]
-    if len(drawn) <= POINTS:
+    if len(drawn) <= MAX_POINTS:
         return drawn
-    stretch = math.ceil(2 * len(drawn) / POINTS)
-    kept = {0, len(drawn) - 1}
-    for start in range(0, len(drawn), stretch):
-        places = range(start, min(start + stretch, len(drawn)))
-        kept |= {min(places, key=lambda at: drawn[at]["value"]), max(places, key=lambda at: drawn[at]["value"])}
-    return [drawn[at] for at in sorted(kept)]
+    segment = math.ceil(2 * len(drawn) / MAX_POINTS)
+    selected = {0, len(drawn) - 1}
+    for start in range(0, len(drawn), segment):
+        members = range(start, min(start + segment, len(drawn)))
+        selected |= {min(members, key=lambda at: drawn[at]["value"]), max(members, key=lambda at: drawn[at]["value"])}
+    return [drawn[at] for at in sorted(selected)]
 
 
 def _smoothed(points: Sequence[Document]) -> Sequence[Document]:
-    """The points, each with the mean of those around it, 5 % of the curve; at its ends of as many as lie on both sides."""
+    """The points with a running mean over 5% of the curve; at the ends over as many points as there are on both sides."""
     drawn = [point for point in points if isinstance(point.get("value"), int | float) and math.isfinite(point["value"])]
     half, last = len(drawn) // 40, len(drawn) - 1
-    if len(drawn) < NOISY:
+    if len(drawn) < MIN_SMOOTHED_POINTS:
         return drawn
     sums = [0.0, *accumulate(point["value"] for point in drawn)]
-    found = []
+    smoothed = []
     for at, point in enumerate(drawn):
-        reach = min(half, at, last - at)
-        mean = (sums[at + reach + 1] - sums[at - reach]) / (2 * reach + 1)
-        found.append({**point, "smooth": mean})
-    return found
+        radius = min(half, at, last - at)
+        mean = (sums[at + radius + 1] - sums[at - radius]) / (2 * radius + 1)
+        smoothed.append({**point, "smooth": mean})
+    return smoothed
 
 
 def _series(points: Sequence[Document], *, smooth: bool = False) -> dict[str, list[Any]]:
@@ -145,33 +145,34 @@ def _series(points: Sequence[Document], *, smooth: bool = False) -> dict[str, li
 
 
 def curve_points(document: Document, curve: Document, part: str) -> Sequence[Document]:
-    """The points of a curve; none where it is of another score than most, which no axis could hold as well."""
-    score = curve_score(document, part)
-    own = (curve.get("scores") or {}).get(part)
+    """The points of a curve; none if its metric is not the one of the chart."""
+    metric = curve_metric(document, part)
+    own = (curve.get("metrics") or {}).get(part)
     points: Sequence[Document] = curve.get(part) or []
-    return points if score is None or own in (None, score["name"]) else []
+    return points if metric is None or own in (None, metric["name"]) else []
 
 
-def _curves(document: Document, places: Mapping[str, int]) -> list[dict[str, Any]]:
-    found = []
+def _curves(document: Document, indices: Mapping[str, int]) -> list[dict[str, Any]]:
+    curves = []
     for curve in document.get("curves") or []:
-        if curve["name"] in places:
+        if curve["name"] in indices:
             lines = {part: _series(curve_points(document, curve, part), smooth=part == "train") for part in ("train", "valid")}
-            lines |= {part: _series(curve.get(part) or [], smooth=part == "norm") for part in ("norm", "norm_max", "rate")}
-            clip = _number((curve.get("gradients") or {}).get("clip"))
-            found.append({"row": places[curve["name"]], "seed": curve.get("seed"), **lines, "clip": clip})
-    return found
+            for part in ("grad_norm", "grad_norm_max", "learning_rate"):
+                lines[part] = _series(curve.get(part) or [], smooth=part == "grad_norm")
+            limit = _number((curve.get("gradients") or {}).get("max_grad_norm"))
+            curves.append({"row": indices[curve["name"]], "seed": curve.get("seed"), **lines, "max_grad_norm": limit})
+    return curves
 
 
-def _score(document: Document, score: Document) -> dict[str, Any]:
-    return {"name": score_label(document, score["name"]), "better": score["better"]}
+def _metric(document: Document, metric: Document) -> dict[str, Any]:
+    return {"name": score_label(document, metric["name"]), "better": metric["better"]}
 
 
 def _breakdowns(document: Document, names: Sequence[str]) -> list[dict[str, Any]]:
     return [
         {
             "by": visible(one["by"]),
-            "score": _score(document, one.get("score") or document["score"]),
+            "metric": _metric(document, one.get("metric") or document["metric"]),
             "unit": visible(one.get("unit") or "items"),
             "bins": [visible(str(label)) for label in one["bins"]],
             "counts": list(one["counts"]),
@@ -186,7 +187,7 @@ def _breakdowns(document: Document, names: Sequence[str]) -> list[dict[str, Any]
 
 
 def _text_limit(items: Sequence[Document]) -> int:
-    """How many letters of each text may stand in the page, so that all of them together keep to the budget."""
+    """The maximum number of characters of each text that keeps all texts within the limit."""
     sizes = [
         len(text.encode("utf-8", "replace"))
         for item in items
@@ -194,13 +195,13 @@ def _text_limit(items: Sequence[Document]) -> int:
         if text is not None
     ]
     limit = MAX_TEXT_CHARS
-    while limit > 100 and sum(min(size, 2 * limit) for size in sizes) > BUDGET:
+    while limit > 100 and sum(min(size, 2 * limit) for size in sizes) > MAX_TEXT_BYTES:
         limit = limit * 3 // 4
     return limit
 
 
 def item_value(item: Document, name: str) -> Any:
-    """A row's score of one item."""
+    """The score of a row on one item."""
     return math.inf if name in (item.get("infinite") or ()) else (item.get("values") or {}).get(name)
 
 
@@ -209,7 +210,7 @@ def _items(document: Document, names: Sequence[str]) -> list[dict[str, Any]]:
     limit = _text_limit(items)
 
     def text(value: Any) -> str | None:
-        return None if value is None else visible(cut(value, limit))
+        return None if value is None else visible(truncate(value, limit))
 
     return [
         {
@@ -224,27 +225,35 @@ def _items(document: Document, names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _confusions(document: Document, names: Sequence[str]) -> dict[str, Any] | None:
-    found = document.get("confusions")
-    if not found:
+    confusions = document.get("confusions")
+    if not confusions:
         return None
-    labels = [visible(cut(str(label), 60)) for label in found["labels"]]
-    return {"labels": labels, "matrices": [found["matrices"].get(name) for name in names]}
+    labels = [visible(truncate(str(label), 60)) for label in confusions["labels"]]
+    return {"labels": labels, "matrices": [confusions["matrices"].get(name) for name in names]}
+
+
+def _output_type(document: Document) -> str:
+    """What a model outputs for an item: "text", "labels", "tags" (one per word), or "answer" (a part of the input)."""
+    task = known_task(document.get("task"))
+    if task is None or task.compare.by_label is None:
+        return "text" if task is not None and task.compare.tokenize is not None else "answer"
+    return "tags" if task.compare.length_unit == "words" else "labels"
 
 
 def page_data(document: Document) -> dict[str, Any]:
-    """The comparison as the script reads it."""
+    """The data of the script."""
     rows = document["rows"]
     names = [row["name"] for row in rows]
-    units = [(row.get("decoding") or {}).get("unit") for row in rows]
-    score = document["score"]
+    units = [row.get("inference_unit") for row in rows]
+    metric = document["metric"]
     places = score_decimals([known_score(row["score"]) for row in rows])
-    curves = {part: curve_score(document, part) for part in ("train", "valid")}
+    curves = {part: curve_metric(document, part) for part in ("train", "valid")}
     return {
-        "task": visible(document.get("task") or ""),
-        "score": {**_score(document, score), "decimals": places},
-        "item_score": _score(document, document.get("item_score") or score),
-        "curve_scores": {part: found and _score(document, found) for part, found in curves.items()},
-        "unit": next((visible(unit) for unit in units if unit), "items/s"),
+        "output_type": _output_type(document),
+        "metric": {**_metric(document, metric), "decimals": places},
+        "item_metric": _metric(document, document.get("item_metric") or metric),
+        "curve_metrics": {part: logged and _metric(document, logged) for part, logged in curves.items()},
+        "inference_unit": next((visible(unit) for unit in units if unit), "items/s"),
         "rows": [_row(row) for row in rows],
         "curves": _curves(document, {name: at for at, name in enumerate(names)}),
         "breakdowns": _breakdowns(document, names),
@@ -254,6 +263,6 @@ def page_data(document: Document) -> dict[str, Any]:
 
 
 def embedded(data: Mapping[str, Any]) -> str:
-    """JSON that may stand in a page: no letter of it can end the element it stands in."""
+    """JSON that is safe inside a <script> element: no character of it can end the element."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

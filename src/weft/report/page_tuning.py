@@ -1,4 +1,4 @@
-"""The search for settings as a part of a report: every trial of every row, with its validation score, the chosen one marked."""
+"""The hyperparameter search in the report: all trials of all rows with their validation scores, the chosen one marked."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 from weft.plots.formatting import MISSING, finite, html, number
 from weft.report.page_data import Document, metric_of, score_label
-from weft.report.page_table import COLOURS, sign
+from weft.report.page_table import COLORS, sign
 
-WIDTH, HEIGHT = 120, 14  # of a drawn score
+WIDTH, HEIGHT = 120, 14  # of the chart of a score
 Trial = Mapping[str, Any]
 
 
 def format_option(value: Any) -> str:
-    """A setting: 0.1, true, 1-2."""
+    """The value of an option: 0.1, true, 1-2."""
     if isinstance(value, list):
         return "-".join(map(format_option, value))
     if isinstance(value, bool) or value is None:
@@ -27,8 +27,8 @@ def _score(trial: Trial) -> float | None:
 
 
 def _latest(trials: Sequence[Trial], *, upwards: bool) -> list[Trial]:
-    """The last that was seen of each trial, those that came farthest first, of these the best."""
-    last = {trial["trial"]: trial for trial in sorted(trials, key=lambda one: one["rung"])}
+    """The last run of each trial, those of the last rung first, the best first."""
+    last = {trial["trial"]: trial for trial in sorted(trials, key=lambda trial: trial["rung"])}
 
     def key(trial: Trial) -> tuple[int, bool, float, int]:
         value = _score(trial)
@@ -38,13 +38,13 @@ def _latest(trials: Sequence[Trial], *, upwards: bool) -> list[Trial]:
 
 
 def _point(value: float | None, scale: tuple[float, float], place: int) -> str:
-    """A score as a point on the scale of all trials."""
+    """A score as a point on the common scale of all trials."""
     if value is None:
         return ""
     x = 5 + (WIDTH - 10) * ((value - scale[0]) / (scale[1] - scale[0]) if scale[1] > scale[0] else 0.5)
     line = f'<path class="guide" d="M0 {HEIGHT // 2}H{WIDTH}"/>'
     return (
-        f'<svg class="trial c{place % COLOURS}" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{line}'
+        f'<svg class="trial c{place % COLORS}" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{line}'
         f'<circle class="point" cx="{x:.1f}" cy="{HEIGHT // 2}" r="4"/></svg>'
     )
 
@@ -52,29 +52,30 @@ def _point(value: float | None, scale: tuple[float, float], place: int) -> str:
 def _line(trial: Trial, options: Sequence[str], chosen: int, score: str) -> str:
     star = '&nbsp;<span class="star" title="chosen">\u2605<span class="unseen"> chosen</span></span>'
     name = f"{trial['trial']}{' (run file)' if trial['trial'] == 0 else ''}{star if trial['trial'] == chosen else ''}"
-    config = "".join(f"<td>{html(format_option(trial['settings'][o])) if o in trial['settings'] else ''}</td>" for o in options)
+    values = trial["options"]
+    cells = "".join(f"<td>{html(format_option(values[name])) if name in values else ''}</td>" for name in options)
     budget = finite(trial.get("budget"))
     fraction = "" if budget is None else f"{budget:.3g}"
     best = " class=best" if trial["trial"] == chosen else ""
-    return f'<tr{best}><th scope="row">{name}</th>{config}<td>{fraction}</td><td class="wide">{score}</td></tr>'
+    return f'<tr{best}><th scope="row">{name}</th>{cells}<td>{fraction}</td><td class="wide">{score}</td></tr>'
 
 
 def _table(document: Document, name: str, place: int) -> str:
-    found = document["tuning"][name]
-    named = next((trial["score"]["name"] for trial in found["trials"] if trial.get("score")), "score")
-    upwards = (metric := metric_of(document, named)) is not None and metric.upwards
-    trials = _latest(found["trials"], upwards=upwards)
-    options = list(dict.fromkeys(option for trial in trials for option in trial["settings"]))
-    known = [value for value in map(_score, found["trials"]) if value is not None]
+    search = document["tuning"][name]
+    metric_name = next((trial["score"]["name"] for trial in search["trials"] if trial.get("score")), "score")
+    upwards = (metric := metric_of(document, metric_name)) is not None and metric.upwards
+    trials = _latest(search["trials"], upwards=upwards)
+    options = list(dict.fromkeys(option for trial in trials for option in trial["options"]))
+    known = [value for value in map(_score, search["trials"]) if value is not None]
     scale = (min(known), max(known)) if known else (0.0, 0.0)
-    places = 2 if upwards else 4  # of percents, of losses
+    places = 1 if upwards else 3  # percentages, losses
     lines = []
     for trial in trials:
         value = _score(trial)
         text = html(trial.get("reason") or MISSING) if value is None else number(value, places)
         drawn = f'<span class="drawing"><span>{text}</span>{_point(value, scale, place)}</span>'
-        lines.append(_line(trial, options, found["chosen"], drawn))
-    heads = ["trial", *map(html, options), "of the budget", html(f"validation {score_label(document, named)}")]
+        lines.append(_line(trial, options, search["chosen"], drawn))
+    heads = ["trial", *map(html, options), "budget", html(f"validation {score_label(document, metric_name)}")]
     head = "".join(f'<th scope="col">{text}</th>' for text in heads)
     return (
         f"<h3>{sign(place)} <bdi>{html(name)}</bdi></h3>"

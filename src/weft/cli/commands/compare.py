@@ -114,9 +114,9 @@ class Compare(ModelCommand):
             raise UsageError("", "--max-minutes and --max-tokens are two budgets", "give one")
         if self.max_minutes is not None and not 0 < self.max_minutes < float("inf"):
             raise UsageError(f"--max-minutes {self.max_minutes:g}", "must be more than 0")
-        budget: tuple[str, float] | None = None if self.max_minutes is None else ("minutes", float(self.max_minutes))
+        budget: tuple[str, float] | None = None if self.max_minutes is None else ("max_minutes", float(self.max_minutes))
         if self.max_tokens is not None:
-            budget = ("tokens", parse_count("--max-tokens", self.max_tokens))
+            budget = ("max_tokens", parse_count("--max-tokens", self.max_tokens))
         return ComparisonOptions(
             models=() if self.models is None else parse_models(self.models),
             seeds=self.seeds,
@@ -134,8 +134,8 @@ class Compare(ModelCommand):
         from weft.cli.signals import Stop
         from weft.comparison.bleu_tokenizer import check_tokenizer_option
         from weft.comparison.plan import PLAN, previous_plan
-        from weft.comparison.runner import ComparisonRunner, Place
-        from weft.comparison.scores import refuse_others
+        from weft.comparison.runner import ComparisonRunner, RunnerConfig
+        from weft.comparison.scores import check_metric
         from weft.config import override, read_toml
         from weft.errors import TrainingInterrupted
 
@@ -143,13 +143,13 @@ class Compare(ModelCommand):
             raise UsageError("--data", "is for runs that are there", f"{run_file} names its own, data.test")
         output_dir = self.output_dir or Path("runs") / f"{run_file.stem}-comparison"
         self._wanted().check(output_dir)
-        place = Place(output_dir, self.jobs, torch.get_num_threads(), self.overwrite)
+        place = RunnerConfig(output_dir, self.jobs, torch.get_num_threads(), self.overwrite)
         # resolved: the same comparison from wherever it is called
         values = override(read_toml(run_file), self.config or [])
         comparing = ComparisonRunner(values, self._asked(), place, base=run_file.parent.resolve())
-        refuse_others(comparing.task, self.metric)
+        check_metric(comparing.task, self.metric)
         check_tokenizer_option(comparing.task, self.tokenize)
-        comparing.refuse_policy(self.context)
+        comparing.check_context(self.context)
         pairs = self._pairs(comparing.task)
         waited, replaces = previous_plan(output_dir).exists(), self.overwrite and (output_dir / PLAN).is_file()
         with Stop() as stop, Display(quiet=self.quiet) as display:
@@ -167,8 +167,8 @@ class Compare(ModelCommand):
                     then = f"before the first run; {back}"
                 display.line(f"weft: stopped {then}")
                 return stop.exit_code
-        if comparing.alone is not None and trained.rows:
-            note(comparing.alone, quiet=self.quiet)
+        if comparing.single_model_note is not None and trained.rows:
+            note(comparing.single_model_note, quiet=self.quiet)
         facts = self._facts(run_file.stem, trained.failures, pairs)._replace(tuned=trained.tuned, about=comparing.about)
         return self._finish(trained.rows, facts, output_dir)
 
@@ -184,9 +184,9 @@ class Compare(ModelCommand):
     def _existing(self) -> int:
         from weft.cli.minimal_pairs_runner import refuse_files
         from weft.comparison.bleu_tokenizer import check_tokenizer_option
-        from weft.comparison.evaluation import refuse_missing, refuse_policy, refuse_strangers
-        from weft.comparison.groups import find, group_runs, is_comparison, readable
-        from weft.comparison.scores import refuse_others
+        from weft.comparison.evaluation import check_context_policy, check_data_files, check_output_dir
+        from weft.comparison.groups import group_runs, is_comparison, open_runs, split_readable
+        from weft.comparison.scores import check_metric
         from weft.runs.run_dir import make_directory
 
         for option in ("models", "seeds", "minutes", "tokens", "params", "grid", "tune", "fresh"):
@@ -202,18 +202,18 @@ class Compare(ModelCommand):
             refuse_files(paths)
         if not paths:
             raise UsageError("compare", "no run is named", "give run folders, or a run file")
-        kept, damaged = readable(paths)
-        runs = find(kept, data=bool(self.data))
+        kept, damaged = split_readable(paths)
+        runs = open_runs(kept, data=bool(self.data))
         task = str(runs[0].config["task"])
-        refuse_others(task, self.metric)
+        check_metric(task, self.metric)
         check_tokenizer_option(task, self.tokenize)
         pairs = self._pairs(task)
         rows = {name: [run.path for run in group] for name, group in group_runs(runs).items()}
-        refuse_policy([run.path for run in runs], self.context)
-        refuse_missing(self.data or ())
+        check_context_policy([run.path for run in runs], self.context)
+        check_data_files(self.data or ())
         output_dir = self.output_dir or Path("runs/comparison")
         self._wanted().check(output_dir)
-        refuse_strangers(output_dir)
+        check_output_dir(output_dir)
         make_directory(output_dir)
         return self._finish(rows, self._facts(output_dir.name, damaged, pairs), output_dir)
 
@@ -242,13 +242,14 @@ class Compare(ModelCommand):
     def _command(self) -> str:
         """What makes the same comparison again."""
         words = ["weft", "compare", *map(str, self.inputs)]
-        for option in ("models", "seeds", "minutes", "tokens", "params", "tune", "score", "tokenize", "context"):
+        scalars = ("models", "seeds", "max_minutes", "max_tokens", "match_params", "tune_trials", "metric", "tokenize", "context")
+        for option in scalars:
             value = getattr(self, option)
             if value is not None and (option, value) != ("seeds", 1):
-                words += [f"--{option}", f"{value:g}" if isinstance(value, float) else str(value)]
+                words += [f"--{option.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
         words += [word for text in self.config or () for word in ("--set", text)]
         words += [word for text in self.grid or () for word in ("--grid", text)]
-        words += [word for path in self.minimal_pairs or () for word in ("--suite", str(path))]
+        words += [word for path in self.minimal_pairs or () for word in ("--minimal-pairs", str(path))]
         words += [word for path in self.data or () for word in ("--data", str(path))]
         return shlex.join(words if self.output_dir is None else [*words, "--output-dir", str(self.output_dir)])
 
@@ -256,8 +257,8 @@ class Compare(ModelCommand):
         """Measure, write, print; the exit code is that of the first run that failed, if one did."""
         from weft.cli.compare_result import give, give_failures, written
         from weft.cli.display import Display
-        from weft.comparison.evaluation import REPORT, cached_results, evaluate_runs, failed
-        from weft.comparison.plan import bring_back, previous_plan
+        from weft.comparison.evaluation import REPORT, cached_results, describe_failure, evaluate_runs
+        from weft.comparison.plan import previous_plan, restore_backup
         from weft.comparison.results import EvaluationOptions
 
         how = EvaluationOptions(tokenize=self.tokenize, context=self.context)
@@ -269,7 +270,7 @@ class Compare(ModelCommand):
                 )
                 facts = facts._replace(failures=[*facts.failures, *damaged])
                 found = written(results, facts, output_dir, display) if results else {}
-                back = not results and bring_back(output_dir)
+                back = not results and restore_backup(output_dir)
         except KeyboardInterrupt:
             print_error(f"weft: stopped; what was measured is kept, and {self._going_on(output_dir)}")
             raise
@@ -278,7 +279,7 @@ class Compare(ModelCommand):
         elif self.json:
             give_failures(facts)
         for failure in facts.failures:
-            print_error(f"weft: {one_line(failed(failure))}")
+            print_error(f"weft: {one_line(describe_failure(failure))}")
         if back:
             print_error(f"weft: the comparison that was to be replaced is back in {output_dir}")
         elif previous_plan(output_dir).exists():

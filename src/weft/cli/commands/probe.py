@@ -27,7 +27,7 @@ def _units() -> list[str]:
 def as_csv(rows: Sequence[Row], names: Sequence[str]) -> str:
     """A line a row, with three columns a run."""
     head = ["by", "name", "pairs", *(part for name in names for part in (name, f"{name} low", f"{name} high"))]
-    lines = [[row.by, row.name, row.size, *(_blank(part) for name in names for part in row.found[name])] for row in rows]
+    lines = [[row.by, row.name, row.size, *(_blank(part) for name in names for part in row.scores[name])] for row in rows]
     return _csv([head, *lines])
 
 
@@ -94,12 +94,12 @@ class MinimalPairs(ModelCommand):
     def run(self) -> int:
         from weft.cli.display import Display
         from weft.cli.minimal_pairs_runner import MinimalPairsRunner, read_pairs, refuse_files
-        from weft.comparison.minimal_pairs import BY, check_run
+        from weft.comparison.minimal_pairs import SCORE_BY, check_run
         from weft.errors import unknown_name
         from weft.runs.load import load
 
-        if self.score_by is not None and self.score_by not in BY:
-            raise UsageError("--score-by", *unknown_name("unit", self.score_by, BY))
+        if self.score_by is not None and self.score_by not in SCORE_BY:
+            raise UsageError("--score-by", *unknown_name("unit", self.score_by, SCORE_BY))
         check_files({"--csv": self.csv, "--save-pairs": self.save_pairs})
         pairs = read_pairs(self.suite, by=self.score_by, quiet=self.quiet)
         refuse_files(self.run_dirs)

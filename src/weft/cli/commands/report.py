@@ -14,7 +14,15 @@ import typer
 from weft.cli.options import FILES, Context, Data, Device, ModelCommand
 from weft.cli.output import check_files, print_error, write, write_json
 from weft.cli.usage import one_line
-from weft.comparison.evaluation import COMPARISON, EVIDENCE, REPORT, evaluate_runs, failed, refuse_missing, refuse_policy
+from weft.comparison.evaluation import (
+    COMPARISON,
+    REPORT,
+    RESULTS,
+    check_context_policy,
+    check_data_files,
+    describe_failure,
+    evaluate_runs,
+)
 from weft.errors import ModelError, UsageError
 
 PLAN = "plan.toml"  # what a comparison that is not finished has
@@ -35,8 +43,8 @@ def read_comparison(path: Path) -> dict[str, Any]:
         raise UsageError(path, f"has no {COMPARISON}: the comparison is not finished", "the same weft compare goes on with it")
     found = files.read_json(file)
     known = found if isinstance(found, dict) else {}
-    rows, score = known.get("rows"), known.get("score")
-    if not isinstance(rows, list) or not rows or not isinstance(score, dict) or not {"name", "better"} <= score.keys():
+    rows, metric = known.get("rows"), known.get("metric")
+    if not isinstance(rows, list) or not rows or not isinstance(metric, dict) or not {"name", "better"} <= metric.keys():
         raise ModelError(file, "is no comparison: it has no rows with a score", "make it with weft compare")
     if wrong := find_problem(known):
         raise ModelError(file, f"is damaged: {wrong}", "the weft compare that wrote it writes it again")
@@ -48,8 +56,8 @@ def results_dir(run: Path) -> Path | None:
     can't be written to: somebody else's run can be looked at all the same."""
     from weft.files import refuse_link
 
-    beside = run.parent / EVIDENCE / run.name
-    place = beside if beside.is_dir() else run / EVIDENCE
+    beside = run.parent / RESULTS / run.name
+    place = beside if beside.is_dir() else run / RESULTS
     for part in (beside.parent, place) if place == beside else (place,):  # a link could lead to a folder of the reader's own
         refuse_link(part)
     return place if os.access(place.parent, os.W_OK) else None
@@ -110,14 +118,14 @@ class Report(ModelCommand):
 
     def _measured(self, paths: Sequence[Path]) -> dict[str, Any]:
         from weft.cli.display import Display
-        from weft.comparison.groups import find, group_runs, readable
+        from weft.comparison.groups import group_runs, open_runs, split_readable
         from weft.comparison.results import EvaluationOptions
         from weft.comparison.to_json import to_document
 
-        kept, unread = readable(paths)
-        rows = {name: [run.path for run in runs] for name, runs in group_runs(find(kept, data=bool(self.data))).items()}
-        refuse_policy(kept, self.context)
-        refuse_missing(self.data or ())
+        kept, unread = split_readable(paths)
+        rows = {name: [run.path for run in runs] for name, runs in group_runs(open_runs(kept, data=bool(self.data))).items()}
+        check_context_policy(kept, self.context)
+        check_data_files(self.data or ())
         with Display(quiet=self.quiet) as display:
             how = EvaluationOptions(context=self.context)
             results, failures = evaluate_runs(
@@ -133,5 +141,5 @@ class Report(ModelCommand):
             command = shlex.join(["weft", "report", *map(str, paths), *policy, *files])
             found = to_document(results, title=title, command=command)
         for failure in damaged:
-            print_error(f"weft: {one_line(failed(failure))}")
+            print_error(f"weft: {one_line(describe_failure(failure))}")
         return {**found, "failures": [failure._asdict() for failure in damaged]}

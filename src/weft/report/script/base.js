@@ -1,13 +1,13 @@
-// What all parts share: the data, elements, numbers in words, and how each row looks.
+// Shared by all parts: the data, elements, formatted numbers, and the look of each row.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const rows = data.rows;
-const upwards = data.score.better === "higher";
+const upwards = data.metric.better === "higher";
 
 const SVG = "http://www.w3.org/2000/svg";
 const MISSING = "–";
-const COLOURS = 8;
-// seven shapes and five dashes beside eight colours: no two of the first forty rows look alike even without colour
+const COLORS = 8;
+// seven shapes, five dash patterns and eight colors: the first forty rows differ even without color
 const SHAPES = [
   "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",
   "M-3.6 -3.6h7.2v7.2h-7.2z",
@@ -19,7 +19,7 @@ const SHAPES = [
 ];
 const DASHES = ["", "7 3", "2 3", "9 3 2 3", "4 2"];
 
-// Text only ever becomes a text node: nothing that a data set holds is read as markup.
+// Text always becomes a text node: nothing in a data set is parsed as markup.
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
@@ -33,18 +33,18 @@ function fill(element, attributes, children) {
 const h = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
 const s = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
-const colour = (row) => `c${row % COLOURS}`;
+const color = (row) => `c${row % COLORS}`;
 const dash = (row) => DASHES[row % DASHES.length];
 const shape = (row) => SHAPES[row % SHAPES.length];
 const point = (row, x, y, size = 1) => {
   const transform = `translate(${x.toFixed(1)} ${y.toFixed(1)}) scale(${size})`;
-  return s("path", { class: `point ${colour(row)}`, d: shape(row), transform });
+  return s("path", { class: `point ${color(row)}`, d: shape(row), transform });
 };
 const named = (row) => h("bdi", {}, rows[row].name);
 const sign = (row) =>
-  s("svg", { class: `sign ${colour(row)}`, viewBox: "-6 -6 12 12", "aria-hidden": "true" }, s("path", { d: shape(row) }));
+  s("svg", { class: `sign ${color(row)}`, viewBox: "-6 -6 12 12", "aria-hidden": "true" }, s("path", { d: shape(row) }));
 
-// null is what could not be measured; infinity comes as a word, since JSON has none
+// null is a missing value; infinity is a string, since JSON has none
 const number = (value) => (value === null || value === undefined ? NaN : Number(value));
 const drawable = (value) => Number.isFinite(number(value));
 
@@ -64,25 +64,33 @@ function digits(value, count = 3) {
 function short(value) {
   let known = number(value);
   if (!Number.isFinite(known)) return fixed(known, 0);
-  for (const unit of ["", " k", " M", " G"]) {
+  for (const unit of ["", "k", "M", "B"]) {
     if (Math.abs(known) < 999.5) return String(Number(known.toPrecision(3))) + unit;
     known /= 1000;
   }
-  return `${Number(known.toPrecision(3))} T`;
+  return `${Number(known.toPrecision(3))}T`;
 }
 
-const size = (value) => (drawable(value) ? short(value) + (short(value).includes(" ") ? "B" : " B") : MISSING);
+function size(value) {
+  let known = number(value);
+  if (!Number.isFinite(known)) return MISSING;
+  for (const unit of ["B", "kB", "MB", "GB"]) {
+    if (Math.abs(known) < 999.5) return `${Number(known.toPrecision(3))} ${unit}`;
+    known /= 1000;
+  }
+  return `${Number(known.toPrecision(3))} TB`;
+}
 
 function duration(value) {
   const known = number(value);
   if (!Number.isFinite(known)) return MISSING;
-  if (known < 59.95) return `${Number(known.toPrecision(3))} s`;
+  if (known < 59.95) return `${Number(known.toPrecision(3))}s`;
   const whole = Math.round(known);
-  if (whole < 3600) return `${Math.floor(whole / 60)} min${whole % 60 ? ` ${whole % 60} s` : ""}`;
-  return `${Math.floor(whole / 3600)} h ${Math.floor(whole / 60) % 60} min`;
+  if (whole < 3600) return `${Math.floor(whole / 60)}m${whole % 60 ? `${String(whole % 60).padStart(2, "0")}s` : ""}`;
+  return `${Math.floor(whole / 3600)}h${String(Math.floor(whole / 60) % 60).padStart(2, "0")}m`;
 }
 
-// Which of several is chosen, as radio buttons that look like one: arrow keys work, and a reader says what it is.
+// Radio buttons that look like one button: arrow keys and screen readers work.
 let choices = 0;
 function choice(title, options, chosen, change) {
   const name = `choice${choices++}`;

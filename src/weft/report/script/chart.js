@@ -1,23 +1,23 @@
-// Scales, axes and the frame that all charts are drawn in.
+// Scales, axes and the frame of all charts.
 
-// Round values that cover a range, about `count` of them, and two at least: one alone says nothing of the scale.
+// Round values that cover a range, about `count` of them and at least two: one alone does not define a scale.
 function linearTicks([low, high], count) {
   const rough = (high - low) / Math.max(1, count);
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough * 0.999);
   const first = Math.ceil(low / step - 1e-9);
-  const found = [];
-  for (let at = first; at * step <= high + step * 1e-9; at += 1) found.push(Number((at * step).toPrecision(12)));
-  return found.length >= 2 || count > 9 ? found : linearTicks([low, high], count + 1);
+  const ticks = [];
+  for (let at = first; at * step <= high + step * 1e-9; at += 1) ticks.push(Number((at * step).toPrecision(12)));
+  return ticks.length >= 2 || count > 9 ? ticks : linearTicks([low, high], count + 1);
 }
 
 function logTicks([low, high], count) {
-  const found = [];
+  const ticks = [];
   const factors = high / low > 1000 ? [1] : high / low > 20 ? [1, 3] : [1, 2, 5];
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) {
-    for (const factor of factors) found.push(Number((factor * 10 ** power).toPrecision(12)));
+    for (const factor of factors) ticks.push(Number((factor * 10 ** power).toPrecision(12)));
   }
-  const inside = found.filter((value) => value >= low * 0.9999 && value <= high * 1.0001);
+  const inside = ticks.filter((value) => value >= low * 0.9999 && value <= high * 1.0001);
   return inside.length >= 2 ? inside : linearTicks([low, high], count);
 }
 
@@ -33,7 +33,7 @@ function scale([low, high], [from, to], { log = false } = {}) {
   return place;
 }
 
-// The range of some values with a little room; one value alone gets room around it.
+// The range of the values with some margin; a single value gets a margin around it.
 function range(values, { log = false, room = 0.05 } = {}) {
   const known = values.map(number).filter((value) => Number.isFinite(value) && (!log || value > 0));
   if (!known.length) return log ? [1, 10] : [0, 1];
@@ -46,7 +46,7 @@ function range(values, { log = false, room = 0.05 } = {}) {
   return [low - space, high + space];
 }
 
-// As many digits as neighbouring ticks differ in.
+// As many digits as neighboring ticks differ in.
 function tickText(ticks) {
   const apart = ticks.slice(1).map((value, at) => Math.abs(value - ticks[at]));
   const step = apart.length ? Math.min(...apart) : Math.abs(ticks[0]) || 1;
@@ -54,10 +54,10 @@ function tickText(ticks) {
   return (value) => (Math.abs(value) >= 10000 ? short(value) : fixed(value, places));
 }
 
-const axisTitle = (score) => `${score.name}, ${score.better} is better`;
+const axisTitle = (metric) => `${metric.name} (${metric.better} is better)`;
 const MARGIN = { left: 56, right: 14, top: 10, bottom: 42 };
 
-// An empty chart of a width: its drawing, and where the plot lies in it.
+// An empty chart: its SVG element and the area of the plot.
 function frame(width, height, title, margin = MARGIN) {
   const inner = { left: margin.left, right: width - margin.right, top: margin.top, bottom: height - margin.bottom };
   const svg = s("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": title });
@@ -86,7 +86,7 @@ function yAxis({ svg, inner }, y, { count } = {}) {
   }
 }
 
-// What reaches out of the plot is cut there.
+// A group that is clipped to the plot.
 let clips = 0;
 function clipped({ svg, inner }) {
   const id = `clip${clips++}`;
@@ -96,14 +96,14 @@ function clipped({ svg, inner }) {
   return group;
 }
 
-// An interval as a bar with ends, upright or lying.
+// An interval as an error bar, vertical or horizontal.
 function errorBar(row, at, from, to, upright = true) {
   const [a, b, c] = [at, from, to].map((value) => value.toFixed(1));
   const d = upright ? `M${a} ${b}V${c}M${a - 3} ${b}h6M${a - 3} ${c}h6` : `M${b} ${a}H${c}M${b} ${a - 3}v6M${c} ${a - 3}v6`;
-  return s("path", { class: `error ${colour(row)}`, d });
+  return s("path", { class: `error ${color(row)}`, d });
 }
 
-// Draw again when the space for a chart changes, and at once.
+// Draw now, and again when the size of the chart changes.
 const drawings = [];
 function keepDrawn(box, draw) {
   const again = () => {

@@ -1,32 +1,32 @@
-// Confusion matrices as heat maps: a cell's shade is its share of all that were meant to have that label.
+// Confusion matrices as heatmaps: the shade of a cell is its fraction of the gold label.
 
-const FEW = 16; // labels up to which all matrices stand side by side, with numbers in their cells
-const LETTERS = 18; // of a label; the rest is told when a cell of it is pointed at
+const MAX_NUMBERED_LABELS = 16; // up to which all matrices are side by side, with numbers in their cells
+const MAX_LABEL_CHARS = 18; // longer labels are shown in full when you point at a cell
 
-// Where things stand in a heat map of so many labels.
+// The layout of a heatmap.
 function heatPlan(labels) {
-  const cell = labels.length <= FEW ? 30 : labels.length <= 30 ? 20 : 15;
-  const letters = Math.max(...labels.map((label) => Math.min(label.length, LETTERS)));
-  const room = Math.max(50, 12 + letters * 6.4), side = labels.length * cell;
-  return { cell, room, side, width: room + side + 2 + letters * 3, height: room + side + 2 };
+  const cell = labels.length <= MAX_NUMBERED_LABELS ? 30 : labels.length <= 30 ? 20 : 15;
+  const chars = Math.max(...labels.map((label) => Math.min(label.length, MAX_LABEL_CHARS)));
+  const room = Math.max(50, 12 + chars * 6.4), side = labels.length * cell;
+  return { cell, room, side, width: room + side + 2 + chars * 3, height: room + side + 2 };
 }
 
 function heatHeads(labels, { cell, room }) {
-  const cut = (label) => (label.length > LETTERS ? `${label.slice(0, LETTERS - 1)}…` : label);
-  const meant = labels.map((label, at) =>
-    s("text", { x: room - 6, y: room + (at + 0.5) * cell, dy: ".35em", "text-anchor": "end" }, cut(label)));
-  const said = labels.map((label, at) =>
-    s("text", { transform: `translate(${room + (at + 0.65) * cell} ${room - 5}) rotate(-60)` }, cut(label)));
-  return [meant, said];
+  const shorten = (label) => (label.length > MAX_LABEL_CHARS ? `${label.slice(0, MAX_LABEL_CHARS - 1)}…` : label);
+  const gold = labels.map((label, at) =>
+    s("text", { x: room - 6, y: room + (at + 0.5) * cell, dy: ".35em", "text-anchor": "end" }, shorten(label)));
+  const predicted = labels.map((label, at) =>
+    s("text", { transform: `translate(${room + (at + 0.65) * cell} ${room - 5}) rotate(-60)` }, shorten(label)));
+  return [gold, predicted];
 }
 
-function heatCell(times, share, i, j, { cell, room, numbered }) {
-  if (!times) return [];
+function heatCell(count, fraction, i, j, { cell, room, numbered }) {
+  if (!count) return [];
   const [x, y] = [room + j * cell, room + i * cell];
-  // by the square root, or rare mistakes could not be seen beside what is right
-  const shade = { class: "cell", x, y, width: cell, height: cell, "fill-opacity": Math.max(0.04, Math.sqrt(share)).toFixed(3) };
-  const place = { class: share > 0.25 ? "on" : "", x: x + cell / 2, y: y + cell / 2, dy: ".35em", "text-anchor": "middle" };
-  return [s("rect", shade), numbered ? s("text", place, times < 1000 ? times : short(times)) : null];
+  // square root: otherwise rare errors would be invisible
+  const shade = { class: "cell", x, y, width: cell, height: cell, "fill-opacity": Math.max(0.04, Math.sqrt(fraction)).toFixed(3) };
+  const place = { class: fraction > 0.25 ? "on" : "", x: x + cell / 2, y: y + cell / 2, dy: ".35em", "text-anchor": "middle" };
+  return [s("rect", shade), numbered ? s("text", place, count < 1000 ? count : short(count)) : null];
 }
 
 function heatGrid(count, { cell, room, side }) {
@@ -38,15 +38,15 @@ function heatGrid(count, { cell, room, side }) {
 
 function heat(row, tell) {
   const { labels, matrices } = data.confusions, matrix = matrices[row], count = labels.length;
-  const plan = { ...heatPlan(labels), numbered: count <= FEW }, { cell, room, width, height } = plan;
+  const plan = { ...heatPlan(labels), numbered: count <= MAX_NUMBERED_LABELS }, { cell, room, width, height } = plan;
   const sums = matrix.map((line) => line.reduce((a, b) => a + b, 0));
   const heads = heatHeads(labels, plan);
-  const cells = matrix.flatMap((line, i) => line.flatMap((times, j) => heatCell(times, times / sums[i], i, j, plan)));
-  const here = s("rect", { class: "here", width: cell, height: cell, visibility: "hidden" });
-  const title = `confusions of ${rows[row].name}; arrow keys move from cell to cell`;
+  const cells = matrix.flatMap((line, i) => line.flatMap((cellCount, j) => heatCell(cellCount, cellCount / sums[i], i, j, plan)));
+  const cursor = s("rect", { class: "here", width: cell, height: cell, visibility: "hidden" });
+  const title = `confusion matrix of ${rows[row].name}; arrow keys move from cell to cell`;
   const size = { width, height, viewBox: `0 0 ${width} ${height}` };
   const svg = s("svg", { class: "heat", ...size, tabindex: "0", role: "img", "aria-label": title },
-    heads.flat(), cells, heatGrid(count, plan), here);
+    heads.flat(), cells, heatGrid(count, plan), cursor);
 
   let now = [0, -1];
   const inside = (at) => Math.min(count - 1, Math.max(0, at));
@@ -54,10 +54,10 @@ function heat(row, tell) {
     svg.querySelectorAll(".lit").forEach((text) => text.classList.remove("lit"));
     now = [inside(i), inside(j)];
     now.forEach((at, axis) => heads[axis][at].classList.add("lit"));
-    fill(here, { x: room + now[1] * cell, y: room + now[0] * cell, visibility: "visible" }, []);
-    const times = matrix[now[0]][now[1]], all = sums[now[0]];
-    const share = all ? ` (${digits((100 * times) / all)} %)` : "";
-    tell(`meant ${labels[now[0]]}, said ${labels[now[1]]}: ${fixed(times, 0)} of ${fixed(all, 0)}${share}`);
+    fill(cursor, { x: room + now[1] * cell, y: room + now[0] * cell, visibility: "visible" }, []);
+    const hits = matrix[now[0]][now[1]], all = sums[now[0]];
+    const percent = all ? ` (${fixed((100 * hits) / all, 1)}%)` : "";
+    tell(`gold ${labels[now[0]]}, predicted ${labels[now[1]]}: ${fixed(hits, 0)} of ${fixed(all, 0)}${percent}`);
   }
   const look = (event) => {
     const [j, i] = pixel(svg, event).map((at) => Math.floor((at - room) / cell));
@@ -75,7 +75,7 @@ function heat(row, tell) {
 }
 
 function heatFigure(row) {
-  const told = h("p", { class: "told", role: "status" }, "Point at a cell, or tap it.");
+  const told = h("p", { class: "told", role: "status" }, "Point at a cell or tap it.");
   const drawn = heat(row, (text) => { told.textContent = text; });
   return h("figure", {}, h("figcaption", {}, sign(row), " ", named(row)), h("div", { class: "scroll" }, drawn), told);
 }
@@ -83,7 +83,7 @@ function heatFigure(row) {
 function Confusions(box) {
   const measured = [...rows.keys()].filter((row) => data.confusions.matrices[row]);
   const best = measured.find((row) => rows[row].best) ?? measured[0];
-  const few = data.confusions.labels.length <= FEW;
+  const few = data.confusions.labels.length <= MAX_NUMBERED_LABELS;
   const figures = h("div", { class: "heats" });
   const show = (list) => figures.replaceChildren(...list.map(heatFigure));
   if (!few && measured.length > 1) {

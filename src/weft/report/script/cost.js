@@ -1,16 +1,16 @@
-// Quality against cost, and the line of those that nothing beats.
+// Score against cost, with the Pareto front.
 
 const COSTS = {
-  parameters: { title: "parameters", text: short },
-  seconds: { title: "time of training", text: duration },
-  bytes: { title: "size on disk", text: size },
+  num_parameters: { title: "parameters", text: short },
+  seconds: { title: "training time", text: duration },
+  model_bytes: { title: "size on disk", text: size },
   peak_memory: { title: "peak memory", text: size },
-  decoding: { title: "decoding speed", text: (value) => `${short(value)} ${data.unit}`, more: true },
+  inference_rate: { title: "inference speed", text: (value) => `${short(value)} ${data.inference_unit}`, more: true },
 };
 
 const better = (a, b) => (upwards ? a > b : a < b);
 
-// The rows that no other beats in both: at most as dear, and better. From the cheapest on.
+// The Pareto front: rows that no other row beats in both cost and score. From the cheapest on.
 function pareto(places, { more }) {
   const cheapest = [...places].sort((a, b) =>
     (more ? b.cost - a.cost : a.cost - b.cost) || (better(a.value, b.value) ? -1 : 1));
@@ -30,7 +30,7 @@ const cover = (a, b) =>
   Math.max(0, Math.min(a.right, b.right) - Math.max(a.left, b.left))
   * Math.max(0, Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top));
 
-// A name beside its point, where it covers least of what is drawn, and stays inside.
+// The name of a point, placed where it covers as little as possible and stays inside.
 function label(place, taken, inner) {
   const width = 7.2 * place.name.length + 4;
   const boxes = SPOTS.map(([dx, dy, anchor]) => {
@@ -74,7 +74,7 @@ function Cost(box) {
     return all.filter(({ row, cost, value }) => shown.has(row) && cost > 0 && Number.isFinite(cost) && Number.isFinite(value));
   }
 
-  // from one corner to the next: up to the next row's cost, the one before is the best that can be had
+  // a step function: up to the cost of the next row, the row before is the best
   function line(kept, end) {
     const path = kept.map(({ x, y }, at) => (at ? `H${x.toFixed(1)}V${y.toFixed(1)}` : `M${x.toFixed(1)} ${y.toFixed(1)}`));
     return s("path", { class: "pareto", d: `${path.join("")}H${end}` });
@@ -87,16 +87,16 @@ function Cost(box) {
     const scores = places.flatMap(({ low, value, high }) => [low, value, high]);
     const y = scale(range(scores, { room: 0.08 }), [inner.bottom, inner.top]);
     yAxis(chart, y);
-    const label = `${COSTS[chosen].title}${log ? " (logarithmic)" : ""}`;
+    const label = `${COSTS[chosen].title}${log ? " (log scale)" : ""}`;
     xAxis(chart, x, { label, text: COSTS[chosen].text, count: Math.max(2, Math.floor(width / 150)) });
-    chart.svg.append(s("text", { x: 8, y: 12 }, axisTitle(data.score)));
+    chart.svg.append(s("text", { x: 8, y: 12 }, axisTitle(data.metric)));
     return [x, y];
   }
 
   function draw(width) {
     const places = placed(), kept = pareto(places, COSTS[chosen]);
     const height = Math.round(Math.min(420, Math.max(300, width * 0.45)));
-    const chart = frame(width, height, `${data.score.name} against ${COSTS[chosen].title}`, { ...MARGIN, top: 26 });
+    const chart = frame(width, height, `${data.metric.name} against ${COSTS[chosen].title}`, { ...MARGIN, top: 26 });
     const [x, y] = axes(chart, places);
     places.forEach((place) => { [place.x, place.y] = [x(place.cost), y(place.value)]; });
     const end = COSTS[chosen].more ? chart.inner.left : chart.inner.right;
@@ -109,7 +109,7 @@ function Cost(box) {
   }
 
   function drawPoint(place, y) {
-    const text = `${place.name}: ${fixed(place.value, data.score.decimals)}, ${COSTS[chosen].text(place.cost)}`;
+    const text = `${place.name}: ${fixed(place.value, data.metric.decimals)}, ${COSTS[chosen].text(place.cost)}`;
     const drawn = fill(point(place.row, place.x, place.y, 1.35), {}, [s("title", {}, text)]);
     const known = Number.isFinite(place.low) && Number.isFinite(place.high);
     return known ? [errorBar(place.row, place.x, y(place.low), y(place.high)), drawn] : [drawn];
@@ -117,8 +117,8 @@ function Cost(box) {
 
   function tell(kept, gone) {
     const names = kept.flatMap((place, at) => [at ? ", " : "", named(place.row)]);
-    told.replaceChildren("On the line, from the cheapest: ", ...names, kept.length ? "." : "nothing.",
-      gone ? ` Not drawn, having no finite score or no such cost: ${gone}.` : "");
+    told.replaceChildren("On the Pareto front, from the cheapest: ", ...names, kept.length ? "." : "none.",
+      gone ? ` Not in the chart, without a finite score or cost: ${gone}.` : "");
   }
 
   const titles = Object.fromEntries(known.map((name) => [name, COSTS[name].title]));

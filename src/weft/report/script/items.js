@@ -1,47 +1,47 @@
-// Item by item: where two models differ, their outputs side by side, and what differs in them marked.
+// Test items: the outputs of two models side by side, with the differences marked.
 
-const PAGE = 10;
-const LONG = 160; // letters up to which no input is folded, however narrow the page
+const PAGE_ITEMS = 10;
+const MAX_UNFOLDED_CHARS = 160; // shorter inputs are never folded
 
-// ---- texts with what differs marked
+// ---- texts with differences marked
 
-// For each piece of `mine`, whether it is in the longest common subsequence with `theirs`.
-function common(mine, theirs) {
-  const width = theirs.length + 1;
-  const best = new Uint16Array((mine.length + 1) * width);
-  for (let i = mine.length - 1; i >= 0; i -= 1) {
-    for (let j = theirs.length - 1; j >= 0; j -= 1) {
+// For each token of `own`, whether it is in the longest common subsequence with `other`.
+function common(own, other) {
+  const width = other.length + 1;
+  const best = new Uint16Array((own.length + 1) * width);
+  for (let i = own.length - 1; i >= 0; i -= 1) {
+    for (let j = other.length - 1; j >= 0; j -= 1) {
       const without = Math.max(best[(i + 1) * width + j], best[i * width + j + 1]);
-      best[i * width + j] = mine[i] === theirs[j] ? best[(i + 1) * width + j + 1] + 1 : without;
+      best[i * width + j] = own[i] === other[j] ? best[(i + 1) * width + j + 1] + 1 : without;
     }
   }
-  const kept = new Array(mine.length).fill(false);
-  for (let i = 0, j = 0; i < mine.length && j < theirs.length;) {
-    if (mine[i] === theirs[j]) [kept[i], i, j] = [true, i + 1, j + 1];
+  const kept = new Array(own.length).fill(false);
+  for (let i = 0, j = 0; i < own.length && j < other.length;) {
+    if (own[i] === other[j]) [kept[i], i, j] = [true, i + 1, j + 1];
     else if (best[(i + 1) * width + j] >= best[i * width + j + 1]) i += 1;
     else j += 1;
   }
   return kept;
 }
 
-// Words where there are spaces, else letters: of a language without spaces, or a single word, letters are what differs.
-function pieces(text, other) {
-  const words = data.task !== "translate" || /\s/.test(text) || /\s/.test(other);
-  return (one) => (words ? one.split(/(\s+)/).filter((piece) => piece !== "") : [...one]);
+// Split into words if there are spaces, else into characters, for languages without spaces and for single words.
+function splitter(text, other) {
+  const words = data.output_type !== "text" || /\s/.test(text) || /\s/.test(other);
+  return (string) => (words ? string.split(/(\s+)/).filter((token) => token !== "") : [...string]);
 }
 
-// A text whose pieces that the other lacks are marked; neighbours together.
+// A text with the tokens marked that the other text lacks; adjacent ones together.
 function marked(text, other) {
   if (other === null || other === undefined) return [text];
-  const split = pieces(text, other), solid = (piece) => piece.trim() !== "";
+  const split = splitter(text, other), solid = (token) => token.trim() !== "";
   const kept = common(split(text).filter(solid), split(other).filter(solid));
   const runs = [];
   let at = 0;
-  for (const piece of split(text)) {
+  for (const token of split(text)) {
     const last = runs[runs.length - 1];
-    const same = solid(piece) ? kept[at++] : !last || last.same; // a space is as what stands before it
-    if (last && last.same === same) last.text += piece;
-    else runs.push({ same, text: piece });
+    const same = solid(token) ? kept[at++] : !last || last.same; // a space belongs to the token before it
+    if (last && last.same === same) last.text += token;
+    else runs.push({ same, text: token });
   }
   return runs.flatMap((run) => {
     const end = run.text.trimEnd().length;
@@ -49,13 +49,13 @@ function marked(text, other) {
   });
 }
 
-// Labels are a set: those that the other lacks are marked, whatever their order.
-function labelled(text, other) {
+// Labels are a set: those that the other lacks are marked.
+function labeled(text, other) {
   const theirs = new Set((other ?? text).split(", "));
   return text.split(", ").flatMap((label, at) => [at ? ", " : "", theirs.has(label) ? label : h("mark", {}, label)]);
 }
 
-// Tags stand under their words; those that the other has otherwise are marked.
+// Tags below their words; those that differ from the other are marked.
 function tagged(words, tags, other) {
   const theirs = other === null || other === undefined ? tags : other.split(" ");
   return h("p", { class: "words" }, tags.map((tag, at) =>
@@ -63,26 +63,26 @@ function tagged(words, tags, other) {
 }
 
 function written(item, text, other) {
-  if (text === null || text === undefined) return h("p", { class: "empty" }, "not measured");
-  if (text === "") return h("p", { class: "empty" }, "nothing");
+  if (text === null || text === undefined) return h("p", { class: "empty" }, "not evaluated");
+  if (text === "") return h("p", { class: "empty" }, "empty output");
   const words = item.input.split(" "), tags = text.split(" ");
-  if (data.task === "tag" && words.length === tags.length) return tagged(words, tags, other);
-  return h("p", { dir: "auto" }, data.task === "classify" ? labelled(text, other) : marked(text, other));
+  if (data.output_type === "tags" && words.length === tags.length) return tagged(words, tags, other);
+  return h("p", { dir: "auto" }, data.output_type === "labels" ? labeled(text, other) : marked(text, other));
 }
 
-// ---- which is better
+// ---- ranking
 
-// How much better x is than y; what is not known is worse than anything.
+// How much better x is than y; a missing value is worse than any other.
 function gain(x, y, up) {
   if (x === y || (Number.isNaN(x) && Number.isNaN(y))) return 0;
   if (Number.isNaN(x) || Number.isNaN(y)) return Number.isNaN(x) ? -Infinity : Infinity;
   return up ? x - y : y - x;
 }
 
-// Items may have a score of their own, which may go the other way: BLEU says nothing of one line.
-const itemsUp = data.item_score.better === "higher";
+// Items may have another metric than the comparison: BLEU is not meaningful for a single line.
+const itemsUp = data.item_metric.better === "higher";
 
-// Larger is better, whichever way the score goes.
+// Larger is better, whatever the direction of the metric.
 function goodness(value) {
   if (Number.isNaN(value)) return -Infinity;
   return itemsUp ? value : -value;
@@ -94,28 +94,28 @@ const bestFirst = () => [...rows.keys()].sort((a, b) =>
 // ---- the list
 
 const ORDERS = {
-  apart: "where they differ most",
-  first: "first one ahead",
-  second: "second one ahead",
-  worst: "worst of both",
-  best: "best of both",
+  apart: "largest difference",
+  first: "first model better",
+  second: "second model better",
+  worst: "both worst",
+  best: "both best",
 };
 
 function Items(box) {
   const items = data.items;
-  const writes = items.some((item) => item.outputs.some((text) => text !== null)); // language models only read
+  const writes = items.some((item) => item.outputs.some((text) => text !== null)); // language models have no outputs
   const refers = items.some((item) => item.reference);
   const [a, b = a] = bestFirst();
-  // of a label or a tag the reference says what is wrong; of what is written freely it differs from everything
-  const against = data.task === "translate" || !refers ? "other" : "reference";
-  const state = { a, b, order: "apart", against, filter: "", count: PAGE };
+  // labels and tags are compared with the reference; free text differs from it everywhere
+  const against = data.output_type === "text" || !refers ? "other" : "reference";
+  const state = { a, b, order: "apart", against, filter: "", count: PAGE_ITEMS };
   const list = h("div"), tally = h("p", { class: "tally", role: "status" });
-  const more = h("button", { type: "button", class: "more", onclick: () => { state.count += PAGE; show(); } });
+  const more = h("button", { type: "button", class: "more", onclick: () => { state.count += PAGE_ITEMS; show(); } });
 
   const value = (item, row) => number(item.values[row]);
   const ahead = (item) => gain(value(item, state.a), value(item, state.b), itemsUp);
-  // of one item accuracy is all or nothing
-  const plain = itemsUp && items.every((item) => item.values.every((one) => one === null || one === 0 || one === 100));
+  // accuracy of a single item is all or nothing
+  const plain = itemsUp && items.every((item) => item.values.every((score) => score === null || score === 0 || score === 100));
   const both = (item) => goodness(value(item, state.a)) + goodness(value(item, state.b));
   const keys = {
     apart: (item) => -Math.abs(ahead(item)),
@@ -129,19 +129,19 @@ function Items(box) {
     [item.input, item.reference, ...item.outputs, `#${item.key}`].some((text) => text && text.toLowerCase().includes(wanted));
 
   function output(item, row, other) {
-    const one = item.values[row], told = plain ? { 0: "wrong", 100: "right" }[one] : `${data.item_score.name} ${digits(one)}`;
-    const head = h("h4", {}, h("span", {}, sign(row), " ", named(row)), h("span", { class: "value" }, told));
+    const score = item.values[row], text = plain ? { 0: "wrong", 100: "correct" }[score] : `${data.item_metric.name} ${digits(score)}`;
+    const head = h("h4", {}, h("span", {}, sign(row), " ", named(row)), h("span", { class: "value" }, text));
     return h("div", { class: "output" }, head, writes ? written(item, item.outputs[row], other) : null);
   }
 
   function verdict(item) {
     const by = ahead(item), first = named(by > 0 ? state.a : state.b);
-    if (by === 0) return h("span", {}, plain ? `both ${value(item, state.a) ? "right" : "wrong"}` : "equal");
-    if (plain) return h("span", {}, "only ", first, " is right");
-    return h("span", {}, first, " is ahead", Number.isFinite(by) ? ` by ${digits(Math.abs(by))}` : "");
+    if (by === 0) return h("span", {}, plain ? `both ${value(item, state.a) ? "correct" : "wrong"}` : "equal");
+    if (plain) return h("span", {}, "only ", first, " is correct");
+    return h("span", {}, first, " is better", Number.isFinite(by) ? ` by ${digits(Math.abs(by))}` : "");
   }
 
-  // Drawn when it is opened: hundreds of items with all their outputs are slow to lay out.
+  // Created when opened: hundreds of items with all outputs are slow to lay out.
   function everyone(item) {
     const all = h("details", {}, h("summary", {}, `All ${rows.length} models`));
     all.addEventListener("toggle", () => {
@@ -152,12 +152,12 @@ function Items(box) {
     return all;
   }
 
-  // What was read may be a page of text; who wants to read all of it opens it.
+  // Long inputs are folded.
   function folded(text) {
     const all = h("p", { dir: "auto" }, text);
-    if (text.length <= LONG) return all;
+    if (text.length <= MAX_UNFOLDED_CHARS) return all;
     all.classList.add("folded");
-    return h("div", {}, all, h("button", { type: "button", class: "unfold", onclick: () => unfold(all) }, "Read all of it"));
+    return h("div", {}, all, h("button", { type: "button", class: "unfold", onclick: () => unfold(all) }, "Show all"));
   }
 
   function unfold(text) {
@@ -165,11 +165,11 @@ function Items(box) {
     text.nextElementSibling.remove();
   }
 
-  function asked(item) {
-    const told = [["input", folded(item.input)]];
-    if (refers) told.push(["reference", written(item, item.reference, null)]); // nothing may be what is right
-    if (data.task === "tag" && item.reference) told.shift(); // its words stand above the reference's tags
-    return h("dl", { class: "asked" }, told.map(([name, text]) => [h("dt", {}, name), h("dd", {}, text)]).flat());
+  function question(item) {
+    const fields = [["input", folded(item.input)]];
+    if (refers) fields.push(["reference", written(item, item.reference, null)]); // the reference may be empty
+    if (data.output_type === "tags" && item.reference) fields.shift(); // the words are above the tags of the reference
+    return h("dl", { class: "asked" }, fields.map(([name, text]) => [h("dt", {}, name), h("dd", {}, text)]).flat());
   }
 
   function other(item, row) {
@@ -181,44 +181,44 @@ function Items(box) {
     const pair = state.a === state.b ? [state.a] : [state.a, state.b];
     return h("article", { class: "item", "aria-label": `item ${item.key}` },
       h("div", { class: "verdict" }, h("span", {}, `#${item.key}`), pair.length > 1 ? verdict(item) : null),
-      asked(item),
+      question(item),
       h("div", { class: "two" }, pair.map((row) => output(item, row, other(item, row)))),
       rows.length > pair.length ? everyone(item) : null);
   }
 
-  function count(found) {
-    const wins = [1, -1].map((way) => found.filter((item) => Math.sign(ahead(item)) === way).length);
-    const equal = found.length - wins[0] - wins[1];
-    const told = [named(state.a), ` is ahead on ${wins[0]}, `, named(state.b), ` on ${wins[1]}, equal on ${equal}.`];
-    tally.replaceChildren(`${found.length} of ${items.length} items. `, ...(state.a === state.b ? [] : told));
+  function count(matches) {
+    const wins = [1, -1].map((way) => matches.filter((item) => Math.sign(ahead(item)) === way).length);
+    const equal = matches.length - wins[0] - wins[1];
+    const text = [named(state.a), ` is better on ${wins[0]}, `, named(state.b), ` on ${wins[1]}, equal on ${equal}.`];
+    tally.replaceChildren(`${matches.length} of ${items.length} items. `, ...(state.a === state.b ? [] : text));
   }
 
   function show() {
     const wanted = state.filter.trim().toLowerCase();
-    const found = items.filter((item) => !wanted || finds(item, wanted));
-    const ordered = found.map((item) => [keys[state.order](item), item]);
-    ordered.sort(([x, one], [y, two]) => (x === y ? one.key - two.key : x < y ? -1 : 1));
+    const matches = items.filter((item) => !wanted || finds(item, wanted));
+    const ordered = matches.map((item) => [keys[state.order](item), item]);
+    ordered.sort(([x, left], [y, right]) => (x === y ? left.key - right.key : x < y ? -1 : 1));
     const drawn = ordered.slice(0, state.count);
     list.replaceChildren(...drawn.map(([, item]) => card(item)));
-    // how many letters a line has, only the page knows
+    // the length of a line is known only after layout
     list.querySelectorAll(".folded").forEach((text) => { if (text.scrollHeight <= text.clientHeight + 2) unfold(text); });
-    count(found);
-    more.textContent = `Show ${Math.min(PAGE, found.length - drawn.length)} more`;
-    more.hidden = drawn.length >= found.length;
+    count(matches);
+    more.textContent = `Show ${Math.min(PAGE_ITEMS, matches.length - drawn.length)} more`;
+    more.hidden = drawn.length >= matches.length;
   }
 
   const set = (name, read = (text) => text) => (text) => {
-    [state[name], state.count] = [read(text), PAGE];
+    [state[name], state.count] = [read(text), PAGE_ITEMS];
     show();
   };
   const names = Object.fromEntries(rows.map((row, at) => [at, row.name]));
   const marks = { other: "each other", reference: "the reference" };
-  const filter = { type: "search", placeholder: "Filter: a word, or #number", "aria-label": "filter items" };
+  const filter = { type: "search", placeholder: "Filter: a word or #number", "aria-label": "filter items" };
   box.append(
     h("div", { class: "controls" },
       rows.length > 1 ? [select("Compare", names, a, set("a", Number)), select("with", names, b, set("b", Number))] : null,
       select("order", ORDERS, state.order, set("order")),
-      writes && refers && rows.length > 1 ? select("mark what differs from", marks, state.against, set("against")) : null,
+      writes && refers && rows.length > 1 ? select("mark differences from", marks, state.against, set("against")) : null,
       h("input", { ...filter, oninput: (event) => set("filter")(event.target.value) })),
     tally, list, more);
   show();

@@ -1,4 +1,4 @@
-// What is wider than the screen says so: its edge fades, and a line above it tells, until the end is seen.
+// Tables wider than the screen have a hint and a faded edge until you scroll to the end.
 
 function hinted(box) {
   const hint = h("p", { class: "hint", "aria-hidden": "true" }, "Scroll sideways for more \u2192");

@@ -1,4 +1,4 @@
-// Puts it all together: each part takes its place in the page.
+// Starts all parts in the page.
 
 const root = document.documentElement;
 const PARTS = { curves: Curves, cost: Cost, breakdown: Breakdown, items: Items, confusions: Confusions };
@@ -9,7 +9,7 @@ function theme() {
   const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
   const tell = () => {
     button.textContent = dark() ? "Light" : "Dark";
-    button.setAttribute("aria-label", `show in ${dark() ? "light" : "dark"} colours`);
+    button.setAttribute("aria-label", `show in ${dark() ? "light" : "dark"} colors`);
   };
   button.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; tell(); });
   system.addEventListener("change", tell);

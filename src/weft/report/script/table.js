@@ -1,4 +1,4 @@
-// Tables that sort by any column; what has no value comes last, whichever way it is sorted.
+// Tables that sort by any column; missing values come last in both directions.
 
 const key = (line, column) => {
   const cell = line.children[column];
