@@ -24,7 +24,7 @@ from weft.errors import ConfigError
 from weft.models.classifier import Classifier, LabelHead, classifier
 from weft.models.encoder import EncoderInput
 from weft.models.encoder_config import HEADS, CharEncoderConfig, ClassifierConfig, TaggerConfig
-from weft.models.tagger import TaggerInput, Tagger, tagger
+from weft.models.tagger import Tagger, TaggerInput, tagger
 from weft.nn.crf import CRF
 from weft.nn.mixers import MIXERS
 from weft.nn.pooling import POOLINGS, BidirectionalLastPooling, FirstPooling, LastPooling

@@ -270,7 +270,7 @@ def test_small_maps_are_pictures_of_the_weights():
     assert [one.get("data-key") for one in root.iter("{http://www.w3.org/2000/svg}g")] == ["k-0-0", "k-0-1"]
     with pytest.raises(UsageError) as caught:
         grid([("layer 1", [])], key="k")
-    assert str(caught.value) == "grid: there is nothing to draw: every row needs a map"
+    assert str(caught.value) == "grid: nothing to draw: every row needs a map"
 
 
 def test_a_map_of_a_long_text_is_a_picture_of_its_cells():
@@ -295,10 +295,10 @@ def test_signed_cells_have_the_colour_of_their_sign():
     assert [one.get("opacity") for one in half.iter("{http://www.w3.org/2000/svg}path") if one.get("opacity")][1] == ".601"
     with pytest.raises(UsageError) as caught:
         diverging_heatmap(values, rows=["a"], columns=["c", "d"], name="nats")
-    assert str(caught.value) == "signed map: values have the shape (2, 2), but there are 1 rows and 2 columns"
+    assert str(caught.value) == "diverging_heatmap: shape (2, 2) does not match 1 rows and 2 columns"
     with pytest.raises(UsageError) as caught:
         diverging_heatmap(np.full((2, 2), np.inf), rows=["a", "b"], columns=["c", "d"], name="nats")
-    assert str(caught.value) == "signed map: values must be finite"
+    assert str(caught.value) == "diverging_heatmap: values must be finite"
 
 
 # ---- where tokens stand

@@ -349,7 +349,7 @@ def test_series_of_one_group_share_a_colour_and_names_stand_for_numbers():
 @pytest.mark.parametrize(
     ("series", "message"),
     [
-        ([], "lines: there is nothing to draw: no series is given"),
+        ([], "lines: nothing to draw: no series"),
         ([Series("a", [1], [])], "lines: 'a' has 1 x, 0 y and 0 labels; give one each a point"),
         ([Series("a", [1], [1], labels=["x", "y"])], "lines: 'a' has 1 x, 1 y and 2 labels; give one each a point"),
     ],

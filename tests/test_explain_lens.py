@@ -232,4 +232,4 @@ def test_a_wide_table_is_broken_into_bands_and_right_guesses_are_framed():
 def test_a_table_needs_a_name_for_each_row_and_column():
     with pytest.raises(UsageError) as caught:
         token_table([[TokenGuess("a", 0.5, "")]], rows=["x"], columns=["y", "z"])
-    assert str(caught.value) == "guesses: there are 1 rows of [1] cells, but 1 row names and 2 of columns"
+    assert str(caught.value) == "token_table: 1 rows of [1] cells do not match 1 row and 2 column names"

@@ -82,11 +82,11 @@ def test_where_none_can_be_made_is_said_before_any_work(monkeypatch):
     monkeypatch.setattr(resvg, "svg_to_bytes", lambda svg_string: b"")  # as where no font is installed
     with pytest.raises(ResourceError) as caught:
         check_raster("--output")
-    assert str(caught.value) == "--output: .png needs a font, and none is installed: install DejaVu Sans, or write .svg"
+    assert str(caught.value) == "--output: .png requires a font and none is installed; install DejaVu Sans or write .svg"
     monkeypatch.setitem(sys.modules, "resvg_py", None)
     with pytest.raises(ResourceError) as caught:
         check_raster("--plot")
-    assert str(caught.value) == '--plot: .png needs the package resvg-py: pip install "weft[report]", or write .svg'
+    assert str(caught.value) == '--plot: .png requires the package resvg-py; run pip install "weft[report]" or write .svg'
 
 
 def test_explain_writes_a_png_for_every_picture(tmp_path, capsys, quiet_machine):

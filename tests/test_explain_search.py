@@ -299,4 +299,4 @@ def test_bars_are_as_long_as_their_shares():
     assert "top-k 1" in [text.text for text in root.findall(".//{*}text")]
     with pytest.raises(UsageError) as caught:
         bars([("1. a", [])])
-    assert str(caught.value) == "bars: there is nothing to draw: each group needs a bar"
+    assert str(caught.value) == "bars: nothing to draw: each group needs a bar"

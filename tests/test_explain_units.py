@@ -267,9 +267,9 @@ def test_a_coloured_text_is_well_formed_and_has_a_colour_for_each_sign():
 @pytest.mark.parametrize(
     ("tokens", "values", "message"),
     [
-        (["a"], np.zeros(2), "coloured: there are 1 tokens and values of the shape (2,); give one a token"),
-        ([], np.zeros(0), "coloured: there are 0 tokens and values of the shape (0,); give one a token"),
-        (["a"], np.array([np.nan]), "coloured: values must be finite"),
+        (["a"], np.zeros(2), "token_heatmap: 1 tokens do not match values of shape (2,)"),
+        ([], np.zeros(0), "token_heatmap: 0 tokens do not match values of shape (0,)"),
+        (["a"], np.array([np.nan]), "token_heatmap: values must be finite"),
     ],
 )
 def test_a_coloured_text_needs_a_number_for_each_token(tokens, values, message):

@@ -292,10 +292,10 @@ def test_drawings_of_points() -> None:
     assert one.startswith("<svg") and "nan" not in one
     with pytest.raises(UsageError) as nothing:
         scatter([], axes=("", ""))
-    assert str(nothing.value) == "scatter: there is nothing to draw: every group needs a point"
+    assert str(nothing.value) == "scatter: nothing to draw: every group needs a point"
     with pytest.raises(UsageError) as wrong:
         scatter([Points("x", np.array([[np.nan, 0.0]]), [""])], axes=("", ""))
-    assert str(wrong.value) == "scatter: places must be finite"
+    assert str(wrong.value) == "scatter: positions must be finite"
 
 
 def test_the_command(language: Any, text: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:

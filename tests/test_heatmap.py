@@ -203,11 +203,11 @@ def test_a_title_is_broken_into_lines_and_named_for_those_who_do_not_see():
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (np.ones((2, 3)), "heatmap: weights have the shape (2, 3), but there are 2 rows and 2 columns"),
-        (np.ones((1, 2, 2)), "heatmap: weights have the shape (1, 2, 2), but there are 2 rows and 2 columns"),
-        (np.array([[1, 0], [np.nan, 1]]), "heatmap: weights must be finite and not negative, not nan"),
-        (np.array([[1, 0], [1, np.inf]]), "heatmap: weights must be finite and not negative, not inf"),
-        (np.array([[1, -0.5], [1, 1]]), "heatmap: weights must be finite and not negative, not -0.5"),
+        (np.ones((2, 3)), "heatmap: shape (2, 3) does not match 2 rows and 2 columns"),
+        (np.ones((1, 2, 2)), "heatmap: shape (1, 2, 2) does not match 2 rows and 2 columns"),
+        (np.array([[1, 0], [np.nan, 1]]), "heatmap: weights must be finite and at least 0, got nan"),
+        (np.array([[1, 0], [1, np.inf]]), "heatmap: weights must be finite and at least 0, got inf"),
+        (np.array([[1, -0.5], [1, 1]]), "heatmap: weights must be finite and at least 0, got -0.5"),
     ],
 )
 def test_what_is_no_map_is_refused(weights, message):
@@ -219,4 +219,4 @@ def test_what_is_no_map_is_refused(weights, message):
 def test_an_empty_map_is_refused():
     with pytest.raises(UsageError) as caught:
         heatmap(np.ones((0, 2)), rows=[], columns=["c", "d"])
-    assert str(caught.value) == "heatmap: weights have the shape (0, 2): there is nothing to draw"
+    assert str(caught.value) == "heatmap: nothing to draw: the shape is (0, 2)"

@@ -20,7 +20,7 @@ from weft.cli.main import main
 from weft.comparison import results as evidence
 from weft.errors import ModelError, UsageError
 from weft.report.page import page
-from weft.report.page_check import find_problem, checksum
+from weft.report.page_check import checksum, find_problem
 
 Place = tuple[str | int, ...]
 

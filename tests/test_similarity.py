@@ -125,10 +125,10 @@ def test_drawings_of_matrices() -> None:
     assert ">0.00<" not in many  # no room for numbers
     with pytest.raises(UsageError) as shape:
         similarity_matrix(np.zeros((2, 3)), rows=["a"], columns=["b"], name="bits")
-    assert str(shape.value) == "matrix: values have the shape (2, 3), but there are 1 rows and 1 columns"
+    assert str(shape.value) == "similarity_matrix: shape (2, 3) does not match 1 rows and 1 columns"
     with pytest.raises(UsageError) as wrong:
         similarity_matrix(np.array([[1.5]]), rows=["a"], columns=["b"], name="bits")
-    assert str(wrong.value) == "matrix: values must be from 0 to 1"
+    assert str(wrong.value) == "similarity_matrix: values must be between 0 and 1"
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from weft.runs.run import Run
 from weft.tasks.compare_spec import Predictions
 from weft.tasks.invalid_inputs import process_valid, read_text
 from weft.tasks.lines import Lines
-from weft.tasks.spec import Evaluation, InvalidInput, Files, Options, Preset, Progress, ProgressCallback, Task, phase
+from weft.tasks.spec import Evaluation, Files, InvalidInput, Options, Preset, Progress, ProgressCallback, Task, phase
 from weft.tasks.table_data import SplitConfig, table_data
 from weft.text.tokenizers import Tokenizer
 from weft.training.estimator import NetworkEstimator

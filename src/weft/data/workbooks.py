@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft.errors import DataError, suggest
-from weft.text.compression import MAX_RATIO, COMPRESSED_SUFFIXES, check_kind, is_bomb, unreadable
+from weft.text.compression import COMPRESSED_SUFFIXES, MAX_RATIO, check_kind, is_bomb, unreadable
 from weft.text.reading import FileSummary, preview
 
 BATCH = 1024  # rows at a time

@@ -1,4 +1,4 @@
-"""Small bar charts side by side as a self-contained SVG: what could have come at each step, before filters and after."""
+"""Small bar charts side by side as a self-contained SVG, such as next-token probabilities before and after filters."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from weft.errors import UsageError
 from weft.plots.formatting import html
 from weft.plots.heatmap import visible
 
-LETTER, LONGEST = 7.4, 12
-LONG, ROW, HEAD, MARGIN, GAP = 110, 26, 26, 12, 6  # of the longest bar, of a token, above a panel, around all
-WIDE = 680  # of a line of panels
+CHAR_WIDTH, MAX_CHARS = 7.4, 12  # of a label
+MAX_BAR, ROW, HEAD, MARGIN, GAP = 110, 26, 26, 12, 6  # longest bar, height of a token, of a panel title, outer margin
+MAX_WIDTH = 680  # of a line of panels
 STYLE = (
     ".weft-bars{font:12px system-ui,sans-serif;max-width:100%;height:auto}"
     ".weft-bars .paper{fill:#fff}"
@@ -36,62 +36,63 @@ class Bar(NamedTuple):
     text: str
     before: float  # from 0 to 1
     after: float
-    tooltip: str  # for the pointer
-    filtered_by: str | None = None  # by what it was taken away
+    tooltip: str
+    filtered_by: str | None = None  # the filter that removed it
     is_chosen: bool = False
 
 
-def _shown(text: str) -> str:
-    found = visible(text.replace("\n", "⏎"))
-    return found if len(found) <= LONGEST else found[: LONGEST - 1] + "…"
+def _label(text: str) -> str:
+    label = visible(text.replace("\n", "⏎"))
+    return label if len(label) <= MAX_CHARS else label[: MAX_CHARS - 1] + "…"
 
 
-def _bar(one: Bar, x: float, y: float) -> str:
-    kinds = " ".join(name for name, so in (("bar", True), ("cut", one.filtered_by is not None), ("came", one.is_chosen)) if so)
-    number = f"{one.after:.2f}" if one.filtered_by is None else one.filtered_by
-    longer = max(one.before, one.after)
+def _draw_bar(bar: Bar, x: float, y: float) -> str:
+    flags = (("bar", True), ("cut", bar.filtered_by is not None), ("came", bar.is_chosen))
+    classes = " ".join(name for name, applies in flags if applies)
+    number = f"{bar.after:.2f}" if bar.filtered_by is None else bar.filtered_by
+    length = max(bar.before, bar.after)
     return (
-        f'<g class="{kinds}"><title>{html(one.tooltip)}</title>'
-        f'<text class="name" x="{x - GAP:g}" y="{y + 13:g}" text-anchor="end">{html(_shown(one.text))}</text>'
-        f'<rect class="before" x="{x:g}" y="{y + 3:g}" width="{max(0.5, LONG * one.before):.1f}" height="7"/>'
-        f'<rect class="after" x="{x:g}" y="{y + 11:g}" width="{max(0.0, LONG * one.after):.1f}" height="9"/>'
-        f'<text x="{x + LONG * longer + 5:.1f}" y="{y + 16:g}" font-size="10">{number}</text></g>'
+        f'<g class="{classes}"><title>{html(bar.tooltip)}</title>'
+        f'<text class="name" x="{x - GAP:g}" y="{y + 13:g}" text-anchor="end">{html(_label(bar.text))}</text>'
+        f'<rect class="before" x="{x:g}" y="{y + 3:g}" width="{max(0.5, MAX_BAR * bar.before):.1f}" height="7"/>'
+        f'<rect class="after" x="{x:g}" y="{y + 11:g}" width="{max(0.0, MAX_BAR * bar.after):.1f}" height="9"/>'
+        f'<text x="{x + MAX_BAR * length + 5:.1f}" y="{y + 16:g}" font-size="10">{number}</text></g>'
     )
 
 
-FILTERED = (("before", "before", ""), ("after", "after", ""), ("after", "after, what came", "came"))
-Legend = Sequence[tuple[str, str, str]]  # kind of bar, what it is, and whether it came
+FILTERED = (("before", "before", ""), ("after", "after", ""), ("after", "after, chosen", "came"))
+Legend = Sequence[tuple[str, str, str]]  # class of the bar, text, class of the group
 
 
 def bars(groups: Sequence[tuple[str, Sequence[Bar]]], legend: Legend = FILTERED) -> str:
-    """Panels with their titles as an SVG, in lines as long as there is room: pale bars before, dark ones after."""
-    if not groups or not all(found for _, found in groups):
-        raise UsageError("bars", "there is nothing to draw: each group needs a bar")
-    names = LETTER * max(len(_shown(one.text)) for _, found in groups for one in found) + GAP
-    wide = max(names + LONG + 44, 8 * max(len(title) for title, _ in groups))
-    across = max(1, int(WIDE // (wide + MARGIN)))
+    """Titled panels as an SVG, wrapped into lines: pale bars before, dark bars after."""
+    if not groups or not all(panel for _, panel in groups):
+        raise UsageError("bars", "nothing to draw: each group needs a bar")
+    names = CHAR_WIDTH * max(len(_label(bar.text)) for _, panel in groups for bar in panel) + GAP
+    width = max(names + MAX_BAR + 44, 8 * max(len(title) for title, _ in groups))
+    per_line = max(1, int(MAX_WIDTH // (width + MARGIN)))
     parts, top = list[str](), float(MARGIN)
-    for low in range(0, len(groups), across):
-        line = groups[low : low + across]
-        for at, (title, found) in enumerate(line):
-            left = MARGIN + at * (wide + MARGIN)
+    for low in range(0, len(groups), per_line):
+        line = groups[low : low + per_line]
+        for index, (title, panel) in enumerate(line):
+            left = MARGIN + index * (width + MARGIN)
             x, below = left + names, top + HEAD
-            shown = html(visible(title.replace("\n", "⏎")).replace("␣", " ", 1))
-            parts.append(f'<text class="head" x="{left:g}" y="{top + 14:g}">{shown}</text>')
-            parts.append(f'<path class="base" d="M{x:g} {below:g}v{len(found) * ROW}"/>')
-            parts += [_bar(one, x, below + number * ROW) for number, one in enumerate(found)]
-        top += HEAD + max(len(found) for _, found in line) * ROW + MARGIN
-    right, high = MARGIN + min(across, len(groups)) * (wide + MARGIN), top + 40
+            heading = html(visible(title.replace("\n", "⏎")).replace("␣", " ", 1))
+            parts.append(f'<text class="head" x="{left:g}" y="{top + 14:g}">{heading}</text>')
+            parts.append(f'<path class="base" d="M{x:g} {below:g}v{len(panel) * ROW}"/>')
+            parts += [_draw_bar(bar, x, below + number * ROW) for number, bar in enumerate(panel)]
+        top += HEAD + max(len(panel) for _, panel in line) * ROW + MARGIN
+    right, high = MARGIN + min(per_line, len(groups)) * (width + MARGIN), top + 40
     x = float(MARGIN)
-    for kind, told, group in legend:
+    for kind, text, group in legend:
         parts.append(f'<g class="{group}"><rect class="{kind}" x="{x:g}" y="{top + 8:g}" width="14" height="10"/></g>')
-        parts.append(f'<text x="{x + 19:g}" y="{top + 17:g}">{told}</text>')
-        x += 34 + LETTER * len(told)
+        parts.append(f'<text x="{x + 19:g}" y="{top + 17:g}">{text}</text>')
+        x += 34 + CHAR_WIDTH * len(text)
     right = max(right, x)
     size = f'width="{right:g}" height="{high:g}"'
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-bars" role="img" aria-label="what could have come" {size}'
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-bars" role="img" aria-label="next-token probabilities" {size}'
             f' viewBox="0 0 {right:g} {high:g}">',
             f'<style>{STYLE}</style><rect class="paper" {size} rx="6"/>{"".join(parts)}',
             "</svg>\n",

@@ -1,4 +1,4 @@
-"""A heat map of numbers above and below zero as a self-contained SVG: what spoke for each output, and what against it.
+"""A heat map of positive and negative numbers as a self-contained SVG, such as attributions.
 
 Shapes: T rows, S columns.
 """
@@ -13,10 +13,10 @@ import numpy as np
 from weft.errors import UsageError
 from weft.plots.heatmap import Frame, Legend, Swatch, check_shape, draw_map, heading, number, visible
 
-STEPS = (-1.0, -0.5, -0.2, 0.0, 0.2, 0.5, 1.0)  # shown in the legend, times the largest
+STEPS = (-1.0, -0.5, -0.2, 0.0, 0.2, 0.5, 1.0)  # fractions of the maximum in the legend
 SWATCH = 34
-STRONGEST = 0.85  # opacity
-# two colours that are told apart by those who see no red or no green; opacity over paper, as in heatmap.py
+MAX_OPACITY = 0.85
+# a color-blind safe pair; opacity over paper, as in heatmap.py
 STYLE = (
     ".weft-signed{font:12px system-ui,sans-serif;max-width:100%;height:auto}"
     ".weft-signed .paper{fill:#fff}"
@@ -38,12 +38,12 @@ def _sign(value: float) -> str:
 
 
 def _shade(fraction: float) -> float:
-    """The opacity of a share of the largest: by the square root, so that small ones show."""
-    return float(STRONGEST * min(1.0, abs(fraction)) ** 0.5)
+    """The opacity for a fraction of the maximum: its square root, so that small values are visible."""
+    return float(MAX_OPACITY * min(1.0, abs(fraction)) ** 0.5)
 
 
 def _cells(values: np.ndarray, maximum: float, rows: Sequence[str], columns: Sequence[str]) -> str:
-    """Squares of size 1; a zero is none."""
+    """Squares of size 1; zeros are left out."""
     down, across = ([escape(visible(token)) for token in axis] for axis in (rows, columns))
     lines = []
     for y, row in enumerate(down):
@@ -67,11 +67,11 @@ def diverging_heatmap(
     axes: tuple[str, str] | None = None,
     maximum: float | None = None,
 ) -> str:
-    """Values (T, S) as an SVG, orange above 0 and blue below, the stronger the larger, by the square root; `name` says what
-    they are. The strongest colour is at `largest`, which is that of the values unless given."""
-    check_shape("signed map: values", values, rows, columns)
+    """Values (T, S) as an SVG: orange above 0, blue below, opacity by the square root. `name` is the quantity; `maximum` is the
+    value of full opacity. Default: the largest absolute value."""
+    check_shape("diverging_heatmap", values, rows, columns)
     if not np.isfinite(values).all():
-        raise UsageError("signed map", "values must be finite")
+        raise UsageError("diverging_heatmap", "values must be finite")
     limit = maximum or float(np.abs(values).max()) or 1.0
     frame = Frame(rows, columns, heading(title), axes)
     swatches = [Swatch(_sign(step), _shade(step), f"{step * limit:+.2g}" if step else "0") for step in STEPS]

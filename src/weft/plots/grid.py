@@ -1,4 +1,4 @@
-"""Small multiples of heat maps as one self-contained SVG: a row a layer, a column a head, to find the one worth a closer look.
+"""Small multiples of heat maps as heat_map self-contained SVG, such as heat_map row per layer and heat_map column per head.
 
 Shapes: L rows of maps, H maps in a row, T rows and S columns in a map.
 """
@@ -15,9 +15,9 @@ from weft.plots.formatting import html
 from weft.plots.heatmap import FONT, GAP, LINE, MARGIN
 from weft.plots.png import inked
 
-SMALLEST, LARGEST = 72, 150  # the longer side of a map
-ACROSS = 8  # maps beside each other; more of a row go on in the next line
-LETTER = 7  # width of a letter of a label, about
+MIN_SIDE, MAX_SIDE = 72, 150  # the longer side of a map
+PER_LINE = 8  # maps in a line; longer rows wrap
+CHAR_WIDTH = 7  # of a label, approximately
 # opacity over paper, as in heatmap.py
 STYLE = (
     ".weft-grid{font:12px system-ui,sans-serif}"
@@ -34,49 +34,49 @@ STYLE = (
 
 
 class Map(NamedTuple):
-    name: str  # over it
+    name: str  # above it
     weights: np.ndarray  # (T, S), from 0 to 1
-    on_note: str = ""  # for the pointer
+    note: str = ""  # in its tooltip
 
 
 def _size(rows: Sequence[tuple[str, Sequence[Map]]]) -> tuple[int, int]:
-    """Width and height that every map has room in."""
-    shapes = [one.weights.shape for _, maps in rows for one in maps]
-    high, wide = max(shape[0] for shape in shapes), max(shape[1] for shape in shapes)
-    side = min(LARGEST, max(SMALLEST, 6 * max(high, wide)))
-    scale = side / max(high, wide)
-    return max(12, round(wide * scale)), max(12, round(high * scale))
+    """Width and height that every map fits into."""
+    shapes = [heat_map.weights.shape for _, maps in rows for heat_map in maps]
+    height, width = max(shape[0] for shape in shapes), max(shape[1] for shape in shapes)
+    side = min(MAX_SIDE, max(MIN_SIDE, 6 * max(height, width)))
+    scale = side / max(height, width)
+    return max(12, round(width * scale)), max(12, round(height * scale))
 
 
-def _drawn(one: Map, key: str, place: tuple[int, int], size: tuple[int, int]) -> str:
-    (x, y), (wide, high) = place, size
-    box = f'x="{x}" y="{y}" width="{wide}" height="{high}"'
+def _draw(heat_map: Map, key: str, position: tuple[int, int], size: tuple[int, int]) -> str:
+    (x, y), (width, height) = position, size
+    box = f'x="{x}" y="{y}" width="{width}" height="{height}"'
     return (
-        f'<g class="map" data-key="{html(key)}"><title>{html(" ".join(filter(None, (one.name, one.on_note))))}</title>'
-        f'<text x="{x}" y="{y - 4}">{html(one.name)}</text><rect class="paper" {box}/>'
-        f'{inked(np.sqrt(one.weights.clip(0, 1)), key, box)}<rect class="frame" {box}/></g>'
+        f'<g class="map" data-key="{html(key)}"><title>{html(" ".join(filter(None, (heat_map.name, heat_map.note))))}</title>'
+        f'<text x="{x}" y="{y - 4}">{html(heat_map.name)}</text><rect class="paper" {box}/>'
+        f'{inked(np.sqrt(heat_map.weights.clip(0, 1)), key, box)}<rect class="frame" {box}/></g>'
     )
 
 
 def grid(rows: Sequence[tuple[str, Sequence[Map]]], *, key: str, title: str = "") -> str:
-    """Maps in named rows as an SVG; `key` tells this drawing from others in a page, of map h in row l it is `key-l-h`."""
+    """Maps in named rows as an SVG. `key` is unique in a page; map h of row l has the key `key-l-h`."""
     if not rows or not all(maps for _, maps in rows):
-        raise UsageError("grid", "there is nothing to draw: every row needs a map")
+        raise UsageError("grid", "nothing to draw: every row needs a map")
     size = _size(rows)
-    left = MARGIN + LETTER * max(len(name) for name, _ in rows) + GAP
-    across = min(ACROSS, max(len(maps) for _, maps in rows))
+    left = MARGIN + CHAR_WIDTH * max(len(name) for name, _ in rows) + GAP
+    per_line = min(PER_LINE, max(len(maps) for _, maps in rows))
     y = MARGIN + (LINE + GAP if title else 0)
     parts = []
     for number, (name, maps) in enumerate(rows):
-        for at, one in enumerate(maps):
-            if at % ACROSS == 0:
-                y += LINE + (size[1] + GAP if at else 0)
-            x = left + at % ACROSS * (size[0] + 2 * GAP)
-            parts.append(_drawn(one, f"{key}-{number}-{at}", (x, y), size))
-            if at == 0:
+        for index, heat_map in enumerate(maps):
+            if index % PER_LINE == 0:
+                y += LINE + (size[1] + GAP if index else 0)
+            x = left + index % PER_LINE * (size[0] + 2 * GAP)
+            parts.append(_draw(heat_map, f"{key}-{number}-{index}", (x, y), size))
+            if index == 0:
                 parts.append(f'<text x="{MARGIN}" y="{y + FONT}">{html(name)}</text>')
         y += size[1] + GAP
-    width = max(left + across * (size[0] + 2 * GAP), MARGIN + LETTER * len(title)) + MARGIN
+    width = max(left + per_line * (size[0] + 2 * GAP), MARGIN + CHAR_WIDTH * len(title)) + MARGIN
     view = f'width="{width}" height="{y + MARGIN}" viewBox="0 0 {width} {y + MARGIN}"'
     head = f'<text x="{MARGIN}" y="{MARGIN + FONT}" font-weight="bold">{html(title)}</text>' if title else ""
     return "\n".join(

@@ -1,4 +1,4 @@
-"""A line chart as a self-contained SVG: several series, with markers and a legend, on plain or logarithmic axes."""
+"""A line chart as a self-contained SVG: several series with markers and a legend, on linear or logarithmic axes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from weft.errors import UsageError
 from weft.plots.formatting import html
 from weft.plots.heatmap import visible
 
-WIDE, HIGH = 540, 300  # of the plot
+WIDTH, HEIGHT = 540, 300  # of the plot
 LEFT, RIGHT, MARGIN, GAP = 66, 24, 12, 6
 FONT, LINE = 13, 19
-MARKERS = 12  # of a series, at most: more would hide the line
-LONGEST = 44  # letters of a name in the legend
-TURNED, LETTER = 16, 7.8  # letters below a tick, and how wide one is about
+MAX_MARKERS = 12  # per series: more would hide the line
+MAX_NAME_CHARS = 44  # in the legend
+MAX_TICK_CHARS, CHAR_WIDTH = 16, 7.8  # of a tick label; approximate width of a character
 SAMPLE = 34  # width of a line in the legend
 SHAPES = (  # of size 8, around 0
     "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",
@@ -32,16 +32,16 @@ DARK = ("#6cb2f2", "#f5a35c", "#6cc98a", "#f28b8b", "#bb9ff2", "#d3b75f", "#5cc9
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def _scheme(colours: Sequence[str]) -> str:
+def _scheme(colors: Sequence[str]) -> str:
     return "".join(
-        f".weft-lines .s{at} path{{stroke:{colour}}}.weft-lines .s{at} use,.weft-lines .s{at} .mark{{fill:{colour}}}"
-        for at, colour in enumerate(colours)
+        f".weft-lines .s{index} path{{stroke:{color}}}.weft-lines .s{index} use,.weft-lines .s{index} .mark{{fill:{color}}}"
+        for index, color in enumerate(colors)
     )
 
 
 # every rule under our class, no variables: as in heatmap.py
 STYLE = (
-    # a chart is read as a whole: on a phone it shrinks, as far as its letters allow, even where other drawings scroll
+    # a chart is read as a whole: on a phone it shrinks as far as its text allows, where other drawings scroll
     "svg.weft-lines{font:13px system-ui,sans-serif;max-width:100%;min-width:430px;height:auto}"
     ".weft-lines .paper{fill:#fff}"
     ".weft-lines text{fill:#222}"
@@ -61,19 +61,19 @@ STYLE = (
 class Series(NamedTuple):
     name: str
     x: Sequence[float]
-    y: Sequence[float]  # what is not finite, or not above 0 on a logarithmic axis, leaves a gap
-    group: str = ""  # series of one group have one colour and one marker
+    y: Sequence[float]  # non-finite values, and those up to 0 on a logarithmic axis, break the line
+    group: str = ""  # series of a group share color and marker
     dashed: bool = False
-    labels: Sequence[str] = ()  # of the points, for the pointer
+    labels: Sequence[str] = ()  # of the points, for tooltips
 
 
 class Axis(NamedTuple):
     name: str
     log: bool = False
-    names: Sequence[str] = ()  # of 0, 1, ..., where whole numbers stand for something; "" for one without a tick
-    every: bool = False  # as many names as there is room for, turned where they are long; else a few
+    names: Sequence[str] = ()  # of the values 0, 1, ...; "" for one without a tick
+    every: bool = False  # as many names as fit, rotated if they are long; else a few
 
-    def place(self, value: float) -> float:
+    def position(self, value: float) -> float:
         return math.log10(value) if self.log else value
 
     def shows(self, value: float) -> bool:
@@ -81,49 +81,49 @@ class Axis(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """From values to pixels, and where the ticks stand."""
+    """Maps values to pixels, and has the ticks."""
 
     axis: Axis
-    low: float  # these two as they are placed: exponents on a logarithmic axis
+    low: float  # both are exponents on a logarithmic axis
     high: float
     start: float  # pixels
     stop: float
-    ticks: list[tuple[float, str]]  # placed, and what is written
+    ticks: list[tuple[float, str]]  # position and label
 
-    def at(self, placed: float) -> float:
-        return self.start + (placed - self.low) / (self.high - self.low) * (self.stop - self.start)
+    def pixel(self, position: float) -> float:
+        return self.start + (position - self.low) / (self.high - self.low) * (self.stop - self.start)
 
     def point(self, value: float) -> float:
-        return self.at(self.axis.place(value))
+        return self.pixel(self.axis.position(value))
 
 
 def _power(exponent: int) -> str:
     return "1" if exponent == 0 else f"10{str(exponent).translate(SUPERSCRIPTS)}"
 
 
-def _plain_ticks(low: float, high: float, limit: int, *, whole: bool) -> list[float]:
-    """Round numbers from below `low` to above `high`; whole ones, if so."""
-    raw = max((high - low) / limit, 1.0 if whole else 0.0)
+def _linear_ticks(low: float, high: float, limit: int, *, integer: bool) -> list[float]:
+    """Round numbers that include `low` and `high`; integers if `integer`."""
+    raw = max((high - low) / limit, 1.0 if integer else 0.0)
     unit = 10.0 ** math.floor(math.log10(raw))
     step = next(unit * size for size in (1, 2, 5, 10) if unit * size >= raw * (1 - 1e-9))
     first = math.floor(low / step + 1e-9)
     count = math.ceil(high / step - 1e-9) - first
-    return [(first + at) * step for at in range(count + 1)]
+    return [(first + index) * step for index in range(count + 1)]
 
 
-def _token(text: str) -> str:
-    """What stands below a tick: a token with every letter of it visible, cut where it is long."""
-    shown = visible(text)
-    return shown if len(shown) <= TURNED else shown[: TURNED - 1] + "…"
+def _tick_label(text: str) -> str:
+    """A token below a tick: visible characters only, truncated if it is long."""
+    label = visible(text)
+    return label if len(label) <= MAX_TICK_CHARS else label[: MAX_TICK_CHARS - 1] + "…"
 
 
-def _ticks(axis: Axis, low: float, high: float, limit: int, *, whole: bool) -> list[tuple[float, str]]:
+def _ticks(axis: Axis, low: float, high: float, limit: int, *, integer: bool) -> list[tuple[float, str]]:
     if axis.names:
-        named = [(float(at), _token(name) if axis.every else name) for at, name in enumerate(axis.names) if name]
-        many = WIDE // FONT if axis.every else limit + 2
-        return named[:: -(-len(named) // many)]
+        ticks = [(float(value), _tick_label(name) if axis.every else name) for value, name in enumerate(axis.names) if name]
+        max_ticks = WIDTH // FONT if axis.every else limit + 2
+        return ticks[:: -(-len(ticks) // max_ticks)]
     if not axis.log:
-        return [(tick, f"{tick:,.6g}") for tick in _plain_ticks(low, high, limit, whole=whole)]
+        return [(tick, f"{tick:,.6g}") for tick in _linear_ticks(low, high, limit, integer=integer)]
     first, last = math.floor(low + 1e-9), math.ceil(high - 1e-9)
     last = max(last, first + 1)
     step = next(size for size in (1, 2, 5, 10, 20, 50, 100) if size * limit >= last - first)
@@ -132,13 +132,13 @@ def _ticks(axis: Axis, low: float, high: float, limit: int, *, whole: bool) -> l
 
 
 def _scale(axis: Axis, values: Sequence[float], start: float, stop: float, *, tight: bool) -> Scale:
-    """The scale of values; a tight one ends where they do, another at ticks."""
-    placed = [axis.place(value) for value in values if axis.shows(value)]
-    low, high = (min(placed), max(placed)) if placed else (0.0, 1.0)
+    """The scale of the values; a tight one ends at the values, another one at ticks."""
+    positions = [axis.position(value) for value in values if axis.shows(value)]
+    low, high = (min(positions), max(positions)) if positions else (0.0, 1.0)
     if high - low < 1e-12:
         low, high = low - 0.5, high + 0.5
-    whole = tight and all(float(value).is_integer() for value in placed)
-    ticks = _ticks(axis, low, high, 7, whole=whole)
+    integer = tight and all(float(value).is_integer() for value in positions)
+    ticks = _ticks(axis, low, high, 7, integer=integer)
     if tight:
         ticks = [tick for tick in ticks if low - 1e-9 <= tick[0] <= high + 1e-9]
         return Scale(axis, low, high, start, stop, ticks)
@@ -146,62 +146,67 @@ def _scale(axis: Axis, values: Sequence[float], start: float, stop: float, *, ti
 
 
 def coordinate(value: float) -> str:
-    """A tenth of a unit is as fine as a drawing needs."""
+    """A coordinate with one decimal."""
     return f"{value:.1f}".removesuffix(".0")
 
 
-def _paths(one: Series, across: Scale, up: Scale) -> str:
-    """The line, broken where a value can't be shown."""
-    points = list(zip(one.x, one.y, strict=True))
+def _path(series: Series, across: Scale, up: Scale) -> str:
+    """The line, broken at values that cannot be shown."""
+    points = list(zip(series.x, series.y, strict=True))
     parts = []
-    for shown, run in groupby(points, lambda point: across.axis.shows(point[0]) and up.axis.shows(point[1])):
-        if shown:
-            places = [f"{coordinate(across.point(x))} {coordinate(up.point(y))}" for x, y in run]
-            parts.append(f"M{'L'.join(places)}")
-    dashes = ' stroke-dasharray="6 5"' if one.dashed else ""
+    for is_shown, segment in groupby(points, lambda point: across.axis.shows(point[0]) and up.axis.shows(point[1])):
+        if is_shown:
+            positions = [f"{coordinate(across.point(x))} {coordinate(up.point(y))}" for x, y in segment]
+            parts.append(f"M{'L'.join(positions)}")
+    dashes = ' stroke-dasharray="6 5"' if series.dashed else ""
     return f'<path class="line"{dashes} d="{"".join(parts)}"/>' if parts else ""
 
 
-def _marks(one: Series, number: int, across: Scale, up: Scale) -> str:
-    """Markers at some points, each with its values for the pointer; hollow where the line is dashed."""
-    size = len(one.x)
-    chosen = sorted({round(at * (size - 1) / max(1, min(size, MARKERS) - 1)) for at in range(min(size, MARKERS))})
-    faint = ' fill-opacity=".35"' if one.dashed else ""
-    found = []
-    for at in chosen if not one.labels else range(size):
-        x, y = one.x[at], one.y[at]
+def _markers(series: Series, number: int, across: Scale, up: Scale) -> str:
+    """Markers at some points, with the values in their tooltips; pale if the line is dashed."""
+    size = len(series.x)
+    count = min(size, MAX_MARKERS)
+    selected = sorted({round(index * (size - 1) / max(1, count - 1)) for index in range(count)})
+    faint = ' fill-opacity=".35"' if series.dashed else ""
+    marks = []
+    for index in selected if not series.labels else range(size):
+        x, y = series.x[index], series.y[index]
         if across.axis.shows(x) and up.axis.shows(y):
-            label = f"{visible(one.labels[at])}\n" if one.labels else ""
-            place = f"translate({coordinate(across.point(x))} {coordinate(up.point(y))})"
-            told = html(f"{one.name}\n{label}{across.axis.name}: {x:.6g}\n{up.axis.name}: {y:.4g}")
+            label = f"{visible(series.labels[index])}\n" if series.labels else ""
+            position = f"translate({coordinate(across.point(x))} {coordinate(up.point(y))})"
+            tooltip = html(f"{series.name}\n{label}{across.axis.name}: {x:.6g}\n{up.axis.name}: {y:.4g}")
             shape = SHAPES[number % len(SHAPES)]
-            found.append(f'<path class="mark"{faint} transform="{place}" d="{shape}"><title>{told}</title></path>')
-    return "".join(found)
+            marks.append(f'<path class="mark"{faint} transform="{position}" d="{shape}"><title>{tooltip}</title></path>')
+    return "".join(marks)
 
 
-def _turned(across: Scale) -> float:
-    """How much higher the labels below are because they are turned; 0 where they stand side by side."""
+def _rotated_height(across: Scale) -> float:
+    """Extra height of tick labels that are rotated; 0 if they are not."""
     if not across.axis.every or not across.ticks:
         return 0.0
     max_length = max(len(text) for _, text in across.ticks)
-    apart = (across.stop - across.start) / max(1, len(across.ticks) - 1)
-    return 0.0 if max_length * LETTER <= apart else max_length * LETTER - FONT
+    spacing = (across.stop - across.start) / max(1, len(across.ticks) - 1)
+    return 0.0 if max_length * CHAR_WIDTH <= spacing else max_length * CHAR_WIDTH - FONT
 
 
-def _below(x: float, bottom: float, text: str, *, turned: bool) -> str:
-    if turned:
-        place = f'transform="translate({coordinate(x + 4)} {bottom + GAP}) rotate(-90)" text-anchor="end"'
+def _draw_tick(x: float, bottom: float, text: str, *, rotated: bool) -> str:
+    if rotated:
+        position = f'transform="translate({coordinate(x + 4)} {bottom + GAP}) rotate(-90)" text-anchor="end"'
     else:
-        place = f'x="{coordinate(x)}" y="{bottom + FONT + 4}"'
-    return f"<text {place}>{html(text)}</text>"
+        position = f'x="{coordinate(x)}" y="{bottom + FONT + 4}"'
+    return f"<text {position}>{html(text)}</text>"
 
 
 def _frame(across: Scale, up: Scale) -> str:
     left, right, bottom, top = across.start, across.stop, up.start, up.stop
-    lines = "".join(f"M{coordinate(left)} {coordinate(up.at(tick))}H{coordinate(right)}" for tick, _ in up.ticks)
-    lines += "".join(f"M{coordinate(across.at(tick))} {coordinate(top)}V{coordinate(bottom)}" for tick, _ in across.ticks)
-    down = "".join(f'<text x="{left - GAP}" y="{coordinate(up.at(tick))}" dy=".35em">{text}</text>' for tick, text in up.ticks)
-    below = "".join(_below(across.at(tick), bottom, text, turned=_turned(across) > 0) for tick, text in across.ticks)
+    lines = "".join(f"M{coordinate(left)} {coordinate(up.pixel(tick))}H{coordinate(right)}" for tick, _ in up.ticks)
+    lines += "".join(f"M{coordinate(across.pixel(tick))} {coordinate(top)}V{coordinate(bottom)}" for tick, _ in across.ticks)
+    down = "".join(
+        f'<text x="{left - GAP}" y="{coordinate(up.pixel(tick))}" dy=".35em">{text}</text>' for tick, text in up.ticks
+    )
+    below = "".join(
+        _draw_tick(across.pixel(tick), bottom, text, rotated=_rotated_height(across) > 0) for tick, text in across.ticks
+    )
     return (
         f'<path class="grid" shape-rendering="crispEdges" d="{lines}"/>'
         f'<path class="frame" shape-rendering="crispEdges" d="M{left} {top}V{bottom}H{right}"/>'
@@ -210,37 +215,37 @@ def _frame(across: Scale, up: Scale) -> str:
 
 
 def _names(across: Scale, up: Scale) -> str:
-    """What the axes are."""
+    """The names of the axes."""
     middle = (across.start + across.stop) / 2, (up.start + up.stop) / 2
     return (
         f'<g text-anchor="middle" font-style="italic">'
-        f'<text x="{middle[0]}" y="{coordinate(up.start + 2 * LINE + _turned(across))}">{html(across.axis.name)}</text>'
+        f'<text x="{middle[0]}" y="{coordinate(up.start + 2 * LINE + _rotated_height(across))}">{html(across.axis.name)}</text>'
         f'<text transform="translate({MARGIN + 4} {middle[1]}) rotate(-90)">{html(up.axis.name)}</text></g>'
     )
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
+    return name if len(name) <= MAX_NAME_CHARS else name[: MAX_NAME_CHARS - 1] + "…"
 
 
-def _entry(one: Series, across: Axis, up: Axis) -> str:
-    """What the legend says of a series; of one that has no line, why."""
-    shown = any(across.shows(x) and up.shows(y) for x, y in zip(one.x, one.y, strict=True))
-    zero = up.log and any(y == 0 for y in one.y)
-    return _short(one.name) + ("" if shown else " (0 everywhere)" if zero else " (no values)")
+def _legend_text(series: Series, across: Axis, up: Axis) -> str:
+    """The name of a series in the legend; if it has no line, the reason too."""
+    is_shown = any(across.shows(x) and up.shows(y) for x, y in zip(series.x, series.y, strict=True))
+    zero = up.log and any(y == 0 for y in series.y)
+    return _short(series.name) + ("" if is_shown else " (0 everywhere)" if zero else " (no values)")
 
 
 def _legend(series: Sequence[Series], numbers: Sequence[int], names: Sequence[str], top: float) -> tuple[str, float]:
-    """A sample and a name of each series, in as many columns as fit, and how high that is."""
+    """The legend in as many columns as fit, and its height."""
     if len(series) == 1 and not series[0].name:
         return "", 0.0
-    wide = SAMPLE + GAP + 7.8 * max(map(len, names)) + 14
-    columns = max(1, min(len(series), int((WIDE + LEFT) // wide)))
+    width = SAMPLE + GAP + CHAR_WIDTH * max(map(len, names)) + 14
+    columns = max(1, min(len(series), int((WIDTH + LEFT) // width)))
     rows = -(-len(series) // columns)
     parts = []
-    for at, (one, number, name) in enumerate(zip(series, numbers, names, strict=True)):
-        x, y = MARGIN + (at // rows) * wide, top + (at % rows) * LINE + LINE / 2
-        dashes, faint = (' stroke-dasharray="6 5"', ' fill-opacity=".35"') if one.dashed else ("", "")
+    for index, (line, number, name) in enumerate(zip(series, numbers, names, strict=True)):
+        x, y = MARGIN + (index // rows) * width, top + (index % rows) * LINE + LINE / 2
+        dashes, faint = (' stroke-dasharray="6 5"', ' fill-opacity=".35"') if line.dashed else ("", "")
         shape = SHAPES[number % len(SHAPES)]
         parts.append(
             f'<g class="s{number % len(LIGHT)}" transform="translate({coordinate(x)} {coordinate(y)})">'
@@ -253,45 +258,45 @@ def _legend(series: Sequence[Series], numbers: Sequence[int], names: Sequence[st
 
 def _check(series: Sequence[Series]) -> None:
     if not series:
-        raise UsageError("lines", "there is nothing to draw: no series is given")
-    for one in series:
-        if len(one.x) != len(one.y) or (one.labels and len(one.labels) != len(one.x)):
+        raise UsageError("lines", "nothing to draw: no series")
+    for line in series:
+        if len(line.x) != len(line.y) or (line.labels and len(line.labels) != len(line.x)):
             raise UsageError(
                 "lines",
-                f"{one.name!r} has {len(one.x)} x, {len(one.y)} y and {len(one.labels)} labels",
-                "give one each a point",
+                f"{line.name!r} has {len(line.x)} x, {len(line.y)} y and {len(line.labels)} labels",
+                "pass one of each per point",
             )
 
 
-def _drawn(series: Sequence[Series], across: Scale, up: Scale, numbers: Sequence[int]) -> str:
+def _draw(series: Sequence[Series], across: Scale, up: Scale, numbers: Sequence[int]) -> str:
     return "\n".join(
-        f'<g class="s{number % len(LIGHT)}">{_paths(one, across, up)}{_marks(one, number, across, up)}</g>'
-        for one, number in zip(series, numbers, strict=True)
+        f'<g class="s{number % len(LIGHT)}">{_path(line, across, up)}{_markers(line, number, across, up)}</g>'
+        for line, number in zip(series, numbers, strict=True)
     )
 
 
-def drawn_title(title: str, letters: int) -> tuple[str, int]:
-    """A title in bold, in lines of so many letters, and how high they are."""
-    told = wrap(title, letters, break_long_words=False, break_on_hyphens=False)
-    spans = "".join(f'<tspan x="{MARGIN}" dy="{LINE}">{html(line)}</tspan>' for line in told)
-    return f'<text y="{MARGIN - 4}" font-weight="bold">{spans}</text>' if told else "", len(told) * LINE
+def draw_title(title: str, chars: int) -> tuple[str, int]:
+    """A bold title, wrapped at `chars` characters, and its height."""
+    wrapped = wrap(title, chars, break_long_words=False, break_on_hyphens=False)
+    spans = "".join(f'<tspan x="{MARGIN}" dy="{LINE}">{html(line)}</tspan>' for line in wrapped)
+    return f'<text y="{MARGIN - 4}" font-weight="bold">{spans}</text>' if wrapped else "", len(wrapped) * LINE
 
 
 def lines(series: Sequence[Series], *, across: Axis, up: Axis, title: str = "") -> str:
-    """The series as an SVG; each group has a colour and a marker of its own, in the order they come."""
+    """The series as an SVG; each group has its own color and marker, in order of occurrence."""
     _check(series)
-    groups = list(dict.fromkeys(one.group or one.name for one in series))
-    numbers = [groups.index(one.group or one.name) for one in series]
-    heading, height = drawn_title(title, (LEFT + WIDE) // 8)
+    groups = list(dict.fromkeys(line.group or line.name for line in series))
+    numbers = [groups.index(line.group or line.name) for line in series]
+    heading, height = draw_title(title, (LEFT + WIDTH) // 8)
     top = MARGIN + height + 2 * GAP
-    bottom, right = top + HIGH, LEFT + WIDE
-    horizontal = _scale(across, [x for one in series for x in one.x], LEFT, right, tight=True)
-    vertical = _scale(up, [y for one in series for y in one.y], bottom, top, tight=False)
-    names = [_entry(one, across, up) for one in series]
-    foot = bottom + 2.6 * LINE + _turned(horizontal)
-    legend, high = _legend(series, numbers, names, foot)
-    size = f'width="{right + RIGHT}" height="{coordinate(foot + high + MARGIN)}"'
-    box = f'viewBox="0 0 {right + RIGHT} {coordinate(foot + high + MARGIN)}"'
+    bottom, right = top + HEIGHT, LEFT + WIDTH
+    horizontal = _scale(across, [x for line in series for x in line.x], LEFT, right, tight=True)
+    vertical = _scale(up, [y for line in series for y in line.y], bottom, top, tight=False)
+    names = [_legend_text(line, across, up) for line in series]
+    foot = bottom + 2.6 * LINE + _rotated_height(horizontal)
+    legend, legend_height = _legend(series, numbers, names, foot)
+    size = f'width="{right + RIGHT}" height="{coordinate(foot + legend_height + MARGIN)}"'
+    box = f'viewBox="0 0 {right + RIGHT} {coordinate(foot + legend_height + MARGIN)}"'
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-lines" role="img" '
@@ -299,7 +304,7 @@ def lines(series: Sequence[Series], *, across: Axis, up: Axis, title: str = "") 
             f'<style>{STYLE}</style><rect class="paper" {size} rx="6"/>',
             heading,
             _frame(horizontal, vertical) + _names(horizontal, vertical),
-            _drawn(series, horizontal, vertical, numbers),
+            _draw(series, horizontal, vertical, numbers),
             legend,
             "</svg>\n",
         ]

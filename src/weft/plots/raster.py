@@ -1,4 +1,4 @@
-"""A drawing as a PNG, for slides and for programs that show no SVG: what a browser would show, on light paper."""
+"""A drawing as a PNG, for slides and programs without SVG: as in a browser with the light color scheme."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import re
 
 from weft.errors import ResourceError, UsageError
 
-SHARPEST, FAINTEST = 2.0, 0.5  # pixels a unit of the drawing: letters for a slide, and letters that can just be read
-MOST = 40_000_000  # pixels of a picture: programs that show pictures open no more
+MAX_ZOOM, MIN_ZOOM = 2.0, 0.5  # pixels per unit of the drawing: sharp on a slide, barely readable
+MAX_PIXELS = 40_000_000  # larger images do not open in common programs
 SIZE = re.compile(r'<svg\b[^>]*?\swidth="([\d.]+)" height="([\d.]+)"')
-# A browser knows what `sans-serif` is on its machine. Here the first that is installed is taken, and letters that it does not
-# have come from any font that has them.
+# A browser resolves `sans-serif` itself. Here the first installed font is used; other fonts provide the characters it lacks.
 FAMILIES = {
     "ui-monospace,monospace": "'DejaVu Sans Mono','Noto Sans Mono','Liberation Mono',Menlo,Consolas,'Courier New',monospace",
     "system-ui,sans-serif": "'DejaVu Sans','Noto Sans','Liberation Sans',Arial,Helvetica,'Segoe UI',Roboto,sans-serif",
@@ -21,33 +20,35 @@ BLANK = (
 )
 
 
-def _named(svg: str) -> str:
-    """The drawing with the names of fonts in place of what stands for them."""
+def _with_fonts(svg: str) -> str:
+    """The drawing with font names instead of generic families."""
     for generic, families in FAMILIES.items():
         svg = svg.replace(generic, families)
     return svg
 
 
 def check_raster(option: str) -> None:
-    """Refuse a PNG where none can be made, before any work is done."""
+    """Raise if no PNG can be made, before any work is done."""
     try:
         from resvg_py import svg_to_bytes
     except ImportError:
-        raise ResourceError(option, '.png needs the package resvg-py: pip install "weft[report]", or write .svg') from None
-    blank, word = (svg_to_bytes(svg_string=_named(one)) for one in (BLANK, BLANK.replace("></text>", ">a</text>")))
+        raise ResourceError(
+            option, ".png requires the package resvg-py", 'run pip install "weft[report]" or write .svg'
+        ) from None
+    blank, word = (svg_to_bytes(svg_string=_with_fonts(svg)) for svg in (BLANK, BLANK.replace("></text>", ">a</text>")))
     if blank == word:
-        raise ResourceError(option, ".png needs a font, and none is installed: install DejaVu Sans, or write .svg")
+        raise ResourceError(option, ".png requires a font and none is installed", "install DejaVu Sans or write .svg")
 
 
 def raster(svg: str) -> bytes:
-    """The drawing as a PNG, twice as large, or as large as programs can show."""
+    """The drawing as a PNG at twice its size, or at the largest size that programs can open."""
     from resvg_py import svg_to_bytes
 
-    found = SIZE.search(svg)
-    if found is None:
-        raise UsageError("raster", "a drawing has its width and height, in this order, in its first tag")
-    wide, high = float(found[1]), float(found[2])
-    zoom = min(SHARPEST, (MOST / (wide * high)) ** 0.5)
-    if zoom < FAINTEST:
-        raise UsageError(".png", f"a picture of {wide:,.0f} x {high:,.0f} would be too small to read", "write .svg or .html")
-    return bytes(svg_to_bytes(svg_string=_named(svg), zoom=zoom))
+    match = SIZE.search(svg)
+    if match is None:
+        raise UsageError("raster", "the first tag of a drawing must have width and height, in this order")
+    width, height = float(match[1]), float(match[2])
+    zoom = min(MAX_ZOOM, (MAX_PIXELS / (width * height)) ** 0.5)
+    if zoom < MIN_ZOOM:
+        raise UsageError(".png", f"a picture of {width:,.0f} x {height:,.0f} would be too small to read", "write .svg or .html")
+    return bytes(svg_to_bytes(svg_string=_with_fonts(svg), zoom=zoom))

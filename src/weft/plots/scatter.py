@@ -1,4 +1,4 @@
-"""Points in a plane as a self-contained SVG: vectors of words, each word in a colour and a shape of its own."""
+"""A scatter plot as a self-contained SVG, such as vectors of words, with a color and a marker per word."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from weft.errors import UsageError
 from weft.plots.formatting import html
 from weft.plots.heatmap import visible
-from weft.plots.lines import DARK, GAP, LIGHT, LINE, MARGIN, SHAPES, coordinate, drawn_title
+from weft.plots.lines import DARK, GAP, LIGHT, LINE, MARGIN, SHAPES, coordinate, draw_title
 
-SIDE = 440  # the plot is square: a direction is as long across as up
-LONGEST = 20  # letters of a name
+SIDE = 440  # the plot is square: both axes have the same scale
+MAX_CHARS = 20  # of a name
 SWATCH = 18
 
 
-def _scheme(colours: Sequence[str]) -> str:
-    return "".join(f".weft-scatter .s{at} path{{fill:{colour}}}" for at, colour in enumerate(colours))
+def _scheme(colors: Sequence[str]) -> str:
+    return "".join(f".weft-scatter .s{index} path{{fill:{color}}}" for index, color in enumerate(colors))
 
 
 # every rule under our class, no variables: as in heatmap.py
@@ -39,43 +39,43 @@ STYLE = (
 
 
 class Points(NamedTuple):
-    """The points of one name."""
+    """The points of one group."""
 
     name: str
-    places: np.ndarray  # (N, 2)
-    notes: Sequence[str]  # N, for the pointer
+    positions: np.ndarray  # (N, 2)
+    notes: Sequence[str]  # N, for tooltips
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
+    return name if len(name) <= MAX_CHARS else name[: MAX_CHARS - 1] + "…"
 
 
 def _legend(groups: Sequence[Points], top: float) -> tuple[str, float]:
-    """A mark and a name of each group, in as many columns as fit, and how high that is."""
-    wide = SWATCH + 8.2 * max(len(_short(visible(one.name))) for one in groups) + 14
-    columns = max(1, min(len(groups), int((SIDE + 2 * MARGIN) // wide)))
+    """The legend in as many columns as fit, and its height."""
+    width = SWATCH + 8.2 * max(len(_short(visible(group.name))) for group in groups) + 14
+    columns = max(1, min(len(groups), int((SIDE + 2 * MARGIN) // width)))
     rows = -(-len(groups) // columns)
     parts = [
-        f'<g class="s{at % len(LIGHT)}" transform="translate({coordinate(MARGIN + 6 + at // rows * wide)} '
-        f'{coordinate(top + at % rows * LINE + LINE / 2)})"><path d="{SHAPES[at % len(SHAPES)]}"/>'
-        f'<text x="{SWATCH - 6}" dy=".35em">{html(_short(visible(one.name)))}</text></g>'
-        for at, one in enumerate(groups)
+        f'<g class="s{index % len(LIGHT)}" transform="translate({coordinate(MARGIN + 6 + index // rows * width)} '
+        f'{coordinate(top + index % rows * LINE + LINE / 2)})"><path d="{SHAPES[index % len(SHAPES)]}"/>'
+        f'<text x="{SWATCH - 6}" dy=".35em">{html(_short(visible(group.name)))}</text></g>'
+        for index, group in enumerate(groups)
     ]
     return "".join(parts), rows * LINE
 
 
-def _dots(groups: Sequence[Points], place: np.ndarray, scale: float, top: float) -> str:
-    """Every point where it lies; `place` is the middle of all."""
+def _draw_points(groups: Sequence[Points], center: np.ndarray, scale: float, top: float) -> str:
+    """All points; `center` is the center of their range."""
     middle = np.array([MARGIN + LINE + SIDE / 2, top + SIDE / 2])
     parts = []
-    for at, one in enumerate(groups):
+    for index, group in enumerate(groups):
         marks = []
-        for point, note in zip(one.places, one.notes, strict=True):
-            x, y = middle + (point - place) * scale * np.array([1, -1])
-            told = html(f"{visible(one.name)}\n{note}")
-            moved = f"translate({coordinate(x)} {coordinate(y)})"
-            marks.append(f'<path transform="{moved}" d="{SHAPES[at % len(SHAPES)]}"><title>{told}</title></path>')
-        parts.append(f'<g class="s{at % len(LIGHT)}">{"".join(marks)}</g>')
+        for point, note in zip(group.positions, group.notes, strict=True):
+            x, y = middle + (point - center) * scale * np.array([1, -1])
+            tooltip = html(f"{visible(group.name)}\n{note}")
+            position = f"translate({coordinate(x)} {coordinate(y)})"
+            marks.append(f'<path transform="{position}" d="{SHAPES[index % len(SHAPES)]}"><title>{tooltip}</title></path>')
+        parts.append(f'<g class="s{index % len(LIGHT)}">{"".join(marks)}</g>')
     return f'<g class="dots">{"".join(parts)}</g>'
 
 
@@ -91,26 +91,26 @@ def _frame(axes: tuple[str, str], top: float) -> str:
 
 
 def scatter(groups: Sequence[Points], *, axes: tuple[str, str], title: str = "") -> str:
-    """The points as an SVG, both directions on one scale; `axes` are the names of across and up."""
-    if not groups or not all(len(one.places) for one in groups):
-        raise UsageError("scatter", "there is nothing to draw: every group needs a point")
-    every = np.concatenate([one.places for one in groups])
-    if not np.isfinite(every).all():
-        raise UsageError("scatter", "places must be finite")
-    heading, lines_high = drawn_title(title, SIDE // 8)
-    top = MARGIN + lines_high + GAP
-    low, high = every.min(axis=0), every.max(axis=0)
+    """The points as an SVG, both axes on one scale; `axes` are the names of the x and y axis."""
+    if not groups or not all(len(group.positions) for group in groups):
+        raise UsageError("scatter", "nothing to draw: every group needs a point")
+    points = np.concatenate([group.positions for group in groups])
+    if not np.isfinite(points).all():
+        raise UsageError("scatter", "positions must be finite")
+    heading, title_height = draw_title(title, SIDE // 8)
+    top = MARGIN + title_height + GAP
+    low, high = points.min(axis=0), points.max(axis=0)
     scale = (SIDE - 4 * GAP) / (float((high - low).max()) or 1.0)
     below = top + SIDE + 1.6 * LINE
     legend, height = _legend(groups, below)
-    wide, high_all = SIDE + 2 * MARGIN + LINE, coordinate(below + height + MARGIN)
+    width, total_height = SIDE + 2 * MARGIN + LINE, coordinate(below + height + MARGIN)
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-scatter" role="img" aria-label="{html(title or "map")}" '
-            f'width="{wide}" height="{high_all}" viewBox="0 0 {wide} {high_all}">',
-            f'<style>{STYLE}</style><rect class="paper" width="{wide}" height="{high_all}" rx="6"/>',
+            f'width="{width}" height="{total_height}" viewBox="0 0 {width} {total_height}">',
+            f'<style>{STYLE}</style><rect class="paper" width="{width}" height="{total_height}" rx="6"/>',
             heading,
-            _frame(axes, top) + _dots(groups, (low + high) / 2, scale, top),
+            _frame(axes, top) + _draw_points(groups, (low + high) / 2, scale, top),
             legend,
             "</svg>\n",
         ]

@@ -1,5 +1,5 @@
-"""A matrix of numbers from 0 to 1 as a self-contained SVG: what is like what. Unlike a heat map of attention, which brings out
-small weights, its shade is the number itself, and the number stands in the cell where there is room.
+"""A matrix of similarities from 0 to 1 as a self-contained SVG. Unlike a heat map of attention, which emphasizes small
+weights, the shade is the number itself, and large cells contain the number.
 
 Shapes: T rows, S columns.
 """
@@ -16,8 +16,8 @@ from weft.plots.heatmap import Frame, Legend, Swatch, check_shape, draw_map, hea
 
 STEPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # shown in the legend
 SWATCH = 34
-ROOM = 30  # of a cell that a number fits into
-DARK = 0.58  # from this shade on a number is drawn in the colour of the paper
+MIN_NUMBER_CELL = 30  # cell size from which numbers are drawn
+DARK = 0.58  # shade from which numbers have the color of the paper
 # opacity over paper, as in heatmap.py
 STYLE = (
     ".weft-matrix{font:12px system-ui,sans-serif;max-width:100%;height:auto}"
@@ -36,7 +36,7 @@ STYLE = (
 
 
 def _cells(values: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> str:
-    """Squares of size 1, each with its names and its number for the pointer."""
+    """Squares of size 1, each with names and number in its tooltip."""
     down, across = ([escape(visible(name)) for name in axis] for axis in (rows, columns))
     lines = []
     for y, row in enumerate(down):
@@ -49,8 +49,8 @@ def _cells(values: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> s
 
 
 def _numbers(frame: Frame, values: np.ndarray) -> str:
-    """What stands in the cells, where they are large enough; the pointer passes through."""
-    if frame.cell < ROOM:
+    """The numbers in the cells, if those are large enough; tooltips stay reachable."""
+    if frame.cell < MIN_NUMBER_CELL:
         return ""
     half = frame.cell / 2
     parts = [
@@ -71,10 +71,10 @@ def similarity_matrix(
     title: str = "",
     axes: tuple[str, str] | None = None,
 ) -> str:
-    """Values (T, S) from 0 to 1 as an SVG, the darker the larger; `name` says what they are."""
-    check_shape("matrix: values", values, rows, columns)
+    """Values (T, S) from 0 to 1 as an SVG, larger values darker; `name` is the quantity."""
+    check_shape("similarity_matrix", values, rows, columns)
     if not (np.isfinite(values).all() and values.min() >= 0 and values.max() <= 1):
-        raise UsageError("matrix", "values must be from 0 to 1")
+        raise UsageError("similarity_matrix", "values must be between 0 and 1")
     frame = Frame(rows, columns, heading(title), axes)
     legend = Legend([Swatch("ink", step, f"{step:g}") for step in STEPS], name, SWATCH)
     cells, over = _cells(values, rows, columns), _numbers(frame, values)

@@ -1,4 +1,4 @@
-"""A search as a self-contained SVG: a column a step, what was continued joined to what it became, what was dropped paler."""
+"""A beam search as a self-contained SVG: one column per step, hypotheses linked to their parents, dropped ones paler."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from weft.errors import UsageError
 from weft.plots.formatting import html
 from weft.plots.heatmap import visible
 
-HIGH, SPACE, BETWEEN, MARGIN, HEAD = 34, 8, 38, 12, 24  # of a box, between boxes, between columns, around all, above all
-LETTER, NARROW, LONGEST = 7.6, 52, 18
-LEGEND = 26
+BOX_HEIGHT, BOX_SPACE, COLUMN_SPACE, MARGIN, HEAD = 34, 8, 38, 12, 24
+CHAR_WIDTH, MIN_BOX_WIDTH, MAX_CHARS = 7.6, 52, 18
+LEGEND_LINE = 26
 # kinds of nodes, in the order of the legend
 KINDS = {
-    "best": "on the way to the best",
-    "kept": "went on",
-    "ended": "ended",
-    "limit": "reached the limit of tokens",
-    "cut": "dropped: others were better",
-    "late": "dropped: an end that comes too low to count",
+    "best": "leads to the best output",
+    "kept": "continued",
+    "ended": "finished",
+    "limit": "reached the maximum length",
+    "cut": "dropped: below the beam",
+    "late": "dropped: finished, but ranked too low",
     "banned": "not allowed",
-    "hopeless": "given up: can't beat what has ended",
+    "hopeless": "pruned: cannot beat a finished hypothesis",
 }
 STYLE = (
     ".weft-tree{font:12px system-ui,sans-serif;height:auto}"
@@ -54,47 +54,48 @@ STYLE = (
 
 
 class Node(NamedTuple):
-    """A hypothesis: its last token, and the one that it continues."""
+    """A hypothesis: its last token, and its parent."""
 
-    parent: int | None  # its number among the nodes, which is smaller; None at the root
+    parent: int | None  # a smaller index; None for the root
     text: str
-    number: str  # under the text: its score
+    number: str  # its score, below the text
     kind: str  # of KINDS
-    tooltip: str  # for the pointer
+    tooltip: str
 
 
-class _Place(NamedTuple):
+class _Cell(NamedTuple):
     column: int
     row: int
 
 
-def _placed(nodes: Sequence[Node]) -> list[_Place]:
-    """Children stand in the order of their parents, and those of one parent as they come: so no two edges cross."""
+def _layout(nodes: Sequence[Node]) -> list[_Cell]:
+    """Children in the order of their parents, siblings in order of occurrence, so that edges do not cross."""
     columns: list[list[int]] = []
     depth = list[int]()
-    for at, node in enumerate(nodes):
+    for index, node in enumerate(nodes):
         depth.append(0 if node.parent is None else depth[node.parent] + 1)
-        while len(columns) <= depth[at]:
+        while len(columns) <= depth[index]:
             columns.append([])
-        columns[depth[at]].append(at)
+        columns[depth[index]].append(index)
     rows = dict[int, int]()
     for column in columns:
-        ordered = sorted(column, key=lambda at: (rows.get(-1 if nodes[at].parent is None else nodes[at].parent or 0, 0), at))
-        rows |= {at: row for row, at in enumerate(ordered)}
-    return [_Place(depth[at], rows[at]) for at in range(len(nodes))]
+        parent_rows = {index: 0 if (parent := nodes[index].parent) is None else rows[parent] for index in column}
+        ordered = sorted(column, key=lambda index: (parent_rows[index], index))
+        rows |= {index: row for row, index in enumerate(ordered)}
+    return [_Cell(depth[index], rows[index]) for index in range(len(nodes))]
 
 
-def _shown(text: str) -> str:
-    found = visible(text.replace("\n", "⏎"))
-    return found if len(found) <= LONGEST else found[: LONGEST - 1] + "…"
+def _label(text: str) -> str:
+    label = visible(text.replace("\n", "⏎"))
+    return label if len(label) <= MAX_CHARS else label[: MAX_CHARS - 1] + "…"
 
 
 def _box(node: Node, x: float, y: float, width: float) -> str:
     middle = x + width / 2
     return (
         f'<g class="{node.kind}"><title>{html(node.tooltip)}</title>'
-        f'<rect class="box" x="{x:g}" y="{y:g}" width="{width:g}" height="{HIGH}" rx="5"/>'
-        f'<text x="{middle:g}" y="{y + 14:g}" font-weight="bold">{html(_shown(node.text))}</text>'
+        f'<rect class="box" x="{x:g}" y="{y:g}" width="{width:g}" height="{BOX_HEIGHT}" rx="5"/>'
+        f'<text x="{middle:g}" y="{y + 14:g}" font-weight="bold">{html(_label(node.text))}</text>'
         f'<text x="{middle:g}" y="{y + 28:g}" font-size="11">{html(node.number)}</text></g>'
     )
 
@@ -108,51 +109,53 @@ def _edge(node: Node, start: tuple[float, float], stop: tuple[float, float]) -> 
 
 
 def _legend(kinds: Sequence[str], y: float) -> tuple[str, float]:
-    """The kinds that occur, one below the other."""
+    """The kinds that occur, one per line, and the height."""
     parts = []
-    for at, kind in enumerate(kinds):
-        top = y + at * LEGEND
+    for index, kind in enumerate(kinds):
+        top = y + index * LEGEND_LINE
         parts.append(
             f'<g class="{kind}"><rect class="box" x="{MARGIN}" y="{top:g}" width="34" height="18" rx="5"/></g>'
             f'<text x="{MARGIN + 44}" y="{top + 9:g}" dy=".35em">{html(KINDS[kind])}</text>'
         )
-    return "".join(parts), len(kinds) * LEGEND
+    return "".join(parts), len(kinds) * LEGEND_LINE
 
 
 def tree(nodes: Sequence[Node], *, heads: str = "step {}") -> str:
-    """The nodes as an SVG; `heads` names a column by its number from 1."""
-    wrong = [at for at, node in enumerate(nodes) if node.kind not in KINDS or (node.parent is not None and node.parent >= at)]
-    if not nodes or wrong:
-        raise UsageError("tree", f"there are {len(nodes)} nodes, and {len(wrong)} of an unknown kind or before their parents")
-    places = _placed(nodes)
-    count = 1 + max(place.column for place in places)
+    """The nodes as an SVG; `heads` formats the title of a column from its number, from 1."""
+    invalid = [i for i, node in enumerate(nodes) if node.kind not in KINDS or (node.parent is not None and node.parent >= i)]
+    if not nodes or invalid:
+        raise UsageError("tree", f"{len(invalid)} of {len(nodes)} nodes have an unknown kind or precede their parent")
+    cells = _layout(nodes)
+    count = 1 + max(cell.column for cell in cells)
     widths = [
         max(
-            NARROW,
-            14 + LETTER * max(len(_shown(node.text)) for node, place in zip(nodes, places, strict=True) if place.column == at),
+            MIN_BOX_WIDTH,
+            14
+            + CHAR_WIDTH
+            * max(len(_label(node.text)) for node, cell in zip(nodes, cells, strict=True) if cell.column == column),
         )
-        for at in range(count)
+        for column in range(count)
     ]
-    lefts = [MARGIN + sum(widths[:at]) + BETWEEN * at for at in range(count)]
-    tops = [MARGIN + HEAD + place.row * (HIGH + SPACE) for place in places]
+    lefts = [MARGIN + sum(widths[:column]) + COLUMN_SPACE * column for column in range(count)]
+    tops = [MARGIN + HEAD + cell.row * (BOX_HEIGHT + BOX_SPACE) for cell in cells]
     boxes, edges = list[str](), list[str]()
-    for node, place, top in zip(nodes, places, tops, strict=True):
-        boxes.append(_box(node, lefts[place.column], top, widths[place.column]))
+    for node, cell, top in zip(nodes, cells, tops, strict=True):
+        boxes.append(_box(node, lefts[cell.column], top, widths[cell.column]))
         if node.parent is not None:
-            before = places[node.parent].column
-            start = lefts[before] + widths[before], tops[node.parent] + HIGH / 2
-            edges.append(_edge(node, start, (lefts[place.column], top + HIGH / 2)))
-    named = [f'<text x="{lefts[at] + widths[at] / 2:g}" y="{MARGIN + 10}">{heads.format(at)}</text>' for at in range(1, count)]
-    bottom = max(tops) + HIGH + 2 * SPACE
-    legend, high = _legend([kind for kind in KINDS if any(node.kind == kind for node in nodes)], bottom)
-    wide, tall = max(lefts[-1] + widths[-1], 330) + MARGIN, bottom + high + MARGIN
-    size = f'width="{wide:g}" height="{tall:g}"'
+            before = cells[node.parent].column
+            start = lefts[before] + widths[before], tops[node.parent] + BOX_HEIGHT / 2
+            edges.append(_edge(node, start, (lefts[cell.column], top + BOX_HEIGHT / 2)))
+    titles = [f'<text x="{lefts[i] + widths[i] / 2:g}" y="{MARGIN + 10}">{heads.format(i)}</text>' for i in range(1, count)]
+    bottom = max(tops) + BOX_HEIGHT + 2 * BOX_SPACE
+    legend, legend_height = _legend([kind for kind in KINDS if any(node.kind == kind for node in nodes)], bottom)
+    width, height = max(lefts[-1] + widths[-1], 330) + MARGIN, bottom + legend_height + MARGIN
+    size = f'width="{width:g}" height="{height:g}"'
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-tree" role="img" aria-label="tree of a search" {size}'
-            f' viewBox="0 0 {wide:g} {tall:g}">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="weft-tree" role="img" aria-label="beam-search tree" {size}'
+            f' viewBox="0 0 {width:g} {height:g}">',
             f'<style>{STYLE}</style><rect class="paper" {size} rx="6"/>{"".join(edges)}',
-            f'<g text-anchor="middle">{"".join(boxes)}<g font-style="italic">{"".join(named)}</g></g>{legend}',
+            f'<g text-anchor="middle">{"".join(boxes)}<g font-style="italic">{"".join(titles)}</g></g>{legend}',
             "</svg>\n",
         ]
     )
