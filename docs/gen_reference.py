@@ -130,16 +130,32 @@ def cli_page() -> str:
         assert error is None or str(error.exit_code) == number, f"exit code {number}"
     lines = ["# Command line", "", f"This page lists every command and flag. {NOTE}", ""]
     lines += ["Results go to standard output, everything else to standard error. An error is one line,"]
-    lines += ["`weft: error: where: what is wrong; what to do`, and an exit code. On a terminal, control characters in labels and texts are"]
+    lines += [
+        "`weft: error: where: what is wrong; what to do`, and an exit code. On a terminal, control characters in labels and texts are"
+    ]
     lines += ["shown as escapes; in files and pipes, output is exact.", ""]
-    rows = ((f"[`weft {name}`](#weft-{name})", escape(command.get_short_help_str(200))) for name, command in group.commands.items())
+    rows = (
+        (f"[`weft {name}`](#weft-{name})", escape(command.get_short_help_str(200))) for name, command in group.commands.items()
+    )
     lines += [*table(("command", "description"), rows), ""]
-    lines += ["`weft --version` prints the version, `weft --install-completion` installs completion for bash, zsh, fish and PowerShell.", ""]
+    lines += [
+        "`weft --version` prints the version, `weft --install-completion` installs completion for bash, zsh, fish and PowerShell.",
+        "",
+    ]
     lines += ["## Common options", "", *common_lines(group), ""]
     for name, command in group.commands.items():
         lines += command_lines(f"weft {name}", command, context, 2)
-    lines += ["## Exit codes", "", *table(("code", "meaning"), ((n, text.replace("|", "\\|")) for n, (text, _) in EXIT_CODES.items()))]
-    lines += ["", "## Environment variables", "", *table(("variable", "meaning"), ((code(n), t) for n, t in ENVIRONMENT.items()))]
+    lines += [
+        "## Exit codes",
+        "",
+        *table(("code", "meaning"), ((n, text.replace("|", "\\|")) for n, (text, _) in EXIT_CODES.items())),
+    ]
+    lines += [
+        "",
+        "## Environment variables",
+        "",
+        *table(("variable", "meaning"), ((code(n), t) for n, t in ENVIRONMENT.items())),
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -213,7 +229,9 @@ def inherited(config: type[Config]) -> list[str]:
 def flat(values: Mapping[str, Any], prefix: str = "") -> list[str]:
     found: list[str] = []
     for name, value in values.items():
-        found += flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [code(f"{prefix}{name} = {json.dumps(value)}")]
+        found += (
+            flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [code(f"{prefix}{name} = {json.dumps(value)}")]
+        )
     return found
 
 
@@ -237,7 +255,10 @@ def stack_lines(config: type[Config]) -> Iterator[str]:
     if common:
         left_out = [code(name) for name in StackConfig.model_fields if name not in config.model_fields]
         without = f", without {', '.join(left_out)}" if left_out else ""
-        yield from (f"All [options of layers](#layers){without}{', and:' if len(common) < len(config.model_fields) else '.'}", "")
+        yield from (
+            f"All [options of layers](#layers){without}{', and:' if len(common) < len(config.model_fields) else '.'}",
+            "",
+        )
     yield from (*options_table(config, common), "")
 
 
@@ -258,22 +279,41 @@ def anchor(heading: str) -> str:
 
 def run_file_page() -> str:
     lines = ["# Run file", "", f"This page lists every option by task and architecture. {NOTE}", ""]
-    lines += ["A run file is a TOML file with the tables `[data]`, `[tokenizer]`, `[model]` and `[train]`. Only `task`, `data.train` and"]
-    lines += ["`model.arch` are required. Any option can be set on the command line: `--set model.hidden_size=512`. Values are read as TOML,"]
-    lines += ["bare words as strings. An unknown name is an error that suggests the nearest one. An empty default means that the option is"]
+    lines += [
+        "A run file is a TOML file with the tables `[data]`, `[tokenizer]`, `[model]` and `[train]`. Only `task`, `data.train` and"
+    ]
+    lines += [
+        "`model.arch` are required. Any option can be set on the command line: `--set model.hidden_size=512`. Values are read as TOML,"
+    ]
+    lines += [
+        "bare words as strings. An unknown name is an error that suggests the nearest one. An empty default means that the option is"
+    ]
     lines += ["not set, or that its description gives the default.", ""]
     top = {name: field for name, field in RunFile.model_fields.items() if name in ("task", "seed")}
-    lines += ["## Top level", "", *table(("option", "type", "default", "description"), (option_row(n, f) for n, f in top.items())), ""]
-    lines += ["## `[train]`", "", "Presets change some defaults, see the tables of each task. `ngram`, `naive-bayes` and `logistic-regression`"]
+    lines += [
+        "## Top level",
+        "",
+        *table(("option", "type", "default", "description"), (option_row(n, f) for n, f in top.items())),
+        "",
+    ]
+    lines += [
+        "## `[train]`",
+        "",
+        "Presets change some defaults, see the tables of each task. `ngram`, `naive-bayes` and `logistic-regression`",
+    ]
     lines += ["accept `[train]` and do not use it.", "", *options_table(TrainConfig), ""]
-    lines += ["## Layers", "", "Options of `[model]` of every network, of `[model.encoder]`, `[model.decoder]` and `[model.char_encoder]`. The"]
+    lines += [
+        "## Layers",
+        "",
+        "Options of `[model]` of every network, of `[model.encoder]`, `[model.decoder]` and `[model.char_encoder]`. The",
+    ]
     lines += ["equations are in [formulas](formulas.md).", "", *options_table(StackConfig), ""]
     data_seen: dict[type[Config], str] = {}
     model_seen: dict[type[Config], str] = {}
     for task in TASKS:
         spec = find_task(task)
         lines += [f"## Task `{task}`", "", f"{TASKS[task].about[:1].upper()}{TASKS[task].about[1:].rstrip('.')}.", ""]
-        for name, config in (("data", spec.data.config_class), ("tokenizer", spec.data.tokenizer)):
+        for name, config in (("data", spec.data.table), ("tokenizer", spec.data.tokenizer)):
             heading = f"`[{name}]`: `{task}`"
             lines += [f"### {heading}", ""]
             if config in data_seen:
@@ -354,19 +394,22 @@ FINDINGS: Mapping[str, tuple[str, str]] = {  # severity, meaning
 }
 
 
-def metrics_table() -> str:
-    tasks: dict[str, list[str]] = {}
-    better: dict[str, str] = {}
+def metric_rows() -> dict[str, tuple[str, list[str]]]:
+    """Every metric by its name: which direction is better, and the tasks that have it."""
+    found: dict[str, tuple[str, list[str]]] = {}
     for task in TASKS:
         spec = find_task(task)
         for metric in (metric for suite in (*spec.suites, *spec.validation) for metric in suite):
-            names = tasks.setdefault(metric.name, [])
+            names = found.setdefault(metric.name, (metric.better, []))[1]
             names += [] if task in names else [task]
-            better[metric.name] = metric.better
-    if odd := tasks.keys() ^ METRICS.keys():
-        raise SystemExit(f"gen_reference: METRICS and the tasks differ in {', '.join(sorted(odd))}")
-    rows = ([code(n), ", ".join(map(code, tasks[n])), unit, better[n], text] for n, (unit, text) in METRICS.items())
-    return "\n".join(table(("metric", "tasks", "unit", "better", "definition"), rows)) + "\n"
+    return found
+
+
+def metrics_table() -> str:
+    rows = metric_rows()
+    order = [*(name for name in METRICS if name in rows), *(name for name in rows if name not in METRICS)]
+    cells = ([code(n), ", ".join(map(code, rows[n][1])), (d := METRICS.get(n, ("", "")))[0], rows[n][0], d[1]] for n in order)
+    return "\n".join(table(("metric", "tasks", "unit", "better", "definition"), cells)) + "\n"
 
 
 def finding_names() -> tuple[set[str], set[str]]:
@@ -382,11 +425,16 @@ def finding_names() -> tuple[set[str], set[str]]:
     return made, strings
 
 
+def undocumented() -> list[str]:
+    """Metrics and findings that have no definition here, and definitions of what the code does not have."""
+    made, strings = finding_names()
+    return sorted((metric_rows().keys() ^ METRICS.keys()) | (made - FINDINGS.keys()) | (FINDINGS.keys() - strings))
+
+
 def findings_table() -> str:
     made, strings = finding_names()
-    if odd := (made - FINDINGS.keys()) | (FINDINGS.keys() - strings):
-        raise SystemExit(f"gen_reference: FINDINGS and weft.data.check differ in {', '.join(sorted(odd))}")
-    rows = ([code(name), severity, text] for name, (severity, text) in FINDINGS.items())
+    names = [*(name for name in FINDINGS if name in strings), *sorted(made - FINDINGS.keys())]
+    rows = ([code(name), *FINDINGS.get(name, ("", ""))] for name in names)
     return "\n".join(table(("finding", "severity", "meaning"), rows)) + "\n"
 
 
