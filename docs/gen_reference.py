@@ -1,8 +1,8 @@
 """Write the generated part of the reference: `python docs/gen_reference.py`, or `--check` to compare with what is committed.
 
-cli.md comes from the commands, run-file.md from the configuration classes, and the tables between `<!-- generated: NAME -->` and
-`<!-- end generated -->` in metrics.md and data-checks.md from the metrics and findings. Descriptions of options are their attribute
-docstrings. Nothing here imports torch: it takes about two seconds.
+cli.md comes from the commands, run-file.md from the configuration classes, and the tables between `<!-- generated: NAME -->`
+and `<!-- end generated -->` in metrics.md and data-checks.md from the metrics and findings. Descriptions of options are their
+attribute docstrings. Nothing here imports torch: it takes about two seconds.
 """
 
 from __future__ import annotations
@@ -123,39 +123,33 @@ def common_lines(group: Any) -> Iterator[str]:
     yield from table(("option", "description"), ((flag(seen[n]), escape(seen[n].help or "")) for n in COMMON if n in seen))
 
 
+CLI_HEAD = f"""# Command line
+
+This page lists every command and flag. {NOTE}
+
+Results go to standard output, everything else to standard error. An error is one line,
+`weft: error: where: what is wrong; what to do`, and an exit code. On a terminal, control characters in labels and texts are
+shown as escapes; in files and pipes, output is exact.
+"""
+VERSION = (
+    "`weft --version` prints the version, `weft --install-completion` installs completion for bash, zsh, fish and PowerShell."
+)
+
+
 def cli_page() -> str:
     group: Any = typer.main.get_command(app)
     context = typer.Context(group, info_name="weft", **group.context_settings)
     for number, (_, error) in EXIT_CODES.items():
         assert error is None or str(error.exit_code) == number, f"exit code {number}"
-    lines = ["# Command line", "", f"This page lists every command and flag. {NOTE}", ""]
-    lines += ["Results go to standard output, everything else to standard error. An error is one line,"]
-    lines += [
-        "`weft: error: where: what is wrong; what to do`, and an exit code. On a terminal, control characters in labels and texts are"
-    ]
-    lines += ["shown as escapes; in files and pipes, output is exact.", ""]
-    rows = (
-        (f"[`weft {name}`](#weft-{name})", escape(command.get_short_help_str(200))) for name, command in group.commands.items()
-    )
-    lines += [*table(("command", "description"), rows), ""]
-    lines += [
-        "`weft --version` prints the version, `weft --install-completion` installs completion for bash, zsh, fish and PowerShell.",
-        "",
-    ]
+    commands = ([f"[`weft {n}`](#weft-{n})", escape(c.get_short_help_str(200))] for n, c in group.commands.items())
+    lines = [CLI_HEAD, *table(("command", "description"), commands), "", VERSION, ""]
     lines += ["## Common options", "", *common_lines(group), ""]
     for name, command in group.commands.items():
         lines += command_lines(f"weft {name}", command, context, 2)
-    lines += [
-        "## Exit codes",
-        "",
-        *table(("code", "meaning"), ((n, text.replace("|", "\\|")) for n, (text, _) in EXIT_CODES.items())),
-    ]
-    lines += [
-        "",
-        "## Environment variables",
-        "",
-        *table(("variable", "meaning"), ((code(n), t) for n, t in ENVIRONMENT.items())),
-    ]
+    exit_codes = ([number, text.replace("|", "\\|")] for number, (text, _) in EXIT_CODES.items())
+    lines += ["## Exit codes", "", *table(("code", "meaning"), exit_codes), ""]
+    variables = ([code(name), text] for name, text in ENVIRONMENT.items())
+    lines += ["## Environment variables", "", *table(("variable", "meaning"), variables)]
     return "\n".join(lines) + "\n"
 
 
@@ -229,9 +223,8 @@ def inherited(config: type[Config]) -> list[str]:
 def flat(values: Mapping[str, Any], prefix: str = "") -> list[str]:
     found: list[str] = []
     for name, value in values.items():
-        found += (
-            flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [code(f"{prefix}{name} = {json.dumps(value)}")]
-        )
+        nested = isinstance(value, Mapping)
+        found += flat(value, f"{prefix}{name}.") if nested else [code(f"{prefix}{name} = {json.dumps(value)}")]
     return found
 
 
@@ -277,37 +270,31 @@ def anchor(heading: str) -> str:
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip())
 
 
+RUN_FILE_HEAD = f"""# Run file
+
+This page lists every option by task and architecture. {NOTE}
+
+A run file is a TOML file with the tables `[data]`, `[tokenizer]`, `[model]` and `[train]`. Only `task`, `data.train` and
+`model.arch` are required. Any option can be set on the command line: `--set model.hidden_size=512`. Values are read as TOML,
+bare words as strings. An unknown name is an error that suggests the nearest one. An empty default means that the option is
+not set, or that its description gives the default.
+"""
+TRAIN_HEAD = """## `[train]`
+
+Presets change some defaults, see the tables of each task. `ngram`, `naive-bayes` and `logistic-regression` accept `[train]`
+and do not use it.
+"""
+LAYERS_HEAD = """## Layers
+
+Options of `[model]` of every network, and of `[model.encoder]`, `[model.decoder]` and `[model.char_encoder]`. The equations are
+in [formulas](formulas.md).
+"""
+
+
 def run_file_page() -> str:
-    lines = ["# Run file", "", f"This page lists every option by task and architecture. {NOTE}", ""]
-    lines += [
-        "A run file is a TOML file with the tables `[data]`, `[tokenizer]`, `[model]` and `[train]`. Only `task`, `data.train` and"
-    ]
-    lines += [
-        "`model.arch` are required. Any option can be set on the command line: `--set model.hidden_size=512`. Values are read as TOML,"
-    ]
-    lines += [
-        "bare words as strings. An unknown name is an error that suggests the nearest one. An empty default means that the option is"
-    ]
-    lines += ["not set, or that its description gives the default.", ""]
-    top = {name: field for name, field in RunFile.model_fields.items() if name in ("task", "seed")}
-    lines += [
-        "## Top level",
-        "",
-        *table(("option", "type", "default", "description"), (option_row(n, f) for n, f in top.items())),
-        "",
-    ]
-    lines += [
-        "## `[train]`",
-        "",
-        "Presets change some defaults, see the tables of each task. `ngram`, `naive-bayes` and `logistic-regression`",
-    ]
-    lines += ["accept `[train]` and do not use it.", "", *options_table(TrainConfig), ""]
-    lines += [
-        "## Layers",
-        "",
-        "Options of `[model]` of every network, of `[model.encoder]`, `[model.decoder]` and `[model.char_encoder]`. The",
-    ]
-    lines += ["equations are in [formulas](formulas.md).", "", *options_table(StackConfig), ""]
+    top = [option_row(name, RunFile.model_fields[name]) for name in ("task", "seed")]
+    lines = [RUN_FILE_HEAD, "## Top level", "", *table(("option", "type", "default", "description"), top), ""]
+    lines += [TRAIN_HEAD, *options_table(TrainConfig), "", LAYERS_HEAD, *options_table(StackConfig), ""]
     data_seen: dict[type[Config], str] = {}
     model_seen: dict[type[Config], str] = {}
     for task in TASKS:
