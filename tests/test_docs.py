@@ -50,7 +50,7 @@ def page_id(path: Path) -> str:
 def runnable(pages: list[Path], *languages: str) -> list[Any]:
     """Those that have blocks in one of the languages; the long ones marked."""
     chosen = [path for path in pages if any(blocks(path, language) for language in languages)]
-    return [pytest.param(p, id=page_id(p), marks=[pytest.mark.slow] if p.name in SLOW else []) for p in chosen]
+    return [pytest.param(p, id=page_id(p), marks=[pytest.mark.slow] if page_id(p) in SLOW else []) for p in chosen]
 
 
 # ---- commands
