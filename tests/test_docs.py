@@ -1,4 +1,4 @@
-"""The documentation: commands and Python of its pages run, run files are valid, links lead somewhere, all pages are in the site."""
+"""The documentation: commands and Python of its pages run, run files are valid, links lead somewhere, pages are in the site."""
 
 from __future__ import annotations
 
@@ -210,6 +210,14 @@ def test_the_site_asks_nothing_of_the_network():
     for page in SITE:
         prose = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))
         assert not re.search(r"!\[[^]]*\]\(\w+://|<(script|img|iframe)\b", prose), page_id(page)
+
+
+@pytest.mark.parametrize("page", ["CHANGELOG.md", "CONTRIBUTING.md"])
+def test_a_page_that_the_site_includes_has_no_relative_links(page):
+    """It stands in the root and below docs/: such a link could only be right in one of them."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert f'"{page}"' in (DOCS / page.lower()).read_text(encoding="utf-8")
+    assert [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target] == []
 
 
 @pytest.mark.parametrize("page", ["docs/concepts/architecture.md", "CONTRIBUTING.md"])
