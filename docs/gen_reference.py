@@ -3,6 +3,8 @@
 cli.md comes from the commands, run-file.md from the configuration classes, and the tables between `<!-- generated: NAME -->`
 and `<!-- end generated -->` in metrics.md and data-checks.md from the metrics and findings. Descriptions of options are their
 attribute docstrings. Nothing here imports torch: it takes about two seconds.
+
+Changelog and contributing of the site are the files in the root, with links as the site needs them; git ignores those copies.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from weft.runs.resolve import RunFile
 from weft.tasks.registry import TASKS, find_task
 from weft.training.config import TrainConfig
 
-REFERENCE = Path(__file__).parent / "reference"
+DOCS = Path(__file__).parent
+ROOT, REFERENCE = DOCS.parent, DOCS / "reference"
 NOTE = "It is generated from the code by `python docs/gen_reference.py`."
 REGION = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end generated -->)", re.DOTALL)
 
@@ -430,6 +433,16 @@ def fill(path: Path, tables: Mapping[str, str]) -> str:
     return REGION.sub(lambda match: f"{match[1]}\n{tables[match[2]]}\n{match[3]}", path.read_text(encoding="utf-8"))
 
 
+def copies() -> dict[Path, str]:
+    """The pages of the site that stand in the root: links to other pages of the site, and no others."""
+    made = {}
+    for name in ("CHANGELOG.md", "CONTRIBUTING.md"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        text = re.sub(r"\]\(docs/([^)\s]+)\)", r"](\1)", text)
+        made[DOCS / name.lower()] = re.sub(r"\[([^]]+)\]\((?:\.\./)*(?:examples|tests|benchmarks)/[^)\s]*\)", r"\1", text)
+    return made
+
+
 def pages() -> dict[Path, str]:
     tables = {"metrics": metrics_table(), "findings": findings_table()}
     made = {REFERENCE / "cli.md": cli_page(), REFERENCE / "run-file.md": run_file_page()}
@@ -442,7 +455,7 @@ def main() -> int:
         for path in changed:
             print(f"{path}: not up to date; run python docs/gen_reference.py", file=sys.stderr)
         return int(bool(changed))
-    for path, text in pages().items():
+    for path, text in (pages() | copies()).items():
         path.write_text(text, encoding="utf-8")
     print(f"reference: {len(changed)} pages changed")
     return 0

@@ -22,7 +22,8 @@ from weft.tasks.registry import TASKS, find_task
 
 ROOT = Path(__file__).parents[1]
 README, DOCS = ROOT / "README.md", ROOT / "docs"
-SITE = sorted(DOCS.rglob("*.md"))
+COPIED = {DOCS / "changelog.md", DOCS / "contributing.md"}  # made by `make docs` from the files in the root
+SITE = sorted({*DOCS.rglob("*.md")} - COPIED)
 PAGES = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md", *SITE]
 RUNNABLE = [README, *sorted((DOCS / "tutorials").glob("*.md")), *sorted((DOCS / "how-to").glob("*.md"))]
 STUDIES = sorted((DOCS / "concepts").glob("*.md"))
@@ -202,7 +203,7 @@ def test_every_link_leads_somewhere():
 def test_every_page_is_in_the_site_and_every_entry_has_its_page():
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     listed = re.findall(r"[\w/-]+\.md\b", text[text.index("\nnav:") :])
-    assert sorted(listed) == sorted(path.relative_to(DOCS).as_posix() for path in SITE)
+    assert sorted(listed) == sorted(path.relative_to(DOCS).as_posix() for path in {*SITE, *COPIED})
 
 
 def test_the_site_asks_nothing_of_the_network():
@@ -210,14 +211,6 @@ def test_the_site_asks_nothing_of_the_network():
     for page in SITE:
         prose = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))
         assert not re.search(r"!\[[^]]*\]\(\w+://|<(script|img|iframe)\b", prose), page_id(page)
-
-
-@pytest.mark.parametrize("page", ["CHANGELOG.md", "CONTRIBUTING.md"])
-def test_a_page_that_the_site_includes_has_no_relative_links(page):
-    """It stands in the root and below docs/: such a link could only be right in one of them."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    assert f'"{page}"' in (DOCS / page.lower()).read_text(encoding="utf-8")
-    assert [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target] == []
 
 
 @pytest.mark.parametrize("page", ["docs/concepts/architecture.md", "CONTRIBUTING.md"])

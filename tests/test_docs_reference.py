@@ -37,6 +37,12 @@ def test_the_committed_pages_are_what_the_generator_makes(generator):
     assert not old, f"run python docs/gen_reference.py: {', '.join(old)}"
 
 
+def test_pages_from_the_root_lead_only_to_pages_of_the_site(generator):
+    for path, text in generator.copies().items():
+        targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
+        assert [target for target in targets if not (DOCS / target).is_file()] == [], path.name
+
+
 def test_the_generator_needs_no_torch():
     line = "import sys; sys.argv = ['', '--check']; exec(compile(open(path).read(), path, 'exec'))"
     code = f"path = {str(DOCS / 'gen_reference.py')!r}; __file__ = path; __name__ = 'reference'; {line}; pages()"
