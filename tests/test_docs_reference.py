@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
@@ -72,6 +72,8 @@ def configs() -> Iterator[type[Config]]:
 def choices(annotation: Any, metadata: Any = ()) -> set[str]:
     named = {name for mark in metadata if isinstance(mark, Choice) for name in mark.names}
     parts = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return {part for part in parts if isinstance(part, str)}
     return named.union(*(choices(part) for part in parts), *(set(m.names) for m in parts if isinstance(m, Choice)))
 
 
