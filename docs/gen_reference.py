@@ -434,7 +434,7 @@ def fill(path: Path, tables: Mapping[str, str]) -> str:
 
 
 def copies() -> dict[Path, str]:
-    """The pages of the site that stand in the root: links to other pages of the site, and no others."""
+    """The pages of the site that are in the root: links to other pages of the site, and no others."""
     made = {}
     for name in ("CHANGELOG.md", "CONTRIBUTING.md"):
         text = (ROOT / name).read_text(encoding="utf-8")
