@@ -72,8 +72,8 @@ def text(*, times: int = 1) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent / "data", help="the folder; examples/data")
-    parser.add_argument("--times", type=int, default=1, help="so many times as many questions (1)")
+    parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent / "data", help="the directory; examples/data")
+    parser.add_argument("--times", type=int, default=1, help="multiply the number of questions (default: 1)")
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
     (chosen.out / "purchases.tsv").write_bytes(text(times=chosen.times).encode())

@@ -30,7 +30,7 @@ def texts() -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent / "data" / "countries", help="the folder")
+    parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent / "data" / "countries", help="the directory")
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
     for name, text in texts().items():

@@ -39,7 +39,7 @@ class Chance:
 
 
 def distinct(make: Callable[[], Pair], number: int) -> list[Pair]:
-    """So many pairs, no source twice: what is held out of them was not trained on."""
+    """`count` pairs with distinct sources, so that validation and test sources are not in the training data."""
     found: dict[str, str] = {}
     while len(found) < number:
         source, target = make()
@@ -402,8 +402,8 @@ def texts(*, times: int = 1) -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent / "data", help="the folder; examples/data")
-    parser.add_argument("--times", type=int, default=1, help="so many times as many pairs (1)")
+    parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent / "data", help="the directory; examples/data")
+    parser.add_argument("--times", type=int, default=1, help="multiply the number of pairs (default: 1)")
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
     for name, text in texts(times=chosen.times).items():

@@ -4,8 +4,8 @@
     sunnuntai 15. marraskuuta 2026
     Nov 15, 2026
 
-No day comes twice, so days that are held out were never seen, in no language and no format. Names and formats are those of the
-Unicode CLDR (Unicode licence), as the package Babel (BSD licence) has them: pip install "weft[demo]".
+Days are distinct, so validation and test days are never seen in training, in any language or format. Names and formats are
+those of the Unicode CLDR (Unicode licence), as the package Babel (BSD licence) has them: pip install "weft[demo]".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes the labelled texts and tagged sentences of the examples, all made up here:
+"""Writes the labeled texts and tagged sentences of the examples, all made up here:
 python examples/make_labeled.py [--output-dir FOLDER] [--times N]
 
 reviews.csv     a line or two about a film or an inn, and whether it pleased: words that praise may be denied
@@ -46,7 +46,7 @@ class Chance:
 
 
 def distinct(make: Callable[[Chance], tuple[str, T]], number: int, chance: Chance) -> list[tuple[str, T]]:
-    """So many examples, no text twice: what is held out of them was not trained on."""
+    """`count` examples with distinct texts, so that validation and test texts are not in the training data."""
     found: dict[str, T] = {}
     while len(found) < number:
         text, label = make(chance)
@@ -336,8 +336,8 @@ def texts(*, times: int = 1) -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent / "data", help="the folder; examples/data")
-    parser.add_argument("--times", type=int, default=1, help="so many times as many examples (1)")
+    parser.add_argument("--output-dir", type=Path, default=Path(__file__).parent / "data", help="the directory; examples/data")
+    parser.add_argument("--times", type=int, default=1, help="multiply the number of examples (default: 1)")
     chosen = parser.parse_args()
     chosen.out.mkdir(parents=True, exist_ok=True)
     for name, text in texts(times=chosen.times).items():

@@ -253,7 +253,7 @@ def texts() -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", type=Path, default=HERE / "data", help="the folder; examples/data")
+    parser.add_argument("--output-dir", type=Path, default=HERE / "data", help="the directory; examples/data")
     out = parser.parse_args().out
     for name, text in texts().items():
         path = out / name
