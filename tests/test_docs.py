@@ -228,9 +228,14 @@ def test_the_table_of_packages_has_every_package():
     assert packages <= named
 
 
-def test_scripts_that_results_name_are_there():
-    for name in ("results.md", "experiments.md"):
-        text = (DOCS / name).read_text(encoding="utf-8")
-        scripts = re.findall(r"`(?:python benchmarks/)?(\w+\.py)\b", text)
-        assert scripts and [s for s in scripts if not (ROOT / "benchmarks" / s).is_file()] == [], name
-        assert [t for t in re.findall(r"tests/\w+\.py", text) if not (ROOT / t).is_file()] == [], name
+@pytest.mark.parametrize("name", ["results.md", "experiments.md"])
+def test_scripts_that_results_name_are_there_and_have_these_flags(name):
+    text = (DOCS / name).read_text(encoding="utf-8")
+    lines = [*re.findall(r"`([^`\n]+)`", text), *(line for block in blocks(DOCS / name, "text") for line in block.split("\n"))]
+    commands = [match for line in lines if (match := re.match(r"(?:python benchmarks/)?(\w+\.py)\b(.*)", line))]
+    assert commands
+    shared = (ROOT / "benchmarks" / "_measured.py").read_text(encoding="utf-8")
+    for script, rest in (match.groups() for match in commands):
+        source = (ROOT / "benchmarks" / script).read_text(encoding="utf-8") + shared
+        assert [flag for flag in re.findall(r"(?<=\s)--[a-z-]+", rest) if f'"{flag}"' not in source] == [], script
+    assert [test for test in re.findall(r"tests/\w+\.py", text) if not (ROOT / test).is_file()] == []
