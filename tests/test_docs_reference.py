@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
+import weft
 from weft.config import Choice, Config
 from weft.tasks.registry import TASKS, find_task
 from weft.training.config import TrainConfig
@@ -144,3 +145,8 @@ def test_every_command_has_a_section():
     from weft.cli.main import COMMANDS
 
     assert {name for name in COMMANDS if f"\n## weft {name}\n" not in page} == set()
+
+
+def test_every_public_name_is_in_the_python_reference():
+    page = (DOCS / "reference" / "python.md").read_text(encoding="utf-8")
+    assert {name for name in weft.__all__ if name != "__version__" and f"\n::: weft.{name}\n" not in page} == set()
