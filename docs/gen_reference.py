@@ -25,7 +25,7 @@ from pydantic_core import PydanticUndefined
 
 import weft
 from weft import errors
-from weft.cli.main import app
+from weft.cli.main import COMMANDS, app
 from weft.config import Choice, Config
 from weft.models.config import StackConfig
 from weft.runs.resolve import RunFile
@@ -55,6 +55,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
 # ---- the command line
 
 COMMON = ("device", "json", "quiet", "threads", "debug", "help")
+PANELS = ("", "Decoding", "Ensemble", "Input and output")  # a command's own options first
 EXIT_CODES: Mapping[str, tuple[str, type[errors.WeftError] | None]] = {
     "0": ("success", None),
     "1": ("any other failure; `weft check --gradients`: a gradient is wrong", errors.WeftError),
@@ -106,7 +107,8 @@ def command_lines(path: str, command: Any, context: Any, level: int) -> Iterator
     panels: dict[str, list[Any]] = {}
     for param in own:
         panels.setdefault(getattr(param, "rich_help_panel", None) or "", []).append(param)
-    ordered = [param for title in sorted(panels, key=bool) for param in panels[title]]
+    titles = sorted(panels, key=lambda title: PANELS.index(title) if title in PANELS else 0)
+    ordered = [param for title in titles for param in panels[title]]
     if ordered:
         yield from table(("option", "description"), ((flag(param), escape(param.help or "")) for param in ordered))
         yield ""
@@ -144,11 +146,11 @@ def cli_page() -> str:
     context = typer.Context(group, info_name="weft", **group.context_settings)
     for number, (_, error) in EXIT_CODES.items():
         assert error is None or str(error.exit_code) == number, f"exit code {number}"
-    commands = ([f"[`weft {n}`](#weft-{n})", escape(c.get_short_help_str(200))] for n, c in group.commands.items())
+    commands = ([f"[`weft {n}`](#weft-{n})", escape(group.commands[n].get_short_help_str(200))] for n in COMMANDS)
     lines = [CLI_HEAD, *table(("command", "description"), commands), "", VERSION, ""]
     lines += ["## Common options", "", *common_lines(group), ""]
-    for name, command in group.commands.items():
-        lines += command_lines(f"weft {name}", command, context, 2)
+    for name in COMMANDS:
+        lines += command_lines(f"weft {name}", group.commands[name], context, 2)
     exit_codes = ([number, text.replace("|", "\\|")] for number, (text, _) in EXIT_CODES.items())
     lines += ["## Exit codes", "", *table(("code", "meaning"), exit_codes), ""]
     variables = ([code(name), text] for name, text in ENVIRONMENT.items())
