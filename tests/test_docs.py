@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
-from weft.cli.main import main
+from weft.cli.main import app, main
 from weft.errors import ConfigError
 from weft.runs.resolve import resolve
 from weft.tasks.registry import TASKS, find_task
@@ -139,6 +140,30 @@ def test_commands_and_python_of_a_page_run(place, monkeypatch, capsys, page):
 @pytest.mark.parametrize("page", runnable(STUDIES, "bash", "python"))
 def test_commands_and_python_of_a_study_run(place, monkeypatch, capsys, page):
     run_page(page, monkeypatch, capsys)
+
+
+def flags() -> dict[str, set[str]]:
+    """The flags of every command, and of those inside of one."""
+    group: Any = typer.main.get_command(app)
+    found: dict[str, set[str]] = {}
+    for name, command in group.commands.items():
+        inner = {f"{name} {child}": each for child, each in getattr(command, "commands", {}).items()} or {name: command}
+        for path, each in inner.items():
+            found[path] = {flag for param in each.get_params(typer.Context(each, info_name=path)) for flag in param.opts}
+    return found
+
+
+def test_pages_name_flags_that_their_commands_have():
+    known, wrong = flags(), []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        for name, rest in re.findall(r"\bweft ((?:analyze )?[a-z]+(?:-[a-z]+)*)((?: [^`\n|]*)?)", text):
+            named = re.findall(r"(?<= )--[a-z-]+", rest) if name in known else []
+            wrong += [f"{page_id(page)}: weft {name} {flag}" for flag in named if flag not in known[name]]
+        everywhere = set[str]().union(*known.values())
+        if page.parent.name == "how-to":
+            wrong += [f"{page_id(page)}: {flag}" for flag in re.findall(r"`(--[a-z-]+)", text) if flag not in everywhere]
+    assert wrong == []
 
 
 # ---- run files
