@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
 BROWSER := $(VENV)/.browser
+SITE := $(VENV)/.site
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 # tests of a file share what they train; files in their order, for by default those of few tests, which may be long, come last
 SHARED := --dist loadfile --no-loadscope-reorder
@@ -18,7 +19,7 @@ CHECKED := --ignore tests/test_house_rules.py  # by `make check`, before
 LAWS := tests/test_contracts.py tests/test_references.py tests/test_seq2seq_contracts.py tests/test_seq2seq_references.py
 
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-all test-processors check format lock bench clean
+.PHONY: help install demo test test-all test-processors check format docs docs-serve lock bench clean
 
 help:
 	@echo "make demo      teach three models how English words are pronounced, and compare them: minutes"
@@ -27,6 +28,7 @@ help:
 	@echo "make test-processors  the tests with plain, AVX2 and AVX-512 instructions, as far as this machine has them"
 	@echo "make check     ruff, mypy, house rules and layering"
 	@echo "make format    let ruff rewrite the files"
+	@echo "make docs      the documentation site, into build/site; make docs-serve shows it while you write"
 	@echo "make lock      the hashes of what constraints.txt pins, after a change of it"
 	@echo "make bench     the benchmarks, one after another"
 	@echo "make clean     remove what the others made"
@@ -84,7 +86,20 @@ format: $(TOOLS)
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-lock: $(TOOLS)
+# What the site is built with, and nothing else needs.
+$(SITE): $(READY) requirements/docs.txt
+	$(PIP) install --require-hashes --no-deps -r requirements/docs.txt
+	touch $@
+
+docs: $(SITE)
+	$(BIN)/python docs/gen_reference.py
+	$(BIN)/zensical build --strict
+
+docs-serve: $(SITE)
+	$(BIN)/python docs/gen_reference.py
+	$(BIN)/zensical serve
+
+lock: $(TOOLS) $(SITE)
 	$(PIP) install -c constraints.txt uv
 	$(BIN)/python requirements/lock.py
 

@@ -1,7 +1,7 @@
 """Write the hashes of everything that constraints.txt pins: `make lock`, after a change of constraints.txt or pyproject.toml.
 
 Three lists, installed in this order: demo.txt (weft and its demo), build.txt (tools that compile packages that come as source),
-dev.txt (checks and tests). torch is in none of them: its builds for CPU and for CUDA have one version and different hashes.
+dev.txt (checks and tests); and docs.txt (the documentation site), which only `make docs` installs. torch is in none of them: its builds for CPU and for CUDA have one version and different hashes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ LISTS = {
     "demo": ("weft[demo]", "editables", "hatchling"),
     "build": ("cmake", "setuptools", "setuptools-scm", "wheel"),
     "dev": ("weft[demo,dev]",),
+    "docs": ("mkdocstrings[python]", "ruff", "zensical"),
 }
 
 

